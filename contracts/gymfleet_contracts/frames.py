@@ -1,0 +1,46 @@
+"""Frames of `WS /v1/stream`: msgpack maps, matched by `id`, answered out of order.
+
+A request is `{"id": int, "op": str, "session_id": str?, "body": map?}`; its answer
+is `{"id": int, "ok": map}` or `{"id": int, "problem": map}` (a `Problem`).
+"""
+
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
+
+
+class Op(StrEnum):
+    """One per call of the session API; `body` is the model that the REST call takes."""
+
+    OPEN = "open"
+    STEP = "step"
+    FORK = "fork"
+    LEASE = "lease"
+    GET = "get"
+    CLOSE = "close"
+    EXPERT = "expert"
+
+
+class RequestFrame(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A call. `session_id` is absent only for `open`."""
+
+    id: int
+    op: str
+    session_id: str = ""
+    body: dict[str, Any] = {}
+
+
+class ReplyFrame(msgspec.Struct, omit_defaults=True):
+    """An answer: exactly one of `ok` and `problem` is set."""
+
+    id: int
+    ok: Any = None
+    problem: dict[str, Any] | None = None
+
+
+encode: Final = msgspec.msgpack.Encoder().encode
+decode_request: Final = msgspec.msgpack.Decoder(RequestFrame).decode
+decode_reply: Final = msgspec.msgpack.Decoder(ReplyFrame).decode

@@ -1,0 +1,46 @@
+"""Stable names of the failures that cross the wire (RFC 9457, `application/problem+json`)."""
+
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, JsonValue
+
+PROBLEM_MEDIA_TYPE: Final = "application/problem+json"
+
+BAD_REQUEST: Final = "/problems/bad-request"
+VALIDATION: Final = "/problems/validation"
+INTERNAL: Final = "/problems/internal"
+UNAVAILABLE: Final = "/problems/unavailable"
+UPSTREAM_TIMEOUT: Final = "/problems/upstream-timeout"
+PAYLOAD_TOO_LARGE: Final = "/problems/payload-too-large"
+
+UNKNOWN_ENVIRONMENT: Final = "/problems/unknown-environment"
+UNKNOWN_TASK: Final = "/problems/unknown-task"
+UNKNOWN_SESSION: Final = "/problems/unknown-session"
+SESSION_LOST: Final = "/problems/session-lost"
+ENVIRONMENT_FULL: Final = "/problems/environment-full"
+STEP_OUT_OF_ORDER: Final = "/problems/step-out-of-order"
+EPISODE_OVER: Final = "/problems/episode-over"
+ACTION_TOO_LARGE: Final = "/problems/action-too-large"
+ENVIRONMENT_FAILED: Final = "/problems/environment-failed"
+STEP_TIMEOUT: Final = "/problems/step-timeout"
+FORK_UNSUPPORTED: Final = "/problems/fork-unsupported"
+EXPERT_UNAVAILABLE: Final = "/problems/expert-unavailable"
+
+UNKNOWN_JOB: Final = "/problems/unknown-job"
+UNKNOWN_GRAMMAR: Final = "/problems/unknown-grammar"
+POLICY_VERSION_CONFLICT: Final = "/problems/policy-version-conflict"
+POLICY_UPDATE_FAILED: Final = "/problems/policy-update-failed"
+QUEUE_FULL: Final = "/problems/queue-full"
+
+
+class Problem(BaseModel):
+    """An RFC 9457 problem. Members beyond these five are the problem's extensions."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    __pydantic_extra__: dict[str, JsonValue]
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str = ""
+    instance: str | None = None

@@ -1,0 +1,253 @@
+"""A training run, as TOML: what to learn, from what, with which algorithm.
+
+Light on purpose: loading and checking a recipe needs neither torch nor vLLM.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+
+from gymfleet_contracts._model import WireModel
+from gymfleet_contracts.rollout import EpisodeLimits, Sampling
+from gymfleet_contracts.scoring import Scoring
+from gymfleet_contracts.session import EnvironmentName, Split
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class RecipeError(Exception):
+    """The recipe cannot be used; the message says which key and why."""
+
+
+class EnvironmentSection(WireModel):
+    """Which tasks."""
+
+    name: EnvironmentName
+    level: str | None = None
+    train_split: Split = "train"
+    eval_split: Split = "test"
+
+    @model_validator(mode="after")
+    def held_out(self) -> Self:
+        """Never measure on what was trained."""
+        if self.train_split == self.eval_split:
+            raise ValueError("env.eval_split must differ from env.train_split")
+        return self
+
+
+class ScratchModel(WireModel):
+    """A small Qwen3-shaped model with a tokenizer of its own, built from the environment's texts."""
+
+    vocab_size: PositiveInt = 512
+    hidden_size: PositiveInt = 128
+    intermediate_size: PositiveInt = 384
+    num_layers: PositiveInt = 4
+    num_heads: PositiveInt = 4
+    num_kv_heads: PositiveInt = 2
+    head_dim: PositiveInt = 32
+    tie_embeddings: bool = False
+    corpus_episodes: PositiveInt = 200
+    """Expert episodes whose texts the tokenizer is trained on."""
+
+
+class ModelSection(WireModel):
+    """Either a Hugging Face id or local path, or a model from scratch."""
+
+    path: str | None = None
+    scratch: ScratchModel | None = None
+
+    @model_validator(mode="after")
+    def one_source(self) -> Self:
+        """Exactly one of `path` and `scratch`."""
+        if (self.path is None) == (self.scratch is None):
+            raise ValueError("give exactly one of model.path and [model.scratch]")
+        return self
+
+
+class InferenceSection(WireModel):
+    """Who samples: vLLM inside the rollout process, or vLLM servers by URL."""
+
+    backend: Literal["embedded", "server"] = "embedded"
+    urls: tuple[str, ...] = ()
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    max_model_len: PositiveInt = 1024
+    max_num_seqs: PositiveInt = 128
+    max_num_batched_tokens: PositiveInt = 2048
+    kv_cache_gib: PositiveFloat = 1.0
+    enforce_eager: bool = True
+
+    @model_validator(mode="after")
+    def servers_have_urls(self) -> Self:
+        """`urls` belongs to `backend = "server"`, and only there."""
+        if (self.backend == "server") != bool(self.urls):
+            raise ValueError('inference.urls must be given with backend = "server", and only then')
+        return self
+
+
+class RolloutSection(WireModel):
+    """How episodes are played."""
+
+    grammar: str = "react"
+    sampling: Sampling = Sampling()
+    limits: EpisodeLimits = EpisodeLimits()
+
+
+class OptimizerSection(WireModel):
+    """AdamW, a linear warm-up and a cosine or constant schedule."""
+
+    learning_rate: Annotated[float, Field(ge=0)] = 1e-6
+    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    eps: PositiveFloat = 1e-8
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    min_lr_ratio: Fraction = 0.0
+    max_grad_norm: PositiveFloat = 1.0
+
+
+class SftSection(WireModel):
+    """Warm start on expert demonstrations."""
+
+    num_demonstrations: PositiveInt = 40
+    epochs: PositiveInt = 10
+    tokens_per_batch: PositiveInt = 8192
+    optimizer: OptimizerSection = OptimizerSection(learning_rate=1e-3)
+
+
+class KlSection(WireModel):
+    """Distance to the reference policy (the policy at the start of reinforcement learning)."""
+
+    coefficient: Annotated[float, Field(ge=0)] = 0.0
+    estimator: Literal["k1", "k2", "k3"] = "k3"
+    placement: Literal["loss", "reward"] = "loss"
+
+
+class CriticSection(WireModel):
+    """PPO's value function: its own model, initialised from the policy's body."""
+
+    gamma: Fraction = 1.0
+    lam: Fraction = 0.95
+    value_clip: PositiveFloat = 0.5
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    optimizer: OptimizerSection = OptimizerSection(learning_rate=1e-5)
+
+
+LossAggregation = Literal["token_mean", "sequence_mean_token_sum", "sequence_mean_token_mean"]
+
+
+class RlSection(WireModel):
+    """Reinforcement learning with GRPO or PPO."""
+
+    algorithm: Literal["grpo", "ppo"] = "grpo"
+    steps: PositiveInt = 100
+    groups_per_step: PositiveInt = 32
+    group_size: PositiveInt = 8
+    updates_per_step: PositiveInt = 1
+    """Optimiser updates per batch of trajectories: the batch's groups are split into so many parts."""
+    epochs_per_step: PositiveInt = 1
+    """Passes over each batch of trajectories."""
+    tokens_per_microbatch: PositiveInt = 8192
+    clip_low: PositiveFloat = 0.2
+    clip_high: PositiveFloat = 0.28
+    dual_clip: Annotated[float, Field(gt=1)] | None = None
+    aggregation: LossAggregation = "token_mean"
+    normalise_by_std: bool = True
+    entropy_coefficient: Annotated[float, Field(ge=0)] = 0.0
+    kl: KlSection = KlSection()
+    critic: CriticSection = CriticSection()
+    max_staleness: Annotated[int, Field(ge=0)] = 0
+    """Policy versions that a trajectory may be behind; 0 is synchronous."""
+    importance_cap: PositiveFloat = 2.0
+    """C of truncated importance sampling, min(pi_old / mu, C), where trainer and sampler disagree."""
+    optimizer: OptimizerSection = OptimizerSection()
+    max_wall_s: PositiveFloat | None = None
+    """Stop after the step in which this much time was spent, even before `steps`."""
+
+    @model_validator(mode="after")
+    def groups_can_be_compared(self) -> Self:
+        """GRPO's baseline is the group: one episode alone has none."""
+        if self.algorithm == "grpo" and self.group_size < 2:
+            raise ValueError("rl.group_size must be at least 2 for grpo: a group of one has no baseline")
+        if self.updates_per_step > self.groups_per_step:
+            raise ValueError("rl.updates_per_step must not exceed rl.groups_per_step")
+        return self
+
+
+class EvalSection(WireModel):
+    """Measurement on held-out tasks; task i is played `samples_per_task` times."""
+
+    num_tasks: PositiveInt = 200
+    samples_per_task: PositiveInt = 1
+    sampling: Sampling = Sampling(temperature=1.0)
+    every_steps: Annotated[int, Field(ge=0)] = 0
+    """0: before and after only."""
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes of one measurement."""
+        return self.num_tasks * self.samples_per_task
+
+
+class PublishSection(WireModel):
+    """What a new version must prove before it is sampled from."""
+
+    parity_tolerance: PositiveFloat = 0.001
+    """Largest mean |difference| in log-probability between trainer and engine."""
+    probe_prompts: PositiveInt = 16
+    probe_max_tokens: PositiveInt = 16
+
+
+class CheckpointSection(WireModel):
+    """How often the run can be resumed from."""
+
+    every_steps: PositiveInt = 1
+    keep: PositiveInt = 2
+
+
+class Recipe(WireModel):
+    """A whole run."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+    description: str = ""
+    seed: Annotated[int, Field(ge=0)] = 0
+    trainer_dtype: Literal["float32", "bfloat16"] = "float32"
+    trainer_device: Literal["auto", "cpu", "cuda"] = "auto"
+    env: EnvironmentSection
+    model: ModelSection
+    inference: InferenceSection = InferenceSection()
+    rollout: RolloutSection = RolloutSection()
+    reward: Scoring = Scoring()
+    sft: SftSection | None = None
+    rl: RlSection | None = None
+    eval: EvalSection = EvalSection()
+    publish: PublishSection = PublishSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+
+    @model_validator(mode="after")
+    def episodes_fit(self) -> Self:
+        """An episode must fit the engine's context."""
+        if self.rollout.limits.max_context_tokens > self.inference.max_model_len:
+            raise ValueError(
+                f"rollout.limits.max_context_tokens ({self.rollout.limits.max_context_tokens}) must not exceed "
+                f"inference.max_model_len ({self.inference.max_model_len})"
+            )
+        return self
+
+
+def load_recipe(path: Path) -> Recipe:
+    """Read a TOML recipe. RecipeError names the file, the key and what is wrong with it."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecipeError(f"no recipe at {path}") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise RecipeError(f"{path} is not readable TOML: {error}") from error
+    try:
+        return Recipe.model_validate(document)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(str(part) for part in item['loc']) or 'recipe'}: {item['msg']}" for item in error.errors()
+        )
+        raise RecipeError(f"{path}: {problems}") from error

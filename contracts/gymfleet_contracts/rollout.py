@@ -1,0 +1,129 @@
+"""What the trainer asks of the rollout service: groups of episodes, and new weights."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from gymfleet_contracts._model import WireModel
+from gymfleet_contracts.scoring import Scoring
+from gymfleet_contracts.session import OpenSession
+from gymfleet_contracts.trajectory import Purpose, Strategy
+
+
+class Sampling(WireModel):
+    """How tokens are drawn. Temperature 0 is greedy."""
+
+    temperature: Annotated[float, Field(ge=0, le=10)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=-1)] = -1
+    seed: int | None = None
+    """With a seed, the engine draws the same tokens from the same logits."""
+
+
+class EpisodeLimits(WireModel):
+    """Where an episode is cut, and when the machinery is declared broken."""
+
+    max_turns: Annotated[int, Field(ge=1)] = 30
+    max_response_tokens: Annotated[int, Field(ge=1)] = 256
+    """Per turn."""
+    max_context_tokens: Annotated[int, Field(ge=2)] = 4096
+    """Prompt and responses of the whole episode."""
+    step_timeout_s: Annotated[float, Field(gt=0)] = 30.0
+    generate_timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    episode_timeout_s: Annotated[float, Field(gt=0)] = 600.0
+    max_attempts: Annotated[int, Field(ge=1, le=10)] = 3
+    """How often an episode that failed for technical reasons is played anew."""
+
+
+class GroupRequest(WireModel):
+    """One task, `num_samples` episodes. The id is fixed before the rollout: `run/group`."""
+
+    run_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
+    group_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
+    task: OpenSession
+    num_samples: Annotated[int, Field(ge=1, le=1024)]
+    purpose: Purpose = "train"
+    strategy: Strategy = "policy"
+    grammar: str = "react"
+    sampling: Sampling = Sampling()
+    limits: EpisodeLimits = EpisodeLimits()
+    scoring: Scoring = Scoring()
+
+
+class JobState(StrEnum):
+    """The life of a job submitted over HTTP."""
+
+    RUNNING = "running"
+    DONE = "done"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+class SubmitJob(WireModel):
+    """`POST /v1/jobs`: groups to play outside the stream."""
+
+    groups: Annotated[tuple[GroupRequest, ...], Field(min_length=1, max_length=4096)]
+    publish: bool = False
+    """Also put the trajectories on the raw stream."""
+
+
+class Job(WireModel):
+    """Progress of a job."""
+
+    job_id: str
+    state: JobState
+    num_episodes: int
+    num_finished: int
+    status_counts: dict[str, int] = Field(default_factory=dict)
+    error: str | None = None
+
+
+class StageVersion(WireModel):
+    """`POST /v1/policy/versions`: load weights everywhere and answer the probe with them.
+
+    Nothing else is generated until the version is committed or refused; without
+    either within `decision_timeout_s` the last live version comes back.
+    """
+
+    version: Annotated[int, Field(ge=0)]
+    weights_path: str
+    """A directory with Hugging Face safetensors that the service can read."""
+    probe_prompts: Annotated[tuple[tuple[int, ...], ...], Field(min_length=1, max_length=256)]
+    probe_max_tokens: Annotated[int, Field(ge=1, le=256)] = 8
+    decision_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+
+
+class ProbeSample(WireModel):
+    """What one replica sampled (temperature 1) for one probe prompt, with its log-probabilities."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+class ReplicaProbe(WireModel):
+    """A replica's answers, in the order of the probe's prompts."""
+
+    replica: str
+    samples: tuple[ProbeSample, ...]
+
+
+class StagedVersion(WireModel):
+    """Staged, not live: the trainer compares and then commits or refuses."""
+
+    version: int
+    replicas: tuple[ReplicaProbe, ...]
+    pause_s: float
+    update_s: float
+
+
+class Policy(WireModel):
+    """`GET /v1/policy`."""
+
+    model: str
+    live_version: int
+    staged_version: int | None
+    backend: str
+    dtype: str
+    num_replicas: int
+    tokens_generated: int

@@ -1,0 +1,75 @@
+"""How trajectories are scored: the recipe's `[reward]` table, and `POST /v1/scores`."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from gymfleet_contracts._model import WireModel
+from gymfleet_contracts.trajectory import ScoredTrajectory, Trajectory
+
+
+class GoalReward(WireModel):
+    """Success gives `success`, failure `failure`; with `partial` the environment's score on that scale."""
+
+    enabled: bool = True
+    weight: float = 1.0
+    success: float = 1.0
+    failure: float = -1.0
+    partial: bool = False
+
+
+class FormatReward(WireModel):
+    """The share of replies that follow the grammar and whose action the environment understood."""
+
+    enabled: bool = False
+    weight: float = 0.2
+
+
+class LengthReward(WireModel):
+    """A cost for replies outside `[min_tokens, max_tokens]`: the excess or the shortfall, in tokens."""
+
+    enabled: bool = False
+    weight: float = -0.01
+    min_tokens: Annotated[int, Field(ge=0)] = 20
+    max_tokens: Annotated[int, Field(ge=1)] = 450
+    shape: Literal["linear", "quadratic", "log"] = "linear"
+
+    @model_validator(mode="after")
+    def bounds_are_ordered(self) -> "LengthReward":
+        """`min_tokens <= max_tokens`."""
+        if self.min_tokens > self.max_tokens:
+            raise ValueError("length.min_tokens must not exceed length.max_tokens")
+        return self
+
+
+Allocation = Literal["last_token", "uniform_positive", "discounted", "discounted_normalised"]
+
+
+class Scoring(WireModel):
+    """Weights, switches and the way in which the total is spread over tokens."""
+
+    goal: GoalReward = GoalReward()
+    format: FormatReward = FormatReward()
+    length: LengthReward = LengthReward()
+    allocation: Allocation = "last_token"
+    gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Discount per token, for the discounted allocations."""
+
+
+class ScoreRequest(WireModel):
+    """What stands on the raw stream, and the body of `POST /v1/scores`."""
+
+    trajectory: Trajectory
+    scoring: Scoring = Scoring()
+
+
+class ScoreBatch(WireModel):
+    """Several at once."""
+
+    items: Annotated[tuple[ScoreRequest, ...], Field(min_length=1, max_length=1024)]
+
+
+class ScoredBatch(WireModel):
+    """In the order of the request."""
+
+    items: tuple[ScoredTrajectory, ...]

@@ -1,0 +1,144 @@
+"""The session API: spoken by every env server and, with routing added, by the gateway."""
+
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from gymfleet_contracts._model import WireModel
+
+Split = Literal["train", "validation", "test"]
+EnvironmentName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+MAX_SESSION_ID_CHARS = 256
+SessionId = Annotated[str, Field(min_length=1, max_length=MAX_SESSION_ID_CHARS)]
+
+
+class ForkSupport(StrEnum):
+    """How an environment makes a child in the parent's exact state."""
+
+    NATIVE = "native"
+    REPLAY = "replay"
+    NONE = "none"
+
+
+class Capabilities(WireModel):
+    """What a caller may rely on."""
+
+    deterministic: bool
+    """The same task, seed and actions give the same episode."""
+    stable_observations: bool = True
+    """Observation texts are identical, character by character, when an episode is replayed."""
+    fork: ForkSupport = ForkSupport.NONE
+    expert: bool = False
+
+
+class EnvironmentSpec(WireModel):
+    """What an environment says of itself."""
+
+    name: EnvironmentName
+    version: str
+    summary: str
+    grammar: str = "react"
+    instructions: str
+    """Task-independent rules; the rollout puts them, with the grammar's own, at the head of the prompt."""
+    max_turns: int
+    levels: tuple[str, ...]
+    default_level: str
+    splits: dict[Split, int]
+    """Tasks in each split, at the default level."""
+    capabilities: Capabilities
+    max_action_chars: int = 4096
+    task_source: str = "generated"
+    licence: str = ""
+
+
+class OpenSession(WireModel):
+    """Which task to play: by its own id, or by its place in a split."""
+
+    env: EnvironmentName
+    split: Split = "train"
+    level: Annotated[str, Field(max_length=64)] | None = None
+    task_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    task_index: Annotated[int, Field(ge=0)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    lease_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
+
+    @model_validator(mode="after")
+    def one_selector(self) -> Self:
+        """Exactly one of `task_id` and `task_index`."""
+        if (self.task_id is None) == (self.task_index is None):
+            raise ValueError("give exactly one of task_id and task_index")
+        return self
+
+
+class TaskRef(WireModel):
+    """The task that a session plays. `task_id` is the benchmark's own id where it has one."""
+
+    env: EnvironmentName
+    split: Split
+    level: str
+    task_id: str
+    seed: int = 0
+
+
+class Session(WireModel):
+    """An open session. `index` is the number of steps taken so far."""
+
+    session_id: SessionId
+    task: TaskRef
+    observation: str
+    index: int = 0
+    lease_s: float
+    """The session is closed when it is not touched for so long."""
+    expires_in_s: float
+    terminated: bool = False
+    truncated: bool = False
+    score: float = 0.0
+
+
+class Step(WireModel):
+    """One action. `index` counts from 0 and makes a repeated request safe."""
+
+    index: Annotated[int, Field(ge=0)]
+    action: str
+
+
+class StepResult(WireModel):
+    """What a step gave. A repeat of the last index gets the stored one again."""
+
+    index: int
+    observation: str
+    reward: float
+    terminated: bool
+    truncated: bool
+    score: float = 0.0
+    """Success so far in [0, 1]; 1 means solved."""
+    action_valid: bool = True
+    """False when the environment did not understand the action."""
+    info: dict[str, JsonValue] = Field(default_factory=dict)
+    """Diagnostics. Never holds a gold answer."""
+
+
+class SessionStep(Step):
+    """One item of `POST /v1/steps`."""
+
+    session_id: SessionId
+
+
+class Fork(WireModel):
+    """How many children to make."""
+
+    count: Annotated[int, Field(ge=1, le=64)] = 1
+
+
+class RenewLease(WireModel):
+    """Extend a session's life; without `lease_s` by the lease it was opened with."""
+
+    lease_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
+
+
+class ExpertMove(WireModel):
+    """What the environment's expert would do next. Served on the train split alone."""
+
+    thought: str
+    action: str

@@ -1,0 +1,33 @@
+"""Names of the Redis streams and keys. Everything that services share in Redis is named here."""
+
+from typing import Final
+
+ROLLOUT_REQUESTS: Final = "gymfleet:rollout.requests"
+TRAJECTORIES_RAW: Final = "gymfleet:trajectories.raw"
+
+ROLLOUT_GROUP: Final = "rollout"
+REWARD_GROUP: Final = "reward"
+TRAINER_GROUP: Final = "trainer"
+
+BODY_FIELD: Final = "body"
+TRACE_FIELD: Final = "traceparent"
+
+
+def trajectories_scored(run_id: str) -> str:
+    """One per run: two trainers never take each other's trajectories."""
+    return f"gymfleet:trajectories.scored:{run_id}"
+
+
+def dead_letters(stream: str) -> str:
+    """Where a message goes that could not be handled."""
+    return f"{stream}:dead"
+
+
+def produced_samples(run_id: str, group_id: str) -> str:
+    """The set of samples of a group that already stand on the raw stream."""
+    return f"gymfleet:produced:{run_id}:{group_id}"
+
+
+def cancelled_run(run_id: str) -> str:
+    """Set when a run was stopped for good: its waiting requests are dropped."""
+    return f"gymfleet:cancelled:{run_id}"

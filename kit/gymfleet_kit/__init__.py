@@ -1,0 +1,1 @@
+"""What every service needs and none should write twice."""

@@ -1,0 +1,101 @@
+"""The frame of every service's HTTP app: problems, health, readiness, metrics, body limit."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
+
+from fastapi import FastAPI, Response
+from gymfleet_contracts import problems
+from gymfleet_contracts.problems import Problem
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gymfleet_kit.problems import PayloadTooLarge, ServiceError, install_problem_handlers, problem_response
+
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Any]]
+Readiness = Callable[[], Awaitable[None]]
+DEFAULT_MAX_BODY_BYTES: Final = 16 * 1024 * 1024
+
+
+class NotReady(ServiceError):
+    """Raised by a readiness probe; `detail` says which part is missing."""
+
+    type = problems.UNAVAILABLE
+    title = "The service is not ready"
+    status = 503
+    retry_after_s = 1
+
+
+class _BodyLimit:
+    """Refuse bodies over a limit, whether or not they announce their length."""
+
+    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+        self._app = app
+        self._max = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        if length.isdigit() and int(length) > self._max:
+            error = self._error()
+            await problem_response(error.problem())(scope, receive, send)
+            return
+        seen = 0
+
+        async def limited() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > self._max:
+                raise self._error()
+            return message
+
+        await self._app(scope, limited, send)
+
+    def _error(self) -> PayloadTooLarge:
+        return PayloadTooLarge(f"the body exceeds {self._max} bytes", limit_bytes=self._max)
+
+
+def create_app(
+    title: str,
+    *,
+    lifespan: Lifespan | None = None,
+    ready: Readiness | None = None,
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+    registry: CollectorRegistry = REGISTRY,
+) -> FastAPI:
+    """A FastAPI app with `/healthz`, `/readyz` and `/metrics`. `ready` raises `NotReady` until the engine answers."""
+    app = FastAPI(
+        title=title,
+        lifespan=lifespan,
+        responses={
+            422: {
+                "model": Problem,
+                "description": "The request is not valid",
+                "content": {problems.PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+            }
+        },
+    )
+    app.add_middleware(_BodyLimit, max_body_bytes=max_body_bytes)
+    install_problem_handlers(app)
+
+    @app.get("/healthz", tags=["operations"])
+    async def healthz() -> dict[str, str]:
+        """The process runs and its event loop turns."""
+        return {"status": "ok"}
+
+    @app.get("/readyz", tags=["operations"], responses={503: {"model": Problem, "description": NotReady.title}})
+    async def readyz() -> dict[str, str]:
+        """The service can do its work now."""
+        if ready is not None:
+            await ready()
+        return {"status": "ready"}
+
+    @app.get("/metrics", tags=["operations"], response_class=Response)
+    async def metrics() -> Response:
+        """Prometheus text."""
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    return app

@@ -1,0 +1,114 @@
+"""Expected failures: one class per reaction of the caller, RFC 9457 on the wire."""
+
+from http import HTTPStatus
+from typing import Any, ClassVar
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from gymfleet_contracts import problems
+from gymfleet_contracts.problems import PROBLEM_MEDIA_TYPE, Problem
+from pydantic import JsonValue
+from starlette.exceptions import HTTPException
+
+log = structlog.get_logger()
+
+
+class ServiceError(Exception):
+    """An expected failure. The subclass fixes what the caller branches on.
+
+    Anything else that escapes a handler is a bug: it is logged with its
+    traceback and answered with a bare 500 that says nothing about the inside.
+    """
+
+    type: ClassVar[str] = problems.BAD_REQUEST
+    title: ClassVar[str] = "The request cannot be served"
+    status: ClassVar[int] = 400
+    retry_after_s: ClassVar[int | None] = None
+
+    def __init__(self, detail: str, **extensions: JsonValue) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.extensions = extensions
+
+    def problem(self) -> Problem:
+        """The wire form."""
+        return Problem(type=self.type, title=self.title, status=self.status, detail=self.detail, **self.extensions)
+
+
+class RelayedProblem(ServiceError):
+    """A problem that another service answered, passed on as it is."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.detail)
+        self._problem = problem
+
+    def problem(self) -> Problem:
+        """The other service's own words."""
+        return self._problem
+
+
+class PayloadTooLarge(ServiceError):
+    """The body exceeds the limit; it was not read to its end."""
+
+    type = problems.PAYLOAD_TOO_LARGE
+    title = "The body is too large"
+    status = 413
+
+
+def internal_problem() -> Problem:
+    """What the caller of a bug is told: nothing about the inside."""
+    return Problem(type=problems.INTERNAL, title="Internal error", status=500, detail="see the service's log")
+
+
+def problem_responses(*errors: type[ServiceError]) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI entries of the failures that a route declares."""
+    content = {PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    by_status: dict[int | str, dict[str, Any]] = {}
+    for error in errors:
+        entry = by_status.setdefault(error.status, {"model": Problem, "content": content, "description": ""})
+        entry["description"] = "; ".join(filter(None, [entry["description"], error.title]))
+    return by_status
+
+
+def problem_response(problem: Problem, retry_after_s: int | None = None) -> JSONResponse:
+    """Render a problem as HTTP."""
+    headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
+    body = problem.model_dump(mode="json", exclude_none=True)
+    return JSONResponse(body, status_code=problem.status, headers=headers, media_type=PROBLEM_MEDIA_TYPE)
+
+
+def install_problem_handlers(app: FastAPI) -> None:
+    """Answer every failure of `app` as `application/problem+json`."""
+
+    async def expected(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, ServiceError)  # noqa: S101 - registered for this class alone
+        return problem_response(error.problem(), error.retry_after_s)
+
+    async def invalid(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this class alone
+        fields: list[JsonValue] = [
+            {"pointer": "/" + "/".join(str(part) for part in item["loc"]), "detail": str(item["msg"])}
+            for item in error.errors()
+        ]
+        detail = "; ".join(f"{f['pointer']}: {f['detail']}" for f in fields if isinstance(f, dict))
+        problem = Problem(
+            type=problems.VALIDATION, title="The request is not valid", status=422, detail=detail, errors=fields
+        )
+        return problem_response(problem)
+
+    async def http(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class alone
+        title = HTTPStatus(error.status_code).phrase
+        problem = Problem(title=title, status=error.status_code, detail=str(error.detail))
+        return problem_response(problem)
+
+    async def bug(request: Request, error: Exception) -> JSONResponse:
+        log.error("request.failed", method=request.method, path=request.url.path, exc_info=error)
+        return problem_response(internal_problem())
+
+    app.add_exception_handler(ServiceError, expected)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(Exception, bug)
