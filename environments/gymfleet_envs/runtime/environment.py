@@ -1,0 +1,108 @@
+"""What a researcher writes: one class with `reset`, `step`, a task source and an action grammar."""
+
+import copy
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Generic, Self, TypeVar
+
+from gymfleet_contracts.session import Capabilities, EnvironmentSpec, ExpertMove, ForkSupport
+from pydantic import JsonValue
+
+from gymfleet_envs.runtime.tasks import SPLITS, TaskSource
+
+TaskT = TypeVar("TaskT")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one action led to.
+
+    `reward` is the benchmark's own, on its own scale; `score` is the success so
+    far in [0, 1], and 1 means solved. `action_valid` is False when the action was
+    not understood: such a step still counts as a turn.
+    """
+
+    observation: str
+    reward: float = 0.0
+    terminated: bool = False
+    score: float = 0.0
+    action_valid: bool = True
+    info: dict[str, JsonValue] = field(default_factory=dict)
+
+
+class Environment(ABC, Generic[TaskT]):
+    """One episode's world. The runtime makes one instance per session and calls it from one thread.
+
+    `reset` is called once, before the first `step`. Neither may touch global
+    state: the same task, seed and actions give the same episode in any process,
+    unless `deterministic` says otherwise. The runtime counts turns, cuts the
+    episode at `max_turns`, stores results for repeated requests and renews leases.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[str]
+    summary: ClassVar[str]
+    instructions: ClassVar[str]
+    """Task-independent rules for the model, without the reply format: the grammar brings its own."""
+    grammar: ClassVar[str] = "react"
+    max_turns: ClassVar[int]
+    deterministic: ClassVar[bool] = True
+    stable_observations: ClassVar[bool] = True
+    fork: ClassVar[ForkSupport] = ForkSupport.NATIVE
+    max_action_chars: ClassVar[int] = 4096
+    licence: ClassVar[str] = ""
+
+    @classmethod
+    @abstractmethod
+    def task_source(cls, data: Path | None) -> TaskSource[TaskT]:
+        """Generated tasks without `data`, else the benchmark's files in that directory.
+
+        Raises `TaskDataError`, which names file and fault, for damaged data.
+        """
+
+    @abstractmethod
+    def reset(self, task: TaskT, seed: int) -> str:
+        """Begin the episode and return the first observation."""
+
+    @abstractmethod
+    def step(self, action: str) -> Outcome:
+        """Apply one action. Hostile input gets an `Outcome` with `action_valid=False`, not an exception."""
+
+    def expert(self) -> ExpertMove | None:
+        """The next move of a policy that solves the task from here; None when there is none."""
+        return None
+
+    def snapshot(self) -> Self:
+        """An independent copy in exactly this state. Override where a deep copy is slow or wrong."""
+        return copy.deepcopy(self)
+
+    @classmethod
+    def has_expert(cls) -> bool:
+        """Whether `expert` was written."""
+        return cls.expert is not Environment.expert
+
+    @classmethod
+    def spec(cls, tasks: TaskSource[TaskT]) -> EnvironmentSpec:
+        """What the environment says of itself on the wire."""
+        level = tasks.default_level
+        return EnvironmentSpec(
+            name=cls.name,
+            version=cls.version,
+            summary=cls.summary,
+            grammar=cls.grammar,
+            instructions=cls.instructions,
+            max_turns=cls.max_turns,
+            levels=tuple(tasks.levels),
+            default_level=level,
+            splits={split: tasks.count(split, level) for split in SPLITS},
+            capabilities=Capabilities(
+                deterministic=cls.deterministic,
+                stable_observations=cls.stable_observations,
+                fork=cls.fork,
+                expert=cls.has_expert(),
+            ),
+            max_action_chars=cls.max_action_chars,
+            task_source=tasks.name,
+            licence=cls.licence,
+        )
