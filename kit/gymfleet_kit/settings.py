@@ -7,7 +7,6 @@ from typing import Self, TypeVar
 from pydantic import ValidationError, model_validator
 from pydantic_settings import BaseSettings
 
-
 S = TypeVar("S", bound="ServiceSettings")
 
 
