@@ -1,0 +1,1 @@
+"""Environments as HTTP services: the runtime, and one folder per environment."""

@@ -1,0 +1,1 @@
+"""The gateway: one front for every environment server."""

@@ -1,0 +1,1 @@
+"""The reward service: scores trajectories and allots the reward to tokens."""

@@ -1,0 +1,1 @@
+"""The rollout service: plays episodes with a policy served by vLLM."""

@@ -1,0 +1,1 @@
+"""The trainer: drives a run, updates the policy and publishes its weights."""
