@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 PROBLEM_MEDIA_TYPE: Final = "application/problem+json"
 
@@ -37,7 +37,7 @@ class Problem(BaseModel):
     """An RFC 9457 problem. Members beyond these five are the problem's extensions."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
-    __pydantic_extra__: dict[str, JsonValue]
+    __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
 
     type: str = "about:blank"
     title: str

@@ -11,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gymfleet_kit.problems import PayloadTooLarge, ServiceError, install_problem_handlers, problem_response
+from gymfleet_kit.trace import TraceMiddleware
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Any]]
 Readiness = Callable[[], Awaitable[None]]
@@ -79,6 +80,7 @@ def create_app(
         },
     )
     app.add_middleware(_BodyLimit, max_body_bytes=max_body_bytes)
+    app.add_middleware(TraceMiddleware)
     install_problem_handlers(app)
 
     @app.get("/healthz", tags=["operations"])

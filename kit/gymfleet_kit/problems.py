@@ -34,7 +34,8 @@ class ServiceError(Exception):
 
     def problem(self) -> Problem:
         """The wire form."""
-        return Problem(type=self.type, title=self.title, status=self.status, detail=self.detail, **self.extensions)
+        own = {"type": self.type, "title": self.title, "status": self.status, "detail": self.detail}
+        return Problem.model_validate({**self.extensions, **own})
 
 
 class RelayedProblem(ServiceError):
@@ -93,10 +94,8 @@ def install_problem_handlers(app: FastAPI) -> None:
             for item in error.errors()
         ]
         detail = "; ".join(f"{f['pointer']}: {f['detail']}" for f in fields if isinstance(f, dict))
-        problem = Problem(
-            type=problems.VALIDATION, title="The request is not valid", status=422, detail=detail, errors=fields
-        )
-        return problem_response(problem)
+        problem = {"type": problems.VALIDATION, "title": "The request is not valid", "status": 422, "detail": detail}
+        return problem_response(Problem.model_validate({**problem, "errors": fields}))
 
     async def http(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class alone

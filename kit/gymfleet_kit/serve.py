@@ -1,8 +1,10 @@
 """Run an app with uvicorn: one clear line for a port in use, clean exit on SIGINT and SIGTERM."""
 
 import errno
+import signal
 import socket
 import sys
+from typing import NoReturn
 
 import uvicorn
 from fastapi import FastAPI
@@ -26,6 +28,10 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+def _end(*_: object) -> NoReturn:
+    raise SystemExit(0)
+
+
 def serve(app: FastAPI, *, host: str, port: int) -> None:
     """Serve until SIGINT or SIGTERM, then let running requests end."""
     listener = bind(host, port)
@@ -41,4 +47,7 @@ def serve(app: FastAPI, *, host: str, port: int) -> None:
         timeout_graceful_shutdown=10,
         backlog=4096,
     )
+    # uvicorn shuts down at the signal and then raises it again for who was there before.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end)
     uvicorn.Server(config).run(sockets=[listener])

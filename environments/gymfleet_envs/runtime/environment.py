@@ -53,6 +53,9 @@ class Environment(ABC, Generic[TaskT]):
     max_action_chars: ClassVar[int] = 4096
     licence: ClassVar[str] = ""
 
+    turn_limit: int | None = None
+    """Set by `reset` where the task allows fewer turns than `max_turns`."""
+
     @classmethod
     @abstractmethod
     def task_source(cls, data: Path | None) -> TaskSource[TaskT]:
@@ -72,6 +75,9 @@ class Environment(ABC, Generic[TaskT]):
     def expert(self) -> ExpertMove | None:
         """The next move of a policy that solves the task from here; None when there is none."""
         return None
+
+    def close(self) -> None:
+        """Release what the episode holds outside of Python's memory. Called once, after the last use."""
 
     def snapshot(self) -> Self:
         """An independent copy in exactly this state. Override where a deep copy is slow or wrong."""

@@ -12,11 +12,7 @@ from gymfleet_kit.problems import ServiceError
 
 SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
 _BUCKETS: Final = 10
-_BUCKET_OF_SPLIT: Final[dict[Split, frozenset[int]]] = {
-    "train": frozenset(range(8)),
-    "validation": frozenset({8}),
-    "test": frozenset({9}),
-}
+_SPLIT_OF_BUCKET: Final[Mapping[int, Split]] = {8: "validation", 9: "test"}  # the other eight train
 _MAX_DRAWS: Final = 10_000
 
 TaskT = TypeVar("TaskT")
@@ -45,7 +41,7 @@ class Task(Generic[TaskT_co]):
     data: TaskT_co
 
 
-class TaskSource(Protocol[TaskT]):
+class TaskSource(Protocol[TaskT_co]):
     """A table of tasks: by split, level and index, or by id."""
 
     @property
@@ -63,10 +59,10 @@ class TaskSource(Protocol[TaskT]):
     def count(self, split: Split, level: str) -> int:
         """Number of tasks."""
 
-    def by_index(self, split: Split, level: str, index: int) -> Task[TaskT]:
+    def by_index(self, split: Split, level: str, index: int) -> Task[TaskT_co]:
         """The task at a place. Raises `UnknownTask`."""
 
-    def by_id(self, task_id: str) -> Task[TaskT]:
+    def by_id(self, task_id: str) -> Task[TaskT_co]:
         """The task with an id. Raises `UnknownTask`."""
 
 
@@ -115,10 +111,9 @@ class GeneratedTasks(Generic[TaskT]):
                 f"{self._env} has {self._counts[split]} {split} tasks; index {index} is outside",
                 count=self._counts[split],
             )
-        buckets = _BUCKET_OF_SPLIT[split]
         for draw in range(_MAX_DRAWS):
             data = self._generate(random.Random(f"{self._env}/{level}/{split}/{index}/{draw}"), level)
-            if _bucket(self._fingerprint(data)) in buckets:
+            if split_of(self._fingerprint(data)) == split:
                 return Task(task_id=f"{level}.{split}.{index}", split=split, level=level, data=data)
         raise UnknownTask(f"{self._env} level {level} is too small to have a {split} split")
 
@@ -171,5 +166,7 @@ class ListedTasks(Generic[TaskT]):
             raise UnknownTask(f"{self._env}: {self.name} has no task {task_id!r}") from None
 
 
-def _bucket(fingerprint: str) -> int:
-    return int.from_bytes(hashlib.sha256(fingerprint.encode()).digest()[:8], "big") % _BUCKETS
+def split_of(fingerprint: str) -> Split:
+    """The split that a task belongs to by its content: 8 in 10 train, 1 validation, 1 test."""
+    bucket = int.from_bytes(hashlib.sha256(fingerprint.encode()).digest()[:8], "big") % _BUCKETS
+    return _SPLIT_OF_BUCKET.get(bucket, "train")

@@ -1,0 +1,143 @@
+"""The REST calls of the session API, as data: what to send, how to read the answer, whether to repeat.
+
+The asynchronous and the synchronous client both execute these.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+from urllib.parse import quote
+
+import httpx
+from gymfleet_contracts.problems import Problem
+from gymfleet_contracts.session import (
+    EnvironmentSpec,
+    ExpertMove,
+    Fork,
+    OpenSession,
+    RenewLease,
+    Session,
+    SessionStep,
+    StepResult,
+)
+from pydantic import TypeAdapter, ValidationError
+
+from gymfleet_client.errors import TransportError, parse_problem, problem_error
+
+T = TypeVar("T")
+
+# Under uvicorn's default of 5 s, so that this side closes an idle connection
+# first and no call is sent into one that the server is just closing.
+KEEP_ALIVE_S: Final = 4.0
+MAX_TRIES: Final = 3
+FIRST_PAUSE_S: Final = 0.1
+
+_SPEC: Final = TypeAdapter(EnvironmentSpec)
+_SPECS: Final = TypeAdapter(list[EnvironmentSpec])
+_SESSION: Final = TypeAdapter(Session)
+_SESSIONS: Final = TypeAdapter(list[Session])
+_STEP: Final = TypeAdapter(StepResult)
+_STEPS: Final[TypeAdapter[list[StepResult | Problem]]] = TypeAdapter(list[StepResult | Problem])
+_MOVE: Final = TypeAdapter(ExpertMove)
+_JSON: Final[dict[str, str]] = {"content-type": "application/json"}
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One REST call. `repeatable` says that sending it twice does no harm."""
+
+    method: str
+    path: str
+    parse: Callable[[bytes], T]
+    content: bytes | None = None
+    repeatable: bool = True
+    gone_is_done: bool = False
+    """After a repeat, "unknown session" means that the lost first answer was a success."""
+
+    def request(self, client: httpx.Client | httpx.AsyncClient, timeout_s: float) -> httpx.Request:
+        """The request as httpx sends it."""
+        headers = None if self.content is None else _JSON
+        return client.build_request(self.method, self.path, content=self.content, headers=headers, timeout=timeout_s)
+
+    def read(self, response: httpx.Response, tries: int) -> T:
+        """The answer as a model. Raises `ProblemError` for a problem, `TransportError` for a body that is neither."""
+        if response.is_success:
+            try:
+                return self.parse(response.content)
+            except ValidationError as error:
+                raise TransportError(f"the answer to {self.method} {self.path} cannot be read: {error}") from None
+        if response.status_code == httpx.codes.NOT_FOUND and self.gone_is_done and tries > 1:
+            return self.parse(b"")
+        try:
+            body: Any = response.json()
+        except ValueError:
+            body = None
+        raise problem_error(parse_problem(body, response.status_code))
+
+    def may_repeat(self, error: httpx.TransportError, tries: int) -> bool:
+        """Whether to send the call again after `tries` that failed, the last one with `error`."""
+        never_arrived = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+        return tries < MAX_TRIES and (self.repeatable or never_arrived)
+
+
+def environments() -> Call[list[EnvironmentSpec]]:
+    """`GET /v1/environments`."""
+    return Call("GET", "/v1/environments", _SPECS.validate_json)
+
+
+def environment(name: str) -> Call[EnvironmentSpec]:
+    """`GET /v1/environments/{env}`."""
+    return Call("GET", f"/v1/environments/{quote(name, safe='')}", _SPEC.validate_json)
+
+
+def open_session(request: OpenSession) -> Call[Session]:
+    """`POST /v1/sessions`."""
+    content = request.model_dump_json(exclude_none=True).encode()
+    return Call("POST", "/v1/sessions", _SESSION.validate_json, content, repeatable=False)
+
+
+def step(session_id: str, index: int, action: str) -> Call[StepResult]:
+    """`POST /v1/sessions/{id}/steps`; the index makes a repeat safe."""
+    content = _dump({"index": index, "action": action})
+    return Call("POST", _session(session_id, "/steps"), _STEP.validate_json, content)
+
+
+def steps(items: Sequence[SessionStep]) -> Call[list[StepResult | Problem]]:
+    """`POST /v1/steps`."""
+    content = _dump([item.model_dump() for item in items])
+    return Call("POST", "/v1/steps", _STEPS.validate_json, content)
+
+
+def fork(session_id: str, count: int) -> Call[list[Session]]:
+    """`POST /v1/sessions/{id}/fork`."""
+    content = Fork(count=count).model_dump_json().encode()
+    return Call("POST", _session(session_id, "/fork"), _SESSIONS.validate_json, content, repeatable=False)
+
+
+def renew(session_id: str, lease_s: float | None) -> Call[Session]:
+    """`POST /v1/sessions/{id}/lease`."""
+    content = RenewLease(lease_s=lease_s).model_dump_json(exclude_none=True).encode()
+    return Call("POST", _session(session_id, "/lease"), _SESSION.validate_json, content)
+
+
+def get(session_id: str) -> Call[Session]:
+    """`GET /v1/sessions/{id}`."""
+    return Call("GET", _session(session_id), _SESSION.validate_json)
+
+
+def close(session_id: str) -> Call[None]:
+    """`DELETE /v1/sessions/{id}`."""
+    return Call("DELETE", _session(session_id), lambda _: None, gone_is_done=True)
+
+
+def expert(session_id: str) -> Call[ExpertMove]:
+    """`GET /v1/sessions/{id}/expert`."""
+    return Call("GET", _session(session_id, "/expert"), _MOVE.validate_json)
+
+
+def _session(session_id: str, suffix: str = "") -> str:
+    return f"/v1/sessions/{quote(session_id, safe='')}{suffix}"
+
+
+def _dump(body: Any) -> bytes:
+    return TypeAdapter(Any).dump_json(body)

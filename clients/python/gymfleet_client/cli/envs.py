@@ -1,0 +1,79 @@
+"""`gymfleet envs list` and `show`: what can be played."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from gymfleet_contracts.session import EnvironmentSpec
+from rich.table import Table
+
+from gymfleet_client.cli.console import CliError, out, plain
+from gymfleet_client.cli.fleet import ENVIRONMENTS, StateDir
+from gymfleet_client.cli.gateway import session_api
+from gymfleet_client.sync import SyncGatewayClient
+
+app = typer.Typer(help="The environments: list, describe, play by hand.", no_args_is_help=True)
+
+Url = Annotated[str | None, typer.Option("--url", help="A gateway or env server. Default: the running fleet's.")]
+
+
+@app.command("list")
+def list_environments(url: Url = None, state_dir: StateDir = Path(".gymfleet")) -> None:
+    """A table of the environments that are served, or of gymfleet's own when nothing runs."""
+    table = Table()
+    for column in ("name", "version", "levels", "tasks", "expert", "summary"):
+        table.add_column(column, overflow="fold")
+    with session_api(url, state_dir, ENVIRONMENTS) as client:
+        for spec in client.environments():
+            table.add_row(
+                spec.name,
+                plain(spec.version),
+                plain(", ".join(spec.levels)),
+                plain(_tasks(spec)),
+                "yes" if spec.capabilities.expert else "no",
+                plain(spec.summary),
+            )
+    out.print(table)
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="Environment: a name, package.module:Class or a .py file.")],
+    url: Url = None,
+    state_dir: StateDir = Path(".gymfleet"),
+) -> None:
+    """One environment's own description."""
+    with session_api(url, state_dir, (name,)) as client:
+        spec = find_spec(client, name)
+    table = Table.grid(padding=(0, 2))
+    capabilities = spec.capabilities
+    for label, value in {
+        "name": f"{spec.name} {spec.version}",
+        "summary": spec.summary,
+        "levels": ", ".join(f"{level} (default)" if level == spec.default_level else level for level in spec.levels),
+        "tasks": f"{_tasks(spec)} ({spec.task_source})",
+        "turns": f"at most {spec.max_turns}",
+        "reply format": spec.grammar,
+        "fork": capabilities.fork.value,
+        "deterministic": "yes" if capabilities.deterministic else "no",
+        "expert": "yes, on the train split" if capabilities.expert else "no",
+        "licence": spec.licence or "-",
+    }.items():
+        table.add_row(plain(label, "bold"), plain(value))
+    out.print(table)
+    out.print()
+    out.print(plain(spec.instructions))
+
+
+def find_spec(client: SyncGatewayClient, name: str) -> EnvironmentSpec:
+    """The environment called `name`; for a class or a file, the only one that is served."""
+    if ":" not in name and "/" not in name and not name.endswith(".py"):
+        return client.environment(name)
+    served = client.environments()
+    if len(served) != 1:
+        raise CliError(f"name one of the environments that are served: {', '.join(spec.name for spec in served)}")
+    return served[0]
+
+
+def _tasks(spec: EnvironmentSpec) -> str:
+    return ", ".join(f"{split} {count}" for split, count in spec.splits.items() if count)

@@ -1,0 +1,190 @@
+"""One class per reaction of the caller: what a service answers, and what the wire does."""
+
+from typing import Any, ClassVar, Final, NoReturn
+
+from gymfleet_contracts import problems
+from gymfleet_contracts.problems import Problem
+from pydantic import ValidationError
+
+__all__ = [
+    "ActionTooLarge",
+    "BadRequest",
+    "ClientError",
+    "DeadlinePassed",
+    "EnvironmentFailed",
+    "EnvironmentFull",
+    "EpisodeOver",
+    "ExpertUnavailable",
+    "ForkUnsupported",
+    "InternalError",
+    "PayloadTooLarge",
+    "ProblemError",
+    "SessionLost",
+    "StepOutOfOrder",
+    "StepTimeout",
+    "TransportError",
+    "Unavailable",
+    "UnknownEnvironment",
+    "UnknownSession",
+    "UnknownTask",
+    "UpstreamTimeout",
+    "ValidationFailed",
+    "parse_problem",
+    "problem_error",
+    "raise_for_problem",
+]
+
+
+class ClientError(Exception):
+    """Root of everything that this package raises on purpose."""
+
+
+class TransportError(ClientError):
+    """No answer: the connection could not be made or was lost. Whether the call was executed is not known."""
+
+
+class DeadlinePassed(TransportError):
+    """No answer within the call's `timeout_s`."""
+
+
+class ProblemError(ClientError):
+    """A service answered with a problem (RFC 9457). Subclasses stand for the types that callers branch on."""
+
+    type: ClassVar[str | None] = None
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(f"{problem.title}: {problem.detail}" if problem.detail else problem.title)
+        self.problem = problem
+
+
+class BadRequest(ProblemError):
+    """The request cannot be served as it stands."""
+
+    type = problems.BAD_REQUEST
+
+
+class ValidationFailed(ProblemError):
+    """A field of the request is missing or wrong; `problem.errors` lists them."""
+
+    type = problems.VALIDATION
+
+
+class InternalError(ProblemError):
+    """A bug in the service; its log has the traceback."""
+
+    type = problems.INTERNAL
+
+
+class Unavailable(ProblemError):
+    """The service, or every replica of the environment, is down for now."""
+
+    type = problems.UNAVAILABLE
+
+
+class UpstreamTimeout(ProblemError):
+    """The env server did not answer the gateway in time; a step may be repeated with the same index."""
+
+    type = problems.UPSTREAM_TIMEOUT
+
+
+class PayloadTooLarge(ProblemError):
+    """The body exceeds the service's limit."""
+
+    type = problems.PAYLOAD_TOO_LARGE
+
+
+class UnknownEnvironment(ProblemError):
+    """No environment has this name."""
+
+    type = problems.UNKNOWN_ENVIRONMENT
+
+
+class UnknownTask(ProblemError):
+    """No such split, level, index or id."""
+
+    type = problems.UNKNOWN_TASK
+
+
+class UnknownSession(ProblemError):
+    """Never opened, closed, or its lease ran out."""
+
+    type = problems.UNKNOWN_SESSION
+
+
+class SessionLost(ProblemError):
+    """The process that held the session died; the episode is over and says nothing about the policy."""
+
+    type = problems.SESSION_LOST
+
+
+class EnvironmentFull(ProblemError):
+    """All slots are taken; try again later."""
+
+    type = problems.ENVIRONMENT_FULL
+
+
+class StepOutOfOrder(ProblemError):
+    """The step's index is neither the next nor the last one."""
+
+    type = problems.STEP_OUT_OF_ORDER
+
+
+class EpisodeOver(ProblemError):
+    """The episode ended; nothing more can be done in it."""
+
+    type = problems.EPISODE_OVER
+
+
+class ActionTooLarge(ProblemError):
+    """The action exceeds the environment's `max_action_chars`."""
+
+    type = problems.ACTION_TOO_LARGE
+
+
+class EnvironmentFailed(ProblemError):
+    """The environment raised; the session is unusable."""
+
+    type = problems.ENVIRONMENT_FAILED
+
+
+class StepTimeout(ProblemError):
+    """The environment did not finish the step in its time; the session is unusable."""
+
+    type = problems.STEP_TIMEOUT
+
+
+class ForkUnsupported(ProblemError):
+    """The environment cannot be forked."""
+
+    type = problems.FORK_UNSUPPORTED
+
+
+class ExpertUnavailable(ProblemError):
+    """No expert, or none for this split or state."""
+
+    type = problems.EXPERT_UNAVAILABLE
+
+
+_BY_TYPE: Final[dict[str, type[ProblemError]]] = {
+    error.type: error for error in ProblemError.__subclasses__() if error.type is not None
+}
+
+
+def problem_error(problem: Problem) -> ProblemError:
+    """The exception that stands for the problem's type; `ProblemError` itself for one without a class."""
+    return _BY_TYPE.get(problem.type, ProblemError)(problem)
+
+
+def raise_for_problem(problem: Problem) -> NoReturn:
+    """Raise `problem_error(problem)`."""
+    raise problem_error(problem)
+
+
+def parse_problem(body: Any, status: int) -> Problem:
+    """Read a decoded body as a problem; anything else becomes one that quotes the status alone."""
+    if isinstance(body, dict):
+        try:
+            return Problem.model_validate(body)
+        except ValidationError:
+            pass
+    return Problem(title=f"HTTP {status}", status=status, detail="the answer is not a problem document")

@@ -1,0 +1,263 @@
+"""The socket of `WS /v1/stream`: many calls at once, matched by id, answered out of order.
+
+Bodies stay encoded here (`msgspec.Raw`), so that the gateway can relay a frame
+without taking its body apart; `stream.SessionStream` puts models on top.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+import websockets
+from gymfleet_contracts.frames import MAX_FRAME_BYTES
+from websockets.asyncio.client import ClientConnection, connect
+
+from gymfleet_client.errors import DeadlinePassed, TransportError
+
+__all__ = ["FrameChannel", "RawReply", "RawRequest", "stream_url"]
+
+_FIRST_PAUSE_S: Final = 0.02
+_LONGEST_PAUSE_S: Final = 1.0
+_SERVER_ERROR: Final = 500
+_EMPTY_BODY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
+
+
+_NIL: Final = msgspec.Raw(msgspec.msgpack.encode(None))
+
+
+class RawRequest(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """`frames.RequestFrame` with an undecoded body."""
+
+    id: int
+    op: str
+    session_id: str = ""
+    body: msgspec.Raw = _EMPTY_BODY
+
+
+class RawReply(msgspec.Struct, omit_defaults=True):
+    """`frames.ReplyFrame` with undecoded members; an absent one is empty."""
+
+    id: int
+    ok: msgspec.Raw = msgspec.Raw()
+    problem: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def failed(self) -> bool:
+        """Whether this is a problem. A server that writes an explicit nil means the same as one that writes nothing."""
+        return len(memoryview(self.problem)) > 0 and self.problem != _NIL
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode_reply: Final = msgspec.msgpack.Decoder(RawReply).decode
+
+
+class _ConnectionLost(TransportError):
+    """The socket closed before the answer came; `sent` is False when the call certainly never left."""
+
+    def __init__(self, detail: str, *, sent: bool) -> None:
+        super().__init__(detail)
+        self.sent = sent
+
+
+class _Socket:
+    """One live connection and the calls that wait on it."""
+
+    def __init__(self, connection: ClientConnection, on_loss: Callable[[], None]) -> None:
+        self._connection = connection
+        self._on_loss = on_loss
+        self._pending: dict[int, asyncio.Future[RawReply]] = {}
+        self.lost: str | None = None
+        self._reader = asyncio.create_task(self._read())
+
+    async def call(self, frame_id: int, data: bytes) -> RawReply:
+        """Send an encoded request and wait for its reply."""
+        if self.lost is not None:
+            raise _ConnectionLost(self.lost, sent=False)
+        answer: asyncio.Future[RawReply] = asyncio.get_running_loop().create_future()
+        self._pending[frame_id] = answer
+        try:
+            await self._connection.send(data)
+            return await answer
+        except websockets.ConnectionClosed as error:
+            raise _ConnectionLost(f"the connection was lost: {error}", sent=True) from None
+        finally:
+            self._pending.pop(frame_id, None)
+
+    async def aclose(self) -> None:
+        """Close the socket; waiting calls fail."""
+        await self._connection.close()
+        await self._reader
+
+    async def _read(self) -> None:
+        reason = "the connection was closed"
+        try:
+            async for data in self._connection:
+                reply = _decode_reply(data if isinstance(data, bytes) else data.encode())
+                answer = self._pending.get(reply.id)
+                if answer is not None and not answer.done():  # a late reply to a call that gave up is dropped
+                    answer.set_result(reply)
+        except websockets.ConnectionClosed as error:
+            reason = f"the connection was lost: {error}"
+        except msgspec.DecodeError as error:
+            reason = f"the server sent an unreadable frame: {error}"
+            await self._connection.close(code=1003)
+        finally:
+            self.lost = reason
+            self._on_loss()
+            for answer in self._pending.values():
+                if not answer.done():
+                    answer.set_exception(_ConnectionLost(reason, sent=True))
+
+
+class _Link:
+    """A place for one socket, made on demand and made anew after a loss."""
+
+    def __init__(
+        self, url: str, headers: Mapping[str, str], connect_timeout_s: float, on_loss: Callable[[], None]
+    ) -> None:
+        self._url = url
+        self._headers = headers
+        self._connect_timeout_s = connect_timeout_s
+        self._on_loss = on_loss
+        self._socket: _Socket | None = None
+        self._connecting: asyncio.Task[_Socket] | None = None
+
+    async def socket(self) -> _Socket:
+        """The live socket; all who wait for a connection share one attempt."""
+        if self._socket is not None and self._socket.lost is None:
+            return self._socket
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(self._connect())
+            self._connecting.add_done_callback(self._connected)
+        return await asyncio.shield(self._connecting)
+
+    async def aclose(self) -> None:
+        """Close for good."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait([self._connecting])
+        if self._socket is not None:
+            await self._socket.aclose()
+
+    def _connected(self, task: asyncio.Task[_Socket]) -> None:
+        self._connecting = None
+        if not task.cancelled() and task.exception() is None:
+            self._socket = task.result()
+
+    async def _connect(self) -> _Socket:
+        """Connect, again and again within `connect_timeout_s`: a service that restarts is back in a moment."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._connect_timeout_s
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            remaining_s = deadline - loop.time()
+            try:
+                return await self._handshake(max(remaining_s, 0.001))
+            except (OSError, websockets.InvalidHandshake, TimeoutError) as error:
+                if isinstance(error, websockets.InvalidStatus) and error.response.status_code < _SERVER_ERROR:
+                    raise TransportError(f"{self._url} refused the connection: {error}") from None
+                if loop.time() + pause_s >= deadline:
+                    raise TransportError(f"cannot connect to {self._url}: {error or 'no answer'}") from None
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _handshake(self, open_timeout_s: float) -> _Socket:
+        connection = await connect(
+            self._url,
+            additional_headers=dict(self._headers),
+            compression=None,  # frames are small: deflate would cost more than it saves
+            proxy=None,
+            open_timeout=open_timeout_s,
+            close_timeout=2,
+            max_size=MAX_FRAME_BYTES,
+            max_queue=None,  # the reader only hands replies to their waiters; callers bound what is in flight
+        )
+        return _Socket(connection, self._on_loss)
+
+
+class FrameChannel:
+    """One or few sockets to a session API, shared by any number of concurrent calls.
+
+    Args:
+        base_url: `http(s)://host:port` of the service; `/v1/stream` is appended.
+        api_key: sent as a bearer token when given.
+        connect_timeout_s: how long a refused or lost connection is tried again before calls fail.
+        connections: sockets; calls go round them.
+        on_loss: called whenever a live socket closes.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        connect_timeout_s: float = 10.0,
+        connections: int = 1,
+        on_loss: Callable[[], None] = lambda: None,
+    ) -> None:
+        if connections < 1:
+            raise ValueError(f"connections must be at least 1, got {connections}")
+        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        url = stream_url(base_url)
+        self._links = [_Link(url, headers, connect_timeout_s, on_loss) for _ in range(connections)]
+        self._turn = itertools.cycle(self._links)
+        self._ids = itertools.count(1)
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def connect(self) -> None:
+        """Open every socket now. Raises `TransportError`; not calling it delays that to the first call."""
+        await asyncio.gather(*(link.socket() for link in self._links))
+
+    async def aclose(self) -> None:
+        """Close every socket; calls that still wait fail with `TransportError`."""
+        await asyncio.gather(*(link.aclose() for link in self._links))
+
+    async def request(
+        self, op: str, session_id: str, body: msgspec.Raw | dict[str, Any] | None, *, timeout_s: float, repeatable: bool
+    ) -> tuple[RawReply, int]:
+        """One call; the reply and the number of times that it may have reached the server.
+
+        A call that certainly never left is sent again; one that may have arrived only if it is `repeatable`.
+        Raises `DeadlinePassed` after `timeout_s`, `TransportError` when the connection is lost for good.
+        """
+        raw = body if isinstance(body, msgspec.Raw) else msgspec.Raw(_encode(body or {}))
+        times_sent = 0
+        pause_s = _FIRST_PAUSE_S
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    socket = await next(self._turn).socket()
+                    frame_id = next(self._ids)
+                    try:
+                        reply = await socket.call(frame_id, _encode(RawRequest(frame_id, op, session_id, raw)))
+                    except _ConnectionLost as error:
+                        times_sent += error.sent
+                        if error.sent and not repeatable:
+                            raise
+                        await asyncio.sleep(pause_s)
+                        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                    else:
+                        return reply, times_sent + 1
+        except TimeoutError:
+            raise DeadlinePassed(f"no answer to {op} within {timeout_s:g} s") from None
+
+
+def stream_url(base_url: str) -> str:
+    """`http://host:port` as `ws://host:port/v1/stream`. Raises ValueError for anything else."""
+    parts = urlsplit(base_url)
+    schemes = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+    if parts.scheme not in schemes or not parts.netloc:
+        raise ValueError(f"not a base URL: {base_url!r}; give it as http://host:port")
+    return urlunsplit((schemes[parts.scheme], parts.netloc, parts.path.rstrip("/") + "/v1/stream", "", ""))

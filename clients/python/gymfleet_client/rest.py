@@ -1,0 +1,127 @@
+"""The session API over REST, for asyncio. `stream.SessionStream` is faster for many sessions."""
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+import httpx
+from gymfleet_contracts.problems import Problem
+from gymfleet_contracts.session import EnvironmentSpec, ExpertMove, OpenSession, Session, SessionStep, StepResult
+
+from gymfleet_client import _calls
+from gymfleet_client.errors import DeadlinePassed, TransportError
+
+__all__ = ["GatewayClient"]
+
+T = TypeVar("T")
+
+
+class GatewayClient:
+    """A client of the gateway or of a single env server.
+
+    Args:
+        base_url: `http(s)://host:port`.
+        api_key: sent as a bearer token when given.
+        timeout_s: per call, repeats included.
+        max_concurrency: calls in flight; more wait their turn here rather than in httpx's pool.
+        http: an `httpx.AsyncClient` to use instead of an own one; it is not closed.
+
+    Every call raises `ProblemError` for what the service answers, and
+    `TransportError` (`DeadlinePassed`) when there is no answer. What is safe to
+    repeat is repeated on a lost connection; `open` and `fork` only if they never left.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        timeout_s: float = 60.0,
+        max_concurrency: int = 64,
+        http: httpx.AsyncClient | None = None,
+    ) -> None:
+        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        limits = httpx.Limits(max_connections=max_concurrency, keepalive_expiry=_calls.KEEP_ALIVE_S)
+        self._http = http or httpx.AsyncClient(base_url=base_url, headers=headers, limits=limits, trust_env=False)
+        self._owns_http = http is None
+        self._timeout_s = timeout_s
+        self._slots = asyncio.Semaphore(max_concurrency)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._owns_http:
+            await self._http.aclose()
+
+    async def environments(self) -> list[EnvironmentSpec]:
+        """Every environment that can be played."""
+        return await self._execute(_calls.environments())
+
+    async def environment(self, name: str) -> EnvironmentSpec:
+        """One environment's spec."""
+        return await self._execute(_calls.environment(name))
+
+    async def open(self, request: OpenSession, *, timeout_s: float | None = None) -> Session:
+        """Open a session and get its first observation."""
+        return await self._execute(_calls.open_session(request), timeout_s)
+
+    async def step(self, session_id: str, index: int, action: str, *, timeout_s: float | None = None) -> StepResult:
+        """Apply one action, exactly once: `index` counts the session's steps from 0."""
+        return await self._execute(_calls.step(session_id, index, action), timeout_s)
+
+    async def steps(
+        self, items: Sequence[SessionStep], *, timeout_s: float | None = None
+    ) -> list[StepResult | Problem]:
+        """Apply one action in each of several sessions; one result or problem per item, in order."""
+        return await self._execute(_calls.steps(items), timeout_s)
+
+    async def fork(self, session_id: str, count: int = 1, *, timeout_s: float | None = None) -> list[Session]:
+        """Make `count` children in the session's exact state."""
+        return await self._execute(_calls.fork(session_id, count), timeout_s)
+
+    async def renew(self, session_id: str, lease_s: float | None = None, *, timeout_s: float | None = None) -> Session:
+        """Extend the session's lease."""
+        return await self._execute(_calls.renew(session_id, lease_s), timeout_s)
+
+    async def get(self, session_id: str, *, timeout_s: float | None = None) -> Session:
+        """The session as it stands."""
+        return await self._execute(_calls.get(session_id), timeout_s)
+
+    async def close(self, session_id: str, *, timeout_s: float | None = None) -> None:
+        """Close the session and free its slot."""
+        await self._execute(_calls.close(session_id), timeout_s)
+
+    async def expert(self, session_id: str, *, timeout_s: float | None = None) -> ExpertMove:
+        """What the environment's expert would do next."""
+        return await self._execute(_calls.expert(session_id), timeout_s)
+
+    async def _execute(self, call: _calls.Call[T], timeout_s: float | None = None) -> T:
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        try:
+            async with asyncio.timeout(limit_s), self._slots:
+                return await self._with_repeats(call, limit_s)
+        except (TimeoutError, httpx.TimeoutException):
+            raise DeadlinePassed(f"no answer to {call.method} {call.path} within {limit_s:g} s") from None
+        except httpx.TransportError as error:
+            raise TransportError(f"{call.method} {call.path}: {error or type(error).__name__}") from error
+
+    async def _with_repeats(self, call: _calls.Call[T], limit_s: float) -> T:
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                response = await self._http.send(call.request(self._http, limit_s))
+            except httpx.TransportError as error:
+                if not call.may_repeat(error, tries):
+                    raise
+                await asyncio.sleep(_calls.FIRST_PAUSE_S * tries)
+            else:
+                return call.read(response, tries)

@@ -1,0 +1,102 @@
+"""Reading a run directory: summary, metrics and episodes, as the trainer wrote them.
+
+A run in progress has fewer files, and its last lines may be half written.
+"""
+
+import json
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from gymfleet_contracts.trajectory import ScoredTrajectory
+from pydantic import ValidationError
+
+RUN_STATE: Final = ".fleet"
+"""Where a run keeps the state of its services, inside the run directory."""
+PHASE_ORDER: Final = ("demonstrations", "eval_before", "train", "eval_after")
+_MARKS: Final = ("run.json", "summary.json", "metrics.jsonl", "progress.json", "trajectories")
+
+
+class RunDataError(Exception):
+    """The directory holds no run, or a damaged one; the message names the file and the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """The files of one run."""
+
+    path: Path
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Raises `RunDataError` for a directory that is not a run's."""
+        if not path.is_dir():
+            raise RunDataError(f"there is no run directory {path}")
+        if not any((path / mark).exists() for mark in _MARKS):
+            raise RunDataError(f"{path} is not a run directory: it has none of {', '.join(_MARKS)}")
+        return cls(path)
+
+    def summary(self) -> dict[str, Any]:
+        """Empty before the end of the run."""
+        path = self.path / "summary.json"
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise RunDataError(f"{path} cannot be read: {error}") from None
+        if not isinstance(document, dict):
+            raise RunDataError(f"{path} holds no JSON object")
+        return document
+
+    def recipe_text(self) -> str:
+        """The recipe as it was given; empty when the run has not got that far."""
+        path = self.path / "recipe.toml"
+        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+    def recipe(self) -> dict[str, Any]:
+        """The recipe's table, empty when there is none that can be read."""
+        try:
+            return tomllib.loads(self.recipe_text())
+        except tomllib.TOMLDecodeError:
+            return {}
+
+    def metrics(self, kind: str) -> list[dict[str, Any]]:
+        """All lines of `metrics.jsonl` of one kind, in order."""
+        path = self.path / "metrics.jsonl"
+        records = []
+        for number, line in enumerate(_whole_lines(path), start=1):
+            try:
+                record = json.loads(line)
+            except ValueError as error:
+                raise RunDataError(f"{path}, line {number}: {error}") from None
+            if isinstance(record, dict) and record.get("kind") == kind:
+                records.append(record)
+        return records
+
+    def phases(self) -> list[str]:
+        """Names of the files of episodes, in the order of the run."""
+        names = [path.stem for path in (self.path / "trajectories").glob("*.jsonl")]
+        return sorted(names, key=lambda name: (PHASE_ORDER.index(name) if name in PHASE_ORDER else 99, name))
+
+    def trajectories(self, phase: str) -> Iterator[ScoredTrajectory]:
+        """Episodes of one phase, in the order in which they were recorded."""
+        path = self.path / "trajectories" / f"{phase}.jsonl"
+        for number, line in enumerate(_whole_lines(path), start=1):
+            try:
+                yield ScoredTrajectory.model_validate_json(line)
+            except ValidationError as error:
+                reason = error.errors(include_input=False)[0]["msg"]
+                raise RunDataError(f"{path}, line {number}: {reason}") from None
+
+
+def _whole_lines(path: Path) -> Iterator[str]:
+    """Lines that end with a newline: the last one may still be being written."""
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if line.endswith("\n") and not line.isspace():
+                yield line

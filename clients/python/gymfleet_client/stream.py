@@ -1,0 +1,117 @@
+"""The session API over `WS /v1/stream`: the fast path for many concurrent episodes."""
+
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import msgspec
+from gymfleet_contracts.frames import Op
+from gymfleet_contracts.session import ExpertMove, Fork, OpenSession, RenewLease, Session, StepResult
+from pydantic import BaseModel, ValidationError
+
+from gymfleet_client.errors import TransportError, UnknownSession, parse_problem, problem_error
+from gymfleet_client.multiplex import FrameChannel, RawReply
+
+__all__ = ["SessionStream"]
+
+M = TypeVar("M", bound=BaseModel)
+_decode: Final = msgspec.msgpack.Decoder().decode
+
+
+class SessionStream:
+    """Many sessions over one or few sockets. Safe for concurrent use within one event loop.
+
+    Every call raises `ProblemError` for what the service answers, `DeadlinePassed`
+    after its `timeout_s`, and `TransportError` when the connection is lost for
+    good. `step`, `get`, `renew`, `close` and `expert` are repeated over a new connection
+    (a step's index makes that safe); `open` and `fork` are not, because they make sessions.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        connect_timeout_s: float = 10.0,
+        connections: int = 1,
+    ) -> None:
+        self._channel = FrameChannel(
+            base_url, api_key=api_key, connect_timeout_s=connect_timeout_s, connections=connections
+        )
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def connect(self) -> None:
+        """Connect now rather than at the first call."""
+        await self._channel.connect()
+
+    async def aclose(self) -> None:
+        """Close the sockets. Sessions stay open on the server until closed or expired."""
+        await self._channel.aclose()
+
+    async def open(self, request: OpenSession, *, timeout_s: float = 60.0) -> Session:
+        """Open a session and get its first observation."""
+        body = request.model_dump(mode="json", exclude_none=True)
+        return _model(Session, await self._call(Op.OPEN, "", body, timeout_s, repeatable=False))
+
+    async def step(self, session_id: str, index: int, action: str, *, timeout_s: float = 60.0) -> StepResult:
+        """Apply one action, exactly once: `index` counts the session's steps from 0."""
+        body = {"index": index, "action": action}
+        return _model(StepResult, await self._call(Op.STEP, session_id, body, timeout_s))
+
+    async def fork(self, session_id: str, count: int = 1, *, timeout_s: float = 60.0) -> list[Session]:
+        """Make `count` children in the session's exact state."""
+        body = Fork(count=count).model_dump(mode="json")
+        children = await self._call(Op.FORK, session_id, body, timeout_s, repeatable=False)
+        if not isinstance(children, list):
+            raise TransportError("the server's answer to fork is not a list")
+        return [_model(Session, child) for child in children]
+
+    async def renew(self, session_id: str, lease_s: float | None = None, *, timeout_s: float = 30.0) -> Session:
+        """Extend the session's lease."""
+        body = RenewLease(lease_s=lease_s).model_dump(mode="json", exclude_none=True)
+        return _model(Session, await self._call(Op.LEASE, session_id, body, timeout_s))
+
+    async def get(self, session_id: str, *, timeout_s: float = 30.0) -> Session:
+        """The session as it stands."""
+        return _model(Session, await self._call(Op.GET, session_id, None, timeout_s))
+
+    async def close(self, session_id: str, *, timeout_s: float = 30.0) -> None:
+        """Close the session and free its slot."""
+        reply, times_sent = await self._channel.request(
+            Op.CLOSE, session_id, None, timeout_s=timeout_s, repeatable=True
+        )
+        try:
+            _result(reply)
+        except UnknownSession:
+            if times_sent == 1:  # else an earlier try closed it and its answer was lost
+                raise
+
+    async def expert(self, session_id: str, *, timeout_s: float = 60.0) -> ExpertMove:
+        """What the environment's expert would do next."""
+        return _model(ExpertMove, await self._call(Op.EXPERT, session_id, None, timeout_s))
+
+    async def _call(
+        self, op: Op, session_id: str, body: dict[str, Any] | None, timeout_s: float, *, repeatable: bool = True
+    ) -> Any:
+        reply, _ = await self._channel.request(op, session_id, body, timeout_s=timeout_s, repeatable=repeatable)
+        return _result(reply)
+
+
+def _result(reply: RawReply) -> Any:
+    if reply.failed:
+        raise problem_error(parse_problem(_decode(reply.problem), 500))
+    return _decode(reply.ok) if reply.ok != msgspec.Raw() else None
+
+
+def _model(kind: type[M], body: Any) -> M:
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        raise TransportError(f"the server's answer is not a {kind.__name__}: {error}") from None

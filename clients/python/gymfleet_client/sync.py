@@ -1,0 +1,107 @@
+"""The session API over REST, without asyncio: notebooks, scripts, Gymnasium loops."""
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+import httpx
+from gymfleet_contracts.problems import Problem
+from gymfleet_contracts.session import EnvironmentSpec, ExpertMove, OpenSession, Session, SessionStep, StepResult
+
+from gymfleet_client import _calls
+from gymfleet_client.errors import DeadlinePassed, TransportError
+
+__all__ = ["SyncGatewayClient"]
+
+T = TypeVar("T")
+
+
+class SyncGatewayClient:
+    """The twin of `rest.GatewayClient`; safe to share between threads.
+
+    `timeout_s` bounds each phase of a try (connect, write, read), as httpx counts.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        timeout_s: float = 60.0,
+        http: httpx.Client | None = None,
+    ) -> None:
+        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        limits = httpx.Limits(keepalive_expiry=_calls.KEEP_ALIVE_S)
+        self._http = http or httpx.Client(base_url=base_url, headers=headers, limits=limits, trust_env=False)
+        self._owns_http = http is None
+        self._timeout_s = timeout_s
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close_connections()
+
+    def close_connections(self) -> None:
+        """Close the connections; `close` is a session's."""
+        if self._owns_http:
+            self._http.close()
+
+    def environments(self) -> list[EnvironmentSpec]:
+        """Every environment that can be played."""
+        return self._execute(_calls.environments())
+
+    def environment(self, name: str) -> EnvironmentSpec:
+        """One environment's spec."""
+        return self._execute(_calls.environment(name))
+
+    def open(self, request: OpenSession, *, timeout_s: float | None = None) -> Session:
+        """Open a session and get its first observation."""
+        return self._execute(_calls.open_session(request), timeout_s)
+
+    def step(self, session_id: str, index: int, action: str, *, timeout_s: float | None = None) -> StepResult:
+        """Apply one action, exactly once: `index` counts the session's steps from 0."""
+        return self._execute(_calls.step(session_id, index, action), timeout_s)
+
+    def steps(self, items: Sequence[SessionStep], *, timeout_s: float | None = None) -> list[StepResult | Problem]:
+        """Apply one action in each of several sessions; one result or problem per item, in order."""
+        return self._execute(_calls.steps(items), timeout_s)
+
+    def fork(self, session_id: str, count: int = 1, *, timeout_s: float | None = None) -> list[Session]:
+        """Make `count` children in the session's exact state."""
+        return self._execute(_calls.fork(session_id, count), timeout_s)
+
+    def renew(self, session_id: str, lease_s: float | None = None, *, timeout_s: float | None = None) -> Session:
+        """Extend the session's lease."""
+        return self._execute(_calls.renew(session_id, lease_s), timeout_s)
+
+    def get(self, session_id: str, *, timeout_s: float | None = None) -> Session:
+        """The session as it stands."""
+        return self._execute(_calls.get(session_id), timeout_s)
+
+    def close(self, session_id: str, *, timeout_s: float | None = None) -> None:
+        """Close the session and free its slot."""
+        self._execute(_calls.close(session_id), timeout_s)
+
+    def expert(self, session_id: str, *, timeout_s: float | None = None) -> ExpertMove:
+        """What the environment's expert would do next."""
+        return self._execute(_calls.expert(session_id), timeout_s)
+
+    def _execute(self, call: _calls.Call[T], timeout_s: float | None = None) -> T:
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                response = self._http.send(call.request(self._http, limit_s))
+            except httpx.TransportError as error:
+                if call.may_repeat(error, tries):
+                    time.sleep(_calls.FIRST_PAUSE_S * tries)
+                    continue
+                if isinstance(error, httpx.TimeoutException):
+                    raise DeadlinePassed(f"no answer to {call.method} {call.path} within {limit_s:g} s") from None
+                raise TransportError(f"{call.method} {call.path}: {error or type(error).__name__}") from error
+            return call.read(response, tries)

@@ -1,0 +1,1 @@
+"""BabyAI: walk through rooms on a grid and do what the goal says."""

@@ -1,0 +1,96 @@
+"""Minigrid's BabyAI worlds: made by level and seed, moved by primitive actions."""
+
+import copy
+import functools
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final, Self
+
+import gymnasium
+import minigrid  # noqa: F401 - importing it registers the levels
+from minigrid.envs.babyai.core import roomgrid_level
+
+_ENV_ID: Final = re.compile(r"BabyAI-(?P<level>\w+)-v[01]")
+
+
+class Primitive(IntEnum):
+    """Minigrid's own actions."""
+
+    LEFT = 0
+    RIGHT = 1
+    FORWARD = 2
+    PICKUP = 3
+    DROP = 4
+    TOGGLE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a primitive action did."""
+
+    changed: bool
+    """False when it was blocked: a list of actions ends there."""
+    terminated: bool
+    reward: float
+
+
+def known_levels() -> frozenset[str]:
+    """Names of minigrid's BabyAI levels, as in `GoToRedBall`."""
+    return frozenset(_env_ids())
+
+
+@functools.cache
+def _env_ids() -> dict[str, str]:
+    """Level to id; minigrid gives one of them (GoToObjS6) another version than the rest."""
+    return {match["level"]: name for name in gymnasium.registry if (match := _ENV_ID.fullmatch(name))}
+
+
+class World:
+    """One BabyAI level. Fully determined by level, seed and the actions taken."""
+
+    def __init__(self, level: str, seed: int) -> None:
+        # Levels announce each rejected draft of a layout with a print: dozens of lines at one reset.
+        roomgrid_level.print = _silent
+        self.engine: Any = gymnasium.make(_env_ids()[level], disable_env_checker=True).unwrapped
+        self.image: Any = self.engine.reset(seed=seed)[0]["image"]
+
+    @property
+    def mission(self) -> str:
+        """The goal in words."""
+        return str(self.engine.mission)
+
+    @property
+    def out_of_steps(self) -> bool:
+        """Success is worth nothing more."""
+        return bool(self.engine.step_count >= self.engine.max_steps)
+
+    def act(self, primitive: Primitive) -> Progress:
+        """Take one primitive action."""
+        before = self._surroundings()
+        observation, reward, terminated, _, _ = self.engine.step(int(primitive))
+        self.image = observation["image"]
+        return Progress(changed=self._surroundings() != before, terminated=bool(terminated), reward=float(reward))
+
+    def signature(self) -> tuple[object, ...]:
+        """Equal for worlds that look alike to an all-seeing eye, whatever the number of steps."""
+        return (*self._surroundings(), self.engine.grid.encode().tobytes())
+
+    def copy(self) -> Self:
+        """An independent world in the same state."""
+        return copy.deepcopy(self)
+
+    def _surroundings(self) -> tuple[object, ...]:
+        engine = self.engine
+        ahead = engine.grid.get(*engine.front_pos)
+        carried = engine.carrying
+        return (
+            tuple(int(at) for at in engine.agent_pos),
+            int(engine.agent_dir),
+            None if carried is None else (carried.type, carried.color),
+            None if ahead is None else ahead.encode(),
+        )
+
+
+def _silent(*_: object) -> None:
+    pass

@@ -1,0 +1,1 @@
+"""Mazes in words: walk to the goal, seeing only the walls around the present cell."""

@@ -1,0 +1,111 @@
+"""What the front and a shard say to each other: msgpack messages, length-prefixed, in batches.
+
+Front to shard: first one `ShardConfig`, then batches `[Call, ...]`. Shard to front:
+first one `Hello`, then `Report`s. Results stay encoded (`msgspec.Raw`) on their way
+through the front, which only puts the caller's frame around them.
+"""
+
+import struct
+from typing import Any, Final
+
+import msgspec
+
+_LENGTH: Final = struct.Struct(">I")
+MAX_MESSAGE_BYTES: Final = 256 * 1024 * 1024
+
+
+class ShardConfig(msgspec.Struct, frozen=True):
+    """What a shard needs to know. `prefix` begins the ids of its sessions."""
+
+    prefix: str
+    references: tuple[str, ...]
+    data: dict[str, str]
+    lease_s: float
+    max_observation_chars: int
+    expert_splits: tuple[str, ...]
+    log_level: str
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """The shard's first word: the specs of its environments, or why it cannot serve them."""
+
+    specs: tuple[dict[str, Any], ...] = ()
+    error: str = ""
+
+
+class Call(msgspec.Struct, array_like=True):
+    """One call of the session API; `number` matches its answer and grows by one."""
+
+    number: int
+    op: str
+    session_id: str
+    body: msgspec.Raw
+
+
+class Answer(msgspec.Struct, array_like=True):
+    """The encoded result, or the encoded problem."""
+
+    number: int
+    ok: bool
+    payload: msgspec.Raw
+
+
+class Tally(msgspec.Struct, array_like=True):
+    """What happened in one environment since the shard's last report of it."""
+
+    opened: int = 0
+    steps: int = 0
+    failures: int = 0
+    reaped: int = 0
+    open: int = 0
+    """Sessions open now."""
+    seconds: float = 0.0
+    """Time spent in `step`."""
+    buckets: list[int] = []
+    """Steps by duration, one count per bound of `metrics.BOUNDS_S` and one for the rest."""
+
+
+class Report(msgspec.Struct, array_like=True):
+    """Answers, the number of open sessions, and now and then the tallies."""
+
+    answers: list[Answer]
+    num_sessions: int
+    tallies: dict[str, Tally] = {}
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+decode_config: Final = msgspec.msgpack.Decoder(ShardConfig).decode
+decode_hello: Final = msgspec.msgpack.Decoder(Hello).decode
+decode_calls: Final = msgspec.msgpack.Decoder(list[Call]).decode
+decode_report: Final = msgspec.msgpack.Decoder(Report).decode
+
+
+def pack(message: Any) -> bytes:
+    """A message with its length in front."""
+    body = _encoder.encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+class FrameBuffer:
+    """Cuts a stream of bytes into messages."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Add what was received; the messages that are now complete. Raises ValueError for an absurd length."""
+        held = self._held
+        held += data
+        messages = []
+        at = 0
+        while len(held) - at >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(held, at)
+            if size > MAX_MESSAGE_BYTES:
+                raise ValueError(f"a message of {size} bytes was announced")
+            end = at + _LENGTH.size + size
+            if len(held) < end:
+                break
+            messages.append(bytes(held[at + _LENGTH.size : end]))
+            at = end
+        del held[:at]
+        return messages

@@ -1,0 +1,1 @@
+"""The session API's HTTP and WebSocket surface."""

@@ -1,0 +1,42 @@
+"""Settings of the environment server: `GYMFLEET_ENV_*`."""
+
+from pathlib import Path
+from typing import Annotated, Self
+
+from gymfleet_contracts.session import Split
+from gymfleet_kit.settings import ServiceSettings
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic_settings import SettingsConfigDict
+
+
+class EnvServerSettings(ServiceSettings):
+    """How sessions are hosted."""
+
+    model_config = SettingsConfigDict(env_prefix="GYMFLEET_ENV_", env_nested_delimiter="__", frozen=True)
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=1, le=65_535)] = 8110
+    shards: Annotated[int, Field(ge=1, le=256)] = 1
+    """Worker processes. A session lives in one of them and shares it with its neighbours."""
+    max_sessions: PositiveInt = 4096
+    """Over all shards and environments; more get `environment-full`."""
+    step_timeout_s: PositiveFloat = 30.0
+    """A shard that works this long on one call of an environment is killed and started anew."""
+    start_timeout_s: PositiveFloat = 120.0
+    """A shard that has not loaded its environments by then is given up."""
+    lease_s: PositiveFloat = 600.0
+    """A session untouched for this long is closed and its slot freed; a caller may ask for another lease."""
+    max_observation_chars: Annotated[int, Field(ge=256, le=1_000_000)] = 65_536
+    """Longer observations are cut, with a mark at the cut."""
+    data: dict[str, Path] = Field(default_factory=dict)
+    """Benchmark files by environment, as JSON: `{"maze": "/data/maze"}`. Without, tasks are generated."""
+    expert_splits: tuple[Split, ...] = ("train",)
+    """Splits whose expert moves are served."""
+    log_level: str = "INFO"
+
+    @model_validator(mode="after")
+    def lease_outlives_step(self) -> Self:
+        """Else a slow step loses its session."""
+        if self.lease_s <= self.step_timeout_s:
+            raise ValueError("lease_s must exceed step_timeout_s, or a slow step loses its session")
+        return self

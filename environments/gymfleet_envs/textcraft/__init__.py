@@ -1,0 +1,1 @@
+"""TextCraft: make an item from raw materials by a list of crafting commands."""

@@ -1,0 +1,106 @@
+"""One way to connect to Redis, and one way to sit through its absence."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeAlias, TypeVar
+
+import structlog
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialBackoff
+from redis.exceptions import AuthenticationError, AuthorizationError, RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+RedisClient: TypeAlias = "Redis[bytes]"
+
+SOCKET_TIMEOUT_S: Final = 30.0
+MAX_BLOCK_S: Final = 5.0
+"""Longest wait inside one command: well under the socket's timeout."""
+
+OUTAGE: Final = (RedisConnectionError, RedisTimeoutError)
+"""What a restart or a lost connection raises; `is_outage` leaves out refused credentials."""
+
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 2.0
+
+
+def connect(url: str) -> RedisClient:
+    """A client of bytes. It connects at its first command and heals a dropped connection by itself."""
+    return Redis.from_url(
+        url,
+        decode_responses=False,
+        socket_timeout=SOCKET_TIMEOUT_S,
+        socket_connect_timeout=5.0,
+        socket_keepalive=True,
+        health_check_interval=30,
+        # One quick retry takes a fresh connection for one that a restart left dead;
+        # longer absences are `Patience`'s part, which logs them.
+        retry=Retry(ExponentialBackoff(cap=0.1, base=0.01), 1),
+    )
+
+
+async def disconnect(client: RedisClient) -> None:
+    """Close all connections of a client."""
+    closing: Any = client  # the published stubs predate `aclose`
+    await closing.aclose()
+
+
+def is_outage(error: RedisError) -> bool:
+    """Whether waiting can help."""
+    return isinstance(error, OUTAGE) and not isinstance(error, AuthenticationError | AuthorizationError)
+
+
+class Patience:
+    """Repeats what an outage interrupted, with growing pauses; logs its begin and its end once."""
+
+    def __init__(self, **bound: str) -> None:
+        self._log = log.bind(**bound)
+        self._down_since: float | None = None
+        self._pause_s = _FIRST_PAUSE_S
+
+    async def call(self, operation: Callable[[], Awaitable[T]], *, timeout_s: float) -> T:
+        """Run `operation`, which must be safe to repeat, until it succeeds.
+
+        Raises the last connection error once Redis has been away for `timeout_s`.
+        """
+        deadline = time.monotonic() + timeout_s
+        cancelled = _num_cancels()
+        while True:
+            try:
+                result = await operation()
+            except RedisError as error:
+                if not is_outage(error):
+                    raise
+                self._note_loss(error)
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    raise
+                await asyncio.sleep(min(self._pause_s, left_s))
+                self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
+            else:
+                self._note_return()
+                # redis-py sends under `asyncio.wait_for`, which in Python 3.11 can swallow a cancellation.
+                if _num_cancels() > cancelled:
+                    raise asyncio.CancelledError
+                return result
+
+    def _note_loss(self, error: RedisError) -> None:
+        if self._down_since is None:
+            self._down_since = time.monotonic()
+            self._log.warning("redis.lost", error=str(error))
+
+    def _note_return(self) -> None:
+        if self._down_since is not None:
+            self._log.warning("redis.returned", away_s=round(time.monotonic() - self._down_since, 3))
+            self._down_since = None
+            self._pause_s = _FIRST_PAUSE_S
+
+
+def _num_cancels() -> int:
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()

@@ -1,0 +1,151 @@
+"""The reading end: leases, attempts, dead letters."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Generic, TypeVar
+
+import structlog
+from gymfleet_contracts.streams import BODY_FIELD, TRACE_FIELD
+from pydantic import ValidationError
+from redis.exceptions import ResponseError
+
+from gymfleet_kit.streams.connection import MAX_BLOCK_S, OUTAGE, Patience, RedisClient, is_outage
+from gymfleet_kit.streams.delivery import Delivery, Handler, M
+from gymfleet_kit.streams.group import ConsumerGroup, Entry
+from gymfleet_kit.streams.runner import Runner
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+
+class StreamConsumer(Generic[M]):
+    """Takes messages from one stream as a member of a group.
+
+    Every method sits through a loss of the connection: `receive` as through an
+    empty stream, the others for up to `lease_s`, after which the connection
+    error is raised. A group that a restart has lost is made again.
+
+    Args:
+        schema: the type of the bodies; what it refuses is buried.
+        consumer: a name that no other living consumer of the group has.
+        lease_s: a message that its consumer has neither renewed nor acknowledged
+            for so long is given to the next.
+        max_attempts: deliveries before a message is buried.
+    """
+
+    def __init__(
+        self,
+        redis: RedisClient,
+        stream: str,
+        group: str,
+        schema: type[M],
+        *,
+        consumer: str,
+        lease_s: float = 30.0,
+        max_attempts: int = 5,
+    ) -> None:
+        self.stream = stream
+        self.group = group
+        self.lease_s = lease_s
+        self.max_attempts = max_attempts
+        self._schema = schema
+        self._commands = ConsumerGroup(redis, stream, group, consumer, int(lease_s * 1000))
+        self._patience = Patience(stream=stream, group=group)
+
+    async def create_group(self) -> None:
+        """Make stream and group where they are missing; the group reads from the stream's begin."""
+        await self._patience.call(self._commands.create, timeout_s=self.lease_s)
+
+    async def receive(self, count: int, block_ms: int) -> list[Delivery[M]]:
+        """Up to `count` messages, abandoned ones first; waits up to `block_ms` for the first.
+
+        Messages that cannot be read or were delivered too often are buried on
+        the way. The caller renews the others within the lease, and acknowledges.
+        """
+        deadline = time.monotonic() + block_ms / 1000
+        while True:
+            left_s = max(deadline - time.monotonic(), 0.0)
+            try:
+                deliveries = await self._call(partial(self._receive_once, count, left_s), timeout_s=left_s)
+            except OUTAGE as error:
+                if not is_outage(error):
+                    raise
+                deliveries = []
+            if deliveries or time.monotonic() >= deadline:
+                return deliveries
+
+    async def renew(self, ids: Sequence[str]) -> None:
+        """Begin the leases of these messages anew."""
+        if ids:
+            await self._call(lambda: self._commands.renew(ids))
+
+    async def release(self, deliveries: Sequence[Delivery[M]]) -> None:
+        """Give messages back unhandled: the next `receive` of any consumer gets them, the attempt uncounted."""
+        if deliveries:
+            attempts = {delivery.id: delivery.attempt for delivery in deliveries}
+            await self._call(lambda: self._commands.release(attempts))
+
+    async def ack(self, ids: Sequence[str]) -> None:
+        """Messages are done with: they leave the stream."""
+        if ids:
+            await self._call(lambda: self._commands.ack(ids))
+
+    async def bury(self, delivery: Delivery[M], reason: str) -> None:
+        """Move a message to the dead letters now, as no further attempt can help it."""
+        fields = {BODY_FIELD.encode(): delivery.body.model_dump_json().encode()}
+        if delivery.trace is not None:
+            fields[TRACE_FIELD.encode()] = delivery.trace.encode()
+        await self._call(lambda: self._commands.bury((delivery.id, fields), reason=reason, attempts=delivery.attempt))
+
+    async def run(self, handle: Handler[M], *, concurrency: int, stop: asyncio.Event) -> None:
+        """Handle messages, `concurrency` at once, until `stop` is set.
+
+        A message is acknowledged after `handle` returned, and stays for a later
+        attempt after it raised. After `stop` the handlers in hand end first; to
+        break them off, cancel this call: it gives their messages back.
+        """
+        await Runner(self, handle, concurrency=concurrency, stop=stop).run()
+
+    async def _receive_once(self, count: int, wait_s: float) -> list[Delivery[M]]:
+        received, all_seen = await self._commands.claim_abandoned(count)
+        if not received:
+            # Abandoned messages turn up while this waits: look for them now and then.
+            block_s = min(wait_s, MAX_BLOCK_S, self.lease_s) if all_seen else 0.0
+            received = [(entry, 1) for entry in await self._commands.read_fresh(count, int(block_s * 1000))]
+        deliveries = [await self._read(entry, attempt) for entry, attempt in received]
+        return [delivery for delivery in deliveries if delivery is not None]
+
+    async def _read(self, entry: Entry, attempt: int) -> Delivery[M] | None:
+        entry_id, fields = entry
+        if attempt > self.max_attempts:
+            reason = f"gave up after {self.max_attempts} attempts"
+            await self._commands.bury(entry, reason=reason, attempts=attempt - 1)
+            return None
+        try:
+            body = self._schema.model_validate_json(fields[BODY_FIELD.encode()])
+        except (KeyError, ValidationError) as error:  # no retry can repair it
+            reason = f"no field {error}" if isinstance(error, KeyError) else _summary(error)
+            await self._commands.bury(entry, reason=f"unreadable: {reason}", attempts=attempt)
+            return None
+        trace = fields.get(TRACE_FIELD.encode())
+        return Delivery(entry_id, attempt, body, None if trace is None else trace.decode(errors="replace"))
+
+    async def _call(self, operation: Callable[[], Awaitable[T]], timeout_s: float | None = None) -> T:
+        timeout_s = self.lease_s if timeout_s is None else timeout_s
+        try:
+            return await self._patience.call(operation, timeout_s=timeout_s)
+        except ResponseError as error:
+            # The first to read a stream, or Redis came back without its data.
+            if not str(error).startswith("NOGROUP"):
+                raise
+            await self.create_group()
+            log.info("group.created", stream=self.stream, group=self.group)
+            return await self._patience.call(operation, timeout_s=timeout_s)
+
+
+def _summary(error: ValidationError) -> str:
+    """Where and why, without the input: it may be large, and is kept in the letter's own body."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}" for fault in faults[:5])

@@ -1,0 +1,137 @@
+"""The writing end: bounded by the consumers' backlog."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
+
+import structlog
+from gymfleet_contracts import problems
+from gymfleet_contracts.streams import BODY_FIELD, TRACE_FIELD
+from pydantic import BaseModel
+from redis.exceptions import ResponseError
+
+from gymfleet_kit.problems import ServiceError
+from gymfleet_kit.streams.connection import Patience, RedisClient
+from gymfleet_kit.streams.metrics import BACKLOG
+from gymfleet_kit.trace import current_trace
+
+log = structlog.get_logger()
+Answer: TypeAlias = tuple[bytes | int | None, int]
+"""What was added (None: no room), and the backlog after it."""
+Add: TypeAlias = Callable[[], Awaitable[Answer]]
+
+_PUBLISH: Final = """
+local backlog = redis.call('XLEN', KEYS[1])
+if backlog >= tonumber(ARGV[1]) then return {false, backlog} end
+return {redis.call('XADD', KEYS[1], '*', unpack(ARGV, 2)), backlog + 1}
+"""
+_PUBLISH_ONCE: Final = """
+local backlog = redis.call('XLEN', KEYS[1])
+if redis.call('SISMEMBER', KEYS[2], ARGV[2]) == 1 then return {0, backlog} end
+if backlog >= tonumber(ARGV[1]) then return {false, backlog} end
+redis.call('SADD', KEYS[2], ARGV[2])
+redis.call('XADD', KEYS[1], '*', unpack(ARGV, 3))
+return {1, backlog + 1}
+"""
+_FIRST_PAUSE_S: Final = 0.02
+_LONGEST_PAUSE_S: Final = 0.5
+
+
+class StreamFull(ServiceError):
+    """The consumers are `max_len` messages behind and did not catch up in time. Nothing was added."""
+
+    type = problems.QUEUE_FULL
+    title = "The queue is full"
+    status = 503
+    retry_after_s = 1
+
+
+class StreamProducer:
+    """Adds messages to one stream.
+
+    Acknowledged entries leave the stream, so its length is the backlog; the
+    check and the addition are one script, so no number of producers exceeds
+    `max_len`. While Redis is away or full a publication waits, too.
+
+    Args:
+        max_len: backlog at which producers begin to wait.
+        full_timeout_s: how long they wait before `StreamFull`, or before the
+            connection error where Redis was away.
+    """
+
+    def __init__(self, redis: RedisClient, stream: str, *, max_len: int = 10_000, full_timeout_s: float = 60.0) -> None:
+        self.stream = stream
+        self._max_len = max_len
+        self._full_timeout_s = full_timeout_s
+        self._publish = redis.register_script(_PUBLISH)
+        self._publish_once = redis.register_script(_PUBLISH_ONCE)
+        self._patience = Patience(stream=stream)
+        self._backlog = BACKLOG.labels(stream)
+
+    async def publish(self, body: BaseModel) -> str:
+        """Add a message and return its entry id. Raises `StreamFull` after the timeout.
+
+        A connection lost between the addition and its answer leads to a second
+        entry: consumers are idempotent.
+        """
+        fields = _fields(body)
+
+        async def add() -> Answer:
+            answer: Answer = await self._publish(keys=[self.stream], args=[self._max_len, *fields])
+            return answer
+
+        entry_id = await self._when_room(add)
+        assert isinstance(entry_id, bytes)  # noqa: S101 - XADD answers an id
+        return entry_id.decode()
+
+    async def publish_once(self, body: BaseModel, *, key: str, member: str) -> bool:
+        """Add a message unless `member` is in the set `key`; both happen or none.
+
+        False, and nothing added, when it was there. Raises `StreamFull` after the timeout.
+        """
+        fields = _fields(body)
+
+        async def add() -> Answer:
+            answer: Answer = await self._publish_once(keys=[self.stream, key], args=[self._max_len, member, *fields])
+            return answer
+
+        return await self._when_room(add) == 1
+
+    async def _when_room(self, add: Add) -> bytes | int:
+        deadline = time.monotonic() + self._full_timeout_s
+        pause_s = _FIRST_PAUSE_S
+        waited = False
+        while True:
+            left_s = deadline - time.monotonic()
+            added, backlog = await self._attempt(add, max(left_s, 0.0))
+            if added is not None:
+                self._backlog.set(backlog)
+                return added
+            if left_s <= 0:
+                raise StreamFull(
+                    f"{self.stream} holds {backlog} messages that nobody has handled, its limit is {self._max_len}; "
+                    f"waited {self._full_timeout_s:g} s",
+                    stream=self.stream,
+                    max_len=self._max_len,
+                )
+            if not waited:
+                waited = True
+                log.warning("stream.full", stream=self.stream, backlog=backlog, max_len=self._max_len)
+            await asyncio.sleep(min(pause_s, left_s))
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    async def _attempt(self, add: Add, timeout_s: float) -> Answer:
+        try:
+            return await self._patience.call(add, timeout_s=timeout_s)
+        except ResponseError as error:
+            # `noeviction`: Redis at its memory limit refuses to grow until consumers have drained it.
+            if "OOM" not in str(error):
+                raise
+            return None, self._max_len
+
+
+def _fields(body: BaseModel) -> list[str]:
+    fields = [BODY_FIELD, body.model_dump_json()]
+    trace = current_trace()
+    return fields if trace is None else [*fields, TRACE_FIELD, trace]

@@ -1,0 +1,1 @@
+"""Fronts for other people's clients."""

@@ -1,0 +1,63 @@
+"""Session ids that route themselves: signed, so that no gateway needs a table to trust them."""
+
+import base64
+import hashlib
+import hmac
+from dataclasses import dataclass
+from typing import Final
+
+from gymfleet_contracts.session import MAX_SESSION_ID_CHARS
+
+from gymfleet_env_gateway.errors import UnknownSession
+
+_PURPOSE: Final = b"gymfleet session id, version 1"
+_TAG_BYTES: Final = 16
+_TAG_CHARS: Final = 22
+_SEPARATOR: Final = "."
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRef:
+    """What a session id says: which environment it plays, where it lives, and under which name there."""
+
+    env: str
+    replica: str
+    upstream: str
+
+
+class SessionIds:
+    """Makes and reads ids `env.replica.upstream.tag`.
+
+    `tag` is HMAC-SHA256 over the rest, cut to 128 bits, compared in constant time.
+    """
+
+    def __init__(self, secret: str) -> None:
+        self._key = hmac.digest(secret.encode(), _PURPOSE, "sha256")
+
+    def issue(self, env: str, replica: str, upstream: str) -> str:
+        """The id of a session that `replica` calls `upstream`. ValueError when that is too long."""
+        body = _SEPARATOR.join((env, replica, upstream))
+        session_id = f"{body}{_SEPARATOR}{self._tag(body)}"
+        if len(session_id) > MAX_SESSION_ID_CHARS:
+            raise ValueError(
+                f"the env server's session id is {len(upstream)} characters long; there is no room to sign it"
+            )
+        return session_id
+
+    def read(self, session_id: str) -> SessionRef:
+        """Raises `UnknownSession` for an id that this secret did not sign."""
+        body, _, tag = session_id.rpartition(_SEPARATOR)
+        if len(session_id) > MAX_SESSION_ID_CHARS or not hmac.compare_digest(tag.encode(), self._tag(body).encode()):
+            raise UnknownSession("this session id was not issued here; open a session and use the id as it is given")
+        env, replica, upstream = body.split(_SEPARATOR, 2)
+        return SessionRef(env=env, replica=replica, upstream=upstream)
+
+    def _tag(self, body: str) -> str:
+        digest = hmac.digest(self._key, body.encode(errors="surrogatepass"), "sha256")
+        return base64.urlsafe_b64encode(digest[:_TAG_BYTES]).decode()[:_TAG_CHARS]
+
+
+def replica_key(url: str) -> str:
+    """A replica's name in session ids: the same in every gateway that is configured with the same URL."""
+    digest = hashlib.sha256(url.rstrip("/").encode()).digest()
+    return base64.urlsafe_b64encode(digest[:6]).decode()

@@ -1,0 +1,143 @@
+"""The session API over REST: parsing and status codes only, no decisions.
+
+The env server's answers go to the caller as they are; the models stand here for the schema.
+"""
+
+import asyncio
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import APIRouter, Body, Response, status
+from gymfleet_contracts.frames import Op
+from gymfleet_contracts.problems import Problem
+from gymfleet_contracts.session import (
+    ExpertMove,
+    Fork,
+    OpenSession,
+    RenewLease,
+    Session,
+    SessionStep,
+    Step,
+    StepResult,
+)
+from gymfleet_kit.problems import ServiceError, problem_responses
+from pydantic import BaseModel, Field
+
+from gymfleet_env_gateway.errors import (
+    ActionTooLarge,
+    EnvironmentFailed,
+    EnvironmentFull,
+    EpisodeOver,
+    ExpertUnavailable,
+    ForkUnsupported,
+    SessionLost,
+    StepOutOfOrder,
+    StepTimeout,
+    Unauthorized,
+    Unavailable,
+    UnknownEnvironment,
+    UnknownSession,
+    UnknownTask,
+    UpstreamTimeout,
+)
+from gymfleet_env_gateway.state import Gateway, GatewayDep
+
+MAX_BATCH: Final = 4096
+_NO_ANSWER: Final = (Unauthorized, Unavailable, UpstreamTimeout)
+_BROKEN: Final = (EnvironmentFailed, StepTimeout)
+_COMMON: Final = (*_NO_ANSWER, UnknownSession, SessionLost)
+_OPEN: Final = (*_NO_ANSWER, *_BROKEN, UnknownEnvironment, UnknownTask, EnvironmentFull)
+_STEP: Final = (*_COMMON, *_BROKEN, StepOutOfOrder, EpisodeOver, ActionTooLarge)
+_FORK: Final = (*_COMMON, *_BROKEN, ForkUnsupported, EnvironmentFull)
+_EXPERT: Final = (*_COMMON, *_BROKEN, ExpertUnavailable)
+_NO_BODY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
+_decode: Final = msgspec.msgpack.Decoder().decode
+_encode_json: Final = msgspec.json.Encoder().encode
+
+router = APIRouter(prefix="/v1", tags=["sessions"])
+
+
+@router.post(
+    "/sessions",
+    status_code=status.HTTP_201_CREATED,
+    response_model=Session,
+    responses=problem_responses(*_OPEN),
+)
+async def open_session(body: OpenSession, gateway: GatewayDep) -> Response:
+    """Open a session on the least loaded replica and return its first observation."""
+    return _json(await gateway.relay.open(_raw(body)), status.HTTP_201_CREATED)
+
+
+@router.post("/sessions/{session_id}/steps", response_model=StepResult, responses=problem_responses(*_STEP))
+async def step(session_id: str, body: Step, gateway: GatewayDep) -> Response:
+    """Apply one action. Repeating the last index returns the recorded result."""
+    return _json(await gateway.relay.call(Op.STEP, session_id, _raw(body)))
+
+
+@router.post("/steps", response_model=list[StepResult | Problem], responses=problem_responses(Unauthorized))
+async def steps(
+    body: Annotated[list[SessionStep], Body(), Field(min_length=1, max_length=MAX_BATCH)], gateway: GatewayDep
+) -> Response:
+    """One action for each of several sessions; a result or a problem per item, in their order."""
+    results: list[Any] = [None] * len(body)
+    places: dict[str, list[int]] = {}
+    for place, item in enumerate(body):
+        places.setdefault(item.session_id, []).append(place)
+
+    async def play(session: list[int]) -> None:  # steps of one session keep their order
+        for place in session:
+            results[place] = await _step_item(gateway, body[place])
+
+    await asyncio.gather(*(play(session) for session in places.values()))
+    return Response(_encode_json(results), media_type="application/json")
+
+
+@router.post(
+    "/sessions/{session_id}/fork",
+    status_code=status.HTTP_201_CREATED,
+    response_model=list[Session],
+    responses=problem_responses(*_FORK),
+)
+async def fork(session_id: str, body: Fork, gateway: GatewayDep) -> Response:
+    """Make children in the session's exact state, on the same replica."""
+    return _json(await gateway.relay.call(Op.FORK, session_id, _raw(body)), status.HTTP_201_CREATED)
+
+
+@router.post("/sessions/{session_id}/lease", response_model=Session, responses=problem_responses(*_COMMON))
+async def renew(session_id: str, body: RenewLease, gateway: GatewayDep) -> Response:
+    """Extend the session's life."""
+    return _json(await gateway.relay.call(Op.LEASE, session_id, _raw(body)))
+
+
+@router.get("/sessions/{session_id}", response_model=Session, responses=problem_responses(*_COMMON))
+async def get(session_id: str, gateway: GatewayDep) -> Response:
+    """The session as it stands."""
+    return _json(await gateway.relay.call(Op.GET, session_id, _NO_BODY))
+
+
+@router.delete("/sessions/{session_id}", status_code=status.HTTP_204_NO_CONTENT, responses=problem_responses(*_COMMON))
+async def close(session_id: str, gateway: GatewayDep) -> None:
+    """Close the session and free its slot."""
+    await gateway.relay.call(Op.CLOSE, session_id, _NO_BODY)
+
+
+@router.get("/sessions/{session_id}/expert", response_model=ExpertMove, responses=problem_responses(*_EXPERT))
+async def expert(session_id: str, gateway: GatewayDep) -> Response:
+    """What the environment's expert would do next."""
+    return _json(await gateway.relay.call(Op.EXPERT, session_id, _NO_BODY))
+
+
+async def _step_item(gateway: Gateway, item: SessionStep) -> Any:
+    body = msgspec.Raw(msgspec.msgpack.encode({"index": item.index, "action": item.action}))
+    try:
+        return _decode(await gateway.relay.call(Op.STEP, item.session_id, body))
+    except ServiceError as error:
+        return error.problem().model_dump(mode="json", exclude_none=True)
+
+
+def _raw(body: BaseModel) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.msgpack.encode(body.model_dump(mode="json", exclude_none=True)))
+
+
+def _json(ok: msgspec.Raw, status_code: int = status.HTTP_200_OK) -> Response:
+    return Response(_encode_json(_decode(ok)), status_code=status_code, media_type="application/json")

@@ -1,0 +1,61 @@
+"""The reward service's app: the stream worker beside the HTTP surface."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Final
+
+import structlog
+from fastapi import FastAPI
+from gymfleet_kit.app import NotReady, create_app
+from gymfleet_kit.streams import connect, disconnect
+from redis.exceptions import RedisError
+
+from gymfleet_reward.routes import scores
+from gymfleet_reward.settings import RewardSettings
+from gymfleet_reward.worker import RewardWorker
+
+log = structlog.get_logger()
+DRAIN_TIMEOUT_S: Final = 5.0
+PING_TIMEOUT_S: Final = 2.0
+
+
+def build_app(settings: RewardSettings) -> FastAPI:
+    """The app; its worker runs from start-up to shutdown."""
+    redis = connect(str(settings.redis_url))
+    working: list[asyncio.Task[None]] = []
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        stop = asyncio.Event()
+        worker = asyncio.create_task(_work(RewardWorker(redis, settings), stop))
+        working.append(worker)
+        log.info("service.started", consumer=settings.consumer)
+        try:
+            yield
+        finally:
+            stop.set()
+            # After the time-out the worker is cancelled and gives its messages back.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(worker, DRAIN_TIMEOUT_S)
+            await disconnect(redis)
+            log.info("service.stopped")
+
+    async def ready() -> None:
+        if not working or working[-1].done():
+            raise NotReady("the stream worker does not run")
+        try:
+            await asyncio.wait_for(redis.ping(), PING_TIMEOUT_S)
+        except (RedisError, TimeoutError):
+            raise NotReady("Redis does not answer; see GYMFLEET_REWARD_REDIS_URL") from None
+
+    app = create_app("gymfleet reward", lifespan=lifespan, ready=ready, max_body_bytes=settings.max_body_bytes)
+    app.include_router(scores.router)
+    return app
+
+
+async def _work(worker: RewardWorker, stop: asyncio.Event) -> None:
+    try:
+        await worker.run(stop)
+    except Exception:  # a bug: the service says so and is no longer ready
+        log.exception("worker.failed")

@@ -1,0 +1,70 @@
+"""The terms of a reward: each reads a finished trajectory and answers one number, before its weight."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from gymfleet_contracts.scoring import Scoring
+from gymfleet_contracts.trajectory import Trajectory
+
+
+class ComponentError(Exception):
+    """The component cannot judge this trajectory; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A named, versioned term. `version` changes with the numbers that it gives."""
+
+    name: str
+    version: str
+    enabled: Callable[[Scoring], bool]
+    weight: Callable[[Scoring], float]
+    raw: Callable[[Trajectory, Scoring], float]
+
+
+def goal(trajectory: Trajectory, scoring: Scoring) -> float:
+    """Whether the task was solved; with `partial`, how far, on the line from failure to success."""
+    section = scoring.goal
+    if not section.partial:
+        return section.success if trajectory.success else section.failure
+    if not 0 <= trajectory.score <= 1:
+        raise ComponentError(f"the environment's score {trajectory.score} is outside [0, 1]")
+    return section.failure + trajectory.score * (section.success - section.failure)
+
+
+def reply_format(trajectory: Trajectory, _: Scoring) -> float:
+    """The share of replies that follow the grammar and whose action the environment understood."""
+    _require_turns(trajectory)
+    good = sum(turn.format_valid and turn.action_valid for turn in trajectory.turns)
+    return good / len(trajectory.turns)
+
+
+def length(trajectory: Trajectory, scoring: Scoring) -> float:
+    """The mean over replies of the excess or shortfall in tokens, shaped; 0 within the bounds."""
+    _require_turns(trajectory)
+    section = scoring.length
+    excesses = [
+        max(section.min_tokens - num_tokens, num_tokens - section.max_tokens, 0)
+        for num_tokens in (len(turn.response_token_ids) for turn in trajectory.turns)
+    ]
+    return sum(_SHAPES[section.shape](excess) for excess in excesses) / len(excesses)
+
+
+def _require_turns(trajectory: Trajectory) -> None:
+    if not trajectory.turns:
+        raise ComponentError("the trajectory has no turns")
+
+
+_SHAPES: Final[dict[str, Callable[[int], float]]] = {
+    "linear": float,
+    "quadratic": lambda excess: float(excess * excess),
+    "log": math.log1p,
+}
+
+COMPONENTS: Final = (
+    Component("goal", "1", lambda s: s.goal.enabled, lambda s: s.goal.weight, goal),
+    Component("format", "1", lambda s: s.format.enabled, lambda s: s.format.weight, reply_format),
+    Component("length", "1", lambda s: s.length.enabled, lambda s: s.length.weight, length),
+)

@@ -1,0 +1,19 @@
+"""`gymfleet-reward`: the reward service's process."""
+
+from gymfleet_kit.logs import configure_logs
+from gymfleet_kit.serve import serve
+from gymfleet_kit.settings import read_settings
+
+from gymfleet_reward.app import build_app
+from gymfleet_reward.settings import RewardSettings
+
+
+def main() -> None:
+    """Serve until SIGINT or SIGTERM."""
+    settings = read_settings(RewardSettings)
+    configure_logs("reward", level=settings.log_level)
+    serve(build_app(settings), host=settings.host, port=settings.port)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Settings of the reward service: `GYMFLEET_REWARD_*`."""
+
+import os
+import secrets
+import socket
+from typing import Annotated
+
+from gymfleet_kit.settings import ServiceSettings
+from pydantic import Field, PositiveFloat, PositiveInt, RedisDsn
+from pydantic_settings import SettingsConfigDict
+
+
+def _consumer_name() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+class RewardSettings(ServiceSettings):
+    """Where Redis is, and how much is scored at once."""
+
+    model_config = SettingsConfigDict(env_prefix="GYMFLEET_REWARD_", frozen=True)
+
+    redis_url: RedisDsn = RedisDsn("redis://127.0.0.1:6379/0")
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=1, le=65_535)] = 8203
+    log_level: Annotated[str, Field(pattern=r"(?i)^(debug|info|warning|error)$")] = "INFO"
+    consumer: Annotated[str, Field(min_length=1, max_length=128)] = Field(default_factory=_consumer_name)
+    """This process's name in the consumer group; no two living processes share one."""
+    concurrency: PositiveInt = 32
+    """Trajectories in hand at once."""
+    lease_s: PositiveFloat = 30.0
+    """A trajectory that this process neither scored nor renewed for so long goes to another one."""
+    max_attempts: PositiveInt = 5
+    max_scored_backlog: PositiveInt = 10_000
+    """Scored trajectories of one run that its trainer may be behind before scoring waits."""
+    max_body_bytes: PositiveInt = 64 * 1024 * 1024

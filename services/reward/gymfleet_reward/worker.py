@@ -1,0 +1,69 @@
+"""The stream side: raw trajectories in, scored ones out to the run's own stream."""
+
+import asyncio
+from typing import Final
+
+import structlog
+from gymfleet_contracts.scoring import ScoreRequest
+from gymfleet_contracts.streams import REWARD_GROUP, TRAJECTORIES_RAW, cancelled_run, trajectories_scored
+from gymfleet_contracts.trajectory import ScoredTrajectory
+from gymfleet_kit.streams import Delivery, RedisClient, StreamConsumer, StreamFull, StreamProducer
+
+from gymfleet_reward.composer import score
+from gymfleet_reward.settings import RewardSettings
+
+log = structlog.get_logger()
+MAX_OPEN_RUNS: Final = 64
+
+
+class RewardWorker:
+    """Scores what the rollout service produced.
+
+    Delivery is at least once on both sides: after a crash a trajectory is scored
+    again and may stand twice on the scored stream, under the same `trajectory_id`.
+    """
+
+    def __init__(self, redis: RedisClient, settings: RewardSettings) -> None:
+        self._redis = redis
+        self._settings = settings
+        self._producers: dict[str, StreamProducer] = {}
+        self._consumer = StreamConsumer(
+            redis,
+            TRAJECTORIES_RAW,
+            REWARD_GROUP,
+            ScoreRequest,
+            consumer=settings.consumer,
+            lease_s=settings.lease_s,
+            max_attempts=settings.max_attempts,
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop` is set and the trajectories in hand are scored."""
+        await self._consumer.run(self.handle, concurrency=self._settings.concurrency, stop=stop)
+
+    async def handle(self, delivery: Delivery[ScoreRequest]) -> None:
+        """Score and publish. While the trainer is behind this waits, and so holds the rollout back."""
+        run_id = delivery.body.trajectory.run_id
+        scored = score(delivery.body)
+        while not await self._publish(run_id, scored):
+            if await self._redis.exists(cancelled_run(run_id)):
+                # Nobody will read the stream of a run that was stopped for good.
+                log.info("trajectory.dropped", run_id=run_id, trajectory_id=scored.trajectory.trajectory_id)
+                return
+
+    async def _publish(self, run_id: str, scored: ScoredTrajectory) -> bool:
+        try:
+            await self._producer(run_id).publish(scored)
+        except StreamFull as error:
+            log.warning("trainer.behind", run_id=run_id, detail=error.detail)
+            return False
+        return True
+
+    def _producer(self, run_id: str) -> StreamProducer:
+        producer = self._producers.pop(run_id, None) or StreamProducer(
+            self._redis, trajectories_scored(run_id), max_len=self._settings.max_scored_backlog
+        )
+        self._producers[run_id] = producer  # the most recently used last
+        if len(self._producers) > MAX_OPEN_RUNS:
+            del self._producers[next(iter(self._producers))]
+        return producer

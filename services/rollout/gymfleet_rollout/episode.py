@@ -1,0 +1,245 @@
+"""One attempt at one episode: observe, reply, act, until something ends it."""
+
+import asyncio
+import contextlib
+import random
+import time
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from gymfleet_client.errors import ActionTooLarge, ClientError, EnvironmentFull, ExpertUnavailable
+from gymfleet_contracts.grammar import Grammar
+from gymfleet_contracts.rollout import GroupRequest, Sampling
+from gymfleet_contracts.session import EnvironmentSpec, ExpertMove, OpenSession, Session, StepResult
+from gymfleet_contracts.trajectory import FinishReason, Status, Turn
+
+from gymfleet_rollout import metrics
+from gymfleet_rollout.inference.base import Generation, InferenceError
+from gymfleet_rollout.policy import Policy
+from gymfleet_rollout.tokens import ChatTokens
+
+_FULL_PAUSE_S: Final = 0.05
+_FULL_PAUSE_MAX_S: Final = 2.0
+_LEASE_MARGIN_S: Final = 60.0
+_SEED_SPACE: Final = 2**62
+
+
+class Sessions(Protocol):
+    """What an episode needs of `gymfleet_client.stream.SessionStream`."""
+
+    async def open(self, request: OpenSession, *, timeout_s: float = ...) -> Session:
+        """Open a session."""
+
+    async def step(self, session_id: str, index: int, action: str, *, timeout_s: float = ...) -> StepResult:
+        """Apply one action, exactly once by its index."""
+
+    async def close(self, session_id: str, *, timeout_s: float = ...) -> None:
+        """Free the slot."""
+
+    async def expert(self, session_id: str, *, timeout_s: float = ...) -> ExpertMove:
+        """What the environment's expert would do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Everything an episode is played with."""
+
+    policy: Policy
+    chat: ChatTokens
+    sessions: Sessions
+    spec: EnvironmentSpec
+    grammar: Grammar
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """Either the policy's or the expert's."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...] | None
+    version_min: int
+    version_max: int
+
+
+class PromptTooLong(InferenceError):
+    """Not even the first prompt and one token fit the context: a mistake in the limits, not the policy's."""
+
+
+class Episode:
+    """The state of one attempt; `play` runs it to its end and leaves the outcome in the attributes."""
+
+    def __init__(self, table: Table, group: GroupRequest, sample: int) -> None:
+        self._table = table
+        self._group = group
+        self._sample = sample
+        self._limits = group.limits
+        self._max_context = min(group.limits.max_context_tokens, table.policy.max_model_len)
+        self._max_turns = group.limits.max_turns
+        self._context: list[int] = []
+        self._index = 0
+        self.session: Session | None = None
+        self.turns: list[Turn] = []
+        self.observation = ""
+        self.score = 0.0
+        self.finish_reason = FinishReason.ERROR
+
+    @property
+    def status(self) -> Status:
+        """Of an episode that was played to its end."""
+        return Status.COMPLETED if self.finish_reason is FinishReason.TERMINATED else Status.TRUNCATED
+
+    async def play(self) -> None:
+        """Play to the end and close the session. Raises the client's errors, InferenceError or TimeoutError."""
+        self.session = await self._open()
+        try:
+            self.observation = self.session.observation
+            self.score = self.session.score
+            reason = None
+            while reason is None:
+                reason = await self._turn()
+            self.finish_reason = reason
+        finally:
+            await asyncio.shield(self._close(self.session.session_id))
+
+    async def _open(self) -> Session:
+        """Wait for a free slot: a full environment is not a failure."""
+        limits = self._limits
+        request = self._group.task
+        if request.lease_s is None:
+            # Between two steps lies one reply, and a pause while weights are replaced.
+            lease_s = limits.generate_timeout_s + limits.step_timeout_s + _LEASE_MARGIN_S
+            request = request.model_copy(update={"lease_s": min(lease_s, 86_400.0)})
+        pause_s = _FULL_PAUSE_S
+        while True:
+            try:
+                return await self._table.sessions.open(request, timeout_s=limits.step_timeout_s)
+            except EnvironmentFull:
+                await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+                pause_s = min(2 * pause_s, _FULL_PAUSE_MAX_S)
+
+    async def _close(self, session_id: str) -> None:
+        # The lease ends what cannot be closed; the episode's outcome stands.
+        with contextlib.suppress(ClientError):
+            await self._table.sessions.close(session_id, timeout_s=self._limits.step_timeout_s)
+
+    async def _turn(self) -> FinishReason | None:
+        if len(self.turns) >= self._max_turns:
+            return FinishReason.MAX_TURNS
+        observation = self.observation
+        prompt = self._next_prompt(observation)
+        room = self._max_context - len(self._context) - len(prompt)
+        if room < 1:
+            if not self.turns:
+                raise PromptTooLong(
+                    f"the first prompt has {len(prompt)} tokens, the context {self._max_context}: raise "
+                    "limits.max_context_tokens and the engine's max_model_len"
+                )
+            return FinishReason.CONTEXT_LENGTH
+        began = time.perf_counter()
+        reply = await self._reply(prompt, min(room, self._limits.max_response_tokens))
+        replied = time.perf_counter()
+        if reply is None:
+            return FinishReason.EXPERT_STUCK
+        self._context += prompt
+        self._context += reply.token_ids
+        text = self._table.chat.text(reply.token_ids)
+        parsed = self._table.grammar.parse(text)
+        result = None if parsed.action is None else await self._act(parsed.action)
+        acted = time.perf_counter()
+        turn = Turn(
+            observation=observation,
+            prompt_token_ids=prompt,
+            response_token_ids=reply.token_ids,
+            response_logprobs=reply.logprobs,
+            policy_version_min=reply.version_min,
+            policy_version_max=reply.version_max,
+            text=text,
+            thought=parsed.thought,
+            action=parsed.action,
+            format_valid=parsed.well_formed,
+            action_valid=result is not None and result.action_valid,
+            reward=0.0 if result is None else result.reward,
+            terminated=result is not None and result.terminated,
+            truncated=result is not None and result.truncated,
+            info={} if result is None else result.info,
+            generate_s=replied - began,
+            environment_s=acted - replied,
+        )
+        self.turns.append(turn)
+        metrics.TURNS.inc()
+        metrics.GENERATE_SECONDS.observe(turn.generate_s)
+        return self._settle(parsed.action, result)
+
+    def _settle(self, action: str | None, result: StepResult | None) -> FinishReason | None:
+        """Take over what the step led to, or the complaint about a reply that could not be executed."""
+        if result is None:
+            limit = self._table.spec.max_action_chars
+            self.observation = (
+                self._table.grammar.complaint
+                if action is None
+                else f"Invalid action: it has {len(action)} characters, at most {limit} are allowed."
+            )
+            return None
+        self.observation = result.observation
+        self.score = result.score
+        if result.terminated:
+            return FinishReason.TERMINATED
+        return FinishReason.ENV_TURN_LIMIT if result.truncated else None
+
+    def _next_prompt(self, observation: str) -> tuple[int, ...]:
+        chat = self._table.chat
+        if self.turns:
+            return chat.following(observation, reply_ended=chat.ended(self.turns[-1].response_token_ids))
+        parts = (self._table.spec.instructions.strip(), self._table.grammar.instructions, observation)
+        return chat.first("\n\n".join(part for part in parts if part))
+
+    async def _reply(self, prompt: tuple[int, ...], max_tokens: int) -> _Reply | None:
+        if self._group.strategy == "expert":
+            return await self._expert_reply(max_tokens)
+        try:
+            async with asyncio.timeout(self._limits.generate_timeout_s):
+                generation: Generation = await self._table.policy.generate(
+                    [*self._context, *prompt],
+                    max_tokens=max_tokens,
+                    sampling=self._sampling(),
+                    stop_token_ids=self._table.chat.stop_token_ids,
+                )
+        except TimeoutError:
+            raise TimeoutError(f"no reply within generate_timeout_s = {self._limits.generate_timeout_s:g}") from None
+        return _Reply(generation.token_ids, generation.logprobs, generation.version_min, generation.version_max)
+
+    async def _expert_reply(self, max_tokens: int) -> _Reply | None:
+        """The expert's move in the grammar's words; None when it has none, or none that fits."""
+        assert self.session is not None  # noqa: S101 - `play` opened it
+        try:
+            move = await self._table.sessions.expert(self.session.session_id, timeout_s=self._limits.step_timeout_s)
+        except ExpertUnavailable:
+            if not self.turns:
+                raise
+            return None
+        token_ids = self._table.chat.reply(self._table.grammar.render(move.thought, move.action))
+        return _Reply(token_ids, None, 0, 0) if len(token_ids) <= max_tokens else None
+
+    async def _act(self, action: str) -> StepResult | None:
+        """Step the environment; None when the action is too long to be one, and nothing was stepped."""
+        assert self.session is not None  # noqa: S101 - `play` opened it
+        if len(action) > self._table.spec.max_action_chars:
+            return None
+        began = time.perf_counter()
+        try:
+            result = await self._table.sessions.step(
+                self.session.session_id, self._index, action, timeout_s=self._limits.step_timeout_s
+            )
+        except ActionTooLarge:
+            return None
+        metrics.ENVIRONMENT_SECONDS.observe(time.perf_counter() - began)
+        self._index += 1
+        return result
+
+    def _sampling(self) -> Sampling:
+        """A seed of the group becomes one of its own for each sample and turn: equal ones would give equal episodes."""
+        sampling = self._group.sampling
+        if sampling.seed is None:
+            return sampling
+        own = random.Random(f"{sampling.seed}/{self._sample}/{len(self.turns)}").randrange(_SEED_SPACE)
+        return sampling.model_copy(update={"seed": own})

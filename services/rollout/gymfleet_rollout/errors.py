@@ -1,0 +1,54 @@
+"""What callers of the rollout service can branch on."""
+
+from gymfleet_contracts import problems
+from gymfleet_kit.problems import ServiceError
+
+
+class PolicyVersionConflict(ServiceError):
+    """The version is not newer than the live one, or another one is being decided."""
+
+    type = problems.POLICY_VERSION_CONFLICT
+    title = "The policy version does not fit the present state"
+    status = 409
+
+
+class PolicyUpdateFailed(ServiceError):
+    """The new weights could not be loaded or probed; the last live version is back."""
+
+    type = problems.POLICY_UPDATE_FAILED
+    title = "The policy could not be updated"
+    status = 422
+
+
+class PolicyUnavailable(ServiceError):
+    """The engine is starting, or gone: nothing can be generated."""
+
+    type = problems.UNAVAILABLE
+    title = "The policy cannot be sampled from"
+    status = 503
+    retry_after_s = 5
+
+
+class UnknownJob(ServiceError):
+    """Never submitted to this process, or forgotten since."""
+
+    type = problems.UNKNOWN_JOB
+    title = "There is no such job"
+    status = 404
+
+
+class UnknownGrammar(ServiceError):
+    """No action grammar has this name."""
+
+    type = problems.UNKNOWN_GRAMMAR
+    title = "There is no such action grammar"
+    status = 422
+
+
+class QueueFull(ServiceError):
+    """More episodes are wanted over HTTP than are kept at once."""
+
+    type = problems.QUEUE_FULL
+    title = "Too many episodes are waiting"
+    status = 503
+    retry_after_s = 10

@@ -1,0 +1,110 @@
+"""What a source of tokens offers: generate, interrupt, load.
+
+A replica knows nothing of versions being staged, committed or refused: that
+is `gymfleet_rollout.policy`, the same for every backend.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gymfleet_contracts.rollout import Sampling
+
+FinishReason = Literal["stop", "length"]
+
+
+class InferenceError(Exception):
+    """A source of tokens failed; the message says which and how."""
+
+
+class EngineDied(InferenceError):
+    """The engine is gone for good: only a restart of the process brings it back."""
+
+
+class WeightsRejected(InferenceError):
+    """A directory of weights cannot be loaded; the weights in the engine may be half replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """What one engine call gave. `finish_reason` is None when it was interrupted; the tokens so far are kept."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    finish_reason: FinishReason | None
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A finished reply. The two versions differ when new weights went live while it was written."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: FinishReason
+    version_min: int
+    version_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How the embedded engine is built. Sizes are the engine's own terms."""
+
+    model: Path
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    max_model_len: int = 1024
+    max_num_seqs: int = 128
+    max_num_batched_tokens: int = 2048
+    kv_cache_gib: float = 1.0
+    enforce_eager: bool = True
+    block_size: int = 32
+    seed: int = 0
+    threads: int = 1
+
+
+class Replica(ABC):
+    """One engine, whatever the distance to it."""
+
+    name: str
+    num_in_flight: int = 0
+    max_model_len: int
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Return when the engine answers. Raises InferenceError."""
+
+    @abstractmethod
+    async def generate(
+        self,
+        prompt_token_ids: Sequence[int],
+        *,
+        max_tokens: int,
+        sampling: Sampling,
+        stop_token_ids: tuple[int, ...],
+        cache_salt: str,
+    ) -> Continuation:
+        """Sample until a stop token (included in the result), `max_tokens`, or an interruption.
+
+        Log-probabilities are those of the sampled tokens after temperature, top-p
+        and top-k. Blocks of the prefix cache are shared only within a `cache_salt`.
+        """
+
+    @abstractmethod
+    async def interrupt(self) -> None:
+        """End every request in flight with the tokens it has; returns when none is left in the engine."""
+
+    @abstractmethod
+    async def load(self, weights_path: Path) -> None:
+        """Replace the weights in place and forget every cached block. Call with nothing in flight.
+
+        Raises WeightsRejected or EngineDied.
+        """
+
+    @abstractmethod
+    async def check(self) -> None:
+        """Raise InferenceError unless the engine can take a request now."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Free the engine; requests in flight fail."""

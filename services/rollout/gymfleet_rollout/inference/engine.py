@@ -1,0 +1,189 @@
+"""vLLM's engine core, called in place: build, add, step, abort, load.
+
+`LLMEngine` builds the configuration and the core; requests go to the core
+itself, because its front half (detokeniser, text outputs, a dictionary per
+log-probability) costs more per token than a small model's forward pass.
+"""
+
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from gymfleet_contracts.rollout import Sampling
+
+from gymfleet_rollout.inference.base import EngineConfig, EngineDied, FinishReason
+
+_GIB: Final = 1024**3
+_EXTENSION: Final = "gymfleet_rollout.inference.worker_extension.PolicyLoader"
+_REASONS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"}
+
+StepOutput = tuple[str, list[int], list[float], FinishReason | None]
+
+
+class Core(Protocol):
+    """What the engine's thread drives. Not thread-safe."""
+
+    def add(
+        self, prompt: list[int], max_tokens: int, sampling: Sampling, stop: tuple[int, ...], cache_salt: str
+    ) -> str:
+        """Queue a request and return its id."""
+
+    def step(self) -> list[StepOutput]:
+        """One forward pass: per request its id, new tokens, their log-probabilities, and why it ended if it did."""
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """Drop requests; they give no further output."""
+
+    def load(self, weights_path: Path) -> None:
+        """Replace the weights and forget every cached block."""
+
+    def close(self) -> None:
+        """Free what the engine holds."""
+
+
+def prepare_environment(threads: int) -> None:
+    """Environment that vLLM reads while it is imported. Values that are set already win.
+
+    No second process, no core binding (the default pins every engine thread to
+    one core), and its log lines through the standard library's root logger.
+    """
+    defaults = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_CONFIGURE_LOGGING": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "OMP_NUM_THREADS": str(threads),
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+
+
+def build_core(config: EngineConfig) -> "VllmCore":
+    """Start vLLM in the calling thread, which then must be the one that uses it."""
+    prepare_environment(config.threads)
+    import torch  # noqa: PLC0415 - after the environment
+    from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415 - after the environment
+    from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415 - after the environment
+
+    torch.set_num_threads(config.threads)
+    arguments = EngineArgs(
+        model=str(config.model),
+        dtype=config.dtype,
+        max_model_len=config.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
+        kv_cache_memory_bytes=int(config.kv_cache_gib * _GIB),
+        enforce_eager=config.enforce_eager,
+        block_size=config.block_size,
+        seed=config.seed,
+        enable_prefix_caching=True,
+        skip_tokenizer_init=True,
+        generation_config="vllm",
+        logprobs_mode="processed_logprobs",
+        distributed_executor_backend="uni",
+        worker_extension_cls=_EXTENSION,
+        disable_log_stats=True,
+    )
+    engine = LLMEngine.from_engine_args(arguments)
+    return VllmCore(engine)
+
+
+@lru_cache(maxsize=4096)
+def _seedless_params(temperature: float, top_p: float, top_k: int, max_tokens: int, stop: tuple[int, ...]) -> Any:
+    return _params(Sampling(temperature=temperature, top_p=top_p, top_k=top_k), max_tokens, stop)
+
+
+def _params(sampling: Sampling, max_tokens: int, stop: tuple[int, ...]) -> Any:
+    from vllm.sampling_params import RequestOutputKind, SamplingParams  # noqa: PLC0415 - heavy
+
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=max(sampling.top_k, 0),
+        seed=sampling.seed,
+        max_tokens=max_tokens,
+        stop_token_ids=list(stop),
+        ignore_eos=True,  # the stop tokens above are the only ones
+        logprobs=0,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
+
+
+class VllmCore:
+    """The running engine."""
+
+    def __init__(self, engine: Any) -> None:
+        from vllm.v1.engine import EngineCoreRequest  # noqa: PLC0415 - heavy
+
+        self._engine = engine
+        self._core = engine.engine_core
+        self._request_type = EngineCoreRequest
+        self._ids = count()
+
+    def add(
+        self, prompt: list[int], max_tokens: int, sampling: Sampling, stop: tuple[int, ...], cache_salt: str
+    ) -> str:
+        """See `Core.add`."""
+        if sampling.seed is None:
+            params = _seedless_params(sampling.temperature, sampling.top_p, sampling.top_k, max_tokens, stop)
+        else:
+            params = _params(sampling, max_tokens, stop)
+        request_id = str(next(self._ids))
+        self._core.add_request(
+            self._request_type(
+                request_id=request_id,
+                prompt_token_ids=prompt,
+                mm_features=None,
+                sampling_params=params,
+                pooling_params=None,
+                arrival_time=0.0,
+                lora_request=None,
+                cache_salt=cache_salt,
+                data_parallel_rank=None,
+                external_req_id=request_id,
+            )
+        )
+        return request_id
+
+    def step(self) -> list[StepOutput]:
+        """See `Core.step`."""
+        return [_unpack(output) for output in self._core.get_output().outputs]
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """See `Core.abort`."""
+        if request_ids:
+            self._core.abort_requests(list(request_ids))
+
+    def load(self, weights_path: Path) -> None:
+        """See `Core.load`."""
+        self._engine.collective_rpc("load_policy", args=(str(weights_path),))
+        if not self._core.reset_prefix_cache():
+            raise RuntimeError("the prefix cache could not be reset: a request still holds blocks of it")
+
+    def close(self) -> None:
+        """Free the weights, the cache and the process group, so that another engine can be built."""
+        from vllm.distributed.parallel_state import (  # noqa: PLC0415 - heavy
+            destroy_distributed_environment,
+            destroy_model_parallel,
+        )
+
+        self._core.shutdown()
+        destroy_model_parallel()
+        destroy_distributed_environment()
+
+
+def _unpack(output: Any) -> StepOutput:
+    reason: FinishReason | None = None
+    if output.finish_reason is not None:
+        name = str(output.finish_reason)
+        if name not in _REASONS:
+            raise EngineDied(f"a request ended with {name!r}")
+        reason = _REASONS[name]
+    logprobs = output.new_logprobs
+    values: list[float] = [] if logprobs is None else logprobs.logprobs[:, 0].tolist()
+    return output.request_id, output.new_token_ids, values, reason

@@ -1,0 +1,259 @@
+"""A vLLM server by URL.
+
+It is started with:
+
+    VLLM_SERVER_DEV_MODE=1 python -m vllm.entrypoints.openai.api_server --model DIR
+        --logprobs-mode processed_logprobs --generation-config vllm
+        --worker-extension-cls gymfleet_rollout.inference.worker_extension.PolicyLoader
+
+The routes that replace weights have no authentication: bind the server to a
+private address. Every replica is spoken to directly, never through a balancer.
+"""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import msgspec
+import structlog
+from gymfleet_contracts.rollout import Sampling
+
+from gymfleet_rollout.inference.base import (
+    Continuation,
+    EngineDied,
+    FinishReason,
+    InferenceError,
+    Replica,
+    WeightsRejected,
+)
+
+log = structlog.get_logger()
+
+# vLLM's server closes an idle connection after 5 s; a client that keeps one as
+# long sends a request into a connection that is being closed.
+_KEEPALIVE_EXPIRY_S: Final = 2.0
+_CONTROL_TIMEOUT_S: Final = 30.0
+_LOAD_TIMEOUT_S: Final = 600.0
+_POLL_S: Final = 0.25
+_DRAIN_POLL_S: Final = 0.05
+_DRAIN_TIMEOUT_S: Final = 10.0
+_REASONS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"}
+
+
+class _Logprobs(msgspec.Struct):
+    token_logprobs: list[float]
+
+
+class _Choice(msgspec.Struct):
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+    logprobs: _Logprobs | None = None
+
+
+class _Completion(msgspec.Struct):
+    choices: list[_Choice]
+
+
+class _Model(msgspec.Struct):
+    id: str
+    max_model_len: int | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+_decode_completion: Final = msgspec.json.Decoder(_Completion).decode
+_decode_models: Final = msgspec.json.Decoder(_Models).decode
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class ServerReplica(Replica):
+    """One vLLM server.
+
+    Args:
+        concurrency: requests sent at once; the others wait here, because a
+            connection pool is not a queue.
+        start_timeout_s: how long a server may take to come up.
+    """
+
+    def __init__(
+        self, url: str, *, concurrency: int, start_timeout_s: float = 600.0, request_timeout_s: float = 600.0
+    ) -> None:
+        self.name = url.rstrip("/")
+        self.max_model_len = 0
+        self._start_timeout_s = start_timeout_s
+        self._slots = asyncio.Semaphore(concurrency)
+        self._model = ""
+        self._tasks: set[asyncio.Task[Continuation]] = set()
+        self._draining = False
+        self._client = httpx.AsyncClient(
+            base_url=self.name,
+            timeout=httpx.Timeout(request_timeout_s, connect=10.0),
+            limits=httpx.Limits(
+                max_connections=concurrency + 4,
+                max_keepalive_connections=concurrency + 4,
+                keepalive_expiry=_KEEPALIVE_EXPIRY_S,
+            ),
+            trust_env=False,
+        )
+
+    async def start(self) -> None:
+        """Wait for the server, then check that it was started as this service needs it."""
+        try:
+            async with asyncio.timeout(self._start_timeout_s):
+                while not await self._healthy():  # noqa: ASYNC110 - the event happens in another process
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            raise InferenceError(f"no vLLM server at {self.name} within {self._start_timeout_s:g} s") from None
+        try:
+            models = _decode_models((await self._request("GET", "/v1/models")).content)
+        except msgspec.MsgspecError as error:
+            raise InferenceError(f"{self.name} is not a vLLM server: {error}") from error
+        self._model = models.data[0].id
+        self.max_model_len = models.data[0].max_model_len or 0
+        try:
+            await self._rpc("describe_policy", {})
+        except InferenceError as error:
+            raise InferenceError(
+                f"{self.name} cannot be given weights; start it with VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls "
+                f"gymfleet_rollout.inference.worker_extension.PolicyLoader ({error})"
+            ) from error
+        await self._require_processed_logprobs()
+
+    async def generate(
+        self,
+        prompt_token_ids: Sequence[int],
+        *,
+        max_tokens: int,
+        sampling: Sampling,
+        stop_token_ids: tuple[int, ...],
+        cache_salt: str,
+    ) -> Continuation:
+        """See `Replica.generate`."""
+        body = {
+            "model": self._model,
+            "prompt": list(prompt_token_ids),
+            "max_tokens": max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "seed": sampling.seed,
+            "stop_token_ids": stop_token_ids,
+            "ignore_eos": True,
+            "logprobs": 0,
+            "return_token_ids": True,
+            "skip_special_tokens": False,
+            "cache_salt": cache_salt,
+        }
+        self.num_in_flight += 1
+        try:
+            async with self._slots:
+                if self._draining:
+                    return Continuation([], [], None)
+                task = asyncio.create_task(self._complete(_encode(body)))
+                self._tasks.add(task)
+                try:
+                    return await task
+                except asyncio.CancelledError:
+                    if task.cancelled() and self._draining:
+                        return Continuation([], [], None)
+                    task.cancel()
+                    raise
+                finally:
+                    self._tasks.discard(task)
+        finally:
+            self.num_in_flight -= 1
+
+    async def interrupt(self) -> None:
+        """Abort until nothing is left: a request can still be on its way to the server when the first abort arrives."""
+        self._draining = True
+        try:
+            async with asyncio.timeout(_DRAIN_TIMEOUT_S):
+                await self._request("POST", "/pause", params={"mode": "abort"})
+                while self._tasks:
+                    await self._request("POST", "/abort_requests", content=b"{}")
+                    await asyncio.wait(self._tasks, timeout=_DRAIN_POLL_S)
+        except TimeoutError:
+            for task in self._tasks:  # their partial replies are lost; they are sampled anew
+                task.cancel()
+            log.warning("replica.drain_timeout", replica=self.name, num_requests=len(self._tasks))
+        finally:
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=_DRAIN_TIMEOUT_S)
+            await self._request("POST", "/resume")
+            self._draining = False
+
+    async def load(self, weights_path: Path) -> None:
+        """See `Replica.load`."""
+        try:
+            await self._request("POST", "/pause", params={"mode": "abort"})
+            await self._rpc("load_policy", {"weights_path": str(weights_path)}, timeout_s=_LOAD_TIMEOUT_S)
+            reply = await self._request("POST", "/reset_prefix_cache")
+            if not reply.json().get("success"):
+                raise InferenceError(f"{self.name} did not reset its prefix cache")
+        except InferenceError as error:
+            raise WeightsRejected(str(error)) from error
+        finally:
+            await self._request("POST", "/resume")
+
+    async def check(self) -> None:
+        """VLLM's own health: its engine process lives."""
+        if not await self._healthy():
+            raise EngineDied(f"the vLLM server at {self.name} is not healthy")
+
+    async def close(self) -> None:
+        """Close the connections; the server goes on."""
+        for task in self._tasks:
+            task.cancel()
+        await self._client.aclose()
+
+    async def _complete(self, body: bytes) -> Continuation:
+        reply = await self._request("POST", "/v1/completions", content=body)
+        try:
+            choice = _decode_completion(reply.content).choices[0]
+        except (msgspec.MsgspecError, IndexError) as error:
+            raise InferenceError(f"{self.name} gave an unreadable completion: {error}") from error
+        token_ids = choice.token_ids or []
+        logprobs = [] if choice.logprobs is None else choice.logprobs.token_logprobs
+        if len(token_ids) != len(logprobs):
+            raise InferenceError(
+                f"{self.name} gave {len(token_ids)} tokens and {len(logprobs)} log-probabilities; is it a vLLM server?"
+            )
+        if choice.finish_reason == "abort":
+            return Continuation(token_ids, logprobs, None)
+        if choice.finish_reason not in _REASONS:
+            raise InferenceError(f"{self.name} ended a request with {choice.finish_reason!r}")
+        return Continuation(token_ids, logprobs, _REASONS[choice.finish_reason])
+
+    async def _healthy(self) -> bool:
+        try:
+            return (await self._client.get("/health", timeout=5.0)).status_code == httpx.codes.OK
+        except httpx.HTTPError:
+            return False
+
+    async def _rpc(self, method: str, kwargs: dict[str, str], *, timeout_s: float = _CONTROL_TIMEOUT_S) -> None:
+        body = _encode({"method": method, "kwargs": kwargs})
+        await self._request("POST", "/collective_rpc", content=body, timeout=timeout_s)
+
+    async def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        if "content" in options:
+            options["headers"] = {"content-type": "application/json"}
+        try:
+            reply = await self._client.request(method, path, **options)
+        except httpx.HTTPError as error:
+            raise InferenceError(f"{method} {self.name}{path}: {type(error).__name__} {error}") from error
+        if reply.is_error:
+            raise InferenceError(f"{method} {self.name}{path}: {reply.status_code} {reply.text[:300]}")
+        return reply
+
+    async def _require_processed_logprobs(self) -> None:
+        """With top_k = 1 one token is left: its processed log-probability is 0, its raw one is not."""
+        answer = await self.generate(
+            (1, 2, 3), max_tokens=1, sampling=Sampling(top_k=1), stop_token_ids=(), cache_salt="start"
+        )
+        if not math.isclose(answer.logprobs[0], 0.0, abs_tol=1e-6):
+            raise InferenceError(f"{self.name} reports raw log-probabilities; add --logprobs-mode processed_logprobs")

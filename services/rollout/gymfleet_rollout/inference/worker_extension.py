@@ -1,0 +1,37 @@
+"""Runs inside vLLM's worker: load a policy's weights in place.
+
+The embedded engine names it itself; a vLLM server is started with
+`--worker-extension-cls gymfleet_rollout.inference.worker_extension.PolicyLoader`.
+"""
+
+from typing import Any
+
+
+class PolicyLoader:
+    """Mixed into vLLM's worker class, whose `model_runner` it uses."""
+
+    model_runner: Any
+
+    def load_policy(self, weights_path: str) -> dict[str, int]:
+        """Load Hugging Face safetensors from a directory over the weights in place.
+
+        With tied embeddings vLLM reloads the embedding and leaves the output head's
+        packed copy as it was: wrong logits, no error. So every head is packed anew.
+        """
+        from vllm.model_executor.layers.vocab_parallel_embedding import (  # noqa: PLC0415 - exists in the worker alone
+            ParallelLMHead,
+            UnquantizedEmbeddingMethod,
+        )
+
+        self.model_runner.reload_weights(weights_path=weights_path)
+        num_heads = 0
+        for module in self.model_runner.get_model().modules():
+            if isinstance(module, ParallelLMHead) and isinstance(module.quant_method, UnquantizedEmbeddingMethod):
+                module.quant_method.process_weights_after_loading(module)
+                num_heads += 1
+        return {"num_heads": num_heads}
+
+    def describe_policy(self) -> dict[str, str]:
+        """Which engine this is; answers only where the extension was loaded."""
+        config = self.model_runner.model_config
+        return {"model": str(config.model), "dtype": str(config.dtype).removeprefix("torch.")}

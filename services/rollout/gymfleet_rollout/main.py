@@ -1,0 +1,28 @@
+"""`gymfleet-rollout`: the rollout service's process."""
+
+import sys
+
+from gymfleet_kit.logs import configure_logs
+from gymfleet_kit.serve import serve
+from gymfleet_kit.settings import read_settings
+
+from gymfleet_rollout.app import build_app
+from gymfleet_rollout.model import ModelNotFound, find_model, vocab_size
+from gymfleet_rollout.settings import RolloutSettings
+
+
+def main() -> None:
+    """Serve until SIGINT or SIGTERM. A model that is not there ends with one line and exit code 2."""
+    settings = read_settings(RolloutSettings)
+    try:
+        model_path = find_model(settings.model)
+        vocab_size(model_path)
+    except ModelNotFound as error:
+        sys.stderr.write(f"error: GYMFLEET_ROLLOUT_MODEL: {error}\n")
+        raise SystemExit(2) from None
+    configure_logs("rollout", level=settings.log_level)
+    serve(build_app(settings, model_path), host=settings.host, port=settings.port)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Where the model's files are: a local directory, or a download from the hub."""
+
+import json
+from pathlib import Path
+from typing import Final
+
+_WANTED: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
+
+
+class ModelNotFound(Exception):
+    """The model cannot be used; the message says what was looked for and where."""
+
+
+def find_model(model: str) -> Path:
+    """The directory of a model given by path or hub id, with its weights. Raises ModelNotFound."""
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return _require_files(path.resolve())
+    if path.is_absolute() or model.startswith((".", "~")) or model.count("/") != 1:
+        raise ModelNotFound(f"no model directory at {model}")
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 - needed for hub ids alone
+
+    try:
+        return _require_files(Path(snapshot_download(model, allow_patterns=list(_WANTED))))
+    except ModelNotFound:
+        raise
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelNotFound(f"{model!r} is neither a local directory nor to be had from the hub: {reason}") from error
+
+
+def vocab_size(path: Path) -> int:
+    """Token ids are below this. Raises ModelNotFound."""
+    try:
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        return int(config.get("text_config", config)["vocab_size"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelNotFound(f"{path / 'config.json'} has no usable vocab_size: {error}") from error
+
+
+def _require_files(path: Path) -> Path:
+    if not (path / "config.json").is_file():
+        raise ModelNotFound(f"{path} holds no config.json: not a model directory")
+    if not any(path.glob("*.safetensors")):
+        raise ModelNotFound(f"{path} holds no *.safetensors file")
+    return path

@@ -1,0 +1,180 @@
+"""Plays samples of groups: attempts, deadlines, and what a failure is called."""
+
+import asyncio
+import time
+from typing import Final
+
+import structlog
+from gymfleet_client.errors import (
+    BadRequest,
+    ClientError,
+    DeadlinePassed,
+    ExpertUnavailable,
+    StepTimeout,
+    UnknownEnvironment,
+    UnknownTask,
+    UpstreamTimeout,
+    ValidationFailed,
+)
+from gymfleet_contracts.grammar import get_grammar
+from gymfleet_contracts.rollout import GroupRequest
+from gymfleet_contracts.session import TaskRef
+from gymfleet_contracts.trajectory import FinishReason, PolicyRef, Status, Trajectory, trajectory_id
+
+from gymfleet_rollout import metrics
+from gymfleet_rollout.environments import Environments
+from gymfleet_rollout.episode import Episode, PromptTooLong, Sessions, Table
+from gymfleet_rollout.errors import UnknownGrammar
+from gymfleet_rollout.inference.base import EngineDied, InferenceError
+from gymfleet_rollout.policy import Policy
+from gymfleet_rollout.tokens import ChatTokens
+
+log = structlog.get_logger()
+
+_HOPELESS: Final = (
+    UnknownTask, UnknownEnvironment, UnknownGrammar, ValidationFailed, BadRequest, ExpertUnavailable, PromptTooLong
+)  # fmt: skip
+"""Another attempt at these ends the same way."""
+_RETRY_PAUSE_S: Final = 0.2
+_MAX_ERROR_CHARS: Final = 2_000
+
+
+class Player:
+    """Turns a group's samples into trajectories.
+
+    Args:
+        max_episodes: episodes in flight at once; further ones wait here.
+    """
+
+    def __init__(
+        self, policy: Policy, chat: ChatTokens, sessions: Sessions, environments: Environments, *, max_episodes: int
+    ) -> None:
+        self._policy = policy
+        self._chat = chat
+        self._sessions = sessions
+        self._environments = environments
+        self._slots = asyncio.Semaphore(max_episodes)
+
+    async def play(self, group: GroupRequest, sample: int) -> Trajectory:
+        """One sample, attempted up to `limits.max_attempts` times.
+
+        A failure of the machinery becomes a trajectory with that status. Raises
+        only where no episode can be played at all: EngineDied, PolicyUnavailable.
+        """
+        async with self._slots:
+            with metrics.EPISODES_IN_FLIGHT.track_inprogress():
+                trajectory = await self._attempts(group, sample)
+        metrics.EPISODES.labels(group.task.env, trajectory.status.value).inc()
+        return trajectory
+
+    async def _attempts(self, group: GroupRequest, sample: int) -> Trajectory:
+        attempt = 0
+        while True:
+            attempt += 1
+            trajectory, hopeless = await self._attempt(group, sample, attempt)
+            if trajectory.status.trainable:
+                return trajectory
+            log.warning(
+                "episode.failed",
+                trajectory_id=trajectory.trajectory_id,
+                status=trajectory.status.value,
+                attempt=attempt,
+                error=trajectory.error,
+            )
+            if hopeless or attempt >= group.limits.max_attempts:
+                return trajectory
+            await asyncio.sleep(_RETRY_PAUSE_S * attempt)
+
+    async def _attempt(self, group: GroupRequest, sample: int, attempt: int) -> tuple[Trajectory, bool]:
+        started_at, began = time.time(), time.perf_counter()
+        episode: Episode | None = None
+        failure: BaseException | None = None
+        try:
+            async with asyncio.timeout(group.limits.episode_timeout_s) as deadline:
+                episode = Episode(await self._table(group), group, sample)
+                await episode.play()
+        except EngineDied:
+            raise
+        except TimeoutError as error:
+            limit = group.limits.episode_timeout_s
+            failure = TimeoutError(f"not over within episode_timeout_s = {limit:g}") if deadline.expired() else error
+        except (ClientError, InferenceError, UnknownGrammar) as error:
+            failure = error
+        status = _status(failure) if failure is not None or episode is None else episode.status
+        trajectory = self._trajectory(group, sample, attempt, episode, status, failure).model_copy(
+            update={"started_at": started_at, "duration_s": time.perf_counter() - began}
+        )
+        return trajectory, isinstance(failure, _HOPELESS)
+
+    async def _table(self, group: GroupRequest) -> Table:
+        try:
+            grammar = get_grammar(group.grammar)
+        except KeyError as error:
+            raise UnknownGrammar(str(error.args[0])) from None
+        spec = await self._environments.spec(group.task.env)
+        return Table(self._policy, self._chat, self._sessions, spec, grammar)
+
+    def _trajectory(
+        self,
+        group: GroupRequest,
+        sample: int,
+        attempt: int,
+        episode: Episode | None,
+        status: Status,
+        failure: BaseException | None,
+    ) -> Trajectory:
+        turns = () if episode is None else tuple(episode.turns)
+        session = None if episode is None else episode.session
+        is_expert = group.strategy == "expert"
+        live = 0 if is_expert else self._policy.live_version
+        return Trajectory(
+            trajectory_id=trajectory_id(group.run_id, group.group_id, sample),
+            run_id=group.run_id,
+            group_id=group.group_id,
+            sample=sample,
+            attempt=attempt,
+            task=_requested_task(group) if session is None else session.task,
+            policy=PolicyRef(
+                model="expert" if is_expert else self._policy.model,
+                version_min=min((turn.policy_version_min for turn in turns), default=live),
+                version_max=max((turn.policy_version_max for turn in turns), default=live),
+            ),
+            strategy=group.strategy,
+            purpose=group.purpose,
+            grammar=group.grammar,
+            grammar_version=_grammar_version(group.grammar),
+            turns=turns,
+            final_observation="" if episode is None else episode.observation,
+            status=status,
+            score=0.0 if episode is None or not status.trainable else episode.score,
+            success=episode is not None and status.trainable and episode.score >= 1.0,
+            finish_reason=FinishReason.ERROR if episode is None or not status.trainable else episode.finish_reason,
+            error=None if failure is None else f"{type(failure).__name__}: {failure}"[:_MAX_ERROR_CHARS],
+        )
+
+
+def _status(failure: BaseException | None) -> Status:
+    if isinstance(failure, DeadlinePassed | StepTimeout | UpstreamTimeout | TimeoutError):
+        return Status.TIMEOUT
+    if isinstance(failure, InferenceError | UnknownGrammar):
+        return Status.POLICY_ERROR
+    return Status.ENV_ERROR
+
+
+def _requested_task(group: GroupRequest) -> TaskRef:
+    """What was asked for, where no session came to say what it is."""
+    task = group.task
+    return TaskRef(
+        env=task.env,
+        split=task.split,
+        level=task.level or "",
+        task_id=task.task_id or f"#{task.task_index}",
+        seed=task.seed,
+    )
+
+
+def _grammar_version(name: str) -> int:
+    try:
+        return get_grammar(name).version
+    except KeyError:
+        return 0

@@ -1,0 +1,370 @@
+"""The live policy: which weights answer, and how they are replaced.
+
+A new version is *staged* (loaded everywhere and probed while nothing else is
+generated), then *committed* or *refused*; without a decision in time it is
+refused. Requests in flight are interrupted with the tokens they have and go on
+afterwards, as prompt plus partial reply, under whatever version is then live.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+from gymfleet_contracts.rollout import Policy as PolicyState
+from gymfleet_contracts.rollout import ProbeSample, ReplicaProbe, Sampling, StagedVersion, StageVersion
+from gymfleet_kit.app import NotReady
+
+from gymfleet_rollout import metrics
+from gymfleet_rollout.errors import PolicyUnavailable, PolicyUpdateFailed, PolicyVersionConflict
+from gymfleet_rollout.inference.base import Continuation, EngineDied, Generation, InferenceError, Replica
+from gymfleet_rollout.inference.weights import require_same_tensors, tensor_shapes
+
+log = structlog.get_logger()
+
+_GREEDY: Final = Sampling(temperature=0.0)
+_RESTORED_TOLERANCE: Final = {"float32": 1e-3}
+"""Mean |difference| in log-probability that two evaluations of equal weights may show."""
+_RESTORED_TOLERANCE_HALF: Final = 0.05
+_HEALTH_TIMEOUT_S: Final = 10.0
+
+_Answers = list[list[Continuation]]
+"""Per replica, per probe prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    version: int
+    path: Path
+    prompts: tuple[tuple[int, ...], ...]
+    baseline: _Answers
+    timer: asyncio.TimerHandle
+    answer: StagedVersion
+
+
+class Policy:
+    """The replicas as one source of tokens with a version.
+
+    Args:
+        model: the name shown to callers.
+        base_path: directory of version 0's weights.
+        vocab_size: token ids are below this.
+    """
+
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        *,
+        model: str,
+        base_path: Path,
+        backend: str,
+        dtype: str,
+        vocab_size: int,
+    ) -> None:
+        self._replicas = tuple(replicas)
+        self._model = model
+        self._backend = backend
+        self._dtype = dtype
+        self._vocab_size = vocab_size
+        self.failed = asyncio.Event()
+        """Set when nothing can be generated any more, until a restart."""
+        self._live = 0
+        self._live_path = base_path
+        self._base_path = base_path
+        self._staged: _Staged | None = None
+        self._lock = asyncio.Lock()
+        self._open = asyncio.Event()
+        self._broken: str | None = None
+        self._tokens_generated = 0
+        self._expiry: asyncio.Task[None] | None = None
+
+    @property
+    def model(self) -> str:
+        """The name shown to callers."""
+        return self._model
+
+    @property
+    def live_version(self) -> int:
+        """The version that answers now."""
+        return self._live
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of prompt and reply that every replica can hold."""
+        return min(replica.max_model_len for replica in self._replicas)
+
+    def state(self) -> PolicyState:
+        """For `GET /v1/policy`."""
+        return PolicyState(
+            model=self._model,
+            live_version=self._live,
+            staged_version=None if self._staged is None else self._staged.version,
+            backend=self._backend,
+            dtype=self._dtype,
+            num_replicas=len(self._replicas),
+            tokens_generated=self._tokens_generated,
+        )
+
+    async def start(self) -> None:
+        """Return when every replica answers. Raises InferenceError."""
+        await asyncio.gather(*(replica.start() for replica in self._replicas))
+        self._open.set()
+
+    async def close(self) -> None:
+        """Free every replica."""
+        if self._staged is not None:
+            self._staged.timer.cancel()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        await asyncio.gather(*(replica.close() for replica in self._replicas))
+
+    async def generate(
+        self, prompt_token_ids: Sequence[int], *, max_tokens: int, sampling: Sampling, stop_token_ids: tuple[int, ...]
+    ) -> Generation:
+        """Sample a reply, over a change of weights if one falls into it.
+
+        Raises InferenceError when the engine fails and PolicyUnavailable when it is beyond use.
+        """
+        prompt = list(prompt_token_ids)
+        token_ids: list[int] = []
+        logprobs: list[float] = []
+        versions: list[int] = []
+        while True:
+            if not self._open.is_set():
+                await self._open.wait()
+            if self._broken is not None:
+                raise PolicyUnavailable(self._broken)
+            version = self._live
+            try:
+                part = await self._least_busy().generate(
+                    prompt + token_ids,
+                    max_tokens=max_tokens - len(token_ids),
+                    sampling=_resumed(sampling, len(token_ids)),
+                    stop_token_ids=stop_token_ids,
+                    cache_salt=str(version),
+                )
+            except EngineDied as error:
+                self._give_up(str(error))
+                raise
+            if part.token_ids:
+                token_ids += part.token_ids
+                logprobs += part.logprobs
+                versions.append(version)
+                self._tokens_generated += len(part.token_ids)
+                metrics.TOKENS.inc(len(part.token_ids))
+            if part.finish_reason is not None:
+                return Generation(tuple(token_ids), tuple(logprobs), part.finish_reason, versions[0], versions[-1])
+            metrics.INTERRUPTED.inc()
+
+    async def check_ready(self) -> None:
+        """Generate one token, unless a version is being staged. Raises NotReady."""
+        if self._broken is not None:
+            raise NotReady(self._broken)
+        try:
+            async with asyncio.timeout(_HEALTH_TIMEOUT_S):
+                await asyncio.gather(*(replica.check() for replica in self._replicas))
+                if self._open.is_set():
+                    await asyncio.gather(*(self._one_token(replica) for replica in self._replicas))
+        except TimeoutError:
+            raise NotReady(f"the engine gave no token within {_HEALTH_TIMEOUT_S:g} s") from None
+        except InferenceError as error:
+            raise NotReady(str(error)) from error
+
+    async def stage(self, body: StageVersion) -> StagedVersion:
+        """Load a version on every replica and sample the probe with it; nothing else is generated until a decision.
+
+        Raises PolicyVersionConflict, or PolicyUpdateFailed after the live version was brought back.
+        """
+        async with self._lock:
+            path = Path(body.weights_path)
+            if self._staged is not None and (self._staged.version, self._staged.path) == (body.version, path):
+                return self._staged.answer  # a repeated request, whose first answer was lost
+            self._require_stageable(body)
+            try:
+                await asyncio.to_thread(self._require_loadable, path)
+            except InferenceError as error:
+                raise PolicyUpdateFailed(str(error), version=body.version) from error
+            began = time.perf_counter()
+            self._open.clear()
+            try:
+                staged = await self._load_and_probe(body, path)
+            except InferenceError as error:
+                raise PolicyUpdateFailed(f"version {body.version}: {error}", version=body.version) from error
+            log.info("policy.staged", version=body.version, pause_s=round(time.perf_counter() - began, 4))
+            return staged
+
+    async def commit(self, version: int) -> PolicyState:
+        """Make the staged version live. Committing the live version again changes nothing."""
+        async with self._lock:
+            if self._staged is None and version == self._live:
+                return self.state()
+            staged = self._require_staged(version)
+            staged.timer.cancel()
+            self._live, self._live_path, self._staged = staged.version, staged.path, None
+            self._open.set()
+            metrics.LIVE_VERSION.set(version)
+            log.info("policy.committed", version=version)
+            return self.state()
+
+    async def refuse(self, version: int) -> PolicyState:
+        """Bring the last live version back. Refusing a version that is not staged any more changes nothing."""
+        async with self._lock:
+            if self._staged is None and version > self._live:
+                return self.state()
+            staged = self._require_staged(version)
+            await self._restore(staged.prompts, staged.baseline)
+            log.warning("policy.refused", version=version, live_version=self._live)
+            return self.state()
+
+    # --- staging
+
+    def _require_stageable(self, body: StageVersion) -> None:
+        if self._broken is not None:
+            raise PolicyUnavailable(self._broken)
+        if self._staged is not None:
+            raise PolicyVersionConflict(
+                f"version {self._staged.version} is staged; commit or refuse it first",
+                live_version=self._live,
+                staged_version=self._staged.version,
+            )
+        if body.version <= self._live:
+            raise PolicyVersionConflict(
+                f"version {body.version} is not newer than the live version {self._live}", live_version=self._live
+            )
+        limit = self.max_model_len - body.probe_max_tokens
+        if any(not 0 < len(prompt) <= limit for prompt in body.probe_prompts):
+            raise PolicyUpdateFailed(
+                f"every probe prompt must have 1 to {limit} tokens (max_model_len less probe_max_tokens)"
+            )
+        if any(not 0 <= token < self._vocab_size for prompt in body.probe_prompts for token in prompt):
+            raise PolicyUpdateFailed(f"every token of a probe prompt must be in 0 to {self._vocab_size - 1}")
+
+    def _require_loadable(self, path: Path) -> None:
+        require_same_tensors(tensor_shapes(self._base_path), tensor_shapes(path), path)
+
+    async def _load_and_probe(self, body: StageVersion, path: Path) -> StagedVersion:
+        began = time.perf_counter()
+        prompts = body.probe_prompts
+        baseline: _Answers | None = None
+        try:
+            await asyncio.gather(*(replica.interrupt() for replica in self._replicas))
+            # Under the old weights first: so its blocks stand in the prefix cache, where a cache that
+            # was not reset would show in the probe, and so a refusal can be verified.
+            baseline = await self._probe(prompts, body.probe_max_tokens, _GREEDY, self._live)
+            loading = time.perf_counter()
+            await self._load(path)
+            update_s = time.perf_counter() - loading
+            answers = await self._probe(prompts, body.probe_max_tokens, Sampling(), body.version)
+        except BaseException:
+            await asyncio.shield(self._restore(prompts, baseline))
+            raise
+        metrics.UPDATE_SECONDS.observe(update_s)
+        staged = StagedVersion(
+            version=body.version,
+            replicas=tuple(map(_probe_answers, self._replicas, answers)),
+            pause_s=time.perf_counter() - began,
+            update_s=update_s,
+        )
+        timer = asyncio.get_running_loop().call_later(body.decision_timeout_s, self._expire, body.version)
+        self._staged = _Staged(body.version, path, prompts, baseline, timer, staged)
+        return staged
+
+    async def _load(self, path: Path) -> None:
+        results = await asyncio.gather(*(replica.load(path) for replica in self._replicas), return_exceptions=True)
+        for result in results:  # all have ended: no load runs on beside a restore
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _probe(
+        self, prompts: Sequence[Sequence[int]], max_tokens: int, sampling: Sampling, version: int
+    ) -> _Answers:
+        async def ask(replica: Replica, prompt: Sequence[int]) -> Continuation:
+            return await replica.generate(
+                prompt, max_tokens=max_tokens, sampling=sampling, stop_token_ids=(), cache_salt=str(version)
+            )
+
+        return [list(await asyncio.gather(*(ask(replica, prompt) for prompt in prompts))) for replica in self._replicas]
+
+    def _expire(self, version: int) -> None:
+        async def refuse() -> None:
+            if self._staged is not None and self._staged.version == version:
+                log.error("policy.undecided", version=version)
+                await self.refuse(version)
+
+        self._expiry = asyncio.get_running_loop().create_task(refuse())
+
+    async def _restore(self, prompts: Sequence[Sequence[int]], baseline: _Answers | None) -> None:
+        """Load the live version again and see that it answers as before; else the policy is unusable."""
+        if self._staged is not None:
+            self._staged.timer.cancel()
+            self._staged = None
+        try:
+            if baseline is not None:
+                await self._load(self._live_path)
+                max_tokens = max(len(answer.token_ids) for answer in baseline[0])
+                again = await self._probe(prompts, max_tokens, _GREEDY, self._live)
+                self._require_equal(baseline, again)
+            await asyncio.gather(*(replica.check() for replica in self._replicas))
+        except InferenceError as error:
+            self._give_up(f"version {self._live} could not be restored: {error}")
+        finally:
+            self._open.set()
+
+    def _give_up(self, reason: str) -> None:
+        if self._broken is None:
+            self._broken = reason
+            self.failed.set()
+            log.error("policy.broken", live_version=self._live, reason=reason)
+
+    def _require_equal(self, before: _Answers, after: _Answers) -> None:
+        tolerance = _RESTORED_TOLERANCE.get(self._dtype, _RESTORED_TOLERANCE_HALF)
+        for replica, old, new in zip(self._replicas, before, after, strict=True):
+            gaps = [gap for one, other in zip(old, new, strict=True) for gap in _gaps(one, other)]
+            if (mean := sum(gaps) / max(len(gaps), 1)) > tolerance:
+                raise EngineDied(f"{replica.name} answers unlike before, by {mean:.4f} nat a token")
+
+    def _require_staged(self, version: int) -> _Staged:
+        if self._staged is None or self._staged.version != version:
+            raise PolicyVersionConflict(
+                f"version {version} is not staged",
+                live_version=self._live,
+                staged_version=None if self._staged is None else self._staged.version,
+            )
+        return self._staged
+
+    def _least_busy(self) -> Replica:
+        return min(self._replicas, key=lambda replica: replica.num_in_flight)
+
+    async def _one_token(self, replica: Replica) -> None:
+        await replica.generate((0,), max_tokens=1, sampling=_GREEDY, stop_token_ids=(), cache_salt=str(self._live))
+
+
+def _probe_answers(replica: Replica, samples: list[Continuation]) -> ReplicaProbe:
+    return ReplicaProbe(
+        replica=replica.name,
+        samples=tuple(
+            ProbeSample(token_ids=tuple(sample.token_ids), logprobs=tuple(sample.logprobs)) for sample in samples
+        ),
+    )
+
+
+def _resumed(sampling: Sampling, num_done: int) -> Sampling:
+    """A reply that goes on must not draw the random numbers again that its first part drew."""
+    if sampling.seed is None or num_done == 0:
+        return sampling
+    return sampling.model_copy(update={"seed": sampling.seed + num_done})
+
+
+def _gaps(before: Continuation, after: Continuation) -> list[float]:
+    """Differences up to the first token that differs: behind it the two are answers to different questions."""
+    gaps = []
+    for old_id, new_id, old, new in zip(
+        before.token_ids, after.token_ids, before.logprobs, after.logprobs, strict=False
+    ):
+        gaps.append(abs(old - new))
+        if old_id != new_id:
+            break
+    return gaps

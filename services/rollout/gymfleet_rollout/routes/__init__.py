@@ -1,0 +1,1 @@
+"""HTTP surface: parsing and status codes only."""

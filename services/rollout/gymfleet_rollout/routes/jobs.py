@@ -1,0 +1,56 @@
+"""Jobs: groups played on request."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from fastapi import APIRouter, Query, status
+from fastapi.responses import StreamingResponse
+from gymfleet_contracts.rollout import Job, SubmitJob
+from gymfleet_kit.problems import problem_responses
+
+from gymfleet_rollout.errors import PolicyUnavailable, QueueFull, UnknownJob
+from gymfleet_rollout.routes._service import ServiceDep
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+
+@router.post("", status_code=status.HTTP_202_ACCEPTED, responses=problem_responses(QueueFull, PolicyUnavailable))
+async def submit(body: SubmitJob, service: ServiceDep) -> Job:
+    """Play groups outside the stream."""
+    return service.jobs.submit(body)
+
+
+@router.get("/{job_id}", responses=problem_responses(UnknownJob))
+async def get(job_id: str, service: ServiceDep) -> Job:
+    """Progress."""
+    return service.jobs.get(job_id)
+
+
+@router.delete("/{job_id}", responses=problem_responses(UnknownJob))
+async def cancel(job_id: str, service: ServiceDep) -> Job:
+    """End a job and close its sessions; what is finished stays."""
+    return await service.jobs.cancel(job_id)
+
+
+@router.get(
+    "/{job_id}/trajectories",
+    response_class=StreamingResponse,
+    responses={
+        200: {"content": {"application/x-ndjson": {}}, "description": "One `Trajectory` a line"},
+        **problem_responses(UnknownJob),
+    },
+)
+async def trajectories(
+    job_id: str,
+    service: ServiceDep,
+    offset: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1_000,
+) -> StreamingResponse:
+    """Finished episodes, in the order in which they ended."""
+    found = service.jobs.trajectories(job_id, offset, limit)
+
+    def lines() -> Iterator[str]:
+        for trajectory in found:
+            yield trajectory.model_dump_json() + "\n"
+
+    return StreamingResponse(lines(), media_type="application/x-ndjson")

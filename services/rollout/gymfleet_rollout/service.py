@@ -1,0 +1,158 @@
+"""The parts of the running service, and their order of starting and stopping."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import structlog
+from gymfleet_client.rest import GatewayClient
+from gymfleet_client.stream import SessionStream
+from gymfleet_kit.app import NotReady
+from gymfleet_kit.streams import connect, disconnect
+from redis.exceptions import RedisError
+
+from gymfleet_rollout.environments import Environments
+from gymfleet_rollout.errors import PolicyUnavailable
+from gymfleet_rollout.inference.base import EngineConfig, Replica
+from gymfleet_rollout.inference.embedded import EmbeddedReplica
+from gymfleet_rollout.inference.server import ServerReplica
+from gymfleet_rollout.jobs import Jobs
+from gymfleet_rollout.model import vocab_size
+from gymfleet_rollout.player import Player
+from gymfleet_rollout.policy import Policy
+from gymfleet_rollout.settings import RolloutSettings
+from gymfleet_rollout.tokens import ChatTokens
+from gymfleet_rollout.worker import Output, RolloutWorker
+
+log = structlog.get_logger()
+
+_DRAIN_TIMEOUT_S: Final = 2.0
+_PING_TIMEOUT_S: Final = 2.0
+
+
+class RolloutService:
+    """Everything behind the routes. The engine starts in the background; until then `policy` and `jobs` refuse."""
+
+    def __init__(self, settings: RolloutSettings, model_path: Path) -> None:
+        self._settings = settings
+        self._model_path = model_path
+        self._policy: Policy | None = None
+        self._jobs: Jobs | None = None
+        self._reason = "the engine is starting"
+
+    @property
+    def policy(self) -> Policy:
+        """Raises PolicyUnavailable until the engine is up."""
+        if self._policy is None:
+            raise PolicyUnavailable(self._reason)
+        return self._policy
+
+    @property
+    def jobs(self) -> Jobs:
+        """Raises PolicyUnavailable until the engine is up."""
+        if self._jobs is None:
+            raise PolicyUnavailable(self._reason)
+        return self._jobs
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Listen at once, start the engine meanwhile, stop everything at the end."""
+        self._redis = connect(str(self._settings.redis_url))
+        key = self._settings.gateway_api_key
+        gateway_url, api_key = str(self._settings.gateway_url), None if key is None else key.get_secret_value()
+        stop = asyncio.Event()
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(disconnect, self._redis)
+            gateway = await stack.enter_async_context(GatewayClient(gateway_url, api_key=api_key))
+            sessions = SessionStream(gateway_url, api_key=api_key, connections=self._settings.gateway_connections)
+            stack.push_async_callback(sessions.aclose)
+            main = asyncio.create_task(self._main(gateway, sessions, stop))
+            try:
+                yield
+            finally:
+                stop.set()
+                # After the time-out the worker is cancelled and gives its messages back.
+                with contextlib.suppress(TimeoutError, asyncio.CancelledError):
+                    await asyncio.wait_for(main, _DRAIN_TIMEOUT_S)
+                if self._jobs is not None:
+                    await self._jobs.close()
+                if self._policy is not None:
+                    await self._policy.close()
+
+    async def check_ready(self) -> None:
+        """Redis answers and the engine gives a token. Raises NotReady."""
+        if self._policy is None:
+            raise NotReady(self._reason)
+        await self._policy.check_ready()
+        try:
+            await asyncio.wait_for(self._redis.ping(), _PING_TIMEOUT_S)
+        except (RedisError, TimeoutError):
+            raise NotReady("Redis does not answer; see GYMFLEET_ROLLOUT_REDIS_URL") from None
+
+    async def _main(self, gateway: GatewayClient, sessions: SessionStream, stop: asyncio.Event) -> None:
+        try:
+            policy, chat = await self._start_policy()
+            output = Output(self._redis, max_len=self._settings.max_raw_backlog)
+            player = Player(policy, chat, sessions, Environments(gateway), max_episodes=self._settings.max_episodes)
+            self._policy, self._jobs = (
+                policy,
+                Jobs(player, output, max_trajectories=self._settings.max_kept_trajectories),
+            )
+            await self._work(policy, RolloutWorker(self._redis, self._settings, player, output), stop)
+        except Exception as error:
+            self._reason = f"the service failed: {type(error).__name__}: {error}"
+            self._policy, self._jobs = None, None
+            log.error("service.failed", exc_info=error)
+
+    async def _start_policy(self) -> tuple[Policy, ChatTokens]:
+        began = time.perf_counter()
+        settings = self._settings
+        chat = await asyncio.to_thread(ChatTokens.load, self._model_path)
+        policy = Policy(
+            _replicas(settings, self._model_path),
+            model=settings.model,
+            base_path=self._model_path,
+            backend=settings.backend,
+            dtype=settings.dtype,
+            vocab_size=vocab_size(self._model_path),
+        )
+        await policy.start()
+        log.info("engine.started", backend=settings.backend, seconds=round(time.perf_counter() - began, 2))
+        return policy, chat
+
+    async def _work(self, policy: Policy, worker: RolloutWorker, stop: asyncio.Event) -> None:
+        """Take groups until stopped. With the policy beyond use they are given back: another process can play them."""
+        working = asyncio.create_task(worker.run(stop))
+        failed = asyncio.create_task(policy.failed.wait())
+        try:
+            await asyncio.wait([working, failed], return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                await working
+        finally:
+            for task in (working, failed):
+                task.cancel()
+            await asyncio.gather(working, failed, return_exceptions=True)
+
+
+def _replicas(settings: RolloutSettings, model_path: Path) -> list[Replica]:
+    if settings.backend == "server":
+        return [
+            ServerReplica(str(url), concurrency=settings.max_num_seqs, start_timeout_s=settings.server_start_timeout_s)
+            for url in settings.server_urls
+        ]
+    config = EngineConfig(
+        model=model_path,
+        dtype=settings.dtype,
+        max_model_len=settings.max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        kv_cache_gib=settings.kv_cache_gib,
+        enforce_eager=settings.enforce_eager,
+        block_size=settings.block_size,
+        seed=settings.seed,
+        threads=settings.threads,
+    )
+    return [EmbeddedReplica(config)]

@@ -1,0 +1,131 @@
+"""Conversations as tokens: what is new in each turn, and nothing that was sampled is tokenised again.
+
+The prompt is one user message (instructions, reply format, first observation),
+because not every chat template has a system role. Each later turn adds only
+what the template puts between the end of the assistant's reply and the place
+where the next reply begins.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+_ASSISTANT: Final = "assistant-sentinel-7f3a"
+_USER: Final = "user-sentinel-c41d"
+_PROBES: Final = ("x", "  x \n", "two\n\nlines", "{{ x }} <b>", "")
+
+
+class UnusableTemplate(Exception):
+    """The model's chat template cannot carry a conversation turn by turn; the message says why."""
+
+
+class ChatTokens:
+    """A model's chat template and tokenizer, as segments of token ids.
+
+    Args:
+        tokenizer: a fast Hugging Face tokenizer with a chat template whose
+            assistant turns end with a special token.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        if not getattr(tokenizer, "chat_template", None):
+            raise UnusableTemplate("the model has no chat template")
+        self._tokenizer = tokenizer
+        self._encode = tokenizer.backend_tokenizer.encode
+        specials = sorted({str(token) for token in tokenizer.get_added_vocab()}, key=len, reverse=True)
+        self._specials = re.compile("|".join(map(re.escape, specials))) if specials else None
+        self.turn_end_id, self._reply_lead = self._read_template()
+        eos = tokenizer.eos_token_id
+        self.stop_token_ids: tuple[int, ...] = tuple(
+            dict.fromkeys(token for token in (self.turn_end_id, eos) if token is not None)
+        )
+        self._affixes = self._find_affixes()
+        self.first = lru_cache(maxsize=4096)(self._first)
+
+    @classmethod
+    def load(cls, path: Path) -> "ChatTokens":
+        """From a model's directory."""
+        from transformers import AutoTokenizer  # noqa: PLC0415 - heavy
+
+        return cls(AutoTokenizer.from_pretrained(str(path)))
+
+    def _first(self, content: str) -> tuple[int, ...]:
+        """The prompt of the first turn, up to where the reply begins."""
+        text = self._render([{"role": "user", "content": self.defuse(content)}], prompt=True)
+        return tuple(self._ids(text))
+
+    def following(self, content: str, *, reply_ended: bool) -> tuple[int, ...]:
+        """What stands between two replies. A reply that was cut short gets its missing end token first."""
+        content = self.defuse(content)
+        ids = self._ids(self._delta(content) if self._affixes is None else content.join(self._affixes))
+        return tuple(ids) if reply_ended else (self.turn_end_id, *ids)
+
+    def ended(self, response_token_ids: Sequence[int]) -> bool:
+        """Whether the reply closed its turn."""
+        return bool(response_token_ids) and response_token_ids[-1] == self.turn_end_id
+
+    def text(self, response_token_ids: Sequence[int]) -> str:
+        """The reply as text, without the token that ended it."""
+        ids = response_token_ids
+        if ids and ids[-1] in self.stop_token_ids:
+            ids = ids[:-1]
+        return str(self._tokenizer.backend_tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def reply(self, text: str) -> tuple[int, ...]:
+        """A written reply (an expert's) as the model would have sampled it, its end token included."""
+        return (*self._ids(self._reply_lead + self.defuse(text)), self.turn_end_id)
+
+    def defuse(self, text: str) -> str:
+        """Break special tokens that stand in a text from outside: it must not end a turn or begin another."""
+        if self._specials is None:
+            return text
+        return self._specials.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self._encode(text, add_special_tokens=False).ids
+        return ids
+
+    def _render(self, messages: list[dict[str, str]], *, prompt: bool) -> str:
+        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt))
+
+    def _conversation(self, content: str) -> str:
+        return self._render(
+            [
+                {"role": "user", "content": "a"},
+                {"role": "assistant", "content": _ASSISTANT},
+                {"role": "user", "content": content},
+            ],
+            prompt=True,
+        )
+
+    def _read_template(self) -> tuple[int, str]:
+        """The token that ends an assistant's turn, and what the template puts before its text."""
+        opening = self._render([{"role": "user", "content": "a"}], prompt=True)
+        whole = self._conversation(_USER)
+        start = whole.find(_ASSISTANT)
+        if start < 0 or whole.find(_USER, start) < 0:
+            raise UnusableTemplate("the chat template drops messages")
+        behind = start + len(_ASSISTANT)
+        match = None if self._specials is None else self._specials.search(whole, behind)
+        if match is None or match.start() > whole.find(_USER, behind):
+            raise UnusableTemplate("the chat template does not end the assistant's turn with a special token")
+        if whole[behind : match.start()].strip():
+            raise UnusableTemplate("the chat template puts text between a reply and its end token")
+        lead = whole[len(opening) : start] if whole.startswith(opening) else ""
+        return int(self._tokenizer.convert_tokens_to_ids(match[0])), lead
+
+    def _delta(self, content: str) -> str:
+        """Rendering of a fixed conversation with the new message, from behind the assistant's end token."""
+        whole = self._conversation(content)
+        end = str(self._tokenizer.convert_ids_to_tokens(self.turn_end_id))
+        behind = whole.index(_ASSISTANT) + len(_ASSISTANT)
+        return whole[whole.index(end, behind) + len(end) :]
+
+    def _find_affixes(self) -> tuple[str, str] | None:
+        """Constant text around a message, where the template leaves messages as they are: saves rendering each turn."""
+        before, _, after = self._delta(_USER).partition(_USER)
+        if all(self._delta(probe) == before + probe + after for probe in _PROBES):
+            return before, after
+        return None

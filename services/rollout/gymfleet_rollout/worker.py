@@ -1,0 +1,89 @@
+"""The stream side: group requests in, one raw trajectory per sample out."""
+
+import asyncio
+from typing import Final
+
+import structlog
+from gymfleet_contracts.rollout import GroupRequest
+from gymfleet_contracts.scoring import ScoreRequest
+from gymfleet_contracts.streams import (
+    ROLLOUT_GROUP,
+    ROLLOUT_REQUESTS,
+    TRAJECTORIES_RAW,
+    cancelled_run,
+    produced_samples,
+)
+from gymfleet_contracts.trajectory import Trajectory
+from gymfleet_kit.streams import Delivery, RedisClient, StreamConsumer, StreamProducer
+
+from gymfleet_rollout import metrics
+from gymfleet_rollout.player import Player
+from gymfleet_rollout.settings import RolloutSettings
+
+log = structlog.get_logger()
+
+_PRODUCED_TTL_S: Final = 24 * 3600
+
+
+class Output:
+    """The raw stream, on which a sample stands at most once."""
+
+    def __init__(self, redis: RedisClient, *, max_len: int) -> None:
+        self._redis = redis
+        self._producer = StreamProducer(redis, TRAJECTORIES_RAW, max_len=max_len)
+
+    async def produced(self, group: GroupRequest) -> set[int]:
+        """Samples that an earlier delivery already put out."""
+        members = await self._redis.smembers(produced_samples(group.run_id, group.group_id))
+        return {int(member) for member in members}
+
+    async def put(self, group: GroupRequest, trajectory: Trajectory) -> None:
+        """Publish; waits while the reward service is behind. Raises StreamFull."""
+        key = produced_samples(group.run_id, group.group_id)
+        request = ScoreRequest(trajectory=trajectory, scoring=group.scoring)
+        if await self._producer.publish_once(request, key=key, member=str(trajectory.sample)):
+            await self._redis.expire(key, _PRODUCED_TTL_S)
+        else:
+            log.info("sample.dropped", trajectory_id=trajectory.trajectory_id, reason="already produced")
+
+    async def is_cancelled(self, run_id: str) -> bool:
+        """Whether the run was stopped for good."""
+        return bool(await self._redis.exists(cancelled_run(run_id)))
+
+
+class RolloutWorker:
+    """Plays the groups of the request stream. A group is acknowledged when all its samples are out."""
+
+    def __init__(self, redis: RedisClient, settings: RolloutSettings, player: Player, output: Output) -> None:
+        self._settings = settings
+        self._player = player
+        self._output = output
+        self._consumer = StreamConsumer(
+            redis,
+            ROLLOUT_REQUESTS,
+            ROLLOUT_GROUP,
+            GroupRequest,
+            consumer=settings.consumer,
+            lease_s=settings.lease_s,
+            max_attempts=settings.max_deliveries,
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop` is set and the groups in hand are out."""
+        await self._consumer.run(self.handle, concurrency=self._settings.max_groups, stop=stop)
+
+    async def handle(self, delivery: Delivery[GroupRequest]) -> None:
+        """Play what is missing of the group, all samples at once."""
+        group = delivery.body
+        if await self._output.is_cancelled(group.run_id):
+            metrics.GROUPS.labels("cancelled").inc()
+            return
+        done = await self._output.produced(group)
+        async with asyncio.TaskGroup() as tasks:
+            for sample in range(group.num_samples):
+                if sample not in done:
+                    tasks.create_task(self._play(group, sample))
+        metrics.GROUPS.labels("played").inc()
+
+    async def _play(self, group: GroupRequest, sample: int) -> None:
+        await self._output.put(group, await self._player.play(group, sample))

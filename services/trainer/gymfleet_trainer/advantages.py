@@ -1,0 +1,127 @@
+"""Advantage estimators: pure functions over tensors."""
+
+from collections.abc import Hashable, Sequence
+
+import torch
+from torch import Tensor
+
+_STD_EPS = 1e-6
+_WHITEN_EPS = 1e-8
+
+
+def grpo_advantages(returns: Tensor, group_ids: Sequence[Hashable], normalise_by_std: bool) -> Tensor:
+    r"""Each return against its group's mean, optionally in units of its standard deviation.
+
+    .. math:: A_i = \frac{R_i - \mathrm{mean}(R)}{\mathrm{std}(R) + 10^{-6}}
+
+    DeepSeekMath, arXiv:2402.03300, section 4.1.2; without the division Dr.GRPO, arXiv:2503.20783. The standard
+    deviation is the unbiased one (ddof = 1).
+
+    Args:
+        returns: (N,) float, one per episode.
+        group_ids: N labels; episodes of one task share one.
+        normalise_by_std: divide by the group's standard deviation.
+
+    Returns:
+        (N,) float. Groups whose returns are all equal get exactly 0.
+
+    Raises:
+        ValueError: a group has one member, hence no baseline.
+    """
+    groups, counts, means = _group_means(returns, group_ids)
+    centred = returns - means[groups]
+    if not normalise_by_std:
+        return centred
+    squares = torch.zeros_like(means).index_add_(0, groups, centred.square())
+    std = (squares / (counts - 1)).sqrt()
+    return centred / (std[groups] + _STD_EPS)
+
+
+def rloo_advantages(returns: Tensor, group_ids: Sequence[Hashable]) -> Tensor:
+    r"""Each return against the mean of the *others* of its group: :math:`\frac{n}{n-1}(R_i - \mathrm{mean}(R))`.
+
+    RLOO, arXiv:2402.14740. Shapes and errors as in `grpo_advantages`.
+    """
+    groups, counts, means = _group_means(returns, group_ids)
+    return (returns - means[groups]) * (counts / (counts - 1))[groups]
+
+
+def _group_means(returns: Tensor, group_ids: Sequence[Hashable]) -> tuple[Tensor, Tensor, Tensor]:
+    """(N,) group index of each episode; (G,) sizes; (G,) means."""
+    if len(group_ids) != len(returns):
+        raise ValueError(f"{len(returns)} returns need as many group ids, not {len(group_ids)}")
+    order: dict[Hashable, int] = {}
+    groups = torch.tensor([order.setdefault(group, len(order)) for group in group_ids], dtype=torch.int64)
+    counts = torch.bincount(groups, minlength=len(order)).to(returns.dtype)
+    if (counts < 2).any():
+        alone = [group for group, index in order.items() if counts[index] < 2]
+        raise ValueError(f"groups of one have no baseline, give each at least two episodes: {alone[:5]}")
+    # Shifted by the first member: equal returns then give a mean of exactly that value, and advantages of exactly 0.
+    first = torch.zeros(len(order), dtype=returns.dtype)
+    first[groups.flip(0)] = returns.flip(0)
+    shifted = torch.zeros_like(first).index_add_(0, groups, returns - first[groups])
+    return groups, counts, first + shifted / counts
+
+
+def discounted_returns(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
+    r"""Reward to go, :math:`R_t = r_t + \gamma R_{next}`, where the next token is the next one the model wrote.
+
+    Args:
+        rewards: (B, T) float.
+        mask: (B, T) bool, True on tokens that the model wrote; others neither discount nor count.
+        gamma: discount per written token.
+
+    Returns:
+        (B, T) float, 0 outside the mask.
+    """
+    running = rewards.new_zeros(rewards.shape[0])
+    columns = []
+    for reward, written in zip(rewards.unbind(1)[::-1], mask.unbind(1)[::-1], strict=True):
+        running = torch.where(written, reward + gamma * running, running)
+        columns.append(torch.where(written, running, 0.0))
+    return torch.stack(columns[::-1], dim=1) if columns else rewards.clone()
+
+
+def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
+    r"""Generalised advantage estimation over the tokens that the model wrote.
+
+    .. math::
+        \delta_t = r_t + \gamma V_{next} - V_t, \qquad
+        A_t = \delta_t + \gamma\lambda A_{next}
+
+    arXiv:1506.02438, eq. 16. `next` is the next *written* token: an observation's tokens have no value of their own,
+    and bootstrapping from them would mix the environment's text into the estimate. After the last one V is 0.
+
+    Args:
+        rewards: (B, T) float.
+        values: (B, T) float, the value before each token is written; no grad.
+        mask: (B, T) bool, True on tokens that the model wrote.
+        gamma: discount per written token.
+        lam: trade-off between bias (0) and variance (1).
+
+    Returns:
+        Advantages and returns (`advantages + values`), both (B, T) and 0 outside the mask.
+    """
+    next_value = rewards.new_zeros(rewards.shape[0])
+    next_advantage = rewards.new_zeros(rewards.shape[0])
+    columns = []
+    for t in range(rewards.shape[1] - 1, -1, -1):
+        written = mask[:, t]
+        delta = rewards[:, t] + gamma * next_value - values[:, t]
+        next_advantage = torch.where(written, delta + gamma * lam * next_advantage, next_advantage)
+        next_value = torch.where(written, values[:, t], next_value)
+        columns.append(torch.where(written, next_advantage, 0.0))
+    advantages = torch.stack(columns[::-1], dim=1) if columns else rewards.clone()
+    return advantages, torch.where(mask, advantages + values, 0.0)
+
+
+def masked_whiten(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean 0 and (unbiased) variance 1 over the masked entries; 0 elsewhere. Any shape (...).
+
+    Raises ValueError where fewer than two entries are masked in: they have no variance.
+    """
+    chosen = values[mask]
+    if chosen.numel() < 2:
+        raise ValueError(f"whitening needs at least two values, not {chosen.numel()}")
+    scale = (chosen.var(correction=1) + _WHITEN_EPS).rsqrt()
+    return torch.where(mask, (values - chosen.mean()) * scale, 0.0)

@@ -1,0 +1,53 @@
+"""The trainer's HTTP app, served by the process that trains."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+
+import uvicorn
+from fastapi import FastAPI
+from gymfleet_kit.app import NotReady, create_app
+from gymfleet_kit.serve import KEEP_ALIVE_S
+
+from gymfleet_trainer.progress import Reporter
+from gymfleet_trainer.routes import run
+
+
+def create(reporter: Reporter) -> FastAPI:
+    """Health, readiness (the run has begun a phase), metrics and `GET /v1/run`."""
+
+    async def ready() -> None:
+        if reporter.current.phase == "starting":
+            raise NotReady(reporter.current.message or "the run is starting")
+
+    app = create_app("gymfleet trainer", ready=ready)
+    app.state.reporter = reporter
+    app.include_router(run.router)
+    return app
+
+
+class _Server(uvicorn.Server):
+    """uvicorn within another program's loop: signals are that program's."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave them alone."""
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
+    """Answer HTTP while the body runs."""
+    config = uvicorn.Config(
+        app, http="httptools", log_config=None, access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=1,
+    )  # fmt: skip
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

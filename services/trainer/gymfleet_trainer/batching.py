@@ -1,0 +1,214 @@
+"""From trajectories to packed micro-batches.
+
+A trajectory's tokens are the tokens that the engine saw and sampled, bit for bit: turns are concatenated, nothing is
+re-tokenised. Sequences are packed end to end without padding; attention keeps them apart by `cu_seqlens`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import accumulate, chain
+from typing import Any
+
+import torch
+from gymfleet_contracts.trajectory import ScoredTrajectory
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSequence:
+    """One trajectory as the trainer sees it: flat lists, one entry per token.
+
+    `loss_mask` is True on tokens that the model wrote. `behaviour_logprobs` (of the sampler) and `token_rewards` are 0
+    elsewhere. `advantages` is empty until estimated. `staleness` counts the policy versions published since the
+    oldest token was sampled.
+    """
+
+    token_ids: list[int]
+    loss_mask: list[bool]
+    behaviour_logprobs: list[float]
+    advantages: list[float]
+    token_rewards: list[float]
+    staleness: int
+    trajectory_id: str
+
+    def __post_init__(self) -> None:
+        length = len(self.token_ids)
+        if length == 0:
+            raise ValueError(f"{self.trajectory_id}: a sequence needs at least one token")
+        per_token = (self.loss_mask, self.behaviour_logprobs, self.token_rewards, self.advantages or self.token_ids)
+        if any(len(values) != length for values in per_token):
+            raise ValueError(f"{self.trajectory_id}: every per-token list must have {length} entries, one per token id")
+
+    @property
+    def group_id(self) -> str:
+        """The group's part of the trajectory id, `run/group/sample`."""
+        return self.trajectory_id.rpartition("/")[0] or self.trajectory_id
+
+    @property
+    def num_trained(self) -> int:
+        """Tokens with a loss. The first token of a sequence has no context to be predicted from."""
+        return sum(self.loss_mask[1:])
+
+    @property
+    def total_reward(self) -> float:
+        """The return, undiscounted."""
+        return sum(self.token_rewards)
+
+    def with_advantage(self, advantage: float) -> "TrainSequence":
+        """A copy that carries `advantage` on every token that the model wrote."""
+        return replace(self, advantages=[advantage if trained else 0.0 for trained in self.loss_mask])
+
+
+def sequence_from_trajectory(scored: ScoredTrajectory, *, current_version: int | None = None) -> TrainSequence:
+    """Concatenate the turns' prompt and response ids; a turn without log-probabilities (an expert's) gets 0.
+
+    `current_version` is the version about to be trained; without it the sequence counts as fresh.
+    Raises ValueError when log-probabilities or token rewards do not line up with the response ids.
+    """
+    trajectory, reward = scored.trajectory, scored.reward
+    name = trajectory.trajectory_id
+    token_ids: list[int] = []
+    loss_mask: list[bool] = []
+    logprobs: list[float] = []
+    rewards: list[float] = []
+    if reward is not None and len(reward.token_rewards) != len(trajectory.turns):
+        raise ValueError(f"{name}: {len(reward.token_rewards)} rows of token rewards for {len(trajectory.turns)} turns")
+    for index, turn in enumerate(trajectory.turns):
+        num_prompt, num_response = len(turn.prompt_token_ids), len(turn.response_token_ids)
+        turn_logprobs = turn.response_logprobs if turn.response_logprobs is not None else (0.0,) * num_response
+        turn_rewards = reward.token_rewards[index] if reward is not None else (0.0,) * num_response
+        if len(turn_logprobs) != num_response or len(turn_rewards) != num_response:
+            raise ValueError(
+                f"{name}, turn {index}: {num_response} response tokens, but {len(turn_logprobs)} log-probabilities "
+                f"and {len(turn_rewards)} token rewards"
+            )
+        token_ids += [*turn.prompt_token_ids, *turn.response_token_ids]
+        loss_mask += [False] * num_prompt + [True] * num_response
+        logprobs += [*([0.0] * num_prompt), *turn_logprobs]
+        rewards += [*([0.0] * num_prompt), *turn_rewards]
+    staleness = 0 if current_version is None else max(0, current_version - trajectory.policy.version_min)
+    return TrainSequence(token_ids, loss_mask, logprobs, [], rewards, staleness, name)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBatch:
+    """Sequences end to end; T tokens in S segments, no padding.
+
+    Everything that speaks of a token t (log-probability, advantage, value, return) stands at index t, and is
+    predicted from t - 1 in the same segment. `loss_mask` is False on each segment's first token.
+    """
+
+    tokens: Tensor
+    """(T,) int64."""
+    positions: Tensor
+    """(T,) int64, from 0 in each segment."""
+    cu_seqlens: Tensor
+    """(S + 1,) int32, where segments start; the last entry is T."""
+    loss_mask: Tensor
+    """(T,) bool."""
+    behaviour_logprobs: Tensor
+    """(T,) float32."""
+    advantages: Tensor
+    """(T,) float32."""
+    token_rewards: Tensor
+    """(T,) float32."""
+    lengths: tuple[int, ...]
+    """The segments' lengths on the host: no device synchronisation to read them."""
+    indices: tuple[int, ...]
+    """Which of the packed sequences each segment is."""
+    trained: Tensor
+    """(N,) int64, the positions where `loss_mask` is True."""
+    old_logprobs: Tensor | None = field(default=None)
+    """(T,) float32, log-probabilities under the policy at the start of the batch (the proximal policy)."""
+    reference_logprobs: Tensor | None = field(default=None)
+    """(T,) float32, under the reference policy."""
+    values: Tensor | None = field(default=None)
+    """(T,) float32, the critic's before the update."""
+    returns: Tensor | None = field(default=None)
+    """(T,) float32, what the critic learns."""
+
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return sum(self.lengths)
+
+    def segment_ids(self) -> Tensor:
+        """(T,) int64, the segment of each token."""
+        device = self.tokens.device
+        lengths = torch.tensor(self.lengths, device=device)
+        return torch.repeat_interleave(torch.arange(len(self.lengths), device=device), lengths)
+
+    def to(self, device: torch.device | str) -> "PackedBatch":
+        """The batch on `device`."""
+        moved: dict[str, Any] = {
+            item.name: value.to(device, non_blocking=True)
+            for item in fields(self)
+            if isinstance(value := getattr(self, item.name), Tensor)
+        }
+        return replace(self, **moved)
+
+
+def pack(sequences: Sequence[TrainSequence], tokens_per_microbatch: int) -> list[PackedBatch]:
+    """Distribute sequences over micro-batches of near-equal size, none above `tokens_per_microbatch` tokens.
+
+    First-fit-decreasing finds how many are needed, then the longest sequence goes to the emptiest one; where that
+    overflows, first-fit's own answer stands. A sequence longer than the limit gets a micro-batch of its own.
+    No sequences give no micro-batches.
+    """
+    if tokens_per_microbatch < 1:
+        raise ValueError(f"tokens_per_microbatch must be at least 1, not {tokens_per_microbatch}")
+    lengths = [len(sequence.token_ids) for sequence in sequences]
+    order = sorted(range(len(sequences)), key=lambda index: (-lengths[index], index))
+    bins = _first_fit(order, lengths, tokens_per_microbatch)
+    balanced = _emptiest_first(order, lengths, len(bins))
+    if all(sum(lengths[i] for i in chosen) <= tokens_per_microbatch for chosen in balanced):
+        bins = balanced
+    return [_pack_one(sequences, chosen) for chosen in bins]
+
+
+def _first_fit(order: list[int], lengths: list[int], capacity: int) -> list[list[int]]:
+    bins: list[list[int]] = []
+    room: list[int] = []
+    for index in order:
+        place = next((b for b, free in enumerate(room) if free >= lengths[index]), None)
+        if place is None:
+            place = len(bins)
+            bins.append([])
+            room.append(capacity)
+        bins[place].append(index)
+        room[place] -= lengths[index]
+    return bins
+
+
+def _emptiest_first(order: list[int], lengths: list[int], num_bins: int) -> list[list[int]]:
+    bins: list[list[int]] = [[] for _ in range(num_bins)]
+    sizes = [0] * num_bins
+    for index in order:
+        place = sizes.index(min(sizes))
+        bins[place].append(index)
+        sizes[place] += lengths[index]
+    return bins
+
+
+def _pack_one(sequences: Sequence[TrainSequence], chosen: list[int]) -> PackedBatch:
+    segments = [sequences[index] for index in chosen]
+    lengths = tuple(len(segment.token_ids) for segment in segments)
+    starts = [0, *accumulate(lengths)]
+    loss_mask = torch.tensor(list(chain.from_iterable(s.loss_mask for s in segments)), dtype=torch.bool)
+    loss_mask[torch.tensor(starts[:-1])] = False
+    return PackedBatch(
+        tokens=torch.tensor(list(chain.from_iterable(s.token_ids for s in segments)), dtype=torch.int64),
+        positions=torch.tensor(list(chain.from_iterable(map(range, lengths))), dtype=torch.int64),
+        cu_seqlens=torch.tensor(starts, dtype=torch.int32),
+        loss_mask=loss_mask,
+        behaviour_logprobs=_floats(s.behaviour_logprobs for s in segments),
+        advantages=_floats(s.advantages or [0.0] * len(s.token_ids) for s in segments),
+        token_rewards=_floats(s.token_rewards for s in segments),
+        lengths=lengths,
+        indices=tuple(chosen),
+        trained=loss_mask.nonzero().flatten(),
+    )
+
+
+def _floats(rows: Iterable[list[float]]) -> Tensor:
+    return torch.tensor(list(chain.from_iterable(rows)), dtype=torch.float32)

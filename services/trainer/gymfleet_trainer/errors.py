@@ -1,0 +1,58 @@
+"""Why a run stops. One class per reaction of the operator; `exit_code` is the process's."""
+
+import errno
+from pathlib import Path
+from typing import ClassVar, Final
+
+_DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class TrainerError(Exception):
+    """An expected end of the run. The message is one line that says what was wrong and what would be right."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class RunDirectoryError(TrainerError):
+    """The run directory belongs to another recipe or process, or is damaged."""
+
+    exit_code = 2
+
+
+class Stalled(TrainerError):
+    """Nothing arrived before the deadline. Start the missing service; the same command resumes."""
+
+    exit_code = 3
+
+
+class PublishRefused(TrainerError):
+    """The engine's log-probabilities do not agree with the trainer's."""
+
+    exit_code = 4
+
+
+class CheckpointFailed(TrainerError):
+    """The checkpoint could not be written. The last one is intact."""
+
+    exit_code = 5
+
+
+class TooManyFailures(TrainerError):
+    """Episodes of one task kept failing for technical reasons."""
+
+    exit_code = 6
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether a write failed for want of space (a quota and a size limit count as such)."""
+    if isinstance(error, OSError) and error.errno in _DISK_FULL:
+        return True
+    # torch and safetensors wrap the error and keep only its text.
+    text = str(error).lower()
+    return any(words in text for words in ("no space left", "file too large", "disk quota exceeded"))
+
+
+def disk_line(path: Path, error: BaseException) -> str:
+    """One line for a failed write."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
+    return f"cannot write to {path}: {reason}"

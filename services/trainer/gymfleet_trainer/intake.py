@@ -1,0 +1,119 @@
+"""Scored trajectories as they arrive, held until the checkpoint that contains them is on the disk."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self
+
+import structlog
+from gymfleet_contracts.streams import TRAINER_GROUP, trajectories_scored
+from gymfleet_contracts.trajectory import ScoredTrajectory
+from gymfleet_kit.streams import OUTAGE, RedisClient, StreamConsumer
+
+log = structlog.get_logger()
+
+CONSUMER: Final = "trainer"
+_RECOVER_LEASE_S: Final = 0.001
+_BATCH: Final = 64
+# A delivery is counted at every restart of the trainer; being restarted often is no fault of the message.
+_MAX_ATTEMPTS: Final = 1_000_000
+
+
+class Intake:
+    """The trainer's end of `trajectories.scored:RUN`.
+
+    Deliveries stay pending, their leases renewed in the background also while
+    torch works in another thread, until `acknowledge`. After a restart `recover`
+    takes them back at once: the run directory's lock proves that the process
+    which held them is gone.
+    """
+
+    def __init__(self, redis: RedisClient, run_id: str, *, lease_s: float) -> None:
+        self._redis = redis
+        self._stream = trajectories_scored(run_id)
+        self._lease_s = lease_s
+        self._consumer = self._make_consumer(lease_s)
+        self._held: dict[str, str] = {}
+        self._recovered: list[ScoredTrajectory] = []
+        self._renewing: asyncio.Task[None] | None = None
+
+    def _make_consumer(self, lease_s: float) -> StreamConsumer[ScoredTrajectory]:
+        return StreamConsumer(
+            self._redis, self._stream, TRAINER_GROUP, ScoredTrajectory,
+            consumer=CONSUMER, lease_s=lease_s, max_attempts=_MAX_ATTEMPTS,
+        )  # fmt: skip
+
+    async def __aenter__(self) -> Self:
+        await self._consumer.create_group()
+        await self._recover()
+        self._renewing = asyncio.create_task(self._renew_for_ever())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._renewing
+
+    @property
+    def num_held(self) -> int:
+        """Deliveries that are pending."""
+        return len(self._held)
+
+    async def receive(self, timeout_s: float) -> list[ScoredTrajectory]:
+        """What has arrived, or an empty list after `timeout_s` or in an outage of Redis. Duplicates are possible."""
+        if self._recovered:
+            recovered, self._recovered = self._recovered, []
+            return recovered
+        try:
+            return await self._take(self._consumer, timeout_s)
+        except OUTAGE as error:
+            log.warning("redis.unreachable", error=str(error))
+            await asyncio.sleep(min(timeout_s, 1.0))
+            return []
+
+    async def acknowledge(self, is_open: Callable[[str], bool]) -> int:
+        """Acknowledge the deliveries of every group that is not open any more; returns how many."""
+        settled = [delivery for delivery, group in self._held.items() if not is_open(group)]
+        if settled:
+            await self._consumer.ack(settled)
+        for delivery in settled:
+            del self._held[delivery]
+        return len(settled)
+
+    async def _recover(self) -> None:
+        recovering = self._make_consumer(_RECOVER_LEASE_S)
+        while True:
+            known = len(self._held)
+            await asyncio.sleep(2 * _RECOVER_LEASE_S)
+            batch = await self._take(recovering, timeout_s=0.001)
+            self._recovered += batch
+            if len(self._held) == known:
+                break
+        if self._recovered:
+            log.info("trajectories.recovered", count=len(self._recovered))
+
+    async def _take(self, consumer: StreamConsumer[ScoredTrajectory], timeout_s: float) -> list[ScoredTrajectory]:
+        count = _BATCH if consumer is self._consumer else 100_000
+        deliveries = await consumer.receive(count, max(1, int(timeout_s * 1000)))
+        fresh = [delivery for delivery in deliveries if delivery.id not in self._held]
+        for delivery in fresh:
+            self._held[delivery.id] = delivery.body.trajectory.group_id
+        return [delivery.body for delivery in fresh]
+
+    async def _renew_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease_s / 3)
+            if not self._held:
+                continue
+            started = time.monotonic()
+            try:
+                await self._consumer.renew(list(self._held))
+            except OUTAGE as error:
+                log.warning("leases.not_renewed", held=len(self._held), error=str(error))
+            if (took := time.monotonic() - started) > self._lease_s:
+                log.warning("leases.renewed_late", seconds=round(took, 1))

@@ -1,0 +1,33 @@
+r"""Per-token estimators of KL(policy || reference) from tokens that the policy sampled.
+
+With :math:`x = \log\pi_\theta - \log\pi_{ref}` of the sampled token (Schulman 2020, "Approximating KL divergence").
+"""
+
+from typing import Literal
+
+from torch import Tensor
+
+KlEstimator = Literal["k1", "k2", "k3"]
+
+_MAX_LOG_RATIO = 20.0
+
+
+def k1(logp: Tensor, reference_logp: Tensor) -> Tensor:
+    """`x`: unbiased, of high variance, may be negative. As a loss its gradient is 0 in expectation. Shapes (...)."""
+    return logp - reference_logp
+
+
+def k2(logp: Tensor, reference_logp: Tensor) -> Tensor:
+    """`x**2 / 2`: biased in value; differentiated, it has the gradient of the KL divergence. Shapes (...)."""
+    return 0.5 * (logp - reference_logp).square()
+
+
+def k3(logp: Tensor, reference_logp: Tensor) -> Tensor:
+    """`exp(-x) - 1 + x`: unbiased, never negative. `-x` is clamped to 20, so that it stays finite. Shapes (...)."""
+    minus_x = (reference_logp - logp).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+    return minus_x.exp() - 1 - minus_x
+
+
+def kl_estimate(logp: Tensor, reference_logp: Tensor, estimator: KlEstimator) -> Tensor:
+    """The estimator by its name in a recipe; (...) float, one value per token."""
+    return {"k1": k1, "k2": k2, "k3": k3}[estimator](logp, reference_logp)

@@ -1,0 +1,161 @@
+"""`gymfleet-trainer`: build the initial model, run a recipe, or measure a checkpoint."""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from gymfleet_contracts.recipe import Recipe, RecipeError, load_recipe
+from gymfleet_kit.logs import configure_logs
+from gymfleet_kit.serve import bind
+from gymfleet_kit.settings import read_settings
+
+from gymfleet_trainer.errors import TrainerError, disk_line, is_disk_full
+from gymfleet_trainer.record import RunDirectory, write_atomically
+from gymfleet_trainer.settings import TrainerSettings
+
+log = structlog.get_logger()
+
+_INTERRUPTED: Final = 128
+_DISK_FULL: Final = 5
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run a command and exit: 0 done, 2 usage, 3 to 6 see `errors`, 130 or 143 interrupted (resumable)."""
+    arguments = _parser().parse_args(argv)
+    settings = read_settings(TrainerSettings)
+    configure_logs("trainer", level=settings.log_level, json=settings.log_json)
+    try:
+        recipe = load_recipe(arguments.recipe)
+        code = _COMMANDS[arguments.command](arguments, recipe, RunDirectory(arguments.run_dir), settings)
+    except (TrainerError, RecipeError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        code = getattr(error, "exit_code", 2)
+    except Exception as error:
+        if not is_disk_full(error):
+            raise
+        sys.stderr.write(f"error: {disk_line(arguments.run_dir, error)}; make room and run the same command again\n")
+        code = _DISK_FULL
+    sys.stderr.flush()
+    sys.stdout.flush()
+    # Not sys.exit: that would wait for an update which torch is still computing in its thread.
+    os._exit(code)
+
+
+def _build(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> int:
+    from gymfleet_trainer.build import build  # noqa: PLC0415 - after the arguments are known to be right
+
+    with directory:
+        directory.claim(recipe, arguments.recipe)
+        return _interruptible(lambda: _say(build(recipe, directory, settings)))
+
+
+def _run(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> int:
+    with directory:
+        return _run_locked(arguments.recipe, recipe, directory, settings)
+
+
+def _run_locked(path: Path, recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> int:
+    run_id = directory.claim(recipe, path)
+    if directory.finished:
+        sys.stdout.write(f"{directory.path} is finished; its figures are in summary.json\n")
+        return 0
+    listener = bind(settings.host, settings.port)
+    from gymfleet_trainer import app, run  # noqa: PLC0415 - torch takes seconds to import
+    from gymfleet_trainer.progress import Reporter  # noqa: PLC0415
+
+    reporter = Reporter(directory, run_id)
+    structlog.contextvars.bind_contextvars(run_id=run_id)
+
+    async def work() -> None:
+        async with app.serving(app.create(reporter), listener):
+            try:
+                await run.train(recipe, directory, settings, reporter, run_id)
+            except asyncio.CancelledError:
+                reporter.finish("interrupted", "the same command resumes")
+                raise
+            except Exception as error:
+                with contextlib.suppress(OSError):  # a full disk must not hide its own message
+                    reporter.finish("failed", str(error))
+                raise
+
+    return _interruptible(work)
+
+
+def _eval(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> int:
+    from gymfleet_trainer import run  # noqa: PLC0415 - torch takes seconds to import
+    from gymfleet_trainer.progress import Reporter  # noqa: PLC0415
+
+    run_id = f"{recipe.name}-eval-{secrets.token_hex(4)}"
+
+    async def work() -> None:
+        # Inside the run directory, for the rollout service must be able to read the weights.
+        with tempfile.TemporaryDirectory(prefix=".eval-", dir=directory.path) as scratch:
+            place = RunDirectory(Path(scratch))
+            reporter = Reporter(place, run_id)
+            result = await run.evaluate_only(recipe, place, settings, reporter, arguments.checkpoint, run_id)
+            write_atomically(arguments.out, result.model_dump_json(indent=2) + "\n")
+
+    return _interruptible(work)
+
+
+async def _say(work: Coroutine[Any, Any, str]) -> None:
+    sys.stdout.write(f"{await work}\n")
+
+
+def _interruptible(work: Callable[[], Coroutine[Any, Any, None]]) -> int:
+    """Run `work` in an event loop; SIGINT and SIGTERM cancel it and give 128 + the signal's number."""
+    received: list[int] = []
+
+    async def body() -> None:
+        task = asyncio.ensure_future(work())
+        loop = asyncio.get_running_loop()
+
+        def stop(number: int) -> None:
+            received.append(number)
+            task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop, number)
+        await task
+
+    try:
+        asyncio.run(body())
+    except asyncio.CancelledError:
+        if not received:
+            raise
+    if received:
+        log.info("run.interrupted", signal=signal.Signals(received[0]).name)
+        return _INTERRUPTED + received[0]
+    return 0
+
+
+_COMMANDS: Final[dict[str, Callable[[argparse.Namespace, Recipe, RunDirectory, TrainerSettings], int]]] = {
+    "build": _build,
+    "run": _run,
+    "eval": _eval,
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="gymfleet-trainer", description="Train a policy as a recipe says.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (
+        ("build", "make the model that the recipe starts from"),
+        ("run", "run the recipe, or resume an interrupted run"),
+        ("eval", "measure a checkpoint on the recipe's held-out tasks"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("recipe", type=Path)
+        command.add_argument("--run-dir", type=Path, required=True)
+    commands.choices["eval"].add_argument("--checkpoint", type=Path, required=True)
+    commands.choices["eval"].add_argument("--out", type=Path, required=True)
+    return parser

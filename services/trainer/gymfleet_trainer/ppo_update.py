@@ -1,0 +1,135 @@
+"""PPO: the policy update with a critic, generalised advantage estimation and whitening."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from gymfleet_contracts.recipe import RlSection
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from gymfleet_trainer.advantages import gae, masked_whiten
+from gymfleet_trainer.batching import PackedBatch, TrainSequence, pack
+from gymfleet_trainer.critic import ValueModel
+from gymfleet_trainer.losses import GlobalCounts, token_weights, value_loss
+from gymfleet_trainer.optimizer import build_optimizer
+from gymfleet_trainer.policy_model import PolicyModel
+from gymfleet_trainer.policy_update import Logprobs, PolicyUpdater
+from gymfleet_trainer.update_metrics import Totals, UpdateMetrics
+
+
+class PpoUpdater(PolicyUpdater):
+    """Advantages come from a critic, per token, and not from the group; groups may have one member.
+
+    During the first `critic.warmup_steps` batches only the critic learns.
+    """
+
+    def __init__(
+        self,
+        model: PolicyModel,
+        rl: RlSection,
+        *,
+        seed: int = 0,
+        temperature: float = 1.0,
+        reference: PolicyModel | None = None,
+        sampler_is_exact: bool = False,
+    ) -> None:
+        """As `PolicyUpdater`; the critic starts from the policy's body as it is now."""
+        super().__init__(
+            model, rl, seed=seed, temperature=temperature, reference=reference, sampler_is_exact=sampler_is_exact
+        )
+        self.critic = ValueModel(model)
+        num_updates = rl.steps * rl.updates_per_step * rl.epochs_per_step
+        self.critic_optimizer = build_optimizer(self.critic, rl.critic.optimizer, num_updates)
+        self.num_batches = 0
+        """Batches trained on so far."""
+        self._values: dict[int, Tensor] = {}
+        self._returns: dict[int, Tensor] = {}
+
+    @property
+    def critic_only(self) -> bool:
+        """Whether the policy stands still for now."""
+        return self.num_batches < self.rl.critic.warmup_steps
+
+    def update(self, sequences: list[TrainSequence]) -> UpdateMetrics:
+        """Train policy and critic on one batch."""
+        metrics = super().update(sequences)
+        self._values, self._returns = {}, {}
+        self.num_batches += 1
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """The policy's state, and the critic with its weights."""
+        return super().state_dict() | {
+            "critic": self.critic.state_dict(),
+            "critic_optimizer": self.critic_optimizer.state_dict(),
+            "num_batches": self.num_batches,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue bit for bit where `state_dict` was taken, given the same policy weights."""
+        super().load_state_dict(state)
+        self.critic.load_state_dict(state["critic"])
+        self.critic_optimizer.load_state_dict(state["critic_optimizer"])
+        self.num_batches = int(state["num_batches"])
+
+    def _with_advantages(self, sequences: list[TrainSequence]) -> list[TrainSequence]:
+        """GAE over the tokens that the model wrote, whitened over the batch; also keeps values and returns."""
+        if not sequences:
+            return sequences
+        values = self._critic_values(sequences)
+        mask = _padded([torch.tensor(s.loss_mask) for s in sequences])
+        mask[:, 0] = False
+        rewards = _padded([torch.tensor(row) for row in self._penalised_rewards(sequences)])
+        advantages, returns = gae(rewards, _padded(values), mask, self.rl.critic.gamma, self.rl.critic.lam)
+        whitened = masked_whiten(advantages, mask) if int(mask.sum()) > 1 else advantages
+        lengths = [len(sequence.token_ids) for sequence in sequences]
+        self._values = dict(enumerate(values))
+        self._returns = {index: returns[index, :length] for index, length in enumerate(lengths)}
+        return [
+            replace(sequence, advantages=row[:length].tolist())
+            for sequence, row, length in zip(sequences, whitened, lengths, strict=True)
+        ]
+
+    @torch.no_grad()
+    def _critic_values(self, sequences: Sequence[TrainSequence]) -> list[Tensor]:
+        values: dict[int, Tensor] = {}
+        for batch in pack(sequences, self.rl.tokens_per_microbatch):
+            parts = torch.split(self.critic.values(batch.to(self.model.device)).cpu(), list(batch.lengths))
+            values |= dict(zip(batch.indices, parts, strict=True))
+        return [values[index] for index in range(len(sequences))]
+
+    def _has_gradient(self, sequence: TrainSequence) -> bool:
+        """The critic learns from every sequence."""
+        return sequence.num_trained > 0
+
+    def _complete(self, batch: PackedBatch, indices: list[int], proximal: Logprobs) -> PackedBatch:
+        return replace(
+            super()._complete(batch, indices, proximal),
+            values=torch.cat([self._values[index] for index in indices]),
+            returns=torch.cat([self._returns[index] for index in indices]),
+        )
+
+    def _backward(self, batch: PackedBatch, counts: GlobalCounts, totals: Totals, *, measure_parity: bool) -> None:
+        if not self.critic_only:
+            super()._backward(batch, counts, totals, measure_parity=measure_parity)
+        if batch.values is None or batch.returns is None:
+            raise RuntimeError("a critic update needs the batch's values and returns")
+        weight = token_weights(batch.loss_mask, batch.cu_seqlens, "token_mean", counts)
+        loss = value_loss(
+            self.critic.values(batch), batch.values, batch.returns, weight, clip=self.rl.critic.value_clip
+        )
+        loss.backward()  # type: ignore[no-untyped-call]
+        totals.add(value_loss=loss.detach())
+
+    def _step(self, totals: Totals) -> None:
+        if not self.critic_only:
+            super()._step(totals)
+        norm = self.critic_optimizer.step()
+        totals.add(value_updates=1, nonfinite=(~torch.isfinite(norm)).float())
+
+
+def _padded(rows: list[Tensor]) -> Tensor:
+    """(B, T), filled up with zeros."""
+    return pad_sequence(rows, batch_first=True)

@@ -1,0 +1,60 @@
+"""Where the run is, for people: `progress.json`, `GET /v1/run` and Prometheus."""
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from prometheus_client import Counter, Gauge
+
+from gymfleet_trainer.record import Progress, RunDirectory
+
+STEP: Final = Gauge("gymfleet_trainer_step", "Finished steps of reinforcement learning")
+VERSION: Final = Gauge("gymfleet_trainer_policy_version", "The last policy version that went live")
+PARITY: Final = Gauge("gymfleet_trainer_parity_mean_abs", "Mean |log-probability difference| of the last publish")
+HELD: Final = Gauge("gymfleet_trainer_trajectories_held", "Trajectories received and not yet acknowledged")
+GROUPS: Final = Counter("gymfleet_trainer_groups", "Training groups by what became of them", ["outcome"])
+TOKENS: Final = Counter("gymfleet_trainer_tokens", "Sampled tokens that were trained on")
+
+
+class Reporter:
+    """Keeps one `Progress` up to date. Rates are over the current phase, in this process."""
+
+    def __init__(self, directory: RunDirectory, run_id: str) -> None:
+        self._directory = directory
+        self._headline: dict[str, float] = {}
+        self._started = time.monotonic()
+        self._first_step = 0
+        self.current = Progress(run_id=run_id, phase="starting", updated_at=time.time())
+
+    def begin(self, phase: str, *, step: int, total: int, unit: str, message: str = "") -> None:
+        """Enter a phase that has `step` of `total` units behind it."""
+        self._started = time.monotonic()
+        self._first_step = step
+        self.current = self.current.model_copy(update={"phase": phase, "total": total, "unit": unit})
+        self.advance(step, message)
+
+    def advance(self, step: int, message: str = "", *, metrics: Mapping[str, float] | None = None) -> None:
+        """`step` units are done."""
+        self._headline |= {name: round(value, 6) for name, value in (metrics or {}).items()}
+        elapsed_s = time.monotonic() - self._started
+        done = step - self._first_step
+        rate = done / elapsed_s if done > 0 and elapsed_s > 0 else None
+        left = max(0, self.current.total - step)
+        self.current = self.current.model_copy(
+            update={
+                "step": step,
+                "rate": rate,
+                "eta_s": left / rate if rate else None,
+                "message": message,
+                "metrics": dict(self._headline),
+                "updated_at": time.time(),
+            }
+        )
+        self._directory.progress(self.current)
+
+    def finish(self, phase: str, message: str) -> None:
+        """The run ended, for good or for bad."""
+        self.current = self.current.model_copy(
+            update={"phase": phase, "message": message, "eta_s": None, "updated_at": time.time()}
+        )
+        self._directory.progress(self.current)

@@ -1,0 +1,182 @@
+"""The run directory: its files, who may write them, and what an interrupted run left in them."""
+
+import fcntl
+import hashlib
+import json
+import math
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.trajectory import ScoredTrajectory
+from pydantic import BaseModel, ConfigDict, Field
+
+from gymfleet_trainer.errors import RunDirectoryError
+
+METRICS: Final = "metrics.jsonl"
+SUMMARY: Final = "summary.json"
+
+
+class Progress(BaseModel):
+    """`progress.json` and `GET /v1/run`: where the run is now."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run_id: str
+    phase: str
+    step: int = 0
+    total: int = 0
+    unit: str = ""
+    rate: float | None = None
+    """Units per second."""
+    eta_s: float | None = None
+    message: str = ""
+    metrics: dict[str, float] = Field(default_factory=dict)
+    updated_at: float = 0.0
+    """Unix seconds."""
+
+
+def recipe_hash(recipe: Recipe) -> str:
+    """Equal for recipes that mean the same, whatever their layout."""
+    text = json.dumps(recipe.model_dump(mode="json"), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file so that a reader, or a crash, sees the old one or the new one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames within `path` durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class RunDirectory:
+    """One run's files, locked against a second trainer while entered."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+        self.checkpoints = self.path / "checkpoints"
+        self.weights = self.path / "weights"
+        self.model_init = self.path / "model-init"
+        self.model = self.path / "model"
+        self._lock: int | None = None
+
+    def __enter__(self) -> Self:
+        self.path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise RunDirectoryError(
+                f"another process is training in {self.path}; stop it or use another run directory"
+            ) from None
+        self._lock = descriptor
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def claim(self, recipe: Recipe, recipe_path: Path) -> str:
+        """Bind the directory to a recipe on first use and return the run's id.
+
+        Raises:
+            RunDirectoryError: the directory holds a run of another recipe.
+        """
+        digest = recipe_hash(recipe)
+        identity = self.path / "run.json"
+        if identity.exists():
+            known = _read_json(identity)
+            if known.get("recipe_hash") != digest:
+                raise RunDirectoryError(
+                    f"{self.path} holds a run of another recipe ({known.get('recipe')}, "
+                    f"hash {known.get('recipe_hash')}, not {digest}); give the recipe it was started with, or another run directory"
+                )
+            return str(known["run_id"])
+        # A fresh id for each directory: the sets of produced samples in Redis outlive a deleted run.
+        run_id = f"{recipe.name}-{secrets.token_hex(4)}"
+        shutil.copyfile(recipe_path, self.path / "recipe.toml")
+        write_atomically(identity, json.dumps({"run_id": run_id, "recipe": recipe.name, "recipe_hash": digest}))
+        return run_id
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has come to its end."""
+        return (self.path / SUMMARY).exists()
+
+    def append(self, name: str, lines: Iterable[str]) -> None:
+        """Append lines to a file of the run."""
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.writelines(line + "\n" for line in lines)
+
+    def metric(self, kind: str, **fields: Any) -> None:
+        """One line of `metrics.jsonl`. What is not a finite number becomes null: JSON has no nan."""
+        line = {"kind": kind, "time": round(time.time(), 3), **{name: _finite(value) for name, value in fields.items()}}
+        self.append(METRICS, [json.dumps(line, allow_nan=False)])
+
+    def trajectories(self, name: str, items: Iterable[ScoredTrajectory]) -> None:
+        """Append to `trajectories/NAME.jsonl`, one `ScoredTrajectory` a line."""
+        self.append(f"trajectories/{name}.jsonl", (item.model_dump_json() for item in items))
+
+    def offsets(self) -> dict[str, int]:
+        """Lengths of the append-only files, in bytes."""
+        files = [self.path / METRICS, *sorted((self.path / "trajectories").glob("*.jsonl"))]
+        return {str(path.relative_to(self.path)): path.stat().st_size for path in files if path.exists()}
+
+    def truncate(self, offsets: dict[str, int]) -> None:
+        """Cut off what was written after the checkpoint that is restored: it is written again."""
+        for name, size in self.offsets().items():
+            # A power cut may have left less than the checkpoint saw: never pad with zeros.
+            os.truncate(self.path / name, min(size, offsets.get(name, 0)))
+
+    def progress(self, progress: Progress) -> None:
+        """Replace `progress.json`. Not synced: a lost one is written again within a second."""
+        temporary = self.path / ".progress.json.tmp"
+        temporary.write_text(progress.model_dump_json(), encoding="utf-8")
+        temporary.replace(self.path / "progress.json")
+
+    def summary(self, summary: dict[str, Any]) -> None:
+        """Write `summary.json`: the run is finished."""
+        write_atomically(self.path / SUMMARY, json.dumps(summary, indent=2) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunDirectoryError(f"{path} cannot be read: {error}; restore it or use another run directory") from None
+    if not isinstance(document, dict):
+        raise RunDirectoryError(f"{path} holds no JSON object; restore it or use another run directory")
+    return document

@@ -1,0 +1,22 @@
+"""HTTP surface of the run: where it is, no decisions."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+
+from gymfleet_trainer.progress import Reporter
+from gymfleet_trainer.record import Progress
+
+router = APIRouter(prefix="/v1/run", tags=["run"])
+
+
+def get_reporter(request: Request) -> Reporter:
+    """The run's reporter, put there by `create`."""
+    reporter: Reporter = request.app.state.reporter
+    return reporter
+
+
+@router.get("")
+async def run(reporter: Annotated[Reporter, Depends(get_reporter)]) -> Progress:
+    """Phase, step, rate and headline metrics; the same as `progress.json`."""
+    return reporter.current

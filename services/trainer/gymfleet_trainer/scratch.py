@@ -1,0 +1,125 @@
+"""A small model from scratch: a tokenizer made for the environment's words, and random Qwen3 weights.
+
+The tokenizer is byte-level, so that every text survives encoding and decoding exactly; what is left of the vocabulary
+goes to the words that save the most tokens. A reply in the environment's own words is then about ten tokens long.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from gymfleet_contracts.recipe import ScratchModel
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+TURN_START: Final = "<|im_start|>"
+TURN_END: Final = "<|im_end|>"
+PADDING: Final = "<|pad|>"
+SPECIAL_TOKENS: Final = (TURN_START, TURN_END, PADDING)
+
+CHAT_TEMPLATE: Final = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+_TEMPLATE_WORDS: Final = ("system", "user", "assistant")
+_INIT_STD: Final = 0.02
+
+
+def build_scratch_model(
+    texts: list[str], section: ScratchModel, out_dir: str | Path, seed: int, *, max_position: int
+) -> Path:
+    """Write tokenizer and model to `out_dir` in Hugging Face format; the same arguments write the same files.
+
+    Args:
+        texts: what the environment shows and what is answered, for the choice of words.
+        section: the shape.
+        out_dir: created if need be.
+        seed: of the weights.
+        max_position: the longest sequence, in tokens.
+
+    Returns:
+        `out_dir`.
+
+    Raises:
+        ValueError: the vocabulary cannot hold the bytes and the special tokens.
+    """
+    directory = Path(out_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    tokenizer = build_tokenizer(texts, section.vocab_size)
+    tokenizer.model_max_length = max_position
+    tokenizer.save_pretrained(str(directory))
+    config = _config(section, tokenizer, max_position)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen3ForCausalLM(config)
+        _scale_residual_outputs(model)
+    model.save_pretrained(str(directory), safe_serialization=True)
+    return directory
+
+
+def build_tokenizer(texts: Iterable[str], vocab_size: int) -> Any:
+    """A `PreTrainedTokenizerFast` with ChatML's special tokens and at most `vocab_size` entries.
+
+    Words are cut as in GPT-2 (with the space before them), digits stand alone. Chosen are the words that save the
+    most tokens over `texts`; ties go to the alphabet. The split of a word that was not chosen is the one with the
+    fewest tokens (a unigram model whose pieces cost alike).
+    """
+    splitter = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    room = vocab_size - len(alphabet) - len(SPECIAL_TOKENS)
+    if room < len(_TEMPLATE_WORDS):
+        raise ValueError(
+            f"vocab_size {vocab_size} is too small: {len(alphabet)} bytes, {len(SPECIAL_TOKENS)} special tokens and "
+            f"{len(_TEMPLATE_WORDS)} words of the chat template need {vocab_size - room + len(_TEMPLATE_WORDS)}"
+        )
+    counts = Counter(word for text in texts for word, _ in splitter.pre_tokenize_str(text) if len(word) > 1)
+    saved = {word: count * (len(word) - 1) for word, count in counts.items() if word not in _TEMPLATE_WORDS}
+    ranked = sorted(saved, key=lambda word: (-saved[word], word))
+    pieces = [*SPECIAL_TOKENS, *alphabet, *_TEMPLATE_WORDS, *ranked[: room - len(_TEMPLATE_WORDS)]]
+    backend = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=None, byte_fallback=False))
+    backend.pre_tokenizer = splitter
+    backend.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token=TURN_END,
+        pad_token=PADDING,
+        extra_special_tokens=[TURN_START],
+        clean_up_tokenization_spaces=False,
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def _config(section: ScratchModel, tokenizer: Any, max_position: int) -> Any:
+    return Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=section.hidden_size,
+        intermediate_size=section.intermediate_size,
+        num_hidden_layers=section.num_layers,
+        num_attention_heads=section.num_heads,
+        num_key_value_heads=section.num_kv_heads,
+        head_dim=section.head_dim,
+        max_position_embeddings=max_position,
+        tie_word_embeddings=section.tie_embeddings,
+        initializer_range=_INIT_STD,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        use_cache=True,
+    )
+
+
+def _scale_residual_outputs(model: Any) -> None:
+    """Shrink what each block adds to the residual stream, so that its variance does not grow with depth (GPT-2)."""
+    factor = 1 / math.sqrt(2 * len(model.model.layers))
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.mul_(factor)
+            layer.mlp.down_proj.weight.mul_(factor)

@@ -1,0 +1,86 @@
+"""Supervised warm start on demonstrations."""
+
+import math
+import random
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from gymfleet_contracts.recipe import SftSection
+
+from gymfleet_trainer.batching import TrainSequence, pack
+from gymfleet_trainer.losses import sft_loss, token_weights
+from gymfleet_trainer.optimizer import build_optimizer
+from gymfleet_trainer.policy_model import PolicyModel
+from gymfleet_trainer.policy_update import global_counts
+from gymfleet_trainer.update_metrics import SftMetrics, Totals
+
+_TOKENS_PER_MICROBATCH = 8192
+
+
+class SftUpdater:
+    """Maximum likelihood of the tokens under `loss_mask`, in epochs over shuffled demonstrations."""
+
+    def __init__(self, model: PolicyModel, section: SftSection, *, num_tokens: int) -> None:
+        """Take the policy to train in place.
+
+        `num_tokens` is the length of all demonstrations together: it tells a decaying schedule where it ends.
+        """
+        self.model = model
+        total_steps = section.epochs * math.ceil(num_tokens / section.tokens_per_batch)
+        self.optimizer = build_optimizer(model, section.optimizer, total_steps)
+
+    def sft_epoch(self, sequences: list[TrainSequence], tokens_per_batch: int, rng: random.Random) -> SftMetrics:
+        """One pass in an order drawn from `rng`; one optimiser update per `tokens_per_batch` tokens."""
+        started = time.perf_counter()
+        order = list(sequences)
+        rng.shuffle(order)
+        totals = Totals()
+        for part in _parts(order, tokens_per_batch):
+            self._update_part(part, totals)
+        return SftMetrics(
+            loss=totals.mean("loss", "trained_tokens"),
+            grad_norm=totals.mean("grad_norm", "updates"),
+            learning_rate=totals.learning_rate,
+            num_tokens=int(totals.get("tokens")),
+            num_trained_tokens=int(totals.get("trained_tokens")),
+            num_updates=int(totals.get("updates")),
+            num_nonfinite=int(totals.get("nonfinite")),
+            epoch_s=time.perf_counter() - started,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the policy's weights."""
+        return {"optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def _update_part(self, part: list[TrainSequence], totals: Totals) -> None:
+        counts = global_counts(part)
+        if counts.tokens == 0:
+            return
+        for packed in pack([s for s in part if s.num_trained], _TOKENS_PER_MICROBATCH):
+            batch = packed.to(self.model.device)
+            weight = token_weights(batch.loss_mask, batch.cu_seqlens, "token_mean", counts)
+            loss = sft_loss(self.model.token_logprobs(batch).logprobs, weight)
+            loss.backward()  # type: ignore[no-untyped-call]
+            totals.add(loss=loss.detach() * counts.tokens, tokens=batch.num_tokens, trained_tokens=len(batch.trained))
+        learning_rate = self.optimizer.learning_rate
+        totals.add_step(self.optimizer.step(), learning_rate)
+
+
+def _parts(order: list[TrainSequence], tokens_per_batch: int) -> Iterable[list[TrainSequence]]:
+    """Consecutive sequences until the next would overflow; a longer one stands alone."""
+    part: list[TrainSequence] = []
+    size = 0
+    for sequence in order:
+        length = len(sequence.token_ids)
+        if part and size + length > tokens_per_batch:
+            yield part
+            part, size = [], 0
+        part.append(sequence)
+        size += length
+    if part:
+        yield part

@@ -1,0 +1,86 @@
+"""What a checkpoint says besides weights: where the run stands, and what it has consumed."""
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Phase(StrEnum):
+    """The parts of a run, in order."""
+
+    SFT = "sft"
+    EVAL_BEFORE = "eval_before"
+    RL = "rl"
+    EVAL_AFTER = "eval_after"
+    DONE = "done"
+
+
+class EvalResult(BaseModel):
+    """One measurement on held-out tasks."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    num_episodes: int
+    num_successes: int
+    success: float
+    interval: tuple[float, float]
+    """Wilson, 95 %."""
+    mean_score: float
+    mean_turns: float
+    policy_version: int
+    failed_episodes: int
+    """Technical failures, played anew and not counted."""
+    seconds: float
+
+
+class RunState(BaseModel):
+    """Mutable; `Checkpoints` writes it beside the weights that it belongs to."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    run_id: str
+    recipe_hash: str
+    serial: int = 0
+    """Of the checkpoint; grows with each."""
+    phase: Phase = Phase.SFT
+    sft_epochs: int = 0
+    step: int = 0
+    """Finished steps of reinforcement learning."""
+    age: int = 0
+    """How often the weights have changed; staleness is a difference of ages."""
+    version: int = 0
+    """The last policy version that was published."""
+    ages: dict[int, int] = Field(default_factory=dict)
+    """Age of the weights of each published version. A version that is missing had weights that were lost."""
+    cursor: int = 0
+    """The next slot that a training group is asked for."""
+    open_slots: dict[str, tuple[int, int]] = Field(default_factory=dict)
+    """Training groups asked for and not settled: id to (slot, replacement)."""
+    trained: list[str] = Field(default_factory=list)
+    dropped: dict[str, str] = Field(default_factory=dict)
+    """Group id to the reason."""
+    evals: dict[str, EvalResult] = Field(default_factory=dict)
+    counts: dict[str, int] = Field(default_factory=dict)
+    seconds: dict[str, float] = Field(default_factory=dict)
+    offsets: dict[str, int] = Field(default_factory=dict)
+    """Lengths of the append-only files in bytes: what is longer on resume was written after this checkpoint."""
+    probe: list[list[int]] = Field(default_factory=list)
+    probe_is_real: bool = False
+    parity_worst: float = 0.0
+    parity_batch_worst: float = 0.0
+    headline: dict[str, Any] = Field(default_factory=dict)
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Add to a counter."""
+        self.counts[name] = self.counts.get(name, 0) + amount
+
+    def spend(self, name: str, seconds: float) -> None:
+        """Add to a clock."""
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+    def staleness(self, version: int) -> int | None:
+        """How many changes of weights ago `version` was made; None for weights that were lost."""
+        age = self.ages.get(version)
+        return None if age is None else self.age - age

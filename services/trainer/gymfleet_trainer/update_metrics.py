@@ -1,0 +1,99 @@
+"""What an update reports, and how it is summed up without waiting for the device."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMetrics:
+    """What one batch of trajectories did to the policy. Means are over the tokens with a loss; nan where none."""
+
+    loss: float
+    """Mean over the optimiser updates."""
+    grad_norm: float
+    """Mean over the updates, before clipping."""
+    learning_rate: float
+    """Of the last update."""
+    entropy: float
+    clip_fraction: float
+    dual_clip_fraction: float
+    approx_kl: float
+    """Mean `old - new` log-probability: how far the updates moved the policy from the batch's start."""
+    ratio_max: float
+    reference_kl: float
+    """Mean estimate of KL(policy || reference) where it is part of the loss, else nan."""
+    parity: float
+    """Mean |trainer - sampler| log-probability before the first update, over fresh sequences."""
+    importance_mean: float
+    """Mean truncated importance weight; 1 where trainer and sampler agree."""
+    value_loss: float
+    """PPO's critic: mean over its updates."""
+    num_sequences: int
+    num_trained_sequences: int
+    """Sequences with a gradient: those of a group whose returns are all equal have none."""
+    num_tokens: int
+    """Tokens that went through the policy with a gradient, over all epochs."""
+    num_trained_tokens: int
+    """Of those, tokens with a loss."""
+    num_updates: int
+    num_nonfinite: int
+    """Updates that were refused because their gradient was not finite."""
+    update_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SftMetrics:
+    """One pass over the demonstrations."""
+
+    loss: float
+    """Mean negative log-likelihood per trained token."""
+    grad_norm: float
+    """Mean over the updates, before clipping."""
+    learning_rate: float
+    """Of the last update."""
+    num_tokens: int
+    num_trained_tokens: int
+    num_updates: int
+    num_nonfinite: int
+    epoch_s: float
+
+
+class Totals:
+    """Sums, kept on the device: one synchronisation at the end instead of one per micro-batch."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor | float] = {}
+        self._ratios: list[Tensor] = []
+        self.learning_rate = math.nan
+
+    def add(self, **values: Tensor | float) -> None:
+        """Add to the named sums; tensors are () and detached."""
+        for name, value in values.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
+
+    def see_ratio(self, ratio_max: Tensor) -> None:
+        """Note a micro-batch's largest ratio, () float."""
+        self._ratios.append(ratio_max)
+
+    def add_step(self, norm: Tensor, learning_rate: float) -> None:
+        """Count one optimiser update; a norm that is not finite was refused and stays out of the mean."""
+        finite = torch.isfinite(norm)
+        self.add(updates=1, grad_norm=torch.where(finite, norm, 0.0), nonfinite=(~finite).float())
+        self.learning_rate = learning_rate
+
+    def get(self, name: str) -> float:
+        """A sum; 0 if nothing was added."""
+        return float(self._sums.get(name, 0.0))
+
+    def mean(self, name: str, over: str) -> float:
+        """One sum over another; nan if the latter is 0."""
+        count = self.get(over)
+        return self.get(name) / count if count else math.nan
+
+    @property
+    def ratio_max(self) -> float:
+        """The largest ratio seen; nan if none."""
+        return float(torch.stack(self._ratios).max()) if self._ratios else math.nan

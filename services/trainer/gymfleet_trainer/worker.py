@@ -1,0 +1,36 @@
+"""One thread for torch, so that the event loop keeps leases and answers health checks meanwhile."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import ParamSpec, Self, TypeVar
+
+import torch
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class TorchWorker:
+    """Runs functions one after the other in a thread of its own.
+
+    Always the same thread: OpenMP keeps a team of threads per calling thread,
+    and a second team would fight the first for the cores.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._executor = ThreadPoolExecutor(1, "torch", initializer=torch.set_num_threads, initargs=(threads,))
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Await `function(*args, **kwargs)`; what it raises is raised here."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: function(*args, **kwargs))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Not waited for: an interrupted run has no use for the update in progress.
+        self._executor.shutdown(wait=False, cancel_futures=True)

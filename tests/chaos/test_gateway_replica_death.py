@@ -1,0 +1,129 @@
+"""A replica dies: its sessions are reported lost, never replaced, and everyone else plays on."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from gymfleet_client import GatewayClient, SessionStream
+from gymfleet_client.errors import SessionLost, Unavailable
+from gymfleet_contracts.session import OpenSession
+from gymfleet_env_gateway.ids import SessionIds, replica_key
+
+from tests.fixtures import gateway_fleet, tally_environment
+from tests.fixtures.gateway_fleet import SECRET, ServiceProcess
+
+TALLY = str(Path(tally_environment.__file__))
+COUNTER = OpenSession(env="tally", task_index=0)
+DETECTION_S = 2.0
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Two replicas of one environment, the first of which is to die."""
+
+    victim: ServiceProcess
+    survivor: ServiceProcess
+    gateway: ServiceProcess
+
+    def home(self, session_id: str) -> ServiceProcess:
+        key = SessionIds(SECRET).read(session_id).replica
+        return next(server for server in (self.victim, self.survivor) if replica_key(server.url) == key)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    with (
+        gateway_fleet.env_server(tmp_path, TALLY) as victim,
+        gateway_fleet.env_server(tmp_path, TALLY) as survivor,
+        gateway_fleet.gateway(tmp_path, [victim.url, survivor.url]) as gateway,
+    ):
+        yield Fleet(victim, survivor, gateway)
+
+
+async def open_on_each(fleet: Fleet, stream: SessionStream) -> tuple[str, str]:
+    """A session on the victim and one on the survivor: two opens spread over two replicas."""
+    ids = [(await stream.open(COUNTER)).session_id for _ in range(2)]
+    by_home = {fleet.home(session_id): session_id for session_id in ids}
+    return by_home[fleet.victim], by_home[fleet.survivor]
+
+
+async def test_kill_9_loses_the_replicas_sessions_and_no_other(fleet: Fleet) -> None:
+    async with SessionStream(fleet.gateway.url) as stream, GatewayClient(fleet.gateway.url) as rest:
+        doomed, safe = await open_on_each(fleet, stream)
+        await stream.step(doomed, 0, "a")
+        await stream.step(safe, 0, "a")
+        in_flight = asyncio.create_task(stream.step(doomed, 1, "sleep 20000"))
+        await asyncio.sleep(0.2)
+
+        fleet.victim.kill()
+        killed_at = time.monotonic()
+
+        with pytest.raises(SessionLost):
+            await in_flight
+        with pytest.raises(SessionLost):
+            await stream.step(doomed, 1, "b")
+        assert time.monotonic() - killed_at < DETECTION_S
+        with pytest.raises(SessionLost) as over_rest:
+            await rest.get(doomed)
+        assert over_rest.value.problem.status == 410
+        assert (await stream.step(safe, 1, "b")).observation == "2"
+        homes = {fleet.home((await stream.open(COUNTER)).session_id) for _ in range(4)}
+        assert homes == {fleet.survivor}, "new sessions go elsewhere"
+
+
+async def test_a_replica_that_comes_back_does_not_bring_its_sessions_back(fleet: Fleet) -> None:
+    async with SessionStream(fleet.gateway.url) as stream:
+        doomed, _ = await open_on_each(fleet, stream)
+        await stream.step(doomed, 0, "a")
+
+        fleet.victim.kill()
+        fleet.victim.start()
+        await asyncio.to_thread(fleet.victim.wait_ready)
+
+        with pytest.raises(SessionLost):
+            await stream.step(doomed, 1, "b")
+
+        async def until_it_serves_again() -> None:
+            while fleet.home((await stream.open(COUNTER)).session_id) is not fleet.victim:
+                await asyncio.sleep(0.1)
+
+        await asyncio.wait_for(until_it_serves_again(), 20)
+        with pytest.raises(SessionLost):
+            await stream.get(doomed)
+
+
+async def test_without_any_replica_the_environment_is_unavailable_until_one_returns(fleet: Fleet) -> None:
+    async with SessionStream(fleet.gateway.url) as stream, httpx.AsyncClient(trust_env=False) as http:
+        fleet.victim.kill()
+        fleet.survivor.kill()
+
+        with pytest.raises(Unavailable):
+            await stream.open(COUNTER)
+        ready = await http.get(f"{fleet.gateway.url}/readyz")
+        assert (ready.status_code, ready.json()["type"]) == (503, "/problems/unavailable")
+        assert (await http.get(f"{fleet.gateway.url}/healthz")).is_success
+
+        fleet.survivor.start()
+        await asyncio.to_thread(fleet.gateway.wait_ready)
+        assert (await stream.open(COUNTER)).observation == "0"
+
+
+async def test_a_hung_replica_gets_no_new_sessions_and_keeps_its_own(fleet: Fleet) -> None:
+    async with SessionStream(fleet.gateway.url) as stream:
+        held, _ = await open_on_each(fleet, stream)
+        fleet.victim.signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(DETECTION_S)
+            homes = {fleet.home((await stream.open(COUNTER, timeout_s=2)).session_id) for _ in range(4)}
+            waiting = asyncio.create_task(stream.step(held, 0, "a"))
+            await asyncio.sleep(0.1)
+        finally:
+            fleet.victim.signal(signal.SIGCONT)
+
+        assert homes == {fleet.survivor}
+        assert (await waiting).observation == "1", "silence is no proof of death"

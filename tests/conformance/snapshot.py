@@ -1,0 +1,18 @@
+"""Write the snapshot of published tasks: `python -m tests.conformance.snapshot`."""
+
+import json
+
+from gymfleet_envs.runtime.catalogue import ENVIRONMENTS, load_entry
+
+from tests.conformance.test_environments import SNAPSHOT, task_snapshot
+
+
+def main() -> None:
+    """Replace the snapshot by what the environments give now."""
+    entries = [load_entry(name, {}) for name in ENVIRONMENTS]
+    content = {f"{entry.spec.name} {entry.spec.version}": task_snapshot(entry) for entry in entries}
+    SNAPSHOT.write_text(json.dumps(content, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""Fixtures that every kind of test may ask for."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from gymfleet_kit.streams import RedisClient, connect, disconnect
+
+from tests.fixtures.redis_server import RedisServer
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of the embedded Redis, one real process per test session."""
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server.url
+
+
+@pytest.fixture
+async def redis(redis_url: str) -> AsyncIterator[RedisClient]:
+    """A client of an empty Redis."""
+    client = connect(redis_url)
+    try:
+        await client.flushdb()
+        yield client
+    finally:
+        await disconnect(client)

@@ -1,0 +1,368 @@
+"""The session API through real gateways over real env servers."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import websockets
+from gymfleet_client import GatewayClient, SessionStream, TransportError
+from gymfleet_client.errors import (
+    ActionTooLarge,
+    DeadlinePassed,
+    EnvironmentFull,
+    EpisodeOver,
+    ExpertUnavailable,
+    ProblemError,
+    StepOutOfOrder,
+    UnknownEnvironment,
+    UnknownSession,
+    UnknownTask,
+    UpstreamTimeout,
+    ValidationFailed,
+)
+from gymfleet_contracts.frames import ReplyFrame, RequestFrame, decode_reply, encode
+from gymfleet_contracts.problems import Problem
+from gymfleet_contracts.session import OpenSession, Session, SessionStep, StepResult
+from gymfleet_env_gateway.ids import SessionIds, replica_key
+
+from tests.fixtures import gateway_fleet, tally_environment
+from tests.fixtures.gateway_fleet import SECRET, ServiceProcess
+
+TALLY = str(Path(tally_environment.__file__))
+MAZE = OpenSession(env="maze", task_index=0)
+COUNTER = OpenSession(env="tally", task_index=0)
+
+
+@dataclass(frozen=True)
+class Running:
+    """Two env servers with maze, one of them with tally too, and two gateways over both."""
+
+    servers: tuple[ServiceProcess, ServiceProcess]
+    gateways: tuple[ServiceProcess, ServiceProcess]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    logs = tmp_path_factory.mktemp("fleet")
+    with (
+        gateway_fleet.env_server(logs, "maze", "textcraft") as first,
+        gateway_fleet.env_server(logs, "maze", TALLY) as second,
+        gateway_fleet.gateway(logs, [first.url, second.url]) as gateway,
+        gateway_fleet.gateway(logs, [second.url, first.url]) as other,
+    ):
+        yield Running((first, second), (gateway, other))
+
+
+@pytest.fixture
+async def stream(running: Running) -> AsyncIterator[SessionStream]:
+    async with SessionStream(running.gateways[0].url) as stream:
+        yield stream
+
+
+@pytest.fixture
+async def rest(running: Running) -> AsyncIterator[GatewayClient]:
+    async with GatewayClient(running.gateways[0].url) as client:
+        yield client
+
+
+async def play_by_expert(stream: SessionStream, session: Session) -> StepResult:
+    for index in range(100):
+        move = await stream.expert(session.session_id)
+        result = await stream.step(session.session_id, index, move.action)
+        if result.terminated:
+            return result
+    raise AssertionError("the expert did not finish")
+
+
+async def test_an_episode_is_played_to_success(stream: SessionStream) -> None:
+    session = await stream.open(OpenSession(env="textcraft", task_index=3))
+
+    result = await play_by_expert(stream, session)
+
+    assert (result.score, result.reward) == (1.0, 1.0)
+    assert session.task.task_id.endswith("train.3"), "the task is the one that was asked for"
+    with pytest.raises(EpisodeOver):
+        await stream.step(session.session_id, result.index + 1, "inventory")
+
+
+async def test_environments_of_all_replicas_are_listed_once(rest: GatewayClient) -> None:
+    specs = await rest.environments()
+
+    assert [spec.name for spec in specs] == ["maze", "tally", "textcraft"]
+    assert await rest.environment("maze") == specs[0]
+
+
+async def test_an_unknown_environment_names_the_known_ones(rest: GatewayClient, stream: SessionStream) -> None:
+    for call in (rest.open(OpenSession(env="chess", task_index=0)), rest.environment("chess")):
+        with pytest.raises(UnknownEnvironment, match="maze, tally, textcraft"):
+            await call
+    with pytest.raises(UnknownEnvironment, match="maze, tally, textcraft"):
+        await stream.open(OpenSession(env="chess", task_index=0))
+
+
+async def test_new_sessions_go_to_the_least_loaded_replica(running: Running, tmp_path: Path) -> None:
+    ids = SessionIds(SECRET)
+    with gateway_fleet.gateway(tmp_path, [server.url for server in running.servers]) as fresh:
+        async with SessionStream(fresh.url) as stream:
+            sessions = [await stream.open(MAZE) for _ in range(6)]
+            homes = [ids.read(session.session_id).replica for session in sessions]
+            assert sorted(homes.count(replica_key(f"{server.url}/")) for server in running.servers) == [3, 3]
+
+            kept = homes[0]
+            for session, home in zip(sessions, homes, strict=True):
+                if home == kept:
+                    await stream.close(session.session_id)
+            again = [ids.read((await stream.open(MAZE)).session_id).replica for _ in range(3)]
+
+    assert again == [kept] * 3, "closing made room"
+
+
+async def test_any_gateway_with_the_secret_routes_a_session(running: Running, stream: SessionStream) -> None:
+    session = await stream.open(COUNTER)
+    await stream.step(session.session_id, 0, "one")
+
+    async with GatewayClient(running.gateways[1].url) as other:
+        result = await other.step(session.session_id, 1, "two")
+        assert (await other.get(session.session_id)).session_id == session.session_id
+
+    assert result.observation == "2"
+
+
+async def test_a_gateway_with_another_secret_knows_none_of_the_sessions(
+    running: Running, stream: SessionStream, tmp_path: Path
+) -> None:
+    session = await stream.open(MAZE)
+
+    with gateway_fleet.gateway(tmp_path, [running.servers[0].url], secret="entirely another secret") as foreign:
+        async with GatewayClient(foreign.url) as client:
+            with pytest.raises(UnknownSession):
+                await client.step(session.session_id, 0, "move up")
+
+
+async def test_the_env_servers_own_ids_and_forged_ones_are_unknown(rest: GatewayClient, stream: SessionStream) -> None:
+    session = await stream.open(MAZE)
+    ref = SessionIds(SECRET).read(session.session_id)
+    moved = SessionIds("entirely another secret").issue("maze", ref.replica, ref.upstream)
+    for forged in (ref.upstream, moved, session.session_id[:-1] + "!", "x", "a b?c#d"):
+        for call in (rest.get, rest.close, stream.get, stream.close, stream.expert, stream.fork):
+            with pytest.raises(UnknownSession):
+                await call(forged)
+
+
+async def test_answers_come_out_of_order(stream: SessionStream) -> None:
+    slow, fast = await stream.open(COUNTER), await stream.open(MAZE)
+    order: list[str] = []
+
+    async def step(session: Session, action: str) -> None:
+        await stream.step(session.session_id, 0, action)
+        order.append(session.task.env)
+
+    # The maze may live beside the slow session; a second one surely lives elsewhere or is opened first.
+    if SessionIds(SECRET).read(fast.session_id).replica == SessionIds(SECRET).read(slow.session_id).replica:
+        fast = await stream.open(OpenSession(env="textcraft", task_index=0))
+    await asyncio.gather(step(slow, "sleep 500"), step(fast, "inventory"))
+
+    assert order[-1] == "tally"
+
+
+async def test_a_repeated_step_is_executed_once(stream: SessionStream, rest: GatewayClient) -> None:
+    session_id = (await stream.open(COUNTER)).session_id
+    calls = [stream.step(session_id, 0, "once") for _ in range(4)] + [
+        rest.step(session_id, 0, "once") for _ in range(4)
+    ]
+
+    results = await asyncio.gather(*calls)
+
+    assert {result.observation for result in results} == {"1"}
+    assert (await stream.step(session_id, 1, "next")).observation == "2"
+    with pytest.raises(StepOutOfOrder):
+        await stream.step(session_id, 7, "too far")
+
+
+async def test_a_batch_answers_each_item_in_its_place(rest: GatewayClient, stream: SessionStream) -> None:
+    first, second = [(await stream.open(COUNTER)).session_id for _ in range(2)]
+    items = [
+        SessionStep(session_id=first, index=0, action="a"),
+        SessionStep(session_id="forged", index=0, action="b"),
+        SessionStep(session_id=second, index=5, action="c"),
+        SessionStep(session_id=first, index=1, action="d"),
+    ]
+
+    results = await rest.steps(items)
+
+    assert [r.type.rsplit("/", 1)[1] if isinstance(r, Problem) else r.observation for r in results] == [
+        "1", "unknown-session", "step-out-of-order", "2",
+    ]  # fmt: skip
+
+
+async def test_children_of_a_fork_have_ids_of_their_own(stream: SessionStream, running: Running) -> None:
+    parent = await stream.open(COUNTER)
+    await stream.step(parent.session_id, 0, "one")
+
+    children = await stream.fork(parent.session_id, 3)
+
+    assert len({child.session_id for child in children} | {parent.session_id}) == 4
+    assert [child.index for child in children] == [1, 1, 1]
+    async with GatewayClient(running.gateways[1].url) as other:
+        for child in children:
+            assert (await other.step(child.session_id, 1, "two")).observation == "2"
+    assert (await stream.step(parent.session_id, 1, "two")).observation == "2", "children leave the parent alone"
+
+
+async def test_leases_are_passed_on(stream: SessionStream) -> None:
+    session = await stream.open(OpenSession(env="maze", task_index=0, lease_s=1000))
+    assert session.lease_s == 1000
+
+    assert (await stream.renew(session.session_id, 0.2)).lease_s == 0.2
+
+    async def watch() -> None:
+        while await stream.get(session.session_id):  # looking does not renew
+            await asyncio.sleep(0.1)
+
+    with pytest.raises(UnknownSession, match="lease"):
+        await asyncio.wait_for(watch(), 20)
+
+
+async def test_a_closed_session_is_unknown(stream: SessionStream, rest: GatewayClient) -> None:
+    session = await stream.open(MAZE)
+
+    await stream.close(session.session_id)
+
+    with pytest.raises(UnknownSession):
+        await rest.step(session.session_id, 0, "move up")
+
+
+async def test_problems_of_the_env_server_pass_through(stream: SessionStream, rest: GatewayClient) -> None:
+    session_id = (await stream.open(COUNTER)).session_id
+    with pytest.raises(ActionTooLarge):
+        await stream.step(session_id, 0, "x" * 10_000)
+    with pytest.raises(ExpertUnavailable):
+        await rest.expert(session_id)
+    with pytest.raises(UnknownTask):
+        await stream.open(OpenSession(env="maze", task_id="no.such.task"))
+    with pytest.raises(ValidationFailed):
+        await stream.step(session_id, -1, "x")
+
+
+async def test_problems_are_problem_documents(running: Running) -> None:
+    async with httpx.AsyncClient(base_url=running.gateways[0].url, trust_env=False) as http:
+        unknown = await http.get("/v1/sessions/forged")
+        invalid = await http.post("/v1/sessions", json={"env": "maze"})
+        large = await http.post("/v1/sessions", content=b" " * (17 * 1024 * 1024))
+
+    assert [(r.status_code, r.headers["content-type"]) for r in (unknown, invalid, large)] == [
+        (404, "application/problem+json"), (422, "application/problem+json"), (413, "application/problem+json"),
+    ]  # fmt: skip
+
+
+async def test_an_env_server_that_is_too_slow_is_a_timeout_and_the_step_can_be_asked_for_again(
+    running: Running, tmp_path: Path
+) -> None:
+    with gateway_fleet.gateway(tmp_path, [running.servers[1].url], step_timeout_s="0.2") as hasty:
+        async with SessionStream(hasty.url) as stream, SessionStream(running.gateways[0].url) as patient:
+            session = await stream.open(COUNTER)
+            with pytest.raises(UpstreamTimeout):
+                await stream.step(session.session_id, 0, "sleep 600")
+
+            result = await patient.step(session.session_id, 0, "sleep 600")
+
+    assert result.observation == "1", "executed once, and the result was kept"
+
+
+async def test_a_call_has_a_deadline_of_its_own(stream: SessionStream, rest: GatewayClient) -> None:
+    session = await stream.open(COUNTER)
+
+    with pytest.raises(DeadlinePassed):
+        await stream.step(session.session_id, 0, "sleep 400", timeout_s=0.05)
+    with pytest.raises(DeadlinePassed):
+        await rest.step(session.session_id, 0, "sleep 400", timeout_s=0.05)
+
+    assert (await stream.step(session.session_id, 0, "sleep 400")).observation == "1"
+
+
+async def test_a_wrong_frame_is_answered_and_harms_no_other_call(running: Running) -> None:
+    url = running.gateways[0].url.replace("http", "ws") + "/v1/stream"
+    async with websockets.connect(url, proxy=None) as socket:
+        for frame in ("text", b"", b"\xff\xff", encode({"id": "x", "op": "get"}), encode({"id": 3, "opp": "get"})):
+            await socket.send(frame)
+            assert _problem(await socket.recv()) == (-1, "/problems/validation")
+        await socket.send(encode(RequestFrame(7, "fly", "x")))
+        assert _problem(await socket.recv()) == (7, "/problems/validation")
+        await socket.send(encode(RequestFrame(8, "open", body={"env": 3})))
+        assert _problem(await socket.recv()) == (8, "/problems/validation")
+        await socket.send(encode(RequestFrame(9, "open", body={"env": "maze", "task_index": 0, "colour": "red"})))
+        assert _problem(await socket.recv()) == (9, "/problems/validation")
+        await socket.send(encode(RequestFrame(10, "open", body={"env": "maze", "task_index": 0})))
+        assert _reply(await socket.recv()).ok["task"]["env"] == "maze"
+
+
+async def test_a_session_opened_for_a_client_that_left_is_closed(running: Running, tmp_path: Path) -> None:
+    with (
+        gateway_fleet.env_server(tmp_path, TALLY, max_sessions="2") as server,
+        gateway_fleet.gateway(tmp_path, [server.url]) as gateway,
+    ):
+        async with SessionStream(gateway.url) as stream:
+            busy = await stream.open(COUNTER)
+            step = asyncio.create_task(stream.step(busy.session_id, 0, "sleep 1000"))
+            await asyncio.sleep(0.1)  # the only shard is busy: the next open waits behind it
+            async with websockets.connect(gateway.url.replace("http", "ws") + "/v1/stream", proxy=None) as socket:
+                await socket.send(encode(RequestFrame(1, "open", body={"env": "tally", "task_index": 1})))
+                await asyncio.sleep(0.3)
+            await step
+
+            async def wait_for_a_slot() -> None:
+                while True:
+                    try:
+                        await stream.open(COUNTER)
+                    except EnvironmentFull:  # until the orphan is closed
+                        await asyncio.sleep(0.1)
+                    else:
+                        return
+
+            await asyncio.wait_for(wait_for_a_slot(), 20)
+
+
+async def test_with_a_key_nobody_else_is_served(running: Running, tmp_path: Path) -> None:
+    with gateway_fleet.gateway(tmp_path, [running.servers[0].url], api_key="open sesame") as guarded:
+        async with (
+            GatewayClient(guarded.url, api_key="open sesame") as rest,
+            SessionStream(guarded.url, api_key="open sesame") as stream,
+            GatewayClient(guarded.url, api_key="open barley") as wrong,
+        ):
+            assert (await rest.get((await stream.open(MAZE)).session_id)).index == 0
+            with pytest.raises(ProblemError, match="API key"):
+                await wrong.environments()
+            with pytest.raises(TransportError, match="refused the connection"):
+                await SessionStream(guarded.url).connect()
+        async with httpx.AsyncClient(base_url=guarded.url, trust_env=False) as http:
+            assert (await http.post("/agentgym/maze/maze/create")).status_code == 404
+
+
+async def test_calls_are_counted_by_environment_and_outcome(running: Running, stream: SessionStream) -> None:
+    session = await stream.open(MAZE)
+    await stream.step(session.session_id, 0, "move up")
+    with pytest.raises(StepOutOfOrder):
+        await stream.step(session.session_id, 9, "move up")
+
+    async with httpx.AsyncClient(base_url=running.gateways[0].url, trust_env=False) as http:
+        text = (await http.get("/metrics")).text
+
+    assert 'gymfleet_gateway_calls_total{env="maze",op="step",outcome="ok"}' in text
+    assert 'gymfleet_gateway_calls_total{env="maze",op="step",outcome="step-out-of-order"}' in text
+    assert 'gymfleet_gateway_call_seconds_count{env="maze",op="step"}' in text
+    assert 'gymfleet_gateway_open_sessions{env="maze"}' in text
+    assert 'gymfleet_gateway_replicas{state="up"} 2.0' in text
+
+
+def _reply(data: str | bytes) -> ReplyFrame:
+    assert isinstance(data, bytes)
+    return decode_reply(data)
+
+
+def _problem(data: str | bytes) -> tuple[int, str]:
+    reply = _reply(data)
+    assert reply.problem is not None
+    return reply.id, reply.problem["type"]
