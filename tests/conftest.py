@@ -6,6 +6,9 @@ import pytest
 from gymfleet_kit.streams import RedisClient, connect, disconnect
 
 from tests.fixtures.redis_server import RedisServer
+from tests.fleet import maze_fleet, tiny_model
+
+__all__ = ["maze_fleet", "redis", "redis_url", "tiny_model"]
 
 
 @pytest.fixture(scope="session")

@@ -7,14 +7,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
 import httpx
+import pytest
 
 from tests.fixtures.redis_server import RedisServer, free_port
+from tests.models import build_tiny_model
 
 READY_TIMEOUT_S: Final = 150.0
 """vLLM takes 25 to 60 s to start on two shared cores."""
@@ -192,3 +194,16 @@ class Fleet:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model of 0.1 M parameters that transformers and vLLM load."""
+    return build_tiny_model(tmp_path_factory.mktemp("models") / "tiny", tie_embeddings=False, seed=0)
+
+
+@pytest.fixture(scope="session")
+def maze_fleet(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Fleet]:
+    """One fleet for all tests that need it: vLLM is slow to start. Runs on it do not see each other."""
+    with Fleet(tmp_path_factory.mktemp("fleet"), tiny_model, rollout={"LEASE_S": "3"}) as fleet:
+        yield fleet

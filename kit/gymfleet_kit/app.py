@@ -44,6 +44,7 @@ class _BodyLimit:
             await problem_response(error.problem())(scope, receive, send)
             return
         seen = 0
+        answered = False
 
         async def limited() -> Message:
             nonlocal seen
@@ -53,7 +54,20 @@ class _BodyLimit:
                 raise self._error()
             return message
 
-        await self._app(scope, limited, send)
+        async def guarded(message: Message) -> None:
+            nonlocal answered
+            # FastAPI makes a 400 of whatever interrupts its reading: the 413 below takes its place.
+            if seen <= self._max or answered:
+                answered = True
+                await send(message)
+
+        try:
+            await self._app(scope, limited, guarded)
+        except PayloadTooLarge:
+            if seen <= self._max:
+                raise
+        if seen > self._max and not answered:
+            await problem_response(self._error().problem())(scope, receive, send)
 
     def _error(self) -> PayloadTooLarge:
         return PayloadTooLarge(f"the body exceeds {self._max} bytes", limit_bytes=self._max)

@@ -22,6 +22,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         listener.bind((host, port))
     except OSError as error:
+        listener.close()
         reason = "is in use by another process" if error.errno == errno.EADDRINUSE else f"cannot be bound: {error}"
         sys.stderr.write(f"error: {host}:{port} {reason}; choose another port\n")
         raise SystemExit(2) from None

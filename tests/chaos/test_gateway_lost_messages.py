@@ -19,13 +19,15 @@ NUM_SESSIONS = 4
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    with gateway_fleet.env_server(tmp_path_factory.mktemp("server"), TALLY) as server:
+    server = gateway_fleet.env_server(tmp_path_factory.mktemp("server"), TALLY)
+    with gateway_fleet.running(server):
         yield server
 
 
 @pytest.fixture(scope="module")
 def gateway(server: ServiceProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    with gateway_fleet.gateway(tmp_path_factory.mktemp("gateway"), [server.url]) as gateway:
+    gateway = gateway_fleet.gateway(tmp_path_factory.mktemp("gateway"), [server.url])
+    with gateway_fleet.running(gateway):
         yield gateway
 
 
@@ -79,8 +81,8 @@ async def test_behind_the_gateway(server: ServiceProcess, tmp_path: Path) -> Non
 
 async def test_closing_twice_because_the_answer_was_lost_is_no_error(gateway: ServiceProcess) -> None:
     session_ids = await open_sessions(gateway.url)
-    async with WireCutter(gateway.url, replies_every=3) as wire:  # the handshake, one answer, then the cut
-        async with SessionStream(wire.url) as stream:
-            for session_id in session_ids:
-                await stream.close(session_id)
+    # The third chunk of replies is lost: the first two are the handshake's and one answer.
+    async with WireCutter(gateway.url, replies_every=3) as wire, SessionStream(wire.url) as stream:
+        for session_id in session_ids:
+            await stream.close(session_id)
     assert wire.cuts > 0

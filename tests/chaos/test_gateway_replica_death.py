@@ -35,20 +35,34 @@ class Fleet:
         return next(server for server in (self.victim, self.survivor) if replica_key(server.url) == key)
 
 
-@pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    with (
-        gateway_fleet.env_server(tmp_path, TALLY) as victim,
-        gateway_fleet.env_server(tmp_path, TALLY) as survivor,
-        gateway_fleet.gateway(tmp_path, [victim.url, survivor.url]) as gateway,
-    ):
+@pytest.fixture(scope="module")
+def shared_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    logs = tmp_path_factory.mktemp("fleet")
+    victim, survivor = gateway_fleet.env_server(logs, TALLY), gateway_fleet.env_server(logs, TALLY)
+    gateway = gateway_fleet.gateway(logs, [victim.url, survivor.url])
+    with gateway_fleet.running(victim, survivor, gateway):
         yield Fleet(victim, survivor, gateway)
 
 
+@pytest.fixture
+def fleet(shared_fleet: Fleet) -> Fleet:
+    """The fleet with both replicas up, whatever the test before did to them."""
+    dead = [server for server in (shared_fleet.victim, shared_fleet.survivor) if not server.alive]
+    for server in dead:
+        server.start()
+    deadline = time.monotonic() + gateway_fleet.START_TIMEOUT_S
+    while 'state="up"} 2.0' not in httpx.get(f"{shared_fleet.gateway.url}/metrics", trust_env=False).text:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return shared_fleet
+
+
 async def open_on_each(fleet: Fleet, stream: SessionStream) -> tuple[str, str]:
-    """A session on the victim and one on the survivor: two opens spread over two replicas."""
-    ids = [(await stream.open(COUNTER)).session_id for _ in range(2)]
-    by_home = {fleet.home(session_id): session_id for session_id in ids}
+    """A session on the victim and one on the survivor: opens spread over the replicas."""
+    by_home: dict[ServiceProcess, str] = {}
+    while len(by_home) < 2:
+        session_id = (await stream.open(COUNTER)).session_id
+        by_home[fleet.home(session_id)] = session_id
     return by_home[fleet.victim], by_home[fleet.survivor]
 
 
@@ -89,7 +103,9 @@ async def test_a_replica_that_comes_back_does_not_bring_its_sessions_back(fleet:
             await stream.step(doomed, 1, "b")
 
         async def until_it_serves_again() -> None:
-            while fleet.home((await stream.open(COUNTER)).session_id) is not fleet.victim:
+            homes: list[ServiceProcess] = []
+            while fleet.victim not in homes:
+                homes.append(fleet.home((await stream.open(COUNTER)).session_id))
                 await asyncio.sleep(0.1)
 
         await asyncio.wait_for(until_it_serves_again(), 20)

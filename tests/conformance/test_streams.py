@@ -56,7 +56,7 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield Broker(SEPARATE_URL, None)
         return
     executable = SEPARATE_BINARY if request.param == "separate" else None
-    with RedisServer(tmp_path_factory.mktemp("redis"), executable=executable) as server:
+    with RedisServer(tmp_path_factory.mktemp("redis"), executable=executable, crash_safe=True) as server:
         yield Broker(server.url, server)
 
 

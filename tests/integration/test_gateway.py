@@ -47,12 +47,11 @@ class Running:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     logs = tmp_path_factory.mktemp("fleet")
-    with (
-        gateway_fleet.env_server(logs, "maze", "textcraft") as first,
-        gateway_fleet.env_server(logs, "maze", TALLY) as second,
-        gateway_fleet.gateway(logs, [first.url, second.url]) as gateway,
-        gateway_fleet.gateway(logs, [second.url, first.url]) as other,
-    ):
+    first = gateway_fleet.env_server(logs, "maze", "textcraft")
+    second = gateway_fleet.env_server(logs, "maze", TALLY)
+    gateway = gateway_fleet.gateway(logs, [first.url, second.url])
+    other = gateway_fleet.gateway(logs, [second.url, first.url])
+    with gateway_fleet.running(first, second, gateway, other):
         yield Running((first, second), (gateway, other))
 
 
@@ -105,7 +104,8 @@ async def test_an_unknown_environment_names_the_known_ones(rest: GatewayClient, 
 
 async def test_new_sessions_go_to_the_least_loaded_replica(running: Running, tmp_path: Path) -> None:
     ids = SessionIds(SECRET)
-    with gateway_fleet.gateway(tmp_path, [server.url for server in running.servers]) as fresh:
+    fresh = gateway_fleet.gateway(tmp_path, [server.url for server in running.servers])
+    with gateway_fleet.running(fresh):
         async with SessionStream(fresh.url) as stream:
             sessions = [await stream.open(MAZE) for _ in range(6)]
             homes = [ids.read(session.session_id).replica for session in sessions]
@@ -136,7 +136,8 @@ async def test_a_gateway_with_another_secret_knows_none_of_the_sessions(
 ) -> None:
     session = await stream.open(MAZE)
 
-    with gateway_fleet.gateway(tmp_path, [running.servers[0].url], secret="entirely another secret") as foreign:
+    foreign = gateway_fleet.gateway(tmp_path, [running.servers[0].url], secret="entirely another secret")
+    with gateway_fleet.running(foreign):
         async with GatewayClient(foreign.url) as client:
             with pytest.raises(UnknownSession):
                 await client.step(session.session_id, 0, "move up")
@@ -219,7 +220,8 @@ async def test_leases_are_passed_on(stream: SessionStream) -> None:
     assert (await stream.renew(session.session_id, 0.2)).lease_s == 0.2
 
     async def watch() -> None:
-        while await stream.get(session.session_id):  # looking does not renew
+        while True:
+            await stream.get(session.session_id)  # looking does not renew
             await asyncio.sleep(0.1)
 
     with pytest.raises(UnknownSession, match="lease"):
@@ -261,7 +263,8 @@ async def test_problems_are_problem_documents(running: Running) -> None:
 async def test_an_env_server_that_is_too_slow_is_a_timeout_and_the_step_can_be_asked_for_again(
     running: Running, tmp_path: Path
 ) -> None:
-    with gateway_fleet.gateway(tmp_path, [running.servers[1].url], step_timeout_s="0.2") as hasty:
+    hasty = gateway_fleet.gateway(tmp_path, [running.servers[1].url], step_timeout_s="0.2")
+    with gateway_fleet.running(hasty):
         async with SessionStream(hasty.url) as stream, SessionStream(running.gateways[0].url) as patient:
             session = await stream.open(COUNTER)
             with pytest.raises(UpstreamTimeout):
@@ -300,10 +303,9 @@ async def test_a_wrong_frame_is_answered_and_harms_no_other_call(running: Runnin
 
 
 async def test_a_session_opened_for_a_client_that_left_is_closed(running: Running, tmp_path: Path) -> None:
-    with (
-        gateway_fleet.env_server(tmp_path, TALLY, max_sessions="2") as server,
-        gateway_fleet.gateway(tmp_path, [server.url]) as gateway,
-    ):
+    server = gateway_fleet.env_server(tmp_path, TALLY, max_sessions="2")
+    gateway = gateway_fleet.gateway(tmp_path, [server.url])
+    with gateway_fleet.running(server, gateway):
         async with SessionStream(gateway.url) as stream:
             busy = await stream.open(COUNTER)
             step = asyncio.create_task(stream.step(busy.session_id, 0, "sleep 1000"))
@@ -326,7 +328,8 @@ async def test_a_session_opened_for_a_client_that_left_is_closed(running: Runnin
 
 
 async def test_with_a_key_nobody_else_is_served(running: Running, tmp_path: Path) -> None:
-    with gateway_fleet.gateway(tmp_path, [running.servers[0].url], api_key="open sesame") as guarded:
+    guarded = gateway_fleet.gateway(tmp_path, [running.servers[0].url], api_key="open sesame")
+    with gateway_fleet.running(guarded):
         async with (
             GatewayClient(guarded.url, api_key="open sesame") as rest,
             SessionStream(guarded.url, api_key="open sesame") as stream,

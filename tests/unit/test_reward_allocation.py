@@ -77,7 +77,7 @@ def test_every_token_has_its_reward(name: Allocation, total: float, lengths: lis
 
 
 def test_a_very_long_episode_does_not_underflow_into_an_error() -> None:
-    rewards = allocate("discounted_normalised", 1.0, (100_000, 100_000, 10), 0.5)
+    rewards = allocate("discounted_normalised", 1.0, (100_000, 100_000, 100), 0.5)
 
     assert sum(rewards[2]) == pytest.approx(1.0)
     assert rewards[0][0] == 0.0

@@ -45,10 +45,11 @@ def test_another_recipe_is_refused_by_name(tmp_path: Path, recipe_path: Path) ->
 
 
 def test_a_second_trainer_is_refused_while_the_first_lives(tmp_path: Path) -> None:
-    with RunDirectory(tmp_path / "run"):
-        with pytest.raises(RunDirectoryError, match="another process is training"), RunDirectory(tmp_path / "run"):
-            pass
-    with RunDirectory(tmp_path / "run"):
+    second = RunDirectory(tmp_path / "run")
+    with RunDirectory(tmp_path / "run"), pytest.raises(RunDirectoryError, match="another process is training"):
+        second.__enter__()
+
+    with second:
         pass
 
 

@@ -1,9 +1,11 @@
 """The session API over REST, for asyncio. `stream.SessionStream` is faster for many sessions."""
 
 import asyncio
+import math
+import ssl
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import httpx
 from gymfleet_contracts.problems import Problem
@@ -15,6 +17,10 @@ from gymfleet_client.errors import DeadlinePassed, TransportError
 __all__ = ["GatewayClient"]
 
 T = TypeVar("T")
+
+# httpx's pool compares every connection with every other at each call: several
+# small pools serve many concurrent calls at a fraction of the cost of one large one.
+_POOL_SIZE: Final = 8
 
 
 class GatewayClient:
@@ -42,9 +48,14 @@ class GatewayClient:
         http: httpx.AsyncClient | None = None,
     ) -> None:
         headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-        limits = httpx.Limits(max_connections=max_concurrency, keepalive_expiry=_calls.KEEP_ALIVE_S)
-        self._http = http or httpx.AsyncClient(base_url=base_url, headers=headers, limits=limits, trust_env=False)
-        self._owns_http = http is None
+        limits = httpx.Limits(max_connections=_POOL_SIZE, keepalive_expiry=_calls.KEEP_ALIVE_S)
+        tls = ssl.create_default_context()  # once: every client would load the certificates anew
+        self._owned = [
+            httpx.AsyncClient(base_url=base_url, headers=headers, limits=limits, trust_env=False, verify=tls)
+            for _ in range(0 if http else math.ceil(max_concurrency / _POOL_SIZE))
+        ]
+        pools = [http] if http else self._owned
+        self._free = [pools[slot % len(pools)] for slot in range(max_concurrency)]
         self._timeout_s = timeout_s
         self._slots = asyncio.Semaphore(max_concurrency)
 
@@ -58,8 +69,7 @@ class GatewayClient:
 
     async def aclose(self) -> None:
         """Close the connections."""
-        if self._owns_http:
-            await self._http.aclose()
+        await asyncio.gather(*(http.aclose() for http in self._owned))
 
     async def environments(self) -> list[EnvironmentSpec]:
         """Every environment that can be played."""
@@ -107,18 +117,23 @@ class GatewayClient:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(limit_s), self._slots:
-                return await self._with_repeats(call, limit_s)
+                http = self._free.pop()
+                try:
+                    return await self._with_repeats(http, call, limit_s)
+                finally:
+                    self._free.append(http)
         except (TimeoutError, httpx.TimeoutException):
             raise DeadlinePassed(f"no answer to {call.method} {call.path} within {limit_s:g} s") from None
         except httpx.TransportError as error:
             raise TransportError(f"{call.method} {call.path}: {error or type(error).__name__}") from error
 
-    async def _with_repeats(self, call: _calls.Call[T], limit_s: float) -> T:
+    @staticmethod
+    async def _with_repeats(http: httpx.AsyncClient, call: _calls.Call[T], limit_s: float) -> T:
         tries = 0
         while True:
             tries += 1
             try:
-                response = await self._http.send(call.request(self._http, limit_s))
+                response = await http.send(call.request(http, limit_s))
             except httpx.TransportError as error:
                 if not call.may_repeat(error, tries):
                     raise

@@ -2,12 +2,13 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Final
 
-from gymfleet_envs.babyai.view import HEADINGS, Cell, Thing, View
-from gymfleet_envs.babyai.world import Primitive
+from gymfleet_envs.babyai.view import Thing, View
+from gymfleet_envs.babyai.world import HEADINGS, Cell, Primitive
 
-CHECK = "check available actions"
-_KEEPS = frozenset({"door", "goal", "lava"})
+CHECK: Final = "check available actions"
+_PORTABLE: Final = frozenset({"ball", "box", "key"})
 
 
 @dataclass(slots=True)
@@ -15,6 +16,8 @@ class Options:
     """Actions in AgentGym's order, and why those fail that name something in view."""
 
     possible: dict[str, tuple[Primitive, ...]] = field(default_factory=dict)
+    targets: dict[str, Cell] = field(default_factory=dict)
+    """The cell of what a possible action names."""
     refused: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -30,22 +33,16 @@ def options(view: View) -> Options:
         found.possible["move forward"] = (Primitive.FORWARD,)
     else:
         found.refused["move forward"] = "There is a barrier in front of you, you can't move forward."
-    if view.carrying is None:
-        for thing in view.things:
-            if thing.kind not in _KEEPS:
-                _offer(found, view, thing, "pickup", (Primitive.PICKUP,))
+    portable = [thing for thing in view.things if thing.kind in _PORTABLE and view.carrying is None]
+    for thing in portable:
+        _offer(found, view, thing, "pickup", (Primitive.PICKUP,))
     _offer_drop(found, view)
-    for thing in view.things:
-        if thing.kind == "door":
-            _offer_door(found, view, thing)
-        elif thing.kind == "box" and (thing.front, thing.right) == (1, 0):
-            found.possible["toggle"] = (Primitive.TOGGLE,)
-    for thing in view.things:
-        if thing.kind == "goal":
-            _offer(found, view, thing, "go to", (), arrive=True)
-    for thing in view.things:
-        if thing.kind != "goal":
-            _offer(found, view, thing, "go to", ())
+    for door in (thing for thing in view.things if thing.kind == "door"):
+        _offer_door(found, view, door)
+    if any(thing.kind == "box" and (thing.front, thing.right) == (1, 0) for thing in view.things):
+        found.possible["toggle"] = (Primitive.TOGGLE,)
+    for thing in sorted(view.things, key=lambda thing: thing.kind != "goal"):
+        _offer(found, view, thing, "go to", (), arrive=thing.kind == "goal")
     return found
 
 
@@ -58,6 +55,7 @@ def _offer(
         found.refused[f"{verb} {thing.label}"] = why
     else:
         found.possible[f"{verb} {thing.label}"] = path + then
+        found.targets[f"{verb} {thing.label}"] = thing.cell
 
 
 def _offer_drop(found: Options, view: View) -> None:

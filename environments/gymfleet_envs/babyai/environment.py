@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import ClassVar, Final, Self
 
 from gymfleet_contracts.session import ExpertMove
+from pydantic import JsonValue
 
 from gymfleet_envs.babyai.actions import CHECK, Options, options
 from gymfleet_envs.babyai.expert import Plan, choose, make_plan
@@ -40,7 +41,7 @@ class BabyAI(Environment[BabyAITask]):
     def __init__(self) -> None:
         self._world: World
         self._options: Options
-        self._plan: Plan | None = None
+        self._plan: Plan = ()
         self._over = False
 
     @classmethod
@@ -52,7 +53,7 @@ class BabyAI(Environment[BabyAITask]):
         """Build the world. The task says it all; the seed changes nothing."""
         del seed
         self._world = World(task.level, task.seed)
-        self._plan = None
+        self._plan = ()
         self._over = False
         return f"Your goal: {self._world.mission}\n{self._see()}"
 
@@ -74,9 +75,9 @@ class BabyAI(Environment[BabyAITask]):
         """The bot's way, in text actions; a plan is kept as long as the episode follows it."""
         if self._over:
             return None
-        if self._plan is None or self._plan.signatures[0] != self._world.signature():
-            self._plan = make_plan(self._world)
-        if self._plan is None or (chosen := choose(self._world, self._options, self._plan)) is None:
+        if not self._plan or self._plan[0].signature != self._world.signature():
+            self._plan = make_plan(self._world, self._plan[0].seen if self._plan else None)
+        if not self._plan or (chosen := choose(self._world, self._options, self._plan)) is None:
             return None
         move, self._plan = chosen
         return move
@@ -103,9 +104,7 @@ class BabyAI(Environment[BabyAITask]):
         elif self._over or self._world.out_of_steps:
             self._over = True
             observation += "\nThe task has failed."
-        return Outcome(
-            observation, reward=reward, terminated=self._over, score=float(solved), info=self._info()
-        )
+        return Outcome(observation, reward=reward, terminated=self._over, score=float(solved), info=self._info())
 
     def _answer(self, text: str, *, action_valid: bool = True) -> Outcome:
         return Outcome(text + self._listing(), action_valid=action_valid, info=self._info())
@@ -119,7 +118,7 @@ class BabyAI(Environment[BabyAITask]):
         names = ", ".join(f'"{name}"' for name in self._options.names)
         return f"\nAvailable actions: [{names}]"
 
-    def _info(self) -> dict[str, int]:
+    def _info(self) -> dict[str, JsonValue]:
         return {"steps": int(self._world.engine.step_count), "max_steps": int(self._world.engine.max_steps)}
 
 

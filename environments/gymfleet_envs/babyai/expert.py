@@ -1,14 +1,15 @@
 """The expert: minigrid's bot decides where to go, in as few text actions as possible."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from gymfleet_contracts.session import ExpertMove
 from minigrid.utils.baby_ai_bot import BabyAIBot
 
 from gymfleet_envs.babyai.actions import Options
-from gymfleet_envs.babyai.world import Primitive, World
+from gymfleet_envs.babyai.world import HEADINGS, Cell, Pose, Primitive, World
 
+_MOVES: Final = frozenset({Primitive.LEFT, Primitive.RIGHT, Primitive.FORWARD})
 _THOUGHTS: Final = {
     "go to": "I go to the {thing}.",
     "pickup": "I need the {thing}, so I pick it up.",
@@ -20,56 +21,137 @@ _THOUGHTS: Final = {
     "drop": "I put down what I carry here.",
     "toggle": "It is right in front of me, so I toggle it.",
 }
-_DONE: Final = ("done",)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The worlds on the bot's way to success, the present one first."""
+class Stage:
+    """A point on the bot's way: the world there, and what the bot does next (None at the end)."""
 
-    signatures: tuple[tuple[object, ...], ...]
+    signature: tuple[object, ...]
+    progress: tuple[object, ...]
+    pose: Pose
+    seen: Any
+    """(width, height) bool, the cells that the bot knows of."""
+    primitive: Primitive | None
 
 
-def make_plan(world: World) -> Plan | None:
-    """Let the bot play a copy; None when it does not reach the goal."""
+Plan = tuple[Stage, ...]
+
+
+def make_plan(world: World, seen: Any | None) -> Plan:
+    """Let the bot play a copy, with what is already `seen`. Empty when it does not reach the goal."""
     rehearsal = world.copy()
-    bot = BabyAIBot(rehearsal.engine)
-    signatures = [rehearsal.signature()]
+    bot = _new_bot(rehearsal, seen)
+    stages: list[Stage] = []
     while not rehearsal.out_of_steps:
         try:
             action = int(bot.replan())
         except AssertionError:  # how the bot says that it is lost
-            return None
-        if action not in Primitive.__members__.values():
-            return None
-        progress = rehearsal.act(Primitive(action))
-        if progress.terminated:
-            return Plan((*signatures, _DONE)) if progress.reward > 0 else None
-        signatures.append(rehearsal.signature())
-    return None
+            return ()
+        if action not in tuple(Primitive):
+            # It takes the goal for reached, which an episode that begins in front of its goal notices only after a
+            # move.
+            action = Primitive.LEFT
+            bot = _new_bot(rehearsal, bot.vis_mask)
+        primitive = Primitive(action)
+        stages.append(_stage(rehearsal, bot, primitive))
+        done = rehearsal.act(primitive)
+        if done.terminated:
+            return (*stages, _stage(rehearsal, bot, None)) if done.reward > 0 else ()
+    return ()
+
+
+def _new_bot(world: World, seen: Any | None) -> Any:
+    bot = BabyAIBot(world.engine)
+    if seen is not None:
+        bot.vis_mask |= seen
+    return bot
+
+
+def _stage(world: World, bot: Any, primitive: Primitive | None) -> Stage:
+    return Stage(world.signature(), world.progress(), world.pose(), bot.vis_mask.copy(), primitive)
 
 
 def choose(world: World, options: Options, plan: Plan) -> tuple[ExpertMove, Plan] | None:
     """The action that gets furthest along the plan, and the plan from there on."""
-    place = {signature: index for index, signature in enumerate(plan.signatures)}
-    best, chosen = 0, ""
-    for name, primitives in options.possible.items():
-        if primitives and (reached := place.get(_after(world, primitives), 0)) > best:
-            best, chosen = reached, name
-    if not best:
-        return None
-    return ExpertMove(thought=_thought(chosen), action=chosen), Plan(plan.signatures[best:])
+    course = _Course(world, plan)
+    reached = {name: course.reach(steps, options.targets.get(name)) for name, steps in options.possible.items()}
+    for name in sorted(reached, key=lambda name: (-reached[name].index, reached[name].aside)):
+        if not reached[name].index:
+            return None
+        rest = plan[reached[name].index :]
+        if reached[name].aside:
+            rest = _plan_after(world, options.possible[name], rest[0].seen)
+        if rest:
+            return ExpertMove(thought=_thought(name), action=name), rest
+    return None
 
 
-def _after(world: World, primitives: tuple[Primitive, ...]) -> tuple[object, ...]:
+def _plan_after(world: World, primitives: tuple[Primitive, ...], seen: Any) -> Plan:
+    """A new plan from where an action leads. Empty where the bot, begun there, would be lost."""
     trial = world.copy()
     for primitive in primitives:
-        progress = trial.act(primitive)
-        if progress.terminated:
-            return _DONE if progress.reward > 0 else ()
-        if not progress.changed:
-            break
-    return trial.signature()
+        done = trial.act(primitive)
+        if done.terminated:
+            return (_stage(trial, _new_bot(trial, seen), None),) if done.reward > 0 else ()
+    return make_plan(trial, seen)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    index: int
+    """The stage of the plan that an action leads to; 0 when it leads elsewhere."""
+    aside: bool = False
+    """It does what the plan does, from another side: the plan has to be made anew."""
+
+
+class _Course:
+    """The plan up to `end`: the next thing done, or the next part of the goal. No action may jump over it."""
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        self._world = world
+        self._plan = plan
+        self._end = next(
+            index
+            for index, stage in enumerate(plan)
+            if stage.primitive not in _MOVES or stage.progress != plan[0].progress
+        )
+        self._index_of = {stage.pose: index for index, stage in enumerate(plan[: self._end + 1])}
+
+    def reach(self, primitives: tuple[Primitive, ...], target: Cell | None) -> _Reach:
+        """How far along the plan an action leads."""
+        cut = next((at for at, primitive in enumerate(primitives) if primitive not in _MOVES), len(primitives))
+        pose, then = self._walk(primitives[:cut]), primitives[cut:]
+        if pose is None:
+            return _Reach(0)
+        if (index := self._index_of.get(pose)) is not None:
+            planned = tuple(stage.primitive for stage in self._plan[index : index + len(then)])
+            return _Reach(index + len(then) if planned == then else 0)
+        last = self._plan[self._end]
+        if target is not None and _facing(pose) == target == _facing(last.pose):
+            if then == (Primitive.PICKUP,) and last.primitive is Primitive.PICKUP:
+                return _Reach(self._end + 1, aside=True)
+            if not then and last.primitive in {*_MOVES, None}:
+                return _Reach(self._end, aside=True)
+        return _Reach(0)
+
+    def _walk(self, path: tuple[Primitive, ...]) -> Pose | None:
+        """Where a path ends in the real world; None when it is blocked."""
+        cell, heading = self._world.pose()
+        for primitive in path:
+            if primitive is Primitive.FORWARD:
+                cell = _facing((cell, heading))
+                if not self._world.can_enter(cell):
+                    return None
+            else:
+                heading = (heading + (1 if primitive is Primitive.RIGHT else -1)) % 4
+        return cell, heading
+
+
+def _facing(pose: Pose) -> Cell:
+    (x, y), heading = pose
+    dx, dy = HEADINGS[heading]
+    return x + dx, y + dy
 
 
 def _thought(action: str) -> str:

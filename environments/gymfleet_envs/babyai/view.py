@@ -6,15 +6,12 @@ from typing import Final
 
 from minigrid.core.constants import IDX_TO_COLOR, IDX_TO_OBJECT
 
-from gymfleet_envs.babyai.world import World
-
-Cell = tuple[int, int]
+from gymfleet_envs.babyai.world import HEADINGS, Cell, World
 
 _STATES: Final = ("open", "closed", "locked")
 _SHOWN: Final = frozenset({"door", "key", "ball", "box", "goal", "lava", "wall"})
 _BARRIERS: Final = frozenset({"box", "wall"})
 _SOLID: Final = frozenset({"wall", "box", "lava", "ball", "key"})
-HEADINGS: Final[tuple[Cell, ...]] = ((1, 0), (0, 1), (-1, 0), (0, -1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,11 @@ from minigrid.envs.babyai.core import roomgrid_level
 _ENV_ID: Final = re.compile(r"BabyAI-(?P<level>\w+)-v[01]")
 
 
+Cell = tuple[int, int]
+Pose = tuple[Cell, int]
+HEADINGS: Final[tuple[Cell, ...]] = ((1, 0), (0, 1), (-1, 0), (0, -1))
+
+
 class Primitive(IntEnum):
     """Minigrid's own actions."""
 
@@ -74,7 +79,23 @@ class World:
 
     def signature(self) -> tuple[object, ...]:
         """Equal for worlds that look alike to an all-seeing eye, whatever the number of steps."""
-        return (*self._surroundings(), self.engine.grid.encode().tobytes())
+        engine = self.engine
+        cells = tuple((at, cell.encode()) for at, cell in enumerate(engine.grid.grid) if cell and cell.type != "wall")
+        return (*self._surroundings(), cells, self.progress())
+
+    def progress(self) -> tuple[object, ...]:
+        """Which parts of a composed goal are done."""
+        return _progress(self.engine.instrs)
+
+    def pose(self) -> Pose:
+        """Cell and heading of the agent."""
+        x, y = self.engine.agent_pos
+        return (int(x), int(y)), int(self.engine.agent_dir)
+
+    def can_enter(self, cell: Cell) -> bool:
+        """Whether nothing stands there, or only an open door."""
+        content = self.engine.grid.get(*cell)
+        return content is None or bool(content.can_overlap())
 
     def copy(self) -> Self:
         """An independent world in the same state."""
@@ -85,11 +106,17 @@ class World:
         ahead = engine.grid.get(*engine.front_pos)
         carried = engine.carrying
         return (
-            tuple(int(at) for at in engine.agent_pos),
-            int(engine.agent_dir),
+            self.pose(),
             None if carried is None else (carried.type, carried.color),
             None if ahead is None else ahead.encode(),
         )
+
+
+def _progress(instruction: Any) -> tuple[object, ...]:
+    if not hasattr(instruction, "instr_a"):
+        return ()
+    done = (instruction.a_done, instruction.b_done)
+    return (*done, _progress(instruction.instr_a), _progress(instruction.instr_b))
 
 
 def _silent(*_: object) -> None:

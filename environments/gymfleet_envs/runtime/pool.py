@@ -146,7 +146,10 @@ class ShardPool:
     async def call(self, op: str, session_id: str, body: Any) -> msgspec.Raw:
         """The same for one caller: the encoded result. Raises `ServiceError`."""
         answer: asyncio.Future[msgspec.Raw | ServiceError] = asyncio.get_running_loop().create_future()
-        raw = msgspec.Raw(msgspec.msgpack.encode(body))
+        try:
+            raw = msgspec.Raw(msgspec.msgpack.encode(body))
+        except UnicodeEncodeError:  # JSON can write what is no text
+            raise InvalidRequest("the text holds a lone surrogate; send valid Unicode") from None
         self.submit(op, session_id, raw, _resolver(answer))
         result = await answer
         if isinstance(result, ServiceError):
@@ -331,5 +334,5 @@ def _outcome(answer: Answer) -> msgspec.Raw | ServiceError:
 def _fork_count(body: msgspec.Raw) -> int:
     try:
         return Fork.model_validate(_decode(body)).count
-    except (ValidationError, msgspec.DecodeError, RecursionError):
+    except (ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise InvalidRequest('a fork takes {"count": 1 to 64}') from None

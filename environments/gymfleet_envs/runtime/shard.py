@@ -128,7 +128,7 @@ class Shard:
     def _body(self, call: Call) -> object:
         try:
             return self._decode(call.body)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequest(f"the body is not msgpack: {error}") from None
 
     def _flush(self) -> None:

@@ -108,6 +108,8 @@ class ShardProcess:
     def release(self) -> None:
         """Close the channel, wait for the end and kill what does not end. Blocks for at most a few seconds."""
         if self._transport is None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for the shard to be ready
             self._socket.close()
         with contextlib.suppress(OSError):
             os.close(self._lifeline)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias, TypeVar
 
 import structlog
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 from redis.exceptions import AuthenticationError, AuthorizationError, RedisError
@@ -16,9 +16,10 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 log = structlog.get_logger()
 T = TypeVar("T")
 
-RedisClient: TypeAlias = "Redis[bytes]"
+RedisClient: TypeAlias = Redis
 
 SOCKET_TIMEOUT_S: Final = 30.0
+MAX_CONNECTIONS: Final = 32
 MAX_BLOCK_S: Final = 5.0
 """Longest wait inside one command: well under the socket's timeout."""
 
@@ -31,8 +32,11 @@ _LONGEST_PAUSE_S: Final = 2.0
 
 def connect(url: str) -> RedisClient:
     """A client of bytes. It connects at its first command and heals a dropped connection by itself."""
-    return Redis.from_url(
+    pool = BlockingConnectionPool.from_url(
         url,
+        # Hundreds of episodes publish at once: they wait for a connection, they do not fail for want of one.
+        max_connections=MAX_CONNECTIONS,
+        timeout=SOCKET_TIMEOUT_S,
         decode_responses=False,
         socket_timeout=SOCKET_TIMEOUT_S,
         socket_connect_timeout=5.0,
@@ -42,6 +46,7 @@ def connect(url: str) -> RedisClient:
         # longer absences are `Patience`'s part, which logs them.
         retry=Retry(ExponentialBackoff(cap=0.1, base=0.01), 1),
     )
+    return Redis.from_pool(pool)
 
 
 async def disconnect(client: RedisClient) -> None:

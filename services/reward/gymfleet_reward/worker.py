@@ -23,9 +23,10 @@ class RewardWorker:
     again and may stand twice on the scored stream, under the same `trajectory_id`.
     """
 
-    def __init__(self, redis: RedisClient, settings: RewardSettings) -> None:
+    def __init__(self, redis: RedisClient, settings: RewardSettings, *, full_timeout_s: float = 60.0) -> None:
         self._redis = redis
         self._settings = settings
+        self._full_timeout_s = full_timeout_s
         self._producers: dict[str, StreamProducer] = {}
         self._consumer = StreamConsumer(
             redis,
@@ -61,7 +62,10 @@ class RewardWorker:
 
     def _producer(self, run_id: str) -> StreamProducer:
         producer = self._producers.pop(run_id, None) or StreamProducer(
-            self._redis, trajectories_scored(run_id), max_len=self._settings.max_scored_backlog
+            self._redis,
+            trajectories_scored(run_id),
+            max_len=self._settings.max_scored_backlog,
+            full_timeout_s=self._full_timeout_s,
         )
         self._producers[run_id] = producer  # the most recently used last
         if len(self._producers) > MAX_OPEN_RUNS:

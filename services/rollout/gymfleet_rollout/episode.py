@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -15,7 +16,6 @@ from gymfleet_contracts.trajectory import FinishReason, Status, Turn
 
 from gymfleet_rollout import metrics
 from gymfleet_rollout.inference.base import Generation, InferenceError
-from gymfleet_rollout.policy import Policy
 from gymfleet_rollout.tokens import ChatTokens
 
 _FULL_PAUSE_S: Final = 0.05
@@ -40,11 +40,32 @@ class Sessions(Protocol):
         """What the environment's expert would do."""
 
 
+class Sampler(Protocol):
+    """What an episode needs of the policy."""
+
+    @property
+    def model(self) -> str:
+        """Its name."""
+
+    @property
+    def live_version(self) -> int:
+        """The version that answers now."""
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of prompt and reply together."""
+
+    async def generate(
+        self, prompt_token_ids: Sequence[int], *, max_tokens: int, sampling: Sampling, stop_token_ids: tuple[int, ...]
+    ) -> Generation:
+        """Sample a reply. Raises InferenceError."""
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """Everything an episode is played with."""
 
-    policy: Policy
+    policy: Sampler
     chat: ChatTokens
     sessions: Sessions
     spec: EnvironmentSpec

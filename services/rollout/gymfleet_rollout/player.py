@@ -23,10 +23,9 @@ from gymfleet_contracts.trajectory import FinishReason, PolicyRef, Status, Traje
 
 from gymfleet_rollout import metrics
 from gymfleet_rollout.environments import Environments
-from gymfleet_rollout.episode import Episode, PromptTooLong, Sessions, Table
+from gymfleet_rollout.episode import Episode, PromptTooLong, Sampler, Sessions, Table
 from gymfleet_rollout.errors import UnknownGrammar
 from gymfleet_rollout.inference.base import EngineDied, InferenceError
-from gymfleet_rollout.policy import Policy
 from gymfleet_rollout.tokens import ChatTokens
 
 log = structlog.get_logger()
@@ -47,7 +46,7 @@ class Player:
     """
 
     def __init__(
-        self, policy: Policy, chat: ChatTokens, sessions: Sessions, environments: Environments, *, max_episodes: int
+        self, policy: Sampler, chat: ChatTokens, sessions: Sessions, environments: Environments, *, max_episodes: int
     ) -> None:
         self._policy = policy
         self._chat = chat

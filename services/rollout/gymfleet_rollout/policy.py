@@ -20,27 +20,21 @@ from gymfleet_kit.app import NotReady
 
 from gymfleet_rollout import metrics
 from gymfleet_rollout.errors import PolicyUnavailable, PolicyUpdateFailed, PolicyVersionConflict
-from gymfleet_rollout.inference.base import Continuation, EngineDied, Generation, InferenceError, Replica
+from gymfleet_rollout.inference.base import Continuation, EngineDied, Generation, InferenceError, Replica, ReplicaDown
 from gymfleet_rollout.inference.weights import require_same_tensors, tensor_shapes
+from gymfleet_rollout.replicas import GREEDY, Answers, Prompts, ReplicaSet
 
 log = structlog.get_logger()
 
-_GREEDY: Final = Sampling(temperature=0.0)
-_RESTORED_TOLERANCE: Final = {"float32": 1e-3}
-"""Mean |difference| in log-probability that two evaluations of equal weights may show."""
-_RESTORED_TOLERANCE_HALF: Final = 0.05
 _HEALTH_TIMEOUT_S: Final = 10.0
-
-_Answers = list[list[Continuation]]
-"""Per replica, per probe prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
     version: int
     path: Path
-    prompts: tuple[tuple[int, ...], ...]
-    baseline: _Answers
+    prompts: Prompts
+    baseline: Answers
     timer: asyncio.TimerHandle
     answer: StagedVersion
 
@@ -64,22 +58,22 @@ class Policy:
         dtype: str,
         vocab_size: int,
     ) -> None:
-        self._replicas = tuple(replicas)
+        self._replicas = ReplicaSet(replicas, dtype=dtype, revive=self._revive)
         self._model = model
         self._backend = backend
         self._dtype = dtype
         self._vocab_size = vocab_size
-        self.failed = asyncio.Event()
-        """Set when nothing can be generated any more, until a restart."""
+        self._base_path = base_path
         self._live = 0
         self._live_path = base_path
-        self._base_path = base_path
         self._staged: _Staged | None = None
         self._lock = asyncio.Lock()
         self._open = asyncio.Event()
         self._broken: str | None = None
         self._tokens_generated = 0
         self._expiry: asyncio.Task[None] | None = None
+        self.failed = asyncio.Event()
+        """Set when nothing can be generated any more, until a restart."""
 
     @property
     def model(self) -> str:
@@ -94,7 +88,7 @@ class Policy:
     @property
     def max_model_len(self) -> int:
         """Tokens of prompt and reply that every replica can hold."""
-        return min(replica.max_model_len for replica in self._replicas)
+        return self._replicas.max_model_len
 
     def state(self) -> PolicyState:
         """For `GET /v1/policy`."""
@@ -110,7 +104,7 @@ class Policy:
 
     async def start(self) -> None:
         """Return when every replica answers. Raises InferenceError."""
-        await asyncio.gather(*(replica.start() for replica in self._replicas))
+        await self._replicas.start()
         self._open.set()
 
     async def close(self) -> None:
@@ -119,13 +113,28 @@ class Policy:
             self._staged.timer.cancel()
         if self._expiry is not None:
             self._expiry.cancel()
-        await asyncio.gather(*(replica.close() for replica in self._replicas))
+        await self._replicas.close()
+
+    async def check_ready(self) -> None:
+        """Generate one token, unless a version is being staged. Raises NotReady."""
+        if self._broken is not None:
+            raise NotReady(self._broken)
+        try:
+            async with asyncio.timeout(_HEALTH_TIMEOUT_S):
+                await self._replicas.check()
+                if self._open.is_set():
+                    await self._replicas.one_token(str(self._live))
+        except TimeoutError:
+            raise NotReady(f"the engine gave no token within {_HEALTH_TIMEOUT_S:g} s") from None
+        except InferenceError as error:
+            raise NotReady(str(error)) from error
 
     async def generate(
         self, prompt_token_ids: Sequence[int], *, max_tokens: int, sampling: Sampling, stop_token_ids: tuple[int, ...]
     ) -> Generation:
         """Sample a reply, over a change of weights if one falls into it.
 
+        A replica that went down is passed over; with none left this waits, so set a deadline.
         Raises InferenceError when the engine fails and PolicyUnavailable when it is beyond use.
         """
         prompt = list(prompt_token_ids)
@@ -133,22 +142,9 @@ class Policy:
         logprobs: list[float] = []
         versions: list[int] = []
         while True:
-            if not self._open.is_set():
-                await self._open.wait()
-            if self._broken is not None:
-                raise PolicyUnavailable(self._broken)
-            version = self._live
-            try:
-                part = await self._least_busy().generate(
-                    prompt + token_ids,
-                    max_tokens=max_tokens - len(token_ids),
-                    sampling=_resumed(sampling, len(token_ids)),
-                    stop_token_ids=stop_token_ids,
-                    cache_salt=str(version),
-                )
-            except EngineDied as error:
-                self._give_up(str(error))
-                raise
+            part, version = await self._continue(
+                prompt + token_ids, max_tokens - len(token_ids), _resumed(sampling, len(token_ids)), stop_token_ids
+            )
             if part.token_ids:
                 token_ids += part.token_ids
                 logprobs += part.logprobs
@@ -159,19 +155,34 @@ class Policy:
                 return Generation(tuple(token_ids), tuple(logprobs), part.finish_reason, versions[0], versions[-1])
             metrics.INTERRUPTED.inc()
 
-    async def check_ready(self) -> None:
-        """Generate one token, unless a version is being staged. Raises NotReady."""
-        if self._broken is not None:
-            raise NotReady(self._broken)
-        try:
-            async with asyncio.timeout(_HEALTH_TIMEOUT_S):
-                await asyncio.gather(*(replica.check() for replica in self._replicas))
-                if self._open.is_set():
-                    await asyncio.gather(*(self._one_token(replica) for replica in self._replicas))
-        except TimeoutError:
-            raise NotReady(f"the engine gave no token within {_HEALTH_TIMEOUT_S:g} s") from None
-        except InferenceError as error:
-            raise NotReady(str(error)) from error
+    async def _continue(
+        self, prompt: list[int], max_tokens: int, sampling: Sampling, stop_token_ids: tuple[int, ...]
+    ) -> tuple[Continuation, int]:
+        """One engine call that was not lost, and the version whose weights it had from its first token to its last."""
+        while True:
+            replica = await self._replicas.least_busy()
+            if not self._open.is_set():
+                await self._open.wait()
+                continue
+            if self._broken is not None:
+                raise PolicyUnavailable(self._broken)
+            # From here to the replica's queue nothing is awaited: the version cannot change in between.
+            version = self._live
+            try:
+                part = await replica.generate(
+                    prompt,
+                    max_tokens=max_tokens,
+                    sampling=sampling,
+                    stop_token_ids=stop_token_ids,
+                    cache_salt=str(version),
+                )
+            except ReplicaDown as error:
+                self._replicas.mark_down(replica, error)
+            except EngineDied as error:
+                self._give_up(str(error))
+                raise
+            else:
+                return part, version
 
     async def stage(self, body: StageVersion) -> StagedVersion:
         """Load a version on every replica and sample the probe with it; nothing else is generated until a decision.
@@ -187,14 +198,14 @@ class Policy:
                 await asyncio.to_thread(self._require_loadable, path)
             except InferenceError as error:
                 raise PolicyUpdateFailed(str(error), version=body.version) from error
-            began = time.perf_counter()
             self._open.clear()
             try:
-                staged = await self._load_and_probe(body, path)
+                self._staged = await self._load_and_probe(body, path)
             except InferenceError as error:
                 raise PolicyUpdateFailed(f"version {body.version}: {error}", version=body.version) from error
-            log.info("policy.staged", version=body.version, pause_s=round(time.perf_counter() - began, 4))
-            return staged
+            answer = self._staged.answer
+            log.info("policy.staged", version=body.version, pause_s=round(answer.pause_s, 4))
+            return answer
 
     async def commit(self, version: int) -> PolicyState:
         """Make the staged version live. Committing the live version again changes nothing."""
@@ -215,11 +226,11 @@ class Policy:
             if self._staged is None and version > self._live:
                 return self.state()
             staged = self._require_staged(version)
-            await self._restore(staged.prompts, staged.baseline)
+            staged.timer.cancel()
+            self._staged = None
+            await asyncio.shield(self._restore(staged.prompts, staged.baseline))
             log.warning("policy.refused", version=version, live_version=self._live)
             return self.state()
-
-    # --- staging
 
     def _require_stageable(self, body: StageVersion) -> None:
         if self._broken is not None:
@@ -234,6 +245,8 @@ class Policy:
             raise PolicyVersionConflict(
                 f"version {body.version} is not newer than the live version {self._live}", live_version=self._live
             )
+        if down := self._replicas.down:
+            raise PolicyUpdateFailed(f"{', '.join(down)} is down; a version must reach every replica")
         limit = self.max_model_len - body.probe_max_tokens
         if any(not 0 < len(prompt) <= limit for prompt in body.probe_prompts):
             raise PolicyUpdateFailed(
@@ -245,48 +258,31 @@ class Policy:
     def _require_loadable(self, path: Path) -> None:
         require_same_tensors(tensor_shapes(self._base_path), tensor_shapes(path), path)
 
-    async def _load_and_probe(self, body: StageVersion, path: Path) -> StagedVersion:
+    async def _load_and_probe(self, body: StageVersion, path: Path) -> _Staged:
         began = time.perf_counter()
         prompts = body.probe_prompts
-        baseline: _Answers | None = None
+        baseline: Answers | None = None
         try:
-            await asyncio.gather(*(replica.interrupt() for replica in self._replicas))
+            await self._replicas.interrupt()
             # Under the old weights first: so its blocks stand in the prefix cache, where a cache that
             # was not reset would show in the probe, and so a refusal can be verified.
-            baseline = await self._probe(prompts, body.probe_max_tokens, _GREEDY, self._live)
+            baseline = await self._replicas.ask(prompts, body.probe_max_tokens, GREEDY, str(self._live))
             loading = time.perf_counter()
-            await self._load(path)
+            await self._replicas.load(path)
             update_s = time.perf_counter() - loading
-            answers = await self._probe(prompts, body.probe_max_tokens, Sampling(), body.version)
+            answers = await self._replicas.ask(prompts, body.probe_max_tokens, Sampling(), str(body.version))
         except BaseException:
             await asyncio.shield(self._restore(prompts, baseline))
             raise
         metrics.UPDATE_SECONDS.observe(update_s)
-        staged = StagedVersion(
+        answer = StagedVersion(
             version=body.version,
-            replicas=tuple(map(_probe_answers, self._replicas, answers)),
+            replicas=tuple(map(_probe_answers, self._replicas.names, answers)),
             pause_s=time.perf_counter() - began,
             update_s=update_s,
         )
         timer = asyncio.get_running_loop().call_later(body.decision_timeout_s, self._expire, body.version)
-        self._staged = _Staged(body.version, path, prompts, baseline, timer, staged)
-        return staged
-
-    async def _load(self, path: Path) -> None:
-        results = await asyncio.gather(*(replica.load(path) for replica in self._replicas), return_exceptions=True)
-        for result in results:  # all have ended: no load runs on beside a restore
-            if isinstance(result, BaseException):
-                raise result
-
-    async def _probe(
-        self, prompts: Sequence[Sequence[int]], max_tokens: int, sampling: Sampling, version: int
-    ) -> _Answers:
-        async def ask(replica: Replica, prompt: Sequence[int]) -> Continuation:
-            return await replica.generate(
-                prompt, max_tokens=max_tokens, sampling=sampling, stop_token_ids=(), cache_salt=str(version)
-            )
-
-        return [list(await asyncio.gather(*(ask(replica, prompt) for prompt in prompts))) for replica in self._replicas]
+        return _Staged(body.version, path, prompts, baseline, timer, answer)
 
     def _expire(self, version: int) -> None:
         async def refuse() -> None:
@@ -296,35 +292,28 @@ class Policy:
 
         self._expiry = asyncio.get_running_loop().create_task(refuse())
 
-    async def _restore(self, prompts: Sequence[Sequence[int]], baseline: _Answers | None) -> None:
-        """Load the live version again and see that it answers as before; else the policy is unusable."""
-        if self._staged is not None:
-            self._staged.timer.cancel()
-            self._staged = None
+    async def _restore(self, prompts: Prompts, baseline: Answers | None) -> None:
+        """Bring the live version back and see that it answers as before; else the policy is unusable."""
         try:
-            if baseline is not None:
-                await self._load(self._live_path)
-                max_tokens = max(len(answer.token_ids) for answer in baseline[0])
-                again = await self._probe(prompts, max_tokens, _GREEDY, self._live)
-                self._require_equal(baseline, again)
-            await asyncio.gather(*(replica.check() for replica in self._replicas))
+            await self._replicas.restore(self._live_path, prompts, baseline, str(self._live))
         except InferenceError as error:
             self._give_up(f"version {self._live} could not be restored: {error}")
         finally:
             self._open.set()
+
+    async def _revive(self, replica: Replica) -> bool:
+        """The live weights for a replica that may have been restarted; later, while a decision is pending."""
+        async with self._lock:
+            if self._staged is not None:
+                return False
+            await replica.load(self._live_path)
+            return True
 
     def _give_up(self, reason: str) -> None:
         if self._broken is None:
             self._broken = reason
             self.failed.set()
             log.error("policy.broken", live_version=self._live, reason=reason)
-
-    def _require_equal(self, before: _Answers, after: _Answers) -> None:
-        tolerance = _RESTORED_TOLERANCE.get(self._dtype, _RESTORED_TOLERANCE_HALF)
-        for replica, old, new in zip(self._replicas, before, after, strict=True):
-            gaps = [gap for one, other in zip(old, new, strict=True) for gap in _gaps(one, other)]
-            if (mean := sum(gaps) / max(len(gaps), 1)) > tolerance:
-                raise EngineDied(f"{replica.name} answers unlike before, by {mean:.4f} nat a token")
 
     def _require_staged(self, version: int) -> _Staged:
         if self._staged is None or self._staged.version != version:
@@ -335,16 +324,10 @@ class Policy:
             )
         return self._staged
 
-    def _least_busy(self) -> Replica:
-        return min(self._replicas, key=lambda replica: replica.num_in_flight)
 
-    async def _one_token(self, replica: Replica) -> None:
-        await replica.generate((0,), max_tokens=1, sampling=_GREEDY, stop_token_ids=(), cache_salt=str(self._live))
-
-
-def _probe_answers(replica: Replica, samples: list[Continuation]) -> ReplicaProbe:
+def _probe_answers(replica: str, samples: list[Continuation]) -> ReplicaProbe:
     return ReplicaProbe(
-        replica=replica.name,
+        replica=replica,
         samples=tuple(
             ProbeSample(token_ids=tuple(sample.token_ids), logprobs=tuple(sample.logprobs)) for sample in samples
         ),
@@ -356,15 +339,3 @@ def _resumed(sampling: Sampling, num_done: int) -> Sampling:
     if sampling.seed is None or num_done == 0:
         return sampling
     return sampling.model_copy(update={"seed": sampling.seed + num_done})
-
-
-def _gaps(before: Continuation, after: Continuation) -> list[float]:
-    """Differences up to the first token that differs: behind it the two are answers to different questions."""
-    gaps = []
-    for old_id, new_id, old, new in zip(
-        before.token_ids, after.token_ids, before.logprobs, after.logprobs, strict=False
-    ):
-        gaps.append(abs(old - new))
-        if old_id != new_id:
-            break
-    return gaps

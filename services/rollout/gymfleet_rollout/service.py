@@ -140,7 +140,12 @@ class RolloutService:
 def _replicas(settings: RolloutSettings, model_path: Path) -> list[Replica]:
     if settings.backend == "server":
         return [
-            ServerReplica(str(url), concurrency=settings.max_num_seqs, start_timeout_s=settings.server_start_timeout_s)
+            ServerReplica(
+                str(url),
+                weights_path=model_path,
+                concurrency=settings.max_num_seqs,
+                start_timeout_s=settings.server_start_timeout_s,
+            )
             for url in settings.server_urls
         ]
     config = EngineConfig(

@@ -35,12 +35,13 @@ class RolloutSettings(ServiceSettings):
     server_start_timeout_s: PositiveFloat = 600.0
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     max_model_len: PositiveInt = 1024
-    max_num_seqs: PositiveInt = 128
+    max_num_seqs: PositiveInt = 256
     """Embedded: sequences in one step. Server: requests sent at once to each replica."""
     max_num_batched_tokens: PositiveInt = 2048
     kv_cache_gib: PositiveFloat = 1.0
     enforce_eager: bool = True
-    block_size: Annotated[int, Field(ge=16, multiple_of=16)] = 32
+    block_size: Annotated[int, Field(ge=32, multiple_of=32)] = 32
+    """Tokens in a block of the prefix cache; what an episode shares with its neighbours is counted in whole blocks."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     threads: PositiveInt = 1
     """Threads of the embedded engine's tensor operations."""

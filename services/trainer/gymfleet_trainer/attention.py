@@ -63,9 +63,13 @@ def packed_attention(
         raise ValueError(f"{PACKED_ATTENTION} attention takes one packed row, without a mask and without dropout")
     if sliding_window is not None and max(segments.lengths) > sliding_window:
         raise ValueError(f"segments of {max(segments.lengths)} tokens exceed the sliding window of {sliding_window}")
+    device = query.device.type
+    if torch.is_autocast_enabled(device):
+        # Norms leave query and key in float32 here; the kernels want all three alike.
+        query, key, value = (tensor.to(torch.get_autocast_dtype(device)) for tensor in (query, key, value))
     if query.is_cuda and _VARLEN is not None and query.dtype != torch.float32:
         return _varlen(query, key, value, scaling, segments), None
-    if query.device.type == "cpu" and query.dtype == torch.float32 and max(segments.lengths) <= MAX_SEGMENT:
+    if device == "cpu" and query.dtype == torch.float32 and max(segments.lengths) <= MAX_SEGMENT:
         return blocked_attention(query, key, value, scaling, segments.lengths), None
     return _per_segment(query, key, value, scaling, segments.lengths), None
 

@@ -151,8 +151,9 @@ class PackedBatch:
 def pack(sequences: Sequence[TrainSequence], tokens_per_microbatch: int) -> list[PackedBatch]:
     """Distribute sequences over micro-batches of near-equal size, none above `tokens_per_microbatch` tokens.
 
-    First-fit-decreasing finds how many are needed, then the longest sequence goes to the emptiest one; where that
-    overflows, first-fit's own answer stands. A sequence longer than the limit gets a micro-batch of its own.
+    First-fit-decreasing finds how many are needed, then the longest sequence goes to the emptiest one, of one more
+    if it must be; where that overflows too, first-fit's own answer stands. A sequence longer than the limit gets a
+    micro-batch of its own.
     No sequences give no micro-batches.
     """
     if tokens_per_microbatch < 1:
@@ -160,9 +161,11 @@ def pack(sequences: Sequence[TrainSequence], tokens_per_microbatch: int) -> list
     lengths = [len(sequence.token_ids) for sequence in sequences]
     order = sorted(range(len(sequences)), key=lambda index: (-lengths[index], index))
     bins = _first_fit(order, lengths, tokens_per_microbatch)
-    balanced = _emptiest_first(order, lengths, len(bins))
-    if all(sum(lengths[i] for i in chosen) <= tokens_per_microbatch for chosen in balanced):
-        bins = balanced
+    for num_bins in (len(bins), len(bins) + 1):
+        balanced = _emptiest_first(order, lengths, num_bins)
+        if all(chosen and sum(lengths[i] for i in chosen) <= tokens_per_microbatch for chosen in balanced):
+            bins = balanced
+            break
     return [_pack_one(sequences, chosen) for chosen in bins]
 
 

@@ -63,7 +63,7 @@ class _BlockedAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         scaled, key, value, *kept = ctx.saved_tensors
         num_kv, group, num_tokens, dim = scaled.shape
-        grads = grad[0].unflatten(1, (num_kv, group)).permute(1, 2, 0, 3)
+        grads = grad.reshape(num_tokens, num_kv, group, dim).permute(1, 2, 0, 3)
         grad_query = key.new_empty(num_tokens, num_kv, group, dim)
         grad_key = key.new_zeros(num_tokens, num_kv, dim)
         grad_value = key.new_zeros(num_tokens, num_kv, dim)
@@ -72,7 +72,7 @@ class _BlockedAttention(torch.autograd.Function):
             rows = _stack(grads, first, last)
             by_head_value[:, start:last] += torch.bmm(probabilities.transpose(1, 2), rows)
             slope = torch.bmm(rows, value[0, :, start:last].transpose(1, 2))
-            # (p * (slope - sum(p * slope))), fused
+            # The fused gradient of softmax: it saves two passes over the largest tensor here.
             slope = torch._softmax_backward_data(slope, probabilities, -1, slope.dtype)  # noqa: SLF001
             by_query = torch.bmm(slope, key[0, :, start:last]).mul_(ctx.scale)
             grad_query[first:last] = by_query.view(num_kv, group, last - first, dim).permute(2, 0, 1, 3)
@@ -83,7 +83,8 @@ class _BlockedAttention(torch.autograd.Function):
 
 def _by_group(query: Tensor, key: Tensor) -> Tensor:
     """(H_kv, H / H_kv, T, D): the queries that share a key head."""
-    return query[0].unflatten(0, (key.shape[1], query.shape[1] // key.shape[1]))
+    _, heads, num_tokens, dim = query.shape
+    return query.view(key.shape[1], heads // key.shape[1], num_tokens, dim)
 
 
 def _stack(by_group: Tensor, first: int, last: int) -> Tensor:

@@ -8,6 +8,7 @@ has no reduced-precision unit that oneDNN would use, it is worth a factor of two
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ _TOLERANCE = 1e-6
 @contextmanager
 def fast_float32_matmul(device: torch.device | str) -> Iterator[None]:
     """Inside, float32 products on the CPU run in oneDNN, if they are as exact there. Nothing changes elsewhere."""
-    backend = torch.backends.mkldnn.matmul
+    backend = _onednn_products()
     before = backend.fp32_precision
     if torch.device(device).type == "cpu" and onednn_is_exact():
         backend.fp32_precision = "bf16"
@@ -29,15 +30,21 @@ def fast_float32_matmul(device: torch.device | str) -> Iterator[None]:
         backend.fp32_precision = before
 
 
+def backward(loss: Tensor) -> None:
+    """`loss.backward()` with the same products as the forward pass."""
+    with fast_float32_matmul(loss.device):
+        loss.backward()  # type: ignore[no-untyped-call]
+
+
 @lru_cache(maxsize=1)
 def onednn_is_exact() -> bool:
     """Whether oneDNN computes float32 products in float32 on this CPU although it may do less. Measured once."""
-    if not torch.backends.mkldnn.is_available():
+    if not torch._C._has_mkldnn:  # noqa: SLF001
         return False
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(512, 128, generator=generator)
     columns = torch.randn(128, 384, generator=generator)
-    backend = torch.backends.mkldnn.matmul
+    backend = _onednn_products()
     before = backend.fp32_precision
     try:
         backend.fp32_precision = "ieee"
@@ -47,6 +54,10 @@ def onednn_is_exact() -> bool:
     finally:
         backend.fp32_precision = before
     return all(bool((p - e).norm() <= _TOLERANCE * e.norm()) for p, e in zip(permitted, exact, strict=True))
+
+
+def _onednn_products() -> Any:
+    return torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
 
 
 def _products(rows: Tensor, columns: Tensor) -> list[Tensor]:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gymfleet_trainer.batching import PackedBatch
+from gymfleet_trainer.cpu_matmul import fast_float32_matmul
 from gymfleet_trainer.policy_model import PolicyModel, packed_hidden_states
 
 
@@ -25,6 +26,7 @@ class ValueModel(nn.Module):
 
         The state before token t is the body's output at t - 1, as for the log-probability of t.
         """
-        hidden = packed_hidden_states(self.body, batch, self.compute_dtype)[batch.trained - 1]
-        values = self.head(hidden.float())[:, 0]
+        with fast_float32_matmul(batch.tokens.device):
+            hidden = packed_hidden_states(self.body, batch, self.compute_dtype)[batch.trained - 1]
+            values = self.head(hidden.float())[:, 0]
         return torch.zeros(batch.num_tokens, device=values.device).index_copy(0, batch.trained, values)

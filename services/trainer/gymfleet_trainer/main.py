@@ -5,9 +5,9 @@ import asyncio
 import contextlib
 import os
 import secrets
+import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
@@ -97,9 +97,11 @@ def _eval(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirectory
     run_id = f"{recipe.name}-eval-{secrets.token_hex(4)}"
 
     async def work() -> None:
-        # Inside the run directory, for the rollout service must be able to read the weights.
-        with tempfile.TemporaryDirectory(prefix=".eval-", dir=directory.path) as scratch:
-            place = RunDirectory(Path(scratch))
+        # Inside the run directory, where the rollout service can read. The weights stay behind: they are
+        # live, and the service reads them again when it has to refuse a later version.
+        with RunDirectory(directory.path / ".eval") as place:
+            for leftover in ("checkpoints", "trajectories"):
+                shutil.rmtree(place.path / leftover, ignore_errors=True)
             reporter = Reporter(place, run_id)
             result = await run.evaluate_only(recipe, place, settings, reporter, arguments.checkpoint, run_id)
             write_atomically(arguments.out, result.model_dump_json(indent=2) + "\n")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gymfleet_trainer.advantages import grpo_advantages
 from gymfleet_trainer.batching import PackedBatch, TrainSequence, pack
+from gymfleet_trainer.cpu_matmul import backward
 from gymfleet_trainer.kl import kl_estimate
 from gymfleet_trainer.losses import (
     GlobalCounts,
@@ -218,7 +219,7 @@ class PolicyUpdater:
             kl = kl_estimate(output.logprobs, reference, self.rl.kl.estimator)
             loss = loss + self.rl.kl.coefficient * weighted_mean(kl, weight)
             totals.add(reference_kl=kl.detach().sum(), reference_tokens=len(batch.trained))
-        loss.backward()  # type: ignore[no-untyped-call]
+        backward(loss)
         totals.add(loss=loss.detach(), trained_tokens=len(batch.trained), tokens=batch.num_tokens)
         if measure_parity:
             difference = (output.logprobs.detach() - batch.behaviour_logprobs)[batch.trained]

@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from gymfleet_trainer.advantages import gae, masked_whiten
 from gymfleet_trainer.batching import PackedBatch, TrainSequence, pack
+from gymfleet_trainer.cpu_matmul import backward
 from gymfleet_trainer.critic import ValueModel
 from gymfleet_trainer.losses import GlobalCounts, token_weights, value_loss
 from gymfleet_trainer.optimizer import build_optimizer
@@ -120,7 +121,7 @@ class PpoUpdater(PolicyUpdater):
         loss = value_loss(
             self.critic.values(batch), batch.values, batch.returns, weight, clip=self.rl.critic.value_clip
         )
-        loss.backward()  # type: ignore[no-untyped-call]
+        backward(loss)
         totals.add(value_loss=loss.detach())
 
     def _step(self, totals: Totals) -> None:

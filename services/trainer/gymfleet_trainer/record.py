@@ -116,7 +116,8 @@ class RunDirectory:
             if known.get("recipe_hash") != digest:
                 raise RunDirectoryError(
                     f"{self.path} holds a run of another recipe ({known.get('recipe')}, "
-                    f"hash {known.get('recipe_hash')}, not {digest}); give the recipe it was started with, or another run directory"
+                    f"hash {known.get('recipe_hash')}, not {digest}); "
+                    "give the recipe it was started with, or another run directory"
                 )
             return str(known["run_id"])
         # A fresh id for each directory: the sets of produced samples in Redis outlive a deleted run.

@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 from gymfleet_client.errors import ClientError, TransportError
 from gymfleet_client.rest import GatewayClient
-from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.recipe import Recipe, RecipeError
 from gymfleet_contracts.session import EnvironmentSpec
 from gymfleet_contracts.streams import cancelled_run, dead_letters, produced_samples, trajectories_scored
 from gymfleet_kit.streams import OUTAGE, RedisClient, connect, disconnect
@@ -183,7 +183,7 @@ def _check_bounds(recipe: Recipe) -> None:
         )
     for name, number in held.items():
         if number > _MAX_HELD:
-            raise RunDirectoryError(f"{name} is {number}; at most {_MAX_HELD} episodes can be open at once")
+            raise RecipeError(f"{name} is {number}; at most {_MAX_HELD} episodes can be open at once")
 
 
 async def _missing(settings: TrainerSettings, redis: RedisClient) -> str:

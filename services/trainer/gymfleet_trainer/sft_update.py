@@ -9,6 +9,7 @@ from typing import Any
 from gymfleet_contracts.recipe import SftSection
 
 from gymfleet_trainer.batching import TrainSequence, pack
+from gymfleet_trainer.cpu_matmul import backward
 from gymfleet_trainer.losses import sft_loss, token_weights
 from gymfleet_trainer.optimizer import build_optimizer
 from gymfleet_trainer.policy_model import PolicyModel
@@ -65,7 +66,7 @@ class SftUpdater:
             batch = packed.to(self.model.device)
             weight = token_weights(batch.loss_mask, batch.cu_seqlens, "token_mean", counts)
             loss = sft_loss(self.model.token_logprobs(batch).logprobs, weight)
-            loss.backward()  # type: ignore[no-untyped-call]
+            backward(loss)
             totals.add(loss=loss.detach() * counts.tokens, tokens=batch.num_tokens, trained_tokens=len(batch.trained))
         learning_rate = self.optimizer.learning_rate
         totals.add_step(self.optimizer.step(), learning_rate)

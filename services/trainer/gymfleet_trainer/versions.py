@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from http import HTTPStatus
 from typing import Any
 
 import httpx
@@ -24,6 +25,10 @@ class VersionRefused(Exception):
     def __init__(self, problem: Problem) -> None:
         super().__init__(f"{problem.title}: {problem.detail}" if problem.detail else problem.title)
         self.problem = problem
+
+
+class _NoAnswer(Exception):
+    """Nobody listens, the connection was lost, or the service is still starting: worth another try."""
 
 
 class PolicyEndpoint:
@@ -55,7 +60,7 @@ class PolicyEndpoint:
         while True:
             try:
                 answer = await self._send("POST", "/v1/policy/versions", body.model_dump(mode="json"), deadline)
-            except httpx.TransportError as error:
+            except _NoAnswer as error:
                 if time.monotonic() > deadline:
                     raise self._stalled("staging a version", error) from None
                 await asyncio.sleep(_PAUSE_S)
@@ -92,22 +97,25 @@ class PolicyEndpoint:
         while True:
             try:
                 return await self._send(method, path, None, deadline)
-            except httpx.TransportError as error:
+            except _NoAnswer as error:
                 if time.monotonic() > deadline:
                     raise self._stalled(f"{method} {path}", error) from None
                 await asyncio.sleep(_PAUSE_S)
 
     async def _send(self, method: str, path: str, body: Any, deadline: float) -> Any:
         left_s = max(deadline - time.monotonic(), 0.1)
-        response = await self._http.request(method, path, json=body, timeout=left_s)
+        try:
+            response = await self._http.request(method, path, json=body, timeout=left_s)
+        except httpx.TransportError as error:
+            raise _NoAnswer(str(error) or type(error).__name__) from error
+        if response.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
+            raise _NoAnswer(_problem(response).detail)
         if response.is_error:
             raise VersionRefused(_problem(response))
         return response.json() if response.content else None
 
     def _stalled(self, what: str, error: Exception) -> Stalled:
-        return Stalled(
-            f"{what}: no answer from the rollout service at {self._base_url} ({error or type(error).__name__})"
-        )
+        return Stalled(f"{what}: no answer from the rollout service at {self._base_url} ({error})")
 
 
 def _problem(response: httpx.Response) -> Problem:

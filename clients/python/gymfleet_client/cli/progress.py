@@ -25,6 +25,8 @@ PHASES: Final = {
     "eval_after": "measure after",
     "eval": "measure",
     "done": "done",
+    "failed": "stopped by a failure",
+    "interrupted": "interrupted",
 }
 
 

@@ -22,9 +22,11 @@ from gymfleet_client.supervisor.state import FleetState, ProcessId, ServiceRecor
 POLL_S: Final = 0.2
 MAX_RESTARTS: Final = 5
 RESTART_WINDOW_S: Final = 600.0
-FIRST_BACKOFF_S: Final = 0.5
 MAX_BACKOFF_S: Final = 10.0
+BLAME_S: Final = 120.0
+"""A task that fails so soon after a service died is held to have failed because of it."""
 CONFIG_ERROR: Final = 2
+_FINAL_CODES: Final = frozenset({0, CONFIG_ERROR})
 
 Watcher = Callable[[], None]
 
@@ -116,14 +118,15 @@ class Supervisor:
     def run(self, task: Service, watch: Watcher = lambda: None) -> None:
         """Run a command that ends by itself, watching over the services meanwhile.
 
-        A command killed by a signal is started again, like a service. Raises
-        `ServiceFailed` with the last log line when it ends with a code other than 0.
+        A command that a signal killed, or that gave up soon after a service had
+        died under it, is started again, as often as a service. Raises
+        `ServiceFailed` with the last log line when it fails for another reason.
         """
         self.start(task)
         while True:
             one = self._running[task.name]
             code = one.process.poll()
-            if code is not None and code >= 0 and one.restart_at is None:
+            if code is not None and code >= 0 and one.restart_at is None and not self._deserves_another(one, code):
                 self._sweep(one)
                 del self._running[task.name]
                 self._write()
@@ -145,6 +148,12 @@ class Supervisor:
                 self._running[one.service.name] = fresh
                 self._note("service.restarted", service=one.service.name, pid=fresh.process.pid)
                 self._write()
+
+    def _deserves_another(self, task: _Running, code: int) -> bool:
+        """Whether a service's death, rather than the task itself, explains its failure."""
+        recent = time.monotonic() - BLAME_S
+        deaths = (one.restarts[-1] for one in self._running.values() if one is not task and one.restarts)
+        return code not in _FINAL_CODES and any(at > recent for at in deaths)
 
     def watch_forever(self) -> None:
         """Until an interrupt."""
@@ -200,7 +209,8 @@ class Supervisor:
         # A second start with settings that were refused would be refused again.
         if code == CONFIG_ERROR or len(one.restarts) >= self._max_restarts:
             raise _failure(one, code)
-        one.restart_at = now + min(FIRST_BACKOFF_S * 2 ** len(one.restarts), MAX_BACKOFF_S)
+        # At once the first time: episodes wait for it.
+        one.restart_at = now + (min(2.0 ** len(one.restarts), MAX_BACKOFF_S) if one.restarts else 0.0)
         one.restarts.append(now)
 
     def _sweep(self, one: _Running) -> None:

@@ -68,7 +68,7 @@ class _Connection:
                 continue
             try:
                 request = _decode_request(data)
-            except (msgspec.DecodeError, RecursionError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 self._problem(UNREADABLE, InvalidRequest(f"the frame is not a request: {error}"))
                 continue
             self._dispatch(request)

@@ -23,6 +23,10 @@ class EngineDied(InferenceError):
     """The engine is gone for good: only a restart of the process brings it back."""
 
 
+class ReplicaDown(InferenceError):
+    """One engine does not answer, or came back with other weights; it may be well again later."""
+
+
 class WeightsRejected(InferenceError):
     """A directory of weights cannot be loaded; the weights in the engine may be half replaced."""
 
@@ -68,6 +72,8 @@ class Replica(ABC):
 
     name: str
     num_in_flight: int = 0
+    is_up: bool = True
+    """Cleared by the caller after ReplicaDown, until the weights are loaded anew."""
     max_model_len: int
 
     @abstractmethod
@@ -98,7 +104,7 @@ class Replica(ABC):
     async def load(self, weights_path: Path) -> None:
         """Replace the weights in place and forget every cached block. Call with nothing in flight.
 
-        Raises WeightsRejected or EngineDied.
+        Raises WeightsRejected, ReplicaDown or EngineDied.
         """
 
     @abstractmethod

@@ -44,27 +44,31 @@ class Core(Protocol):
         """Free what the engine holds."""
 
 
-def prepare_environment(threads: int) -> None:
-    """Environment that vLLM reads while it is imported. Values that are set already win.
+def prepare_environment(config: EngineConfig) -> None:
+    """Environment that torch and vLLM read while they are imported. Values that are set already win.
 
     No second process, no core binding (the default pins every engine thread to
-    one core), and its log lines through the standard library's root logger.
+    one core), its log lines through the standard library's root logger. Eager
+    execution still compiles one helper of the sampler, which costs the first
+    request seconds and needs a C++ compiler: off as well.
     """
     defaults = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_CONFIGURE_LOGGING": "0",
         "VLLM_NO_USAGE_STATS": "1",
-        "OMP_NUM_THREADS": str(threads),
+        "OMP_NUM_THREADS": str(config.threads),
         "TOKENIZERS_PARALLELISM": "false",
     }
+    if config.enforce_eager:
+        defaults["TORCHDYNAMO_DISABLE"] = "1"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
 
 
 def build_core(config: EngineConfig) -> "VllmCore":
     """Start vLLM in the calling thread, which then must be the one that uses it."""
-    prepare_environment(config.threads)
+    prepare_environment(config)
     import torch  # noqa: PLC0415 - after the environment
     from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415 - after the environment
     from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415 - after the environment

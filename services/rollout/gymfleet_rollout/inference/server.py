@@ -3,15 +3,18 @@
 It is started with:
 
     VLLM_SERVER_DEV_MODE=1 python -m vllm.entrypoints.openai.api_server --model DIR
-        --logprobs-mode processed_logprobs --generation-config vllm
+        --enable-scale-out --logprobs-mode processed_logprobs --generation-config vllm
         --worker-extension-cls gymfleet_rollout.inference.worker_extension.PolicyLoader
 
 The routes that replace weights have no authentication: bind the server to a
 private address. Every replica is spoken to directly, never through a balancer.
+The weights in it carry a label that comes back with every reply, so that a
+server that was restarted behind our back is noticed by its first token.
 """
 
 import asyncio
 import math
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -23,10 +26,10 @@ from gymfleet_contracts.rollout import Sampling
 
 from gymfleet_rollout.inference.base import (
     Continuation,
-    EngineDied,
     FinishReason,
     InferenceError,
     Replica,
+    ReplicaDown,
     WeightsRejected,
 )
 
@@ -40,20 +43,30 @@ _LOAD_TIMEOUT_S: Final = 600.0
 _POLL_S: Final = 0.25
 _DRAIN_POLL_S: Final = 0.05
 _DRAIN_TIMEOUT_S: Final = 10.0
+_DOWN_STATUS: Final = frozenset({502, 503, 504})
 _REASONS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"}
 
 
+class _Logprob(msgspec.Struct):
+    logprob: float
+
+
 class _Logprobs(msgspec.Struct):
-    token_logprobs: list[float]
+    content: list[_Logprob]
+
+
+class _Span(msgspec.Struct):
+    version: str
 
 
 class _Choice(msgspec.Struct):
-    finish_reason: str | None = None
-    token_ids: list[int] | None = None
-    logprobs: _Logprobs | None = None
+    finish_reason: str
+    token_ids: list[int]
+    logprobs: _Logprobs
+    weight_versions: list[_Span] | None = None
 
 
-class _Completion(msgspec.Struct):
+class _Generated(msgspec.Struct):
     choices: list[_Choice]
 
 
@@ -66,7 +79,7 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
-_decode_completion: Final = msgspec.json.Decoder(_Completion).decode
+_decode_generated: Final = msgspec.json.Decoder(_Generated).decode
 _decode_models: Final = msgspec.json.Decoder(_Models).decode
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -75,21 +88,30 @@ class ServerReplica(Replica):
     """One vLLM server.
 
     Args:
+        weights_path: what the server is made to hold when this service starts.
         concurrency: requests sent at once; the others wait here, because a
             connection pool is not a queue.
         start_timeout_s: how long a server may take to come up.
     """
 
     def __init__(
-        self, url: str, *, concurrency: int, start_timeout_s: float = 600.0, request_timeout_s: float = 600.0
+        self,
+        url: str,
+        *,
+        weights_path: Path,
+        concurrency: int,
+        start_timeout_s: float = 600.0,
+        request_timeout_s: float = 600.0,
     ) -> None:
         self.name = url.rstrip("/")
         self.max_model_len = 0
         self._start_timeout_s = start_timeout_s
         self._slots = asyncio.Semaphore(concurrency)
-        self._model = ""
+        self._weights_path = weights_path
+        self._label = ""
         self._tasks: set[asyncio.Task[Continuation]] = set()
         self._draining = False
+        self._epoch = 0
         self._client = httpx.AsyncClient(
             base_url=self.name,
             timeout=httpx.Timeout(request_timeout_s, connect=10.0),
@@ -113,7 +135,6 @@ class ServerReplica(Replica):
             models = _decode_models((await self._request("GET", "/v1/models")).content)
         except msgspec.MsgspecError as error:
             raise InferenceError(f"{self.name} is not a vLLM server: {error}") from error
-        self._model = models.data[0].id
         self.max_model_len = models.data[0].max_model_len or 0
         try:
             await self._rpc("describe_policy", {})
@@ -122,6 +143,7 @@ class ServerReplica(Replica):
                 f"{self.name} cannot be given weights; start it with VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls "
                 f"gymfleet_rollout.inference.worker_extension.PolicyLoader ({error})"
             ) from error
+        await self.load(self._weights_path)  # an earlier process of this service may have left others
         await self._require_processed_logprobs()
 
     async def generate(
@@ -135,26 +157,27 @@ class ServerReplica(Replica):
     ) -> Continuation:
         """See `Replica.generate`."""
         body = {
-            "model": self._model,
-            "prompt": list(prompt_token_ids),
-            "max_tokens": max_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            "seed": sampling.seed,
-            "stop_token_ids": stop_token_ids,
-            "ignore_eos": True,
-            "logprobs": 0,
-            "return_token_ids": True,
-            "skip_special_tokens": False,
+            "token_ids": list(prompt_token_ids),
             "cache_salt": cache_salt,
+            "sampling_params": {
+                "max_tokens": max_tokens,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "top_k": max(sampling.top_k, 0),
+                "seed": sampling.seed,
+                "stop_token_ids": stop_token_ids,
+                "ignore_eos": True,
+                "logprobs": 0,
+                "detokenize": False,
+            },
         }
+        epoch = self._epoch
         self.num_in_flight += 1
         try:
             async with self._slots:
-                if self._draining:
+                if epoch != self._epoch:  # interrupted while it waited for its turn
                     return Continuation([], [], None)
-                task = asyncio.create_task(self._complete(_encode(body)))
+                task = asyncio.create_task(self._sample(_encode(body)))
                 self._tasks.add(task)
                 try:
                     return await task
@@ -171,6 +194,7 @@ class ServerReplica(Replica):
     async def interrupt(self) -> None:
         """Abort until nothing is left: a request can still be on its way to the server when the first abort arrives."""
         self._draining = True
+        self._epoch += 1
         try:
             async with asyncio.timeout(_DRAIN_TIMEOUT_S):
                 await self._request("POST", "/pause", params={"mode": "abort"})
@@ -189,12 +213,17 @@ class ServerReplica(Replica):
 
     async def load(self, weights_path: Path) -> None:
         """See `Replica.load`."""
+        label = secrets.token_hex(8)
+        await self._request("POST", "/pause", params={"mode": "abort"})
         try:
-            await self._request("POST", "/pause", params={"mode": "abort"})
             await self._rpc("load_policy", {"weights_path": str(weights_path)}, timeout_s=_LOAD_TIMEOUT_S)
             reply = await self._request("POST", "/reset_prefix_cache")
             if not reply.json().get("success"):
-                raise InferenceError(f"{self.name} did not reset its prefix cache")
+                raise WeightsRejected(f"{self.name} did not reset its prefix cache")
+            await self._request("POST", "/update_weight_version", content=_encode({"new_version": label}))
+            self._label = label
+        except ReplicaDown:
+            raise
         except InferenceError as error:
             raise WeightsRejected(str(error)) from error
         finally:
@@ -203,7 +232,7 @@ class ServerReplica(Replica):
     async def check(self) -> None:
         """VLLM's own health: its engine process lives."""
         if not await self._healthy():
-            raise EngineDied(f"the vLLM server at {self.name} is not healthy")
+            raise ReplicaDown(f"the vLLM server at {self.name} is not healthy")
 
     async def close(self) -> None:
         """Close the connections; the server goes on."""
@@ -211,23 +240,22 @@ class ServerReplica(Replica):
             task.cancel()
         await self._client.aclose()
 
-    async def _complete(self, body: bytes) -> Continuation:
-        reply = await self._request("POST", "/v1/completions", content=body)
+    async def _sample(self, body: bytes) -> Continuation:
+        reply = await self._request("POST", "/inference/v1/generate", content=body)
         try:
-            choice = _decode_completion(reply.content).choices[0]
+            choice = _decode_generated(reply.content).choices[0]
         except (msgspec.MsgspecError, IndexError) as error:
-            raise InferenceError(f"{self.name} gave an unreadable completion: {error}") from error
-        token_ids = choice.token_ids or []
-        logprobs = [] if choice.logprobs is None else choice.logprobs.token_logprobs
-        if len(token_ids) != len(logprobs):
-            raise InferenceError(
-                f"{self.name} gave {len(token_ids)} tokens and {len(logprobs)} log-probabilities; is it a vLLM server?"
-            )
+            raise InferenceError(f"{self.name} gave an unreadable reply: {error}") from error
+        if any(span.version != self._label for span in choice.weight_versions or ()):
+            raise ReplicaDown(f"{self.name} answers with weights that it was not given: it was restarted")
+        logprobs = [entry.logprob for entry in choice.logprobs.content]
+        if len(choice.token_ids) != len(logprobs):
+            raise InferenceError(f"{self.name} gave {len(choice.token_ids)} tokens, {len(logprobs)} log-probabilities")
         if choice.finish_reason == "abort":
-            return Continuation(token_ids, logprobs, None)
+            return Continuation(choice.token_ids, logprobs, None)
         if choice.finish_reason not in _REASONS:
             raise InferenceError(f"{self.name} ended a request with {choice.finish_reason!r}")
-        return Continuation(token_ids, logprobs, _REASONS[choice.finish_reason])
+        return Continuation(choice.token_ids, logprobs, _REASONS[choice.finish_reason])
 
     async def _healthy(self) -> bool:
         try:
@@ -245,7 +273,9 @@ class ServerReplica(Replica):
         try:
             reply = await self._client.request(method, path, **options)
         except httpx.HTTPError as error:
-            raise InferenceError(f"{method} {self.name}{path}: {type(error).__name__} {error}") from error
+            raise ReplicaDown(f"{method} {self.name}{path}: {type(error).__name__} {error}") from error
+        if reply.status_code in _DOWN_STATUS:
+            raise ReplicaDown(f"{method} {self.name}{path}: {reply.status_code} {reply.text[:300]}")
         if reply.is_error:
             raise InferenceError(f"{method} {self.name}{path}: {reply.status_code} {reply.text[:300]}")
         return reply

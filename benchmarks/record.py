@@ -1,0 +1,110 @@
+"""What every benchmark leaves behind: a table on the screen and `benchmarks/results/NAME.json`."""
+
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final, Self
+
+RESULTS: Final = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure. `baseline` was measured side by side in the same run; `ratio` is value over baseline."""
+
+    name: str
+    value: float
+    unit: str
+    baseline: float | None = None
+    ratio: float | None = None
+    goal: float | None = None
+    met: bool | None = None
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        value: float,
+        unit: str,
+        *,
+        baseline: float | None = None,
+        goal: float | None = None,
+        lower_is_better: bool = False,
+    ) -> Self:
+        """Fill in what follows from the rest."""
+        return cls(
+            name=name,
+            value=round(value, 4),
+            unit=unit,
+            baseline=None if baseline is None else round(baseline, 4),
+            ratio=round(value / baseline, 4) if baseline else None,
+            goal=goal,
+            met=None if goal is None else (value <= goal if lower_is_better else value >= goal),
+        )
+
+
+def record(name: str, rows: Sequence[Row]) -> None:
+    """Write the rows with hardware, commit and command, and print them."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    document = {
+        "hardware": hardware(),
+        "commit": _commit(),
+        "command": _command(),
+        "rows": [asdict(row) for row in rows],
+    }
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    print(f"{name}: {document['hardware']}, commit {document['commit']}")
+    print(_table(rows))
+
+
+def hardware() -> str:
+    """Processor, cores that this process may use, memory."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{model}, {len(os.sched_getaffinity(0))} cores, {memory_gib:.0f} GiB"
+
+
+def _commit() -> str:
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
+        )
+        return done.stdout.strip()
+
+    commit = git("rev-parse", "--short", "HEAD") or "unknown"
+    return f"{commit}+changes" if git("status", "--porcelain") else commit
+
+
+def _command() -> str:
+    module = getattr(sys.modules["__main__"], "__spec__", None)
+    return shlex.join(["python", "-m", module.name if module else Path(sys.argv[0]).stem, *sys.argv[1:]])
+
+
+def _table(rows: Sequence[Row]) -> str:
+    head = ("", "value", "unit", "baseline", "ratio", "goal", "met")
+    lines = [head, *(tuple(map(_cell, asdict(row).values())) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value)

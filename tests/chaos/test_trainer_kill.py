@@ -1,0 +1,141 @@
+"""`kill -9` of the trainer, wherever it stands: no group is lost and none is trained twice."""
+
+import random
+import re
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from gymfleet_contracts.streams import trajectories_scored
+from gymfleet_kit.streams import connect, disconnect
+from gymfleet_trainer.state import Phase, RunState
+
+from tests.fixtures.trainer_runs import TrainerRun
+from tests.fleet import Fleet
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+TRAINED_GROUP = re.compile(r"s\d{6}-g\d{2}(-r\d+)?")
+
+
+async def produced_groups(fleet: Fleet, run_id: str) -> set[str]:
+    """Training groups of which the rollout service has put out a sample."""
+    client = connect(fleet.redis.url)
+    try:
+        keys = [key.decode() async for key in client.scan_iter(match=f"gymfleet:produced:{run_id}:*", count=1000)]
+    finally:
+        await disconnect(client)
+    return {group for key in keys if TRAINED_GROUP.fullmatch(group := key.rpartition(":")[2])}
+
+
+async def leftovers(fleet: Fleet, run_id: str) -> list[bytes]:
+    client = connect(fleet.redis.url)
+    try:
+        return [key async for key in client.scan_iter(match=f"*{run_id}*", count=1000)]
+    finally:
+        await disconnect(client)
+
+
+def check_accounting(run: TrainerRun, produced: set[str]) -> RunState:
+    """Every produced group was trained once or dropped for a named reason; every step happened once."""
+    state = run.state()
+    assert state is not None
+    assert state.phase is Phase.DONE
+    assert len(state.trained) == len(set(state.trained)) == run.steps * 2, "each once, and as many as there are steps"
+    assert not set(state.trained) & set(state.dropped)
+    assert produced <= set(state.trained) | set(state.dropped), "no produced group was lost"
+    assert not state.open_slots
+    assert [line["step"] for line in run.metrics("rl_step")] == list(range(1, run.steps + 1))
+    checkpoint = run.run_dir / "checkpoints" / (run.run_dir / "checkpoints" / "latest").read_text().strip()
+    states = torch.load(checkpoint / "optimizer.pt", weights_only=True)
+    updates = [line["num_updates"] for line in run.metrics("rl_step")]  # none where no group has a signal
+    assert states["rl"]["optimizer"]["num_steps"] == sum(updates) > 0, "the optimiser moved once per step"
+    return state
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+async def test_killed_at_every_kind_of_moment(
+    maze_fleet: Fleet, tiny_model: Path, tmp_path: Path, max_staleness: int
+) -> None:
+    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=4, max_staleness=max_staleness)
+    moments = {
+        "measuring": lambda: bool((s := run.state()) and s.phase is Phase.EVAL_BEFORE and s.version),
+        "trained, not in a checkpoint": lambda: len(run.metrics("rl_step")) > 0,
+        "in a checkpoint, not acknowledged": lambda: bool((s := run.state()) and s.step > 1),
+        "published": lambda: len(run.metrics("publish")) > 3,
+    }
+    produced: set[str] = set()
+    for condition in moments.values():
+        run.start()
+        run.wait_until(condition)
+        run.kill()
+        if (state := run.state()) is not None:
+            produced |= await produced_groups(maze_fleet, state.run_id)
+
+    summary = run.finish()
+
+    state = check_accounting(run, produced)
+    assert summary["groups"]["trained"] == 8
+    assert state.counts["resumed"] >= 3
+    versions = [line["version"] for line in run.metrics("publish")]
+    assert versions == sorted(set(versions)), "never a version number twice"
+    assert await leftovers(maze_fleet, state.run_id) == []
+
+
+async def test_killed_at_random_moments(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:
+    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=4, more="[checkpoint]\nevery_steps = 2")
+    generator = random.Random()
+    produced: set[str] = set()
+    for _ in range(4):
+        run.start()
+        run.wait_until(lambda: bool(run.metrics("publish")))
+        run.wait_for(generator.uniform(0.0, 2.0))
+        run.kill()
+        if (state := run.state()) is not None:
+            produced |= await produced_groups(maze_fleet, state.run_id)
+
+    run.finish()
+
+    check_accounting(run, produced)
+
+
+async def test_a_restarted_rollout_service_gets_the_weights_again(
+    maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
+) -> None:
+    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=6)
+    run.start()
+    run.wait_until(lambda: len(run.metrics("rl_step")) >= 2)
+    maze_fleet.rollout.stop(signal.SIGKILL)
+    maze_fleet.rollout.start()
+    maze_fleet.rollout.wait_ready()
+
+    assert run.wait() == 0, run.tail()
+
+    state = check_accounting(run, set())
+    reasons = Counter(reason.split(":")[0] for reason in state.dropped.values())
+    assert set(reasons) <= {"stale", "failed"}, "what the base model wrote meanwhile was not trained on"
+    for line in run.metrics("eval"):
+        assert line["num_episodes"] == 5
+
+
+async def test_the_stream_of_a_killed_run_still_holds_what_was_not_acknowledged(
+    maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
+) -> None:
+    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=2)
+    run.start()
+    run.wait_until(lambda: len(run.metrics("rl_step")) == 1)
+    run.kill()
+    state = run.state()
+    assert state is not None
+
+    client = connect(maze_fleet.redis.url)
+    try:
+        held = await client.xlen(trajectories_scored(state.run_id))
+    finally:
+        await disconnect(client)
+
+    if state.step == 0:
+        assert held == 6, "two groups of three, trained and not yet in a checkpoint"
+    run.finish()

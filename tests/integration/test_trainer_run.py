@@ -1,0 +1,270 @@
+"""The trainer as a process against real services: a whole run, and every way in which one ends early."""
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from gymfleet_contracts.recipe import load_recipe
+from gymfleet_trainer.checkpoint import Checkpoints
+from gymfleet_trainer.errors import PublishRefused
+from gymfleet_trainer.learner import Learner
+from gymfleet_trainer.publish import Publisher
+from gymfleet_trainer.record import RunDirectory
+from gymfleet_trainer.state import RunState
+from gymfleet_trainer.versions import PolicyEndpoint
+from gymfleet_trainer.worker import TorchWorker
+from safetensors.torch import load_file
+
+from tests.fixtures.trainer_runs import TrainerRun
+from tests.fleet import Fleet
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_a_whole_run(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path, max_staleness: int) -> None:
+    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=3, max_staleness=max_staleness)
+
+    summary = run.finish()
+
+    assert summary["num_eval_episodes"] == 5
+    assert summary["gain"] == summary["success_after"] - summary["success_before"]
+    assert summary["interval_before"][0] <= summary["success_before"] <= summary["interval_before"][1]
+    assert summary["groups"]["trained"] == 6
+    assert summary["policy_versions_published"] == 4
+    assert 0 <= summary["parity_mean_abs"] < 1e-4
+    assert 0 <= summary["parity_batch_mean_abs"] < 1e-4
+    assert summary["tokens_trained"] > 0
+    assert summary["seconds"]["steps"]["update"] > 0
+    steps = run.metrics("rl_step")
+    assert [line["step"] for line in steps] == [1, 2, 3]
+    assert max(line["staleness_max"] for line in steps) <= max_staleness
+    if max_staleness == 0:
+        assert len(run.metrics("batch_parity")) == 3, "the first batch after every publish was compared"
+    trajectories = run.run_dir / "trajectories"
+    assert (
+        len(read_lines(trajectories / "eval_before.jsonl")) == len(read_lines(trajectories / "eval_after.jsonl")) == 5
+    )
+    tasks = [
+        [line["trajectory"]["task"]["task_id"] for line in read_lines(trajectories / f"{name}.jsonl")]
+        for name in ("eval_before", "eval_after")
+    ]
+    assert sorted(tasks[0]) == sorted(tasks[1])
+    assert json.loads((run.run_dir / "progress.json").read_text())["phase"] == "done"
+    before, after = (load_file(path / "model.safetensors") for path in (tiny_model, run.run_dir / "model"))
+    assert before.keys() == after.keys()
+    assert any((before[name] != after[name]).any() for name in before)
+
+
+def test_without_a_learning_rate_nothing_changes(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:
+    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=2, learning_rate=0.0, sft="")
+
+    run.finish()
+
+    before, after = (load_file(path / "model.safetensors") for path in (tiny_model, run.run_dir / "model"))
+    assert before.keys() == after.keys()
+    assert all((before[name] == after[name]).all() for name in before)
+
+
+def test_a_finished_run_says_so_and_another_recipe_is_refused(
+    maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
+) -> None:
+    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=1, sft="")
+    run.finish()
+
+    run.start()
+    assert run.wait() == 0
+    assert "is finished" in run.tail(300)
+
+    run.steps = 2
+    run.write_recipe()
+    run.start()
+    assert run.wait() == 2
+    assert "another recipe" in run.tail(400)
+
+
+def test_interrupted_politely_and_resumed(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:
+    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=3)
+    run.start()
+    run.wait_until(lambda: len(run.metrics("rl_step")) == 1)
+    run.kill(signal.SIGTERM)
+
+    assert run.wait() == 128 + signal.SIGTERM
+    assert json.loads((run.run_dir / "progress.json").read_text())["phase"] == "interrupted"
+    assert run.finish()["counts"]["resumed"] == 1
+    assert [line["step"] for line in run.metrics("rl_step")] == [1, 2, 3]
+
+
+def test_it_answers_while_it_trains(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:
+    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=3)
+    run.start()
+    run.wait_until(lambda: len(run.metrics("rl_step")) == 1)
+    assert run.url
+
+    progress = httpx.get(f"{run.url}/v1/run", trust_env=False).json()
+    metrics = httpx.get(f"{run.url}/metrics", trust_env=False).text
+    ready = httpx.get(f"{run.url}/readyz", trust_env=False)
+    run.kill(signal.SIGINT)
+
+    assert (progress["phase"], progress["total"], progress["unit"]) == ("rl", 3, "steps")
+    assert "gymfleet_trainer_step 1.0" in metrics
+    assert ready.is_success
+    assert run.wait() == 130
+
+
+def test_a_second_trainer_of_the_same_run_is_refused(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:
+    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=2, sft="")
+    with RunDirectory(run.run_dir):
+        run.start()
+
+        assert run.wait() == 2
+    assert "another process is training" in run.tail()
+
+
+def test_a_missing_service_is_named(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:
+    settings = {"ROLLOUT_URL": "http://127.0.0.1:9", "SERVICES_TIMEOUT_S": "1"}
+    run = TrainerRun(maze_fleet, tmp_path, tiny_model, settings=settings)
+    run.start()
+
+    assert run.wait() == 3
+    assert "rollout at http://127.0.0.1:9 says: no answer" in run.tail()
+
+
+def test_silence_ends_with_a_reason_and_the_run_can_go_on(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:
+    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=1, sft="", settings={"STALL_TIMEOUT_S": "1.5"})
+    assert maze_fleet.reward.process is not None
+    maze_fleet.reward.process.send_signal(signal.SIGSTOP)
+    try:
+        run.start()
+        assert run.wait() == 3
+    finally:
+        maze_fleet.reward.process.send_signal(signal.SIGCONT)
+
+    assert "no scored trajectory for 1.5 s, twice; 5 groups are open" in run.tail()
+    assert "is the reward service running?" in run.tail()
+    run.settings = {}
+    assert run.finish()["groups"]["trained"] == 2
+
+
+def test_a_full_disk_is_one_clear_line(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:
+    run = TrainerRun(maze_fleet, tmp_path, tiny_model)
+    run.start(max_file_bytes=100_000)
+
+    assert run.wait() == 5
+    last = run.tail().strip().splitlines()[-1]
+    assert last.startswith("error: cannot write to ")
+    assert "make room and run the same command again" in last
+
+
+def test_a_checkpoint_is_measured_without_touching_its_run(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:
+    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=1, sft="")
+    run.finish()
+    before = files_of_the_run(run)
+    out = tmp_path / "measured.json"
+
+    run.start("eval", "--checkpoint", str(run.run_dir / "model"), "--out", str(out))
+
+    assert run.wait() == 0, run.tail()
+    assert json.loads(out.read_text())["num_episodes"] == 5
+    assert files_of_the_run(run) == before
+
+
+def files_of_the_run(run: TrainerRun) -> list[str]:
+    paths = (path.relative_to(run.run_dir) for path in run.run_dir.rglob("*"))
+    return sorted(str(path) for path in paths if path.parts[0] != ".eval")
+
+
+def test_the_model_from_scratch_is_built_once(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:
+    run = TrainerRun(maze_fleet, tmp_path, tiny_model)
+    scratch = "[model.scratch]\nvocab_size = 400\nhidden_size = 64\nnum_layers = 2\ncorpus_episodes = 8\n"
+    text = run.recipe.read_text()
+    run.recipe.write_text(text.replace(f'[model]\npath = "{tiny_model}"\n', scratch))
+    model = run.run_dir / "model-init"
+
+    run.start()
+    assert run.wait() == 2
+    assert "run `gymfleet-trainer build`" in run.tail()
+    run.start("build")
+    assert run.wait() == 0, run.tail()
+    built = (model / "model.safetensors").stat().st_mtime_ns
+    run.start("build")
+    assert run.wait() == 0
+
+    assert (model / "model.safetensors").stat().st_mtime_ns == built
+    assert run.tail().strip().endswith(str(model))
+    assert {"config.json", "tokenizer.json", "build.json"} <= {path.name for path in model.iterdir()}
+
+
+class Misread(Learner):
+    """A trainer whose log-probabilities are off, as those of an engine with a misread weight would be."""
+
+    offset = 0.0
+
+    def sampled_logprobs(self, prompts: list[list[int]], samples: list[list[int]]) -> list[list[float]]:
+        return [[value + self.offset for value in row] for row in super().sampled_logprobs(prompts, samples)]
+
+
+async def test_weights_that_the_engine_reads_differently_never_go_live(
+    maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
+) -> None:
+    recipe = load_recipe(TrainerRun(maze_fleet, tmp_path, tiny_model).recipe)
+    directory = RunDirectory(tmp_path / "run")
+    checkpoints = Checkpoints(directory.checkpoints, keep=2)
+    state = RunState(run_id="r", recipe_hash="h")
+    endpoint = PolicyEndpoint(maze_fleet.rollout.url, timeout_s=30)
+    with directory, TorchWorker(1) as worker:
+        learner = await worker.run(Misread, recipe, str(tiny_model), tmp_path / "reference")
+        publisher = Publisher(endpoint, learner, worker, directory, checkpoints, recipe)
+        live = (await endpoint.policy()).live_version
+
+        learner.offset = 0.01
+        with pytest.raises(PublishRefused, match=r"mean \|difference\| in log-probability is 0\.0(0999|1)"):
+            await publisher.publish(state)
+        refused = await endpoint.policy()
+        learner.offset = 0.0
+        publication = await publisher.publish(state)
+        accepted = await endpoint.policy()
+    await endpoint.aclose()
+
+    assert (refused.live_version, refused.staged_version) == (live, None)
+    assert accepted.live_version == publication.version > live
+    assert publication.parity.mean_abs < 1e-5
+    lines = [json.loads(line) for line in (directory.path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["kind"] for line in lines] == ["publish_refused", "publish_refused", "publish"]
+    assert max(path.name for path in directory.weights.iterdir()) == f"v{publication.version:06d}"
+
+
+async def test_a_version_left_staged_by_a_dead_trainer_is_in_nobodys_way(
+    maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
+) -> None:
+    recipe = load_recipe(TrainerRun(maze_fleet, tmp_path, tiny_model).recipe)
+    directory = RunDirectory(tmp_path / "run")
+    state = RunState(run_id="r", recipe_hash="h")
+    endpoint = PolicyEndpoint(maze_fleet.rollout.url, timeout_s=30)
+    with directory, TorchWorker(1) as worker:
+        learner = await worker.run(Misread, recipe, str(tiny_model), tmp_path / "reference")
+        publisher = Publisher(endpoint, learner, worker, directory, Checkpoints(directory.checkpoints, keep=2), recipe)
+        endpoint_commit = endpoint.commit
+        endpoint.commit = _die  # type: ignore[method-assign]
+        with pytest.raises(asyncio.CancelledError):
+            await publisher.publish(state)
+        staged = (await endpoint.policy()).staged_version
+        endpoint.commit = endpoint_commit  # type: ignore[method-assign]
+
+        publication = await publisher.publish(state)
+    await endpoint.aclose()
+
+    assert staged is not None
+    assert publication.version > staged
+
+
+async def _die(version: int) -> None:
+    raise asyncio.CancelledError(version)

@@ -1,0 +1,106 @@
+"""The docs against the code: every key, every setting, every link, and the example that runs."""
+
+import json
+import re
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gymfleet_contracts.recipe import Recipe
+from gymfleet_env_gateway.settings import GatewaySettings
+from gymfleet_envs.runtime.catalogue import load_entry
+from gymfleet_envs.runtime.settings import EnvServerSettings
+from gymfleet_reward.settings import RewardSettings
+from gymfleet_rollout.settings import RolloutSettings
+from gymfleet_trainer.settings import TrainerSettings
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ROW = re.compile(r"^\| `([A-Za-z_0-9]+)` \| (.+?) \| .+ \|$", re.MULTILINE)
+
+
+def shown(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if value is None:
+        return "`none`"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, tuple | dict):
+        return f"`{json.dumps(value)}`"
+    return f"`{value}`"
+
+
+def inner_model(field: FieldInfo) -> type[BaseModel] | None:
+    kinds = (field.annotation, *typing.get_args(field.annotation))
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+
+
+def recipe_rows(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tuple[str, str, str]]:
+    for name, field in model.model_fields.items():
+        inner = inner_model(field)
+        if inner is None:
+            default = f'`"{field.default}"`' if isinstance(field.default, str) else shown(field)
+            yield ".".join(path), name, default
+        else:
+            yield from recipe_rows(inner, (*path, name))
+
+
+def test_recipe_page_lists_every_key_with_its_default() -> None:
+    text = (ROOT / "docs/recipes.md").read_text(encoding="utf-8")
+    sections = re.split(r"^## (?:`\[(.+)\]`|Top level)$", text, flags=re.MULTILINE)[1:]
+    documented = {
+        (table or "", key, default)
+        for table, body in zip(sections[::2], sections[1::2], strict=True)
+        for key, default in ROW.findall(body)
+    }
+
+    assert documented == set(recipe_rows(Recipe))
+
+
+@pytest.mark.parametrize(
+    "settings", [EnvServerSettings, GatewaySettings, RolloutSettings, RewardSettings, TrainerSettings]
+)
+def test_operations_page_lists_every_setting_with_its_default(settings: Any) -> None:
+    text = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    prefix = settings.model_config["env_prefix"]
+
+    documented = {(name, default) for name, default in ROW.findall(text) if name.startswith(prefix)}
+
+    assert documented == {
+        (f"{prefix}{name.upper()}", "made at the start" if name == "consumer" else shown(field))
+        for name, field in settings.model_fields.items()
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+def test_environment_of_the_readme_is_solved_by_its_expert(tmp_path: Path) -> None:
+    source = next(
+        block
+        for block in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+        if "Environment[int]" in block
+    )
+    (tmp_path / "guess.py").write_text(source, encoding="utf-8")
+    entry = load_entry(str(tmp_path / "guess.py"), {})
+
+    for index in range(20):
+        environment = entry.kind()
+        environment.reset(entry.tasks.by_index("test", "only", index).data, 0)
+        assert not environment.step("-1").action_valid
+        scores: list[float] = []
+        while not scores or scores[-1] < 1:
+            move = environment.expert()
+            assert move is not None
+            scores.append(environment.step(move.action).score)
+        assert len(scores) <= 10

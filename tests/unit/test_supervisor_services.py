@@ -1,0 +1,156 @@
+"""The supervisor's small parts: ports, log lines, state files, settings of each service."""
+
+import json
+import os
+import socket
+import stat
+import tomllib
+from pathlib import Path
+
+import pytest
+from gymfleet_client.supervisor.errors import FleetError, PortInUse
+from gymfleet_client.supervisor.plan import Plan, Ports, choose_ports, env_server_name, service_names
+from gymfleet_client.supervisor.ports import free_ports, row_of_ports
+from gymfleet_client.supervisor.service import Service, last_log_line
+from gymfleet_client.supervisor.state import FleetState, ProcessId, read_state, write_state
+from gymfleet_client.supervisor.supervisor import identity
+from gymfleet_contracts.recipe import Recipe
+from gymfleet_env_gateway.settings import GatewaySettings
+from gymfleet_envs.runtime.settings import EnvServerSettings
+from gymfleet_kit.settings import ServiceSettings
+from gymfleet_reward.settings import RewardSettings
+from gymfleet_rollout.settings import RolloutSettings
+from gymfleet_trainer.settings import TrainerSettings
+
+
+def test_free_ports_differ() -> None:
+    assert len(set(free_ports(20))) == 20
+
+
+def test_port_in_use_is_named_with_its_service() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = int(other.getsockname()[1])
+
+        with pytest.raises(PortInUse, match=f"port {port}, meant for env-gateway, is in use"):
+            row_of_ports(port, ["env-gateway"])
+
+
+@pytest.mark.parametrize(
+    ("written", "line"),
+    [
+        pytest.param("loading\nerror: no such model\n\n", "no such model", id="an error line"),
+        pytest.param('{"event": "service.started"}\n', "service.started", id="a structured line"),
+        pytest.param('{"event": "run.failed", "error": "disk full"}\n', "run.failed: disk full", id="with its error"),
+        pytest.param(
+            '{"event": "bug", "exception": "Traceback\\n  x\\nValueError: no"}\n',
+            "bug: ValueError: no",
+            id="a traceback",
+        ),
+        pytest.param("", "it wrote nothing", id="nothing"),
+        pytest.param("x" * 1000, "x" * 300, id="bounded"),
+    ],
+)
+def test_last_log_line(written: str, line: str, tmp_path: Path) -> None:
+    log = tmp_path / "service.log"
+    log.write_text(written)
+
+    assert last_log_line(log) == line
+
+
+def test_last_log_line_of_this_start_only(tmp_path: Path) -> None:
+    log = tmp_path / "service.log"
+    log.write_text("error: of yesterday\n")
+
+    assert last_log_line(log, offset=log.stat().st_size) == "it wrote nothing"
+
+
+def test_state_is_for_its_owner_alone(tmp_path: Path) -> None:
+    write_state(tmp_path, FleetState(gateway_secret="s3cret"))
+
+    assert stat.S_IMODE((tmp_path / "fleet.json").stat().st_mode) == 0o600
+    assert read_state(tmp_path) == FleetState(gateway_secret="s3cret")
+    assert [path.name for path in tmp_path.iterdir()] == ["fleet.json"]
+
+
+def test_damaged_state_is_an_error_not_an_empty_fleet(tmp_path: Path) -> None:
+    (tmp_path / "fleet.json").write_text("{")
+
+    with pytest.raises(FleetError, match="cannot be read"):
+        read_state(tmp_path)
+
+
+def test_pid_of_another_process_is_not_taken_for_ours() -> None:
+    me = identity(os.getpid())
+
+    assert me.alive
+    assert not ProcessId(pid=me.pid, started_ticks=me.started_ticks + 1).alive
+    assert not ProcessId(pid=me.pid, started_ticks=me.started_ticks + 1).left_behind
+
+
+@pytest.mark.parametrize(
+    ("reference", "name"),
+    [("maze", "env-maze"), ("my_pkg.envs:Counter", "env-counter"), ("../envs/My Game.py", "env-my-game")],
+)
+def test_env_server_names_can_be_file_names(reference: str, name: str) -> None:
+    assert env_server_name(reference) == name
+
+
+def make_plan(directory: Path) -> Plan:
+    return Plan(
+        directory=directory,
+        ports=choose_ports(("maze", "wordle"), None),
+        envs=("maze", "wordle"),
+        gateway_secret="s" * 16,
+    )
+
+
+def test_ports_from_count_in_a_fixed_order() -> None:
+    names = service_names(("maze",))
+
+    assert names == ["env-gateway", "redis", "rollout", "reward", "trainer", "env-maze"]
+    assert Ports({"env-gateway": 8200}).url("env-gateway") == "http://127.0.0.1:8200"
+
+
+def test_gateway_knows_every_env_server(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path)
+
+    servers = [service.url for service in plan.env_servers()]
+
+    assert json.loads(plan.gateway().env["GYMFLEET_GATEWAY_REPLICAS"]) == servers
+
+
+def test_engine_settings_come_from_the_recipe(tmp_path: Path) -> None:
+    document = tomllib.loads(
+        'name = "r"\nseed = 5\n[env]\nname = "maze"\n[model]\npath = "m"\n'
+        '[inference]\nbackend = "server"\nurls = ["http://a:1"]\ndtype = "bfloat16"\nmax_model_len = 8192\n'
+    )
+
+    env = make_plan(tmp_path).rollout("m", Recipe.model_validate(document)).env
+
+    assert env["GYMFLEET_ROLLOUT_BACKEND"] == "server"
+    assert env["GYMFLEET_ROLLOUT_SERVER_URLS"] == '["http://a:1"]'
+    assert env["GYMFLEET_ROLLOUT_DTYPE"] == "bfloat16"
+    assert env["GYMFLEET_ROLLOUT_MAX_MODEL_LEN"] == "8192"
+    assert env["GYMFLEET_ROLLOUT_SEED"] == "5"
+
+
+def test_every_service_accepts_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(tmp_path)
+    recipe = Recipe.model_validate(
+        tomllib.loads('name = "r"\n[env]\nname = "maze"\n[model.scratch]\n[inference]\nmax_model_len = 4096\n')
+    )
+
+    pairs: list[tuple[Service, type[ServiceSettings]]] = [
+        (plan.env_servers()[0], EnvServerSettings),
+        (plan.gateway(), GatewaySettings),
+        (plan.reward(), RewardSettings),
+        (plan.rollout("m", recipe), RolloutSettings),
+        (plan.trainer("run"), TrainerSettings),
+    ]
+    for service, settings in pairs:
+        with monkeypatch.context() as patch:
+            for name, value in service.env.items():
+                patch.setenv(name, value)
+            assert settings().model_dump()["port"] == service.port
