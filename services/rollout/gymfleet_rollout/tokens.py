@@ -109,10 +109,8 @@ class ChatTokens:
             raise UnusableTemplate("the chat template drops messages")
         behind = start + len(_ASSISTANT)
         match = None if self._specials is None else self._specials.search(whole, behind)
-        if match is None or match.start() > whole.find(_USER, behind):
+        if match is None or match.start() > whole.find(_USER, behind) or whole[behind : match.start()].strip():
             raise UnusableTemplate("the chat template does not end the assistant's turn with a special token")
-        if whole[behind : match.start()].strip():
-            raise UnusableTemplate("the chat template puts text between a reply and its end token")
         lead = whole[len(opening) : start] if whole.startswith(opening) else ""
         return int(self._tokenizer.convert_tokens_to_ids(match[0])), lead
 

@@ -13,8 +13,8 @@ from gymfleet_trainer.attention import PACKED_ATTENTION, Segments
 from gymfleet_trainer.batching import PackedBatch
 from gymfleet_trainer.cpu_matmul import fast_float32_matmul
 
-_MAX_LOGITS = 1 << 25
-"""Logits held at once (128 MiB as float32); more are computed in chunks, and again in the backward pass."""
+_MAX_LOGITS = {"cpu": 1 << 25, "cuda": 1 << 28}
+"""Logits held at once, by device; more are computed in chunks. A GPU needs large products to be busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class _HeadLogprobs(torch.autograd.Function):
         logprobs = torch.empty(len(targets), dtype=torch.float32, device=hidden.device)
         entropy = torch.zeros_like(logprobs)
         log_norm = torch.empty_like(logprobs)
-        for rows in _chunks(len(targets), weight.shape[0]):
+        for rows in _chunks(hidden, weight):
             logits = _logits(hidden[rows], weight, temperature)
             log_norm[rows] = logits.logsumexp(-1)
             logprobs[rows] = logits.gather(-1, targets[rows, None])[:, 0] - log_norm[rows]
@@ -173,7 +173,7 @@ class _HeadLogprobs(torch.autograd.Function):
         hidden, weight, targets, log_norm, entropy = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros_like(weight, dtype=torch.float32)
-        for rows in _chunks(len(targets), weight.shape[0]):
+        for rows in _chunks(hidden, weight):
             logp = _logits(hidden[rows], weight, ctx.temperature).sub_(log_norm[rows, None])
             grad = logp.exp()
             if ctx.with_entropy:
@@ -188,8 +188,9 @@ class _HeadLogprobs(torch.autograd.Function):
         return grad_hidden, grad_weight.to(weight.dtype), None, None, None
 
 
-def _chunks(rows: int, columns: int) -> list[slice]:
-    step = max(1, _MAX_LOGITS // columns)
+def _chunks(hidden: Tensor, weight: Tensor) -> list[slice]:
+    rows = len(hidden)
+    step = max(1, _MAX_LOGITS.get(hidden.device.type, 1 << 25) // len(weight))
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 

@@ -1,0 +1,173 @@
+"""The trainer on a GPU: GRPO updates of a randomly initialised Qwen3-0.6B in bfloat16, on packed sequences.
+
+`python -m benchmarks.bench_gpu [--compile] [--liger] [--gradient-checkpointing]`; `--smoke` runs the same code with
+a tiny shape on the CPU and records nothing. Needs torch, transformers and pydantic, and no service.
+
+Every token but a segment's first is trained: the head, a third of this model's FLOPs, works at every position.
+"""
+
+import argparse
+import importlib
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from gymfleet_contracts.recipe import RlSection
+from gymfleet_trainer.attention import PACKED_ATTENTION, packed_attention
+from gymfleet_trainer.batching import TrainSequence
+from gymfleet_trainer.flops import DecoderShape, training_flops
+from gymfleet_trainer.policy_model import PolicyModel
+from gymfleet_trainer.update import PolicyUpdater
+from transformers import AttentionInterface, AutoModelForCausalLM, Qwen3Config
+
+from benchmarks.record import Row, record
+
+GOAL_TOKENS_PER_S: Final = 3 * 11_900.0
+
+QWEN3_0_6B: Final = {
+    "vocab_size": 151_936, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
+    "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": True,
+}  # fmt: skip
+SMOKE: Final = QWEN3_0_6B | {
+    "vocab_size": 512, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is measured."""
+
+    device: str
+    shape: dict[str, Any]
+    microbatches: tuple[int, ...]
+    segment_tokens: int
+    microbatches_per_update: int
+    updates: int
+    matmul_size: int
+
+
+GPU: Final = Plan("cuda", QWEN3_0_6B, (8192, 16384), 1024, 4, 5, 8192)
+CPU_SMOKE: Final = Plan("cpu", SMOKE, (256,), 64, 2, 1, 256)
+
+
+def main() -> None:
+    """Measure and record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--smoke", action="store_true", help="a tiny shape on the CPU; records nothing")
+    parser.add_argument("--compile", action="store_true", help="torch.compile every decoder layer")
+    parser.add_argument("--liger", action="store_true", help="liger-kernel's norm, rotary embedding and SwiGLU")
+    parser.add_argument("--gradient-checkpointing", action="store_true", help="recompute layers to save memory")
+    arguments = parser.parse_args()
+    if not arguments.smoke and not torch.cuda.is_available():
+        parser.error("no GPU here: use --smoke, or run it where there is one")
+    plan = CPU_SMOKE if arguments.smoke else GPU
+    rows = measure(
+        plan, compiled=arguments.compile, liger=arguments.liger, checkpointing=arguments.gradient_checkpointing
+    )
+    if arguments.smoke:
+        print("\n".join(f"{row.name}: {row.value:,.3f} {row.unit}" for row in rows))
+    else:
+        record("gpu", rows)
+
+
+def measure(plan: Plan, *, compiled: bool = False, liger: bool = False, checkpointing: bool = False) -> list[Row]:
+    """Tokens/s and model-FLOPs utilisation for every micro-batch size of the plan."""
+    name = torch.cuda.get_device_name() if plan.device == "cuda" else "CPU"
+    ceiling = matmul_ceiling(plan)
+    rows = [Row.of(f"{name}: bfloat16 matrix product of {plan.matmul_size}", ceiling / 1e12, "TFLOP/s")]
+    model = build_model(plan, compiled=compiled, liger=liger, checkpointing=checkpointing)
+    shape = DecoderShape.from_config(model.config)
+    for tokens in plan.microbatches:
+        sequences = packed_sequences(plan, tokens)
+        rl = RlSection.model_validate({"tokens_per_microbatch": tokens, "optimizer": {"learning_rate": 1e-6}})
+        seconds = time_updates(PolicyUpdater(model, rl), sequences, plan)
+        num_tokens = sum(len(sequence.token_ids) for sequence in sequences)
+        lengths = [len(sequence.token_ids) for sequence in sequences]
+        flops = training_flops(shape, lengths, sum(sequence.num_trained for sequence in sequences))
+        goal = GOAL_TOKENS_PER_S if plan.device == "cuda" else None
+        rows.append(Row.of(f"update, packed {tokens}", num_tokens / seconds, "tokens/s", goal=goal))
+        rows.append(Row.of(f"model FLOPs, packed {tokens}", flops / seconds / 1e12, "TFLOP/s", baseline=ceiling / 1e12))
+    if plan.device == "cuda":
+        rows.append(Row.of("largest memory", torch.cuda.max_memory_allocated() / 2**30, "GiB"))
+    return rows
+
+
+def build_model(plan: Plan, *, compiled: bool, liger: bool, checkpointing: bool) -> PolicyModel:
+    """A randomly initialised model of the plan's shape; the same class that a run trains."""
+    if liger:
+        importlib.import_module("liger_kernel.transformers").apply_liger_kernel_to_qwen3(
+            cross_entropy=False, fused_linear_cross_entropy=False
+        )
+    torch.manual_seed(0)
+    config = Qwen3Config(**plan.shape, max_position_embeddings=4 * plan.segment_tokens, use_cache=False)
+    with torch.device(plan.device):
+        model = AutoModelForCausalLM.from_config(config, attn_implementation=PACKED_ATTENTION, dtype=torch.float32)
+    if checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if compiled:
+        # The segments' lengths are Python numbers: kept out of the graph, or every batch would be compiled anew.
+        AttentionInterface.register(PACKED_ATTENTION, torch.compiler.disable(packed_attention))  # type: ignore[no-untyped-call]
+        for layer in model.model.layers:
+            layer.compile()
+    return PolicyModel(model.train(), compute_dtype=torch.bfloat16)
+
+
+def packed_sequences(plan: Plan, tokens: int) -> list[TrainSequence]:
+    """Sequences that fill `microbatches_per_update` micro-batches exactly."""
+    length = plan.segment_tokens
+    count = plan.microbatches_per_update * tokens // length
+    ids = torch.randint(plan.shape["vocab_size"], (count, length), generator=torch.Generator().manual_seed(0))
+    mask = [False] + [True] * (length - 1)
+    return [
+        TrainSequence(
+            token_ids=row,
+            loss_mask=mask,
+            behaviour_logprobs=[-10.0] * length,
+            advantages=[1.0 if index % 2 else -1.0] * length,
+            token_rewards=[0.0] * length,
+            staleness=0,
+            trajectory_id=f"run/{index // 8}/{index}",
+        )
+        for index, row in enumerate(ids.tolist())
+    ]
+
+
+def time_updates(updater: PolicyUpdater, sequences: list[TrainSequence], plan: Plan) -> float:
+    """Seconds of one update, a mean; two more before it warm up."""
+    for _ in range(2):
+        updater.update(sequences)
+    _wait(plan)
+    started = time.perf_counter()
+    for _ in range(plan.updates):
+        metrics = updater.update(sequences)
+    _wait(plan)
+    if metrics.num_nonfinite:
+        raise RuntimeError("an update was refused because its gradient was not finite: the figures mean nothing")
+    return (time.perf_counter() - started) / plan.updates
+
+
+def matmul_ceiling(plan: Plan) -> float:
+    """FLOP/s of the machine's best large bfloat16 product: what the model is measured against."""
+    size = plan.matmul_size
+    left = torch.randn(size, size, device=plan.device, dtype=torch.bfloat16)
+    right = torch.randn(size, size, device=plan.device, dtype=torch.bfloat16)
+    fastest = float("inf")
+    for _ in range(5):
+        _wait(plan)
+        started = time.perf_counter()
+        for _ in range(10):
+            left @ right
+        _wait(plan)
+        fastest = min(fastest, (time.perf_counter() - started) / 10)
+    return 2 * size**3 / fastest
+
+
+def _wait(plan: Plan) -> None:
+    if plan.device == "cuda":
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()

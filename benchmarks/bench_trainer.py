@@ -1,0 +1,174 @@
+"""How fast the trainer learns on a CPU: one batch of the quickstart's size and model, forward, backward and update.
+
+`python -m benchmarks.bench_trainer [--smoke]`. The baseline is what a plain loop does with the same sequences and
+the same model: transformers' forward pass on padded rows, all logits, PyTorch's own matrix products.
+"""
+
+import argparse
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from gymfleet_contracts.recipe import RlSection, ScratchModel
+from gymfleet_trainer.batching import TrainSequence, pack
+from gymfleet_trainer.cpu_matmul import fast_float32_matmul, onednn_is_exact
+from gymfleet_trainer.flops import DecoderShape, training_flops
+from gymfleet_trainer.policy_model import PolicyModel
+from gymfleet_trainer.scratch import build_scratch_model
+from gymfleet_trainer.update import PolicyUpdater
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from benchmarks.record import Row, record
+
+MICROBATCHES = (2048, 4096, 8192, 16384)
+
+
+def main() -> None:
+    """Measure and record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--smoke", action="store_true", help="a few sequences, to see that it runs; records nothing")
+    parser.add_argument("--sequences", type=int, default=256)
+    parser.add_argument("--repeat", type=int, default=3, help="the best of so many is kept")
+    arguments = parser.parse_args()
+    transformers_logging.disable_progress_bar()
+    count, repeat = (12, 1) if arguments.smoke else (arguments.sequences, arguments.repeat)
+    with tempfile.TemporaryDirectory() as directory:
+        path = build_scratch_model(["a"], ScratchModel(), directory, 0, max_position=1024)
+        rows = measure(path, count, repeat)
+    if arguments.smoke:
+        print("\n".join(f"{row.name}: {row.value:,.1f} {row.unit}" for row in rows))
+    else:
+        record("trainer", rows)
+
+
+def measure(path: Path, count: int, repeat: int) -> list[Row]:
+    """Every figure, for the model in `path` and `count` sequences."""
+    model = PolicyModel.from_pretrained(path)
+    sequences = episodes(model.config.vocab_size, count)
+    sequences = _sampled(model, sequences)
+    num_tokens = sum(len(sequence.token_ids) for sequence in sequences)
+    shape = DecoderShape.from_config(model.config)
+    flops = training_flops(shape, [len(s.token_ids) for s in sequences], sum(s.num_trained for s in sequences))
+    ceiling = matmul_ceiling(torch.float32, repeat)
+    baseline = num_tokens / best(lambda: _padded_update(path, sequences), repeat)
+    rows = [Row.of("plain padded loop", baseline, "tokens/s")]
+    rates = {}
+    for microbatch in MICROBATCHES:
+        updater = PolicyUpdater(model, _section(microbatch), sampler_is_exact=True)
+        rates[microbatch] = num_tokens / best(lambda updater=updater: updater.update(sequences), repeat)  # type: ignore[misc]
+        rows.append(Row.of(f"update, micro-batches of {microbatch}", rates[microbatch], "tokens/s", baseline=baseline))
+    achieved = flops / num_tokens * max(rates.values()) / 1e9
+    rows.append(Row.of("matrix products, float32", ceiling, "GFLOP/s"))
+    rows.append(Row.of("update, best of them", achieved, "GFLOP/s", baseline=ceiling))
+    return rows + _mixed_precision(path, sequences, num_tokens, repeat, max(rates.values()))
+
+
+def episodes(vocab_size: int, count: int, *, seed: int = 0, shortest: int = 150, longest: int = 400) -> list[Any]:
+    """Sequences as agents make them: a prompt of 100 tokens, then replies of 10 between observations of 25."""
+    rng = random.Random(seed)
+    sequences = []
+    for index in range(count):
+        length = rng.randint(shortest, longest)
+        mask = [place >= 100 and (place - 100) % 35 < 10 for place in range(length)]
+        mask[-1] = True
+        advantage = rng.choice([-1.0, 1.0])
+        sequences.append(
+            TrainSequence(
+                token_ids=[rng.randrange(vocab_size) for _ in range(length)],
+                loss_mask=mask,
+                behaviour_logprobs=[0.0] * length,
+                advantages=[advantage if written else 0.0 for written in mask],
+                token_rewards=[0.0] * length,
+                staleness=0,
+                trajectory_id=f"run/{index // 8}/{index}",
+            )
+        )
+    return sequences
+
+
+def matmul_ceiling(dtype: torch.dtype, repeat: int) -> float:
+    """GFLOP/s of one large product, the better of PyTorch's two libraries."""
+    size = 1024
+    left, right = torch.randn(size, size, dtype=dtype), torch.randn(size, size, dtype=dtype)
+
+    def product() -> None:
+        for _ in range(10):
+            left @ right
+
+    plain = best(product, repeat + 2)
+    with fast_float32_matmul("cpu"):
+        routed = best(product, repeat + 2)
+    return 10 * 2 * size**3 / min(plain, routed) / 1e9
+
+
+def best(work: Callable[[], object], repeat: int) -> float:
+    """Seconds of the fastest of `repeat` runs after a warm-up."""
+    work()
+    times = []
+    for _ in range(repeat):
+        started = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def _section(microbatch: int) -> RlSection:
+    options = {"tokens_per_microbatch": microbatch, "groups_per_step": 64, "optimizer": {"learning_rate": 1e-9}}
+    return RlSection.model_validate(options)
+
+
+@torch.no_grad()
+def _sampled(model: PolicyModel, sequences: list[TrainSequence]) -> list[TrainSequence]:
+    """The sequences with the model's own log-probabilities, as a sampler with the same weights gives them."""
+    sampled: dict[int, TrainSequence] = {}
+    for batch in pack(sequences, 8192):
+        rows = torch.split(model.token_logprobs(batch).logprobs, list(batch.lengths))
+        for index, row in zip(batch.indices, rows, strict=True):
+            sampled[index] = replace(sequences[index], behaviour_logprobs=row.tolist())
+    return [sampled[index] for index in range(len(sequences))]
+
+
+def _padded_update(path: Path, sequences: list[TrainSequence]) -> None:
+    """The plain way: rows padded to the longest of 24, attention masks, logits at every position."""
+    model = AutoModelForCausalLM.from_pretrained(str(path))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-9)
+    total = sum(sequence.num_trained for sequence in sequences)
+    for start in range(0, len(sequences), 24):
+        part = sequences[start : start + 24]
+        ids = pad_sequence([torch.tensor(s.token_ids) for s in part], batch_first=True)
+        trained = pad_sequence([torch.tensor(s.loss_mask) for s in part], batch_first=True)
+        advantages = pad_sequence([torch.tensor(s.advantages) for s in part], batch_first=True)
+        old = pad_sequence([torch.tensor(s.behaviour_logprobs) for s in part], batch_first=True)
+        present = pad_sequence([torch.ones(len(s.token_ids), dtype=torch.int64) for s in part], batch_first=True)
+        logp = model(ids, attention_mask=present).logits[:, :-1].log_softmax(-1)
+        chosen = logp.gather(-1, ids[:, 1:, None])[..., 0]
+        ratio = (chosen - old[:, 1:]).exp()
+        gain = torch.minimum(ratio * advantages[:, 1:], ratio.clamp(0.8, 1.28) * advantages[:, 1:])
+        (-(gain * trained[:, 1:]).sum() / total).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+
+
+def _mixed_precision(
+    path: Path, sequences: list[TrainSequence], num_tokens: int, repeat: int, float32_rate: float
+) -> list[Row]:
+    """What bfloat16 products would gain, and what they cost in agreement with a float32 sampler."""
+    model = PolicyModel.from_pretrained(path, dtype=torch.bfloat16)
+    updater = PolicyUpdater(model, _section(4096))
+    rate = num_tokens / best(lambda: updater.update(sequences), repeat)
+    return [
+        Row.of("update in bfloat16", rate, "tokens/s", baseline=float32_rate),
+        Row.of("parity of bfloat16 with float32", updater.batch_parity(sequences), "nat", goal=1e-3,
+               lower_is_better=True),
+        Row.of("oneDNN exact in float32 on this CPU", float(onednn_is_exact()), "bool"),
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

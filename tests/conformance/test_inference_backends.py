@@ -1,0 +1,536 @@
+"""One suite over both sources of tokens: vLLM inside the process and a vLLM server, judged by transformers.
+
+Every figure of the engine is compared with an independent evaluation of the
+same safetensors; a healthy float32 engine agrees to about 1e-6.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+import pytest_asyncio
+from gymfleet_contracts.rollout import ReplicaProbe, Sampling, StageVersion
+from gymfleet_rollout.errors import PolicyUpdateFailed, PolicyVersionConflict
+from gymfleet_rollout.inference.base import EngineConfig, Generation, Replica
+from gymfleet_rollout.inference.embedded import EmbeddedReplica
+from gymfleet_rollout.inference.engine import VllmCore
+from gymfleet_rollout.inference.server import ServerReplica
+from gymfleet_rollout.inference.worker_extension import PolicyLoader
+from gymfleet_rollout.model import vocab_size
+from gymfleet_rollout.policy import Policy
+
+from tests.fixtures.redis_server import free_port
+from tests.models import build_tiny_model
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.filterwarnings("ignore"),  # vLLM's and torch's own deprecations, while they are imported
+    pytest.mark.timeout(300),
+]
+
+MAX_MODEL_LEN: Final = 512
+BLOCK_SIZE: Final = 32
+EOS: Final = 2
+TOLERANCE: Final = 1e-3
+"""What the trainer accepts, in nat: the mean |difference| in log-probability."""
+SERVER_START_TIMEOUT_S: Final = 200.0
+LONG_PROMPT: Final = tuple(5 + (7 * i) % 300 for i in range(3 * BLOCK_SIZE))
+PROMPTS: Final = (LONG_PROMPT, (7, 8, 9), tuple(range(20, 60)))
+GREEDY: Final = Sampling(temperature=0.0)
+
+
+@lru_cache(maxsize=16)
+def reference(path: Path) -> Any:
+    """The same weights in transformers."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(1)
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+
+
+def true_logprobs(path: Path, prompt: Sequence[int], tokens: Sequence[int], temperature: float = 1.0) -> list[float]:
+    import torch
+
+    with torch.no_grad():
+        logits = reference(path)(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
+    table = torch.log_softmax(logits.double() / temperature, -1)
+    return [float(table[place, token]) for place, token in enumerate(tokens)]
+
+
+def gap(path: Path, prompt: Sequence[int], tokens: Sequence[int], logprobs: Sequence[float]) -> float:
+    """Mean |difference| between the engine's log-probabilities and the model's own."""
+    assert len(tokens) == len(logprobs) > 0
+    return sum(abs(a - b) for a, b in zip(true_logprobs(path, prompt, tokens), logprobs, strict=True)) / len(tokens)
+
+
+def probe_gap(path: Path, probe: ReplicaProbe) -> float:
+    """What a trainer that holds `path` makes of a staged probe."""
+    return max(
+        gap(path, prompt, sample.token_ids, sample.logprobs)
+        for prompt, sample in zip(PROMPTS, probe.samples, strict=True)
+    )
+
+
+@dataclass
+class Bench:
+    """A running policy, the weights that it should have, and others of the same shape."""
+
+    policy: Policy
+    replica: Replica
+    models: list[Path]
+    live: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.live = self.models[0]
+
+    def others(self) -> list[Path]:
+        return [path for path in self.models if path != self.live]
+
+    async def ask(
+        self, prompt: Sequence[int] = LONG_PROMPT, max_tokens: int = 16, sampling: Sampling = GREEDY,
+        stop: tuple[int, ...] = (),
+    ) -> Generation:  # fmt: skip
+        return await self.policy.generate(prompt, max_tokens=max_tokens, sampling=sampling, stop_token_ids=stop)
+
+    def body(self, path: Path, **changes: Any) -> StageVersion:
+        fields = {"version": self.policy.live_version + 1, "weights_path": str(path), "probe_prompts": PROMPTS}
+        return StageVersion.model_validate({**fields, "probe_max_tokens": 12, "decision_timeout_s": 60.0, **changes})
+
+    async def publish(self, path: Path) -> None:
+        body = self.body(path)
+        staged = await self.policy.stage(body)
+        assert probe_gap(path, staged.replicas[0]) < TOLERANCE
+        await self.policy.commit(body.version)
+        self.live = path
+
+    async def agrees(self) -> None:
+        """The live weights answer."""
+        answer = await self.ask(sampling=Sampling())
+        assert gap(self.live, LONG_PROMPT, answer.token_ids, answer.logprobs) < TOLERANCE
+
+
+@contextmanager
+def vllm_server(model: Path, log: Path) -> Iterator[str]:
+    port = free_port()
+    settings = {
+        "--model": str(model), "--host": "127.0.0.1", "--port": str(port), "--dtype": "float32",
+        "--max-model-len": str(MAX_MODEL_LEN), "--block-size": str(BLOCK_SIZE), "--max-num-seqs": "64",
+        "--kv-cache-memory-bytes": str(2**28), "--generation-config": "vllm",
+        "--logprobs-mode": "processed_logprobs",
+        "--worker-extension-cls": f"{PolicyLoader.__module__}.{PolicyLoader.__qualname__}",
+    }  # fmt: skip
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager", "--enable-scale-out"]
+    command += [part for setting in settings.items() for part in setting]
+    environment = os.environ | {
+        "VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
+        "TORCHDYNAMO_DISABLE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+    }  # fmt: skip
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        deadline = time.monotonic() + SERVER_START_TIMEOUT_S
+        while True:
+            with suppress(httpx.TransportError):
+                if httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False).is_success:
+                    break
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text(errors="replace")[-3000:]
+            time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@pytest_asyncio.fixture(
+    scope="module",
+    loop_scope="module",
+    params=["embedded", "embedded-tied", "server-tied"],
+)
+async def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
+    directory = tmp_path_factory.mktemp("weights")
+    tied = "tied" in request.param
+    models = [build_tiny_model(directory / str(seed), tie_embeddings=tied, seed=seed) for seed in range(3)]
+    replica: Replica
+    with contextmanager_stack(request.param, models[0], directory) as url:
+        if url is None:
+            config = EngineConfig(
+                model=models[0], max_model_len=MAX_MODEL_LEN, max_num_seqs=64, block_size=BLOCK_SIZE, kv_cache_gib=0.25
+            )
+            replica = EmbeddedReplica(config)
+        else:
+            replica = ServerReplica(url, weights_path=models[0], concurrency=64, start_timeout_s=60)
+        policy = Policy(
+            [replica], model="tiny", base_path=models[0], backend="test", dtype="float32",
+            vocab_size=vocab_size(models[0]),
+        )  # fmt: skip
+        await policy.start()
+        try:
+            yield Bench(policy, replica, models)
+        finally:
+            await policy.close()
+
+
+@contextmanager
+def contextmanager_stack(param: str, model: Path, directory: Path) -> Iterator[str | None]:
+    if param.startswith("embedded"):
+        yield None
+    else:
+        with vllm_server(model, directory / "server.log") as url:
+            yield url
+
+
+# --- sampling
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+async def test_logprobs_are_the_models_own_after_temperature(bench: Bench, temperature: float) -> None:
+    answer = await bench.ask(sampling=Sampling(temperature=temperature), max_tokens=48)
+
+    truth = true_logprobs(bench.live, LONG_PROMPT, answer.token_ids, temperature)
+    assert sum(abs(a - b) for a, b in zip(truth, answer.logprobs, strict=True)) / 48 < TOLERANCE
+    assert (answer.version_min, answer.version_max) == (bench.policy.live_version,) * 2
+
+
+async def test_logprobs_are_those_of_the_tokens_that_top_k_left(bench: Bench) -> None:
+    answer = await bench.ask(sampling=Sampling(top_k=1), max_tokens=8)
+
+    assert answer.token_ids == (await bench.ask(max_tokens=8)).token_ids
+    assert answer.logprobs == pytest.approx([0.0] * 8, abs=1e-6)
+
+
+async def test_greedy_is_the_models_best_token_each_time(bench: Bench) -> None:
+    import torch
+
+    first, second = await bench.ask(max_tokens=24), await bench.ask(max_tokens=24)
+
+    assert first.token_ids == second.token_ids
+    with torch.no_grad():
+        logits = reference(bench.live)(torch.tensor([[*LONG_PROMPT, *first.token_ids]])).logits[0]
+    assert tuple(logits[len(LONG_PROMPT) - 1 : -1].argmax(-1).tolist()) == first.token_ids
+
+
+async def test_a_seed_repeats_and_its_absence_does_not(bench: Bench) -> None:
+    seeded = [await bench.ask(sampling=Sampling(seed=seed)) for seed in (1, 1, 2)]
+    free = [await bench.ask(sampling=Sampling()) for _ in range(2)]
+
+    assert seeded[0].token_ids == seeded[1].token_ids != seeded[2].token_ids
+    assert free[0].token_ids != free[1].token_ids
+
+
+async def test_max_tokens_is_a_length_finish(bench: Bench) -> None:
+    answer = await bench.ask(max_tokens=5)
+
+    assert (len(answer.token_ids), len(answer.logprobs), answer.finish_reason) == (5, 5, "length")
+
+
+async def test_a_stop_token_ends_the_reply_and_belongs_to_it(bench: Bench) -> None:
+    plain = await bench.ask(max_tokens=24)
+    stop = plain.token_ids[6]
+
+    answer = await bench.ask(max_tokens=24, stop=(EOS, stop))
+
+    assert answer.finish_reason == "stop"
+    assert answer.token_ids == plain.token_ids[: plain.token_ids.index(stop) + 1]
+    assert len(answer.logprobs) == len(answer.token_ids)
+
+
+async def test_many_at_once_do_not_mix(bench: Bench) -> None:
+    prompts = [(*LONG_PROMPT[: 10 + place % 60], 5 + place % 300, 9) for place in range(150)]
+
+    answers = await asyncio.gather(*(bench.ask(prompt, 12, Sampling()) for prompt in prompts))
+
+    for prompt, answer in list(zip(prompts, answers, strict=True))[::10]:
+        assert gap(bench.live, prompt, answer.token_ids, answer.logprobs) < TOLERANCE
+    assert bench.replica.num_in_flight == 0
+
+
+async def test_a_cancelled_request_leaves_the_engine(bench: Bench) -> None:
+    task = asyncio.create_task(bench.ask(max_tokens=400))
+    await asyncio.sleep(0.05)
+
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+    assert bench.replica.num_in_flight == 0
+    await bench.agrees()
+
+
+# --- new weights
+
+
+async def test_a_published_version_answers_as_the_new_weights_do(bench: Bench) -> None:
+    before, old = await bench.ask(max_tokens=12), bench.live
+
+    await bench.publish(bench.others()[0])
+
+    after = await bench.ask(max_tokens=12)
+    assert after.token_ids != before.token_ids
+    assert gap(bench.live, LONG_PROMPT, after.token_ids, after.logprobs) < TOLERANCE
+    assert gap(old, LONG_PROMPT, after.token_ids, after.logprobs) > 0.1, "else the comparison could not tell them apart"
+    assert after.version_min == bench.policy.live_version
+
+
+async def test_a_refused_version_leaves_no_trace(bench: Bench) -> None:
+    before = await bench.ask(max_tokens=16)
+    body = bench.body(bench.others()[0])
+    staged = await bench.policy.stage(body)
+
+    await bench.policy.refuse(body.version)
+
+    assert probe_gap(bench.others()[0], staged.replicas[0]) < TOLERANCE, "the probe ran on the staged weights"
+    assert (await bench.ask(max_tokens=16)).token_ids == before.token_ids
+    await bench.agrees()
+    assert bench.policy.live_version == body.version - 1
+
+
+@pytest.mark.parametrize("decision", ["commit", "refuse"])
+async def test_replies_in_flight_survive(bench: Bench, decision: str) -> None:
+    old, new, version = bench.live, bench.others()[0], bench.policy.live_version
+    prompts = [(*LONG_PROMPT[:40], 5 + place) for place in range(12)]
+    waiting = [asyncio.create_task(bench.ask(prompt, 300, Sampling())) for prompt in prompts]
+    start = bench.policy.state().tokens_generated
+    while bench.replica.num_in_flight < len(prompts):
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.2)
+
+    staged = await bench.policy.stage(bench.body(new))
+    assert not any(task.done() for task in waiting), "the replies are meant to be longer than that"
+    generated = bench.policy.state().tokens_generated - start
+    if decision == "commit":
+        await bench.policy.commit(staged.version)
+        bench.live = new
+    else:
+        await bench.policy.refuse(staged.version)
+    answers = await asyncio.gather(*waiting)
+
+    assert generated > 0, "the partial replies were kept"
+    last = version + 1 if decision == "commit" else version
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert len(answer.token_ids) == len(answer.logprobs) == 300
+        assert (answer.version_min, answer.version_max) == (version, last)
+        by_old = _wrong(true_logprobs(old, prompt, answer.token_ids), answer.logprobs)
+        by_new = _wrong(true_logprobs(bench.live, prompt, answer.token_ids), answer.logprobs)
+        split = next((place for place, wrong in enumerate(by_old) if wrong), 300)
+        assert 0 < split, "the first tokens are the old version's"
+        assert not any(by_new[split:]), "from the first token that is not the old version's, all are the live one's"
+
+
+def _wrong(truth: Sequence[float], given: Sequence[float]) -> list[bool]:
+    return [abs(a - b) > 0.01 for a, b in zip(truth, given, strict=True)]
+
+
+async def test_nothing_is_generated_while_a_version_waits_for_its_decision(bench: Bench) -> None:
+    body = bench.body(bench.others()[0])
+    await bench.policy.stage(body)
+
+    task = asyncio.create_task(bench.ask())
+    done, _ = await asyncio.wait([task], timeout=0.2)
+    await bench.policy.commit(body.version)
+    bench.live = Path(body.weights_path)
+
+    assert not done
+    assert (await task).version_min == body.version
+
+
+async def test_without_a_decision_the_live_version_comes_back(bench: Bench) -> None:
+    before = bench.policy.live_version
+    await bench.policy.stage(bench.body(bench.others()[0], decision_timeout_s=0.1))
+
+    answer = await bench.ask(sampling=Sampling())  # waits for the decision that never comes
+
+    assert gap(bench.live, LONG_PROMPT, answer.token_ids, answer.logprobs) < TOLERANCE
+    assert (answer.version_min, bench.policy.state().staged_version) == (before, None)
+    with pytest.raises(PolicyVersionConflict, match="is not staged"):
+        await bench.policy.commit(before + 1)
+
+
+async def test_versions_only_grow_and_are_decided_one_by_one(bench: Bench) -> None:
+    live, path = bench.policy.live_version, bench.others()[0]
+    with pytest.raises(PolicyVersionConflict, match="not newer"):
+        await bench.policy.stage(bench.body(path, version=live))
+    body = bench.body(path, version=live + 5)
+    staged = await bench.policy.stage(body)
+
+    with pytest.raises(PolicyVersionConflict, match="commit or refuse it first"):
+        await bench.policy.stage(bench.body(path, version=live + 6))
+    again = await bench.policy.stage(body)
+    with pytest.raises(PolicyVersionConflict, match="is not staged"):
+        await bench.policy.commit(live + 6)
+    await bench.policy.commit(live + 5)
+    state = await bench.policy.commit(live + 5)
+
+    assert again == staged, "a repeated request gets the first answer"
+    assert state.live_version == live + 5
+    bench.live = path
+
+
+# --- damaged weights and planted faults
+
+
+def copy_of(path: Path, target: Path, edit: Any) -> Path:
+    """The model with its tensors edited in place."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(path / "model.safetensors")
+    edit(tensors)
+    target.mkdir()
+    save_file(tensors, target / "model.safetensors")
+    for name in ("config.json",):
+        (target / name).write_bytes((path / name).read_bytes())
+    return target
+
+
+NORM: Final = "model.norm.weight"
+
+
+def _damage(kind: str, path: Path, target: Path) -> Path:
+    import torch
+
+    if kind == "absent":
+        return target
+    if kind == "truncated":
+        whole = copy_of(path, target, lambda tensors: None) / "model.safetensors"
+        whole.write_bytes(whole.read_bytes()[:-100])
+        return target
+    if kind == "not safetensors":
+        target.mkdir()
+        (target / "model.safetensors").write_bytes(b"\xff" * 64)
+        return target
+    edits = {
+        "tensor missing": lambda tensors: tensors.pop(NORM),
+        "tensor unknown": lambda tensors: tensors.update(surprise=torch.zeros(3)),
+        "other shape": lambda tensors: tensors.update({NORM: torch.ones(7)}),
+    }
+    return copy_of(path, target, edits[kind])
+
+
+@pytest.mark.parametrize(
+    ("kind", "complaint"),
+    [
+        ("absent", "not a directory"),
+        ("truncated", "cut short"),
+        ("not safetensors", "not a"),
+        ("tensor missing", NORM),
+        ("tensor unknown", "surprise"),
+        ("other shape", NORM),
+    ],
+)
+async def test_damaged_weights_are_refused_before_they_are_loaded(
+    bench: Bench, tmp_path: Path, kind: str, complaint: str
+) -> None:
+    path = _damage(kind, bench.others()[0], tmp_path / "weights")
+
+    with pytest.raises(PolicyUpdateFailed, match=complaint):
+        await bench.policy.stage(bench.body(path))
+
+    await bench.agrees()
+
+
+@pytest.mark.parametrize("prompt", [(), (10**6,), (-1,), tuple(range(5, 5 + MAX_MODEL_LEN))], ids=str)
+async def test_a_probe_that_the_engine_cannot_take_is_refused(bench: Bench, prompt: tuple[int, ...]) -> None:
+    with pytest.raises(PolicyUpdateFailed, match="probe prompt"):
+        await bench.policy.stage(bench.body(bench.others()[0], probe_prompts=(prompt,)))
+
+    await bench.agrees()
+
+
+@pytest.mark.parametrize("tensor", ["model.layers.1.mlp.down_proj.weight", "model.layers.0.self_attn.q_proj.weight"])
+async def test_fault_one_tensor_keeps_its_old_value(bench: Bench, tmp_path: Path, tensor: str) -> None:
+    from safetensors.torch import load_file
+
+    new = bench.others()[0]
+    old = load_file(bench.live / "model.safetensors")[tensor]
+    half_new = copy_of(new, tmp_path / "half", lambda tensors: tensors.update({tensor: old}))
+    body = bench.body(half_new)
+
+    staged = await bench.policy.stage(body)
+    await bench.policy.refuse(body.version)
+
+    assert probe_gap(new, staged.replicas[0]) > TOLERANCE
+
+
+async def test_fault_stale_output_head(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """vLLM's own reload without our repacking: with tied embeddings the head keeps the old weights."""
+    if request.node.callspec.params["bench"] != "embedded-tied":
+        return  # the fault needs tied embeddings, and a worker within reach
+
+    def reload_alone(self: PolicyLoader, weights_path: str) -> None:
+        self.model_runner.reload_weights(weights_path=weights_path)
+
+    new, body = bench.others()[0], bench.body(bench.others()[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(PolicyLoader, "load_policy", reload_alone)
+        staged = await bench.policy.stage(body)
+    await bench.policy.refuse(body.version)
+
+    assert probe_gap(new, staged.replicas[0]) > TOLERANCE
+    await bench.agrees()
+
+
+async def test_fault_stale_prefix_cache(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Both guards off, the reset and the salt: blocks of the old version answer for the new one."""
+    if request.node.callspec.params["bench"] == "server-tied":
+        return  # the server's cache cannot be kept from being reset from here
+    add = VllmCore.add
+
+    def unsalted(self: VllmCore, prompt: Any, max_tokens: Any, sampling: Any, stop: Any, cache_salt: str) -> str:
+        return add(self, prompt, max_tokens, sampling, stop, "one for all")
+
+    def load_alone(self: VllmCore, weights_path: Path) -> None:
+        self._engine.collective_rpc("load_policy", args=(str(weights_path),))
+
+    new, body = bench.others()[0], bench.body(bench.others()[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(VllmCore, "add", unsalted)
+        patch.setattr(VllmCore, "load", load_alone)
+        staged = await bench.policy.stage(body)
+    await bench.policy.refuse(body.version)
+
+    assert probe_gap(new, staged.replicas[0]) > TOLERANCE
+    await bench.agrees()
+
+
+async def test_either_guard_alone_keeps_the_prefix_cache_clean(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if request.node.callspec.params["bench"] == "server-tied":
+        return
+
+    def load_alone(self: VllmCore, weights_path: Path) -> None:
+        self._engine.collective_rpc("load_policy", args=(str(weights_path),))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(VllmCore, "load", load_alone)
+        await bench.publish(bench.others()[0])
+
+    await bench.agrees()
+
+
+async def test_ready_means_that_a_token_comes_out(bench: Bench) -> None:
+    before = bench.policy.state()
+
+    await bench.policy.check_ready()
+
+    assert json.loads(before.model_dump_json())["num_replicas"] == 1

@@ -1,0 +1,315 @@
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymfleet_envs.babyai
+import pytest
+from gymfleet_envs.babyai.actions import find_path
+from gymfleet_envs.babyai.environment import ENVIRONMENT, BabyAI
+from gymfleet_envs.babyai.tasks import BabyAITask
+from gymfleet_envs.babyai.view import look
+from gymfleet_envs.babyai.world import Primitive, World
+from gymfleet_envs.runtime.environment import Outcome
+from gymfleet_envs.runtime.tasks import TaskDataError, UnknownTask
+
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+AGENTGYM = Path(gymfleet_envs.babyai.__file__).parent / "agentgym"
+UNSOLVED = {"PutNextS7N4Carrying", "KeyInBox", "OpenDoorsOrderN4Debug"}
+
+
+def opened(level: str, seed: int) -> BabyAI:
+    environment = ENVIRONMENT()
+    environment.reset(BabyAITask(level, seed), 0)
+    return environment
+
+
+def text(outcome: Outcome) -> str:
+    return outcome.observation.partition("\nAvailable actions")[0]
+
+
+def actions(observation: str) -> list[str]:
+    return re.findall(r'"([^"]*)"', observation.partition("Available actions: ")[2])
+
+
+def solve(environment: BabyAI) -> Outcome:
+    outcome = Outcome("")
+    for _ in range(environment.max_turns):
+        move = environment.expert()
+        if move is None:
+            break
+        outcome = environment.step(move.action)
+        assert outcome.action_valid, move
+        if outcome.terminated:
+            break
+    return outcome
+
+
+def test_the_first_observation_is_agentgyms() -> None:
+    environment = ENVIRONMENT()
+
+    observation = environment.reset(BabyAITask("GoToRedBallGrey", 0), 0)
+
+    # Recorded by AgentGym for its task 0.
+    assert observation == (
+        "Your goal: go to the red ball\nIn front of you in this room, you can see several objects: "
+        "There is a grey key 1 1 steps in front of you and 1 steps to your left.  "
+        "There is a grey ball 1 1 steps in front of you and 1 steps to your right.  "
+        "There is a grey key 2 2 steps in front of you and 1 steps to your left.  "
+        "There is a grey key 3 2 steps in front of you and 1 steps to your right.  "
+        "There is a grey box 1 2 steps in front of you and 2 steps to your right.  "
+        "There is a grey ball 2 5 steps in front of you and 1 steps to your right.  "
+        "There is a grey key 4 4 steps in front of you and 2 steps to your right.  "
+        "There is a red ball 1 4 steps in front of you and 3 steps to your right.  "
+        "The room has walls around you. You are facing a wall 6 steps away. You are not carrying anything.\n"
+        'Available actions: ["turn left", "turn right", "move forward", "pickup grey key 1", "pickup grey ball 1", '
+        '"pickup grey key 2", "pickup grey key 3", "pickup grey box 1", "pickup grey ball 2", "pickup grey key 4", '
+        '"pickup red ball 1", "go to grey key 1", "go to grey ball 1", "go to grey key 2", "go to grey key 3", '
+        '"go to grey box 1", "go to grey ball 2", "go to grey key 4", "go to red ball 1", "check available actions"]'
+    )
+
+
+def test_reaching_the_goal_is_rewarded_by_the_steps_it_took() -> None:
+    outcome = opened("GoToRedBallGrey", 0).step("go to red ball 1")
+
+    # 4 cells ahead, 3 to the right, stop one short, turn once: 3 + 4 - 1 + 1 = 7 steps of 8 * 8.
+    assert outcome.info == {"steps": 7, "max_steps": 64}
+    assert outcome.reward == pytest.approx(1 - 0.9 * 7 / 64)
+    assert (outcome.terminated, outcome.score, outcome.action_valid) == (True, 1.0, True)
+    assert text(outcome).endswith("The task is completed.")
+
+
+def test_carrying_by_hand() -> None:
+    environment = opened("GoToRedBallGrey", 0)
+
+    script = [
+        ("check available actions", "You can take the following actions: turn left, turn right, move forward, pickup"),
+        ("drop", "You cannot drop the object, as you are not carrying anything."),
+        ("pick up grey ball 1", "In front of you in this room"),
+        ("pickup grey key 1", "The action is not recognized. Please check valid actions."),
+        ("turn left", "In front of you in this room"),
+    ]
+    outcomes = [environment.step(action) for action, _ in script]
+
+    for outcome, (action, start) in zip(outcomes, script, strict=True):
+        assert outcome.observation.startswith(start), action
+        assert outcome.reward == 0.0
+        assert not outcome.terminated
+    assert [outcome.action_valid for outcome in outcomes] == [True, True, True, False, True]
+    assert text(outcomes[2]).endswith("You are carrying a grey ball.")
+    # Forward and turn to the ball, and pick it up; refused actions take no step.
+    assert [outcome.info["steps"] for outcome in outcomes] == [0, 0, 3, 3, 4]
+
+
+def test_a_locked_door_wants_its_key() -> None:
+    environment = opened("UnlockLocalDist", 0)
+    refusals = set()
+    for _ in range(64):
+        for name in re.findall(r"(\w+ locked door \d)", look_text(environment)):
+            answer = environment.step(f"toggle and go through {name}")
+            if "You cannot" in answer.observation:
+                refusals.add(text(answer).partition(", as ")[2])
+            else:
+                assert answer.score == 1.0
+                assert refusals <= {
+                    "you are not carrying a key.",
+                    "the color of the key you are carrying does not match the color of door.",
+                }
+                assert refusals
+                return
+        move = environment.expert()
+        assert move is not None
+        if environment.step(move.action).terminated:
+            break
+    assert refusals
+
+
+def look_text(environment: BabyAI) -> str:
+    return environment._see()
+
+
+def test_a_door_opened_on_the_way_counts_at_once() -> None:
+    """AgentGym walks on after the toggle that reached the goal and so loses the success."""
+    environment = opened("OpenRedDoor", 0)
+    while not any(name.startswith("toggle and go") for name in actions(look_text(environment))):
+        environment.step("turn left")
+
+    outcome = environment.step("toggle and go through red closed door 1")
+
+    assert (outcome.terminated, outcome.score) == (True, 1.0)
+
+
+def test_the_wrong_order_fails_without_reward() -> None:
+    environment = opened("OpenRedBlueDoorsDebug", 0)
+    for _ in range(40):
+        doors = [name for name in actions(look_text(environment)) if name.startswith("toggle and go through blue")]
+        outcome = environment.step(doors[0] if doors else "turn left")
+        if outcome.terminated:
+            break
+        if not doors and "move forward" in actions(outcome.observation):
+            environment.step("move forward")
+
+    assert (outcome.terminated, outcome.score, outcome.reward) == (True, 0.0, 0.0)
+    assert text(outcome).endswith("The task has failed.")
+    assert environment.expert() is None
+
+
+@pytest.mark.parametrize(
+    "action",
+    ["", "go to", "go to red ball 99", "go to the moon", "pickup", "__import__('os')", "toggle and go through",
+     "move forward move forward", "\x00", "a" * 256, "go to red ball ١", "check"],
+)  # fmt: skip
+def test_what_is_no_action_is_answered_and_changes_nothing(action: str) -> None:
+    environment = opened("GoToRedBallGrey", 0)
+    before = environment._world.signature()
+
+    outcome = environment.step(action)
+
+    assert not outcome.action_valid
+    assert not outcome.terminated
+    assert text(outcome) == "The action is not recognized. Please check valid actions."
+    assert environment._world.signature() == before
+
+
+def test_paths_are_shortest() -> None:
+    view = look(World("GoToRedBallNoDists", 0))
+    (ball,) = view.things
+    path = find_path(view, ball.cell, arrive=False)
+
+    assert path is not None
+    assert len(path) == ball.front + abs(ball.right) - 1 + (ball.right != 0)
+    assert set(path) <= {Primitive.LEFT, Primitive.RIGHT, Primitive.FORWARD}
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+@pytest.mark.parametrize(("level", "num_tasks"), [("easy", 30), ("medium", 30), ("hard", 10)])
+def test_the_expert_solves_generated_tasks(level: str, num_tasks: int, split: Any) -> None:
+    tasks = BabyAI.task_source(None)
+    scores = []
+    for index in range(num_tasks):
+        environment = ENVIRONMENT()
+        environment.reset(tasks.by_index(split, level, index).data, 0)
+        scores.append(solve(environment).score)
+    assert sum(scores) >= 0.95 * num_tasks
+
+
+def test_the_expert_solves_agentgyms_levels() -> None:
+    names = (AGENTGYM / "levels.txt").read_text().split()
+    slow = {"GoToImpUnlock", "Unlock", "UnlockToUnlock", "KeyCorridorS6R3", "FindObjS7", "MoveTwoAcrossS8N9"}
+    large = {"SynthLoc", "SynthSeq", "MiniBossLevel", "BossLevel", "BossLevelNoUnlock", "UnblockPickup", "Pickup"}
+    for name in names:
+        if name not in UNSOLVED | slow | large:
+            assert solve(opened(name, 1)).score == 1.0, name
+
+
+def test_the_expert_goes_on_from_anywhere() -> None:
+    environment = opened("PutNextLocalS6N4", 3)
+    for action in ("turn left", "turn left", "move forward", "turn right"):
+        environment.step(action)
+
+    assert solve(environment).score == 1.0
+
+
+def test_a_snapshot_is_independent() -> None:
+    environment = opened("GoToLocalS8N7", 0)
+    environment.step("turn left")
+    twin = environment.snapshot()
+    left = [environment.step(action) for action in ("turn left", "move forward", "turn right")]
+    again = [twin.step(action) for action in ("turn left", "move forward", "turn right")]
+
+    assert left == again
+    assert solve(twin).score == 1.0
+    assert not environment._over
+
+
+def test_resets_are_silent(capfd: pytest.CaptureFixture[str]) -> None:
+    for seed in range(20):
+        World("SynthS5R2", seed)
+
+    assert capfd.readouterr() == ("", "")
+
+
+def test_episodes_do_not_depend_on_the_process() -> None:
+    script = (
+        "from gymfleet_envs.babyai.environment import BabyAI as T\n"
+        "s = T.task_source(None)\n"
+        "for level in s.levels:\n"
+        "    e = T(); print(s.by_index('validation', level, 1)); print(e.reset(s.by_index('validation', level, 1).data, 0))\n"
+        "    for _ in range(5): m = e.expert(); print(m, m and e.step(m.action))"
+    )
+    texts = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            check=True,
+            capture_output=True,
+            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(texts) == 1
+
+
+def test_agentgyms_numbers() -> None:
+    tasks = BabyAI.task_source(AGENTGYM)
+
+    assert len(tasks.levels) == 41
+    assert tasks.by_id("86").data == BabyAITask("GoToImpUnlock", 2)
+    assert tasks.by_id("86").split == "train"
+    assert tasks.by_id("332").split == "validation", "seed 8"
+    assert tasks.by_index("test", "BossLevel", 1).task_id == str(19 * 40 + 38)
+    assert tasks.by_index("train", "all", 41).task_id == "41"
+    for level in ("all", "PickupLoc"):
+        for split in ("train", "validation", "test"):
+            for index in (0, 8, tasks.count(split, level) - 1):
+                task = tasks.by_index(split, level, index)
+                assert tasks.by_id(task.task_id).data == task.data
+                assert task.split == split
+    for bad in ("", "x", "-1", "1" * 20, "GoTo.train.1"):
+        with pytest.raises(UnknownTask):
+            tasks.by_id(bad)
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"", "lists no level"),
+        (b"GoToRedBall\nGoToMoon\n", "line 2: minigrid has no BabyAI level 'GoToMoon'"),
+        (b"GoToRedBall\n\nGoToRedBall\n", "line 3: GoToRedBall stands already in line 1"),
+        (b"\xff", "byte 0 is not ASCII"),
+        (b" " * 70_000, "larger than 65536 bytes"),
+    ],
+)
+def test_damaged_lists_are_named_with_their_fault(tmp_path: Path, content: bytes, fault: str) -> None:
+    (tmp_path / "levels.txt").write_bytes(content)
+
+    with pytest.raises(TaskDataError, match=rf"levels.txt:? {fault}"):
+        BabyAI.task_source(tmp_path)
+
+
+def test_a_directory_without_a_list_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TaskDataError, match="levels.txt is missing"):
+        BabyAI.task_source(tmp_path)
+
+
+def test_recorded_episodes_end_as_they_did() -> None:
+    files = sorted((DATA / "trajectories" / "babyai").glob("*.parquet"))
+    if not files:
+        return
+    from pyarrow import parquet  # noqa: PLC0415 - for recorded data alone
+
+    rows = [row for file in files for row in parquet.read_table(file, columns=["item_id", "conversations"]).to_pylist()]
+    tasks = BabyAI.task_source(AGENTGYM)
+    won = 0
+    for row in rows:
+        turns = row["conversations"]
+        environment = ENVIRONMENT()
+        first = environment.reset(tasks.by_id(row["item_id"].removeprefix("babyai_")).data, 0)
+        assert first.partition("\nAvailable")[0] == turns[2]["value"].strip()
+        for reply in turns[3::2]:
+            found = re.findall(r"Action:\s*(.*?)(?=\n|$)", reply["value"])
+            if len(found) == 1 and environment.step(re.sub(r"[^A-Za-z0-9, ]+", "", found[0])).terminated:
+                won += 1
+                break
+    assert won / len(rows) >= 0.99
