@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from gymfleet_contracts.streams import trajectories_scored
+from gymfleet_contracts.streams import produced_samples
 from gymfleet_kit.streams import connect, disconnect
 from gymfleet_trainer.state import Phase, RunState
+from redis import Redis
 
 from tests.fixtures.trainer_runs import TrainerRun
 from tests.fleet import Fleet
@@ -38,10 +39,15 @@ async def leftovers(fleet: Fleet, run_id: str) -> list[bytes]:
         await disconnect(client)
 
 
-def check_accounting(run: TrainerRun, produced: set[str]) -> RunState:
-    """Every produced group was trained once or dropped for a named reason; every step happened once."""
+def state_of(run: TrainerRun) -> RunState:
     state = run.state()
     assert state is not None
+    return state
+
+
+def check_accounting(run: TrainerRun, produced: set[str]) -> RunState:
+    """Every produced group was trained once or dropped for a named reason; every step happened once."""
+    state = state_of(run)
     assert state.phase is Phase.DONE
     assert len(state.trained) == len(set(state.trained)) == run.steps * 2, "each once, and as many as there are steps"
     assert not set(state.trained) & set(state.dropped)
@@ -84,6 +90,26 @@ async def test_killed_at_every_kind_of_moment(
     assert await leftovers(maze_fleet, state.run_id) == []
 
 
+async def test_groups_that_lost_weights_had_played_ahead_are_replaced(
+    maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
+) -> None:
+    """Their samples come back before this life of the run has asked for them, and are never produced again."""
+    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=2, more="[checkpoint]\nevery_steps = 2")
+    run.start()
+    with Redis.from_url(maze_fleet.redis.url) as client:
+        run.wait_until(lambda: (s := run.state()) is not None and s.phase is Phase.RL)
+        ahead = produced_samples(state_of(run).run_id, "s000002-g00")
+        run.wait_until(lambda: client.scard(ahead) == 3)
+    run.kill()
+    assert state_of(run).step == 0, "the first step's weights were in no checkpoint"
+
+    run.finish()
+
+    state = check_accounting(run, set())
+    assert "lost" in state.dropped["s000002-g00"]
+    assert "s000002-g00-r1" in state.trained
+
+
 async def test_killed_at_random_moments(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:
     run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=4, more="[checkpoint]\nevery_steps = 2")
     generator = random.Random()
@@ -118,24 +144,3 @@ async def test_a_restarted_rollout_service_gets_the_weights_again(
     assert set(reasons) <= {"stale", "failed"}, "what the base model wrote meanwhile was not trained on"
     for line in run.metrics("eval"):
         assert line["num_episodes"] == 5
-
-
-async def test_the_stream_of_a_killed_run_still_holds_what_was_not_acknowledged(
-    maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
-) -> None:
-    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=2)
-    run.start()
-    run.wait_until(lambda: len(run.metrics("rl_step")) == 1)
-    run.kill()
-    state = run.state()
-    assert state is not None
-
-    client = connect(maze_fleet.redis.url)
-    try:
-        held = await client.xlen(trajectories_scored(state.run_id))
-    finally:
-        await disconnect(client)
-
-    if state.step == 0:
-        assert held == 6, "two groups of three, trained and not yet in a checkpoint"
-    run.finish()

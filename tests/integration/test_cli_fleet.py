@@ -14,7 +14,6 @@ from pathlib import Path
 import httpx
 import pytest
 from gymfleet_client.supervisor.groups import members
-from gymfleet_client.supervisor.ports import free_ports
 from gymfleet_client.supervisor.state import FleetState, read_state
 
 from tests.fixtures.run_directory import RECIPE

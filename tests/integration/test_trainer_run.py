@@ -64,7 +64,9 @@ def test_a_whole_run(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path, max_st
     assert any((before[name] != after[name]).any() for name in before)
 
 
-def test_without_a_learning_rate_nothing_changes(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:
+def test_without_a_learning_rate_nothing_changes_and_a_finished_run_says_so(
+    maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
+) -> None:
     run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=2, learning_rate=0.0, sft="")
 
     run.finish()
@@ -73,37 +75,19 @@ def test_without_a_learning_rate_nothing_changes(maze_fleet: Fleet, tiny_model: 
     assert before.keys() == after.keys()
     assert all((before[name] == after[name]).all() for name in before)
 
-
-def test_a_finished_run_says_so_and_another_recipe_is_refused(
-    maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
-) -> None:
-    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=1, sft="")
-    run.finish()
-
     run.start()
     assert run.wait() == 0
     assert "is finished" in run.tail(300)
-
-    run.steps = 2
+    run.steps = 3
     run.write_recipe()
     run.start()
     assert run.wait() == 2
     assert "another recipe" in run.tail(400)
 
 
-def test_interrupted_politely_and_resumed(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:
-    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=3)
-    run.start()
-    run.wait_until(lambda: len(run.metrics("rl_step")) == 1)
-    run.kill(signal.SIGTERM)
-
-    assert run.wait() == 128 + signal.SIGTERM
-    assert json.loads((run.run_dir / "progress.json").read_text())["phase"] == "interrupted"
-    assert run.finish()["counts"]["resumed"] == 1
-    assert [line["step"] for line in run.metrics("rl_step")] == [1, 2, 3]
-
-
-def test_it_answers_while_it_trains(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:
+def test_it_answers_while_it_trains_and_is_interrupted_politely(
+    maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
+) -> None:
     run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=3)
     run.start()
     run.wait_until(lambda: len(run.metrics("rl_step")) == 1)
@@ -112,12 +96,15 @@ def test_it_answers_while_it_trains(maze_fleet: Fleet, tiny_model: Path, tmp_pat
     progress = httpx.get(f"{run.url}/v1/run", trust_env=False).json()
     metrics = httpx.get(f"{run.url}/metrics", trust_env=False).text
     ready = httpx.get(f"{run.url}/readyz", trust_env=False)
-    run.kill(signal.SIGINT)
+    run.kill(signal.SIGTERM)
 
     assert (progress["phase"], progress["total"], progress["unit"]) == ("rl", 3, "steps")
     assert "gymfleet_trainer_step 1.0" in metrics
     assert ready.is_success
-    assert run.wait() == 130
+    assert run.wait() == 128 + signal.SIGTERM
+    assert json.loads((run.run_dir / "progress.json").read_text())["phase"] == "interrupted"
+    assert run.finish()["counts"]["resumed"] == 1
+    assert [line["step"] for line in run.metrics("rl_step")] == [1, 2, 3]
 
 
 def test_a_second_trainer_of_the_same_run_is_refused(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:

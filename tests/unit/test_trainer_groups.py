@@ -10,6 +10,12 @@ from tests.fixtures.scored import RUN_ID, make_recipe, make_scored, make_turn
 DEMAND = Demand(make_recipe(), RUN_ID, 100)
 
 
+MEASURED = {
+    "name": "eval_before", "num_episodes": 1, "num_successes": 0, "success": 0.0, "interval": (0.0, 1.0),
+    "mean_score": 0.0, "mean_turns": 1.0, "policy_version": 1, "failed_episodes": 0, "seconds": 1.0,
+}  # fmt: skip
+
+
 def make_group(*totals: float, version: int = 1) -> Group:
     group = Group(DEMAND.train(Slot(0)))
     for sample, total in enumerate(totals):
@@ -23,7 +29,7 @@ def make_state(**fields: object) -> RunState:
 
 
 def test_a_group_is_complete_with_its_last_sample_and_only_then() -> None:
-    book = GroupBook()
+    book = GroupBook(lambda _: False)
     book.add(DEMAND.train(Slot(0)))
 
     assert book.place(make_scored(sample=1)) is None
@@ -37,13 +43,12 @@ def test_a_group_is_complete_with_its_last_sample_and_only_then() -> None:
     "stranger",
     [
         pytest.param(make_scored(sample=0, total=9.0), id="a sample that is there already"),
-        pytest.param(make_scored("s000009-g00"), id="a group that nobody asked for"),
         pytest.param(make_scored(sample=2), id="a sample beyond the group"),
         pytest.param(make_scored(sample=1, run_id="other"), id="another run's"),
     ],
 )
 def test_what_was_not_asked_for_changes_nothing(stranger: object) -> None:
-    book = GroupBook()
+    book = GroupBook(lambda _: False)
     book.add(DEMAND.train(Slot(0)))
     book.place(make_scored(sample=0, total=1.0))
 
@@ -55,7 +60,7 @@ def test_what_was_not_asked_for_changes_nothing(stranger: object) -> None:
 
 
 def test_a_settled_group_takes_no_more_samples() -> None:
-    book = GroupBook()
+    book = GroupBook(lambda _: False)
     book.add(DEMAND.train(Slot(0)))
     book.settle("s000001-g00")
 
@@ -63,8 +68,37 @@ def test_a_settled_group_takes_no_more_samples() -> None:
     assert "s000001-g00" not in book
 
 
+def test_samples_of_a_group_that_was_not_asked_for_yet_wait_for_it() -> None:
+    book = GroupBook(lambda _: False)
+    for sample in (0, 1, 1):
+        assert book.place(make_scored(sample=sample)) is None
+    assert book.needs("s000001-g00"), "not to be acknowledged: they are never produced again"
+    assert "s000001-g00" not in book
+
+    group = book.add(DEMAND.train(Slot(0)))
+
+    assert group is not None
+    assert len(group.trajectories) == 2
+
+
+def test_what_an_earlier_life_settled_is_not_waited_for() -> None:
+    state = make_state(
+        phase="rl", trained=["s000001-g00"], dropped={"s000001-g01": "stale"},
+        evals={"eval_before": MEASURED},
+    )  # fmt: skip
+    book = GroupBook(state.settled_before())
+    settled = ["s000001-g00", "s000001-g01", "demo-000003", "eval_before-t000001", "eval_before-t000001-r1"]
+
+    for group_id in [*settled, "s000001-g01-r1", "eval_after-t000001"]:
+        book.place(make_scored(group_id))
+
+    assert not any(book.needs(group_id) for group_id in settled)
+    assert book.needs("s000001-g01-r1")
+    assert book.needs("eval_after-t000001")
+
+
 def test_asking_again_keeps_what_has_arrived() -> None:
-    book = GroupBook()
+    book = GroupBook(lambda _: False)
     book.add(DEMAND.train(Slot(0)))
     book.place(make_scored(sample=0))
     book.add(DEMAND.train(Slot(0)))

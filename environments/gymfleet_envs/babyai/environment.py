@@ -55,7 +55,7 @@ class BabyAI(Environment[BabyAITask]):
         self._world = World(task.level, task.seed)
         self._plan = ()
         self._over = False
-        return f"Your goal: {self._world.mission}\n{self._see()}"
+        return f"Your goal: {self._world.mission}\n{self._see()}{self._listing()}"
 
     def step(self, action: str) -> Outcome:
         """Take one high-level action: its primitives one by one, up to success or the first that is blocked."""
@@ -104,7 +104,13 @@ class BabyAI(Environment[BabyAITask]):
         elif self._over or self._world.out_of_steps:
             self._over = True
             observation += "\nThe task has failed."
-        return Outcome(observation, reward=reward, terminated=self._over, score=float(solved), info=self._info())
+        return Outcome(
+            observation + self._listing(),
+            reward=reward,
+            terminated=self._over,
+            score=float(solved),
+            info=self._info(),
+        )
 
     def _answer(self, text: str, *, action_valid: bool = True) -> Outcome:
         return Outcome(text + self._listing(), action_valid=action_valid, info=self._info())
@@ -112,7 +118,7 @@ class BabyAI(Environment[BabyAITask]):
     def _see(self) -> str:
         view = look(self._world)
         self._options = options(view)
-        return describe(view) + self._listing()
+        return describe(view)
 
     def _listing(self) -> str:
         names = ", ".join(f'"{name}"' for name in self._options.names)

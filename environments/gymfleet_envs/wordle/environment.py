@@ -35,7 +35,7 @@ class Wordle(Environment[WordleTask]):
     def __init__(self) -> None:
         self._task: WordleTask
         self._random_state: tuple[object, ...] = ()
-        self._possible: tuple[str, ...] = ()
+        self._history: tuple[tuple[str, str], ...] = ()
         self._guesses_left = NUM_GUESSES
         self._solved = False
 
@@ -49,7 +49,7 @@ class Wordle(Environment[WordleTask]):
         del seed
         self._task = task
         self._random_state = () if task.redraw_seed is None else random.Random(task.redraw_seed).getstate()
-        self._possible = task.vocabulary
+        self._history = ()
         self._guesses_left = NUM_GUESSES
         self._solved = False
         if task.listed:
@@ -64,7 +64,7 @@ class Wordle(Environment[WordleTask]):
             return self._outcome("invalid word", action_valid=False)
         hidden = self._hidden_word()
         shown = feedback(guess, hidden)
-        self._possible = consistent(self._possible, guess, shown)
+        self._history = (*self._history, (guess, shown))
         self._solved = guess == hidden
         return self._outcome(spaced(shown))
 
@@ -72,11 +72,17 @@ class Wordle(Environment[WordleTask]):
         """A word that is still possible and splits the rest well."""
         if self._solved or self._guesses_left < 1:
             return None
-        return next_guess(self._task.vocabulary, self._possible, self._guesses_left)
+        return next_guess(self._task.vocabulary, self._still_possible(), self._guesses_left)
 
     def snapshot(self) -> Self:
         """A shallow copy: all of the state is immutable and replaced as a whole."""
         return copy.copy(self)
+
+    def _still_possible(self) -> tuple[str, ...]:
+        words = self._task.vocabulary
+        for guess, shown in self._history:
+            words = consistent(words, guess, shown)
+        return words
 
     def _hidden_word(self) -> str:
         if self._task.hidden is not None:
@@ -84,7 +90,7 @@ class Wordle(Environment[WordleTask]):
         # LMRL-Gym draws anew from what is possible: to a player the same as a fixed word, seen from outside.
         rng = random.Random()
         rng.setstate(self._random_state)
-        hidden = rng.choice(self._possible)
+        hidden = rng.choice(self._still_possible())
         self._random_state = rng.getstate()
         return hidden
 

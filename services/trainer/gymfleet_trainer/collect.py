@@ -48,7 +48,7 @@ class Collector:
         self._settings = settings
         self._state = state
         self._republish = republish
-        self._book = GroupBook()
+        self._book = GroupBook(state.settled_before())
         self._ready: deque[Group] = deque()
         self._progress_at = 0.0
         self._polled_at = 0.0
@@ -68,8 +68,11 @@ class Collector:
     async def ask(self, requests: Iterable[GroupRequest]) -> None:
         """Ask for groups. One that is open already is not asked for again."""
         for request in requests:
-            if request.group_id not in self._book:
-                self._book.add(request)
+            if request.group_id in self._book:
+                continue
+            if (group := self._book.add(request)) is not None:
+                self._ready.append(group)
+            else:
                 await self._producer.publish(request)
 
     def settle(self, group_id: str) -> None:
@@ -78,7 +81,7 @@ class Collector:
 
     async def acknowledge(self) -> int:
         """Acknowledge what belongs to settled groups. Call after the checkpoint that says so is on the disk."""
-        return await self._intake.acknowledge(lambda group_id: group_id in self._book)
+        return await self._intake.acknowledge(self._book.needs)
 
     async def next_group(self) -> Group:
         """The next complete group.

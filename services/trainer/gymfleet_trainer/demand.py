@@ -6,7 +6,6 @@ restarted run asks for the same groups under the same ids.
 
 import hashlib
 import random
-import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,8 +14,9 @@ from gymfleet_contracts.rollout import GroupRequest, Sampling
 from gymfleet_contracts.session import OpenSession, Split
 from gymfleet_contracts.trajectory import Purpose, Strategy
 
+from gymfleet_trainer.state import DEMONSTRATION_PREFIX, evaluation_prefix
+
 _MAX_SHUFFLED: Final = 1_000_000
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 
 class TaskSequence:
@@ -78,7 +78,7 @@ class Demand:
         split = self._recipe.env.train_split
         return [
             self._request(
-                f"demo-{index:06d}",
+                f"{DEMONSTRATION_PREFIX}{index:06d}",
                 self._task(split, index % self._num_train_tasks, seed=index // self._num_train_tasks),
                 1, "demonstration", "expert", Sampling(),
             )
@@ -88,7 +88,7 @@ class Demand:
     def evaluation(self, name: str, task: int, replacement: int, samples: int) -> GroupRequest:
         """Task number `task` of the held-out split; a replacement plays only what failed."""
         suffix = f"-r{replacement}" if replacement else ""
-        group_id = f"{_UNSAFE.sub('-', name)}-t{task:06d}{suffix}"
+        group_id = f"{evaluation_prefix(name)}{task:06d}{suffix}"
         opened = self._task(self._recipe.env.eval_split, task, seed=0)
         return self._request(group_id, opened, samples, "eval", "policy", self._recipe.eval.sampling)
 

@@ -1,5 +1,6 @@
 """Groups while they fill up."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gymfleet_contracts.rollout import GroupRequest
@@ -50,10 +51,20 @@ class Group:
 
 
 class GroupBook:
-    """The open groups: asked for, and not yet trained, measured or dropped."""
+    """The open groups: asked for, and not yet trained, measured or dropped.
 
-    def __init__(self) -> None:
+    After a restart samples come back of groups that this life of the run has not
+    asked for yet. They wait here, unacknowledged, for they are never produced again.
+
+    Args:
+        is_settled: whether an earlier life of the run was done with a group.
+    """
+
+    def __init__(self, is_settled: Callable[[str], bool]) -> None:
+        self._is_settled = is_settled
+        self._settled: set[str] = set()
         self._open: dict[str, Group] = {}
+        self._early: dict[str, list[tuple[ScoredTrajectory, float]]] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -61,23 +72,37 @@ class GroupBook:
     def __contains__(self, group_id: str) -> bool:
         return group_id in self._open
 
-    def add(self, request: GroupRequest) -> None:
-        """Open a group; one that is open already is left as it is."""
-        self._open.setdefault(request.group_id, Group(request))
+    def needs(self, group_id: str) -> bool:
+        """Whether the group's samples must stay pending: it is open, or will be."""
+        return group_id in self._open or group_id in self._early
+
+    def add(self, request: GroupRequest) -> Group | None:
+        """Open a group; one that is open already is left as it is. Returns it if early samples complete it."""
+        if request.group_id in self._open:
+            return None
+        group = self._open[request.group_id] = Group(request)
+        for scored, waited_s in self._early.pop(request.group_id, []):
+            self.place(scored, waited_s)
+        return group if group.complete else None
 
     def settle(self, group_id: str) -> None:
         """Close a group: its deliveries may be acknowledged with the next checkpoint."""
         self._open.pop(group_id, None)
+        self._settled.add(group_id)
 
     def place(self, scored: ScoredTrajectory, waited_s: float = 0.0) -> Group | None:
         """Put a sample into its group. Returns the group when this sample completed it.
 
-        A sample that is there already (delivery is at least once), that was not
-        asked for, or whose group is settled changes nothing.
+        A sample that is there already (delivery is at least once), that is none of
+        the request's, or whose group is settled changes nothing.
         """
         trajectory = scored.trajectory
         group = self._open.get(trajectory.group_id)
-        if group is None or trajectory.run_id != group.request.run_id or trajectory.sample in group.samples:
+        if group is None:
+            if trajectory.group_id not in self._settled and not self._is_settled(trajectory.group_id):
+                self._early.setdefault(trajectory.group_id, []).append((scored, waited_s))
+            return None
+        if trajectory.run_id != group.request.run_id or trajectory.sample in group.samples:
             return None
         if not 0 <= trajectory.sample < group.request.num_samples:
             return None
@@ -88,7 +113,3 @@ class GroupBook:
     def incomplete(self) -> list[Group]:
         """Groups that wait for samples."""
         return [group for group in self._open.values() if not group.complete]
-
-    def complete(self) -> list[Group]:
-        """Groups that are whole, in the order in which they were asked for."""
-        return [group for group in self._open.values() if group.complete]

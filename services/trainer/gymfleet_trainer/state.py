@@ -1,9 +1,17 @@
 """What a checkpoint says besides weights: where the run stands, and what it has consumed."""
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
+
+DEMONSTRATION_PREFIX: Final = "demo-"
+
+
+def evaluation_prefix(name: str) -> str:
+    """What the ids of a measurement's groups begin with."""
+    return f"{name}-t"
 
 
 class Phase(StrEnum):
@@ -79,6 +87,14 @@ class RunState(BaseModel):
     def spend(self, name: str, seconds: float) -> None:
         """Add to a clock."""
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+    def settled_before(self) -> Callable[[str], bool]:
+        """Which groups this state is done with: trained, dropped, or of a warm start or measurement that is over."""
+        groups = {*self.trained, *self.dropped}
+        prefixes = tuple(evaluation_prefix(name) for name in self.evals)
+        if self.phase is not Phase.SFT:
+            prefixes += (DEMONSTRATION_PREFIX,)
+        return lambda group_id: group_id in groups or group_id.startswith(prefixes)
 
     def staleness(self, version: int) -> int | None:
         """How many changes of weights ago `version` was made; None for weights that were lost."""

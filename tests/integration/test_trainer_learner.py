@@ -1,0 +1,132 @@
+"""A restored learner goes on bit for bit where it stood."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gymfleet_contracts.recipe import Recipe
+from gymfleet_trainer.demand import Demand, Slot
+from gymfleet_trainer.groups import Group
+from gymfleet_trainer.learner import Learner
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.fixtures.scored import RUN_ID, make_recipe, make_scored, make_turn
+
+RL: dict[str, Any] = {
+    "steps": 4, "groups_per_step": 2, "group_size": 2, "updates_per_step": 2,
+    "optimizer": {"learning_rate": 1e-3, "schedule": "cosine", "warmup_steps": 2},
+}  # fmt: skip
+
+
+def make_groups(recipe: Recipe, step: int) -> list[Group]:
+    groups = []
+    for number in (2 * step, 2 * step + 1):
+        group = Group(Demand(recipe, RUN_ID, 10).train(Slot(number)))
+        for sample in range(2):
+            turns = (make_turn((5, 6, 7 + number), (20 + sample, 30), logprob=-5.9), make_turn((8,), (9, 10 + sample)))
+            group.samples[sample] = make_scored(group.group_id, sample, turns=turns, total=float(sample))
+        groups.append(group)
+    return groups
+
+
+def fresh(_: int) -> int:
+    return 0
+
+
+def weights(learner: Learner, path: Path) -> dict[str, torch.Tensor]:
+    path.mkdir()
+    learner.save_model(path)
+    state: dict[str, torch.Tensor] = AutoModelForCausalLM.from_pretrained(str(path)).state_dict()
+    return state
+
+
+def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    "rl",
+    [
+        pytest.param(RL, id="grpo"),
+        pytest.param({**RL, "kl": {"coefficient": 0.1}}, id="grpo with a reference policy"),
+        pytest.param({**RL, "algorithm": "ppo", "critic": {"optimizer": {"learning_rate": 1e-3}}}, id="ppo"),
+    ],
+)
+def test_reinforcement_learning_goes_on_where_it_stood(tiny_model: Path, tmp_path: Path, rl: dict[str, Any]) -> None:
+    recipe = make_recipe(rl=rl)
+    undisturbed = Learner(recipe, str(tiny_model), tmp_path / "reference-1")
+    undisturbed.update(make_groups(recipe, 0), fresh)
+    (tmp_path / "checkpoint").mkdir()
+    undisturbed.save_checkpoint(tmp_path / "checkpoint")
+    undisturbed.update(make_groups(recipe, 1), fresh)
+
+    restored = Learner(recipe, str(tiny_model), tmp_path / "reference-1")
+    restored.load_checkpoint(tmp_path / "checkpoint")
+    restored.update(make_groups(recipe, 1), fresh)
+
+    assert_equal(weights(undisturbed, tmp_path / "one"), weights(restored, tmp_path / "other"))
+
+
+def test_the_warm_start_goes_on_where_it_stood(tiny_model: Path, tmp_path: Path) -> None:
+    recipe = make_recipe(sft={"num_demonstrations": 4, "epochs": 3, "tokens_per_batch": 10})
+    demonstrations = [make_scored(sample=i, turns=(make_turn((5, i + 6), (i + 9, 3)),)) for i in range(4)]
+    undisturbed = Learner(recipe, str(tiny_model), tmp_path / "reference")
+    sequences = undisturbed.sequences(demonstrations)
+    undisturbed.sft_epoch(sequences, 0)
+    (tmp_path / "checkpoint").mkdir()
+    undisturbed.save_checkpoint(tmp_path / "checkpoint")
+
+    restored = Learner(recipe, str(tiny_model), tmp_path / "reference")
+    restored.load_checkpoint(tmp_path / "checkpoint")
+    for learner in (undisturbed, restored):
+        for epoch in (1, 2):
+            learner.sft_epoch(sequences, epoch)
+
+    assert_equal(weights(undisturbed, tmp_path / "one"), weights(restored, tmp_path / "other"))
+
+
+def test_a_saved_model_loads_with_transformers_alone(tiny_model: Path, tmp_path: Path) -> None:
+    learner = Learner(make_recipe(), str(tiny_model), tmp_path / "reference")
+    learner.save_model(tmp_path)
+
+    given, saved = (AutoTokenizer.from_pretrained(str(path)) for path in (tiny_model, tmp_path))
+
+    assert saved.get_vocab() == given.get_vocab()
+    assert saved.chat_template == given.chat_template
+    assert_equal(AutoModelForCausalLM.from_pretrained(str(tiny_model)).state_dict(),
+                 AutoModelForCausalLM.from_pretrained(str(tmp_path)).state_dict())  # fmt: skip
+
+
+def test_log_probabilities_of_samples_are_the_models(tiny_model: Path, tmp_path: Path) -> None:
+    learner = Learner(make_recipe(), str(tiny_model), tmp_path / "reference")
+    prompts, samples = [[5, 6, 7], [40]], [[8, 9], [10, 11, 12]]
+
+    rows = learner.sampled_logprobs(prompts, samples)
+
+    model = AutoModelForCausalLM.from_pretrained(str(tiny_model)).eval()
+    for prompt, sample, row in zip(prompts, samples, rows, strict=True):
+        with torch.no_grad():
+            logits = model(torch.tensor([[*prompt, *sample]])).logits[0]
+        expected = logits.log_softmax(-1)[range(len(prompt) - 1, len(prompt) + len(sample) - 1), sample]
+        assert row == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_a_batch_is_compared_once_per_version_and_only_where_that_version_wrote(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    learner = Learner(make_recipe(), str(tiny_model), tmp_path / "reference")
+    prompts, samples = [[5, 6, 7]], [[8, 9]]
+    (own,) = learner.sampled_logprobs(prompts, samples)
+    right = make_turn((5, 6, 7), (8, 9), version=4).model_copy(update={"response_logprobs": tuple(own)})
+    older = make_turn((5,), (8, 9), version=3, logprob=-123.0)
+
+    assert learner.batch_parity([make_scored(turns=(older,), version=3)], 4) is None, "nothing of version 4 in it"
+    parity = learner.batch_parity([make_scored(turns=(right, older), version=3, version_max=4)], 4)
+    again = learner.batch_parity([make_scored(turns=(right,), version=4)], 4)
+
+    assert parity is not None
+    assert parity.num_tokens == 2, "the older turn's tokens are not compared"
+    assert parity.mean_abs < 1e-5
+    assert again is None

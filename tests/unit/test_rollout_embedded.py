@@ -1,0 +1,184 @@
+"""The thread beside the event loop: hand-over, interruption, death. The engine here is a counter."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+from gymfleet_contracts.rollout import Sampling
+from gymfleet_rollout.inference.base import Continuation, EngineConfig, EngineDied, InferenceError, WeightsRejected
+from gymfleet_rollout.inference.embedded import EmbeddedReplica
+from gymfleet_rollout.inference.engine import StepOutput
+
+SAMPLING = Sampling()
+
+
+class CountingCore:
+    """Each step gives every request one token: its own number in the order of arrival."""
+
+    def __init__(self) -> None:
+        self.requests: dict[str, int] = {}
+        self.aborted: list[str] = []
+        self.loaded: list[Path] = []
+        self.num_steps = 0
+        self.closed = False
+        self.gate = threading.Event()
+        self.gate.set()
+        self.fail = False
+
+    def add(self, prompt: list[int], max_tokens: int, sampling: Sampling, stop: tuple[int, ...], salt: str) -> str:
+        request_id = str(len(self.requests))
+        self.requests[request_id] = max_tokens
+        return request_id
+
+    def step(self) -> list[StepOutput]:
+        self.gate.wait(10)
+        if self.fail:
+            raise RuntimeError("out of memory")
+        self.num_steps += 1
+        outputs: list[StepOutput] = []
+        for request_id, left in list(self.requests.items()):
+            if left > 0 and request_id not in self.aborted:
+                self.requests[request_id] = left - 1
+                outputs.append((request_id, [int(request_id)], [-1.0], "length" if left == 1 else None))
+        return outputs
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        self.aborted += request_ids
+
+    def load(self, weights_path: Path) -> None:
+        if weights_path.name == "bad":
+            raise ValueError("no such tensor")
+        self.loaded.append(weights_path)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def core() -> CountingCore:
+    return CountingCore()
+
+
+@pytest.fixture
+async def replica(core: CountingCore) -> AsyncIterator[EmbeddedReplica]:
+    replica = EmbeddedReplica(EngineConfig(model=Path("unused"), max_model_len=1000), build=lambda config: core)
+    await replica.start()
+    yield replica
+    core.gate.set()
+    await replica.close()
+
+
+def ask(replica: EmbeddedReplica, max_tokens: int) -> "asyncio.Task[Continuation]":
+    return asyncio.create_task(
+        replica.generate((1, 2), max_tokens=max_tokens, sampling=SAMPLING, stop_token_ids=(), cache_salt="0")
+    )
+
+
+async def test_each_request_gets_its_own_tokens(replica: EmbeddedReplica) -> None:
+    answers = await asyncio.gather(*(ask(replica, 1 + place % 7) for place in range(100)))
+
+    assert [answer.token_ids for answer in answers] == [[place] * (1 + place % 7) for place in range(100)]
+    assert replica.num_in_flight == 0
+
+
+async def test_an_idle_engine_does_not_turn(replica: EmbeddedReplica, core: CountingCore) -> None:
+    await ask(replica, 3)
+    steps = core.num_steps
+
+    await asyncio.sleep(0.05)
+
+    assert core.num_steps == steps == 3
+
+
+async def test_an_interruption_keeps_what_there_is(replica: EmbeddedReplica, core: CountingCore) -> None:
+    core.gate.clear()
+    task = ask(replica, 900)
+    await asyncio.sleep(0)
+    interruption = asyncio.create_task(replica.interrupt())
+    await asyncio.sleep(0.02)
+    core.gate.set()
+
+    await interruption
+    answer = await task
+
+    assert answer.finish_reason is None
+    assert answer.token_ids == [0] * core.num_steps
+    assert len(answer.logprobs) == core.num_steps
+    assert core.aborted == ["0"]
+
+
+async def test_a_cancelled_request_is_aborted_in_the_engine(replica: EmbeddedReplica, core: CountingCore) -> None:
+    core.gate.clear()
+    task = ask(replica, 900)
+    other = ask(replica, 3)
+    await asyncio.sleep(0.02)
+
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    core.gate.set()
+
+    assert (await other).token_ids == [1, 1, 1]
+    assert core.aborted == ["0"]
+
+
+async def test_weights_that_cannot_be_loaded_do_not_end_the_engine(
+    replica: EmbeddedReplica, core: CountingCore
+) -> None:
+    with pytest.raises(WeightsRejected, match="no such tensor"):
+        await replica.load(Path("bad"))
+
+    await replica.load(Path("good"))
+    assert core.loaded == [Path("good")]
+    assert (await ask(replica, 2)).token_ids == [0, 0]
+
+
+async def test_a_request_that_does_not_fit_is_refused_alone(replica: EmbeddedReplica) -> None:
+    with pytest.raises(InferenceError, match="max_model_len"):
+        await ask(replica, 999)
+
+    assert (await ask(replica, 998 - 900)).finish_reason == "length"
+
+
+async def test_the_engines_death_fails_everything_by_name(replica: EmbeddedReplica, core: CountingCore) -> None:
+    core.gate.clear()
+    tasks = [ask(replica, 5) for _ in range(3)]
+    await asyncio.sleep(0.02)
+    tasks.append(ask(replica, 5))  # not yet admitted
+    await asyncio.sleep(0)
+    core.fail = True
+    core.gate.set()
+
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert [type(result) for result in results] == [EngineDied] * 4
+    assert "RuntimeError: out of memory" in str(results[0])
+    for call in (replica.check(), replica.load(Path("good")), replica.interrupt(), ask(replica, 1)):
+        with pytest.raises(EngineDied):
+            await call
+    await replica.close()
+    assert core.closed
+
+
+async def test_an_engine_that_cannot_start_says_why() -> None:
+    def build(config: EngineConfig) -> CountingCore:
+        raise OSError("no config.json")
+
+    replica = EmbeddedReplica(EngineConfig(model=Path("unused")), build=build)
+
+    with pytest.raises(EngineDied, match=r"OSError: no config\.json"):
+        await replica.start()
+
+
+async def test_closing_fails_what_waits(replica: EmbeddedReplica, core: CountingCore) -> None:
+    core.gate.clear()
+    task = ask(replica, 900)
+    await asyncio.sleep(0.02)
+    closing = asyncio.create_task(replica.close())
+    await asyncio.sleep(0.02)
+    core.gate.set()
+    await closing
+
+    with pytest.raises(EngineDied, match="closed"):
+        await task
