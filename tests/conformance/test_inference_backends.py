@@ -305,7 +305,7 @@ async def test_replies_in_flight_survive(bench: Bench, decision: str) -> None:
     start = bench.policy.state().tokens_generated
     while bench.replica.num_in_flight < len(prompts):  # noqa: ASYNC110 - the engine is another thread or process
         await asyncio.sleep(0.01)
-    await asyncio.sleep(0.2)
+    await bench.ask(max_tokens=8)  # behind it in the engine's queue: the others have written by now
 
     staged = await bench.policy.stage(bench.body(new))
     assert not any(task.done() for task in waiting), "the replies are meant to be longer than that"
@@ -319,14 +319,15 @@ async def test_replies_in_flight_survive(bench: Bench, decision: str) -> None:
 
     assert generated > 0, "the partial replies were kept"
     last = version + 1 if decision == "commit" else version
+    assert sum(answer.version_min == version for answer in answers) > len(answers) / 2
     for prompt, answer in zip(prompts, answers, strict=True):
         assert len(answer.token_ids) == len(answer.logprobs) == 300
-        assert (answer.version_min, answer.version_max) == (version, last)
+        assert version <= answer.version_min <= answer.version_max == last
         by_old = _wrong(true_logprobs(old, prompt, answer.token_ids), answer.logprobs)
-        by_new = _wrong(true_logprobs(bench.live, prompt, answer.token_ids), answer.logprobs)
+        by_live = _wrong(true_logprobs(bench.live, prompt, answer.token_ids), answer.logprobs)
         split = next((place for place, wrong in enumerate(by_old) if wrong), 300)
-        assert split > 0, "the first tokens are the old version's"
-        assert not any(by_new[split:]), "from the first token that is not the old version's, all are the live one's"
+        assert split > 0 or answer.version_min == last, "the first tokens are the old version's"
+        assert not any(by_live[split:]), "from the first token that is not the old version's, all are the live one's"
 
 
 def _wrong(truth: Sequence[float], given: Sequence[float]) -> list[bool]:

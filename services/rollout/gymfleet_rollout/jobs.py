@@ -76,6 +76,8 @@ class Jobs:
         if job.task is not None and not job.task.done():
             job.task.cancel()
             await asyncio.wait([job.task])
+            if job.state is JobState.RUNNING:  # cancelled before its task began
+                job.state = JobState.CANCELLED
         return job.view()
 
     async def close(self) -> None:

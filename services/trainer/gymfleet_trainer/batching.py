@@ -148,12 +148,12 @@ class PackedBatch:
         return replace(self, **moved)
 
 
-def pack(sequences: Sequence[TrainSequence], tokens_per_microbatch: int) -> list[PackedBatch]:
+def pack(sequences: Sequence[TrainSequence], tokens_per_microbatch: int, *, multiple_of: int = 1) -> list[PackedBatch]:
     """Distribute sequences over micro-batches of near-equal size, none above `tokens_per_microbatch` tokens.
 
-    First-fit-decreasing finds how many are needed, then the longest sequence goes to the emptiest one, of one more
-    if it must be; where that overflows too, first-fit's own answer stands. A sequence longer than the limit gets a
-    micro-batch of its own.
+    First-fit-decreasing finds how many are needed, then the longest sequence goes to the emptiest one, of more if it
+    must be; where that overflows too, first-fit's own answer stands. A sequence longer than the limit gets a
+    micro-batch of its own. With `multiple_of` workers there are so many micro-batches, or a multiple, if possible.
     No sequences give no micro-batches.
     """
     if tokens_per_microbatch < 1:
@@ -161,7 +161,8 @@ def pack(sequences: Sequence[TrainSequence], tokens_per_microbatch: int) -> list
     lengths = [len(sequence.token_ids) for sequence in sequences]
     order = sorted(range(len(sequences)), key=lambda index: (-lengths[index], index))
     bins = _first_fit(order, lengths, tokens_per_microbatch)
-    for num_bins in (len(bins), len(bins) + 1):
+    needed = -(-len(bins) // multiple_of) * multiple_of
+    for num_bins in (needed, needed + multiple_of):
         balanced = _emptiest_first(order, lengths, num_bins)
         if all(chosen and sum(lengths[i] for i in chosen) <= tokens_per_microbatch for chosen in balanced):
             bins = balanced

@@ -5,6 +5,7 @@ not, but is asked only when reduced precision is allowed. Where that permission 
 has no reduced-precision unit that oneDNN would use, it is worth a factor of two and costs nothing.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -13,27 +14,45 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_LOCK = threading.Lock()
+_INSIDE: list[str] = []
+"""One entry per thread (or nesting) inside; the first holds what was set before."""
+
 _TOLERANCE = 1e-6
 """Relative; two exact float32 products that sum in different orders stay well below it, bfloat16 is at 1e-3."""
 
 
 @contextmanager
 def fast_float32_matmul(device: torch.device | str) -> Iterator[None]:
-    """Inside, float32 products on the CPU run in oneDNN, if they are as exact there. Nothing changes elsewhere."""
-    backend = _onednn_products()
-    before = backend.fp32_precision
-    if torch.device(device).type == "cpu" and onednn_is_exact():
-        backend.fp32_precision = "bf16"
+    """Inside, float32 products on the CPU run in oneDNN, if they are as exact there. Nothing changes elsewhere.
+
+    The setting is the process's: it stays until the last of several threads has left.
+    """
+    if torch.device(device).type != "cpu" or not onednn_is_exact():
+        yield
+        return
+    _enter()
     try:
         yield
     finally:
-        backend.fp32_precision = before
+        _leave()
 
 
-def backward(loss: Tensor) -> None:
-    """`loss.backward()` with the same products as the forward pass."""
-    with fast_float32_matmul(loss.device):
-        loss.backward()  # type: ignore[no-untyped-call]
+def _enter() -> None:
+    with _LOCK:
+        if not _INSIDE:
+            _INSIDE.append(_onednn_products().fp32_precision)
+            _onednn_products().fp32_precision = "bf16"
+        else:
+            _INSIDE.append("")
+
+
+def _leave() -> None:
+    with _LOCK:
+        if len(_INSIDE) > 1:
+            _INSIDE.pop()
+        else:
+            _onednn_products().fp32_precision = _INSIDE.pop()
 
 
 @lru_cache(maxsize=1)

@@ -16,7 +16,7 @@ class PolicyOptimizer:
         self.total_steps = total_steps
         self.num_steps = 0
         """Updates made so far."""
-        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._adamw = torch.optim.AdamW(
             _parameter_groups(model, section.weight_decay),
             lr=section.learning_rate,
@@ -36,7 +36,7 @@ class PolicyOptimizer:
         Gradients that are not finite update nothing: the weights and the moments stay as they were. The step still
         counts, so that a resumed run follows the same schedule; the norm tells the caller.
         """
-        norm = nn.utils.clip_grad_norm_(self._parameters, self.section.max_grad_norm)
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.section.max_grad_norm)
         if torch.isfinite(norm):
             for group in self._adamw.param_groups:
                 group["lr"] = self.learning_rate

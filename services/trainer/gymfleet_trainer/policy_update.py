@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 from gymfleet_contracts.recipe import RlSection
-from torch import Tensor
+from torch import Tensor, nn
 
 from gymfleet_trainer.advantages import grpo_advantages
 from gymfleet_trainer.batching import PackedBatch, TrainSequence, pack
-from gymfleet_trainer.cpu_matmul import backward
 from gymfleet_trainer.kl import kl_estimate
 from gymfleet_trainer.losses import (
     GlobalCounts,
@@ -23,8 +22,9 @@ from gymfleet_trainer.losses import (
     weighted_mean,
 )
 from gymfleet_trainer.optimizer import build_optimizer
+from gymfleet_trainer.parallel import accumulate_gradients, map_microbatches, num_workers
 from gymfleet_trainer.policy_model import PolicyModel
-from gymfleet_trainer.update_metrics import Totals, UpdateMetrics
+from gymfleet_trainer.update_metrics import Sums, Totals, UpdateMetrics
 
 Logprobs = dict[int, Tensor]
 """Index of a sequence to its (L,) log-probabilities on the CPU."""
@@ -164,15 +164,25 @@ class PolicyUpdater:
     def _kl_in_loss(self) -> bool:
         return self.rl.kl.coefficient > 0 and self.rl.kl.placement == "loss"
 
-    @torch.no_grad()
     def _logprobs(self, model: PolicyModel, sequences: Sequence[TrainSequence], chosen: Iterable[int]) -> Logprobs:
+        """Of the chosen sequences, without gradients."""
         chosen = list(chosen)
-        result: Logprobs = {}
-        for batch in pack([sequences[index] for index in chosen], self.rl.tokens_per_microbatch):
-            logprobs = model.token_logprobs(batch.to(model.device), temperature=self.temperature).logprobs.cpu()
-            parts = torch.split(logprobs, list(batch.lengths))
-            result |= {chosen[place]: part for place, part in zip(batch.indices, parts, strict=True)}
-        return result
+
+        def work(batch: PackedBatch) -> list[Tensor]:
+            with torch.no_grad():
+                logprobs = model.token_logprobs(batch.to(model.device), temperature=self.temperature).logprobs.cpu()
+            return list(torch.split(logprobs, list(batch.lengths)))
+
+        batches = pack([sequences[i] for i in chosen], self.rl.tokens_per_microbatch, multiple_of=self._workers)
+        return {
+            chosen[place]: part
+            for batch, parts in zip(batches, map_microbatches(work, batches, self._workers), strict=True)
+            for place, part in zip(batch.indices, parts, strict=True)
+        }
+
+    @property
+    def _workers(self) -> int:
+        return num_workers(self.model.device, self.optimizer.parameters)
 
     def _update_part(
         self,
@@ -186,13 +196,25 @@ class PolicyUpdater:
         """One optimiser update; none when nothing in the part has a gradient. Counts are those of the whole part."""
         counts = global_counts([sequences[index] for index in part])
         chosen = [index for index in part if self._has_gradient(sequences[index])]
-        for packed in pack([sequences[index] for index in chosen], self.rl.tokens_per_microbatch):
-            indices = [chosen[place] for place in packed.indices]
-            batch = self._complete(packed, indices, proximal).to(self.model.device)
-            fresh = all(sequences[index].staleness == 0 for index in indices)
-            self._backward(batch, counts, totals, measure_parity=weights_untouched and fresh)
-        if chosen:
-            self._step(totals)
+        if not chosen:
+            return
+        fresh = weights_untouched and all(sequences[index].staleness == 0 for index in chosen)
+        batches = [
+            self._complete(batch, [chosen[place] for place in batch.indices], proximal).to(self.model.device)
+            for batch in pack(
+                [sequences[index] for index in chosen], self.rl.tokens_per_microbatch, multiple_of=self._workers
+            )
+        ]
+
+        def loss_of(batch: PackedBatch) -> tuple[Tensor, Sums]:
+            return self._loss(batch, counts, measure_parity=fresh)
+
+        for sums in accumulate_gradients(loss_of, batches, self._trained_parameters(), self._workers):
+            totals.add(sums)
+        self._step(totals)
+
+    def _trained_parameters(self) -> list[nn.Parameter]:
+        return self.optimizer.parameters
 
     def _complete(self, batch: PackedBatch, indices: list[int], proximal: Logprobs) -> PackedBatch:
         """Add what was computed before the update; without it the batch is the first to see its weights."""
@@ -204,13 +226,13 @@ class PolicyUpdater:
         learning_rate = self.optimizer.learning_rate
         totals.add_step(self.optimizer.step(), learning_rate)
 
-    def _backward(self, batch: PackedBatch, counts: GlobalCounts, totals: Totals, *, measure_parity: bool) -> None:
-        """Accumulate one micro-batch's gradient."""
+    def _loss(self, batch: PackedBatch, counts: GlobalCounts, *, measure_parity: bool) -> tuple[Tensor, Sums]:
+        """One micro-batch's share of the loss, () float with grad, and what it adds to the totals."""
         weight = token_weights(batch.loss_mask, batch.cu_seqlens, self.rl.aggregation, counts)
         output = self.model.token_logprobs(batch, temperature=self.temperature, with_entropy=True)
-        loss = self._policy_loss(batch, output.logprobs, weight, totals)
+        loss, sums = self._policy_loss(batch, output.logprobs, weight)
         if output.entropy is not None:
-            totals.add(entropy=output.entropy.detach().sum())
+            sums["entropy"] = output.entropy.detach().sum()
             if self.rl.entropy_coefficient > 0:
                 loss = loss - self.rl.entropy_coefficient * weighted_mean(output.entropy, weight)
         if self.reference is not None and self._kl_in_loss:
@@ -218,14 +240,17 @@ class PolicyUpdater:
                 reference = self.reference.token_logprobs(batch, temperature=self.temperature).logprobs
             kl = kl_estimate(output.logprobs, reference, self.rl.kl.estimator)
             loss = loss + self.rl.kl.coefficient * weighted_mean(kl, weight)
-            totals.add(reference_kl=kl.detach().sum(), reference_tokens=len(batch.trained))
-        backward(loss)
-        totals.add(loss=loss.detach(), trained_tokens=len(batch.trained), tokens=batch.num_tokens)
+            sums |= {"reference_kl": kl.detach().sum(), "reference_tokens": len(batch.trained)}
         if measure_parity:
             difference = (output.logprobs.detach() - batch.behaviour_logprobs)[batch.trained]
-            totals.add(parity=difference.abs().sum(), parity_tokens=len(batch.trained))
+            sums |= {"parity": difference.abs().sum(), "parity_tokens": len(batch.trained)}
+        return loss, sums | {
+            "loss": loss.detach(),
+            "trained_tokens": len(batch.trained),
+            "tokens": batch.num_tokens,
+        }
 
-    def _policy_loss(self, batch: PackedBatch, logprobs: Tensor, weight: Tensor, totals: Totals) -> Tensor:
+    def _policy_loss(self, batch: PackedBatch, logprobs: Tensor, weight: Tensor) -> tuple[Tensor, Sums]:
         old = batch.old_logprobs if batch.old_logprobs is not None else logprobs.detach()
         importance = truncated_importance_weight(old, batch.behaviour_logprobs, self.rl.importance_cap)
         policy = clipped_policy_loss(
@@ -238,14 +263,13 @@ class PolicyUpdater:
             dual_clip=self.rl.dual_clip,
             importance_weight=importance,
         )
-        totals.add(
-            clipped=policy.clipped,
-            dual_clipped=policy.dual_clipped,
-            moved=policy.kl,
-            importance=importance[batch.trained].sum(),
-        )
-        totals.see_ratio(policy.ratio_max)
-        return policy.loss
+        return policy.loss, {
+            "clipped": policy.clipped,
+            "dual_clipped": policy.dual_clipped,
+            "moved": policy.kl,
+            "importance": importance[batch.trained].sum(),
+            "ratio_max": policy.ratio_max,
+        }
 
 
 def global_counts(sequences: Iterable[TrainSequence]) -> GlobalCounts:

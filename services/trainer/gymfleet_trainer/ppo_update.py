@@ -6,18 +6,18 @@ from typing import Any
 
 import torch
 from gymfleet_contracts.recipe import RlSection
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from gymfleet_trainer.advantages import gae, masked_whiten
 from gymfleet_trainer.batching import PackedBatch, TrainSequence, pack
-from gymfleet_trainer.cpu_matmul import backward
 from gymfleet_trainer.critic import ValueModel
 from gymfleet_trainer.losses import GlobalCounts, token_weights, value_loss
 from gymfleet_trainer.optimizer import build_optimizer
+from gymfleet_trainer.parallel import map_microbatches
 from gymfleet_trainer.policy_model import PolicyModel
 from gymfleet_trainer.policy_update import Logprobs, PolicyUpdater
-from gymfleet_trainer.update_metrics import Totals, UpdateMetrics
+from gymfleet_trainer.update_metrics import Sums, Totals, UpdateMetrics
 
 
 class PpoUpdater(PolicyUpdater):
@@ -93,11 +93,15 @@ class PpoUpdater(PolicyUpdater):
             for sequence, row, length in zip(sequences, whitened, lengths, strict=True)
         ]
 
-    @torch.no_grad()
     def _critic_values(self, sequences: Sequence[TrainSequence]) -> list[Tensor]:
+        def work(batch: PackedBatch) -> list[Tensor]:
+            with torch.no_grad():
+                values = self.critic.values(batch.to(self.model.device)).cpu()
+            return list(torch.split(values, list(batch.lengths)))
+
         values: dict[int, Tensor] = {}
-        for batch in pack(sequences, self.rl.tokens_per_microbatch):
-            parts = torch.split(self.critic.values(batch.to(self.model.device)).cpu(), list(batch.lengths))
+        batches = pack(sequences, self.rl.tokens_per_microbatch, multiple_of=self._workers)
+        for batch, parts in zip(batches, map_microbatches(work, batches, self._workers), strict=True):
             values |= dict(zip(batch.indices, parts, strict=True))
         return [values[index] for index in range(len(sequences))]
 
@@ -112,23 +116,29 @@ class PpoUpdater(PolicyUpdater):
             returns=torch.cat([self._returns[index] for index in indices]),
         )
 
-    def _backward(self, batch: PackedBatch, counts: GlobalCounts, totals: Totals, *, measure_parity: bool) -> None:
-        if not self.critic_only:
-            super()._backward(batch, counts, totals, measure_parity=measure_parity)
+    def _trained_parameters(self) -> list[nn.Parameter]:
+        own = self.critic_optimizer.parameters
+        return own if self.critic_only else super()._trained_parameters() + own
+
+    def _loss(self, batch: PackedBatch, counts: GlobalCounts, *, measure_parity: bool) -> tuple[Tensor, Sums]:
+        """The policy's loss and the critic's: they share no weight, so their sum has both gradients."""
         if batch.values is None or batch.returns is None:
             raise RuntimeError("a critic update needs the batch's values and returns")
         weight = token_weights(batch.loss_mask, batch.cu_seqlens, "token_mean", counts)
-        loss = value_loss(
+        critic_loss = value_loss(
             self.critic.values(batch), batch.values, batch.returns, weight, clip=self.rl.critic.value_clip
         )
-        backward(loss)
-        totals.add(value_loss=loss.detach())
+        sums: Sums = {"value_loss": critic_loss.detach()}
+        if self.critic_only:
+            return critic_loss, sums
+        loss, policy_sums = super()._loss(batch, counts, measure_parity=measure_parity)
+        return loss + critic_loss, policy_sums | sums
 
     def _step(self, totals: Totals) -> None:
         if not self.critic_only:
             super()._step(totals)
         norm = self.critic_optimizer.step()
-        totals.add(value_updates=1, nonfinite=(~torch.isfinite(norm)).float())
+        totals.add({"value_updates": 1, "nonfinite": (~torch.isfinite(norm)).float()})
 
 
 def _padded(rows: list[Tensor]) -> Tensor:

@@ -7,16 +7,17 @@ from collections.abc import Iterable
 from typing import Any
 
 from gymfleet_contracts.recipe import SftSection
+from torch import Tensor
 
-from gymfleet_trainer.batching import TrainSequence, pack
-from gymfleet_trainer.cpu_matmul import backward
+from gymfleet_trainer.batching import PackedBatch, TrainSequence, pack
 from gymfleet_trainer.losses import sft_loss, token_weights
 from gymfleet_trainer.optimizer import build_optimizer
+from gymfleet_trainer.parallel import accumulate_gradients, num_workers
 from gymfleet_trainer.policy_model import PolicyModel
 from gymfleet_trainer.policy_update import global_counts
-from gymfleet_trainer.update_metrics import SftMetrics, Totals
+from gymfleet_trainer.update_metrics import SftMetrics, Sums, Totals
 
-_TOKENS_PER_MICROBATCH = 8192
+_TOKENS_PER_MICROBATCH = 4096
 
 
 class SftUpdater:
@@ -62,12 +63,19 @@ class SftUpdater:
         counts = global_counts(part)
         if counts.tokens == 0:
             return
-        for packed in pack([s for s in part if s.num_trained], _TOKENS_PER_MICROBATCH):
-            batch = packed.to(self.model.device)
+        device = self.model.device
+
+        def loss_of(batch: PackedBatch) -> tuple[Tensor, Sums]:
             weight = token_weights(batch.loss_mask, batch.cu_seqlens, "token_mean", counts)
             loss = sft_loss(self.model.token_logprobs(batch).logprobs, weight)
-            backward(loss)
-            totals.add(loss=loss.detach() * counts.tokens, tokens=batch.num_tokens, trained_tokens=len(batch.trained))
+            summed = loss.detach() * counts.tokens
+            return loss, {"loss": summed, "tokens": batch.num_tokens, "trained_tokens": len(batch.trained)}
+
+        workers = num_workers(device, self.optimizer.parameters)
+        packed = pack([s for s in part if s.num_trained], _TOKENS_PER_MICROBATCH, multiple_of=workers)
+        batches = [batch.to(device) for batch in packed]
+        for sums in accumulate_gradients(loss_of, batches, self.optimizer.parameters, workers):
+            totals.add(sums)
         learning_rate = self.optimizer.learning_rate
         totals.add_step(self.optimizer.step(), learning_rate)
 

@@ -61,27 +61,30 @@ class SftMetrics:
     epoch_s: float
 
 
+Sums = dict[str, Tensor | float]
+"""What a micro-batch adds to the totals, by name; tensors are () and detached. `ratio_max` is a maximum instead."""
+
+
 class Totals:
     """Sums, kept on the device: one synchronisation at the end instead of one per micro-batch."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, Tensor | float] = {}
+        self._sums: Sums = {}
         self._ratios: list[Tensor] = []
         self.learning_rate = math.nan
 
-    def add(self, **values: Tensor | float) -> None:
-        """Add to the named sums; tensors are () and detached."""
-        for name, value in values.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value
-
-    def see_ratio(self, ratio_max: Tensor) -> None:
-        """Note a micro-batch's largest ratio, () float."""
-        self._ratios.append(ratio_max)
+    def add(self, sums: Sums) -> None:
+        """Take in what a micro-batch adds."""
+        for name, value in sums.items():
+            if name == "ratio_max":
+                self._ratios.append(torch.as_tensor(value))
+            else:
+                self._sums[name] = self._sums.get(name, 0.0) + value
 
     def add_step(self, norm: Tensor, learning_rate: float) -> None:
         """Count one optimiser update; a norm that is not finite was refused and stays out of the mean."""
         finite = torch.isfinite(norm)
-        self.add(updates=1, grad_norm=torch.where(finite, norm, 0.0), nonfinite=(~finite).float())
+        self.add({"updates": 1, "grad_norm": torch.where(finite, norm, 0.0), "nonfinite": (~finite).float()})
         self.learning_rate = learning_rate
 
     def get(self, name: str) -> float:

@@ -1,0 +1,131 @@
+"""Jobs over HTTP: progress, cancellation, and what is kept."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from gymfleet_contracts.rollout import GroupRequest, JobState, SubmitJob
+from gymfleet_contracts.session import OpenSession
+from gymfleet_contracts.trajectory import Status, Trajectory
+from gymfleet_rollout.errors import QueueFull, UnknownJob
+from gymfleet_rollout.inference.base import EngineDied
+from gymfleet_rollout.jobs import Jobs
+
+from tests.fixtures.trajectories import make_trajectory
+
+
+class Stage:
+    """A player that waits for `go`; it also takes what is published."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.error: Exception | None = None
+        self.published: list[tuple[str, int]] = []
+
+    async def play(self, group: GroupRequest, sample: int) -> Trajectory:
+        await self.go.wait()
+        if self.error is not None:
+            raise self.error
+        return make_trajectory((3,), sample=sample, status=Status.COMPLETED)
+
+    async def put(self, group: GroupRequest, trajectory: Trajectory) -> None:
+        self.published.append((group.group_id, trajectory.sample))
+
+
+def submission(num_samples: int, groups: int = 1, **more: Any) -> SubmitJob:
+    task = OpenSession(env="maze", task_index=0)
+    return SubmitJob(
+        groups=tuple(
+            GroupRequest(run_id="r", group_id=f"g{place}", task=task, num_samples=num_samples)
+            for place in range(groups)
+        ),
+        **more,
+    )
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+@pytest.fixture
+def jobs(stage: Stage) -> Jobs:
+    return Jobs(stage, stage, max_trajectories=10)  # type: ignore[arg-type]
+
+
+async def finished(jobs: Jobs, job_id: str) -> JobState:
+    async with asyncio.timeout(5):
+        while jobs.get(job_id).state is JobState.RUNNING:  # noqa: ASYNC110 - as a caller over HTTP would
+            await asyncio.sleep(0.001)
+    return jobs.get(job_id).state
+
+
+async def test_a_job_from_begin_to_end(jobs: Jobs, stage: Stage) -> None:
+    job = jobs.submit(submission(3, groups=2))
+    assert (job.state, job.num_episodes, job.num_finished) == (JobState.RUNNING, 6, 0)
+
+    stage.go.set()
+
+    assert await finished(jobs, job.job_id) is JobState.DONE
+    assert jobs.get(job.job_id).status_counts == {"completed": 6}
+    assert len(jobs.trajectories(job.job_id, 0, 100)) == 6
+    assert len(jobs.trajectories(job.job_id, 4, 100)) == 2
+    assert len(jobs.trajectories(job.job_id, 1, 2)) == 2
+    assert stage.published == []
+
+
+async def test_a_job_that_publishes(jobs: Jobs, stage: Stage) -> None:
+    stage.go.set()
+    job = jobs.submit(submission(2, publish=True))
+
+    await finished(jobs, job.job_id)
+
+    assert sorted(stage.published) == [("g0", 0), ("g0", 1)]
+
+
+async def test_a_cancelled_job(jobs: Jobs) -> None:
+    job = jobs.submit(submission(2))
+    await asyncio.sleep(0)
+
+    cancelled = await jobs.cancel(job.job_id)
+
+    assert cancelled.state is JobState.CANCELLED
+    assert (await jobs.cancel(job.job_id)).state is JobState.CANCELLED
+
+
+async def test_a_job_that_is_cancelled_before_it_began(jobs: Jobs) -> None:
+    job = jobs.submit(submission(2))
+
+    assert (await jobs.cancel(job.job_id)).state is JobState.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(EngineDied("the embedded engine died"), "engine died"), (ValueError("inner workings"), "internal error")],
+)
+async def test_a_failed_job_says_why(jobs: Jobs, stage: Stage, error: Exception, words: str) -> None:
+    stage.error = error
+    stage.go.set()
+    job = jobs.submit(submission(2))
+
+    assert await finished(jobs, job.job_id) is JobState.FAILED
+    assert words in str(jobs.get(job.job_id).error)
+    assert "inner" not in str(jobs.get(job.job_id).error)
+
+
+async def test_memory_is_bounded(jobs: Jobs, stage: Stage) -> None:
+    stage.go.set()
+    old = [jobs.submit(submission(4)).job_id for _ in range(2)]
+    for job_id in old:
+        await finished(jobs, job_id)
+    stage.go.clear()
+
+    running = jobs.submit(submission(6))
+
+    with pytest.raises(UnknownJob):
+        jobs.get(old[0])
+    assert jobs.get(old[1]).state is JobState.DONE
+    with pytest.raises(QueueFull, match="6 are running"):
+        jobs.submit(submission(5))
+    await jobs.close()
+    assert jobs.get(running.job_id).state is JobState.CANCELLED

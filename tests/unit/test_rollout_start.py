@@ -1,0 +1,143 @@
+"""What `gymfleet-rollout` says before it serves: settings, the model's directory, the weights' headers."""
+
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from gymfleet_rollout.inference.base import WeightsRejected
+from gymfleet_rollout.inference.weights import require_same_tensors, tensor_shapes
+from gymfleet_rollout.model import ModelNotFound, find_model, vocab_size
+from gymfleet_rollout.settings import RolloutSettings
+from pydantic import ValidationError
+from safetensors.torch import save_file
+
+PREFIX = "GYMFLEET_ROLLOUT_"
+
+
+def settings(monkeypatch: pytest.MonkeyPatch, **given: str) -> RolloutSettings:
+    for name, value in {"model": "x", **given}.items():
+        monkeypatch.setenv(f"{PREFIX}{name}".upper(), value)
+    return RolloutSettings()  # type: ignore[call-arg]
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = settings(
+        monkeypatch, backend="server", server_urls='["http://127.0.0.1:8300"]', gateway_api_key="secret", port="9000"
+    )
+
+    assert (found.port, str(found.server_urls[0])) == (9000, "http://127.0.0.1:8300/")
+    assert found.host == "127.0.0.1"
+    assert "secret" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        pytest.param({"backend": "server"}, "SERVER_URLS", id="servers without urls"),
+        pytest.param({"server_urls": '["http://127.0.0.1:1"]'}, "SERVER_URLS", id="urls without servers"),
+        pytest.param({"modell": "y"}, "MODELL", id="misspelt"),
+        pytest.param({"block_size": "48"}, "multiple of 32", id="block size that the CPU backend has no kernel for"),
+        pytest.param({"dtype": "int8"}, "float32", id="unknown dtype"),
+    ],
+)
+def test_a_mistake_in_the_settings_is_named(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], complaint: str
+) -> None:
+    with pytest.raises(ValidationError, match=complaint):
+        settings(monkeypatch, **given)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model"
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps({"vocab_size": 77}))
+    save_file({"a": torch.zeros(2, 3), "lm_head.weight": torch.zeros(4)}, path / "model.safetensors")
+    return path
+
+
+def test_a_model_directory(model: Path) -> None:
+    assert find_model(str(model)) == model
+    assert vocab_size(model) == 77
+
+
+@pytest.mark.parametrize("name", ["/no/such/place", "./nowhere", "~/nowhere-at-all", "nowhere", "a/b/c"])
+def test_a_model_that_is_not_there(name: str) -> None:
+    with pytest.raises(ModelNotFound, match="no model directory at"):
+        find_model(name)
+
+
+@pytest.mark.parametrize("lacking", ["config.json", "model.safetensors"])
+def test_a_directory_that_is_no_model(model: Path, lacking: str) -> None:
+    (model / lacking).unlink()
+
+    with pytest.raises(ModelNotFound, match=lacking.split(".")[1]):
+        find_model(str(model))
+
+
+@pytest.mark.parametrize("config", ["[]", "{}", "nonsense", '{"vocab_size": null}'])
+def test_a_config_without_a_vocabulary(model: Path, config: str) -> None:
+    (model / "config.json").write_text(config)
+
+    with pytest.raises(ModelNotFound, match="vocab_size"):
+        vocab_size(model)
+
+
+def test_the_process_ends_with_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gymfleet_rollout.main"],
+        env={f"{PREFIX}MODEL": str(tmp_path / "nowhere"), "PATH": ""},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 2
+    assert done.stderr == f"error: GYMFLEET_ROLLOUT_MODEL: no model directory at {tmp_path / 'nowhere'}\n"
+
+
+def test_shapes_are_read_from_all_files(model: Path) -> None:
+    save_file({"b": torch.zeros(5)}, model / "model-2.safetensors")
+
+    assert tensor_shapes(model) == {"a": (2, 3), "lm_head.weight": (4,), "b": (5,)}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"1234",
+        struct.pack("<Q", 2**60) + b"{}",
+        struct.pack("<Q", 2) + b"[]",
+        struct.pack("<Q", 9) + b'{"a": {}}',
+        struct.pack("<Q", 4) + b"nope",
+    ],
+)
+def test_a_damaged_file_is_rejected(model: Path, content: bytes) -> None:
+    (model / "model.safetensors").write_bytes(content)
+
+    with pytest.raises(WeightsRejected, match=r"model\.safetensors is not a"):
+        tensor_shapes(model)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"a": (2, 3)}, None),
+        ({"a": (2, 3), "lm_head.weight": (4,)}, None),
+        ({"a": (2, 3), "lm_head.weight": (5,)}, "other shapes for lm_head.weight"),
+        ({"lm_head.weight": (4,)}, "lacks a"),
+        ({"a": (2, 3), "x": (1,)}, "has unknown x"),
+    ],
+    ids=str,
+)
+def test_the_same_tensors_or_none(given: dict[str, tuple[int, ...]], complaint: str | None) -> None:
+    expected = {"a": (2, 3), "lm_head.weight": (4,)}
+    if complaint is None:
+        require_same_tensors(expected, given, Path("w"))
+        return
+
+    with pytest.raises(WeightsRejected, match=complaint):
+        require_same_tensors(expected, given, Path("w"))
