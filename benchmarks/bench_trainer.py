@@ -43,7 +43,7 @@ def main() -> None:
         path = build_scratch_model(["a"], ScratchModel(), directory, 0, max_position=1024)
         rows = measure(path, count, repeat)
     if arguments.smoke:
-        print("\n".join(f"{row.name}: {row.value:,.1f} {row.unit}" for row in rows))
+        print("\n".join(f"{row.name}: {row.value:,.5g} {row.unit}" for row in rows))
     else:
         record("trainer", rows)
 
@@ -57,7 +57,7 @@ def measure(path: Path, count: int, repeat: int) -> list[Row]:
     shape = DecoderShape.from_config(model.config)
     flops = training_flops(shape, [len(s.token_ids) for s in sequences], sum(s.num_trained for s in sequences))
     ceiling = matmul_ceiling(torch.float32, repeat)
-    baseline = num_tokens / best(lambda: _padded_update(path, sequences), repeat)
+    baseline = num_tokens / best(_padded_loop(path, sequences), repeat)
     rows = [Row.of("plain padded loop", baseline, "tokens/s")]
     rates = {}
     for microbatch in MICROBATCHES:
@@ -135,10 +135,14 @@ def _sampled(model: PolicyModel, sequences: list[TrainSequence]) -> list[TrainSe
     return [sampled[index] for index in range(len(sequences))]
 
 
-def _padded_update(path: Path, sequences: list[TrainSequence]) -> None:
+def _padded_loop(path: Path, sequences: list[TrainSequence]) -> Callable[[], None]:
     """The plain way: rows padded to the longest of 24, attention masks, logits at every position."""
     model = AutoModelForCausalLM.from_pretrained(str(path))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-9)
+    return lambda: _padded_update(model, optimizer, sequences)
+
+
+def _padded_update(model: Any, optimizer: torch.optim.Optimizer, sequences: list[TrainSequence]) -> None:
     total = sum(sequence.num_trained for sequence in sequences)
     for start in range(0, len(sequences), 24):
         part = sequences[start : start + 24]
@@ -153,6 +157,7 @@ def _padded_update(path: Path, sequences: list[TrainSequence]) -> None:
         gain = torch.minimum(ratio * advantages[:, 1:], ratio.clamp(0.8, 1.28) * advantages[:, 1:])
         (-(gain * trained[:, 1:]).sum() / total).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
+    optimizer.zero_grad()
 
 
 def _mixed_precision(

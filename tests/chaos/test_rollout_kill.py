@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections import Counter
+from typing import Any
 
 import pytest
 from gymfleet_contracts.rollout import EpisodeLimits, GroupRequest
@@ -23,14 +24,14 @@ TIMEOUT_S = 120.0
 
 
 async def produced(redis: RedisClient) -> list[str]:
-    entries = await redis.xrange(TRAJECTORIES_RAW)
+    entries: Any = await redis.xrange(TRAJECTORIES_RAW)
     requests = [ScoreRequest.model_validate_json(fields[b"body"]) for _, fields in entries]
     return [r.trajectory.trajectory_id for r in requests if r.trajectory.run_id == RUN]
 
 
 async def wait_for(redis: RedisClient, count: int) -> list[str]:
     async with asyncio.timeout(TIMEOUT_S):
-        while len(ids := await produced(redis)) < count:
+        while len(ids := await produced(redis)) < count:  # noqa: ASYNC110 - another process adds
             await asyncio.sleep(0.02)
     return ids
 
@@ -57,7 +58,7 @@ async def test_a_killed_rollout_service_loses_nothing_and_repeats_nothing(maze_f
         await asyncio.to_thread(maze_fleet.rollout.wait_ready)
         await wait_for(redis, TOTAL)
         async with asyncio.timeout(TIMEOUT_S):
-            while await redis.xlen(ROLLOUT_REQUESTS):
+            while await redis.xlen(ROLLOUT_REQUESTS):  # noqa: ASYNC110 - another process takes
                 await asyncio.sleep(0.05)
         ids = await produced(redis)
     finally:

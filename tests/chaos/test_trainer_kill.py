@@ -144,3 +144,19 @@ async def test_a_restarted_rollout_service_gets_the_weights_again(
     assert set(reasons) <= {"stale", "failed"}, "what the base model wrote meanwhile was not trained on"
     for line in run.metrics("eval"):
         assert line["num_episodes"] == 5
+
+
+async def test_a_killed_redis_comes_back_and_the_run_goes_on(
+    maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
+) -> None:
+    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=5)
+    run.start()
+    run.wait_until(lambda: len(run.metrics("rl_step")) >= 1)
+    maze_fleet.redis.stop(signal.SIGKILL)
+    run.wait_for(0.5)
+    maze_fleet.redis.start()
+
+    assert run.wait() == 0, run.tail()
+
+    state = check_accounting(run, set())
+    assert await leftovers(maze_fleet, state.run_id) == []

@@ -5,10 +5,6 @@ same safetensors; a healthy float32 engine agrees to about 1e-6.
 """
 
 import asyncio
-import os
-import subprocess
-import sys
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,7 +12,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
 import pytest
 import pytest_asyncio
 import torch
@@ -32,8 +27,8 @@ from gymfleet_rollout.policy import Policy
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from tests.fixtures.redis_server import free_port
 from tests.models import build_tiny_model
+from tests.vllm_server import vllm_server
 
 pytestmark = [
     pytest.mark.slow,
@@ -47,7 +42,6 @@ BLOCK_SIZE: Final = 32
 EOS: Final = 2
 TOLERANCE: Final = 1e-3
 """What the trainer accepts, in nat: the mean |difference| in log-probability."""
-SERVER_START_TIMEOUT_S: Final = 200.0
 LONG_PROMPT: Final = tuple(5 + (7 * i) % 300 for i in range(3 * BLOCK_SIZE))
 PROMPTS: Final = (LONG_PROMPT, (7, 8, 9), tuple(range(20, 60)))
 GREEDY: Final = Sampling(temperature=0.0)
@@ -119,43 +113,6 @@ class Bench:
         assert gap(self.live, LONG_PROMPT, answer.token_ids, answer.logprobs) < TOLERANCE
 
 
-@contextmanager
-def vllm_server(model: Path, log: Path) -> Iterator[str]:
-    port = free_port()
-    settings = {
-        "--model": str(model), "--host": "127.0.0.1", "--port": str(port), "--dtype": "float32",
-        "--max-model-len": str(MAX_MODEL_LEN), "--block-size": str(BLOCK_SIZE), "--max-num-seqs": "64",
-        "--kv-cache-memory-bytes": str(2**28), "--generation-config": "vllm",
-        "--logprobs-mode": "processed_logprobs",
-        "--worker-extension-cls": f"{PolicyLoader.__module__}.{PolicyLoader.__qualname__}",
-    }  # fmt: skip
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager", "--enable-scale-out"]
-    command += [part for setting in settings.items() for part in setting]
-    environment = os.environ | {
-        "VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
-        "TORCHDYNAMO_DISABLE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
-    }  # fmt: skip
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
-    try:
-        deadline = time.monotonic() + SERVER_START_TIMEOUT_S
-        while True:
-            with suppress(httpx.TransportError):
-                if httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False).is_success:
-                    break
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"vLLM did not start: {log.read_text(errors='replace')[-3000:]}")
-            time.sleep(0.2)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        try:
-            process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
 @pytest_asyncio.fixture(
     scope="module",
     loop_scope="module",
@@ -190,7 +147,7 @@ def backend_url(param: str, model: Path, directory: Path) -> Iterator[str | None
     if param.startswith("embedded"):
         yield None
     else:
-        with vllm_server(model, directory / "server.log") as url:
+        with vllm_server(model, directory / "server.log", max_model_len=MAX_MODEL_LEN, block_size=BLOCK_SIZE) as url:
             yield url
 
 

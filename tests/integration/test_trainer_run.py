@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from gymfleet_contracts.recipe import load_recipe
+from gymfleet_contracts.streams import TRAINER_GROUP, trajectories_scored
 from gymfleet_trainer.checkpoint import Checkpoints
 from gymfleet_trainer.errors import PublishRefused
 from gymfleet_trainer.learner import Learner
@@ -17,6 +18,7 @@ from gymfleet_trainer.record import RunDirectory
 from gymfleet_trainer.state import RunState
 from gymfleet_trainer.versions import PolicyEndpoint
 from gymfleet_trainer.worker import TorchWorker
+from redis import Redis
 from safetensors.torch import load_file
 
 from tests.fixtures.trainer_runs import TrainerRun
@@ -141,14 +143,23 @@ def test_silence_ends_with_a_reason_and_the_run_can_go_on(maze_fleet: Fleet, tin
     assert run.finish()["groups"]["trained"] == 2
 
 
-def test_a_full_disk_is_one_clear_line(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:
-    run = TrainerRun(maze_fleet, tmp_path, tiny_model)
-    run.start(max_file_bytes=100_000)
+def test_a_full_disk_is_one_clear_line_and_loses_nothing(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:
+    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=2)
+    weights_bytes = (tiny_model / "model.safetensors").stat().st_size
+    run.start(max_file_bytes=weights_bytes * 5 // 4)  # room for the weights, none for the optimiser's moments
 
     assert run.wait() == 5
     last = run.tail().strip().splitlines()[-1]
-    assert last.startswith("error: cannot write to ")
-    assert "make room and run the same command again" in last
+    assert last.startswith(f"error: cannot write to {run.run_dir / 'checkpoints'}: ")
+    assert "File too large" in last
+    assert last.endswith("is intact: make room and run the same command again")
+    state = run.state()
+    assert state is not None
+    with Redis.from_url(maze_fleet.redis.url) as client:
+        pending = client.xpending(trajectories_scored(state.run_id), TRAINER_GROUP)["pending"]
+    assert pending == 6, "two groups of three: trained, in no checkpoint, hence not acknowledged"
+
+    assert run.finish()["groups"]["trained"] == 4
 
 
 def test_a_checkpoint_is_measured_without_touching_its_run(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:

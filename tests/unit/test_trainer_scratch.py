@@ -50,12 +50,18 @@ def test_every_text_survives_exactly(tokenizer: Any, text: str) -> None:
     assert tokenizer.decode(ids) == text
 
 
-def test_the_environments_words_are_single_tokens(tokenizer: Any) -> None:
+def test_the_environments_phrases_are_single_tokens(tokenizer: Any) -> None:
     tokens = tokenizer.convert_ids_to_tokens(tokenizer.encode(REPLY, add_special_tokens=False))
 
     assert [token.replace("Ġ", " ") for token in tokens] == [
-        "Thought", ":", " the", " goal", " is", " to", " the", " left", ".", " Action", ":", " move", " left",
+        "Thought", ":", " the goal is to the left", ".", " Action", ":", " move left",
     ]  # fmt: skip
+
+
+def test_an_unseen_phrase_is_made_of_known_words(tokenizer: Any) -> None:
+    tokens = tokenizer.convert_ids_to_tokens(tokenizer.encode(". the left goal", add_special_tokens=False))
+
+    assert [token.replace("Ġ", " ") for token in tokens] == [".", " the", " left", " goal"]
 
 
 def test_digits_stand_alone(tokenizer: Any) -> None:

@@ -4,6 +4,7 @@ import copy
 import io
 import math
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,31 @@ def test_micro_batches_do_not_change_the_update(model_dir: Path, aggregation: st
     # AdamW's first step is the sign of the gradient: a component that is almost 0 may point either way.
     close = [torch.isclose(a, b, atol=2e-5) for a, b in zip(small_weights, large_weights, strict=True)]
     assert sum(int(c.sum()) for c in close) >= 0.98 * sum(c.numel() for c in close)
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_micro_batches_side_by_side_give_the_same_bits_every_time(model_dir: Path) -> None:
+    results = []
+    for threads in (3, 3, 1):
+        torch.set_num_threads(threads)
+        model = PolicyModel.from_pretrained(model_dir)
+        metrics = PolicyUpdater(model, section(updates_per_step=2)).update(sampled(model))
+        results.append((metrics.loss, metrics.grad_norm, weights(model)))
+        assert torch.get_num_threads() == threads
+
+    (loss, norm, end), (loss_again, norm_again, end_again), (loss_alone, norm_alone, _) = results
+    assert (loss, norm) == (loss_again, norm_again)
+    assert same(end, end_again)
+    assert loss_alone == pytest.approx(loss, abs=1e-6)
+    assert norm_alone == pytest.approx(norm, rel=1e-3)
 
 
 def test_groups_without_signal_are_not_computed_but_counted(model_dir: Path) -> None:
@@ -296,6 +322,9 @@ def test_interrupted_and_resumed_is_bit_identical(model_dir: Path, algorithm: st
     actual = again.update(second)
 
     assert same(weights(straight), weights(resumed))
+    if isinstance(updater, PpoUpdater) and isinstance(again, PpoUpdater):
+        assert same(weights(updater.critic), weights(again.critic))
+        assert again.num_batches == 2
     assert actual.loss == expected.loss
     assert actual.learning_rate == expected.learning_rate
 
@@ -349,7 +378,9 @@ def demonstrations(model: PolicyModel) -> list[TrainSequence]:
 
 
 def test_supervised_epochs_lower_the_loss_that_they_report(model: PolicyModel) -> None:
-    sft = SftSection.model_validate({"epochs": 6, "tokens_per_batch": 64, "optimizer": {"learning_rate": 3e-3}})
+    sft = SftSection.model_validate(
+        {"epochs": 6, "tokens_per_batch": 64, "optimizer": {"learning_rate": 3e-3, "schedule": "linear"}}
+    )
     sequences = demonstrations(model)
     num_tokens = sum(len(s.token_ids) for s in sequences)
     rows = logprobs(model, sequences)
@@ -364,7 +395,8 @@ def test_supervised_epochs_lower_the_loss_that_they_report(model: PolicyModel) -
     assert untouched.loss == pytest.approx(before, rel=1e-5), "a mean over tokens, however they are batched"
     assert metrics[-1].loss < 0.8 * metrics[0].loss
     assert metrics[0].num_tokens == num_tokens
-    assert metrics[0].num_updates >= num_tokens / 64
+    assert [m.num_updates for m in metrics] == [math.ceil(num_tokens / 64)] * 6, "as the schedule counts on"
+    assert metrics[-1].learning_rate == pytest.approx(3e-3 / updater.optimizer.num_steps), "ends at the end"
     assert metrics[0].num_trained_tokens == sum(s.num_trained for s in sequences)
 
 

@@ -1,5 +1,6 @@
 """`gymfleet-rollout`: the rollout service's process."""
 
+import gc
 import sys
 
 from gymfleet_kit.logs import configure_logs
@@ -21,7 +22,11 @@ def main() -> None:
         sys.stderr.write(f"error: GYMFLEET_ROLLOUT_MODEL: {error}\n")
         raise SystemExit(2) from None
     configure_logs("rollout", level=settings.log_level)
-    serve(build_app(settings, model_path), host=settings.host, port=settings.port)
+    try:
+        serve(build_app(settings, model_path), host=settings.host, port=settings.port)
+    finally:
+        # Else the interpreter looks several times through vLLM's million objects before it ends.
+        gc.freeze()
 
 
 if __name__ == "__main__":

@@ -94,8 +94,12 @@ def _varlen(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, se
             options["enable_gqa"] = True
         else:
             k, v = (tensor.repeat_interleave(heads // tensor.shape[1], dim=1) for tensor in (k, v))
+    if "scale" in _VARLEN_PARAMETERS:
+        options["scale"] = scaling
+    elif scaling is not None:
+        q = q * (scaling * q.shape[-1] ** 0.5)
     bounds = segments.cu_seqlens
-    output: Tensor = _VARLEN(q, k, v, bounds, bounds, longest, longest, scale=scaling, **options)
+    output: Tensor = _VARLEN(q, k, v, bounds, bounds, longest, longest, **options)
     return output[None]
 
 

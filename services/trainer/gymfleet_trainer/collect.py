@@ -83,6 +83,10 @@ class Collector:
         """Acknowledge what belongs to settled groups. Call after the checkpoint that says so is on the disk."""
         return await self._intake.acknowledge(self._book.needs)
 
+    async def close(self) -> None:
+        """Receive no more; done before the run's stream is deleted, or a renewal would make it anew."""
+        await self._intake.close()
+
     async def next_group(self) -> Group:
         """The next complete group.
 

@@ -45,14 +45,25 @@ class TooManyFailures(TrainerError):
 
 def is_disk_full(error: BaseException) -> bool:
     """Whether a write failed for want of space (a quota and a size limit count as such)."""
-    if isinstance(error, OSError) and error.errno in _DISK_FULL:
-        return True
-    # torch and safetensors wrap the error and keep only its text.
+    cause = _system_error(error)
+    if cause is not None:
+        return cause.errno in _DISK_FULL
+    # safetensors keeps only the text.
     text = str(error).lower()
     return any(words in text for words in ("no space left", "file too large", "disk quota exceeded"))
 
 
 def disk_line(path: Path, error: BaseException) -> str:
     """One line for a failed write."""
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
+    cause = _system_error(error)
+    reason = cause.strerror if cause is not None else (str(error) or type(error).__name__).splitlines()[0]
     return f"cannot write to {path}: {reason}"
+
+
+def _system_error(error: BaseException | None) -> OSError | None:
+    """The operating system's own error, which torch hides behind one about its container."""
+    while error is not None:
+        if isinstance(error, OSError) and error.strerror:
+            return error
+        error = error.__cause__ or error.__context__
+    return None

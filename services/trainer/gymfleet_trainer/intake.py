@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -17,6 +16,7 @@ log = structlog.get_logger()
 CONSUMER: Final = "trainer"
 _RECOVER_LEASE_S: Final = 0.001
 _BATCH: Final = 64
+_CANCEL_S: Final = 1.0
 # A delivery is counted at every restart of the trainer; being restarted often is no fault of the message.
 _MAX_ATTEMPTS: Final = 1_000_000
 
@@ -38,6 +38,7 @@ class Intake:
         self._held: dict[str, str] = {}
         self._recovered: list[ScoredTrajectory] = []
         self._renewing: asyncio.Task[None] | None = None
+        self._closed = False
 
     def _make_consumer(self, lease_s: float) -> StreamConsumer[ScoredTrajectory]:
         return StreamConsumer(
@@ -54,10 +55,15 @@ class Intake:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._renewing is not None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop renewing leases: what is held is abandoned, or the stream is about to be deleted."""
+        self._closed = True
+        while self._renewing is not None and not self._renewing.done():
+            # Again and again: redis-py can swallow a cancellation that meets the end of one of its own timeouts.
             self._renewing.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._renewing
+            await asyncio.wait({self._renewing}, timeout=_CANCEL_S)
 
     @property
     def num_held(self) -> int:
@@ -106,7 +112,7 @@ class Intake:
         return [delivery.body for delivery in fresh]
 
     async def _renew_for_ever(self) -> None:
-        while True:
+        while not self._closed:
             await asyncio.sleep(self._lease_s / 3)
             if not self._held:
                 continue

@@ -163,7 +163,9 @@ class Learner:
             states["sft"] = self._sft.state_dict()
         if self._rl is not None:
             states["rl"] = self._rl.state_dict()
-        torch.save(states, directory / _OPTIMIZER)
+        # A file object: given a path, torch reports a full disk as an unexpected position in a container.
+        with (directory / _OPTIMIZER).open("wb") as file:
+            torch.save(states, file)
 
     def load_checkpoint(self, directory: Path) -> None:
         """Take weights, optimiser and random state from a checkpoint."""

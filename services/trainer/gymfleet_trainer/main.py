@@ -17,8 +17,9 @@ from gymfleet_contracts.recipe import Recipe, RecipeError, load_recipe
 from gymfleet_kit.logs import configure_logs
 from gymfleet_kit.serve import bind
 from gymfleet_kit.settings import read_settings
+from gymfleet_kit.streams import OUTAGE
 
-from gymfleet_trainer.errors import TrainerError, disk_line, is_disk_full
+from gymfleet_trainer.errors import Stalled, TrainerError, disk_line, is_disk_full
 from gymfleet_trainer.record import RunDirectory, write_atomically
 from gymfleet_trainer.settings import TrainerSettings
 
@@ -26,6 +27,7 @@ log = structlog.get_logger()
 
 _INTERRUPTED: Final = 128
 _DISK_FULL: Final = 5
+_CANCEL_S: Final = 5.0
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -39,6 +41,9 @@ def main(argv: list[str] | None = None) -> None:
     except (TrainerError, RecipeError) as error:
         sys.stderr.write(f"error: {error}\n")
         code = getattr(error, "exit_code", 2)
+    except OUTAGE as error:
+        sys.stderr.write(f"error: Redis does not answer: {error}; start it and run the same command again\n")
+        code = Stalled.exit_code
     except Exception as error:
         if not is_disk_full(error):
             raise
@@ -118,15 +123,23 @@ def _interruptible(work: Callable[[], Coroutine[Any, Any, None]]) -> int:
     received: list[int] = []
 
     async def body() -> None:
-        task = asyncio.ensure_future(work())
+        task = asyncio.create_task(work())
         loop = asyncio.get_running_loop()
+        interrupted = asyncio.Event()
 
         def stop(number: int) -> None:
             received.append(number)
-            task.cancel()
+            interrupted.set()
 
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop, number)
+        waiting = asyncio.create_task(interrupted.wait())
+        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        while not task.done():
+            # More than once: redis-py can swallow a cancellation that meets the end of one of its own timeouts.
+            task.cancel()
+            await asyncio.wait({task}, timeout=_CANCEL_S)
         await task
 
     try:

@@ -58,7 +58,6 @@ def accumulate_gradients(
         parameters: those to differentiate by; a loss need not depend on all of them.
         workers: from `num_workers`.
     """
-
     if workers == 1:
         return [_backward(*loss_of(batch)) for batch in batches]
 

@@ -34,7 +34,8 @@ class PolicyUpdater:
     """Trains one policy on batches of trajectories; the recipe's `[rl]` says how.
 
     Sequences whose `advantages` are empty get GRPO's, from their token rewards and their groups. Deterministic: the
-    same seed, weights and batches give the same weights, also when interrupted by `state_dict` and `load_state_dict`.
+    same seed, weights and batches give the same weights, also when interrupted by `state_dict` and `load_state_dict`,
+    on the same hardware with as many threads.
     """
 
     def __init__(

@@ -236,6 +236,7 @@ async def _finish(run: RunContext) -> None:
 
 async def _clean_up(run: RunContext) -> None:
     """Delete the run's stream, its dead letters and its sets of produced samples."""
+    await run.collector.close()
     run_id = run.state.run_id
     stream = trajectories_scored(run_id)
     keys = [dead_letters(stream), cancelled_run(run_id)]

@@ -3,7 +3,6 @@
 import math
 import random
 import time
-from collections.abc import Iterable
 from typing import Any
 
 from gymfleet_contracts.recipe import SftSection
@@ -29,11 +28,11 @@ class SftUpdater:
         `num_tokens` is the length of all demonstrations together: it tells a decaying schedule where it ends.
         """
         self.model = model
-        total_steps = section.epochs * math.ceil(num_tokens / section.tokens_per_batch)
+        total_steps = section.epochs * _num_parts(num_tokens, section.tokens_per_batch)
         self.optimizer = build_optimizer(model, section.optimizer, total_steps)
 
     def sft_epoch(self, sequences: list[TrainSequence], tokens_per_batch: int, rng: random.Random) -> SftMetrics:
-        """One pass in an order drawn from `rng`; one optimiser update per `tokens_per_batch` tokens."""
+        """One pass in an order drawn from `rng`; one optimiser update per `tokens_per_batch` tokens, about."""
         started = time.perf_counter()
         order = list(sequences)
         rng.shuffle(order)
@@ -80,16 +79,21 @@ class SftUpdater:
         totals.add_step(self.optimizer.step(), learning_rate)
 
 
-def _parts(order: list[TrainSequence], tokens_per_batch: int) -> Iterable[list[TrainSequence]]:
-    """Consecutive sequences until the next would overflow; a longer one stands alone."""
-    part: list[TrainSequence] = []
-    size = 0
+def _parts(order: list[TrainSequence], tokens_per_batch: int) -> list[list[TrainSequence]]:
+    """Consecutive sequences in near-equal shares of about `tokens_per_batch` tokens.
+
+    As many shares as the schedule counts on, whatever the order: greedy filling would need a few more each time.
+    """
+    total = sum(len(sequence.token_ids) for sequence in order)
+    num_parts = _num_parts(total, tokens_per_batch)
+    parts: list[list[TrainSequence]] = [[] for _ in range(num_parts)]
+    before = 0
     for sequence in order:
         length = len(sequence.token_ids)
-        if part and size + length > tokens_per_batch:
-            yield part
-            part, size = [], 0
-        part.append(sequence)
-        size += length
-    if part:
-        yield part
+        parts[(2 * before + length) * num_parts // (2 * total)].append(sequence)
+        before += length
+    return [part for part in parts if part]
+
+
+def _num_parts(num_tokens: int, tokens_per_batch: int) -> int:
+    return math.ceil(num_tokens / tokens_per_batch)

@@ -11,7 +11,7 @@ from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.rollout import Policy, StagedVersion, StageVersion
 from pydantic import ValidationError
 
-from gymfleet_trainer.errors import Stalled
+from gymfleet_trainer.errors import Stalled, TrainerError
 
 log = structlog.get_logger()
 # Well under the servers' keep-alive, so that no request meets a connection that the server is closing.
@@ -19,8 +19,10 @@ _KEEP_ALIVE_S = 30.0
 _PAUSE_S = 0.25
 
 
-class VersionRefused(Exception):
+class VersionRefused(TrainerError):
     """The rollout service could not load the version, or has another one staged. `problem` says why."""
+
+    exit_code = 4
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(f"{problem.title}: {problem.detail}" if problem.detail else problem.title)

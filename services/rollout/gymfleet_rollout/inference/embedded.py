@@ -125,7 +125,7 @@ class EmbeddedReplica(Replica):
 
     async def interrupt(self) -> None:
         """See `Replica.interrupt`."""
-        await self._call(self._interrupt_all)
+        await self.between_steps(self._interrupt_all)
 
     async def load(self, weights_path: Path) -> None:
         """See `Replica.load`."""
@@ -136,7 +136,7 @@ class EmbeddedReplica(Replica):
             except Exception as error:
                 raise WeightsRejected(f"{weights_path}: {error}") from error
 
-        await self._call(load)
+        await self.between_steps(load)
 
     async def check(self) -> None:
         """Whether the thread lives; the caller's own generation proves the rest."""
@@ -152,8 +152,8 @@ class EmbeddedReplica(Replica):
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, _CLOSE_TIMEOUT_S)
 
-    async def _call(self, function: Callable[[Core], T]) -> T:
-        """Run a function in the engine's thread, between two steps."""
+    async def between_steps(self, function: Callable[[Core], T]) -> T:
+        """Run a function in the engine's thread, between two steps. Raises EngineDied."""
         if self._failure is not None:
             raise self._failure
         if self._loop is None:

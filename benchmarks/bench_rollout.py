@@ -1,0 +1,219 @@
+"""What episodes cost beside the engine: replies per second while episodes run, and by the engine alone.
+
+Episodes of the maze are played through gateway and env server; every request
+to the engine is recorded. The baseline then asks the same engine for the same
+prompts and lengths in the same order per episode, with nothing around it: for
+the embedded engine a loop in its own thread, for a vLLM server a plain load
+generator. Rounds of both alternate, so that a busy machine is busy for both.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import uvloop
+from gymfleet_client import GatewayClient, SessionStream
+from gymfleet_contracts.rollout import EpisodeLimits, GroupRequest, Sampling
+from gymfleet_contracts.session import OpenSession
+from gymfleet_rollout.environments import Environments
+from gymfleet_rollout.inference.base import EngineConfig, Replica
+from gymfleet_rollout.inference.embedded import EmbeddedReplica
+from gymfleet_rollout.inference.engine import Core
+from gymfleet_rollout.inference.server import ServerReplica
+from gymfleet_rollout.model import vocab_size
+from gymfleet_rollout.player import Player
+from gymfleet_rollout.policy import Policy
+from gymfleet_rollout.tokens import ChatTokens
+
+from benchmarks.record import Row, record
+from tests.fixtures import gateway_fleet
+from tests.models import build_tiny_model
+from tests.vllm_server import vllm_server
+
+GOALS: Final = {"embedded": 0.8, "server": 0.9}
+MAX_MODEL_LEN: Final = 1024
+MAX_NUM_SEQS: Final = {"embedded": 256, "server": 64}
+SAMPLING: Final = Sampling()
+MAX_RESPONSE_TOKENS: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the engine was asked, and how many tokens it gave."""
+
+    prompt: list[int]
+    num_tokens: int
+
+
+Conversation = list[Request]
+
+
+@dataclass
+class Stand:
+    """One backend, its policy, and the player in front of it."""
+
+    kind: str
+    replica: Replica
+    policy: Policy
+    player: Player
+    model: Path
+    rates: list[float] = field(default_factory=list)
+    bare_rates: list[float] = field(default_factory=list)
+
+    async def play(self, num_groups: int, group_size: int, num_turns: int) -> list[Conversation]:
+        """One round of episodes; what the engine was asked in it."""
+        limits = EpisodeLimits(
+            max_turns=num_turns, max_response_tokens=MAX_RESPONSE_TOKENS, max_context_tokens=MAX_MODEL_LEN
+        )
+        groups = [
+            GroupRequest(
+                run_id="bench", group_id=str(place), task=OpenSession(env="maze", task_index=place),
+                num_samples=group_size, limits=limits,
+            )
+            for place in range(num_groups)
+        ]  # fmt: skip
+        began = time.perf_counter()
+        trajectories = await asyncio.gather(
+            *(self.player.play(group, sample) for group in groups for sample in range(group_size))
+        )
+        seconds = time.perf_counter() - began
+        conversations = []
+        for trajectory in trajectories:
+            assert trajectory.status.trainable, trajectory.error
+            context: list[int] = []
+            conversation = []
+            for turn in trajectory.turns:
+                context += turn.prompt_token_ids
+                conversation.append(Request(list(context), len(turn.response_token_ids)))
+                context += turn.response_token_ids
+            conversations.append(conversation)
+        self.rates.append(sum(map(len, conversations)) / seconds)
+        return conversations
+
+    async def bare(self, conversations: Sequence[Conversation]) -> None:
+        """The same requests with nothing around the engine."""
+        if isinstance(self.replica, EmbeddedReplica):
+            seconds = await self.replica.between_steps(lambda core: _loop(core, conversations))
+        else:
+            seconds = await _generate_load(self.replica.name, conversations)
+        self.bare_rates.append(sum(map(len, conversations)) / seconds)
+
+
+def _loop(core: Core, conversations: Sequence[Conversation]) -> float:
+    """Step the engine until every conversation is through; seconds."""
+    began = time.perf_counter()
+    waiting = [iter(conversation) for conversation in conversations]
+    running: dict[str, Any] = {}
+
+    def advance(conversation: Any) -> None:
+        request = next(conversation, None)
+        if request is not None:
+            running[core.add(request.prompt, request.num_tokens, SAMPLING, (), "bare")] = conversation
+
+    for conversation in waiting:
+        advance(conversation)
+    while running:
+        for request_id, _, _, reason in core.step():
+            if reason is not None:
+                advance(running.pop(request_id))
+    return time.perf_counter() - began
+
+
+async def _generate_load(url: str, conversations: Sequence[Conversation]) -> float:
+    """Each conversation one request after the other, all at once up to the server's number of sequences; seconds."""
+    slots = asyncio.Semaphore(MAX_NUM_SEQS["server"])
+    limits = httpx.Limits(max_connections=MAX_NUM_SEQS["server"], keepalive_expiry=2.0)
+    async with httpx.AsyncClient(base_url=url, timeout=300, limits=limits, trust_env=False) as client:
+
+        async def converse(conversation: Conversation) -> None:
+            for request in conversation:
+                params = {"max_tokens": request.num_tokens, "ignore_eos": True, "logprobs": 0, "detokenize": False}
+                body = {"token_ids": request.prompt, "sampling_params": params, "cache_salt": "bare"}
+                async with slots:
+                    (await client.post("/inference/v1/generate", json=body)).raise_for_status()
+
+        began = time.perf_counter()
+        await asyncio.gather(*map(converse, conversations))
+        return time.perf_counter() - began
+
+
+@contextlib.asynccontextmanager
+async def stand(kind: str, directory: Path, gateway_url: str, threads: int) -> AsyncIterator[Stand]:
+    """A policy of about a million parameters, served by one backend."""
+    model = build_tiny_model(directory / kind, tie_embeddings=False, seed=0, hidden_size=128, num_layers=4)
+    async with contextlib.AsyncExitStack() as stack:
+        replica: Replica
+        if kind == "embedded":
+            replica = EmbeddedReplica(
+                EngineConfig(model=model, max_model_len=MAX_MODEL_LEN, max_num_seqs=MAX_NUM_SEQS[kind], threads=threads)
+            )
+        else:
+            url = stack.enter_context(
+                vllm_server(
+                    model, directory / "server.log", max_model_len=MAX_MODEL_LEN, max_num_seqs=MAX_NUM_SEQS[kind]
+                )
+            )
+            replica = ServerReplica(url, weights_path=model, concurrency=MAX_NUM_SEQS[kind])
+        policy = Policy(
+            [replica], model="bench", base_path=model, backend=kind, dtype="float32", vocab_size=vocab_size(model)
+        )
+        await policy.start()
+        gc.freeze()  # as the service does
+        stack.push_async_callback(policy.close)
+        sessions = await stack.enter_async_context(SessionStream(gateway_url))
+        specs = Environments(await stack.enter_async_context(GatewayClient(gateway_url)))
+        player = Player(policy, ChatTokens.load(model), sessions, specs, max_episodes=512)
+        yield Stand(kind, replica, policy, player, model)
+
+
+async def measure(kind: str, directory: Path, gateway_url: str, arguments: argparse.Namespace) -> list[Row]:
+    """Alternate rounds; the first of each warms up and is not counted."""
+    async with stand(kind, directory, gateway_url, arguments.threads) as bench:
+        for _ in range(arguments.rounds + 1):
+            conversations = await bench.play(arguments.groups, arguments.group_size, arguments.turns)
+            await bench.replica.load(bench.model)  # both begin with an empty prefix cache
+            await bench.bare(conversations)
+            await bench.replica.load(bench.model)
+    value, baseline = statistics.median(bench.rates[1:]), statistics.median(bench.bare_rates[1:])
+    return [
+        Row.of(f"{kind}: replies while episodes run, bare engine as baseline", value, "1/s", baseline=baseline),
+        Row.of(f"{kind}: share of the bare engine", value / baseline, "", goal=GOALS[kind]),
+    ]
+
+
+async def run(arguments: argparse.Namespace) -> list[Row]:
+    """All wanted backends, against one gateway and one env server."""
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        env = gateway_fleet.env_server(directory, "maze")
+        gateway = gateway_fleet.gateway(directory, [env.url])
+        with gateway_fleet.running(env, gateway):
+            for kind in arguments.backends:
+                rows += await measure(kind, directory, gateway.url, arguments)
+    return rows
+
+
+def main() -> None:
+    """Measure and record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--backends", nargs="+", choices=sorted(GOALS), default=sorted(GOALS))
+    parser.add_argument("--groups", type=int, default=32)
+    parser.add_argument("--group-size", type=int, default=8)
+    parser.add_argument("--turns", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1, help="of the embedded engine's tensor operations")
+    record("rollout", uvloop.run(run(parser.parse_args())))
+
+
+if __name__ == "__main__":
+    main()

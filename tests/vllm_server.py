@@ -1,0 +1,58 @@
+"""A real vLLM server on the CPU, on a free port, started as the rollout service needs it."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import httpx
+from gymfleet_rollout.inference.worker_extension import PolicyLoader
+
+from tests.fixtures.redis_server import free_port
+
+START_TIMEOUT_S: Final = 200.0
+
+
+@contextmanager
+def vllm_server(
+    model: Path, log: Path, *, max_model_len: int, max_num_seqs: int = 64, block_size: int = 32
+) -> Iterator[str]:
+    """The URL of a running server; it ends with the block."""
+    port = free_port()
+    settings = {
+        "--model": str(model), "--host": "127.0.0.1", "--port": str(port), "--dtype": "float32",
+        "--max-model-len": str(max_model_len), "--block-size": str(block_size), "--max-num-seqs": str(max_num_seqs),
+        "--kv-cache-memory-bytes": str(2**29), "--generation-config": "vllm",
+        "--logprobs-mode": "processed_logprobs",
+        "--worker-extension-cls": f"{PolicyLoader.__module__}.{PolicyLoader.__qualname__}",
+    }  # fmt: skip
+    flags = ("--enforce-eager", "--enable-scale-out", "--no-enable-log-requests", "--disable-uvicorn-access-log")
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *flags]
+    command += [part for setting in settings.items() for part in setting]
+    environment = os.environ | {
+        "VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
+        "TORCHDYNAMO_DISABLE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+    }  # fmt: skip
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            with suppress(httpx.TransportError):
+                if httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False).is_success:
+                    break
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"vLLM did not start: {log.read_text(errors='replace')[-3000:]}")
+            time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
