@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
+import aiohttp
 import uvloop
 from gymfleet_client import GatewayClient, SessionStream
 from gymfleet_contracts.rollout import EpisodeLimits, GroupRequest, Sampling
@@ -131,15 +131,16 @@ def _loop(core: Core, conversations: Sequence[Conversation]) -> float:
 async def _generate_load(url: str, conversations: Sequence[Conversation]) -> float:
     """Each conversation one request after the other, all at once up to the server's number of sequences; seconds."""
     slots = asyncio.Semaphore(MAX_NUM_SEQS["server"])
-    limits = httpx.Limits(max_connections=MAX_NUM_SEQS["server"], keepalive_expiry=2.0)
-    async with httpx.AsyncClient(base_url=url, timeout=300, limits=limits, trust_env=False) as client:
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0)
+    async with aiohttp.ClientSession(url, connector=connector) as client:
 
         async def converse(conversation: Conversation) -> None:
             for request in conversation:
                 params = {"max_tokens": request.num_tokens, "ignore_eos": True, "logprobs": 0, "detokenize": False}
                 body = {"token_ids": request.prompt, "sampling_params": params, "cache_salt": "bare"}
-                async with slots:
-                    (await client.post("/inference/v1/generate", json=body)).raise_for_status()
+                async with slots, client.post("/inference/v1/generate", json=body) as reply:
+                    reply.raise_for_status()
+                    await reply.read()
 
         began = time.perf_counter()
         await asyncio.gather(*map(converse, conversations))
