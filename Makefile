@@ -2,7 +2,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export GYMFLEET_VENV := $(VENV)
 
-.PHONY: setup quickstart test check bench bench-gateway bench-rollout bench-trainer bench-gpu clean
+.PHONY: setup quickstart test check bench bench-gateway bench-rollout bench-trainer bench-quickstart bench-gpu clean
 
 setup:
 	@scripts/setup.sh
@@ -16,10 +16,11 @@ test: setup
 check: setup
 	@scripts/check.sh
 
-bench: bench-gateway bench-rollout bench-trainer
+bench: bench-gateway bench-rollout bench-trainer bench-quickstart
 
-bench-gateway bench-rollout bench-trainer bench-gpu: bench-%: setup
+bench-gateway bench-rollout bench-trainer bench-quickstart bench-gpu: bench-%: setup
 	@$(BIN)/python -m benchmarks.bench_$*
+	@$(BIN)/python -m benchmarks.tables
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

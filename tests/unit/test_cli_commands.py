@@ -5,7 +5,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from gymfleet_client.cli.console import printable
+from gymfleet_client.cli.console import out, printable
 from gymfleet_client.cli.main import run
 from gymfleet_client.cli.progress import Progress, RunDisplay, describe, duration
 from gymfleet_client.cli.running import lock_run
@@ -20,7 +20,8 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "160")
+    # Not COLUMNS alone: a console that was made while it was set keeps its width.
+    monkeypatch.setattr(out, "width", 160)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,68 @@
+"""The quickstart over several seeds: `python -m benchmarks.bench_quickstart [--seeds 0 1 2] [--keep]`.
+
+Each run is the README's own command with another seed; its record is `summary.json`.
+A finished run directory is measured as it stands with `--keep`.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.record import Row, record
+
+ROOT = Path(__file__).parents[1]
+
+
+def main() -> None:
+    """Run, read the summaries, write `results/quickstart.json`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--keep", action="store_true", help="use runs that are already finished")
+    arguments = parser.parse_args()
+    rows = [row for seed in arguments.seeds for row in _rows(seed, _run(seed, keep=arguments.keep))]
+    record("quickstart", rows)
+
+
+def _run(seed: int, *, keep: bool) -> dict[str, Any]:
+    run_dir = ROOT / "runs" / f"bench-quickstart-{seed}"
+    gymfleet = str(Path(sys.executable).with_name("gymfleet"))
+    recipe = str(ROOT / "recipes" / "quickstart.toml")
+    fresh = [] if keep and (run_dir / "summary.json").is_file() else ["--fresh"]
+    subprocess.run(
+        [gymfleet, "train", recipe, "--run-dir", str(run_dir), "--seed", str(seed), *fresh], check=True, cwd=ROOT
+    )
+    summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+    return summary
+
+
+def _rows(seed: int, summary: dict[str, Any]) -> list[Row]:
+    seconds = summary["seconds"]
+    steps = summary["steps"]
+    gap = summary["interval_after"][0] - summary["interval_before"][1]
+    name = f"seed {seed}"
+    shares = [
+        Row.of(f"{name}: {part} per training step", spent / steps, "s") for part, spent in seconds["steps"].items()
+    ]
+    return [
+        Row.of(f"{name}: held-out success before", summary["success_before"], ""),
+        Row.of(f"{name}: held-out success after", summary["success_after"], ""),
+        Row.of(f"{name}: gain", summary["gain"], "", goal=0.30),
+        Row.of(f"{name}: gap between the 95 % intervals", gap, "", goal=0.0),
+        Row.of(f"{name}: held-out episodes of each measurement", float(summary["num_eval_episodes"]), "", goal=200.0),
+        Row.of(f"{name}: training and measuring", seconds["total"], "s", goal=600.0, lower_is_better=True),
+        Row.of(
+            f"{name}: worst mean |difference| in log-probability of all publishes",
+            1e6 * summary["parity_mean_abs"],
+            "1e-6 nat",
+            goal=1000.0,
+            lower_is_better=True,
+        ),
+        *shares,
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""The quickstart's own recipe, made small: the real command, the real services, the real engine."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+ROOT = Path(__file__).parents[2]
+SMALL = (
+    "model.scratch.corpus_episodes=40",
+    "sft.num_demonstrations=24",
+    "sft.epochs=3",
+    "rl.steps=2",
+    "rl.groups_per_step=4",
+    "rl.group_size=4",
+    "eval.num_tasks=40",
+)
+
+
+def quickstart(run_dir: Path, *changes: str) -> dict[str, Any]:
+    """Run `gymfleet train` on the shipped recipe and return its summary."""
+    command = [
+        str(Path(sys.executable).with_name("gymfleet")),
+        "train",
+        str(ROOT / "recipes" / "quickstart.toml"),
+        "--run-dir",
+        str(run_dir),
+    ]
+    for change in (*SMALL, *changes):
+        command += ["--set", change]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=420, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
+    return summary
+
+
+def weights(directory: Path) -> dict[str, Any]:
+    return dict(load_file(directory / "model.safetensors"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(480)
+def test_the_gain_comes_from_the_gradient(tmp_path: Path) -> None:
+    """With the learning rate at 0 the same command ends with the weights that it started with."""
+    summary = quickstart(
+        tmp_path / "run", "sft.optimizer.learning_rate=0", "rl.optimizer.learning_rate=0", "rollout.limits.max_turns=2"
+    )
+
+    before, after = weights(tmp_path / "run" / "model-init"), weights(tmp_path / "run" / "model")
+    assert before.keys() == after.keys()
+    assert all(bool((before[name] == after[name]).all()) for name in before)
+    assert summary["success_before"] == summary["success_after"] == 0.0, "an untrained model solves nothing"
+    assert summary["policy_versions_published"] >= 2
+    assert summary["parity_mean_abs"] <= 0.001
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(480)
+def test_everything_that_the_readme_names_is_written(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+
+    summary = quickstart(run)
+
+    assert summary["env"] == "babyai"
+    assert summary["num_eval_episodes"] == 40
+    assert 0 < summary["parity_mean_abs"] <= 0.001
+    assert summary["tokens_generated"] > 0
+    assert summary["tokens_trained"] > 0
+    kinds = {json.loads(line)["kind"] for line in (run / "metrics.jsonl").read_text().splitlines()}
+    assert {"sft_epoch", "eval", "rl_step", "publish"} <= kinds
+    assert "<svg" in (run / "report.html").read_text()
+    for phase in ("demonstrations", "eval_before", "eval_after", "train"):
+        assert (run / "trajectories" / f"{phase}.jsonl").stat().st_size > 0
+    assert any(bool((weights(run / "model-init")[n] != w).any()) for n, w in weights(run / "model").items())
+    assert not list((run / ".fleet").glob("*.pid"))
