@@ -72,7 +72,7 @@ class InferenceSection(WireModel):
     backend: Literal["embedded", "server"] = "embedded"
     urls: tuple[str, ...] = ()
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    max_model_len: PositiveInt = 1024
+    max_model_len: PositiveInt = 4096
     max_num_seqs: PositiveInt = 128
     max_num_batched_tokens: PositiveInt = 2048
     kv_cache_gib: PositiveFloat = 1.0

@@ -29,7 +29,7 @@ T = TypeVar("T")
 # Under uvicorn's default of 5 s, so that this side closes an idle connection
 # first and no call is sent into one that the server is just closing.
 KEEP_ALIVE_S: Final = 4.0
-MAX_TRIES: Final = 3
+MAX_TRIES: Final = 6
 FIRST_PAUSE_S: Final = 0.1
 
 _SPEC: Final = TypeAdapter(EnvironmentSpec)

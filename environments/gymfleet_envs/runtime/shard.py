@@ -205,8 +205,9 @@ def main() -> None:
         lease_s=config.lease_s,
         expert_splits=config.expert_splits,
     )
-    channel.sendall(pack(Hello(specs=tuple(entry.spec.model_dump(mode="json") for entry in entries.values()))))
+    specs = tuple(entry.spec.model_dump(mode="json") for entry in entries.values())
     try:
+        channel.sendall(pack(Hello(specs=specs)))
         Shard(channel, sessions, progress).run(buffer, pending)
     except (BrokenPipeError, ConnectionResetError):  # the front is gone
         raise SystemExit(0) from None
