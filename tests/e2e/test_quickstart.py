@@ -60,10 +60,11 @@ def test_the_gain_comes_from_the_gradient(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(480)
-def test_everything_that_the_readme_names_is_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_everything_that_the_readme_names_is_written(tmp_path: Path, algorithm: str) -> None:
     run = tmp_path / "run"
 
-    summary = quickstart(run)
+    summary = quickstart(run, f"rl.algorithm={algorithm}")
 
     assert summary["env"] == "babyai"
     assert summary["num_eval_episodes"] == 40

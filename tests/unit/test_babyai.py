@@ -178,7 +178,7 @@ def test_paths_are_shortest() -> None:
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
-@pytest.mark.parametrize(("level", "num_tasks"), [("easy", 30), ("medium", 30), ("hard", 30)])
+@pytest.mark.parametrize(("level", "num_tasks"), [("intro", 30), ("easy", 30), ("medium", 30), ("hard", 30)])
 def test_the_expert_solves_generated_tasks(level: str, num_tasks: int, split: Any) -> None:
     tasks = BabyAI.task_source(None)
     scores = []

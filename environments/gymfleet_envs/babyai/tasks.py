@@ -12,6 +12,7 @@ from gymfleet_envs.babyai.world import World, known_levels
 from gymfleet_envs.runtime.tasks import SPLITS, GeneratedTasks, Task, TaskDataError, UnknownTask
 
 _GENERATED: Final = {
+    "intro": ("GoToRedBallGrey", "GoToRedBall", "GoToRedBlueBall"),
     "easy": ("GoToRedBallGrey", "GoToRedBall", "GoToObjS6", "GoToLocalS8N7", "GoToRedBlueBall"),
     "medium": (
         "GoToDoor", "GoToObjDoor", "OpenDoorLoc", "PickupLoc", "PickupDistDebug", "ActionObjDoor", "PutNextLocalS6N4",
@@ -39,7 +40,7 @@ class BabyAITask:
 
 
 def generated_tasks() -> GeneratedTasks[BabyAITask]:
-    """Three levels: one room and a way to go; one room with things to do; mazes, keys and orders."""
+    """Find a ball; one room and a way to go; one room with things to do; mazes, keys and orders."""
     return GeneratedTasks(
         "babyai",
         lambda rng, level: BabyAITask(rng.choice(_GENERATED[level]), rng.randrange(_MAX_SEED)),
