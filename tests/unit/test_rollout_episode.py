@@ -15,6 +15,7 @@ from gymfleet_client.errors import (
     SessionLost,
     StepTimeout,
     TransportError,
+    Unavailable,
     UnknownTask,
 )
 from gymfleet_contracts.grammar import REACT
@@ -138,7 +139,7 @@ async def play(policy: ScriptedPolicy, door: Door, **changes: Any) -> Trajectory
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gymfleet_rollout.player._RETRY_PAUSE_S", 0.0)
-    monkeypatch.setattr("gymfleet_rollout.episode._FULL_PAUSE_S", 0.0)
+    monkeypatch.setattr("gymfleet_rollout.episode._OPEN_PAUSE_S", 0.0)
 
 
 # --- what is recorded
@@ -271,7 +272,8 @@ async def test_a_first_prompt_that_does_not_fit_is_a_mistake_in_the_limits(door:
 @pytest.mark.parametrize(
     ("call", "error", "status"),
     [
-        ("open", TransportError("gone"), Status.ENV_ERROR),
+        ("open", failure(EnvironmentFailed), Status.ENV_ERROR),
+        ("step", TransportError("gone"), Status.ENV_ERROR),
         ("step", failure(EnvironmentFailed), Status.ENV_ERROR),
         ("step", failure(SessionLost), Status.ENV_ERROR),
         ("step", failure(StepTimeout), Status.TIMEOUT),
@@ -300,10 +302,11 @@ async def test_a_new_attempt_starts_from_nothing() -> None:
     assert [session for session, _, _ in door.actions] == ["s1", "s2"]
 
 
-async def test_a_full_environment_is_waited_for(door: Door) -> None:
-    full = Door({"open": [failure(EnvironmentFull)] * 5})
+@pytest.mark.parametrize("error", [failure(EnvironmentFull), failure(Unavailable), TransportError("refused")])
+async def test_a_full_or_restarting_environment_is_waited_for(error: Exception) -> None:
+    busy = Door({"open": [error] * 5})
 
-    trajectory = await play(ScriptedPolicy(OPEN), full)
+    trajectory = await play(ScriptedPolicy(OPEN), busy)
 
     assert (trajectory.status, trajectory.attempt) == (Status.COMPLETED, 1)
 

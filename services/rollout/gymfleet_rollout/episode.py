@@ -8,7 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from gymfleet_client.errors import ActionTooLarge, ClientError, EnvironmentFull, ExpertUnavailable
+from gymfleet_client.errors import (
+    ActionTooLarge,
+    ClientError,
+    DeadlinePassed,
+    EnvironmentFull,
+    ExpertUnavailable,
+    TransportError,
+    Unavailable,
+)
 from gymfleet_contracts.grammar import Grammar
 from gymfleet_contracts.rollout import GroupRequest, Sampling
 from gymfleet_contracts.session import EnvironmentSpec, ExpertMove, OpenSession, Session, StepResult
@@ -18,8 +26,10 @@ from gymfleet_rollout import metrics
 from gymfleet_rollout.inference.base import Generation, InferenceError
 from gymfleet_rollout.tokens import ChatTokens
 
-_FULL_PAUSE_S: Final = 0.05
-_FULL_PAUSE_MAX_S: Final = 2.0
+_OPEN_PAUSE_S: Final = 0.05
+_OPEN_PAUSE_MAX_S: Final = 2.0
+_OUTAGE_PATIENCE_S: Final = 60.0
+"""A gateway or env server that died is started again within this, or the attempt has failed."""
 _LEASE_MARGIN_S: Final = 60.0
 _SEED_SPACE: Final = 2**62
 
@@ -130,13 +140,20 @@ class Episode:
             # Between two steps lies one reply, and a pause while weights are replaced.
             lease_s = limits.generate_timeout_s + limits.step_timeout_s + _LEASE_MARGIN_S
             request = request.model_copy(update={"lease_s": min(lease_s, 86_400.0)})
-        pause_s = _FULL_PAUSE_S
+        pause_s = _OPEN_PAUSE_S
+        began = time.monotonic()
         while True:
             try:
                 return await self._table.sessions.open(request, timeout_s=limits.step_timeout_s)
             except EnvironmentFull:
-                await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
-                pause_s = min(2 * pause_s, _FULL_PAUSE_MAX_S)
+                pass
+            except DeadlinePassed:
+                raise
+            except (Unavailable, TransportError):  # nothing was played: no attempt is used up
+                if time.monotonic() - began > _OUTAGE_PATIENCE_S:
+                    raise
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, _OPEN_PAUSE_MAX_S)
 
     async def _close(self, session_id: str) -> None:
         # The lease ends what cannot be closed; the episode's outcome stands.
