@@ -23,7 +23,7 @@ from tests.conformance.env_server import EnvServer
 
 ONE_FILE = """
 from gymfleet_envs.runtime.environment import Environment, Outcome
-from gymfleet_envs.runtime.tasks import GeneratedTasks
+from gymfleet_envs.runtime.tasks import (GeneratedTasks)
 
 
 class Doubling(Environment[int]):

@@ -13,7 +13,8 @@ from gymfleet_envs.babyai.tasks import BabyAITask
 from gymfleet_envs.babyai.view import look
 from gymfleet_envs.babyai.world import Primitive, World
 from gymfleet_envs.runtime.environment import Outcome
-from gymfleet_envs.runtime.tasks import TaskDataError, UnknownTask
+from gymfleet_envs.runtime.tasks import TaskDataError
+from gymfleet_kit.session_problems import UnknownTask
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 AGENTGYM = Path(gymfleet_envs.babyai.__file__).parent / "agentgym"

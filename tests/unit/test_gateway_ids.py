@@ -2,8 +2,8 @@
 
 import pytest
 from gymfleet_contracts.session import MAX_SESSION_ID_CHARS
-from gymfleet_env_gateway.errors import UnknownSession
 from gymfleet_env_gateway.ids import SessionIds, SessionRef, replica_key
+from gymfleet_kit.session_problems import UnknownSession
 
 IDS = SessionIds("a secret of some length")
 

@@ -6,7 +6,8 @@ from gymfleet_envs.runtime.channel import Answer, FrameBuffer, Report, Tally, de
 from gymfleet_envs.runtime.metrics import SessionMetrics, count_step, new_tally
 from gymfleet_envs.runtime.session_ids import Home, home_of, new_instance, prefix
 from gymfleet_envs.runtime.settings import EnvServerSettings
-from gymfleet_envs.runtime.tasks import GeneratedTasks, ListedTasks, Task, TaskDataError, UnknownTask
+from gymfleet_envs.runtime.tasks import GeneratedTasks, ListedTasks, Task, TaskDataError
+from gymfleet_kit.session_problems import UnknownTask
 from pydantic import ValidationError
 
 REPORT = Report([Answer(1, True, msgspec.Raw(b"\x07")), Answer(2, False, msgspec.Raw(b"\x80"))], 5, {"maze": Tally()})

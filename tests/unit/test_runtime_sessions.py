@@ -8,7 +8,9 @@ from gymfleet_contracts.session import ForkSupport
 from gymfleet_envs.runtime.catalogue import Entry
 from gymfleet_envs.runtime.environment import Outcome
 from gymfleet_envs.runtime.episode import CUT_MARK, Limits
-from gymfleet_envs.runtime.errors import (
+from gymfleet_envs.runtime.sessions import Sessions
+from gymfleet_kit.problems import ServiceError
+from gymfleet_kit.session_problems import (
     EnvironmentFailed,
     EpisodeOver,
     ForkUnsupported,
@@ -17,8 +19,6 @@ from gymfleet_envs.runtime.errors import (
     UnknownEnvironment,
     UnknownSession,
 )
-from gymfleet_envs.runtime.sessions import Sessions
-from gymfleet_kit.problems import ServiceError
 
 from tests.conformance.troublesome_env import Troublesome
 

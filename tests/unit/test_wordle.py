@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gymfleet_envs.runtime.tasks import TaskDataError, UnknownTask
+from gymfleet_envs.runtime.tasks import TaskDataError
 from gymfleet_envs.wordle.environment import ENVIRONMENT, Wordle
 from gymfleet_envs.wordle.game import consistent, feedback, parse_guess
 from gymfleet_envs.wordle.tasks import UPSTREAM_LISTS, WordleTask
 from gymfleet_envs.wordle.words import WORDS
+from gymfleet_kit.session_problems import UnknownTask
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 TASK = WordleTask(("apple", "crane", "frown", "lemon", "panic", "shire"), hidden="frown")

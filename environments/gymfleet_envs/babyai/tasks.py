@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from gymfleet_contracts.session import Split
+from gymfleet_kit.session_problems import UnknownTask
 
 from gymfleet_envs.babyai.world import World, known_levels
-from gymfleet_envs.runtime.tasks import SPLITS, GeneratedTasks, Task, TaskDataError, UnknownTask
+from gymfleet_envs.runtime.tasks import SPLITS, GeneratedTasks, Task, TaskDataError
 
 _GENERATED: Final = {
     "intro": ("GoToRedBallGrey", "GoToRedBall", "GoToRedBlueBall"),

@@ -7,10 +7,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 from gymfleet_contracts.session import ExpertMove, ForkSupport, Session, Step, StepResult, TaskRef
-
-from gymfleet_envs.runtime.catalogue import Entry
-from gymfleet_envs.runtime.environment import Environment, Outcome
-from gymfleet_envs.runtime.errors import (
+from gymfleet_kit.session_problems import (
     ActionTooLarge,
     EnvironmentFailed,
     EpisodeOver,
@@ -18,6 +15,9 @@ from gymfleet_envs.runtime.errors import (
     ForkUnsupported,
     StepOutOfOrder,
 )
+
+from gymfleet_envs.runtime.catalogue import Entry
+from gymfleet_envs.runtime.environment import Environment, Outcome
 from gymfleet_envs.runtime.tasks import Task
 
 CUT_MARK: Final = "\n[cut: {excess} more characters]"

@@ -12,18 +12,12 @@ from gymfleet_contracts.frames import Op
 from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.session import EnvironmentSpec, Fork
 from gymfleet_kit.problems import RelayedProblem, ServiceError
+from gymfleet_kit.session_problems import EnvironmentFull, InvalidRequest, SessionLost, StepTimeout, UnknownSession
 from pydantic import ValidationError
 
 from gymfleet_envs.runtime.catalogue import EnvironmentUnavailable
 from gymfleet_envs.runtime.channel import Answer, Call, Report, ShardConfig
-from gymfleet_envs.runtime.errors import (
-    EnvironmentFull,
-    InvalidRequest,
-    SessionLost,
-    ShardUnavailable,
-    StepTimeout,
-    UnknownSession,
-)
+from gymfleet_envs.runtime.errors import ShardUnavailable
 from gymfleet_envs.runtime.metrics import SessionMetrics
 from gymfleet_envs.runtime.session_ids import Home, home_of, new_instance, prefix
 from gymfleet_envs.runtime.sessions import PROBE

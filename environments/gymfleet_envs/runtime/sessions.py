@@ -11,19 +11,19 @@ import structlog
 from gymfleet_contracts.frames import Op
 from gymfleet_contracts.session import ExpertMove, Fork, OpenSession, RenewLease, Session, Split, Step, StepResult
 from gymfleet_kit.problems import ServiceError
+from gymfleet_kit.session_problems import (
+    EnvironmentFailed,
+    ExpertUnavailable,
+    InvalidRequest,
+    UnknownEnvironment,
+    UnknownSession,
+)
 from pydantic import BaseModel, ValidationError
 
 from gymfleet_envs.runtime.catalogue import Entry
 from gymfleet_envs.runtime.channel import Tally
 from gymfleet_envs.runtime.episode import Episode, Limits
-from gymfleet_envs.runtime.errors import (
-    EnvironmentFailed,
-    ExpertUnavailable,
-    InvalidRequest,
-    ShardUnavailable,
-    UnknownEnvironment,
-    UnknownSession,
-)
+from gymfleet_envs.runtime.errors import ShardUnavailable
 from gymfleet_envs.runtime.metrics import count_step, new_tally
 from gymfleet_envs.runtime.tasks import SPLITS, Task
 

@@ -22,6 +22,7 @@ import structlog
 from gymfleet_contracts.frames import Op
 from gymfleet_kit.logs import configure_logs
 from gymfleet_kit.problems import ServiceError, internal_problem
+from gymfleet_kit.session_problems import EnvironmentFailed, InvalidRequest
 
 from gymfleet_envs.runtime.catalogue import Entry, EnvironmentUnavailable, load_entry
 from gymfleet_envs.runtime.channel import (
@@ -36,7 +37,6 @@ from gymfleet_envs.runtime.channel import (
     pack,
 )
 from gymfleet_envs.runtime.episode import Limits
-from gymfleet_envs.runtime.errors import EnvironmentFailed, InvalidRequest
 from gymfleet_envs.runtime.sessions import Sessions
 
 PROGRESS: Final = struct.Struct("=QQ")

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
-from gymfleet_contracts import problems
 from gymfleet_contracts.session import Split
-from gymfleet_kit.problems import ServiceError
+from gymfleet_kit.session_problems import UnknownTask
 
 SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
 _BUCKETS: Final = 10
@@ -17,14 +16,6 @@ _MAX_DRAWS: Final = 10_000
 
 TaskT = TypeVar("TaskT")
 TaskT_co = TypeVar("TaskT_co", covariant=True)
-
-
-class UnknownTask(ServiceError):
-    """No such split, level, index or id."""
-
-    type = problems.UNKNOWN_TASK
-    title = "There is no such task"
-    status = 404
 
 
 class TaskDataError(Exception):

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gymfleet_contracts.session import MAX_SESSION_ID_CHARS
-
-from gymfleet_env_gateway.errors import UnknownSession
+from gymfleet_kit.session_problems import UnknownSession
 
 _PURPOSE: Final = b"gymfleet session id, version 1"
 _TAG_BYTES: Final = 16

@@ -15,15 +15,10 @@ from gymfleet_contracts import problems
 from gymfleet_contracts.frames import Op
 from gymfleet_contracts.problems import Problem
 from gymfleet_kit.problems import RelayedProblem, ServiceError
+from gymfleet_kit.session_problems import InvalidRequest, SessionLost, UnknownSession
 from pydantic import ValidationError
 
-from gymfleet_env_gateway.errors import (
-    InvalidBody,
-    SessionLost,
-    Unavailable,
-    UnknownSession,
-    UpstreamTimeout,
-)
+from gymfleet_env_gateway.errors import Unavailable, UpstreamTimeout
 from gymfleet_env_gateway.ids import SessionIds, SessionRef
 from gymfleet_env_gateway.metrics import Metrics
 from gymfleet_env_gateway.replica import Replica, ReplicaState
@@ -76,7 +71,7 @@ class Relay:
         """Any call within a session. Raises `ServiceError`: the gateway's own, or the env server's as it is."""
         timeout_s = self._timeouts.get(op)
         if timeout_s is None:
-            raise InvalidBody(f"unknown op {op[:32]!r}; known: {', '.join(Op)}")
+            raise InvalidRequest(f"unknown op {op[:32]!r}; known: {', '.join(Op)}")
         ref = self._ids.read(session_id)
         started = time.perf_counter()
         outcome = "cancelled"
@@ -168,7 +163,7 @@ def _environment(body: msgspec.Raw) -> str:
     decoded = _decode(body)
     env = decoded.get("env") if isinstance(decoded, dict) else None
     if not isinstance(env, str):
-        raise InvalidBody("/body/env: give the name of an environment", errors=[{"pointer": "/body/env"}])
+        raise InvalidRequest("/body/env: give the name of an environment", errors=[{"pointer": "/body/env"}])
     return env
 
 

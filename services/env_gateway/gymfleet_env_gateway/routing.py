@@ -8,9 +8,10 @@ from functools import partial
 
 from gymfleet_contracts.session import EnvironmentSpec
 from gymfleet_kit.app import NotReady
+from gymfleet_kit.session_problems import SessionLost, UnknownEnvironment
 from pydantic import JsonValue
 
-from gymfleet_env_gateway.errors import SessionLost, Unavailable, UnknownEnvironment
+from gymfleet_env_gateway.errors import Unavailable
 from gymfleet_env_gateway.ids import SessionRef
 from gymfleet_env_gateway.metrics import Metrics
 from gymfleet_env_gateway.replica import Replica, ReplicaState

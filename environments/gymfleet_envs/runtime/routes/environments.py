@@ -3,8 +3,8 @@
 from fastapi import APIRouter
 from gymfleet_contracts.session import EnvironmentSpec
 from gymfleet_kit.problems import problem_responses
+from gymfleet_kit.session_problems import UnknownEnvironment
 
-from gymfleet_envs.runtime.errors import UnknownEnvironment
 from gymfleet_envs.runtime.routes.dependencies import PoolDep
 
 router = APIRouter(prefix="/v1/environments", tags=["environments"])

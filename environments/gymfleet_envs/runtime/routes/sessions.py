@@ -18,8 +18,7 @@ from gymfleet_contracts.session import (
     StepResult,
 )
 from gymfleet_kit.problems import ServiceError, problem_responses
-
-from gymfleet_envs.runtime.errors import (
+from gymfleet_kit.session_problems import (
     ActionTooLarge,
     EnvironmentFailed,
     EnvironmentFull,
@@ -27,13 +26,14 @@ from gymfleet_envs.runtime.errors import (
     ExpertUnavailable,
     ForkUnsupported,
     SessionLost,
-    ShardUnavailable,
     StepOutOfOrder,
     StepTimeout,
     UnknownEnvironment,
     UnknownSession,
     UnknownTask,
 )
+
+from gymfleet_envs.runtime.errors import ShardUnavailable
 from gymfleet_envs.runtime.pool import ShardPool
 from gymfleet_envs.runtime.routes.dependencies import PoolDep, json_answer
 

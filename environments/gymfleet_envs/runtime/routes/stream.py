@@ -8,9 +8,9 @@ import msgspec
 from fastapi import APIRouter, WebSocket
 from gymfleet_contracts.frames import Op, ReplyFrame
 from gymfleet_kit.problems import ServiceError
+from gymfleet_kit.session_problems import InvalidRequest
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
-from gymfleet_envs.runtime.errors import InvalidRequest
 from gymfleet_envs.runtime.pool import EMPTY, ShardPool
 
 MAX_IN_FLIGHT: Final = 16_384

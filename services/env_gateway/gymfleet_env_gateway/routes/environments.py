@@ -3,8 +3,9 @@
 from fastapi import APIRouter
 from gymfleet_contracts.session import EnvironmentSpec
 from gymfleet_kit.problems import problem_responses
+from gymfleet_kit.session_problems import UnknownEnvironment
 
-from gymfleet_env_gateway.errors import Unauthorized, Unavailable, UnknownEnvironment
+from gymfleet_env_gateway.errors import Unauthorized, Unavailable
 from gymfleet_env_gateway.state import GatewayDep
 
 router = APIRouter(prefix="/v1/environments", tags=["environments"])

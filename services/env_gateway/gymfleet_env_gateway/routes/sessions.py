@@ -21,9 +21,7 @@ from gymfleet_contracts.session import (
     StepResult,
 )
 from gymfleet_kit.problems import ServiceError, problem_responses
-from pydantic import BaseModel, Field
-
-from gymfleet_env_gateway.errors import (
+from gymfleet_kit.session_problems import (
     ActionTooLarge,
     EnvironmentFailed,
     EnvironmentFull,
@@ -33,13 +31,13 @@ from gymfleet_env_gateway.errors import (
     SessionLost,
     StepOutOfOrder,
     StepTimeout,
-    Unauthorized,
-    Unavailable,
     UnknownEnvironment,
     UnknownSession,
     UnknownTask,
-    UpstreamTimeout,
 )
+from pydantic import BaseModel, Field
+
+from gymfleet_env_gateway.errors import Unauthorized, Unavailable, UpstreamTimeout
 from gymfleet_env_gateway.state import Gateway, GatewayDep
 
 MAX_BATCH: Final = 4096

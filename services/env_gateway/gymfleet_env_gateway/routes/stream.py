@@ -10,8 +10,9 @@ from fastapi.websockets import WebSocketState
 from gymfleet_client.multiplex import RawReply, RawRequest
 from gymfleet_contracts.frames import Op
 from gymfleet_kit.problems import ServiceError, internal_problem
+from gymfleet_kit.session_problems import InvalidRequest
 
-from gymfleet_env_gateway.errors import InvalidBody, Unauthorized
+from gymfleet_env_gateway.errors import Unauthorized
 from gymfleet_env_gateway.state import Gateway, get_gateway
 
 log = structlog.get_logger()
@@ -63,12 +64,12 @@ class _Stream:
 
     async def _accept(self, data: bytes | None) -> None:
         if data is None:
-            await self._send(_failed(UNREADABLE, InvalidBody("frames are binary msgpack, not text")))
+            await self._send(_failed(UNREADABLE, InvalidRequest("frames are binary msgpack, not text")))
             return
         try:
             frame = _decode(data)
         except (msgspec.DecodeError, RecursionError) as error:
-            await self._send(_failed(UNREADABLE, InvalidBody(f"the frame is not a request: {error}")))
+            await self._send(_failed(UNREADABLE, InvalidRequest(f"the frame is not a request: {error}")))
             return
         call = asyncio.create_task(self._answer(frame))
         self._calls.add(call)

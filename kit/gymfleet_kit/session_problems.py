@@ -1,0 +1,110 @@
+"""What can go wrong with a session, for env servers and gateway alike: one class per reaction of the caller."""
+
+from gymfleet_contracts import problems
+
+from gymfleet_kit.problems import ServiceError
+
+
+class UnknownEnvironment(ServiceError):
+    """Neither this server nor a replica behind it hosts it."""
+
+    type = problems.UNKNOWN_ENVIRONMENT
+    title = "There is no such environment here"
+    status = 404
+
+
+class UnknownTask(ServiceError):
+    """No such split, level, index or id."""
+
+    type = problems.UNKNOWN_TASK
+    title = "There is no such task"
+    status = 404
+
+
+class UnknownSession(ServiceError):
+    """Never opened here, closed, its lease ran out, or the id is forged."""
+
+    type = problems.UNKNOWN_SESSION
+    title = "There is no such session"
+    status = 404
+
+
+class SessionLost(ServiceError):
+    """Its process died. A deterministic episode can be replayed elsewhere; nothing else brings it back."""
+
+    type = problems.SESSION_LOST
+    title = "The session was lost with its process"
+    status = 410
+
+
+class EnvironmentFull(ServiceError):
+    """No free slot: wait, or go to another replica."""
+
+    type = problems.ENVIRONMENT_FULL
+    title = "All slots of this server are taken"
+    status = 503
+    retry_after_s = 1
+
+
+class StepOutOfOrder(ServiceError):
+    """`expected` is the index that the session waits for."""
+
+    type = problems.STEP_OUT_OF_ORDER
+    title = "The step's index is not the next one"
+    status = 409
+
+
+class EpisodeOver(ServiceError):
+    """The episode has ended; only its last step can be asked for again."""
+
+    type = problems.EPISODE_OVER
+    title = "The episode is over"
+    status = 409
+
+
+class ActionTooLarge(ServiceError):
+    """The action was not given to the environment; the step can be sent again with a shorter one."""
+
+    type = problems.ACTION_TOO_LARGE
+    title = "The action is too large"
+    status = 413
+
+
+class EnvironmentFailed(ServiceError):
+    """The environment raised. The session is closed; the traceback is in the log."""
+
+    type = problems.ENVIRONMENT_FAILED
+    title = "The environment failed"
+    status = 500
+
+
+class StepTimeout(ServiceError):
+    """The environment did not answer in time; its process was killed."""
+
+    type = problems.STEP_TIMEOUT
+    title = "The environment did not answer in time"
+    status = 504
+
+
+class ForkUnsupported(ServiceError):
+    """The environment can neither copy nor replay its state."""
+
+    type = problems.FORK_UNSUPPORTED
+    title = "This environment cannot be forked"
+    status = 409
+
+
+class ExpertUnavailable(ServiceError):
+    """No expert, not for this split, or it knows no move here."""
+
+    type = problems.EXPERT_UNAVAILABLE
+    title = "There is no expert move"
+    status = 409
+
+
+class InvalidRequest(ServiceError):
+    """The body does not fit the call."""
+
+    type = problems.VALIDATION
+    title = "The request is not valid"
+    status = 422
