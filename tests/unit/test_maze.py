@@ -10,6 +10,7 @@ from gymfleet_contracts.session import Split
 from gymfleet_envs.maze.environment import Maze
 from gymfleet_envs.maze.grid import MazeTask, describe
 from gymfleet_envs.runtime.tasks import TaskDataError
+from pyarrow import parquet
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 UPSTREAM = [DATA / "maze"] if (DATA / "maze" / "mazes.json").exists() else []
@@ -153,7 +154,6 @@ def test_upstream_tasks_have_agentgyms_ids_and_disjoint_splits(data: Path) -> No
 
 @pytest.mark.parametrize("path", DIALOGUES, ids=lambda path: path.stem)
 def test_recorded_dialogues_are_reproduced_to_the_letter(path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
     source = Maze.task_source(DATA / "maze")
     compared = 0
     for record in parquet.read_table(path, columns=["item_id", "conversations"]).to_pylist():

@@ -2,6 +2,7 @@
 
 import json
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -39,12 +40,13 @@ class _Result(BaseModel):
 _Slot = _Choice | Annotated[list[_Choice], Field(min_length=1)]
 
 
-class _Crafting(BaseModel):
+class _Crafting(BaseModel, ABC):
     result: _Result
     group: Annotated[str, Field(pattern=r"^[a-z0-9_]{0,64}$")] = ""
 
+    @abstractmethod
     def slots(self) -> Iterator[_Slot]:
-        raise NotImplementedError
+        """What each filled place of the grid takes."""
 
 
 class _Shaped(_Crafting):
