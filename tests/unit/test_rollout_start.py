@@ -98,6 +98,18 @@ def test_the_process_ends_with_one_line_and_exit_code_2(tmp_path: Path) -> None:
     assert done.stderr == f"error: GYMFLEET_ROLLOUT_MODEL: no model directory at {tmp_path / 'nowhere'}\n"
 
 
+def test_a_missing_compiler_is_named(model: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gymfleet_rollout.main"],
+        env={f"{PREFIX}MODEL": str(model), f"{PREFIX}ENFORCE_EAGER": "false", "PATH": ""},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 2
+    assert "the C++ compiler 'g++' is not on PATH" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_shapes_are_read_from_all_files(model: Path) -> None:
     save_file({"b": torch.zeros(5)}, model / "model-2.safetensors")
 

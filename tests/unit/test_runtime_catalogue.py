@@ -97,3 +97,10 @@ def test_configuration_that_contradicts_itself(references: tuple[str, ...], data
 
     with pytest.raises(EnvironmentUnavailable, match=reason):
         load_entries(config)
+
+
+def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Maze, "programs", ("gymfleet-no-such-java",))
+
+    with pytest.raises(EnvironmentUnavailable, match="maze needs the program 'gymfleet-no-such-java'"):
+        find_environment("maze")

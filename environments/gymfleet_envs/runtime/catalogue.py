@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import inspect
 import re
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,4 +131,6 @@ def _checked(found: object, reference: str, what: str) -> type[Environment[Any]]
         raise EnvironmentUnavailable(f"{reference}: {what} must define {', '.join(sorted(found.__abstractmethods__))}")
     if missing := [name for name in _REQUIRED if not hasattr(found, name)]:
         raise EnvironmentUnavailable(f"{reference}: {what} must set {', '.join(missing)}")
+    if absent := [program for program in found.programs if shutil.which(program) is None]:
+        raise EnvironmentUnavailable(f"environment {found.name} needs the program {absent[0]!r}, which is not on PATH")
     return found

@@ -52,6 +52,8 @@ class Environment(ABC, Generic[TaskT]):
     fork: ClassVar[ForkSupport] = ForkSupport.NATIVE
     max_action_chars: ClassVar[int] = 4096
     licence: ClassVar[str] = ""
+    programs: ClassVar[tuple[str, ...]] = ()
+    """Programs that the engine starts, such as `java`; the server refuses to start without them."""
 
     turn_limit: int | None = None
     """Set by `reset` where the task allows fewer turns than `max_turns`."""

@@ -1,6 +1,8 @@
 """`gymfleet-rollout`: the rollout service's process."""
 
 import gc
+import os
+import shutil
 import sys
 
 from gymfleet_kit.logs import configure_logs
@@ -13,7 +15,7 @@ from gymfleet_rollout.settings import RolloutSettings
 
 
 def main() -> None:
-    """Serve until SIGINT or SIGTERM. A model that is not there ends with one line and exit code 2."""
+    """Serve until SIGINT or SIGTERM. A model or compiler that is not there ends with one line and exit code 2."""
     settings = read_settings(RolloutSettings)
     try:
         model_path = find_model(settings.model)
@@ -21,6 +23,13 @@ def main() -> None:
     except ModelNotFound as error:
         sys.stderr.write(f"error: GYMFLEET_ROLLOUT_MODEL: {error}\n")
         raise SystemExit(2) from None
+    compiler = os.environ.get("CXX", "g++")
+    if settings.backend == "embedded" and not settings.enforce_eager and shutil.which(compiler) is None:
+        sys.stderr.write(
+            f"error: GYMFLEET_ROLLOUT_ENFORCE_EAGER=false compiles the model, and the C++ compiler {compiler!r} is not "
+            "on PATH; install one (on Debian: apt install g++) or leave the setting at true\n"
+        )
+        raise SystemExit(2)
     configure_logs("rollout", level=settings.log_level)
     try:
         serve(build_app(settings, model_path), host=settings.host, port=settings.port)
