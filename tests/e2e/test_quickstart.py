@@ -77,4 +77,3 @@ def test_everything_that_the_readme_names_is_written(tmp_path: Path, algorithm: 
     for phase in ("demonstrations", "eval_before", "eval_after", "train"):
         assert (run / "trajectories" / f"{phase}.jsonl").stat().st_size > 0
     assert any(bool((weights(run / "model-init")[n] != w).any()) for n, w in weights(run / "model").items())
-    assert not list((run / ".fleet").glob("*.pid"))
