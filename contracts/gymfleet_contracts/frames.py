@@ -1,7 +1,9 @@
 """Frames of `WS /v1/stream`: msgpack maps, matched by `id`, answered out of order.
 
-A request is `{"id": int, "op": str, "session_id": str?, "body": map?}`; its answer
-is `{"id": int, "ok": map}` or `{"id": int, "problem": map}` (a `Problem`).
+A request is `{"id": int, "op": str, "session_id": str?, "body": map?, "trace": str?}`; its
+answer is `{"id": int, "ok": map}` or `{"id": int, "problem": map}` (a `Problem`). `trace` is
+a W3C `traceparent`. A message holds one frame, or an array of frames: whoever has several
+to send at the same moment saves a message each, and both sides must read both forms.
 """
 
 from enum import StrEnum
@@ -31,6 +33,7 @@ class RequestFrame(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     op: str
     session_id: str = ""
     body: dict[str, Any] = {}
+    trace: str = ""
 
 
 class ReplyFrame(msgspec.Struct, omit_defaults=True):

@@ -62,6 +62,8 @@ class OpenSession(WireModel):
     task_index: Annotated[int, Field(ge=0)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     lease_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
+    owner: Annotated[str, Field(max_length=64)] | None = None
+    """Whom the session counts for in `ServerLoad`. The gateway sets it to the caller's tenant, whatever was sent."""
 
     @model_validator(mode="after")
     def one_selector(self) -> Self:
@@ -135,6 +137,16 @@ class RenewLease(WireModel):
     """Extend a session's life; without `lease_s` by the lease it was opened with."""
 
     lease_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
+
+
+class ServerLoad(WireModel):
+    """`GET /v1/load` of an env server: what its gateways decide by."""
+
+    max_sessions: int
+    draining: bool = False
+    """The server is on its way out: it opens no more sessions and ends when those it has are closed."""
+    sessions: dict[EnvironmentName, dict[str, int]] = Field(default_factory=dict)
+    """Open sessions by environment and owner; the owner of a session that was opened without one is ``""``."""
 
 
 class ExpertMove(WireModel):

@@ -10,31 +10,31 @@ IDS = SessionIds("a secret of some length")
 
 @pytest.mark.parametrize("upstream", ["247951271037-0-0-39748a51", "with.dots.in.it", "x"])
 def test_an_id_says_where_its_session_lives(upstream: str) -> None:
-    session_id = IDS.issue("maze", "wSZzvzXu", upstream)
+    session_id = IDS.issue("maze", "wSZzvzXu", upstream, "local")
 
-    assert IDS.read(session_id) == SessionRef(env="maze", replica="wSZzvzXu", upstream=upstream)
+    assert IDS.read(session_id, "local") == SessionRef(env="maze", replica="wSZzvzXu", upstream=upstream)
 
 
 def test_another_gateway_with_the_same_secret_reads_it() -> None:
-    session_id = IDS.issue("maze", "wSZzvzXu", "abc")
+    session_id = IDS.issue("maze", "wSZzvzXu", "abc", "local")
 
-    assert SessionIds("a secret of some length").read(session_id).upstream == "abc"
+    assert SessionIds("a secret of some length").read(session_id, "local").upstream == "abc"
 
 
 def test_an_id_of_a_foreign_secret_is_unknown() -> None:
-    session_id = SessionIds("another secret of some length").issue("maze", "wSZzvzXu", "abc")
+    session_id = SessionIds("another secret of some length").issue("maze", "wSZzvzXu", "abc", "local")
 
     with pytest.raises(UnknownSession):
-        IDS.read(session_id)
+        IDS.read(session_id, "local")
 
 
 def test_no_character_of_an_id_can_be_changed() -> None:
-    session_id = IDS.issue("maze", "wSZzvzXu", "abc-123")
+    session_id = IDS.issue("maze", "wSZzvzXu", "abc-123", "local")
 
     for place, character in enumerate(session_id):
         forged = session_id[:place] + ("A" if character != "A" else "B") + session_id[place + 1 :]
         with pytest.raises(UnknownSession):
-            IDS.read(forged)
+            IDS.read(forged, "local")
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,12 @@ def test_no_character_of_an_id_can_be_changed() -> None:
 )
 def test_what_never_was_an_id_is_unknown(forged: str) -> None:
     with pytest.raises(UnknownSession):
-        IDS.read(forged)
+        IDS.read(forged, "local")
 
 
 def test_an_id_that_would_be_too_long_is_refused_when_it_is_made() -> None:
     with pytest.raises(ValueError, match="no room to sign"):
-        IDS.issue("maze", "wSZzvzXu", "x" * MAX_SESSION_ID_CHARS)
+        IDS.issue("maze", "wSZzvzXu", "x" * MAX_SESSION_ID_CHARS, "local")
 
 
 def test_a_replica_has_the_same_key_in_every_gateway() -> None:

@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from gymfleet_kit.app import create_app
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from gymfleet_env_gateway.access import Access
 from gymfleet_env_gateway.fronts.agentgym import install_agentgym
 from gymfleet_env_gateway.fronts.agentgym_sessions import AgentGymSessions
 from gymfleet_env_gateway.ids import SessionIds
@@ -39,7 +40,9 @@ def gateway_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGI
             await fleet.aclose()
 
     app = create_app("gymfleet env gateway", lifespan=lifespan, ready=fleet.check_ready, registry=registry)
-    app.state.gateway = Gateway(settings=settings, metrics=metrics, fleet=fleet, relay=relay)
+    app.state.gateway = Gateway(
+        settings=settings, access=Access(settings.api_key), metrics=metrics, fleet=fleet, relay=relay
+    )
     app.include_router(environments.router)
     app.include_router(sessions.router)
     app.include_router(stream.router)

@@ -27,32 +27,36 @@ class SessionRef:
 class SessionIds:
     """Makes and reads ids `env.replica.upstream.tag`.
 
-    `tag` is HMAC-SHA256 over the rest, cut to 128 bits, compared in constant time.
+    `tag` is HMAC-SHA256 over the tenant's name and the rest, cut to 128 bits, compared
+    in constant time: what was issued to one tenant does not exist for another.
     """
 
     def __init__(self, secret: str) -> None:
         self._key = hmac.digest(secret.encode(), _PURPOSE, "sha256")
 
-    def issue(self, env: str, replica: str, upstream: str) -> str:
+    def issue(self, env: str, replica: str, upstream: str, tenant: str) -> str:
         """The id of a session that `replica` calls `upstream`. ValueError when that is too long."""
         body = _SEPARATOR.join((env, replica, upstream))
-        session_id = f"{body}{_SEPARATOR}{self._tag(body)}"
+        session_id = f"{body}{_SEPARATOR}{self._tag(body, tenant)}"
         if len(session_id) > MAX_SESSION_ID_CHARS:
             raise ValueError(
                 f"the env server's session id is {len(upstream)} characters long; there is no room to sign it"
             )
         return session_id
 
-    def read(self, session_id: str) -> SessionRef:
-        """Raises `UnknownSession` for an id that this secret did not sign."""
+    def read(self, session_id: str, tenant: str) -> SessionRef:
+        """Raises `UnknownSession` for an id that was not signed with this secret for this tenant."""
         body, _, tag = session_id.rpartition(_SEPARATOR)
-        if len(session_id) > MAX_SESSION_ID_CHARS or not hmac.compare_digest(tag.encode(), self._tag(body).encode()):
+        if len(session_id) > MAX_SESSION_ID_CHARS or not hmac.compare_digest(
+            tag.encode(), self._tag(body, tenant).encode()
+        ):
             raise UnknownSession("this session id was not issued here; open a session and use the id as it is given")
         env, replica, upstream = body.split(_SEPARATOR, 2)
         return SessionRef(env=env, replica=replica, upstream=upstream)
 
-    def _tag(self, body: str) -> str:
-        digest = hmac.digest(self._key, body.encode(errors="surrogatepass"), "sha256")
+    def _tag(self, body: str, tenant: str) -> str:
+        signed = f"{tenant}\n{body}"
+        digest = hmac.digest(self._key, signed.encode(errors="surrogatepass"), "sha256")
         return base64.urlsafe_b64encode(digest[:_TAG_BYTES]).decode()[:_TAG_CHARS]
 
 

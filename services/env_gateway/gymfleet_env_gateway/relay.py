@@ -18,6 +18,7 @@ from gymfleet_kit.problems import RelayedProblem, ServiceError
 from gymfleet_kit.session_problems import InvalidRequest, SessionLost, UnknownSession
 from pydantic import ValidationError
 
+from gymfleet_env_gateway.access import Tenant
 from gymfleet_env_gateway.errors import Unavailable, UpstreamTimeout
 from gymfleet_env_gateway.ids import SessionIds, SessionRef
 from gymfleet_env_gateway.metrics import Metrics
@@ -50,7 +51,7 @@ class Relay:
         }
         self._open_timeout_s = settings.open_timeout_s
 
-    async def open(self, body: msgspec.Raw) -> msgspec.Raw:
+    async def open(self, tenant: Tenant, body: msgspec.Raw) -> msgspec.Raw:
         """Open a session on the least loaded replica; a full or dying one passes the call on to the next."""
         started = time.perf_counter()
         env = _environment(body)
@@ -58,7 +59,7 @@ class Relay:
         deadline = started + self._open_timeout_s
         outcome = "cancelled"
         try:
-            session = await self._open_on_first(candidates, env, body, deadline)
+            session = await self._open_on_first(tenant, candidates, env, body, deadline)
             outcome = "ok"
         except ServiceError as error:
             outcome = _outcome(error)
@@ -67,18 +68,18 @@ class Relay:
             self._metrics.record(env, Op.OPEN, outcome, started)
         return msgspec.Raw(_encode(session))
 
-    async def call(self, op: str, session_id: str, body: msgspec.Raw) -> msgspec.Raw:
+    async def call(self, tenant: Tenant, op: str, session_id: str, body: msgspec.Raw) -> msgspec.Raw:
         """Any call within a session. Raises `ServiceError`: the gateway's own, or the env server's as it is."""
         timeout_s = self._timeouts.get(op)
         if timeout_s is None:
             raise InvalidRequest(f"unknown op {op[:32]!r}; known: {', '.join(Op)}")
-        ref = self._ids.read(session_id)
+        ref = self._ids.read(session_id, tenant.name)
         started = time.perf_counter()
         outcome = "cancelled"
         try:
             ok = await self._call(op, ref, body, timeout_s)
             if op in {Op.FORK, Op.GET, Op.LEASE}:
-                ok = self._rewrite(op, ref, session_id, ok)
+                ok = self._rewrite(tenant, op, ref, session_id, ok)
             outcome = "ok"
         except ServiceError as error:
             outcome = _outcome(error)
@@ -88,7 +89,7 @@ class Relay:
         return ok
 
     async def _open_on_first(
-        self, candidates: list[Replica], env: str, body: msgspec.Raw, deadline: float
+        self, tenant: Tenant, candidates: list[Replica], env: str, body: msgspec.Raw, deadline: float
     ) -> dict[str, Any]:
         refusal: ServiceError = Unavailable(f"every replica of {env} went away while the session was opened")
         for replica in candidates:
@@ -104,7 +105,7 @@ class Relay:
             finally:
                 replica.opening -= 1
             if not reply.failed:
-                return self._adopt(replica, env, _decode(reply.ok))
+                return self._adopt(tenant, replica, env, _decode(reply.ok))
             problem = _problem(reply)
             if problem.type not in _TRY_ELSEWHERE:
                 raise RelayedProblem(problem)
@@ -144,19 +145,19 @@ class Relay:
             return UnknownSession("the session was closed, or its lease ran out")
         return RelayedProblem(problem)
 
-    def _rewrite(self, op: str, ref: SessionRef, session_id: str, ok: msgspec.Raw) -> msgspec.Raw:
+    def _rewrite(self, tenant: Tenant, op: str, ref: SessionRef, session_id: str, ok: msgspec.Raw) -> msgspec.Raw:
         replica = self._fleet.home(ref)
         body = _decode(ok)
         if op == Op.FORK:
-            return msgspec.Raw(_encode([self._adopt(replica, ref.env, child) for child in body]))
+            return msgspec.Raw(_encode([self._adopt(tenant, replica, ref.env, child) for child in body]))
         replica.touched(ref.upstream, body["lease_s"])
         return msgspec.Raw(_encode({**body, "session_id": session_id}))
 
-    def _adopt(self, replica: Replica, env: str, session: dict[str, Any]) -> dict[str, Any]:
+    def _adopt(self, tenant: Tenant, replica: Replica, env: str, session: dict[str, Any]) -> dict[str, Any]:
         """A session that a replica has just made, under an id of ours."""
         upstream = session["session_id"]
         replica.opened(env, upstream, session["lease_s"])
-        return {**session, "session_id": self._ids.issue(env, replica.key, upstream)}
+        return {**session, "session_id": self._ids.issue(env, replica.key, upstream, tenant.name)}
 
 
 def _environment(body: msgspec.Raw) -> str:

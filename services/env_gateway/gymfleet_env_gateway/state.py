@@ -1,13 +1,12 @@
 """What the routes share: one gateway's parts, made once per app."""
 
-import hmac
 from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
-from gymfleet_env_gateway.errors import Unauthorized
+from gymfleet_env_gateway.access import Access, Tenant
 from gymfleet_env_gateway.metrics import Metrics
 from gymfleet_env_gateway.relay import Relay
 from gymfleet_env_gateway.routing import Fleet
@@ -19,18 +18,10 @@ class Gateway:
     """One gateway."""
 
     settings: GatewaySettings
+    access: Access
     metrics: Metrics
     fleet: Fleet
     relay: Relay
-
-    def check_key(self, connection: HTTPConnection) -> None:
-        """Compare the bearer token in constant time. Raises `Unauthorized`."""
-        if self.settings.api_key is None:
-            return
-        scheme, _, token = connection.headers.get("authorization", "").partition(" ")
-        expected = self.settings.api_key.get_secret_value().encode()
-        if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), expected):
-            raise Unauthorized("send the header 'Authorization: Bearer <key>' with this gateway's key")
 
 
 def get_gateway(connection: HTTPConnection) -> Gateway:
@@ -39,11 +30,10 @@ def get_gateway(connection: HTTPConnection) -> Gateway:
     return gateway
 
 
-def authorised_gateway(connection: HTTPConnection) -> Gateway:
-    """The app's gateway, for a caller with the key."""
-    gateway = get_gateway(connection)
-    gateway.check_key(connection)
-    return gateway
+def get_tenant(connection: HTTPConnection) -> Tenant:
+    """The caller's tenant. Raises `Unauthorized`."""
+    return get_gateway(connection).access.tenant(connection)
 
 
-GatewayDep = Annotated[Gateway, Depends(authorised_gateway)]
+GatewayDep = Annotated[Gateway, Depends(get_gateway)]
+TenantDep = Annotated[Tenant, Depends(get_tenant)]

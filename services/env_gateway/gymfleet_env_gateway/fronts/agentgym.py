@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gymfleet_env_gateway.access import LOCAL
 from gymfleet_env_gateway.fronts.agentgym_games import BABYAI, MAZE, TEXTCRAFT, WORDLE, Game
 from gymfleet_env_gateway.fronts.agentgym_sessions import AgentGymError, AgentGymSessions, Player
 
@@ -95,7 +96,7 @@ for _game in (TEXTCRAFT, BABYAI):
 @router.post("/textcraft/create")
 async def textcraft_create(_: _TextCraftCreate, sessions: SessionsDep) -> dict[str, Any]:
     """A new id, with an episode: AgentGym resets to the task that the id numbers."""
-    player = sessions.create(TEXTCRAFT)
+    player = sessions.create(LOCAL, TEXTCRAFT)
     try:
         return _textcraft(await sessions.reset(player, player.number))
     except BaseException:
@@ -118,7 +119,7 @@ async def textcraft_step(body: _Action, sessions: SessionsDep) -> dict[str, Any]
 @router.post("/babyai/create")
 async def babyai_create(sessions: SessionsDep) -> dict[str, int]:
     """A new id."""
-    return {"id": sessions.create(BABYAI).number}
+    return {"id": sessions.create(LOCAL, BABYAI).number}
 
 
 @router.post("/babyai/reset")
@@ -139,7 +140,7 @@ async def babyai_step(body: _Action, sessions: SessionsDep) -> dict[str, Any]:
 @router.post("/maze/maze/create")
 async def maze_create(sessions: SessionsDep) -> dict[str, int]:
     """A new id."""
-    return {"id": sessions.create(MAZE).number}
+    return {"id": sessions.create(LOCAL, MAZE).number}
 
 
 @router.post("/maze/maze/reset")
@@ -160,7 +161,7 @@ async def maze_step(body: _Action, sessions: SessionsDep) -> dict[str, Any]:
 @router.post("/wordle/wordle/create")
 async def wordle_create(sessions: SessionsDep) -> dict[str, int]:
     """A new id."""
-    return {"id": sessions.create(WORDLE).number}
+    return {"id": sessions.create(LOCAL, WORDLE).number}
 
 
 @router.get("/wordle/wordle/filtered_vocab")

@@ -13,6 +13,7 @@ from gymfleet_contracts.frames import Op
 from gymfleet_contracts.session import MAX_SESSION_ID_CHARS
 from gymfleet_kit.problems import ServiceError
 
+from gymfleet_env_gateway.access import Tenant
 from gymfleet_env_gateway.errors import Unavailable
 from gymfleet_env_gateway.fronts.agentgym_games import Game
 from gymfleet_env_gateway.metrics import Metrics
@@ -42,6 +43,7 @@ class Player:
     """What one AgentGym client holds by its id: at most one session at a time."""
 
     number: int
+    tenant: Tenant
     game: Game
     touched_at: float
     session_id: str = ""
@@ -64,7 +66,7 @@ class AgentGymSessions:
         self._idle_s = settings.agentgym_idle_s
         self._players: dict[int, Player] = {}
 
-    def create(self, game: Game) -> Player:
+    def create(self, tenant: Tenant, game: Game) -> Player:
         """A new id; it takes no slot until it plays."""
         if len(self._players) >= self._max:
             raise Unavailable(f"{self._max} AgentGym ids are in use; those not used for {self._idle_s:g} s are freed")
@@ -72,7 +74,7 @@ class AgentGymSessions:
         number = secrets.randbits(_ID_BITS)
         while number in self._players:
             number = secrets.randbits(_ID_BITS)
-        player = Player(number=number, game=game, touched_at=time.monotonic())
+        player = Player(number=number, tenant=tenant, game=game, touched_at=time.monotonic())
         self._players[number] = player
         self._metrics.agentgym_sessions.labels(game.env).inc()
         return player
@@ -91,7 +93,7 @@ class AgentGymSessions:
             await self._end(player)
             body = player.game.task(self._fleet.environment(player.game.env), task_number, self._idle_s)
             try:
-                session = _decode(await self._relay.open(msgspec.Raw(_encode(body))))
+                session = _decode(await self._relay.open(player.tenant, msgspec.Raw(_encode(body))))
             except ServiceError as error:
                 if error.problem().type == problems.UNKNOWN_TASK:
                     raise AgentGymError(error.detail) from None
@@ -112,7 +114,9 @@ class AgentGymSessions:
                 raise AgentGymError(f"The task with environment {player.number} has finished.")
             body = msgspec.Raw(_encode({"index": player.steps, "action": action}))
             try:
-                result: dict[str, Any] = _decode(await self._relay.call(Op.STEP, player.session_id, body))
+                result: dict[str, Any] = _decode(
+                    await self._relay.call(player.tenant, Op.STEP, player.session_id, body)
+                )
             except ServiceError as error:
                 if error.problem().type not in _EPISODE_SURVIVES:
                     await self._end(player)
@@ -152,6 +156,6 @@ class AgentGymSessions:
         if not session_id:
             return
         try:
-            await self._relay.call(Op.CLOSE, session_id, _NO_BODY)
+            await self._relay.call(player.tenant, Op.CLOSE, session_id, _NO_BODY)
         except ServiceError as error:  # its lease ends it
             log.info("session.not_closed", session_id=session_id[:MAX_SESSION_ID_CHARS], reason=error.detail)

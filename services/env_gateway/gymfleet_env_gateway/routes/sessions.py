@@ -37,8 +37,9 @@ from gymfleet_kit.session_problems import (
 )
 from pydantic import BaseModel, Field
 
+from gymfleet_env_gateway.access import Tenant
 from gymfleet_env_gateway.errors import Unauthorized, Unavailable, UpstreamTimeout
-from gymfleet_env_gateway.state import Gateway, GatewayDep
+from gymfleet_env_gateway.state import Gateway, GatewayDep, TenantDep
 
 MAX_BATCH: Final = 4096
 _NO_ANSWER: Final = (Unauthorized, Unavailable, UpstreamTimeout)
@@ -61,20 +62,22 @@ router = APIRouter(prefix="/v1", tags=["sessions"])
     response_model=Session,
     responses=problem_responses(*_OPEN),
 )
-async def open_session(body: OpenSession, gateway: GatewayDep) -> Response:
+async def open_session(body: OpenSession, gateway: GatewayDep, tenant: TenantDep) -> Response:
     """Open a session on the least loaded replica and return its first observation."""
-    return _json(await gateway.relay.open(_raw(body)), status.HTTP_201_CREATED)
+    return _json(await gateway.relay.open(tenant, _raw(body)), status.HTTP_201_CREATED)
 
 
 @router.post("/sessions/{session_id}/steps", response_model=StepResult, responses=problem_responses(*_STEP))
-async def step(session_id: str, body: Step, gateway: GatewayDep) -> Response:
+async def step(session_id: str, body: Step, gateway: GatewayDep, tenant: TenantDep) -> Response:
     """Apply one action. Repeating the last index returns the recorded result."""
-    return _json(await gateway.relay.call(Op.STEP, session_id, _raw(body)))
+    return _json(await gateway.relay.call(tenant, Op.STEP, session_id, _raw(body)))
 
 
 @router.post("/steps", response_model=list[StepResult | Problem], responses=problem_responses(Unauthorized))
 async def steps(
-    body: Annotated[list[SessionStep], Body(), Field(min_length=1, max_length=MAX_BATCH)], gateway: GatewayDep
+    body: Annotated[list[SessionStep], Body(), Field(min_length=1, max_length=MAX_BATCH)],
+    gateway: GatewayDep,
+    tenant: TenantDep,
 ) -> Response:
     """One action for each of several sessions; a result or a problem per item, in their order."""
     results: list[Any] = [None] * len(body)
@@ -84,7 +87,7 @@ async def steps(
 
     async def play(session: list[int]) -> None:  # steps of one session keep their order
         for place in session:
-            results[place] = await _step_item(gateway, body[place])
+            results[place] = await _step_item(gateway, tenant, body[place])
 
     await asyncio.gather(*(play(session) for session in places.values()))
     return Response(_encode_json(results), media_type="application/json")
@@ -96,39 +99,39 @@ async def steps(
     response_model=list[Session],
     responses=problem_responses(*_FORK),
 )
-async def fork(session_id: str, body: Fork, gateway: GatewayDep) -> Response:
+async def fork(session_id: str, body: Fork, gateway: GatewayDep, tenant: TenantDep) -> Response:
     """Make children in the session's exact state, on the same replica."""
-    return _json(await gateway.relay.call(Op.FORK, session_id, _raw(body)), status.HTTP_201_CREATED)
+    return _json(await gateway.relay.call(tenant, Op.FORK, session_id, _raw(body)), status.HTTP_201_CREATED)
 
 
 @router.post("/sessions/{session_id}/lease", response_model=Session, responses=problem_responses(*_COMMON))
-async def renew(session_id: str, body: RenewLease, gateway: GatewayDep) -> Response:
+async def renew(session_id: str, body: RenewLease, gateway: GatewayDep, tenant: TenantDep) -> Response:
     """Extend the session's life."""
-    return _json(await gateway.relay.call(Op.LEASE, session_id, _raw(body)))
+    return _json(await gateway.relay.call(tenant, Op.LEASE, session_id, _raw(body)))
 
 
 @router.get("/sessions/{session_id}", response_model=Session, responses=problem_responses(*_COMMON))
-async def get(session_id: str, gateway: GatewayDep) -> Response:
+async def get(session_id: str, gateway: GatewayDep, tenant: TenantDep) -> Response:
     """The session as it stands."""
-    return _json(await gateway.relay.call(Op.GET, session_id, _NO_BODY))
+    return _json(await gateway.relay.call(tenant, Op.GET, session_id, _NO_BODY))
 
 
 @router.delete("/sessions/{session_id}", status_code=status.HTTP_204_NO_CONTENT, responses=problem_responses(*_COMMON))
-async def close(session_id: str, gateway: GatewayDep) -> None:
+async def close(session_id: str, gateway: GatewayDep, tenant: TenantDep) -> None:
     """Close the session and free its slot."""
-    await gateway.relay.call(Op.CLOSE, session_id, _NO_BODY)
+    await gateway.relay.call(tenant, Op.CLOSE, session_id, _NO_BODY)
 
 
 @router.get("/sessions/{session_id}/expert", response_model=ExpertMove, responses=problem_responses(*_EXPERT))
-async def expert(session_id: str, gateway: GatewayDep) -> Response:
+async def expert(session_id: str, gateway: GatewayDep, tenant: TenantDep) -> Response:
     """What the environment's expert would do next."""
-    return _json(await gateway.relay.call(Op.EXPERT, session_id, _NO_BODY))
+    return _json(await gateway.relay.call(tenant, Op.EXPERT, session_id, _NO_BODY))
 
 
-async def _step_item(gateway: Gateway, item: SessionStep) -> Any:
+async def _step_item(gateway: Gateway, tenant: Tenant, item: SessionStep) -> Any:
     body = msgspec.Raw(msgspec.msgpack.encode({"index": item.index, "action": item.action}))
     try:
-        return _decode(await gateway.relay.call(Op.STEP, item.session_id, body))
+        return _decode(await gateway.relay.call(tenant, Op.STEP, item.session_id, body))
     except ServiceError as error:
         return error.problem().model_dump(mode="json", exclude_none=True)
 

@@ -12,6 +12,7 @@ from gymfleet_contracts.frames import Op
 from gymfleet_kit.problems import ServiceError, internal_problem
 from gymfleet_kit.session_problems import InvalidRequest
 
+from gymfleet_env_gateway.access import Tenant
 from gymfleet_env_gateway.errors import Unauthorized
 from gymfleet_env_gateway.state import Gateway, get_gateway
 
@@ -34,20 +35,21 @@ async def stream(websocket: WebSocket) -> None:
     """Answer each request frame when its answer is there, in any order."""
     gateway = get_gateway(websocket)
     try:
-        gateway.check_key(websocket)
+        tenant = gateway.access.tenant(websocket)
     except Unauthorized:
         await websocket.close(POLICY_VIOLATION)  # before `accept`: the handshake is answered with 403
         return
     await websocket.accept()
-    await _Stream(websocket, gateway).serve()
+    await _Stream(websocket, gateway, tenant).serve()
 
 
 class _Stream:
     """One client's socket."""
 
-    def __init__(self, websocket: WebSocket, gateway: Gateway) -> None:
+    def __init__(self, websocket: WebSocket, gateway: Gateway, tenant: Tenant) -> None:
         self._websocket = websocket
         self._relay = gateway.relay
+        self._tenant = tenant
         self._max_calls = gateway.settings.max_calls_per_socket
         self._calls: set[asyncio.Task[None]] = set()
         self._open = True
@@ -78,9 +80,9 @@ class _Stream:
     async def _answer(self, frame: RawRequest) -> None:
         try:
             if frame.op == Op.OPEN:
-                ok = await self._relay.open(frame.body)
+                ok = await self._relay.open(self._tenant, frame.body)
             else:
-                ok = await self._relay.call(frame.op, frame.session_id, frame.body)
+                ok = await self._relay.call(self._tenant, frame.op, frame.session_id, frame.body)
         except ServiceError as error:
             await self._send(_failed(frame.id, error))
         except Exception:
@@ -105,7 +107,7 @@ class _Stream:
         made = _decode_any(ok)
         for session in made if isinstance(made, list) else [made]:
             try:
-                await self._relay.call(Op.CLOSE, session["session_id"], _NO_BODY)
+                await self._relay.call(self._tenant, Op.CLOSE, session["session_id"], _NO_BODY)
             except ServiceError as error:
                 log.info("session.not_closed", reason=error.detail)
 
