@@ -1,5 +1,6 @@
 """Expected failures: one class per reaction of the caller, RFC 9457 on the wire."""
 
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, ClassVar
 
@@ -37,6 +38,10 @@ class ServiceError(Exception):
         own = {"type": self.type, "title": self.title, "status": self.status, "detail": self.detail}
         return Problem.model_validate({**self.extensions, **own})
 
+    def headers(self) -> dict[str, str]:
+        """What HTTP says beside the problem."""
+        return {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
+
 
 class RelayedProblem(ServiceError):
     """A problem that another service answered, passed on as it is."""
@@ -73,9 +78,8 @@ def problem_responses(*errors: type[ServiceError]) -> dict[int | str, dict[str, 
     return by_status
 
 
-def problem_response(problem: Problem, retry_after_s: int | None = None) -> JSONResponse:
+def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """Render a problem as HTTP."""
-    headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
     body = problem.model_dump(mode="json", exclude_none=True)
     return JSONResponse(body, status_code=problem.status, headers=headers, media_type=PROBLEM_MEDIA_TYPE)
 
@@ -85,7 +89,7 @@ def install_problem_handlers(app: FastAPI) -> None:
 
     async def expected(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, ServiceError)  # noqa: S101 - registered for this class alone
-        return problem_response(error.problem(), error.retry_after_s)
+        return problem_response(error.problem(), error.headers())
 
     async def invalid(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this class alone

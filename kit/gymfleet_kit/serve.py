@@ -1,13 +1,17 @@
 """Run an app with uvicorn: one clear line for a port in use, clean exit on SIGINT and SIGTERM."""
 
+import asyncio
 import errno
 import signal
 import socket
 import sys
+from collections.abc import Awaitable, Callable
+from types import FrameType
 from typing import NoReturn
 
 import uvicorn
 from fastapi import FastAPI
+from gymfleet_contracts.frames import MAX_FRAME_BYTES
 
 # Well over every client's keep-alive expiry, so that the client closes first
 # and no request is sent into a connection that the server is closing.
@@ -33,15 +37,45 @@ def _end(*_: object) -> NoReturn:
     raise SystemExit(0)
 
 
-def serve(app: FastAPI, *, host: str, port: int) -> None:
-    """Serve until SIGINT or SIGTERM, then let running requests end."""
+class _Server(uvicorn.Server):
+    """The first SIGTERM awaits `drain` while everything is served on; SIGINT and a second SIGTERM end at once."""
+
+    def __init__(self, config: uvicorn.Config, drain: Callable[[], Awaitable[None]] | None) -> None:
+        super().__init__(config)
+        self._drain = drain
+        self._asked = False
+        self._draining: asyncio.Task[None] | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Runs between any two bytecodes: notes what is asked, and leaves the work to the loop."""
+        if self._drain is None or sig != signal.SIGTERM or self._asked:
+            super().handle_exit(sig, frame)
+        else:
+            self._asked = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second while it serves."""
+        if self._asked and self._draining is None and self._drain is not None:
+            self._draining = asyncio.create_task(self._drained(self._drain))
+        return await super().on_tick(counter)
+
+    async def _drained(self, drain: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await drain()
+        finally:
+            self.should_exit = True
+
+
+def serve(app: FastAPI, *, host: str, port: int, drain: Callable[[], Awaitable[None]] | None = None) -> None:
+    """Serve until SIGINT or SIGTERM, then let running requests end. SIGTERM awaits `drain` first."""
     listener = bind(host, port)
     config = uvicorn.Config(
         app,
         loop="uvloop",
         http="httptools",
         ws="websockets-sansio",
-        ws_max_size=4 * 1024 * 1024,
+        ws_max_size=MAX_FRAME_BYTES,
+        ws_per_message_deflate=False,  # a zlib state per socket, and processor time on the hot path
         log_config=None,
         access_log=False,
         timeout_keep_alive=KEEP_ALIVE_S,
@@ -51,4 +85,4 @@ def serve(app: FastAPI, *, host: str, port: int) -> None:
     # uvicorn shuts down at the signal and then raises it again for who was there before.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)
-    uvicorn.Server(config).run(sockets=[listener])
+    _Server(config, drain).run(sockets=[listener])

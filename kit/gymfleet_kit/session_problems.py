@@ -86,6 +86,14 @@ class StepTimeout(ServiceError):
     status = 504
 
 
+class SessionLimit(ServiceError):
+    """The session used up its processor time or its age and was closed. Replayed it would do so again: give it up."""
+
+    type = problems.SESSION_LIMIT
+    title = "The session exceeded its limit"
+    status = 410
+
+
 class ForkUnsupported(ServiceError):
     """The environment can neither copy nor replay its state."""
 

@@ -1,5 +1,7 @@
 """The gateway's settings refuse what cannot work."""
 
+from pathlib import Path
+
 import pytest
 from gymfleet_env_gateway.settings import GatewaySettings
 from pydantic import ValidationError
@@ -24,19 +26,45 @@ def test_the_secret_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert GOOD["SECRET"] not in repr(read(monkeypatch))
 
 
-def test_the_agentgym_front_is_off_when_a_key_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not read(monkeypatch, API_KEY="k").serves_agentgym
-    assert read(monkeypatch, API_KEY="k", AGENTGYM="true").serves_agentgym
+def test_the_agentgym_front_is_served_with_keys_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read(monkeypatch, API_KEY="a long key").serves_agentgym
+    assert not read(monkeypatch, AGENTGYM="false").serves_agentgym
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "localhost"])
+def test_this_machine_alone_needs_no_key(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    assert read(monkeypatch, HOST=host).api_key is None
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "gateway.example", "localhost.example", ""])  # noqa: S104
+def test_whoever_listens_to_others_needs_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: str) -> None:
+    with pytest.raises(ValidationError, match="gymfleet keys new --tenant NAME"):
+        read(monkeypatch, HOST=host)
+
+    assert read(monkeypatch, HOST=host, API_KEY="a long key").host == host
+    monkeypatch.delenv("GYMFLEET_GATEWAY_API_KEY")
+    (tmp_path / "tenants.toml").write_text("[tenants.lab]\n")
+    assert read(monkeypatch, HOST=host, TENANTS=str(tmp_path / "tenants.toml")).host == host
+
+
+def test_a_file_of_tenants_that_cannot_be_read_is_an_error_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(ValidationError, match=r"tenants\.toml: No such file"):
+        read(monkeypatch, TENANTS=str(tmp_path / "tenants.toml"))
 
 
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
         ({"SECRET": "short"}, "at least 16"),
-        ({"REPLICAS": "[]"}, "at least 1 item"),
+        ({"REPLICAS": "[]"}, "give the env servers' URLs in replicas"),
         ({"REPLICAS": '["http://a:1", "http://a:1"]'}, "twice"),
         ({"REPLICA": '["http://a:1"]'}, "unknown settings GYMFLEET_GATEWAY_REPLICA"),
         ({"UNRESPONSIVE_AFTER_S": "0.1"}, "unresponsive_after_s must exceed"),
+        ({"API_KEY": ""}, "at least 8"),
+        ({"API_KEY": "a long key", "TENANTS": "t.toml"}, "set api_key or tenants, not both"),
+        ({"MAX_BODY_BYTES": "5"}, "greater than or equal to 1024"),
         ({"PORT": "0"}, "greater than or equal to 1"),
     ],
 )

@@ -19,6 +19,7 @@ __all__ = [
     "InternalError",
     "PayloadTooLarge",
     "ProblemError",
+    "SessionLimit",
     "SessionLost",
     "StepOutOfOrder",
     "StepTimeout",
@@ -151,6 +152,12 @@ class StepTimeout(ProblemError):
     """The environment did not finish the step in its time; the session is unusable."""
 
     type = problems.STEP_TIMEOUT
+
+
+class SessionLimit(ProblemError):
+    """The session used up its processor time or its age; it is closed for good."""
+
+    type = problems.SESSION_LIMIT
 
 
 class ForkUnsupported(ProblemError):

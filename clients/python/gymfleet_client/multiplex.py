@@ -6,6 +6,7 @@ without taking its body apart; `stream.SessionStream` puts models on top.
 
 import asyncio
 import itertools
+from collections import deque
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
@@ -18,7 +19,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from gymfleet_client.errors import DeadlinePassed, TransportError
 
-__all__ = ["FrameChannel", "RawReply", "RawRequest", "stream_url"]
+__all__ = ["FrameChannel", "RawReply", "RawRequest", "join_frames", "split_frames", "stream_url"]
 
 _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 1.0
@@ -36,6 +37,7 @@ class RawRequest(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True)
     op: str
     session_id: str = ""
     body: msgspec.Raw = _EMPTY_BODY
+    trace: str = ""
 
 
 class RawReply(msgspec.Struct, omit_defaults=True):
@@ -53,6 +55,28 @@ class RawReply(msgspec.Struct, omit_defaults=True):
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_reply: Final = msgspec.msgpack.Decoder(RawReply).decode
+_decode_frames: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_ARRAY_HEADERS: Final = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
+_MAX_JOINED: Final = 512
+_ARRAY_16: Final = 0xDC
+
+
+def split_frames(data: bytes) -> list[msgspec.Raw] | tuple[bytes]:
+    """The frames of one message, still encoded. Raises `msgspec.DecodeError`."""
+    return _decode_frames(data) if data and data[0] in _ARRAY_HEADERS else (data,)
+
+
+def join_frames(outbox: deque[bytes]) -> bytes:
+    """Take frames from the head of `outbox` and make one message of them: a frame as it is, several as an array."""
+    first = outbox.popleft()
+    size = len(first)
+    frames = [first]
+    while outbox and len(frames) < _MAX_JOINED and size + len(outbox[0]) < MAX_FRAME_BYTES // 4:
+        size += len(outbox[0])
+        frames.append(outbox.popleft())
+    if len(frames) == 1:
+        return first
+    return b"".join((bytes((_ARRAY_16, len(frames) >> 8, len(frames) & 0xFF)), *frames))
 
 
 class _ConnectionLost(TransportError):
@@ -70,8 +94,11 @@ class _Socket:
         self._connection = connection
         self._on_loss = on_loss
         self._pending: dict[int, asyncio.Future[RawReply]] = {}
+        self._outbox: deque[bytes] = deque()
+        self._wake = asyncio.Event()
         self.lost: str | None = None
         self._reader = asyncio.create_task(self._read())
+        self._writer = asyncio.create_task(self._write())
 
     async def call(self, frame_id: int, data: bytes) -> RawReply:
         """Send an encoded request and wait for its reply."""
@@ -79,11 +106,10 @@ class _Socket:
             raise _ConnectionLost(self.lost, sent=False)
         answer: asyncio.Future[RawReply] = asyncio.get_running_loop().create_future()
         self._pending[frame_id] = answer
+        self._outbox.append(data)
+        self._wake.set()
         try:
-            await self._connection.send(data)
             return await answer
-        except websockets.ConnectionClosed as error:
-            raise _ConnectionLost(f"the connection was lost: {error}", sent=True) from None
         finally:
             self._pending.pop(frame_id, None)
 
@@ -92,14 +118,26 @@ class _Socket:
         await self._connection.close()
         await self._reader
 
+    async def _write(self) -> None:
+        """All calls of one turn of the event loop share a message."""
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._outbox:
+                    await self._connection.send(join_frames(self._outbox))
+        except websockets.ConnectionClosed:
+            return  # the reader learns of it as well and fails what waits
+
     async def _read(self) -> None:
         reason = "the connection was closed"
         try:
             async for data in self._connection:
-                reply = _decode_reply(data if isinstance(data, bytes) else data.encode())
-                answer = self._pending.get(reply.id)
-                if answer is not None and not answer.done():  # a late reply to a call that gave up is dropped
-                    answer.set_result(reply)
+                for frame in split_frames(data if isinstance(data, bytes) else data.encode()):
+                    reply = _decode_reply(frame)
+                    answer = self._pending.get(reply.id)
+                    if answer is not None and not answer.done():  # a late reply to a call that gave up is dropped
+                        answer.set_result(reply)
         except websockets.ConnectionClosed as error:
             reason = f"the connection was lost: {error}"
         except msgspec.DecodeError as error:
@@ -107,6 +145,7 @@ class _Socket:
             await self._connection.close(code=1003)
         finally:
             self.lost = reason
+            self._writer.cancel()
             self._on_loss()
             for answer in self._pending.values():
                 if not answer.done():
@@ -225,7 +264,14 @@ class FrameChannel:
         await asyncio.gather(*(link.aclose() for link in self._links))
 
     async def request(
-        self, op: str, session_id: str, body: msgspec.Raw | dict[str, Any] | None, *, timeout_s: float, repeatable: bool
+        self,
+        op: str,
+        session_id: str,
+        body: msgspec.Raw | dict[str, Any] | None,
+        *,
+        timeout_s: float,
+        repeatable: bool,
+        trace: str = "",
     ) -> tuple[RawReply, int]:
         """One call; the reply and the number of times that it may have reached the server.
 
@@ -241,7 +287,7 @@ class FrameChannel:
                     socket = await next(self._turn).socket()
                     frame_id = next(self._ids)
                     try:
-                        reply = await socket.call(frame_id, _encode(RawRequest(frame_id, op, session_id, raw)))
+                        reply = await socket.call(frame_id, _encode(RawRequest(frame_id, op, session_id, raw, trace)))
                     except _ConnectionLost as error:
                         times_sent += error.sent
                         if error.sent and not repeatable:

@@ -24,6 +24,10 @@ class ShardConfig(msgspec.Struct, frozen=True):
     max_observation_chars: int
     expert_splits: tuple[str, ...]
     log_level: str
+    session_cpu_s: float | None = None
+    session_wall_s: float | None = None
+    memory_ceiling_bytes: int | None = None
+    """No single process of the shard may hold more data; asking for it fails inside of the process."""
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -40,6 +44,8 @@ class Call(msgspec.Struct, array_like=True):
     op: str
     session_id: str
     body: msgspec.Raw
+    trace: str = ""
+    """W3C `traceparent`."""
 
 
 class Answer(msgspec.Struct, array_like=True):
@@ -57,8 +63,10 @@ class Tally(msgspec.Struct, array_like=True):
     steps: int = 0
     failures: int = 0
     reaped: int = 0
-    open: int = 0
-    """Sessions open now."""
+    limited: int = 0
+    """Sessions closed because they exceeded a limit."""
+    open: dict[str, int] = {}
+    """Sessions open now, by owner."""
     seconds: float = 0.0
     """Time spent in `step`."""
     buckets: list[int] = []

@@ -1,12 +1,13 @@
 """One session's episode: exactly-once steps, the turn limit, and copies in the same state."""
 
 import math
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import structlog
-from gymfleet_contracts.session import ExpertMove, ForkSupport, Session, Step, StepResult, TaskRef
+from gymfleet_contracts.session import ExpertMove, ForkSupport, Session, TaskRef
 from gymfleet_kit.session_problems import (
     ActionTooLarge,
     EnvironmentFailed,
@@ -19,6 +20,7 @@ from gymfleet_kit.session_problems import (
 from gymfleet_envs.runtime.catalogue import Entry
 from gymfleet_envs.runtime.environment import Environment, Outcome
 from gymfleet_envs.runtime.tasks import Task
+from gymfleet_envs.runtime.wire import encode_result
 
 CUT_MARK: Final = "\n[cut: {excess} more characters]"
 T = TypeVar("T")
@@ -26,30 +28,77 @@ log = structlog.get_logger()
 
 
 class Limits:
-    """What bounds an environment's answers, and `beat`, called before each of its calls."""
+    """What bounds an environment's calls and answers.
 
-    def __init__(self, max_observation_chars: int, beat: Callable[[], None]) -> None:
+    Args:
+        beat: called with the environment's name before each call of it.
+        session_cpu_s: processor time of a session; None for no limit.
+        session_wall_s: age of a session; None for no limit.
+        cpu_clock: processor time of this thread, in seconds; read only where it is limited.
+    """
+
+    __slots__ = ("beat", "cpu_clock", "max_observation_chars", "session_cpu_s", "session_wall_s", "trace")
+
+    def __init__(
+        self,
+        max_observation_chars: int,
+        beat: Callable[[str], None],
+        *,
+        session_cpu_s: float | None = None,
+        session_wall_s: float | None = None,
+        cpu_clock: Callable[[], float] = time.thread_time,
+    ) -> None:
         self.max_observation_chars = max_observation_chars
         self.beat = beat
+        self.session_cpu_s = session_cpu_s
+        self.session_wall_s = session_wall_s
+        self.cpu_clock = cpu_clock if session_cpu_s is not None else _no_clock
+        self.trace = ""
+        """The `traceparent` of the call in work, for the log."""
+
+
+def _no_clock() -> float:
+    return 0.0
 
 
 class Episode:
     """An environment instance and what the session API remembers of it."""
 
-    def __init__(self, session_id: str, entry: Entry, task: Task[Any], seed: int, limits: Limits) -> None:
+    __slots__ = (
+        "_actions",
+        "_env",
+        "_last",
+        "_limits",
+        "cpu_s",
+        "entry",
+        "index",
+        "observation",
+        "owner",
+        "score",
+        "seed",
+        "session_id",
+        "task",
+        "terminated",
+        "truncated",
+    )
+
+    def __init__(
+        self, session_id: str, entry: Entry, task: Task[Any], seed: int, limits: Limits, *, owner: str = ""
+    ) -> None:
         self.session_id = session_id
         self.entry = entry
         self.task = task
         self.seed = seed
-        self.ref = TaskRef(env=entry.spec.name, split=task.split, level=task.level, task_id=task.task_id, seed=seed)
+        self.owner = owner
         self.index = 0
         self.terminated = False
         self.truncated = False
         self.score = 0.0
         self.observation = ""
+        self.cpu_s = 0.0
         self._limits = limits
-        self._last: StepResult | None = None
-        self._actions: list[str] = []
+        self._last = b""
+        self._actions: list[str] | None = [] if entry.kind.fork is ForkSupport.REPLAY else None
         self._env: Environment[Any]
 
     @property
@@ -62,39 +111,46 @@ class Episode:
         self._env = self.guarded(self.entry.kind)
         self.observation = self.guarded(lambda: self._text(self._env.reset(self.task.data, self.seed)))
 
-    def repeated(self, step: Step) -> StepResult | None:
-        """The stored result, when `step` is the last one again."""
-        return self._last if self._last is not None and step.index == self._last.index else None
+    def repeated(self, index: int) -> bytes:
+        """The stored result, when `index` is the last one again; empty otherwise."""
+        return self._last if index == self.index - 1 else b""
 
-    def step(self, step: Step) -> StepResult:
-        """Apply the next action. Raises what the session API says; only `EnvironmentFailed` ends the session."""
+    def step(self, index: int, action: str) -> bytes:
+        """Apply the next action: the encoded `StepResult`.
+
+        Raises what the session API says; only `EnvironmentFailed` ends the session.
+        """
         if self.over:
             raise EpisodeOver(f"the episode ended with step {self.index - 1}", last_index=self.index - 1)
-        if step.index != self.index:
-            raise StepOutOfOrder(f"expected step {self.index}, got {step.index}", expected=self.index)
-        if len(step.action) > (limit := self.entry.spec.max_action_chars):
+        if index != self.index:
+            raise StepOutOfOrder(f"expected step {self.index}, got {index}", expected=self.index)
+        if len(action) > (limit := self.entry.spec.max_action_chars):
             raise ActionTooLarge(
-                f"the action has {len(step.action)} characters; {self.entry.spec.name} takes {limit}",
+                f"the action has {len(action)} characters; {self.entry.spec.name} takes {limit}",
                 max_action_chars=limit,
             )
-        result = self.guarded(lambda: self._result(self._env.step(step.action)))
-        if self.entry.kind.fork is ForkSupport.REPLAY:
-            self._actions.append(step.action)
+        limits = self._limits
+        limits.beat(self.entry.spec.name)
+        began = limits.cpu_clock()
+        try:  # as `guarded` does, without the price of a closure
+            self._last = self._play(action)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - logged, with its traceback, by `_failure`
+            raise self._failure(error) from None
+        finally:
+            self.cpu_s += limits.cpu_clock() - began
+        if self._actions is not None:
+            self._actions.append(action)
         self.index += 1
-        self.observation = result.observation
-        self.score = result.score
-        self.terminated = result.terminated
-        self.truncated = result.truncated
-        self._last = result
-        return result
+        return self._last
 
     def fork(self, session_id: str) -> "Episode":
         """A child in exactly this state. Raises `ForkUnsupported`, `EnvironmentFailed`."""
-        child = Episode(session_id, self.entry, self.task, self.seed, self._limits)
+        child = Episode(session_id, self.entry, self.task, self.seed, self._limits, owner=self.owner)
         if self.entry.kind.fork is ForkSupport.NATIVE:
             child._env = self.guarded(self._env.snapshot)
-        elif self.entry.kind.fork is ForkSupport.REPLAY and self.entry.kind.deterministic:
+        elif self._actions is not None and self.entry.kind.deterministic:
             child.replay(self._actions, self.observation)
+            child._actions = list(self._actions)
         else:
             raise ForkUnsupported(f"{self.entry.spec.name} can neither copy nor replay its state")
         child.index = self.index
@@ -103,7 +159,6 @@ class Episode:
         child.score = self.score
         child.observation = self.observation
         child._last = self._last
-        child._actions = list(self._actions)
         return child
 
     def replay(self, actions: list[str], expected: str) -> None:
@@ -130,7 +185,13 @@ class Episode:
         """The session as callers see it."""
         return Session(
             session_id=self.session_id,
-            task=self.ref,
+            task=TaskRef(
+                env=self.entry.spec.name,
+                split=self.task.split,
+                level=self.task.level,
+                task_id=self.task.task_id,
+                seed=self.seed,
+            ),
             observation=self.observation,
             index=self.index,
             lease_s=lease_s,
@@ -149,35 +210,54 @@ class Episode:
 
     def guarded(self, call: Callable[[], T]) -> T:
         """Run foreign code: whatever it raises becomes `EnvironmentFailed`, with the traceback in the log alone."""
-        self._limits.beat()
+        self._limits.beat(self.entry.spec.name)
+        began = self._limits.cpu_clock()
         try:
             return call()
-        except (Exception, SystemExit) as error:
-            name = type(error).__name__
-            log.exception("environment.failed", env=self.entry.spec.name, session_id=self.session_id, exception=name)
-            raise EnvironmentFailed(
-                f"{self.entry.spec.name} raised {name}; the session is closed",
-                env=self.entry.spec.name,
-                session_id=self.session_id,
-                exception=name,
-            ) from None
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - logged, with its traceback, by `_failure`
+            raise self._failure(error) from None
+        finally:
+            self.cpu_s += self._limits.cpu_clock() - began
 
-    def _result(self, outcome: Outcome) -> StepResult:
+    def _failure(self, error: BaseException) -> EnvironmentFailed:
+        name = type(error).__name__
+        trace = {"traceparent": self._limits.trace} if self._limits.trace else {}
+        log.error(
+            "environment.failed",
+            env=self.entry.spec.name, session_id=self.session_id, exception=name, exc_info=error, **trace,
+        )  # fmt: skip
+        return EnvironmentFailed(
+            f"{self.entry.spec.name} raised {name}; the session is closed",
+            env=self.entry.spec.name,
+            session_id=self.session_id,
+            exception=name,
+        )
+
+    def _play(self, action: str) -> bytes:
+        """Step the environment, check and encode what it answers, and take it over."""
+        outcome: Outcome = self._env.step(action)
         reward, score = float(outcome.reward), float(outcome.score)
         if not (math.isfinite(reward) and 0.0 <= score <= 1.0):
             raise ValueError(f"reward must be finite and score within [0, 1], got {reward} and {score}")
-        turns = self.index + 1
-        limit = min(self.entry.kind.max_turns, self._env.turn_limit or self.entry.kind.max_turns)
-        return StepResult(
+        max_turns = self.entry.kind.max_turns
+        limit = min(max_turns, self._env.turn_limit or max_turns)
+        observation = self._text(outcome.observation)
+        truncated = self.index + 1 >= limit and not outcome.terminated
+        encoded = encode_result(
             index=self.index,
-            observation=self._text(outcome.observation),
+            observation=observation,
             reward=reward,
             terminated=outcome.terminated,
-            truncated=turns >= limit and not outcome.terminated,
+            truncated=truncated,
             score=score,
             action_valid=outcome.action_valid,
             info=outcome.info,
         )
+        self.observation = observation
+        self.score = score
+        self.terminated = bool(outcome.terminated)
+        self.truncated = truncated
+        return encoded
 
     def _text(self, observation: str) -> str:
         """Text that can travel: valid Unicode, within the limit."""

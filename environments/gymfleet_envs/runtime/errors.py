@@ -11,3 +11,12 @@ class ShardUnavailable(ServiceError):
     title = "The environment's processes are starting"
     status = 503
     retry_after_s = 1
+
+
+class Draining(ServiceError):
+    """The server is on its way out: another replica has to open the session."""
+
+    type = problems.UNAVAILABLE
+    title = "The server is draining"
+    status = 503
+    retry_after_s = 1

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from functools import partial
 
 from gymfleet_kit.logs import configure_logs
 from gymfleet_kit.serve import serve
@@ -35,4 +36,5 @@ def main() -> None:
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    serve(create_env_app(pool), host=settings.host, port=settings.port)
+    drain = partial(pool.drain, settings.drain_s) if settings.drain_s else None
+    serve(create_env_app(pool), host=settings.host, port=settings.port, drain=drain)

@@ -11,6 +11,11 @@ from prometheus_client.registry import Collector
 from gymfleet_envs.runtime.channel import Tally
 
 BOUNDS_S: Final = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+DIED: Final = "died"
+HUNG: Final = "hung"
+MEMORY: Final = "memory"
+CAUSES: Final = (DIED, HUNG, MEMORY)
+"""Why a shard had to be started anew."""
 
 
 def new_tally() -> Tally:
@@ -30,8 +35,18 @@ class SessionMetrics(Collector):
 
     def __init__(self, environments: tuple[str, ...]) -> None:
         self._totals = {name: new_tally() for name in environments}
-        self._open: dict[int, dict[str, int]] = {}
-        self._restarts = 0
+        self._open: dict[int, dict[str, dict[str, int]]] = {}
+        self._restarts = dict.fromkeys(CAUSES, 0)
+
+    def sessions(self) -> dict[str, dict[str, int]]:
+        """Open sessions by environment and owner, as the shards reported them last."""
+        found: dict[str, dict[str, int]] = {}
+        for shard in self._open.values():
+            for env, owners in shard.items():
+                counts = found.setdefault(env, {})
+                for owner, count in owners.items():
+                    counts[owner] = counts.get(owner, 0) + count
+        return {env: counts for env, counts in found.items() if counts}
 
     def add(self, shard: int, tallies: dict[str, Tally]) -> None:
         """Take a shard's report in."""
@@ -41,14 +56,15 @@ class SessionMetrics(Collector):
             total.steps += tally.steps
             total.failures += tally.failures
             total.reaped += tally.reaped
+            total.limited += tally.limited
             total.seconds += tally.seconds
             total.buckets = [a + b for a, b in zip(total.buckets, tally.buckets, strict=True)]
             self._open.setdefault(shard, {})[name] = tally.open
 
-    def shard_died(self, shard: int, failed_env: str = "") -> None:
+    def shard_died(self, shard: int, cause: str, failed_env: str = "") -> None:
         """Its sessions are gone; `failed_env` is the environment that hung, where one did."""
         self._open.pop(shard, None)
-        self._restarts += 1
+        self._restarts[cause] += 1
         if failed_env in self._totals:
             self._totals[failed_env].failures += 1
 
@@ -56,20 +72,27 @@ class SessionMetrics(Collector):
         """Called by the registry."""
         prefix = "gymfleet_env"
         opened = CounterMetricFamily(f"{prefix}_sessions_opened", "Sessions opened, forks included", labels=["env"])
-        active = GaugeMetricFamily(f"{prefix}_sessions", "Sessions open now", labels=["env"])
+        active = GaugeMetricFamily(f"{prefix}_sessions", "Sessions open now", labels=["env", "owner"])
         steps = CounterMetricFamily(f"{prefix}_steps", "Steps executed", labels=["env"])
-        failures = CounterMetricFamily(f"{prefix}_failures", "Calls in which an environment raised", labels=["env"])
+        failures = CounterMetricFamily(
+            f"{prefix}_failures", "Calls in which an environment raised or hung", labels=["env"]
+        )
         reaped = CounterMetricFamily(f"{prefix}_reaped", "Sessions closed because their lease ran out", labels=["env"])
+        limited = CounterMetricFamily(f"{prefix}_limited", "Sessions closed over a limit of theirs", labels=["env"])
         seconds = HistogramMetricFamily(f"{prefix}_step_seconds", "Time of one step in its environment", labels=["env"])
+        sessions = self.sessions()
         for name, total in self._totals.items():
             opened.add_metric([name], total.opened)
-            active.add_metric([name], sum(shard.get(name, 0) for shard in self._open.values()))
+            for owner, count in {"": 0, **sessions.get(name, {})}.items():
+                active.add_metric([name, owner], count)
             steps.add_metric([name], total.steps)
             failures.add_metric([name], total.failures)
             reaped.add_metric([name], total.reaped)
+            limited.add_metric([name], total.limited)
             bounds = [*(str(bound) for bound in BOUNDS_S), "+Inf"]
             counts = list(zip(bounds, map(float, accumulate(total.buckets)), strict=True))
             seconds.add_metric([name], buckets=counts, sum_value=total.seconds)
-        restarts = CounterMetricFamily(f"{prefix}_shard_restarts", "Shards that died or were killed")
-        restarts.add_metric([], self._restarts)
-        yield from (opened, active, steps, failures, reaped, seconds, restarts)
+        restarts = CounterMetricFamily(f"{prefix}_shard_restarts", "Shards that died or were killed", labels=["cause"])
+        for cause, count in self._restarts.items():
+            restarts.add_metric([cause], count)
+        yield from (opened, active, steps, failures, reaped, limited, seconds, restarts)

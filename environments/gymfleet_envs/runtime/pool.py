@@ -1,72 +1,38 @@
-"""The front's pool of shards: placement, capacity, the watch over hanging calls, rebirth after death."""
+"""The front's pool of shards: placement, capacity, the watch over hanging and growing shards, rebirth after death."""
 
 import asyncio
 import itertools
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 import structlog
 from gymfleet_contracts.frames import Op
 from gymfleet_contracts.problems import Problem
-from gymfleet_contracts.session import EnvironmentSpec, Fork
+from gymfleet_contracts.session import EnvironmentSpec, Fork, ServerLoad
 from gymfleet_kit.problems import RelayedProblem, ServiceError
 from gymfleet_kit.session_problems import EnvironmentFull, InvalidRequest, SessionLost, StepTimeout, UnknownSession
+from gymfleet_kit.trace import current_trace
 from pydantic import ValidationError
 
 from gymfleet_envs.runtime.catalogue import EnvironmentUnavailable
 from gymfleet_envs.runtime.channel import Answer, Call, Report, ShardConfig
-from gymfleet_envs.runtime.errors import ShardUnavailable
-from gymfleet_envs.runtime.metrics import SessionMetrics
-from gymfleet_envs.runtime.session_ids import Home, home_of, new_instance, prefix
+from gymfleet_envs.runtime.errors import Draining, ShardUnavailable
+from gymfleet_envs.runtime.memory import MIB, ceiling_bytes, resident_bytes
+from gymfleet_envs.runtime.metrics import DIED, HUNG, MEMORY, SessionMetrics
+from gymfleet_envs.runtime.seats import Done, Pending, Seat, cheapest
+from gymfleet_envs.runtime.session_ids import TAIL_CHARS, Home, home_of, new_instance, prefix
 from gymfleet_envs.runtime.sessions import PROBE
 from gymfleet_envs.runtime.settings import EnvServerSettings
-from gymfleet_envs.runtime.shard_process import ShardProcess
-
-Done = Callable[["msgspec.Raw | ServiceError"], None]
-"""Called once with the encoded result, or with what went wrong."""
+from gymfleet_envs.runtime.shard_process import Progress, ShardProcess
 
 EMPTY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
 _QUICK_DEATH_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 5.0
+_WATCH_EVERY_S: Final = 0.25
+_DRAIN_POLL_S: Final = 0.05
 _decode: Final = msgspec.msgpack.Decoder().decode
 log = structlog.get_logger()
-
-
-class _Pending:
-    """A call that waits for its answer. `slots` are reserved for the sessions that it may make."""
-
-    __slots__ = ("done", "session_id", "slots")
-
-    def __init__(self, done: Done, session_id: str, slots: int) -> None:
-        self.done = done
-        self.session_id = session_id
-        self.slots = slots
-
-
-class _Seat:
-    """A place for a shard, and the calls to the one that has it now."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.life = 0
-        self.process: ShardProcess | None = None
-        self.alive = False
-        self.born_at = 0.0
-        self.quick_deaths = 0
-        self.num_sessions = 0
-        self.reserved = 0
-        self.pending: dict[int, _Pending] = {}
-        self.outbox: list[Call] = []
-        self.seen: tuple[int, int] = (0, 0)
-        self.progress_at = 0.0
-        self.hung_number = 0
-
-    @property
-    def load(self) -> int:
-        """Sessions open or about to be."""
-        return self.num_sessions + self.reserved
 
 
 class ShardPool:
@@ -77,9 +43,11 @@ class ShardPool:
         self._settings = settings
         self._instance = new_instance()
         self._numbers = itertools.count(1)
-        self._seats = [_Seat(index) for index in range(settings.shards)]
+        self._seats = [Seat(index) for index in range(settings.shards)]
+        self._homes: dict[str, Seat] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
+        self.draining = False
         self.specs: dict[str, EnvironmentSpec] = {}
         self.metrics = SessionMetrics(())
 
@@ -88,20 +56,27 @@ class ShardPool:
         """The shards' process ids, by shard; 0 for one that is being started."""
         return [seat.process.pid if seat.process is not None and seat.alive else 0 for seat in self._seats]
 
+    @property
+    def load(self) -> ServerLoad:
+        """Who has how many sessions open; at most a tenth of a second old."""
+        return ServerLoad(
+            max_sessions=self._settings.max_sessions, draining=self.draining, sessions=self.metrics.sessions()
+        )
+
     def start(self) -> None:
         """Start every shard and wait until all are ready. Raises `EnvironmentUnavailable`."""
-        for seat in self._seats:
-            seat.process = self._spawn(seat)
+        processes = [self._spawn(seat) for seat in self._seats]
+        for seat, process in zip(self._seats, processes, strict=True):
+            seat.process = process
         try:
-            for seat in self._seats:
-                if seat.process is not None:
-                    specs = seat.process.wait_ready(self._settings.start_timeout_s)
-                    self.specs = {spec.name: spec for spec in specs}
+            for process in processes:
+                specs = process.wait_ready(self._settings.start_timeout_s)
+                self.specs = {spec.name: spec for spec in specs}
+            self._check_memory(processes)
         except EnvironmentUnavailable:
-            for seat in self._seats:
-                if seat.process is not None:
-                    seat.process.kill()
-                    seat.process.release()
+            for process in processes:
+                process.kill()
+                process.release()
             raise
         self.metrics = SessionMetrics(tuple(self.specs))
 
@@ -122,18 +97,27 @@ class ShardPool:
             process.detach()
         await asyncio.gather(*(asyncio.to_thread(process.release) for process in processes))
 
-    def submit(self, op: str, session_id: str, body: msgspec.Raw, done: Done) -> None:
+    async def drain(self, timeout_s: float) -> None:
+        """Open no more sessions, and wait until those that are open are closed, or for `timeout_s`."""
+        self.draining = True
+        began = time.monotonic()
+        log.info("server.draining", sessions=self._num_sessions, drain_s=timeout_s)
+        while time.monotonic() - began < timeout_s and any(seat.load or seat.pending for seat in self._seats):  # noqa: ASYNC110 - counts, no event
+            await asyncio.sleep(_DRAIN_POLL_S)
+        log.info("server.drained", sessions=self._num_sessions, waited_s=round(time.monotonic() - began, 3))
+
+    def submit(self, op: str, session_id: str, body: msgspec.Raw, done: Done, trace: str = "") -> None:
         """Send a call on its way; `done` is called once, now or later."""
         try:
             if op == Op.OPEN:
-                self._send(self._freest(), op, "", body, done, slots=self._reservable(1))
-            elif (seat := self._seat_of(session_id)) is None:
+                self._send(self._place(), op, "", body, done, trace, slots=self._reservable(1))
+            elif (seat := self._homes.get(session_id[:-TAIL_CHARS]) or self._seat_of(session_id)) is None:
                 if op != Op.CLOSE:
                     raise SessionLost("the process that held this session died", session_id=session_id)
                 done(EMPTY)  # it is gone, as was asked
             else:
                 slots = self._reservable(_fork_count(body)) if op == Op.FORK else 0
-                self._send(seat, op, session_id, body, done, slots=slots)
+                self._send(seat, op, session_id, body, done, trace, slots=slots)
         except ServiceError as error:
             done(error)
 
@@ -144,7 +128,7 @@ class ShardPool:
             raw = msgspec.Raw(msgspec.msgpack.encode(body))
         except UnicodeEncodeError:  # JSON can write what is no text
             raise InvalidRequest("the text holds a lone surrogate; send valid Unicode") from None
-        self.submit(op, session_id, raw, _resolver(answer))
+        self.submit(op, session_id, raw, _resolver(answer), current_trace() or "")
         result = await answer
         if isinstance(result, ServiceError):
             raise result
@@ -152,32 +136,39 @@ class ShardPool:
 
     async def probe(self) -> None:
         """Play the first moment of an episode of every environment on every shard. Raises `ServiceError`."""
+        if self.draining:
+            raise Draining(f"draining: {self._num_sessions} sessions are left")
         answers = []
         for seat in self._seats:
             answer: asyncio.Future[msgspec.Raw | ServiceError] = asyncio.get_running_loop().create_future()
             if not seat.alive:
                 raise ShardUnavailable(f"shard {seat.index} is being started")
-            self._send(seat, PROBE, "", EMPTY, _resolver(answer), slots=0)
+            self._send(seat, PROBE, "", EMPTY, _resolver(answer), "", slots=0)
             answers.append(answer)
         for result in await asyncio.gather(*answers):
             if isinstance(result, ServiceError):
                 raise result
 
+    @property
+    def _num_sessions(self) -> int:
+        return sum(seat.load for seat in self._seats)
+
     def _reservable(self, count: int) -> int:
-        taken = sum(seat.load for seat in self._seats)
+        taken = self._num_sessions
         if taken + count > self._settings.max_sessions:
             raise EnvironmentFull(
                 f"{taken} of {self._settings.max_sessions} sessions are open", max_sessions=self._settings.max_sessions
             )
         return count
 
-    def _freest(self) -> _Seat:
-        alive = [seat for seat in self._seats if seat.alive]
-        if not alive:
+    def _place(self) -> Seat:
+        if self.draining:
+            raise Draining("draining: the server ends when its sessions are closed; open elsewhere")
+        if (seat := cheapest(self._seats)) is None:
             raise ShardUnavailable("every shard is being started; try again")
-        return min(alive, key=lambda seat: seat.load)
+        return seat
 
-    def _seat_of(self, session_id: str) -> _Seat | None:
+    def _seat_of(self, session_id: str) -> Seat | None:
         """Where the session lives; None when its process died. Raises `UnknownSession`."""
         home = home_of(session_id)
         if home is None:
@@ -189,45 +180,62 @@ class ShardPool:
         seat = self._seats[home.shard]
         return seat if home.life == seat.life and seat.alive else None
 
-    def _send(self, seat: _Seat, op: str, session_id: str, body: msgspec.Raw, done: Done, *, slots: int) -> None:
+    def _send(
+        self, seat: Seat, op: str, session_id: str, body: msgspec.Raw, done: Done, trace: str, *, slots: int
+    ) -> None:
         if not seat.pending:
             seat.progress_at = time.monotonic()
         number = next(self._numbers)
-        seat.pending[number] = _Pending(done, session_id, slots)
+        seat.pending[number] = Pending(done, session_id, slots)
         seat.reserved += slots
         if not seat.outbox:  # one write for all calls of this turn of the loop
             asyncio.get_running_loop().call_soon(self._flush, seat)
-        seat.outbox.append(Call(number, op, session_id, body))
+        seat.outbox.append(Call(number, op, session_id, body, trace))
 
-    def _flush(self, seat: _Seat) -> None:
+    def _flush(self, seat: Seat) -> None:
         calls, seat.outbox = seat.outbox, []
         if calls and seat.process is not None:
             seat.process.send(calls)
 
-    def _reported(self, seat: _Seat, report: Report) -> None:
+    def _reported(self, seat: Seat, report: Report) -> None:
         seat.progress_at = time.monotonic()
         seat.num_sessions = report.num_sessions
-        self.metrics.add(seat.index, report.tallies)
+        if report.tallies:
+            self.metrics.add(seat.index, report.tallies)
         for answer in report.answers:
             pending = seat.pending.pop(answer.number)
             seat.reserved -= pending.slots
-            pending.done(_outcome(answer))
+            pending.done(answer.payload if answer.ok else _problem(answer))
 
-    def _spawn(self, seat: _Seat) -> ShardProcess:
+    def _spawn(self, seat: Seat) -> ShardProcess:
         settings = self._settings
+        memory_mb = settings.shard_memory_mb
+        seat.prefix = prefix(Home(self._instance, seat.index, seat.life))
         return ShardProcess(
             ShardConfig(
-                prefix=prefix(Home(self._instance, seat.index, seat.life)),
+                prefix=seat.prefix,
                 references=self._references,
                 data={name: str(path) for name, path in settings.data.items()},
                 lease_s=settings.lease_s,
                 max_observation_chars=settings.max_observation_chars,
                 expert_splits=settings.expert_splits,
                 log_level=settings.log_level,
+                session_cpu_s=settings.session_cpu_s,
+                session_wall_s=settings.session_wall_s,
+                memory_ceiling_bytes=None if memory_mb is None else ceiling_bytes(memory_mb),
             )
         )
 
-    async def _attach(self, seat: _Seat) -> None:
+    def _check_memory(self, processes: list[ShardProcess]) -> None:
+        """A limit that even a shard without sessions exceeds would recycle it for ever."""
+        limit_mb = self._settings.shard_memory_mb
+        held = max(resident_bytes([process.pid for process in processes]).values(), default=0) / MIB
+        if limit_mb is not None and held > limit_mb:
+            raise EnvironmentUnavailable(
+                f"a shard holds {held:.0f} MiB before its first session; raise GYMFLEET_ENV_SHARD_MEMORY_MB={limit_mb}"
+            )
+
+    async def _attach(self, seat: Seat) -> None:
         process = seat.process
         if process is None:
             return
@@ -236,25 +244,32 @@ class ShardPool:
             lambda report: self._reported(seat, report) if seat.life == life else None,
             lambda: self._died(seat) if seat.life == life else None,
         )
-        seat.alive = True
-        seat.born_at = time.monotonic()
+        seat.occupy(process, time.monotonic())
+        self._homes[seat.prefix] = seat
 
-    def _died(self, seat: _Seat) -> None:
+    def _died(self, seat: Seat) -> None:
         """Answer what was pending, and start a successor."""
-        process, pending, hung = seat.process, seat.pending, seat.hung_number
-        seat.life += 1
-        seat.alive = False
-        seat.process = None
-        seat.num_sessions = seat.reserved = seat.hung_number = 0
-        seat.pending, seat.outbox = {}, []
+        process, cause = seat.process, seat.condemned or DIED
+        pending = seat.vacate()
+        self._homes.pop(seat.prefix, None)
+        progress = None if process is None or self._closing else process.progress()
         if not self._closing:
-            log.error("shard.died", shard=seat.index, pid=process.pid if process else None, hung=hung != 0)
-            self.metrics.shard_died(seat.index)
-            self._background(self._revive(seat, process))
+            env = self._env_of(progress)
+            self.metrics.shard_died(seat.index, cause, failed_env=env if cause == HUNG else "")
+            call = pending.get(progress.number) if progress is not None else None
+            found = {"cause": cause, "env": env, "session_id": "" if call is None else call.session_id}
+            self._background(self._revive(seat, process, found))
         for number, call in pending.items():
-            call.done(self._verdict(call, hung=number == hung))
+            hung = cause == HUNG and progress is not None and number == progress.number
+            call.done(self._verdict(call, hung=hung))
 
-    def _verdict(self, call: _Pending, *, hung: bool) -> ServiceError:
+    def _env_of(self, progress: Progress | None) -> str:
+        """The environment that was being played; empty between calls."""
+        if progress is None or not progress.number or progress.place >= len(self.specs):
+            return ""
+        return list(self.specs)[progress.place]
+
+    def _verdict(self, call: Pending, *, hung: bool) -> ServiceError:
         extensions = {"session_id": call.session_id} if call.session_id else {}
         if hung:
             limit_s = self._settings.step_timeout_s
@@ -263,10 +278,11 @@ class ShardPool:
             return SessionLost("the process that held this session died", **extensions)
         return ShardUnavailable("the process that was to hold the session died; try again")
 
-    async def _revive(self, seat: _Seat, dead: ShardProcess | None) -> None:
+    async def _revive(self, seat: Seat, dead: ShardProcess | None, found: dict[str, str]) -> None:
         if dead is not None:
             dead.kill()  # it may have closed the channel without ending
-            await asyncio.to_thread(dead.release)
+            code = await asyncio.to_thread(dead.release)
+            log.error("shard.died", shard=seat.index, pid=dead.pid, exit_code=code, **found)
         quick = time.monotonic() - seat.born_at < _QUICK_DEATH_S
         seat.quick_deaths = seat.quick_deaths + 1 if quick else 0
         while True:
@@ -279,8 +295,8 @@ class ShardPool:
             except EnvironmentUnavailable as error:
                 log.error("shard.unavailable", shard=seat.index, reason=str(error))
                 process.kill()
-                await asyncio.to_thread(process.release)
                 seat.process = None
+                await asyncio.to_thread(process.release)
                 seat.quick_deaths += 1
                 continue
             await self._attach(seat)
@@ -288,22 +304,30 @@ class ShardPool:
             return
 
     async def _watch(self) -> None:
-        """Kill a shard that has worked on one call of an environment for too long."""
-        limit_s = self._settings.step_timeout_s
+        """Kill a shard that has worked on one call of an environment for too long, or has grown too large."""
+        limit_s, limit_mb = self._settings.step_timeout_s, self._settings.shard_memory_mb
         while True:
-            await asyncio.sleep(min(max(limit_s / 10, 0.02), 0.5))
+            await asyncio.sleep(min(max(limit_s / 10, 0.02), _WATCH_EVERY_S))
             now = time.monotonic()
-            for seat in self._seats:
-                if not seat.alive or seat.process is None or not seat.pending:
-                    continue
-                progress = seat.process.progress()
-                if progress != seat.seen:
-                    seat.seen, seat.progress_at = progress, now
-                elif now - seat.progress_at > limit_s:
-                    log.error("shard.hung", shard=seat.index, pid=seat.process.pid, limit_s=limit_s)
-                    seat.hung_number = progress[0]
-                    seat.process.kill()
-                    seat.progress_at = now
+            seats = [seat for seat in self._seats if seat.alive and seat.process is not None]
+            for seat in seats:
+                seat.look(now)
+                if seat.hangs(now, limit_s):
+                    log.error("shard.hung", shard=seat.index, limit_s=limit_s, env=self._env_of(seat.seen))
+                    seat.condemn(HUNG)
+            if limit_mb is not None:
+                await self._watch_memory(seats, limit_mb)
+
+    async def _watch_memory(self, seats: list[Seat], limit_mb: int) -> None:
+        lives = {seat.process.pid: (seat, seat.life) for seat in seats if seat.process is not None}
+        for pid, size in (await asyncio.to_thread(resident_bytes, lives.keys())).items():
+            seat, life = lives[pid]
+            if size > limit_mb * MIB and seat.life == life and not seat.condemned:
+                log.error(
+                    "shard.recycled",
+                    shard=seat.index, pid=pid, rss_mb=size // MIB, limit_mb=limit_mb, sessions=seat.num_sessions,
+                )  # fmt: skip
+                seat.condemn(MEMORY)
 
     def _background(self, work: Any) -> None:
         task: asyncio.Task[None] = asyncio.create_task(work)
@@ -319,9 +343,7 @@ def _resolver(answer: "asyncio.Future[msgspec.Raw | ServiceError]") -> Done:
     return done
 
 
-def _outcome(answer: Answer) -> msgspec.Raw | ServiceError:
-    if answer.ok:
-        return answer.payload
+def _problem(answer: Answer) -> ServiceError:
     return RelayedProblem(Problem.model_validate(_decode(answer.payload)))
 
 

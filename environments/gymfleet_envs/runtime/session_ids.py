@@ -5,6 +5,8 @@ import secrets
 from typing import Final, NamedTuple
 
 _ID: Final = re.compile(r"([0-9a-f]{12})-(\d{1,3})-(\d{1,9})-[0-9a-f]{32}")
+TAIL_CHARS: Final = 33
+"""What follows the shard's prefix in an id."""
 
 
 class Home(NamedTuple):

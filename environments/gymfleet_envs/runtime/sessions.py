@@ -1,47 +1,56 @@
-"""A shard's sessions: the session API's calls, leases and counts. One thread, no I/O."""
+"""A shard's sessions: the session API's calls, leases, limits and counts. One thread, no I/O."""
 
 import heapq
 import secrets
+import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 import structlog
 from gymfleet_contracts.frames import Op
-from gymfleet_contracts.session import ExpertMove, Fork, OpenSession, RenewLease, Session, Split, Step, StepResult
+from gymfleet_contracts.session import ExpertMove, Fork, OpenSession, RenewLease, Session, Split, Step
 from gymfleet_kit.problems import ServiceError
 from gymfleet_kit.session_problems import (
     EnvironmentFailed,
     ExpertUnavailable,
     InvalidRequest,
+    SessionLimit,
     UnknownEnvironment,
     UnknownSession,
 )
 from pydantic import BaseModel, ValidationError
 
 from gymfleet_envs.runtime.catalogue import Entry
-from gymfleet_envs.runtime.channel import Tally
+from gymfleet_envs.runtime.channel import Call, Tally
 from gymfleet_envs.runtime.episode import Episode, Limits
 from gymfleet_envs.runtime.errors import ShardUnavailable
 from gymfleet_envs.runtime.metrics import count_step, new_tally
 from gymfleet_envs.runtime.tasks import SPLITS, Task
+from gymfleet_envs.runtime.wire import decode
 
 PROBE: Final = "probe"
-_MAX_FAILED: Final = 1024
+_MAX_ENDED: Final = 1024
+_SLACK: Final = 1024
+"""Stale entries that the heap of expiries may hold beside one for each session."""
 M = TypeVar("M", bound=BaseModel)
 log = structlog.get_logger()
 
 
 class _Lease:
-    """A session's episode and the time until which it is kept."""
+    """A session's episode and the time until which it is kept; never past `ends_at`, however busy it is."""
 
-    __slots__ = ("duration_s", "episode", "expires")
+    __slots__ = ("duration_s", "ends_at", "episode", "expires")
 
-    def __init__(self, episode: Episode, duration_s: float, now: float) -> None:
+    def __init__(self, episode: Episode, duration_s: float, now: float, ends_at: float) -> None:
         self.episode = episode
         self.duration_s = duration_s
-        self.expires = now + duration_s
+        self.ends_at = ends_at
+        self.touch(now)
+
+    def touch(self, now: float) -> None:
+        self.expires = min(now + self.duration_s, self.ends_at)
 
 
 class Sessions:
@@ -72,13 +81,13 @@ class Sessions:
         self._clock = clock
         self._leases: dict[str, _Lease] = {}
         self._expiries: list[tuple[float, str]] = []
-        # Kept for a while, so that a repeated step gets the reason and not `unknown-session`.
-        self._failed: OrderedDict[str, EnvironmentFailed] = OrderedDict()
+        # Why a session was closed, for a while: so that a repeat gets the reason and not `unknown-session`.
+        self._ended: OrderedDict[str, Callable[[], ServiceError]] = OrderedDict()
         self._tallies = {name: new_tally() for name in entries}
-        self._open = dict.fromkeys(entries, 0)
+        self._open: dict[str, dict[str, int]] = {name: {} for name in entries}
         self._changed: set[str] = set()
         self._calls: dict[str, Callable[[str, Any], Any]] = {
-            Op.STEP: lambda session_id, body: self._step(session_id, _parse(Step, body)).model_dump(),
+            Op.STEP: self._step_loosely,
             Op.OPEN: lambda _, body: self._open_session(_parse(OpenSession, body)).model_dump(),
             Op.GET: lambda session_id, _: self._view(self._lease(session_id, touch=False)).model_dump(),
             Op.LEASE: lambda session_id, body: self._renew(session_id, _parse(RenewLease, body)).model_dump(),
@@ -97,13 +106,31 @@ class Sessions:
             raise InvalidRequest(f"unknown op; known: {', '.join(Op)}")
         return do(session_id, body)
 
-    def touch(self, session_id: str) -> None:
-        """Renew the lease of a session that a call is waiting for."""
-        if (lease := self._leases.get(session_id)) is not None:
-            lease.expires = self._clock() + lease.duration_s
+    def step(self, session_id: str, index: int, action: str) -> bytes:
+        """The encoded `StepResult`, from the store where the step was taken before. Raises `ServiceError`."""
+        lease = self._lease(session_id)
+        episode = lease.episode
+        if stored := episode.repeated(index):
+            return stored
+        began = time.perf_counter()
+        try:
+            result = episode.step(index, action)
+        except EnvironmentFailed as error:
+            self._bury(episode, error)
+            raise
+        count_step(self._tally(episode.entry.spec.name), time.perf_counter() - began)
+        self._check_cpu(episode)
+        return result
+
+    def touch(self, calls: Iterable[Call]) -> None:
+        """Renew the leases of the sessions that calls are waiting for."""
+        now = self._clock()
+        for call in calls:
+            if call.op != Op.GET and (lease := self._leases.get(call.session_id)) is not None:
+                lease.touch(now)
 
     def reap(self) -> float | None:
-        """Close every session whose lease ran out; the seconds until the next may, None without sessions."""
+        """Close every session whose time ran out; the seconds until the next may, None without sessions."""
         now = self._clock()
         while self._expiries:
             due, session_id = self._expiries[0]
@@ -116,6 +143,9 @@ class Sessions:
             if lease.expires > now:  # touched since: look again when that runs out
                 heapq.heappush(self._expiries, (lease.expires, session_id))
                 continue
+            if now >= lease.ends_at:
+                self._limit(lease.episode, "session_wall_s", self._limits.session_wall_s)
+                continue
             env = lease.episode.entry.spec.name
             log.info("session.reaped", env=env, session_id=session_id, lease_s=lease.duration_s)
             self._tally(env).reaped += 1
@@ -127,7 +157,7 @@ class Sessions:
         taken = {}
         for name in self._changed:
             tally = self._tallies[name]
-            tally.open = self._open[name]
+            tally.open = dict(self._open[name])
             taken[name] = tally
             self._tallies[name] = new_tally()
         self._changed.clear()
@@ -138,18 +168,26 @@ class Sessions:
         """Whether `take_tallies` would give something."""
         return bool(self._changed)
 
+    def _step_loosely(self, session_id: str, body: Any) -> Any:
+        """With pydantic's conversions, and its words for what is wrong."""
+        step = _parse(Step, body)
+        return decode(self.step(session_id, step.index, step.action))
+
     def _open_session(self, request: OpenSession) -> Session:
         entry = self._entries.get(request.env)
         if entry is None:
             raise UnknownEnvironment(f"{request.env!r} is not served here; served: {', '.join(sorted(self._entries))}")
         task = self._task(entry, request)
-        episode = Episode(self._new_id(), entry, task, request.seed, self._limits)
+        owner = sys.intern(request.owner or "")
+        episode = Episode(self._new_id(), entry, task, request.seed, self._limits, owner=owner)
         try:
             episode.begin()
         except EnvironmentFailed:
             self._tally(entry.spec.name).failures += 1
             raise
-        return self._view(self._keep(episode, request.lease_s or self._lease_s))
+        lease = self._keep(episode, request.lease_s or self._lease_s)
+        self._check_cpu(episode)
+        return self._view(lease)
 
     def _task(self, entry: Entry, request: OpenSession) -> Task[Any]:
         level = request.level or entry.tasks.default_level
@@ -166,26 +204,12 @@ class Sessions:
             detail = f"the task source of {entry.spec.name} raised {name}"
             raise EnvironmentFailed(detail, env=entry.spec.name, exception=name) from None
 
-    def _step(self, session_id: str, step: Step) -> StepResult:
-        episode = self._lease(session_id).episode
-        if (stored := episode.repeated(step)) is not None:
-            return stored
-        env = episode.entry.spec.name
-        began = time.perf_counter()
-        try:
-            result = episode.step(step)
-        except EnvironmentFailed as error:
-            self._bury(episode, error)
-            raise
-        count_step(self._tally(env), time.perf_counter() - began)
-        return result
-
     def _renew(self, session_id: str, request: RenewLease) -> Session:
         lease = self._lease(session_id)
         lease.duration_s = request.lease_s or lease.duration_s
-        lease.expires = self._clock() + lease.duration_s
+        lease.touch(self._clock())
         # The new lease may end before the one that the heap knows of.
-        heapq.heappush(self._expiries, (lease.expires, session_id))
+        self._expect(lease)
         return self._view(lease)
 
     def _fork_sessions(self, session_id: str, body: Any) -> list[dict[str, Any]]:
@@ -197,6 +221,7 @@ class Sessions:
         try:
             for _ in range(request.count):
                 children.append(lease.episode.fork(self._new_id()))  # noqa: PERF401 - those made are closed on failure
+            self._check_cpu(lease.episode)
         except ServiceError as error:
             for child in children:
                 child.close()
@@ -210,21 +235,26 @@ class Sessions:
         env = episode.entry.spec.name
         if not episode.entry.spec.capabilities.expert:
             raise ExpertUnavailable(f"{env} has no expert")
-        if episode.ref.split not in self._expert_splits:
+        if episode.task.split not in self._expert_splits:
             raise ExpertUnavailable(
-                f"expert moves are not served on the {episode.ref.split} split", splits=list(self._expert_splits)
+                f"expert moves are not served on the {episode.task.split} split", splits=list(self._expert_splits)
             )
         try:
-            return episode.expert()
+            move = episode.expert()
         except EnvironmentFailed as error:
             self._bury(episode, error)
             raise
+        self._check_cpu(episode)
+        return move
 
     def _close(self, session_id: str) -> dict[str, Any]:
-        self._failed.pop(session_id, None)
+        self._ended.pop(session_id, None)
         if (lease := self._leases.pop(session_id, None)) is not None:
-            env = lease.episode.entry.spec.name
-            self._open[env] -= 1
+            env, owner = lease.episode.entry.spec.name, lease.episode.owner
+            owners = self._open[env]
+            owners[owner] -= 1
+            if not owners[owner]:
+                del owners[owner]
             self._changed.add(env)
             lease.episode.close()
         return {}
@@ -244,30 +274,67 @@ class Sessions:
         return {}
 
     def _keep(self, episode: Episode, lease_s: float) -> _Lease:
-        lease = _Lease(episode, lease_s, self._clock())
+        now = self._clock()
+        wall_s = self._limits.session_wall_s
+        lease = _Lease(episode, lease_s, now, float("inf") if wall_s is None else now + wall_s)
         self._leases[episode.session_id] = lease
-        heapq.heappush(self._expiries, (lease.expires, episode.session_id))
-        env = episode.entry.spec.name
-        self._open[env] += 1
+        self._expect(lease)
+        env, owners = episode.entry.spec.name, self._open[episode.entry.spec.name]
+        owners[episode.owner] = owners.get(episode.owner, 0) + 1
         self._tally(env).opened += 1
         return lease
+
+    def _expect(self, lease: _Lease) -> None:
+        heapq.heappush(self._expiries, (lease.expires, lease.episode.session_id))
+        # Those of closed sessions are forgotten: under a long lease they would pile up for as long.
+        if len(self._expiries) > 2 * len(self._leases) + _SLACK:
+            self._expiries = [(lease.expires, session_id) for session_id, lease in self._leases.items()]
+            heapq.heapify(self._expiries)
 
     def _lease(self, session_id: str, *, touch: bool = True) -> _Lease:
         lease = self._leases.get(session_id)
         if lease is None:
-            if (failed := self._failed.get(session_id)) is not None:
-                raise failed
+            if (reason := self._ended.get(session_id)) is not None:
+                raise reason()
             raise UnknownSession("the session was never opened here, was closed, or its lease ran out")
+        now = self._clock()
+        if now >= lease.ends_at:
+            raise self._limit(lease.episode, "session_wall_s", self._limits.session_wall_s)
         if touch:
-            lease.expires = self._clock() + lease.duration_s
+            lease.touch(now)
         return lease
+
+    def _check_cpu(self, episode: Episode) -> None:
+        """Raises `SessionLimit` after a call that went over the limit: its answer is not given."""
+        limit_s = self._limits.session_cpu_s
+        if limit_s is not None and episode.cpu_s > limit_s:
+            raise self._limit(episode, "session_cpu_s", limit_s)
+
+    def _limit(self, episode: Episode, limit: str, limit_s: float | None) -> SessionLimit:
+        env, session_id = episode.entry.spec.name, episode.session_id
+        log.warning(
+            "session.limited", env=env, session_id=session_id, limit=limit, limit_s=limit_s, cpu_s=episode.cpu_s
+        )
+        self._tally(env).limited += 1
+        error = SessionLimit(
+            f"the session exceeded {limit} = {limit_s:g}; it is closed",
+            env=env, session_id=session_id, limit=limit, limit_s=limit_s,
+        )  # fmt: skip
+        self._end(episode, error)
+        return error
 
     def _bury(self, episode: Episode, error: EnvironmentFailed) -> None:
         self._tally(episode.entry.spec.name).failures += 1
+        self._end(episode, error)
+
+    def _end(self, episode: Episode, error: ServiceError) -> None:
+        """Close the session and remember why."""
         self._close(episode.session_id)
-        self._failed[episode.session_id] = error
-        if len(self._failed) > _MAX_FAILED:
-            self._failed.popitem(last=False)
+        # Not the error itself: its traceback holds the frames, and so the environment.
+        kind, detail, extensions = type(error), error.detail, error.extensions
+        self._ended[episode.session_id] = lambda: kind(detail, **extensions)
+        if len(self._ended) > _MAX_ENDED:
+            self._ended.popitem(last=False)
 
     def _view(self, lease: _Lease) -> Session:
         return lease.episode.view(lease_s=lease.duration_s, expires_in_s=max(lease.expires - self._clock(), 0.0))

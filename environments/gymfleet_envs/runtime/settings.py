@@ -26,6 +26,14 @@ class EnvServerSettings(ServiceSettings):
     """A shard that has not loaded its environments by then is given up."""
     lease_s: PositiveFloat = 600.0
     """A session untouched for this long is closed and its slot freed; a caller may ask for another lease."""
+    session_cpu_s: PositiveFloat | None = None
+    """Processor time of the shard's thread in one session's calls; a session that used more is closed."""
+    session_wall_s: PositiveFloat | None = None
+    """A session older than this is closed, however busy it is."""
+    shard_memory_mb: Annotated[int, Field(ge=64)] | None = None
+    """A shard that holds more (MiB, with the processes that it started) is killed and started anew."""
+    drain_s: Annotated[float, Field(ge=0)] = 0.0
+    """How long SIGTERM waits for the sessions to be closed; meanwhile none is opened. 0: end at once."""
     max_observation_chars: Annotated[int, Field(ge=256, le=1_000_000)] = 65_536
     """Longer observations are cut, with a mark at the cut."""
     data: dict[str, Path] = Field(default_factory=dict)

@@ -7,6 +7,7 @@ thread only waits for the front's death: a shard never outlives it.
 import ctypes
 import mmap
 import os
+import resource
 import select
 import signal
 import socket
@@ -14,6 +15,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -38,11 +40,15 @@ from gymfleet_envs.runtime.channel import (
 )
 from gymfleet_envs.runtime.episode import Limits
 from gymfleet_envs.runtime.sessions import Sessions
+from gymfleet_envs.runtime.wire import MAX_RESULT_BYTES, decode, decode_step, encode
 
-PROGRESS: Final = struct.Struct("=QQ")
-"""In shared memory: the number of the call in work (0: none) and a count of calls into environments."""
+PROGRESS: Final = struct.Struct("=QQQQ")
+"""In shared memory: the number of the call in work (0: none), a count of calls into environments,
+the place of the environment that was called last, and the microseconds spent on calls so far."""
+_BUSY: Final = struct.Struct("=Q")
+_BUSY_OFFSET: Final = PROGRESS.size - _BUSY.size
+_WORK: Final = struct.Struct("=QQQ")
 _RECV_BYTES: Final = 1 << 18
-_MAX_RESULT_BYTES: Final = 2 * 1024 * 1024
 _FLUSH_AFTER_S: Final = 0.002
 _TALLIES_EVERY_S: Final = 0.1
 _PR_SET_PDEATHSIG: Final = 1
@@ -52,47 +58,53 @@ log = structlog.get_logger()
 class _Progress:
     """What the front reads to tell a hanging call from a busy shard."""
 
-    def __init__(self, shared: mmap.mmap) -> None:
+    def __init__(self, shared: mmap.mmap, environments: Iterable[str]) -> None:
         self._shared = shared
+        self._places = {name: place for place, name in enumerate(environments)}
+        self._place = 0
         self._number = 0
         self._beats = 0
+        self._busy_s = 0.0
 
     def working_on(self, number: int) -> None:
         self._number = number
-        PROGRESS.pack_into(self._shared, 0, number, self._beats)
+        _WORK.pack_into(self._shared, 0, number, self._beats, self._place)
 
-    def beat(self) -> None:
+    def beat(self, env: str) -> None:
         self._beats += 1
-        PROGRESS.pack_into(self._shared, 0, self._number, self._beats)
+        self._place = self._places[env]
+        _WORK.pack_into(self._shared, 0, self._number, self._beats, self._place)
+
+    def worked(self, seconds: float) -> None:
+        self._busy_s += seconds
+        _BUSY.pack_into(self._shared, _BUSY_OFFSET, int(1e6 * self._busy_s))
 
 
 class Shard:
     """The loop: take a batch of calls, do them in order, report."""
 
-    def __init__(self, channel: socket.socket, sessions: Sessions, progress: _Progress) -> None:
+    def __init__(self, channel: socket.socket, sessions: Sessions, limits: Limits, progress: _Progress) -> None:
         self._channel = channel
         self._sessions = sessions
+        self._limits = limits
         self._progress = progress
         self._answers: list[Answer] = []
         self._reported = 0
         self._flushed_at = 0.0
         self._tallied_at = 0.0
-        self._encode = msgspec.msgpack.Encoder().encode
-        self._decode = msgspec.msgpack.Decoder().decode
 
     def run(self, buffer: FrameBuffer, pending: list[bytes]) -> None:
         """Work until the front closes the channel. `pending` came along with the configuration."""
         while True:
-            self._flushed_at = time.monotonic()
+            began = self._flushed_at = time.monotonic()
             calls = [call for message in pending for call in decode_calls(message)]
-            for call in calls:  # before any of them runs: waiting in line is no idleness
-                if call.op != Op.GET:
-                    self._sessions.touch(call.session_id)
+            self._sessions.touch(calls)  # before any of them runs: waiting in line is no idleness
             for call in calls:
                 self._do(call)
             self._progress.working_on(0)
             wait_s = self._sessions.reap()
             self._flush()
+            self._progress.worked(time.monotonic() - began)
             if self._sessions.has_news:
                 wait_s = _TALLIES_EVERY_S if wait_s is None else min(wait_s, _TALLIES_EVERY_S)
             readable, _, _ = select.select([self._channel], [], [], wait_s)
@@ -111,23 +123,33 @@ class Shard:
             self._flush()
 
     def _answer(self, call: Call) -> Answer:
+        self._limits.trace = call.trace
         try:
-            body = self._body(call)
-            ok = self._encode(self._sessions.handle(call.op, call.session_id, body))
-            if len(ok) > _MAX_RESULT_BYTES:
-                raise EnvironmentFailed(f"the result has {len(ok)} bytes; {_MAX_RESULT_BYTES} is the limit")
-            return Answer(call.number, True, msgspec.Raw(ok))
+            return Answer(call.number, True, msgspec.Raw(self._result(call)))
         except ServiceError as error:
             problem = error.problem()
         except Exception:
             log.exception("call.failed", op=call.op, session_id=call.session_id)
             problem = internal_problem()
-        encoded = self._encode(problem.model_dump(mode="json", exclude_none=True))
+        encoded = encode(problem.model_dump(mode="json", exclude_none=True))
         return Answer(call.number, False, msgspec.Raw(encoded))
+
+    def _result(self, call: Call) -> bytes:
+        if call.op == Op.STEP:
+            try:
+                step = decode_step(call.body)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                pass  # pydantic accepts it after all, or says what is wrong
+            else:
+                return self._sessions.step(call.session_id, step.index, step.action)
+        ok = encode(self._sessions.handle(call.op, call.session_id, self._body(call)))
+        if len(ok) > MAX_RESULT_BYTES:
+            raise EnvironmentFailed(f"the result has {len(ok)} bytes; {MAX_RESULT_BYTES} is the limit")
+        return ok
 
     def _body(self, call: Call) -> object:
         try:
-            return self._decode(call.body)
+            return decode(call.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequest(f"the body is not msgpack: {error}") from None
 
@@ -190,6 +212,8 @@ def main() -> None:
     buffer = FrameBuffer()
     first, *pending = _first_message(channel, buffer)
     config = decode_config(first)
+    if config.memory_ceiling_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (config.memory_ceiling_bytes, config.memory_ceiling_bytes))
     configure_logs("env-shard", level=config.log_level)
     structlog.contextvars.bind_contextvars(shard=config.prefix)
     try:
@@ -197,18 +221,24 @@ def main() -> None:
     except EnvironmentUnavailable as error:
         channel.sendall(pack(Hello(error=str(error))))
         raise SystemExit(2) from None
-    progress = _Progress(mmap.mmap(progress_fd, PROGRESS.size))
+    progress = _Progress(mmap.mmap(progress_fd, PROGRESS.size), entries)
+    limits = Limits(
+        config.max_observation_chars,
+        progress.beat,
+        session_cpu_s=config.session_cpu_s,
+        session_wall_s=config.session_wall_s,
+    )
     sessions = Sessions(
         config.prefix,
         entries,
-        Limits(config.max_observation_chars, progress.beat),
+        limits,
         lease_s=config.lease_s,
         expert_splits=config.expert_splits,
     )
     specs = tuple(entry.spec.model_dump(mode="json") for entry in entries.values())
     try:
         channel.sendall(pack(Hello(specs=specs)))
-        Shard(channel, sessions, progress).run(buffer, pending)
+        Shard(channel, sessions, limits, progress).run(buffer, pending)
     except (BrokenPipeError, ConnectionResetError):  # the front is gone
         raise SystemExit(0) from None
 

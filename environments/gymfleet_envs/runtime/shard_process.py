@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import structlog
@@ -32,6 +32,19 @@ from gymfleet_envs.runtime.shard import PROGRESS
 _GRACE_S: Final = 2.0
 _RECV_BYTES: Final = 1 << 18
 log = structlog.get_logger()
+
+
+class Progress(NamedTuple):
+    """`shard.PROGRESS`, taken apart."""
+
+    number: int
+    """Of the call in work; 0 between calls."""
+    beats: int
+    """Calls into environments so far."""
+    place: int
+    """Of the environment that was called last."""
+    busy_us: int
+    """Time spent on calls so far."""
 
 
 class ShardProcess:
@@ -95,18 +108,20 @@ class ShardProcess:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(pack(calls))
 
-    def progress(self) -> tuple[int, int]:
-        """The number of the call in work (0: none), and the calls into environments so far."""
-        number, beats = PROGRESS.unpack_from(self._progress, 0)
-        return number, beats
+    def progress(self) -> Progress:
+        """What the shard says of its work just now."""
+        return Progress(*PROGRESS.unpack_from(self._progress, 0))
 
     def kill(self) -> None:
         """SIGKILL to the shard and whatever it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    def release(self) -> None:
-        """Close the channel, wait for the end and kill what does not end. Blocks for at most a few seconds."""
+    def release(self) -> int:
+        """Close the channel, wait for the end and kill what does not end: the exit code.
+
+        Blocks for at most a few seconds. Not to be called twice.
+        """
         if self._transport is None:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for the shard to be ready
@@ -114,10 +129,12 @@ class ShardProcess:
         with contextlib.suppress(OSError):
             os.close(self._lifeline)
         try:
-            self._process.wait(_GRACE_S)
+            return self._process.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
             self.kill()
-            self._process.wait()
+            return self._process.wait()
+        finally:
+            self._progress.close()
 
     def detach(self) -> None:
         """Close the channel on the loop's side."""

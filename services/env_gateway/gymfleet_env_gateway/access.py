@@ -1,42 +1,115 @@
 """Who calls: API keys, the tenants that they belong to, and what those may do."""
 
+import base64
+import binascii
 import hmac
-from dataclasses import dataclass
+import time
+from pathlib import Path
 from typing import Final
 
+import structlog
+from gymfleet_contracts.keys import Scope, key_digest, key_id
 from pydantic import SecretStr
 from starlette.requests import HTTPConnection
 
-from gymfleet_env_gateway.errors import Unauthorized
+from gymfleet_env_gateway.errors import Forbidden, Unauthorized
+from gymfleet_env_gateway.tenants import DEFAULT, LOCAL, Grant, Tenant, read_tenants
 
+__all__ = ["LOCAL", "Access", "Tenant"]
 
-@dataclass(frozen=True, slots=True)
-class Tenant:
-    """A party that shares the fleet with others; its sessions are its own."""
+log = structlog.get_logger()
 
-    name: str
-    weight: float = 1.0
-    """Its share of what all want at once, relative to the others' weights."""
-    max_sessions: int | None = None
-    steps_per_s: float | None = None
-
-
-LOCAL: Final = Tenant("local")
-"""Everybody, while the gateway has no keys."""
+_CHECK_EVERY_S: Final = 1.0
+_ALL: Final = frozenset(Scope)
+# An unknown id is compared with this, so that it takes as long as a known one.
+_NOBODY: Final = Grant(tenant=LOCAL, scopes=frozenset(), sha256=key_digest(""))
+_LOCAL: Final = Grant(tenant=LOCAL, scopes=_ALL, sha256="")
 
 
 class Access:
-    """Finds the tenant behind a request."""
+    """Finds the tenant behind a request.
 
-    def __init__(self, api_key: SecretStr | None) -> None:
-        self._api_key = api_key
+    Args:
+        api_key: the one key, of the tenant `default`.
+        tenants: the file of tenants; read again when it changes, so that keys come and go without a restart.
 
-    def tenant(self, connection: HTTPConnection) -> Tenant:
-        """Compare the bearer token in constant time. Raises `Unauthorized`."""
-        if self._api_key is None:
-            return LOCAL
-        scheme, _, token = connection.headers.get("authorization", "").partition(" ")
-        expected = self._api_key.get_secret_value().encode()
-        if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), expected):
-            raise Unauthorized("send the header 'Authorization: Bearer <key>' with this gateway's key")
-        return LOCAL
+    With neither, everybody is the tenant `local`: the settings allow that on loopback alone.
+    """
+
+    def __init__(self, api_key: SecretStr | None, tenants: Path | None = None) -> None:
+        self._single = None
+        if api_key is not None:
+            self._single = Grant(tenant=DEFAULT, scopes=_ALL, sha256=key_digest(api_key.get_secret_value()))
+        self._file = tenants
+        self._grants: dict[str, Grant] = {}
+        self._seen: tuple[int, int, int] | None = None
+        self._check_at = 0.0
+        self._generation = 0
+        if tenants is not None:
+            self._seen = _signature(tenants)
+            self._grants = read_tenants(tenants)
+            self._check_at = time.monotonic() + _CHECK_EVERY_S
+
+    @property
+    def generation(self) -> int:
+        """Grows when the file of tenants changed: whoever keeps a connection open asks for its tenant anew."""
+        self._refresh()
+        return self._generation
+
+    def tenant(self, connection: HTTPConnection, scope: Scope = Scope.PLAY) -> Tenant:
+        """The tenant whose key the request carries. Raises `Unauthorized`, and `Forbidden` without the scope."""
+        grant = self._grant(connection)
+        if not grant.allows(scope):
+            raise Forbidden(f"this key has no scope {scope.value!r}; use one that has it")
+        return grant.tenant
+
+    def _grant(self, connection: HTTPConnection) -> Grant:
+        if self._single is None and self._file is None:
+            return _LOCAL
+        self._refresh()
+        key = _credential(connection.headers.get("authorization", ""))
+        grant = self._single or self._grants.get(key_id(key) or "", _NOBODY)
+        if not hmac.compare_digest(grant.sha256, key_digest(key)) or not key:
+            raise Unauthorized(
+                "send a valid key of this gateway: 'Authorization: Bearer <key>', or as the password of Basic"
+            )
+        return grant
+
+    def _refresh(self) -> None:
+        """Read a changed file, looking at most once a second. One that cannot be read changes nothing."""
+        if self._file is None or (now := time.monotonic()) < self._check_at:
+            return
+        self._check_at = now + _CHECK_EVERY_S
+        seen = _signature(self._file)
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            self._grants = read_tenants(self._file)
+        except ValueError as error:
+            log.error("tenants.unreadable", reason=str(error), kept=len(self._grants))
+            return
+        self._generation += 1
+        log.info("tenants.read", keys=len(self._grants))
+
+
+def _credential(authorization: str) -> str:
+    """The key in the header's value; empty when there is none."""
+    scheme, _, value = authorization.partition(" ")
+    if scheme.lower() == "bearer":
+        return value.strip()
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(value.strip(), validate=True).decode().partition(":")[2]
+        except (binascii.Error, ValueError):
+            return ""
+    return ""
+
+
+def _signature(path: Path) -> tuple[int, int, int] | None:
+    """What changes when the file does, also when another one takes its name."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -6,46 +6,79 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 from gymfleet_kit.app import create_app
+from gymfleet_kit.streams import connect, disconnect
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from gymfleet_env_gateway.access import Access
+from gymfleet_env_gateway.admission import Admission
 from gymfleet_env_gateway.fronts.agentgym import install_agentgym
 from gymfleet_env_gateway.fronts.agentgym_sessions import AgentGymSessions
+from gymfleet_env_gateway.fronts.mcp import install_mcp
+from gymfleet_env_gateway.homes import Homes
 from gymfleet_env_gateway.ids import SessionIds
+from gymfleet_env_gateway.journal import Journal
 from gymfleet_env_gateway.metrics import Metrics
 from gymfleet_env_gateway.relay import Relay
 from gymfleet_env_gateway.routes import environments, sessions, stream
 from gymfleet_env_gateway.routing import Fleet
 from gymfleet_env_gateway.settings import GatewaySettings
 from gymfleet_env_gateway.state import Gateway
+from gymfleet_env_gateway.store import make_store
 
 
 def gateway_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGISTRY) -> FastAPI:
     """The app; its lifespan probes every replica once before it serves."""
     metrics = Metrics(registry)
     fleet = Fleet(settings, metrics)
+    metrics.watch_sessions(
+        lambda: (
+            (spec.name, tenant, number)
+            for spec in fleet.environments()
+            for tenant, number in fleet.held(spec.name).items()
+        )
+    )
     ids = SessionIds(settings.secret.get_secret_value())
-    relay = Relay(fleet, ids, metrics, settings)
-    agentgym = AgentGymSessions(fleet, relay, metrics, settings)
+    redis = None if settings.redis_url is None else connect(str(settings.redis_url))
+    journal = None if redis is None else Journal(redis, timeout_s=settings.journal_timeout_s)
+    homes = Homes(fleet, journal, metrics, settings)
+    admission = Admission(fleet, metrics, settings)
+    fleet.on_news(admission.freed)
+    relay = Relay(fleet, ids, homes, admission, metrics, settings)
+    agentgym = AgentGymSessions(fleet, relay, metrics, settings, make_store(redis, "agentgym"))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        if journal is not None:
+            await journal.start()
         await fleet.start()
-        sweeper = asyncio.create_task(agentgym.sweep())
+        counter = asyncio.create_task(agentgym.count())
         try:
             yield
         finally:
-            sweeper.cancel()
-            await asyncio.wait([sweeper])
+            counter.cancel()
+            await asyncio.wait([counter])
+            await homes.aclose()
             await fleet.aclose()
+            if journal is not None:
+                await journal.aclose()
+            if redis is not None:
+                await disconnect(redis)
 
-    app = create_app("gymfleet env gateway", lifespan=lifespan, ready=fleet.check_ready, registry=registry)
+    app = create_app(
+        "gymfleet env gateway",
+        lifespan=lifespan,
+        ready=fleet.check_ready,
+        max_body_bytes=settings.max_body_bytes,
+        registry=registry,
+    )
     app.state.gateway = Gateway(
-        settings=settings, access=Access(settings.api_key), metrics=metrics, fleet=fleet, relay=relay
+        settings=settings, access=Access(settings.api_key, settings.tenants), metrics=metrics, fleet=fleet, relay=relay
     )
     app.include_router(environments.router)
     app.include_router(sessions.router)
     app.include_router(stream.router)
     if settings.serves_agentgym:
         install_agentgym(app, agentgym)
+    if settings.mcp:
+        install_mcp(app)
     return app

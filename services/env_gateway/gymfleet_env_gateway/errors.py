@@ -1,7 +1,11 @@
 """What only the gateway answers; the rest is `gymfleet_kit.session_problems`."""
 
+import math
+from typing import Self
+
 from gymfleet_contracts import problems
 from gymfleet_kit.problems import ServiceError
+from pydantic import JsonValue
 
 
 class Unavailable(ServiceError):
@@ -24,6 +28,60 @@ class UpstreamTimeout(ServiceError):
 class Unauthorized(ServiceError):
     """No key, or a wrong one."""
 
-    type = problems.BAD_REQUEST
+    type = problems.UNAUTHORIZED
     title = "A valid API key is needed"
     status = 401
+
+    def headers(self) -> dict[str, str]:
+        """How to do better (RFC 9110, section 11.6.1)."""
+        return {**super().headers(), "WWW-Authenticate": "Bearer"}
+
+
+class Forbidden(ServiceError):
+    """The key is valid, but not for this."""
+
+    type = problems.FORBIDDEN
+    title = "The API key does not allow this"
+    status = 403
+
+
+class TooMany(ServiceError):
+    """Not now; nothing was executed. `retry_after_s` says when it is worth another try."""
+
+    status = 429
+
+    def __init__(self, detail: str, *, wait_s: float, **extensions: JsonValue) -> None:
+        # Frames of a stream have no headers: the problem itself carries the figure too.
+        super().__init__(detail, retry_after_s=round(wait_s, 3), **extensions)
+        self.wait_s = wait_s
+
+    def headers(self) -> dict[str, str]:
+        """Whole seconds, as RFC 9110 wants them, and never too early."""
+        return {**super().headers(), "Retry-After": str(max(1, math.ceil(self.wait_s)))}
+
+
+class QueueFull(TooMany):
+    """All slots are taken, and the wait for one was too long or would be."""
+
+    type = problems.ENVIRONMENT_FULL
+    title = "All slots of this environment are taken"
+
+
+class QuotaExceeded(TooMany):
+    """The tenant holds as many sessions as it may: close one first."""
+
+    type = problems.QUOTA_EXCEEDED
+    title = "The tenant's quota of sessions is used up"
+
+    @classmethod
+    def of(cls, tenant: str, max_sessions: int, state: str) -> Self:
+        """`state` says what uses it up. When a session of the tenant's ends is for the tenant to know."""
+        detail = f"tenant {tenant} has {state}, and may have {max_sessions}: close one first"
+        return cls(detail, wait_s=1.0, max_sessions=max_sessions)
+
+
+class RateLimited(TooMany):
+    """The tenant calls more often than it may."""
+
+    type = problems.RATE_LIMITED
+    title = "The tenant's rate limit is reached"

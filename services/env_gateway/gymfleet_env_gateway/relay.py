@@ -1,7 +1,9 @@
 """Carries one call to the replica that its session lives on, and the answer back under the gateway's own ids.
 
-Bodies pass through undecoded: the env server validates them. Only what names a
-session (the answers to open, fork, get and lease) is taken apart and rewritten.
+Bodies pass through undecoded where nothing of them is needed: the env server
+validates them. What names a session (the answers to open, fork, get and lease) is
+rewritten; the actions of sessions that can be replayed go into the journal before
+their results go out.
 """
 
 import time
@@ -14,13 +16,17 @@ from gymfleet_client.multiplex import RawReply
 from gymfleet_contracts import problems
 from gymfleet_contracts.frames import Op
 from gymfleet_contracts.problems import Problem
+from gymfleet_contracts.session import Fork
 from gymfleet_kit.problems import RelayedProblem, ServiceError
-from gymfleet_kit.session_problems import InvalidRequest, SessionLost, UnknownSession
+from gymfleet_kit.session_problems import InvalidRequest
 from pydantic import ValidationError
 
 from gymfleet_env_gateway.access import Tenant
+from gymfleet_env_gateway.admission import Admission
 from gymfleet_env_gateway.errors import Unavailable, UpstreamTimeout
+from gymfleet_env_gateway.homes import Homes, NotAtHome
 from gymfleet_env_gateway.ids import SessionIds, SessionRef
+from gymfleet_env_gateway.journal import Home
 from gymfleet_env_gateway.metrics import Metrics
 from gymfleet_env_gateway.replica import Replica, ReplicaState
 from gymfleet_env_gateway.routing import Fleet
@@ -28,18 +34,30 @@ from gymfleet_env_gateway.settings import GatewaySettings
 
 log = structlog.get_logger()
 
-_decode: Final = msgspec.msgpack.Decoder().decode
 _encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder().decode
 _TRY_ELSEWHERE: Final = frozenset({problems.ENVIRONMENT_FULL, problems.UNAVAILABLE})
-_NO_SESSION: Final = frozenset({problems.UNKNOWN_SESSION, problems.SESSION_LOST})
+_ENDED: Final = frozenset({problems.SESSION_LIMIT, problems.ENVIRONMENT_FAILED, problems.STEP_TIMEOUT})
+_REWRITTEN: Final = frozenset({Op.FORK, Op.GET, Op.LEASE})
+_DONE: Final = msgspec.Raw()
 
 
 class Relay:
     """The session API, one method for opening and one for all that follows."""
 
-    def __init__(self, fleet: Fleet, ids: SessionIds, metrics: Metrics, settings: GatewaySettings) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        ids: SessionIds,
+        homes: Homes,
+        admission: Admission,
+        metrics: Metrics,
+        settings: GatewaySettings,
+    ) -> None:
         self._fleet = fleet
         self._ids = ids
+        self._homes = homes
+        self._admission = admission
         self._metrics = metrics
         self._timeouts: Final[dict[str, float]] = {
             Op.STEP: settings.step_timeout_s,
@@ -52,20 +70,24 @@ class Relay:
         self._open_timeout_s = settings.open_timeout_s
 
     async def open(self, tenant: Tenant, body: msgspec.Raw) -> msgspec.Raw:
-        """Open a session on the least loaded replica; a full or dying one passes the call on to the next."""
+        """Open a session on the least loaded replica, when there is room and it is the tenant's turn."""
         started = time.perf_counter()
-        env = _environment(body)
-        candidates = self._fleet.candidates(env)
+        request = _opening(body)
+        env = request["env"]
+        self._fleet.candidates(env)  # what nobody can open is not queued for
         deadline = started + self._open_timeout_s
+        raw = msgspec.Raw(_encode({**request, "owner": tenant.name}))
         outcome = "cancelled"
         try:
-            session = await self._open_on_first(tenant, candidates, env, body, deadline)
+            async with self._admission.opening(tenant, env, self._open_timeout_s) as ticket:
+                while (session := await self._open_on_first(tenant, env, raw, deadline)) is None:
+                    await ticket.refused()
             outcome = "ok"
         except ServiceError as error:
             outcome = _outcome(error)
             raise
         finally:
-            self._metrics.record(env, Op.OPEN, outcome, started)
+            self._metrics.record(env, tenant.name, Op.OPEN, outcome, started)
         return msgspec.Raw(_encode(session))
 
     async def call(self, tenant: Tenant, op: str, session_id: str, body: msgspec.Raw) -> msgspec.Raw:
@@ -77,22 +99,26 @@ class Relay:
         started = time.perf_counter()
         outcome = "cancelled"
         try:
-            ok = await self._call(op, ref, body, timeout_s)
-            if op in {Op.FORK, Op.GET, Op.LEASE}:
-                ok = self._rewrite(tenant, op, ref, session_id, ok)
+            if op == Op.STEP:
+                self._admission.step(tenant, ref.env)
+            if op == Op.FORK:
+                ok = await self._fork(tenant, session_id, ref, body, started + timeout_s)
+            else:
+                ok = await self._call_at_home(tenant, op, session_id, ref, body, started + timeout_s)
             outcome = "ok"
         except ServiceError as error:
             outcome = _outcome(error)
             raise
         finally:
-            self._metrics.record(ref.env, op, outcome, started)
+            self._metrics.record(ref.env, tenant.name, op, outcome, started)
         return ok
 
     async def _open_on_first(
-        self, tenant: Tenant, candidates: list[Replica], env: str, body: msgspec.Raw, deadline: float
-    ) -> dict[str, Any]:
-        refusal: ServiceError = Unavailable(f"every replica of {env} went away while the session was opened")
-        for replica in candidates:
+        self, tenant: Tenant, env: str, body: msgspec.Raw, deadline: float
+    ) -> dict[str, Any] | None:
+        """A full or dying replica passes the call on to the next; None when all that live are full."""
+        full = False
+        for replica in self._fleet.candidates(env):
             replica.opening += 1
             try:
                 remaining_s = max(deadline - time.perf_counter(), 0.001)
@@ -105,67 +131,139 @@ class Relay:
             finally:
                 replica.opening -= 1
             if not reply.failed:
-                return self._adopt(tenant, replica, env, _decode(reply.ok))
+                session = _decode(reply.ok)
+                adopted = self._adopt(tenant, replica, env, session)
+                await self._homes.begin(adopted["session_id"], Home(replica.key, session["session_id"]), session)
+                return adopted
             problem = _problem(reply)
             if problem.type not in _TRY_ELSEWHERE:
                 raise RelayedProblem(problem)
-            refusal = RelayedProblem(problem)
-        raise refusal
+            full = full or problem.type == problems.ENVIRONMENT_FULL
+        if full:
+            return None
+        raise Unavailable(f"every replica of {env} went away while the session was opened")
 
-    async def _call(self, op: str, ref: SessionRef, body: msgspec.Raw, timeout_s: float) -> msgspec.Raw:
-        replica = self._fleet.home(ref)
+    async def _fork(
+        self, tenant: Tenant, session_id: str, ref: SessionRef, body: msgspec.Raw, deadline: float
+    ) -> msgspec.Raw:
+        """Children need slots as new sessions do, on the parent's replica."""
+        timeout_s = self._timeouts[Op.FORK]
+        async with self._admission.opening(tenant, ref.env, timeout_s, slots=_num_children(body)) as ticket:
+            while True:
+                try:
+                    return await self._call_at_home(tenant, Op.FORK, session_id, ref, body, deadline)
+                except RelayedProblem as error:
+                    if error.problem().type != problems.ENVIRONMENT_FULL:
+                        raise
+                await ticket.refused(everywhere=False)
+
+    async def _call_at_home(
+        self, tenant: Tenant, op: str, session_id: str, ref: SessionRef, body: msgspec.Raw, deadline: float
+    ) -> msgspec.Raw:
+        """The call where the session lives; where that is must be found out anew when it is not there."""
+        home = self._homes.of(session_id, ref)
+        while True:
+            try:
+                return await self._call_there(tenant, op, session_id, ref.env, home, body, deadline)
+            except NotAtHome as missed:
+                if op == Op.CLOSE and not missed.unknown:
+                    await self._homes.forget(session_id)  # it is gone, as was asked
+                    return _DONE
+                home = await self._homes.seek(session_id, ref.env, tenant.name, home, missed)
+            except RelayedProblem as error:
+                if error.problem().type in _ENDED:  # to play it again would end the same way
+                    await self._homes.forget(session_id)
+                raise
+            if time.perf_counter() > deadline:
+                raise UpstreamTimeout(f"no answer to {op} in time: its session had to be recovered")
+
+    async def _call_there(
+        self, tenant: Tenant, op: str, session_id: str, env: str, home: Home, body: msgspec.Raw, deadline: float
+    ) -> msgspec.Raw:
+        replica = await self._replica(home)
+        ok = await self._call(op, env, home, replica, body, deadline)
+        if op == Op.STEP:
+            await self._homes.stepped(session_id, env, home, body, ok)
+        elif op in _REWRITTEN:
+            return await self._rewritten(tenant, op, session_id, env, home, replica, ok)
+        elif op == Op.CLOSE:
+            replica.ended(env, tenant.name)
+            await self._homes.forget(session_id)
+        return ok
+
+    async def _replica(self, home: Home) -> Replica:
+        """The session's home. Raises `NotAtHome` when it is dead or unknown."""
+        replica = self._fleet.find(home.replica)
+        if replica is None:
+            await self._fleet.refresh(home.replica)
+            replica = self._fleet.find(home.replica)
+        if replica is None:
+            raise NotAtHome
+        return replica
+
+    async def _call(
+        self, op: str, env: str, home: Home, replica: Replica, body: msgspec.Raw, deadline: float
+    ) -> msgspec.Raw:
+        timeout_s = max(deadline - time.perf_counter(), 0.001)
         try:
             reply, times_sent = await replica.channel.request(
-                op, ref.upstream, body, timeout_s=timeout_s, repeatable=op != Op.FORK
+                op, home.upstream, body, timeout_s=timeout_s, repeatable=op != Op.FORK
             )
         except DeadlinePassed:
-            self._fleet.home(ref)  # a replica that died meanwhile is the better reason
-            raise UpstreamTimeout(f"no answer to {op} within {timeout_s:g} s") from None
+            if replica.state is ReplicaState.DOWN:
+                raise NotAtHome from None
+            raise UpstreamTimeout(f"no answer to {op} within {self._timeouts[op]:g} s") from None
         except TransportError as error:
             if await replica.confirm() is ReplicaState.DOWN:
-                raise SessionLost("the env server that held the session died") from None
+                raise NotAtHome from None
             raise Unavailable(f"the connection to the session's env server broke: {error}") from None
-        if reply.failed:
-            problem = _problem(reply)
-            if op == Op.CLOSE and times_sent > 1 and problem.type == problems.UNKNOWN_SESSION:
-                replica.ended(ref.upstream)  # the first try closed it, its answer was lost
-                return msgspec.Raw()
-            raise self._translated(replica, ref, problem)
-        if op == Op.CLOSE:
-            replica.ended(ref.upstream)
-        else:
-            replica.touched(ref.upstream)
-        return reply.ok
+        if not reply.failed:
+            return reply.ok
+        problem = _problem(reply)
+        if problem.type == problems.UNKNOWN_SESSION and op == Op.CLOSE and times_sent > 1:
+            return _DONE  # the first try closed it, its answer was lost
+        if problem.type in {problems.SESSION_LOST, problems.UNKNOWN_SESSION}:
+            raise NotAtHome(problem)
+        if problem.type in _ENDED:
+            log.warning("session.failed", env=env, replica=replica.url, op=op, reason=problem.detail)
+        raise RelayedProblem(problem)
 
-    def _translated(self, replica: Replica, ref: SessionRef, problem: Problem) -> ServiceError:
-        """The env server's problem; about its own session ids it speaks in ours."""
-        if problem.type in _NO_SESSION:
-            replica.ended(ref.upstream)
-        if problem.type == problems.UNKNOWN_SESSION:
-            return UnknownSession("the session was closed, or its lease ran out")
-        return RelayedProblem(problem)
-
-    def _rewrite(self, tenant: Tenant, op: str, ref: SessionRef, session_id: str, ok: msgspec.Raw) -> msgspec.Raw:
-        replica = self._fleet.home(ref)
+    async def _rewritten(
+        self, tenant: Tenant, op: str, session_id: str, env: str, home: Home, replica: Replica, ok: msgspec.Raw
+    ) -> msgspec.Raw:
+        """The answer under the gateway's ids."""
         body = _decode(ok)
         if op == Op.FORK:
-            return msgspec.Raw(_encode([self._adopt(tenant, replica, ref.env, child) for child in body]))
-        replica.touched(ref.upstream, body["lease_s"])
+            adopted = [self._adopt(tenant, replica, env, child) for child in body]
+            children = [
+                (child["session_id"], Home(replica.key, raw["session_id"]), raw)
+                for raw, child in zip(body, adopted, strict=True)
+            ]
+            await self._homes.forked(session_id, env, home, children)
+            return msgspec.Raw(_encode(adopted))
+        if op == Op.LEASE:
+            await self._homes.renewed(session_id, env, home, body["lease_s"])
         return msgspec.Raw(_encode({**body, "session_id": session_id}))
 
     def _adopt(self, tenant: Tenant, replica: Replica, env: str, session: dict[str, Any]) -> dict[str, Any]:
         """A session that a replica has just made, under an id of ours."""
-        upstream = session["session_id"]
-        replica.opened(env, upstream, session["lease_s"])
-        return {**session, "session_id": self._ids.issue(env, replica.key, upstream, tenant.name)}
+        replica.opened(env, tenant.name)
+        session_id = self._ids.issue(env, replica.key, session["session_id"], tenant.name)
+        return {**session, "session_id": session_id}
 
 
-def _environment(body: msgspec.Raw) -> str:
+def _opening(body: msgspec.Raw) -> dict[str, Any]:
     decoded = _decode(body)
-    env = decoded.get("env") if isinstance(decoded, dict) else None
-    if not isinstance(env, str):
+    if not isinstance(decoded, dict) or not isinstance(decoded.get("env"), str):
         raise InvalidRequest("/body/env: give the name of an environment", errors=[{"pointer": "/body/env"}])
-    return env
+    return decoded
+
+
+def _num_children(body: msgspec.Raw) -> int:
+    try:
+        return Fork.model_validate(_decode(body)).count
+    except ValidationError:
+        raise InvalidRequest('a fork takes {"count": 1 to 64}', errors=[{"pointer": "/body/count"}]) from None
 
 
 def _problem(reply: RawReply) -> Problem:

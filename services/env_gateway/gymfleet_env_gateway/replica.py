@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
 import httpx
 import structlog
 from gymfleet_client.multiplex import FrameChannel
-from gymfleet_contracts.session import EnvironmentSpec
+from gymfleet_contracts.session import EnvironmentSpec, ServerLoad
 from pydantic import TypeAdapter, ValidationError
 
 from gymfleet_env_gateway.ids import replica_key
@@ -19,10 +20,11 @@ from gymfleet_env_gateway.settings import GatewaySettings
 log = structlog.get_logger()
 
 _SPECS: Final = TypeAdapter(list[EnvironmentSpec])
+_LOAD: Final = TypeAdapter(ServerLoad)
+_NO_LOAD: Final = ServerLoad(max_sessions=0)
 # Shorter than a process takes to start: whoever does not accept a connection by then is down.
 _RECONNECT_S: Final = 0.5
 _KEEP_ALIVE_S: Final = 4.0
-_EXPIRY_SWEEP_S: Final = 5.0
 
 
 class ReplicaState(StrEnum):
@@ -37,15 +39,36 @@ class _NoProcess(Exception):
     """Nothing accepts connections under the URL, or it hangs up: the process is gone."""
 
 
-class Replica:
-    """Watches one env server and carries the calls to it."""
+class _Opened:
+    """Sessions opened less those closed through this gateway, by environment and owner."""
 
-    def __init__(self, url: str, settings: GatewaySettings, metrics: Metrics) -> None:
+    def __init__(self) -> None:
+        self.counts: dict[tuple[str, str], int] = {}
+
+    def add(self, env: str, owner: str, number: int) -> None:
+        self.counts[env, owner] = self.counts.get((env, owner), 0) + number
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+
+class Replica:
+    """Watches one env server and carries the calls to it.
+
+    Args:
+        url: its base URL.
+        on_news: called after each probe, and when a session ended.
+    """
+
+    def __init__(self, url: str, settings: GatewaySettings, metrics: Metrics, on_news: Callable[[], None]) -> None:
         self.url = url.rstrip("/")
         self.key = replica_key(url)
         self.state = ReplicaState.DOWN
         self.specs: dict[str, EnvironmentSpec] = {}
         """Kept when the replica dies: its environments are then unavailable, not unknown."""
+        self.listed = True
+        """False once discovery no longer names it: it keeps its sessions and gets no new ones."""
         self.opening = 0
         self.channel = FrameChannel(
             self.url,
@@ -55,14 +78,16 @@ class Replica:
         )
         self._settings = settings
         self._metrics = metrics
+        self._on_news = on_news
         self._http = httpx.AsyncClient(
             base_url=self.url,
             timeout=settings.probe_timeout_s,
             limits=httpx.Limits(keepalive_expiry=_KEEP_ALIVE_S),
             trust_env=False,
         )
-        self._sessions: dict[str, tuple[str, float, float]] = {}  # upstream id: environment, lease, expiry
-        self._swept_at = 0.0
+        self._load = _NO_LOAD
+        self._since_load = _Opened()
+        self._since_probe = _Opened()
         self._answered_at = time.monotonic()
         self._alarm = asyncio.Event()
         self._next_round = asyncio.Event()
@@ -70,8 +95,35 @@ class Replica:
 
     @property
     def load(self) -> int:
-        """Sessions that were opened through this gateway and are not known to have ended."""
-        return len(self._sessions) + self.opening
+        """Open sessions: what the server said last, and what happened here since."""
+        return self._open + self.opening
+
+    @property
+    def free_slots(self) -> int:
+        """Sessions that it can still take, not counting those that are being opened."""
+        return max(self._load.max_sessions - self._open, 0)
+
+    @property
+    def _open(self) -> int:
+        said = sum(sum(owners.values()) for owners in self._load.sessions.values())
+        return said + self._since_load.total
+
+    @property
+    def draining(self) -> bool:
+        """On its way out: it takes no new sessions."""
+        return self._load.draining
+
+    def takes(self, env: str) -> bool:
+        """Whether a new session of `env` may be opened here."""
+        return self.listed and self.state is not ReplicaState.DOWN and not self.draining and env in self.specs
+
+    def held(self) -> dict[tuple[str, str], int]:
+        """Open sessions by environment and owner."""
+        counts = dict(self._since_load.counts)
+        for env, owners in self._load.sessions.items():
+            for owner, number in owners.items():
+                counts[env, owner] = counts.get((env, owner), 0) + number
+        return counts
 
     async def watch(self) -> None:
         """Probe until cancelled: at an interval, and at once when someone lost contact."""
@@ -80,7 +132,7 @@ class Replica:
             self._alarm.clear()
             try:
                 await self._probe()
-                self._sweep()
+                self._on_news()
             except Exception:
                 log.exception("replica.probe_failed", replica=self.url)
             finally:
@@ -101,36 +153,27 @@ class Replica:
         await self.channel.aclose()
         await self._http.aclose()
 
-    def opened(self, env: str, upstream: str, lease_s: float) -> None:
-        """Count a session until it is closed or its lease runs out."""
-        self._sessions[upstream] = (env, lease_s, time.monotonic() + lease_s)
-        self._metrics.sessions.labels(env).inc()
+    def opened(self, env: str, owner: str) -> None:
+        """A session was opened here through this gateway."""
+        for counts in (self._since_load, self._since_probe):
+            counts.add(env, owner, 1)
 
-    def touched(self, upstream: str, lease_s: float | None = None) -> None:
-        """A call reached the session: its lease begins anew."""
-        if (entry := self._sessions.get(upstream)) is not None:
-            lease_s = lease_s or entry[1]
-            self._sessions[upstream] = (entry[0], lease_s, time.monotonic() + lease_s)
-
-    def ended(self, upstream: str) -> None:
-        """The session is known to be gone."""
-        if (entry := self._sessions.pop(upstream, None)) is not None:
-            self._metrics.sessions.labels(entry[0]).dec()
-
-    def _sweep(self) -> None:
-        now = time.monotonic()
-        if now - self._swept_at >= _EXPIRY_SWEEP_S:
-            self._swept_at = now
-            for upstream in [key for key, (_, _, expiry) in self._sessions.items() if expiry < now]:
-                self.ended(upstream)
+    def ended(self, env: str, owner: str) -> None:
+        """A session was closed through this gateway."""
+        for counts in (self._since_load, self._since_probe):
+            counts.add(env, owner, -1)
+        self._on_news()
 
     def _lost_contact(self) -> None:
         if not self._closing:
             self._alarm.set()
 
     async def _probe(self) -> None:
+        # What is opened while the answer is on its way counts once more than it should, until the next probe.
+        self._since_probe = _Opened()
         try:
-            (await self._get("/healthz")).raise_for_status()
+            response = (await self._get("/v1/load")).raise_for_status()
+            load = _LOAD.validate_json(response.content)
             if self.state is ReplicaState.DOWN:
                 response = (await self._get("/v1/environments")).raise_for_status()
                 self.specs = {spec.name: spec for spec in _SPECS.validate_json(response.content)}
@@ -145,6 +188,7 @@ class Replica:
             self._enter(ReplicaState.SUSPECT if self.specs else ReplicaState.DOWN, str(error))
         else:
             self._answered_at = time.monotonic()
+            self._load, self._since_load = load, self._since_probe
             self._enter(ReplicaState.UP, "it answers")
 
     async def _get(self, path: str) -> httpx.Response:
@@ -162,6 +206,5 @@ class Replica:
         log.info("replica.state_changed", replica=self.url, before=self.state, after=state, reason=reason)
         if state is ReplicaState.DOWN:
             self._metrics.replica_losses.inc()
-            for upstream in list(self._sessions):
-                self.ended(upstream)
+            self._load, self._since_load = _NO_LOAD, _Opened()
         self.state = state

@@ -3,30 +3,39 @@
 import asyncio
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Final
 
 from gymfleet_contracts.session import EnvironmentSpec
 from gymfleet_kit.app import NotReady
-from gymfleet_kit.session_problems import SessionLost, UnknownEnvironment
+from gymfleet_kit.session_problems import UnknownEnvironment
 from pydantic import JsonValue
 
+from gymfleet_env_gateway.discovery import Discovery
 from gymfleet_env_gateway.errors import Unavailable
-from gymfleet_env_gateway.ids import SessionRef
 from gymfleet_env_gateway.metrics import Metrics
 from gymfleet_env_gateway.replica import Replica, ReplicaState
 from gymfleet_env_gateway.settings import GatewaySettings
 
+_REFRESH_AT_MOST_EVERY_S: Final = 1.0
+
 
 class Fleet:
-    """All replicas."""
+    """All replicas: those that are configured, and those that discovery finds."""
 
     def __init__(self, settings: GatewaySettings, metrics: Metrics) -> None:
         self._settings = settings
-        self._replicas = {
-            replica.key: replica for replica in (Replica(str(url), settings, metrics) for url in settings.replicas)
-        }
-        self._watchers: list[asyncio.Task[None]] = []
+        self._metrics = metrics
+        self._discovery = Discovery(settings)
+        self._replicas: dict[str, Replica] = {}
+        self._watchers: dict[str, asyncio.Task[None]] = {}
+        self._discovering: asyncio.Task[None] | None = None
+        self._listeners: list[Callable[[], None]] = []
+        self._news = asyncio.Event()
+        self._specs: dict[str, EnvironmentSpec] = {}
+        self._changing = asyncio.Lock()
+        self._refreshed_at = 0.0
         self._started_at = time.monotonic()
         for state in ReplicaState:
             metrics.replicas.labels(state).set_function(partial(self._count, state))
@@ -34,59 +43,98 @@ class Fleet:
     async def start(self) -> None:
         """Begin to watch; returns when each replica was probed once."""
         self._started_at = time.monotonic()
-        first = [asyncio.create_task(replica.confirm()) for replica in self._replicas.values()]
-        await asyncio.sleep(0)  # each `confirm` now waits for the round that its watcher begins next
-        self._watchers = [asyncio.create_task(replica.watch()) for replica in self._replicas.values()]
-        await asyncio.gather(*first)
+        await self._discover()
+        if self._discovery.names:
+            self._discovering = asyncio.create_task(self._keep_discovering())
 
     async def aclose(self) -> None:
         """Stop watching and hang up."""
-        for watcher in self._watchers:
-            watcher.cancel()
-        if self._watchers:
-            await asyncio.wait(self._watchers)
+        tasks = [*self._watchers.values(), *([self._discovering] if self._discovering else [])]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         await asyncio.gather(*(replica.aclose() for replica in self._replicas.values()))
+
+    def on_news(self, listener: Callable[[], None]) -> None:
+        """Have `listener` called when there may be room that was not there before."""
+        self._listeners.append(listener)
+
+    async def wait_for_news(self, timeout_s: float) -> None:
+        """Until a replica was probed, a session ended, or the time is up."""
+        news = self._news
+        try:
+            async with asyncio.timeout(timeout_s):
+                await news.wait()
+        except TimeoutError:
+            return
 
     def environments(self) -> list[EnvironmentSpec]:
         """Every environment that some replica serves or served, by name."""
-        specs = {name: spec for replica in self._by_trust() for name, spec in replica.specs.items()}
-        return [specs[name] for name in sorted(specs)]
+        return list(self._specs.values())
 
     def environment(self, name: str) -> EnvironmentSpec:
         """Raises `UnknownEnvironment`; `Unavailable` while some replica has yet to say what it serves."""
-        for spec in self.environments():
-            if spec.name == name:
-                return spec
-        names: list[JsonValue] = [spec.name for spec in self.environments()]
+        if (spec := self._specs.get(name)) is not None:
+            return spec
+        names: list[JsonValue] = list(self._specs)
         known = ", ".join(map(str, names))
         silent = [replica.url for replica in self._replicas.values() if not replica.specs]
-        if silent:
+        if silent or not self._replicas:
             raise Unavailable(
                 f"no replica that has answered so far serves {name!r} (they serve: {known or 'none'}); "
                 f"still silent: {len(silent)} of {len(self._replicas)} replicas"
             )
         raise UnknownEnvironment(f"no replica serves {name!r}; there are {known}", known=names)
 
+    def spec(self, name: str) -> EnvironmentSpec | None:
+        """What the environment says of itself, if anybody serves or served it."""
+        return self._specs.get(name)
+
     def candidates(self, env: str) -> list[Replica]:
         """Replicas that can take a new session, the least loaded first; never empty.
 
         Raises `UnknownEnvironment` and `Unavailable`.
         """
-        replicas = [r for r in self._replicas.values() if r.state is not ReplicaState.DOWN and env in r.specs]
+        replicas = self.takers(env)
         if not replicas:
             self.environment(env)
-            raise Unavailable(f"every replica of {env} is down")
+            raise Unavailable(f"every replica of {env} is down or on its way out")
+        return replicas
+
+    def takers(self, env: str) -> list[Replica]:
+        """The same, empty when there is none."""
+        replicas = [replica for replica in self._replicas.values() if replica.takes(env)]
         random.shuffle(replicas)
         return sorted(replicas, key=lambda replica: (replica.state is ReplicaState.SUSPECT, replica.load))
 
-    def home(self, ref: SessionRef) -> Replica:
-        """The replica that holds a session. Raises `SessionLost` when it is gone."""
-        replica = self._replicas.get(ref.replica)
-        if replica is None:
-            raise SessionLost("the session's env server is no longer part of this fleet")
-        if replica.state is ReplicaState.DOWN:
-            raise SessionLost("the env server that held the session died")
-        return replica
+    def find(self, key: str) -> Replica | None:
+        """The replica of that name; None for one that is gone or never was."""
+        replica = self._replicas.get(key)
+        return None if replica is None or replica.state is ReplicaState.DOWN else replica
+
+    def free_slots(self, env: str) -> int | None:
+        """Sessions of `env` that the fleet can still take; None while no replica can take any."""
+        slots = [replica.free_slots for replica in self._replicas.values() if replica.takes(env)]
+        return sum(slots) if slots else None
+
+    def held(self, env: str) -> dict[str, int]:
+        """Open sessions of `env` by owner."""
+        counts: dict[str, int] = {}
+        for replica in self._replicas.values():
+            for (name, owner), number in replica.held().items():
+                if name == env:
+                    counts[owner] = counts.get(owner, 0) + number
+        return counts
+
+    def held_by(self, owner: str) -> int:
+        """Open sessions of `owner`, of all environments."""
+        return sum(
+            number
+            for replica in self._replicas.values()
+            for (_, name), number in replica.held().items()
+            if name == owner
+        )
 
     async def check_ready(self) -> None:
         """Every environment has a replica that answers. Raises `NotReady`."""
@@ -99,6 +147,55 @@ class Fleet:
         for spec in environments:
             if not any(r.state is ReplicaState.UP and spec.name in r.specs for r in self._replicas.values()):
                 raise NotReady(f"no replica of {spec.name} answers")
+
+    async def refresh(self, key: str) -> None:
+        """Ask discovery now: a session's home is a replica that this gateway does not know."""
+        due = time.monotonic() - self._refreshed_at >= _REFRESH_AT_MOST_EVERY_S
+        if self._discovery.names and key not in self._replicas and due:
+            self._refreshed_at = time.monotonic()
+            await self._discover()
+
+    async def _keep_discovering(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.discover_interval_s)
+            await self._discover()
+
+    async def _discover(self) -> None:
+        """Adopt new replicas, after a first probe; let go of those that are neither listed nor alive."""
+        async with self._changing:
+            await self._adopt(await self._discovery.urls())
+
+    async def _adopt(self, urls: list[str]) -> None:
+        new = [Replica(url, self._settings, self._metrics, self._heard) for url in urls]
+        new = [replica for replica in new if replica.key not in self._replicas]
+        known = {replica.key for replica in new}
+        for replica in new:
+            self._replicas[replica.key] = replica
+        listed = {url.rstrip("/") for url in urls}
+        for replica in list(self._replicas.values()):
+            replica.listed = replica.url in listed
+            if not replica.listed and replica.state is ReplicaState.DOWN and replica.key not in known:
+                await self._drop(replica)
+        first = [asyncio.create_task(replica.confirm()) for replica in new]
+        await asyncio.sleep(0)  # each `confirm` now waits for the round that its watcher begins next
+        for replica in new:
+            self._watchers[replica.key] = asyncio.create_task(replica.watch())
+        await asyncio.gather(*first)
+
+    async def _drop(self, replica: Replica) -> None:
+        del self._replicas[replica.key]
+        watcher = self._watchers.pop(replica.key)
+        watcher.cancel()
+        await asyncio.wait([watcher])
+        await replica.aclose()
+
+    def _heard(self) -> None:
+        specs = {name: spec for replica in self._by_trust() for name, spec in replica.specs.items()}
+        self._specs = {name: specs[name] for name in sorted(specs)}
+        self._news, news = asyncio.Event(), self._news
+        news.set()
+        for listener in self._listeners:
+            listener()
 
     def _by_trust(self) -> Iterable[Replica]:
         """Live replicas last, so that what they say of an environment overrides what the dead said."""

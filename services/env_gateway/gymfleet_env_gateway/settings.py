@@ -1,10 +1,15 @@
 """The gateway's settings, read once in `main`."""
 
+import ipaddress
+from pathlib import Path
 from typing import Annotated, Self
 
+from gymfleet_contracts.frames import MAX_FRAME_BYTES
 from gymfleet_kit.settings import ServiceSettings
 from pydantic import Field, HttpUrl, PositiveFloat, PositiveInt, RedisDsn, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
+
+from gymfleet_env_gateway.tenants import read_tenants
 
 ENV_PREFIX = "GYMFLEET_GATEWAY_"
 
@@ -16,16 +21,36 @@ class GatewaySettings(ServiceSettings):
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=1, le=65_535)] = 8200
-    replicas: Annotated[tuple[HttpUrl, ...], Field(min_length=1)]
+    replicas: tuple[HttpUrl, ...] = ()
     """Base URLs of the env servers, as a JSON list. Each is asked which environments it serves."""
+    discover: tuple[HttpUrl, ...] = ()
+    """Base URLs whose host is a DNS name with one address per env server, such as a headless service's."""
+    discover_interval_s: PositiveFloat = 2.0
+    """How often the names are resolved anew."""
     secret: Annotated[SecretStr, Field(min_length=16)]
     """Signs session ids. Gateways with the same secret and the same replicas serve each other's sessions."""
-    api_key: SecretStr | None = None
-    """When set, `/v1` is served to `Authorization: Bearer <key>` alone."""
-    agentgym: bool | None = None
-    """The AgentGym front, whose clients can send no key: by default on when there is no `api_key`."""
+    api_key: Annotated[SecretStr, Field(min_length=8)] | None = None
+    """The one key, of the tenant `default`: sent as `Authorization: Bearer <key>` or as the password of Basic."""
+    tenants: Path | None = None
+    """A TOML file of tenants with their keys and limits, instead of `api_key`; read again when it changes."""
+    max_queue: PositiveInt = 1024
+    """Opens that may wait for a slot of one environment; more are answered with 429."""
+    queue_timeout_s: PositiveFloat = 30.0
+    """How long one waits for a slot before it is answered with 429."""
+    max_body_bytes: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = MAX_FRAME_BYTES
+    """Larger requests are refused; a message on a stream may have as much as by default."""
+    agentgym: bool = True
+    """The AgentGym front, `/agentgym/{env}`; its clients carry a key in their URL: `http://any:KEY@host/...`."""
+    mcp: bool = True
+    """The MCP front, `/mcp/{env}`; its clients authenticate as those of `/v1` do."""
     redis_url: RedisDsn | None = None
-    """The fleet's Redis; routing needs none, because session ids say where they live."""
+    """The fleet's Redis, for the journal: without it a session dies with its process."""
+    journal_timeout_s: PositiveFloat = 2.0
+    """A journal that does not answer in time is done without: sessions go on, but cannot be recovered."""
+    recovery_timeout_s: PositiveFloat = 30.0
+    """For finding a replica that takes a session over and for playing it again there."""
+    max_recoveries: PositiveInt = 5
+    """A session whose processes die so often without a step between is given up: it may be what kills them."""
 
     open_timeout_s: PositiveFloat = 60.0
     step_timeout_s: PositiveFloat = 60.0
@@ -52,7 +77,21 @@ class GatewaySettings(ServiceSettings):
     @property
     def serves_agentgym(self) -> bool:
         """Whether `/agentgym` is mounted."""
-        return self.api_key is None if self.agentgym is None else self.agentgym
+        return self.agentgym
+
+    @model_validator(mode="after")
+    def others_need_a_key(self) -> Self:
+        """Without keys everybody who reaches the gateway may play: that is for this machine alone."""
+        if self.api_key is not None and self.tenants is not None:
+            raise ValueError("set api_key or tenants, not both: give the key's holder a tenant in the file")
+        if self.api_key is None and self.tenants is None and not _is_loopback(self.host):
+            raise ValueError(
+                f"host {self.host} can be reached from other machines, so callers need a key: make one with "
+                "`gymfleet keys new --tenant NAME` and name the file with it in tenants, or set api_key"
+            )
+        if self.tenants is not None:
+            read_tenants(self.tenants)
+        return self
 
     @model_validator(mode="after")
     def death_takes_longer_than_a_probe(self) -> Self:
@@ -62,8 +101,17 @@ class GatewaySettings(ServiceSettings):
         return self
 
     @model_validator(mode="after")
-    def replicas_are_distinct(self) -> Self:
+    def replicas_are_given_once(self) -> Self:
         """A URL that is given twice would count twice in routing."""
         if len(set(self.replicas)) != len(self.replicas):
             raise ValueError("replicas lists a URL twice")
+        if not (self.replicas or self.discover):
+            raise ValueError("give the env servers' URLs in replicas, or a DNS name that stands for them in discover")
         return self
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

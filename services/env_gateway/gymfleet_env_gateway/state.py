@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends
+from gymfleet_contracts.keys import Scope
 from starlette.requests import HTTPConnection
 
 from gymfleet_env_gateway.access import Access, Tenant
@@ -31,9 +32,15 @@ def get_gateway(connection: HTTPConnection) -> Gateway:
 
 
 def get_tenant(connection: HTTPConnection) -> Tenant:
-    """The caller's tenant. Raises `Unauthorized`."""
+    """The tenant of a caller who may play. Raises `Unauthorized` and `Forbidden`."""
     return get_gateway(connection).access.tenant(connection)
+
+
+def get_reader(connection: HTTPConnection) -> Tenant:
+    """The tenant of a caller who may read. Raises `Unauthorized` and `Forbidden`."""
+    return get_gateway(connection).access.tenant(connection, Scope.READ)
 
 
 GatewayDep = Annotated[Gateway, Depends(get_gateway)]
 TenantDep = Annotated[Tenant, Depends(get_tenant)]
+ReaderDep = Annotated[Tenant, Depends(get_reader)]

@@ -25,6 +25,7 @@ from gymfleet_kit.session_problems import (
     EpisodeOver,
     ExpertUnavailable,
     ForkUnsupported,
+    SessionLimit,
     SessionLost,
     StepOutOfOrder,
     StepTimeout,
@@ -40,7 +41,7 @@ from gymfleet_envs.runtime.routes.dependencies import PoolDep, json_answer
 MAX_BATCH: Final = 4096
 router = APIRouter(prefix="/v1", tags=["sessions"])
 _decode: Final = msgspec.msgpack.Decoder().decode
-_GONE: Final = (UnknownSession, SessionLost)
+_GONE: Final = (UnknownSession, SessionLost, SessionLimit)
 _BROKEN: Final = (EnvironmentFailed, StepTimeout)
 _STEP: Final = (*_GONE, StepOutOfOrder, EpisodeOver, ActionTooLarge, *_BROKEN)
 

@@ -15,9 +15,9 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gymfleet_env_gateway.access import LOCAL
 from gymfleet_env_gateway.fronts.agentgym_games import BABYAI, MAZE, TEXTCRAFT, WORDLE, Game
 from gymfleet_env_gateway.fronts.agentgym_sessions import AgentGymError, AgentGymSessions, Player
+from gymfleet_env_gateway.state import TenantDep
 
 PREFIX: Final = "/agentgym"
 _FAILURE_REWARD: Final = -1.0
@@ -75,16 +75,16 @@ def _common(game: Game, path: str) -> None:
         return game.banner
 
     @router.get(f"{path}/observation", name=f"{game.env} observation")
-    async def observation(id: int, sessions: SessionsDep) -> str:  # noqa: A002 - the wire's name
+    async def observation(id: int, sessions: SessionsDep, tenant: TenantDep) -> str:  # noqa: A002 - the wire's name
         """The last observation."""
-        return sessions.find(game, id).observation
+        return (await sessions.find(tenant, game, id)).observation
 
 
 def _closing(game: Game, path: str) -> None:
     @router.post(f"{path}/close", name=f"{game.env} close")
-    async def close(body: _Id, sessions: SessionsDep) -> bool:
+    async def close(body: _Id, sessions: SessionsDep, tenant: TenantDep) -> bool:
         """Forget the id; false when there is none."""
-        return await sessions.close(game, body.id)
+        return await sessions.close(tenant, game, body.id)
 
 
 for _game, _path in ((TEXTCRAFT, "/textcraft"), (BABYAI, "/babyai"), (MAZE, "/maze/maze"), (WORDLE, "/wordle/wordle")):
@@ -94,101 +94,103 @@ for _game in (TEXTCRAFT, BABYAI):
 
 
 @router.post("/textcraft/create")
-async def textcraft_create(_: _TextCraftCreate, sessions: SessionsDep) -> dict[str, Any]:
+async def textcraft_create(_: _TextCraftCreate, sessions: SessionsDep, tenant: TenantDep) -> dict[str, Any]:
     """A new id, with an episode: AgentGym resets to the task that the id numbers."""
-    player = sessions.create(LOCAL, TEXTCRAFT)
+    number = await sessions.create(tenant, TEXTCRAFT)
     try:
-        return _textcraft(await sessions.reset(player, player.number))
+        return _textcraft(await sessions.reset(tenant, TEXTCRAFT, number, number))
     except BaseException:
-        await sessions.close(TEXTCRAFT, player.number)
+        await sessions.close(tenant, TEXTCRAFT, number)
         raise
 
 
 @router.post("/textcraft/reset")
-async def textcraft_reset(body: _DataIndex, sessions: SessionsDep) -> dict[str, Any]:
+async def textcraft_reset(body: _DataIndex, sessions: SessionsDep, tenant: TenantDep) -> dict[str, Any]:
     """Begin the episode of goal `data_idx`."""
-    return _textcraft(await sessions.reset(sessions.find(TEXTCRAFT, body.id), body.data_idx))
+    return _textcraft(await sessions.reset(tenant, TEXTCRAFT, body.id, body.data_idx))
 
 
 @router.post("/textcraft/step")
-async def textcraft_step(body: _Action, sessions: SessionsDep) -> dict[str, Any]:
+async def textcraft_step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> dict[str, Any]:
     """Apply a command."""
-    return _result(await sessions.step(sessions.find(TEXTCRAFT, body.id), body.action))
+    _, result = await sessions.step(tenant, TEXTCRAFT, body.id, body.action)
+    return _result(result)
 
 
 @router.post("/babyai/create")
-async def babyai_create(sessions: SessionsDep) -> dict[str, int]:
+async def babyai_create(sessions: SessionsDep, tenant: TenantDep) -> dict[str, int]:
     """A new id."""
-    return {"id": sessions.create(LOCAL, BABYAI).number}
+    return {"id": await sessions.create(tenant, BABYAI)}
 
 
 @router.post("/babyai/reset")
-async def babyai_reset(body: _DataIndex, sessions: SessionsDep) -> dict[str, Any]:
+async def babyai_reset(body: _DataIndex, sessions: SessionsDep, tenant: TenantDep) -> dict[str, Any]:
     """Begin the episode of level and seed that `data_idx` numbers."""
-    player = await sessions.reset(sessions.find(BABYAI, body.id), body.data_idx)
-    start = {"reward": 0.0, "score": 0.0, "deleted": False, "done": player.done}
+    player = await sessions.reset(tenant, BABYAI, body.id, body.data_idx)
+    start = {"reward": 0.0, "score": 0.0, "deleted": False, "done": player.over}
     return {"observation": player.observation, **start}
 
 
 @router.post("/babyai/step")
-async def babyai_step(body: _Action, sessions: SessionsDep) -> dict[str, Any]:
+async def babyai_step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> dict[str, Any]:
     """Apply an action. `score`, the sum of all rewards, is what AgentGym's client takes for the reward."""
-    player = sessions.find(BABYAI, body.id)
-    return {**_result(await sessions.step(player, body.action)), "score": player.total_reward}
+    player, result = await sessions.step(tenant, BABYAI, body.id, body.action)
+    return {**_result(result), "score": player.total_reward}
 
 
 @router.post("/maze/maze/create")
-async def maze_create(sessions: SessionsDep) -> dict[str, int]:
+async def maze_create(sessions: SessionsDep, tenant: TenantDep) -> dict[str, int]:
     """A new id."""
-    return {"id": sessions.create(LOCAL, MAZE).number}
+    return {"id": await sessions.create(tenant, MAZE)}
 
 
 @router.post("/maze/maze/reset")
-async def maze_reset(body: _GameNumber, sessions: SessionsDep) -> dict[str, str]:
+async def maze_reset(body: _GameNumber, sessions: SessionsDep, tenant: TenantDep) -> dict[str, str]:
     """Begin at start position `game`."""
-    return {"observation": (await sessions.reset(sessions.find(MAZE, body.id), body.game)).observation}
+    return {"observation": (await sessions.reset(tenant, MAZE, body.id, body.game)).observation}
 
 
 @router.post("/maze/maze/step")
-async def maze_step(body: _Action, sessions: SessionsDep) -> dict[str, Any]:
+async def maze_step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> dict[str, Any]:
     """Move; -1 when the turns have run out."""
-    result = await sessions.step(sessions.find(MAZE, body.id), body.action)
+    _, result = await sessions.step(tenant, MAZE, body.id, body.action)
     if result["truncated"] and not result["terminated"]:
         return {"observation": "Failure\n", "reward": _FAILURE_REWARD, "done": True}
     return _result(result)
 
 
 @router.post("/wordle/wordle/create")
-async def wordle_create(sessions: SessionsDep) -> dict[str, int]:
+async def wordle_create(sessions: SessionsDep, tenant: TenantDep) -> dict[str, int]:
     """A new id."""
-    return {"id": sessions.create(LOCAL, WORDLE).number}
+    return {"id": await sessions.create(tenant, WORDLE)}
 
 
 @router.get("/wordle/wordle/filtered_vocab")
-async def wordle_vocabulary(id: int, sessions: SessionsDep) -> list[str]:  # noqa: A002 - the wire's name
+async def wordle_vocabulary(id: int, sessions: SessionsDep, tenant: TenantDep) -> list[str]:  # noqa: A002 - the wire's name
     """The words that may be guessed; asked for before the first `reset`, so an episode is begun for it."""
-    player = sessions.find(WORDLE, id)
+    player = await sessions.find(tenant, WORDLE, id)
     if not player.session_id:
-        await sessions.reset(player, 0)
+        player = await sessions.reset(tenant, WORDLE, id, 0)
     listed = _VOCABULARY.search(player.first_observation)
     return listed[1].split(", ") if listed else []
 
 
 @router.post("/wordle/wordle/reset")
-async def wordle_reset(body: _Seed, sessions: SessionsDep) -> dict[str, Any]:
+async def wordle_reset(body: _Seed, sessions: SessionsDep, tenant: TenantDep) -> dict[str, Any]:
     """Begin the game of `seed`."""
-    player = await sessions.reset(sessions.find(WORDLE, body.id), body.seed)
+    player = await sessions.reset(tenant, WORDLE, body.id, body.seed)
     return {"id": player.number, "observation": player.observation}
 
 
 @router.post("/wordle/wordle/step")
-async def wordle_step(body: _Action, sessions: SessionsDep) -> dict[str, Any]:
+async def wordle_step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> dict[str, Any]:
     """Guess."""
-    return _result(await sessions.step(sessions.find(WORDLE, body.id), body.action))
+    _, result = await sessions.step(tenant, WORDLE, body.id, body.action)
+    return _result(result)
 
 
 def _textcraft(player: Player) -> dict[str, Any]:
-    return {"id": player.number, "observation": player.observation, "done": player.done, "reward": 0.0}
+    return {"id": player.number, "observation": player.observation, "done": player.over, "reward": 0.0}
 
 
 def _result(result: dict[str, Any]) -> dict[str, Any]:

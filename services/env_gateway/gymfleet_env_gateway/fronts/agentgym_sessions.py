@@ -1,161 +1,159 @@
-"""AgentGym's ids and the sessions underneath: one id plays many episodes, each in a session of its own."""
+"""AgentGym's ids and the sessions underneath: one id plays many episodes, each in a session of its own.
+
+What an id stands for lies in a store that all gateways share, so that each of a
+client's calls may come to another one. A step is protected against losses inside
+the fleet, by its index; a request that the client's side repeats cannot be told
+from a new one, because AgentGym's protocol has no mark for it.
+"""
 
 import asyncio
 import secrets
-import time
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import msgspec
 import structlog
 from gymfleet_contracts import problems
-from gymfleet_contracts.frames import Op
-from gymfleet_contracts.session import MAX_SESSION_ID_CHARS
 from gymfleet_kit.problems import ServiceError
 
 from gymfleet_env_gateway.access import Tenant
 from gymfleet_env_gateway.errors import Unavailable
-from gymfleet_env_gateway.fronts.agentgym_games import Game
+from gymfleet_env_gateway.fronts.agentgym_games import GAMES, Game
+from gymfleet_env_gateway.fronts.episode import Episode, NoEpisode, OutcomeUnknown
 from gymfleet_env_gateway.metrics import Metrics
 from gymfleet_env_gateway.relay import Relay
 from gymfleet_env_gateway.routing import Fleet
 from gymfleet_env_gateway.settings import GatewaySettings
+from gymfleet_env_gateway.store import Store, StoreFull
 
 log = structlog.get_logger()
 
 # Plain ints are all that these clients can hold, and anybody may guess one: 48 bits
 # make a guess hopeless and still fit the integers of JSON in every language.
 _ID_BITS: Final = 48
-_MAX_SWEEP_PAUSE_S: Final = 30.0
-_NO_BODY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
-_decode: Final = msgspec.msgpack.Decoder().decode
+_MAX_COUNT_PAUSE_S: Final = 30.0
 _encode: Final = msgspec.msgpack.Encoder().encode
-# What the machinery did to the episode cannot be undone by another try of the client's.
-_EPISODE_SURVIVES: Final = frozenset({problems.ACTION_TOO_LARGE, problems.VALIDATION})
 
 
 class AgentGymError(Exception):
     """Told to the client as AgentGym's servers do: status 200 and `{"error": message}`."""
 
 
-@dataclass(slots=True)
-class Player:
+class Player(Episode):
     """What one AgentGym client holds by its id: at most one session at a time."""
 
-    number: int
-    tenant: Tenant
-    game: Game
-    touched_at: float
-    session_id: str = ""
+    number: int = 0
+    tenant: str = ""
     first_observation: str = ""
-    observation: str = ""
-    steps: int = 0
-    total_reward: float = 0.0
-    done: bool = False
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+_decode: Final = msgspec.msgpack.Decoder(Player).decode
 
 
 class AgentGymSessions:
-    """All ids of this gateway process."""
+    """All ids of the gateways that share `store`."""
 
-    def __init__(self, fleet: Fleet, relay: Relay, metrics: Metrics, settings: GatewaySettings) -> None:
+    def __init__(self, fleet: Fleet, relay: Relay, metrics: Metrics, settings: GatewaySettings, store: Store) -> None:
         self._fleet = fleet
         self._relay = relay
         self._metrics = metrics
         self._max = settings.agentgym_max_sessions
         self._idle_s = settings.agentgym_idle_s
-        self._players: dict[int, Player] = {}
+        self._store = store
 
-    def create(self, tenant: Tenant, game: Game) -> Player:
+    async def create(self, tenant: Tenant, game: Game) -> int:
         """A new id; it takes no slot until it plays."""
-        if len(self._players) >= self._max:
-            raise Unavailable(f"{self._max} AgentGym ids are in use; those not used for {self._idle_s:g} s are freed")
         self._fleet.candidates(game.env)
-        number = secrets.randbits(_ID_BITS)
-        while number in self._players:
-            number = secrets.randbits(_ID_BITS)
-        player = Player(number=number, tenant=tenant, game=game, touched_at=time.monotonic())
-        self._players[number] = player
-        self._metrics.agentgym_sessions.labels(game.env).inc()
-        return player
-
-    def find(self, game: Game, number: int) -> Player:
-        """The player with an id. Raises `AgentGymError`."""
-        player = self._players.get(number)
-        if player is None or player.game is not game:
-            raise AgentGymError(f"The id {number} is not valid.")
-        player.touched_at = time.monotonic()
-        return player
-
-    async def reset(self, player: Player, task_number: int) -> Player:
-        """Begin another episode under the same id; the last one's session is closed first, to free its slot."""
-        async with player.lock:
-            await self._end(player)
-            body = player.game.task(self._fleet.environment(player.game.env), task_number, self._idle_s)
+        while True:
+            player = Player(number=secrets.randbits(_ID_BITS), tenant=tenant.name)
+            key = _key(game, player.number)
             try:
-                session = _decode(await self._relay.open(player.tenant, msgspec.Raw(_encode(body))))
+                if await self._store.add(key, _encode(player), ttl_s=self._idle_s, limit=self._max):
+                    return player.number
+            except StoreFull:
+                raise Unavailable(
+                    f"{self._max} AgentGym ids are in use; those not used for {self._idle_s:g} s are freed"
+                ) from None
+
+    async def find(self, tenant: Tenant, game: Game, number: int) -> Player:
+        """The player with an id as it stands. Raises `AgentGymError`; another tenant's id does not exist."""
+        stored = await self._store.get(_key(game, number))
+        player = None if stored is None else _decode(stored)
+        if player is None or player.tenant != tenant.name:
+            raise AgentGymError(f"The id {number} is not valid.")
+        return player
+
+    async def reset(self, tenant: Tenant, game: Game, number: int, task_number: int) -> Player:
+        """Begin another episode under the same id; its session lives as long as the id without a call."""
+        async with self._held(tenant, game, number) as player:
+            body = game.task(self._fleet.environment(game.env), task_number, self._idle_s)
+            try:
+                session = await player.begin(self._relay, tenant, body)
             except ServiceError as error:
                 if error.problem().type == problems.UNKNOWN_TASK:
                     raise AgentGymError(error.detail) from None
                 raise
-            player.session_id = session["session_id"]
-            player.first_observation = player.observation = session["observation"]
-            player.steps = 0
-            player.total_reward = 0.0
-            player.done = bool(session["terminated"] or session["truncated"])
+            player.first_observation = session["observation"]
         return player
 
-    async def step(self, player: Player, action: str) -> dict[str, Any]:
-        """Apply an action and return the env server's result."""
-        async with player.lock:
-            if not player.session_id:
-                raise AgentGymError(f"Environment {player.number} has no episode: reset it first.")
-            if player.done:
-                raise AgentGymError(f"The task with environment {player.number} has finished.")
-            body = msgspec.Raw(_encode({"index": player.steps, "action": action}))
-            try:
-                result: dict[str, Any] = _decode(
-                    await self._relay.call(player.tenant, Op.STEP, player.session_id, body)
-                )
-            except ServiceError as error:
-                if error.problem().type not in _EPISODE_SURVIVES:
-                    await self._end(player)
-                raise
-            player.steps += 1
-            player.observation = result["observation"]
-            player.total_reward += result["reward"]
-            player.done = bool(result["terminated"] or result["truncated"])
-        return result
+    async def step(self, tenant: Tenant, game: Game, number: int, action: str) -> tuple[Player, dict[str, Any]]:
+        """Apply an action; the player after it, and the env server's result."""
+        async with self._held(tenant, game, number) as player:
+            if player.session_id and player.over:
+                raise AgentGymError(f"The task with environment {number} has finished.")
 
-    async def close(self, game: Game, number: int) -> bool:
+            async def save() -> None:
+                await self._save(game, player)
+
+            try:
+                result = await player.step(self._relay, tenant, action, save=save)
+            except NoEpisode:
+                raise AgentGymError(f"Environment {number} has no episode: reset it first.") from None
+            except OutcomeUnknown:
+                await player.end(self._relay, tenant)
+                raise AgentGymError(
+                    f"Environment {number} lost the answer to its last action: reset it first."
+                ) from None
+        return player, result
+
+    async def close(self, tenant: Tenant, game: Game, number: int) -> bool:
         """Forget an id; False when there is none."""
-        player = self._players.get(number)
-        if player is None or player.game is not game:
+        try:
+            async with self._held(tenant, game, number) as player:
+                await self._store.delete(_key(game, number))
+                await player.end(self._relay, tenant)
+        except AgentGymError:
             return False
-        await self._forget(player)
         return True
 
-    async def sweep(self) -> None:
-        """Close what is idle, until cancelled: most of these clients never close anything."""
+    async def count(self) -> None:
+        """Report how many ids there are, until cancelled. Ids that are not used end by themselves."""
         while True:
-            await asyncio.sleep(min(self._idle_s / 4, _MAX_SWEEP_PAUSE_S))
-            oldest = time.monotonic() - self._idle_s
-            idle = [p for p in self._players.values() if p.touched_at < oldest and not p.lock.locked()]
-            for outcome in await asyncio.gather(*map(self._forget, idle), return_exceptions=True):
-                if isinstance(outcome, Exception):
-                    log.error("agentgym.sweep_failed", exc_info=outcome)
+            try:
+                numbers = Counter(key.partition(":")[0] for key in await self._store.keys())
+            except ServiceError as error:
+                log.warning("agentgym.not_counted", reason=error.detail)
+            else:
+                for game in GAMES:
+                    self._metrics.agentgym_sessions.labels(game.env).set(numbers[game.env])
+            await asyncio.sleep(min(self._idle_s / 4, _MAX_COUNT_PAUSE_S))
 
-    async def _forget(self, player: Player) -> None:
-        if self._players.pop(player.number, None) is not None:
-            self._metrics.agentgym_sessions.labels(player.game.env).dec()
-        async with player.lock:
-            await self._end(player)
+    @asynccontextmanager
+    async def _held(self, tenant: Tenant, game: Game, number: int) -> AsyncIterator[Player]:
+        """The player, for this call alone; what the call made of it is kept, whether it succeeds or fails."""
+        await self.find(tenant, game, number)  # whoever has no such id waits for no lock
+        async with self._store.lock(_key(game, number)):
+            player = await self.find(tenant, game, number)
+            try:
+                yield player
+            finally:
+                await self._save(game, player)
 
-    async def _end(self, player: Player) -> None:
-        session_id, player.session_id = player.session_id, ""
-        if not session_id:
-            return
-        try:
-            await self._relay.call(player.tenant, Op.CLOSE, session_id, _NO_BODY)
-        except ServiceError as error:  # its lease ends it
-            log.info("session.not_closed", session_id=session_id[:MAX_SESSION_ID_CHARS], reason=error.detail)
+    async def _save(self, game: Game, player: Player) -> None:
+        await self._store.set(_key(game, player.number), _encode(player), ttl_s=self._idle_s)
+
+
+def _key(game: Game, number: int) -> str:
+    return f"{game.env}:{number}"

@@ -1,13 +1,13 @@
 """`WS /v1/stream`: many sessions on one socket, relayed frame by frame."""
 
 import asyncio
+from collections import deque
 from typing import Final
 
 import msgspec
 import structlog
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
-from fastapi.websockets import WebSocketState
-from gymfleet_client.multiplex import RawReply, RawRequest
+from gymfleet_client.multiplex import RawReply, RawRequest, join_frames, split_frames
 from gymfleet_contracts.frames import Op
 from gymfleet_kit.problems import ServiceError, internal_problem
 from gymfleet_kit.session_problems import InvalidRequest
@@ -52,30 +52,42 @@ class _Stream:
         self._tenant = tenant
         self._max_calls = gateway.settings.max_calls_per_socket
         self._calls: set[asyncio.Task[None]] = set()
+        self._outbox: deque[bytes] = deque()
+        self._wake = asyncio.Event()
         self._open = True
 
     async def serve(self) -> None:
         """Read until the client goes. Calls in flight are carried to their end: sessions they make are closed."""
+        writer = asyncio.create_task(self._write())
         try:
             while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
-                if len(self._calls) >= self._max_calls:
-                    await asyncio.wait(self._calls, return_when=asyncio.FIRST_COMPLETED)
                 await self._accept(message.get("bytes"))
         finally:
             self._open = False
+            writer.cancel()
+            await asyncio.wait([writer])
 
     async def _accept(self, data: bytes | None) -> None:
         if data is None:
-            await self._send(_failed(UNREADABLE, InvalidRequest("frames are binary msgpack, not text")))
+            self._send(_failed(UNREADABLE, InvalidRequest("frames are binary msgpack, not text")))
             return
         try:
-            frame = _decode(data)
+            frames = split_frames(data)
         except (msgspec.DecodeError, RecursionError) as error:
-            await self._send(_failed(UNREADABLE, InvalidRequest(f"the frame is not a request: {error}")))
+            self._send(_failed(UNREADABLE, InvalidRequest(f"the message is no frame and no array of frames: {error}")))
             return
-        call = asyncio.create_task(self._answer(frame))
-        self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
+        for frame in frames:
+            # Until there is room the socket is not read: a flood stays with its sender.
+            while len(self._calls) >= self._max_calls:
+                await asyncio.wait(self._calls, return_when=asyncio.FIRST_COMPLETED)
+            try:
+                request = _decode(frame)
+            except (msgspec.DecodeError, RecursionError) as error:
+                self._send(_failed(UNREADABLE, InvalidRequest(f"the frame is not a request: {error}")))
+                continue
+            call = asyncio.create_task(self._answer(request))
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
 
     async def _answer(self, frame: RawRequest) -> None:
         try:
@@ -84,23 +96,31 @@ class _Stream:
             else:
                 ok = await self._relay.call(self._tenant, frame.op, frame.session_id, frame.body)
         except ServiceError as error:
-            await self._send(_failed(frame.id, error))
+            self._send(_failed(frame.id, error))
         except Exception:
             log.exception("frame.failed", op=frame.op)
-            await self._send(RawReply(frame.id, problem=_raw(internal_problem().model_dump(exclude_none=True))))
+            self._send(RawReply(frame.id, problem=_raw(internal_problem().model_dump(exclude_none=True))))
         else:
-            if not await self._send(RawReply(frame.id, ok=ok)) and frame.op in _MAKES_SESSIONS:
+            if self._open:
+                self._send(RawReply(frame.id, ok=ok))
+            elif frame.op in _MAKES_SESSIONS:
                 await self._discard(ok)
 
-    async def _send(self, reply: RawReply) -> bool:
-        """False when the client is gone."""
-        if not self._open or self._websocket.client_state is not WebSocketState.CONNECTED:
-            return False
+    def _send(self, reply: RawReply) -> None:
+        if self._open:
+            self._outbox.append(_encode(reply))
+            self._wake.set()
+
+    async def _write(self) -> None:
+        """All answers of one turn of the event loop share a message."""
         try:
-            await self._websocket.send_bytes(_encode(reply))
-        except (WebSocketDisconnect, RuntimeError):
-            return False
-        return True
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._outbox:
+                    await self._websocket.send_bytes(join_frames(self._outbox))
+        except (WebSocketDisconnect, RuntimeError):  # the client is gone: the reader learns of it as well
+            self._open = False
 
     async def _discard(self, ok: msgspec.Raw) -> None:
         """Close sessions that were made for a client who has gone: nobody knows their ids."""

@@ -1,0 +1,1 @@
+"""The session API's promises, group by group."""

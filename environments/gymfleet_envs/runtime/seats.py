@@ -1,0 +1,111 @@
+"""The places of a pool: each has one shard at a time, its pending calls and what is known of its work."""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+from gymfleet_kit.problems import ServiceError
+
+from gymfleet_envs.runtime.channel import Call
+from gymfleet_envs.runtime.shard_process import Progress, ShardProcess
+
+Done = Callable[["msgspec.Raw | ServiceError"], None]
+"""Called once with the encoded result, or with what went wrong."""
+
+_BUSY_WEIGHT: Final = 8.0
+"""A shard that works all the time is taken for one with so many times its sessions, and one more."""
+_IDLE: Final = Progress(0, 0, 0, 0)
+
+
+class Pending:
+    """A call that waits for its answer. `slots` are reserved for the sessions that it may make."""
+
+    __slots__ = ("done", "session_id", "slots")
+
+    def __init__(self, done: Done, session_id: str, slots: int) -> None:
+        self.done = done
+        self.session_id = session_id
+        self.slots = slots
+
+
+class Seat:
+    """A place for a shard, and the calls to the one that has it now."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.life = 0
+        self.prefix = ""
+        """Begins the ids of the shard's sessions."""
+        self.process: ShardProcess | None = None
+        self.alive = False
+        self.born_at = 0.0
+        self.quick_deaths = 0
+        self.num_sessions = 0
+        self.reserved = 0
+        self.pending: dict[int, Pending] = {}
+        self.outbox: list[Call] = []
+        self.seen = _IDLE
+        self.seen_at = 0.0
+        self.progress_at = 0.0
+        self.busy = 0.0
+        """Share of the time that the shard works, of late."""
+        self.condemned = ""
+        """Why the shard was killed, when it was us."""
+
+    @property
+    def load(self) -> int:
+        """Sessions open or about to be."""
+        return self.num_sessions + self.reserved
+
+    @property
+    def price(self) -> float:
+        """What a new session would find there: neighbours, and more so where they work."""
+        return (self.load + 1) * (1 + _BUSY_WEIGHT * self.busy)
+
+    def occupy(self, process: ShardProcess, now: float) -> None:
+        """A shard that is ready takes the place."""
+        self.process = process
+        self.alive = True
+        self.born_at = self.seen_at = self.progress_at = now
+        self.seen = _IDLE
+        self.busy = 0.0
+
+    def vacate(self) -> dict[int, Pending]:
+        """Its shard is no more: what it leaves unanswered."""
+        left = self.pending
+        self.life += 1
+        self.alive = False
+        self.process = None
+        self.condemned = ""
+        self.num_sessions = self.reserved = 0
+        self.pending, self.outbox = {}, []
+        return left
+
+    def look(self, now: float) -> None:
+        """Take notice of the shard's progress and of how busy it is."""
+        if self.process is None:
+            return
+        progress = self.process.progress()
+        if progress.number and progress[:2] == self.seen[:2]:
+            share = 1.0  # in one call all the time; it says so only afterwards
+        else:
+            share = min(1e-6 * (progress.busy_us - self.seen.busy_us) / max(now - self.seen_at, 1e-3), 1.0)
+        self.busy = (self.busy + share) / 2
+        if progress[:2] != self.seen[:2] or not self.pending:
+            self.progress_at = now
+        self.seen, self.seen_at = progress, now
+
+    def hangs(self, now: float, limit_s: float) -> bool:
+        """Whether the shard has been at one call of an environment for too long."""
+        return bool(self.pending) and not self.condemned and now - self.progress_at > limit_s
+
+    def condemn(self, cause: str) -> None:
+        """Kill the shard; its end is noticed as any other."""
+        self.condemned = cause
+        if self.process is not None:
+            self.process.kill()
+
+
+def cheapest(seats: Iterable[Seat]) -> Seat | None:
+    """Where to open a session; None without a living shard."""
+    return min((seat for seat in seats if seat.alive), key=lambda seat: seat.price, default=None)

@@ -1,0 +1,65 @@
+"""The step's body and result as msgspec structs: the hot path of what `contracts.session` describes.
+
+The pydantic models stay the schema of record. What these structs refuse is given to
+`Step`, which accepts it or says what is wrong; `encode_result` gives the bytes that
+`StepResult` would.
+"""
+
+from typing import Annotated, Any, Final
+
+import msgspec
+from gymfleet_contracts.session import StepResult
+from pydantic import JsonValue, TypeAdapter
+
+MAX_RESULT_BYTES: Final = 2 * 1024 * 1024
+"""One encoded result; two of them fit into a frame."""
+
+
+class StepBody(msgspec.Struct, forbid_unknown_fields=True):
+    """`Step`, without pydantic's conversions."""
+
+    index: Annotated[int, msgspec.Meta(ge=0)]
+    action: str
+
+
+class _StepRecord(msgspec.Struct):
+    """`StepResult`: the same fields in the same order."""
+
+    index: int
+    observation: str
+    reward: float
+    terminated: bool
+    truncated: bool
+    score: float
+    action_valid: bool
+    info: dict[str, Any]
+
+
+_info: Final = TypeAdapter(dict[str, JsonValue]).validate_python
+encode: Final = msgspec.msgpack.Encoder().encode
+decode: Final = msgspec.msgpack.Decoder().decode
+decode_step: Final = msgspec.msgpack.Decoder(StepBody).decode
+
+
+def encode_result(
+    *,
+    index: int,
+    observation: str,
+    reward: float,
+    terminated: bool,
+    truncated: bool,
+    score: float,
+    action_valid: bool,
+    info: dict[str, JsonValue],
+) -> bytes:
+    """The msgpack of a `StepResult`. Raises ValueError (or what encoding raises) for what is no such result."""
+    record = _StepRecord(index, observation, reward, terminated, truncated, score, action_valid, info)
+    if type(terminated) is type(action_valid) is bool and type(observation) is str and type(info) is dict:
+        if info:
+            record.info = _info(info)
+        encoded = encode(record)
+    else:
+        encoded = encode(StepResult.model_validate(msgspec.structs.asdict(record)).model_dump())
+    if len(encoded) > MAX_RESULT_BYTES:
+        raise ValueError(f"the result has {len(encoded)} bytes; {MAX_RESULT_BYTES} is the limit")
+    return encoded

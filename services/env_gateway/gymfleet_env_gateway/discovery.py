@@ -1,0 +1,53 @@
+"""Where the env servers are: a fixed list, and DNS names that stand for any number of them.
+
+A headless service of Kubernetes and a scaled service of docker-compose both answer
+with one address per replica.
+"""
+
+import asyncio
+import socket
+from typing import Final
+from urllib.parse import urlsplit
+
+import structlog
+
+from gymfleet_env_gateway.settings import GatewaySettings
+
+log = structlog.get_logger()
+
+_RESOLVE_TIMEOUT_S: Final = 5.0
+
+
+class Discovery:
+    """Resolves the configured names; what a name meant last holds while it cannot be resolved."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._fixed = [str(url).rstrip("/") for url in settings.replicas]
+        self.names = [str(url).rstrip("/") for url in settings.discover]
+        self._found: dict[str, list[str]] = {name: [] for name in self.names}
+        self._failing: set[str] = set()
+
+    async def urls(self) -> list[str]:
+        """Base URLs of all replicas that should exist now, each once."""
+        await asyncio.gather(*(self._resolve(name) for name in self.names))
+        found = [url for name in self.names for url in self._found[name]]
+        return list(dict.fromkeys([*self._fixed, *found]))
+
+    async def _resolve(self, name: str) -> None:
+        parts = urlsplit(name)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        try:
+            async with asyncio.timeout(_RESOLVE_TIMEOUT_S):
+                answers = await asyncio.get_running_loop().getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+        except (OSError, TimeoutError) as error:
+            if name not in self._failing:
+                self._failing.add(name)
+                reason = str(error) or f"no answer within {_RESOLVE_TIMEOUT_S:g} s"
+                log.warning("discovery.failed", name=name, reason=reason, kept=len(self._found[name]))
+            return
+        self._failing.discard(name)
+        hosts = sorted({answer[4][0] for answer in answers})
+        urls = [f"{parts.scheme}://{f'[{host}]' if ':' in str(host) else host}:{port}" for host in hosts]
+        if urls != self._found[name]:
+            log.info("discovery.changed", name=name, replicas=len(urls), before=len(self._found[name]))
+            self._found[name] = urls

@@ -1,0 +1,114 @@
+"""One episode as a front carries it from call to call, for clients that know no step index."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+import structlog
+from gymfleet_contracts import problems
+from gymfleet_contracts.frames import Op
+from gymfleet_kit.problems import ServiceError
+
+from gymfleet_env_gateway.access import Tenant
+from gymfleet_env_gateway.relay import Relay
+
+log = structlog.get_logger()
+
+_NO_BODY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
+_decode: Final = msgspec.msgpack.Decoder().decode
+_encode: Final = msgspec.msgpack.Encoder().encode
+_NOT_EXECUTED: Final = frozenset(
+    {
+        problems.ACTION_TOO_LARGE,
+        problems.VALIDATION,
+        problems.RATE_LIMITED,
+        problems.QUOTA_EXCEEDED,
+        problems.ENVIRONMENT_FULL,
+        problems.EPISODE_OVER,
+    }
+)
+_UNCERTAIN: Final = frozenset({problems.UNAVAILABLE, problems.UPSTREAM_TIMEOUT})
+_GONE: Final = frozenset(
+    {problems.UNKNOWN_SESSION, problems.SESSION_LOST, problems.ENVIRONMENT_FAILED, problems.STEP_TIMEOUT}
+)
+
+Save = Callable[[], Awaitable[None]]
+
+
+class NoEpisode(Exception):
+    """There is none to go on with: it was not begun, or it was lost."""
+
+
+class OutcomeUnknown(Exception):
+    """Nobody was told what the last action led to, and this is another one."""
+
+
+class Episode(msgspec.Struct):
+    """A session of ours and how far it was played.
+
+    `pending` is the action whose answer did not come: the step may have been
+    executed. The same action again goes out under the same index, which makes
+    it safe; another one would be answered with the lost result of the first.
+    """
+
+    session_id: str = ""
+    index: int = 0
+    observation: str = ""
+    total_reward: float = 0.0
+    over: bool = False
+    pending: str | None = None
+
+    async def begin(self, relay: Relay, tenant: Tenant, body: Mapping[str, Any]) -> dict[str, Any]:
+        """End the last episode, which frees its slot, and open a session. Raises `ServiceError`."""
+        await self.end(relay, tenant)
+        session: dict[str, Any] = _decode(await relay.open(tenant, msgspec.Raw(_encode(body))))
+        self.adopt(session)
+        return session
+
+    def adopt(self, session: Mapping[str, Any]) -> None:
+        """Go on from where a session stands."""
+        self.session_id = session["session_id"]
+        self.index = session["index"]
+        self.observation = session["observation"]
+        self.total_reward = 0.0
+        self.over = bool(session["terminated"] or session["truncated"])
+        self.pending = None
+
+    async def step(self, relay: Relay, tenant: Tenant, action: str, *, save: Save) -> dict[str, Any]:
+        """Apply an action; `save` is called before it leaves. Raises `NoEpisode`, `OutcomeUnknown`, `ServiceError`."""
+        if not self.session_id:
+            raise NoEpisode
+        if self.pending not in {None, action}:
+            raise OutcomeUnknown
+        self.pending = action
+        await save()
+        body = msgspec.Raw(_encode({"index": self.index, "action": action}))
+        try:
+            result: dict[str, Any] = _decode(await relay.call(tenant, Op.STEP, self.session_id, body))
+        except ServiceError as error:
+            await self._refused(relay, tenant, error.problem().type)
+            raise
+        self.pending = None
+        self.index += 1
+        self.observation = result["observation"]
+        self.total_reward += result["reward"]
+        self.over = bool(result["terminated"] or result["truncated"])
+        return result
+
+    async def end(self, relay: Relay, tenant: Tenant) -> None:
+        """Close the session, if there is one. A failure to do so is left to the session's lease."""
+        session_id, self.session_id, self.pending = self.session_id, "", None
+        if not session_id:
+            return
+        try:
+            await relay.call(tenant, Op.CLOSE, session_id, _NO_BODY)
+        except ServiceError as error:
+            log.info("session.not_closed", session_id=session_id, reason=error.detail)
+
+    async def _refused(self, relay: Relay, tenant: Tenant, kind: str) -> None:
+        if kind in _NOT_EXECUTED:
+            self.pending = None
+        elif kind in _GONE or kind == problems.STEP_OUT_OF_ORDER:  # the latter: somebody else plays it now
+            self.session_id, self.pending = "", None
+        elif kind not in _UNCERTAIN:
+            await self.end(relay, tenant)

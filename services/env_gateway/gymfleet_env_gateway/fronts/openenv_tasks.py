@@ -1,0 +1,115 @@
+"""OpenEnv's task API: which tasks there are. A task is what `reset` takes: `env.reset(**task)`."""
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, Path
+from gymfleet_contracts.session import EnvironmentSpec
+from gymfleet_kit.problems import problem_responses
+from gymfleet_kit.session_problems import InvalidRequest, UnknownEnvironment, UnknownTask
+from pydantic import BaseModel
+
+from gymfleet_env_gateway.errors import Forbidden, Unauthorized, Unavailable
+from gymfleet_env_gateway.state import GatewayDep, ReaderDep
+
+MAX_TASKS: Final = 10_000
+"""In one answer."""
+
+
+class SplitBody(BaseModel):
+    """Names a split."""
+
+    split: str
+
+
+class TaskBody(SplitBody):
+    """Names a task."""
+
+    index: int
+
+
+class RangeBody(SplitBody):
+    """Names tasks, as a slice does."""
+
+    start: int | None = None
+    stop: int | None = None
+
+
+class SplitName(BaseModel):
+    """A split and what it is for."""
+
+    name: str
+    type: str
+
+
+def get_named(
+    env: Annotated[str, Path(max_length=64)], env_name: Annotated[str, Path(max_length=64)], gateway: GatewayDep
+) -> EnvironmentSpec:
+    """The environment, named twice: by the base URL and in the call. Raises `UnknownEnvironment`."""
+    spec = gateway.fleet.environment(env)
+    if env_name.lower() != spec.name:
+        raise UnknownEnvironment(f"unknown environment {env_name!r}; here is {spec.name}")
+    return spec
+
+
+NamedDep = Annotated[EnvironmentSpec, Depends(get_named)]
+router = APIRouter(
+    tags=["Task API"],
+    responses=problem_responses(Unauthorized, Forbidden, UnknownEnvironment, UnknownTask, Unavailable),
+)
+
+
+@router.get("/list_environments")
+async def list_environments(env: Annotated[str, Path(max_length=64)], gateway: GatewayDep, _: ReaderDep) -> list[str]:
+    """The one below this base URL."""
+    return [gateway.fleet.environment(env).name]
+
+
+@router.get("/{env_name}/splits")
+async def splits(spec: NamedDep, _: ReaderDep) -> list[SplitName]:
+    """Those that have tasks."""
+    return [SplitName(name=split, type=split) for split, count in spec.splits.items() if count]
+
+
+@router.post("/{env_name}/tasks")
+async def tasks(body: SplitBody, spec: NamedDep, _: ReaderDep) -> dict[str, Any]:
+    """All tasks of a split that has not too many."""
+    return {"tasks": _range(spec, body.split, None, None), "env_name": spec.name}
+
+
+@router.post("/{env_name}/num_tasks")
+async def num_tasks(body: SplitBody, spec: NamedDep, _: ReaderDep) -> dict[str, int]:
+    """How many there are."""
+    return {"num_tasks": _count(spec, body.split)}
+
+
+@router.post("/{env_name}/task")
+async def task(body: TaskBody, spec: NamedDep, _: ReaderDep) -> dict[str, Any]:
+    """The one at a place."""
+    count = _count(spec, body.split)
+    if not 0 <= body.index < count:
+        raise UnknownTask(f"Invalid task index: {spec.name} has {count} {body.split} tasks", count=count)
+    return {"task": _task(body.split, body.index)}
+
+
+@router.post("/{env_name}/task_range")
+async def task_range(body: RangeBody, spec: NamedDep, _: ReaderDep) -> dict[str, Any]:
+    """Those from `start` up to `stop`, which is not one of them."""
+    return {"tasks": _range(spec, body.split, body.start, body.stop)}
+
+
+def _range(spec: EnvironmentSpec, split: str, start: int | None, stop: int | None) -> list[dict[str, Any]]:
+    places = range(*slice(start, stop).indices(_count(spec, split)))
+    if len(places) > MAX_TASKS:
+        raise InvalidRequest(f"these are {len(places)} tasks; ask for at most {MAX_TASKS} at once, with task_range")
+    return [_task(split, place) for place in places]
+
+
+def _task(split: str, place: int) -> dict[str, Any]:
+    return {"split": split, "task_index": place}
+
+
+def _count(spec: EnvironmentSpec, split: str) -> int:
+    for name, count in spec.splits.items():
+        if name == split:
+            return count
+    raise UnknownTask(f"{spec.name} has no split {split[:32]!r}; it has {', '.join(spec.splits)}")

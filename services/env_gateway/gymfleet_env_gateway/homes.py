@@ -1,0 +1,174 @@
+"""Where each session lives, and what must be written down so that it can live elsewhere.
+
+A session lives where its id says until it is moved. Without a journal, and for
+environments that are not deterministic, nothing is written and nothing moved.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from gymfleet_contracts import problems
+from gymfleet_contracts.problems import Problem
+from gymfleet_contracts.session import Step
+from gymfleet_kit.session_problems import SessionLost, UnknownSession
+from redis.exceptions import RedisError
+
+from gymfleet_env_gateway.errors import Unavailable
+from gymfleet_env_gateway.ids import SessionRef
+from gymfleet_env_gateway.journal import Home, Journal, Played, Record, Written, digest
+from gymfleet_env_gateway.metrics import Metrics
+from gymfleet_env_gateway.recovery import Recovery
+from gymfleet_env_gateway.routing import Fleet
+from gymfleet_env_gateway.settings import GatewaySettings
+
+_MAX_MOVED: Final = 65_536
+
+
+class _Step(msgspec.Struct):
+    """The part of a step's body that the journal keeps."""
+
+    index: int
+    action: str
+
+
+class _Result(msgspec.Struct):
+    """The part of a step's result that a replay must reproduce."""
+
+    observation: str
+    reward: float
+    terminated: bool
+    truncated: bool
+
+
+_decode: Final = msgspec.msgpack.Decoder().decode
+_decode_step: Final = msgspec.msgpack.Decoder(_Step).decode
+_decode_result: Final = msgspec.msgpack.Decoder(_Result).decode
+
+
+class NotAtHome(Exception):
+    """The session is not where it was sought; `problem` is what its home said, None when the home is dead."""
+
+    def __init__(self, problem: Problem | None = None) -> None:
+        super().__init__()
+        self.problem = problem
+
+    @property
+    def unknown(self) -> bool:
+        """Its home lives and does not know it: closed, reaped, or moved by another gateway."""
+        return self.problem is not None and self.problem.type == problems.UNKNOWN_SESSION
+
+
+class Homes:
+    """The gateway's knowledge of its sessions; `journal` is None where there is no Redis."""
+
+    def __init__(self, fleet: Fleet, journal: Journal | None, metrics: Metrics, settings: GatewaySettings) -> None:
+        self._fleet = fleet
+        self._journal = journal
+        self._recovery = None if journal is None else Recovery(fleet, journal, metrics, settings)
+        self._metrics = metrics
+        self._moved: OrderedDict[str, Home] = OrderedDict()
+
+    async def aclose(self) -> None:
+        """Give up recoveries in work."""
+        if self._recovery is not None:
+            await self._recovery.aclose()
+
+    def of(self, session_id: str, ref: SessionRef) -> Home:
+        """Where to look first."""
+        return self._moved.get(session_id) or Home(ref.replica, ref.upstream)
+
+    async def begin(self, session_id: str, home: Home, session: dict[str, Any]) -> None:
+        """`session`, as its env server answered, was opened."""
+        task = session["task"]
+        if (journal := self._journal_for(task["env"])) is None:
+            return
+        record = Record(
+            env=task["env"],
+            split=task["split"],
+            level=task["level"],
+            task_id=task["task_id"],
+            seed=task["seed"],
+            lease_s=session["lease_s"],
+            observed=digest(session["observation"]),
+        )
+        await journal.begin(session_id, home, record)
+
+    async def stepped(self, session_id: str, env: str, home: Home, body: msgspec.Raw, ok: msgspec.Raw) -> None:
+        """A step was taken. Raises `NotAtHome` when the session had been moved: then this result does not count."""
+        if (journal := self._journal_for(env)) is None:
+            return
+        step, result = _step(body), _decode_result(ok)
+        over = result.terminated or result.truncated
+        played = Played(step.action, digest(result.observation), result.reward, over)
+        written = await journal.step(session_id, home, step.index, played)
+        if written is Written.MOVED:
+            raise NotAtHome
+        if written is Written.ABSENT:
+            self._metrics.unjournaled.inc()
+
+    async def forked(
+        self, session_id: str, env: str, home: Home, children: Sequence[tuple[str, Home, dict[str, Any]]]
+    ) -> None:
+        """Children, as id, home and session, were made. Raises `NotAtHome` when the parent had been moved."""
+        if (journal := self._journal_for(env)) is None:
+            return
+        if await journal.check(session_id, home) is Written.MOVED:
+            raise NotAtHome
+        for child_id, child_home, child in children:
+            await journal.copy(session_id, child_id, child_home, child["index"], child["lease_s"])
+
+    async def renewed(self, session_id: str, env: str, home: Home, lease_s: float) -> None:
+        """The lease begins anew. Raises `NotAtHome` when the session had been moved."""
+        journal = self._journal_for(env)
+        if journal is not None and await journal.renew(session_id, home, lease_s) is Written.MOVED:
+            raise NotAtHome
+
+    async def forget(self, session_id: str) -> None:
+        """The session is over for good."""
+        self._moved.pop(session_id, None)
+        if self._journal is not None:
+            await self._journal.end(session_id)
+
+    async def seek(self, session_id: str, env: str, owner: str, home: Home, missed: NotAtHome) -> Home:
+        """Where the session lives now that it was missed at `home`, replayed on another replica if need be.
+
+        Raises `UnknownSession`, `SessionLost`, `Unavailable`.
+        """
+        journal = self._journal_for(env)
+        if journal is None or self._recovery is None:
+            if missed.unknown:
+                raise UnknownSession("the session was closed, or its lease ran out")
+            why = f"{env} is not deterministic" if self._journal else "this gateway keeps no journal (no redis_url)"
+            raise SessionLost(f"the process that held the session died; {why}: it cannot be replayed")
+        if missed.unknown:
+            found = await self._moved_to(journal, session_id)
+            if found is None or found == home:
+                await self.forget(session_id)
+                raise UnknownSession("the session was closed, or its lease ran out")
+        else:
+            found = await self._recovery.relocate(session_id, env, owner, home)
+        self._moved[session_id] = found
+        if len(self._moved) > _MAX_MOVED:
+            self._moved.popitem(last=False)  # looked up again when it is needed
+        return found
+
+    async def _moved_to(self, journal: Journal, session_id: str) -> Home | None:
+        try:
+            return await journal.home(session_id)
+        except (RedisError, TimeoutError) as error:
+            raise Unavailable(f"the journal cannot be read: {error}") from None
+
+    def _journal_for(self, env: str) -> Journal | None:
+        """The journal, for environments that can be replayed."""
+        spec = self._fleet.spec(env)
+        return self._journal if spec is not None and spec.capabilities.deterministic else None
+
+
+def _step(body: msgspec.Raw) -> _Step:
+    try:
+        return _decode_step(body)
+    except msgspec.ValidationError:  # what the env server understood all the same, such as an index in a string
+        step = Step.model_validate(_decode(body))
+        return _Step(step.index, step.action)

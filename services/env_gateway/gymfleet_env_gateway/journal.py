@@ -1,0 +1,281 @@
+"""What has been played: every session's task and actions in Redis, so that another replica can play them again.
+
+One list per session: its home, its lease in milliseconds, the recoveries tried
+since its last step, the task, then one entry per step. All writes of one turn of
+the event loop are one script call: one round trip, whatever their number. The key
+lives as long as the session's lease: a session that nobody touches leaves nothing.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final, cast
+
+import msgspec
+import structlog
+from gymfleet_kit.streams import RedisClient
+from redis.exceptions import RedisError
+
+log = structlog.get_logger()
+
+_PREFIX: Final = "gymfleet:gateway:session:"
+_LOCK_PREFIX: Final = "gymfleet:gateway:recovering:"
+_MAX_BATCH: Final = 512
+_ARGS_PER_WRITE: Final = 5
+_HEAD: Final = 4
+_AFTER_OUTAGE_S: Final = 0.5
+"""How long writes are skipped after one that failed: a dead Redis must not slow every step."""
+
+# KEYS: one per write. ARGV: op, home, number, lease in ms, payload for each.
+_APPLY: Final = """
+local out = {}
+for i, key in ipairs(KEYS) do
+  local a = (i - 1) * 5
+  local op, home, number, lease, payload = ARGV[a+1], ARGV[a+2], tonumber(ARGV[a+3]), ARGV[a+4], ARGV[a+5]
+  local result = 1
+  if op == 'begin' then
+    redis.call('DEL', key)
+    redis.call('RPUSH', key, home, lease, 0, payload)
+    redis.call('PEXPIRE', key, lease)
+  elseif op == 'copy' then
+    if redis.call('COPY', payload, key, 'REPLACE') == 1 then
+      redis.call('LTRIM', key, 0, 3 + number)
+      redis.call('LSET', key, 0, home)
+      redis.call('PEXPIRE', key, lease)
+    else
+      result = 0
+    end
+  elseif op == 'end' then
+    redis.call('DEL', key)
+  else
+    local now = redis.call('LINDEX', key, 0)
+    if not now then
+      result = 0
+    elseif now ~= home then
+      result = 2
+    elseif op == 'step' then
+      local played = redis.call('LLEN', key) - 4
+      if number == played then
+        redis.call('RPUSH', key, payload)
+        if redis.call('LINDEX', key, 2) ~= '0' then redis.call('LSET', key, 2, 0) end
+      elseif number > played then
+        redis.call('DEL', key)
+        result = 0
+      end
+      redis.call('PEXPIRE', key, redis.call('LINDEX', key, 1) or 1)
+    elseif op == 'lease' then
+      redis.call('LSET', key, 1, lease)
+      redis.call('PEXPIRE', key, lease)
+    elseif op == 'move' then
+      redis.call('LSET', key, 0, payload)
+    elseif op == 'try' then
+      result = 10 + redis.call('LINDEX', key, 2)
+      redis.call('LSET', key, 2, result - 9)
+    end
+  end
+  out[i] = result
+end
+return out
+"""
+
+
+class Written(IntEnum):
+    """What came of a write."""
+
+    ABSENT = 0
+    """There is no journal of the session, or not all of it: it cannot be recovered."""
+    DONE = 1
+    MOVED = 2
+    """Another gateway has moved the session: what the old home answered does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a session lives now."""
+
+    replica: str
+    upstream: str
+
+    def __str__(self) -> str:
+        return f"{self.replica} {self.upstream}"
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """How a session began."""
+
+    env: str
+    split: str
+    level: str
+    task_id: str
+    seed: int
+    lease_s: float
+    observed: bytes
+
+
+class Played(msgspec.Struct, frozen=True, array_like=True):
+    """One step and what it gave; `observed` is a hash."""
+
+    action: str
+    observed: bytes
+    reward: float
+    over: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """All that is known of a session."""
+
+    home: Home
+    record: Record
+    steps: Sequence[Played]
+
+
+def digest(observation: str) -> bytes:
+    """64 bits of BLAKE2b: enough to see that a replay went elsewhere."""
+    return hashlib.blake2b(observation.encode(), digest_size=8).digest()
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode_record: Final = msgspec.msgpack.Decoder(Record).decode
+_decode_played: Final = msgspec.msgpack.Decoder(Played).decode
+_Write = tuple[str, tuple[str | bytes | int, ...], "asyncio.Future[int]"]
+
+
+class Journal:
+    """The gateway's view of all journals."""
+
+    def __init__(self, redis: RedisClient, *, timeout_s: float) -> None:
+        self._redis = redis
+        self._timeout_s = timeout_s
+        self._apply = redis.register_script(_APPLY)
+        self._outbox: list[_Write] = []
+        self._wake = asyncio.Event()
+        self._writer: asyncio.Task[None] | None = None
+        self._down_until = 0.0
+
+    async def start(self) -> None:
+        """Begin to write."""
+        self._writer = asyncio.create_task(self._write_all())
+
+    async def aclose(self) -> None:
+        """Stop writing."""
+        if self._writer is not None:
+            self._writer.cancel()
+            await asyncio.wait([self._writer])
+
+    @property
+    def available(self) -> bool:
+        """Whether the last write arrived."""
+        return self._down_until == 0.0
+
+    async def begin(self, session_id: str, home: Home, record: Record) -> None:
+        """A session was opened."""
+        await self._write(session_id, "begin", home, 0, record.lease_s, _encode(record))
+
+    async def copy(self, parent_id: str, session_id: str, home: Home, index: int, lease_s: float) -> None:
+        """A session was forked from another after `index` steps."""
+        await self._write(session_id, "copy", home, index, lease_s, _PREFIX + parent_id)
+
+    async def step(self, session_id: str, home: Home, index: int, played: Played) -> Written:
+        """Step `index` was taken; writing it again changes nothing."""
+        return Written(await self._write(session_id, "step", home, index, 0, _encode(played)))
+
+    async def renew(self, session_id: str, home: Home, lease_s: float) -> Written:
+        """The session's lease begins anew."""
+        return Written(await self._write(session_id, "lease", home, 0, lease_s, b""))
+
+    async def move(self, session_id: str, old: Home, new: Home) -> Written:
+        """The session lives elsewhere from now on; `MOVED` when another gateway was faster."""
+        return Written(await self._write(session_id, "move", old, 0, 0, str(new)))
+
+    async def count_try(self, session_id: str, home: Home) -> int:
+        """Recoveries that were begun since the session's last step, this one not included."""
+        return max(await self._write(session_id, "try", home, 0, 0, b"") - 10, 0)
+
+    async def check(self, session_id: str, home: Home) -> Written:
+        """Whether `home` still is where the session lives."""
+        return Written(await self._write(session_id, "check", home, 0, 0, b""))
+
+    async def end(self, session_id: str) -> None:
+        """The session is closed."""
+        await self._write(session_id, "end", "", 0, 0, b"")
+
+    async def read(self, session_id: str) -> Story | None:
+        """The whole journal; None when there is none. Raises `RedisError`."""
+        # redis-py's annotation admits the synchronous client's answer as well.
+        async with asyncio.timeout(self._timeout_s * 5):
+            entries = cast("list[bytes]", await cast("Any", self._redis.lrange(_PREFIX + session_id, 0, -1)))
+        if len(entries) < _HEAD:
+            return None
+        steps = [_decode_played(entry) for entry in entries[_HEAD:]]
+        return Story(_home(entries[0]), _decode_record(entries[3]), steps)
+
+    async def home(self, session_id: str) -> Home | None:
+        """Where the session lives; None when it has no journal. Raises `RedisError`."""
+        async with asyncio.timeout(self._timeout_s * 5):
+            entry = cast("bytes | None", await cast("Any", self._redis.lindex(_PREFIX + session_id, 0)))
+        return None if entry is None else _home(entry)
+
+    async def lock(self, session_id: str, holder: str, lease_s: float) -> bool:
+        """Take, or keep, the right to recover a session. Raises `RedisError`."""
+        key = _LOCK_PREFIX + session_id
+        if await self._redis.set(key, holder, nx=True, px=int(lease_s * 1000)):
+            return True
+        if await self._redis.get(key) != holder.encode():
+            return False
+        await self._redis.pexpire(key, int(lease_s * 1000))
+        return True
+
+    async def unlock(self, session_id: str) -> None:
+        """Give the right back."""
+        await self._redis.delete(_LOCK_PREFIX + session_id)
+
+    async def _write(
+        self, session_id: str, op: str, home: Home | str, number: int, lease_s: float, payload: str | bytes
+    ) -> int:
+        if self._down_until and time.monotonic() < self._down_until:
+            return Written.ABSENT
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        args = (op, str(home), number, int(lease_s * 1000), payload)
+        self._outbox.append((_PREFIX + session_id, args, done))
+        self._wake.set()
+        return await done
+
+    async def _write_all(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._outbox:
+                batch, self._outbox = self._outbox[:_MAX_BATCH], self._outbox[_MAX_BATCH:]
+                keys = [key for key, _, _ in batch]
+                args = [arg for _, own, _ in batch for arg in own]
+                try:
+                    async with asyncio.timeout(self._timeout_s):
+                        results = await self._apply(keys=keys, args=args)
+                except (RedisError, TimeoutError) as error:
+                    self._note_loss(error)
+                    results = [Written.ABSENT] * len(batch)
+                else:
+                    self._note_return()
+                for (_, _, done), result in zip(batch, results, strict=True):
+                    if not done.done():
+                        done.set_result(result)
+
+    def _note_loss(self, error: Exception) -> None:
+        if not self._down_until:
+            reason = str(error) or f"no answer within {self._timeout_s:g} s"
+            log.error("journal.lost", reason=reason, effect="sessions stepped meanwhile cannot be recovered")
+        self._down_until = time.monotonic() + _AFTER_OUTAGE_S
+
+    def _note_return(self) -> None:
+        if self._down_until:
+            log.warning("journal.returned")
+            self._down_until = 0.0
+
+
+def _home(entry: bytes) -> Home:
+    replica, _, upstream = entry.decode().partition(" ")
+    return Home(replica, upstream)

@@ -1,0 +1,236 @@
+"""The opens of one environment that wait for a slot, and whose turn it is.
+
+The turn is that of the tenant with the smallest `(held + reserved + n/2) / weight`, n
+being the slots that it asks for next. The half is Webster's rounding: where the slots
+cannot be divided by the weights exactly, nobody is further than half a slot from his
+share. Ties go to who waits longest.
+"""
+
+import asyncio
+import math
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from gymfleet_env_gateway.errors import QueueFull, QuotaExceeded, TooMany
+from gymfleet_env_gateway.metrics import Metrics
+from gymfleet_env_gateway.tenants import Tenant
+
+if TYPE_CHECKING:
+    from gymfleet_env_gateway.admission import Capacity
+
+_NOTHING_ENDS_S: Final = 10.0
+"""The advice while no slot was given within memory: nobody knows better."""
+_LONGEST_ADVICE_S: Final = 60.0
+_REMEMBERED: Final = 64
+
+
+class Ticket:
+    """An open's place: in the queue at first, then a reservation of its slots."""
+
+    __slots__ = ("_queue", "admitted", "deadline", "entered_at", "epoch", "outcome", "slots", "tenant")
+
+    def __init__(self, queue: "OpenQueue", tenant: Tenant, slots: int, timeout_s: float) -> None:
+        self._queue = queue
+        self.tenant = tenant
+        self.slots = slots
+        self.admitted = False
+        self.epoch = 0
+        """Passed over until the queue has come to this epoch."""
+        self.entered_at = asyncio.get_running_loop().time()
+        self.deadline = self.entered_at + timeout_s
+        self.outcome: asyncio.Future[TooMany | None] = asyncio.get_running_loop().create_future()
+
+    async def refused(self, *, everywhere: bool = True) -> None:
+        """Every replica that could take it was full: wait at the head of the line until room is made.
+
+        `everywhere` says that nobody else of this environment would fare better, so that
+        nobody tries until then; for a fork, which only one replica can take, it is False.
+        Raises `QueueFull` when the time is up.
+        """
+        await self._queue.back(self, everywhere=everywhere)
+
+    def leave(self) -> None:
+        """Give the reservation up: the session is open and counts as held, or the open failed."""
+        self._queue.leave(self)
+
+
+class OpenQueue:
+    """The queue of one environment."""
+
+    def __init__(self, env: str, capacity: "Capacity", metrics: Metrics, max_length: int) -> None:
+        self.length = 0
+        self._env = env
+        self._capacity = capacity
+        self._metrics = metrics
+        self._max_length = max_length
+        self._lines: dict[str, deque[Ticket]] = {}
+        self._reserved: dict[str, int] = {}
+        self._epoch = 0
+        self._stalled = False
+        self._given: deque[float] = deque(maxlen=_REMEMBERED)
+
+    async def enter(self, tenant: Tenant, slots: int, timeout_s: float) -> Ticket:
+        """Wait for the turn; the ticket's slots are then reserved. Raises `TooMany`."""
+        self._make_place(tenant)
+        ticket = Ticket(self, tenant, slots, timeout_s)
+        self._lines.setdefault(tenant.name, deque()).append(ticket)
+        self._resized(1)
+        self._serve()
+        await self._turn(ticket)
+        return ticket
+
+    async def back(self, ticket: Ticket, *, everywhere: bool) -> None:
+        """Take an admitted ticket back, to where its arrival puts it."""
+        self._release(ticket)
+        ticket.epoch = self._epoch + 1
+        ticket.outcome = asyncio.get_running_loop().create_future()
+        line = self._lines.setdefault(ticket.tenant.name, deque())
+        place = next((i for i, other in enumerate(line) if other.entered_at > ticket.entered_at), len(line))
+        line.insert(place, ticket)
+        self._resized(1)
+        if everywhere:
+            self._stalled = True
+        else:
+            self._serve()
+        await self._turn(ticket)
+
+    def leave(self, ticket: Ticket) -> None:
+        """End a reservation; nothing when there is none."""
+        if ticket.admitted:
+            self._release(ticket)
+            self._serve()
+
+    def freed(self) -> None:
+        """There may be room now, also for those who were refused."""
+        self._epoch += 1
+        self._stalled = False
+        self._serve()
+
+    def wanted_by(self, tenant: str) -> int:
+        """Slots that a tenant has reserved or waits for."""
+        return self._reserved.get(tenant, 0) + sum(ticket.slots for ticket in self._lines.get(tenant, ()))
+
+    async def _turn(self, ticket: Ticket) -> None:
+        timer = asyncio.get_running_loop().call_at(ticket.deadline, self._expire, ticket)
+        try:
+            refusal = await ticket.outcome
+        except asyncio.CancelledError:
+            if ticket.admitted:
+                self.leave(ticket)
+            elif ticket in self._lines.get(ticket.tenant.name, ()):
+                self._remove(ticket)
+                self._serve()  # it may have stood before others
+            raise
+        finally:
+            timer.cancel()
+        if refusal is not None:
+            raise refusal
+
+    def _serve(self) -> None:
+        """Let in whoever has a slot and the turn."""
+        if self._stalled or not self._lines:
+            return
+        free = self._capacity.free_slots(self._env)
+        room = math.inf if free is None else free - sum(self._reserved.values())
+        if room <= 0:
+            return
+        held = self._capacity.held(self._env)
+        total = room + sum(self._reserved.values()) + sum(held.values())
+        while room > 0 and (ticket := self._next(held, room, total)) is not None:
+            self._remove(ticket)
+            if self._over_quota(ticket):
+                continue
+            room -= ticket.slots
+            self._admit(ticket)
+
+    def _next(self, held: dict[str, int], room: float, total: float) -> Ticket | None:
+        def turn(ticket: Ticket) -> tuple[float, float]:
+            name = ticket.tenant.name
+            slots = held.get(name, 0) + self._reserved.get(name, 0) + ticket.slots / 2
+            return slots / ticket.tenant.weight, ticket.entered_at
+
+        first = (self._first(line, room, total) for line in self._lines.values())
+        return min((ticket for ticket in first if ticket is not None), key=turn, default=None)
+
+    def _first(self, line: deque[Ticket], room: float, total: float) -> Ticket | None:
+        """A tenant's next. One that is too large for now holds its tenant's others back, or it would never fit."""
+        for ticket in line:
+            if ticket.epoch > self._epoch or ticket.slots > total:
+                continue
+            return ticket if ticket.slots <= room else None
+        return None
+
+    def _admit(self, ticket: Ticket) -> None:
+        ticket.admitted = True
+        name = ticket.tenant.name
+        self._reserved[name] = self._reserved.get(name, 0) + ticket.slots
+        now = asyncio.get_running_loop().time()
+        self._given.append(now)
+        self._metrics.waited(self._env, now - ticket.entered_at)
+        ticket.outcome.set_result(None)
+
+    def _release(self, ticket: Ticket) -> None:
+        ticket.admitted = False
+        name = ticket.tenant.name
+        self._reserved[name] -= ticket.slots
+        if not self._reserved[name]:
+            del self._reserved[name]
+
+    def _remove(self, ticket: Ticket) -> None:
+        line = self._lines[ticket.tenant.name]
+        line.remove(ticket)
+        if not line:
+            del self._lines[ticket.tenant.name]
+        self._resized(-1)
+
+    def _resized(self, change: int) -> None:
+        self.length += change
+        self._metrics.queued(self._env, self.length)
+
+    def _expire(self, ticket: Ticket) -> None:
+        if ticket.outcome.done():
+            return
+        waited_s = ticket.deadline - ticket.entered_at
+        detail = f"no slot of {self._env} came free within {waited_s:.3g} s; {self.length} opens wait"
+        self._turn_away(ticket, QueueFull(detail, wait_s=self._advice_s(ticket.tenant)))
+        self._serve()
+
+    def _turn_away(self, ticket: Ticket, refusal: TooMany) -> None:
+        self._remove(ticket)
+        ticket.outcome.set_result(refusal)
+
+    def _make_place(self, tenant: Tenant) -> None:
+        """When the queue is full, who crowds it most for his weight gives up his newest place. Raises `QueueFull`."""
+        if self.length < self._max_length:
+            return
+        crowd = max(self._lines.values(), key=lambda line: len(line) / line[0].tenant.weight)
+        detail = f"the queue of {self._env} is full: {self._max_length} opens wait"
+        own = (len(self._lines.get(tenant.name, ())) + 1) / tenant.weight
+        if own >= len(crowd) / crowd[0].tenant.weight:
+            raise QueueFull(detail, wait_s=self._advice_s(tenant))
+        self._turn_away(crowd[-1], QueueFull(detail, wait_s=self._advice_s(crowd[-1].tenant)))
+
+    def _over_quota(self, ticket: Ticket) -> bool:
+        """The quota was looked at on entry; since then other gateways may have opened sessions of the tenant."""
+        tenant = ticket.tenant
+        if tenant.max_sessions is None:
+            return False
+        on_their_way = self._reserved.get(tenant.name, 0)
+        if self._capacity.held_by(tenant.name) + on_their_way + ticket.slots <= tenant.max_sessions:
+            return False
+        state = f"{tenant.max_sessions} sessions open or on their way"
+        ticket.outcome.set_result(QuotaExceeded.of(tenant.name, tenant.max_sessions, state))
+        return True
+
+    def _advice_s(self, tenant: Tenant) -> float:
+        """When those of the tenant who wait now will be through, at the rate at which slots were given lately."""
+        now = asyncio.get_running_loop().time()
+        while self._given and self._given[0] < now - _LONGEST_ADVICE_S:
+            self._given.popleft()
+        if not self._given or now == self._given[0]:
+            return _NOTHING_ENDS_S
+        rate = len(self._given) / (now - self._given[0])
+        weights = {name: line[0].tenant.weight for name, line in self._lines.items()} | {tenant.name: tenant.weight}
+        share = tenant.weight / sum(weights.values())
+        ahead = len(self._lines.get(tenant.name, ())) + 1
+        return min(max(ahead / (rate * share), 1.0), _LONGEST_ADVICE_S)

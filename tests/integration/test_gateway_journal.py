@@ -1,0 +1,138 @@
+"""The journal of sessions, on a real Redis."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from gymfleet_env_gateway.journal import Home, Journal, Played, Record, Story, Written, digest
+from gymfleet_kit.streams import RedisClient, connect, disconnect
+
+from tests.fixtures.redis_server import RedisServer
+
+HERE, THERE = Home("replica-a", "upstream-1"), Home("replica-b", "upstream-2")
+RECORD = Record("maze", "train", "small", "small.train.0", 7, 30.0, digest("the first observation"))
+
+
+def played(action: str) -> Played:
+    return Played(action, digest(f"after {action}"), 0.5, over=False)
+
+
+@asynccontextmanager
+async def journal_on(url: str, timeout_s: float = 5.0) -> AsyncIterator[Journal]:
+    redis = connect(url)
+    journal = Journal(redis, timeout_s=timeout_s)
+    await journal.start()
+    try:
+        yield journal
+    finally:
+        await journal.aclose()
+        await disconnect(redis)
+
+
+@pytest.fixture
+async def journal(redis: RedisClient, redis_url: str) -> AsyncIterator[Journal]:
+    async with journal_on(redis_url) as opened:
+        yield opened
+
+
+async def test_a_session_is_read_as_it_was_played(journal: Journal) -> None:
+    await journal.begin("s", HERE, RECORD)
+    for index, action in enumerate(("up", "down")):
+        assert await journal.step("s", HERE, index, played(action)) is Written.DONE
+
+    assert await journal.read("s") == Story(HERE, RECORD, [played("up"), played("down")])
+
+
+async def test_a_step_that_is_written_again_changes_nothing(journal: Journal) -> None:
+    await journal.begin("s", HERE, RECORD)
+    for _ in range(3):
+        assert await journal.step("s", HERE, 0, played("up")) is Written.DONE
+
+    story = await journal.read("s")
+    assert story is not None
+    assert story.steps == [played("up")]
+
+
+async def test_a_journal_with_a_gap_is_no_journal(journal: Journal) -> None:
+    await journal.begin("s", HERE, RECORD)
+    assert await journal.step("s", HERE, 1, played("down")) is Written.ABSENT
+    assert await journal.read("s") is None, "a replay without the first step would be another episode"
+
+
+async def test_what_an_old_home_says_after_a_move_does_not_count(journal: Journal) -> None:
+    await journal.begin("s", HERE, RECORD)
+    assert await journal.move("s", HERE, THERE) is Written.DONE
+    assert await journal.move("s", HERE, Home("replica-c", "upstream-3")) is Written.MOVED, "one mover alone"
+    assert await journal.step("s", HERE, 0, played("up")) is Written.MOVED
+    assert await journal.check("s", HERE) is Written.MOVED
+    assert await journal.renew("s", HERE, 10.0) is Written.MOVED
+    assert await journal.step("s", THERE, 0, played("up")) is Written.DONE
+    assert await journal.home("s") == THERE
+
+
+async def test_a_fork_begins_with_what_its_parent_had_played_then(journal: Journal) -> None:
+    await journal.begin("s", HERE, RECORD)
+    for index, action in enumerate(("up", "down", "left")):
+        await journal.step("s", HERE, index, played(action))
+    await journal.copy("s", "child", THERE, 2, 30.0)
+    await journal.step("child", THERE, 2, played("right"))
+
+    child, parent = await journal.read("child"), await journal.read("s")
+    assert child is not None
+    assert parent is not None
+    assert [step.action for step in child.steps] == ["up", "down", "right"]
+    assert [step.action for step in parent.steps] == ["up", "down", "left"]
+    assert child.home == THERE
+
+
+async def test_recoveries_are_counted_until_a_step_is_taken(journal: Journal) -> None:
+    await journal.begin("s", HERE, RECORD)
+    assert [await journal.count_try("s", HERE) for _ in range(3)] == [0, 1, 2]
+    await journal.step("s", HERE, 0, played("up"))
+    assert await journal.count_try("s", HERE) == 0
+
+
+async def test_a_journal_lives_as_long_as_its_session(journal: Journal, redis_url: str) -> None:
+    redis = connect(redis_url)
+    await journal.begin("s", HERE, RECORD)
+    key = "gymfleet:gateway:session:s"
+    await redis.pexpire(key, 1000)
+    await journal.step("s", HERE, 0, played("up"))
+    assert 29_000 < await redis.pttl(key) <= 30_000, "a step renews it"
+    await journal.renew("s", HERE, 90.0)
+    assert 89_000 < await redis.pttl(key) <= 90_000
+    await journal.end("s")
+    assert await redis.keys("*") == []
+    await disconnect(redis)
+
+
+async def test_steps_of_one_moment_share_a_round_trip(journal: Journal, redis_url: str) -> None:
+    redis = connect(redis_url)
+    await asyncio.gather(*(journal.begin(str(number), HERE, RECORD) for number in range(200)))
+    before = (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"]
+    await asyncio.gather(*(journal.step(str(number), HERE, 0, played("up")) for number in range(200)))
+    after = (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"]
+    assert after - before <= 2
+    await disconnect(redis)
+
+
+async def test_a_redis_that_is_away_costs_recovery_and_nothing_else(tmp_path: Path) -> None:
+    with RedisServer(tmp_path) as redis_server:
+        await outage(redis_server)
+
+
+async def outage(redis_server: RedisServer) -> None:
+    async with journal_on(redis_server.url, timeout_s=0.5) as journal:
+        await journal.begin("s", HERE, RECORD)
+        redis_server.stop()
+        assert await journal.step("s", HERE, 0, played("up")) is Written.ABSENT
+        assert not journal.available
+        redis_server.start()
+        for _ in range(100):
+            await asyncio.sleep(0.05)
+            if await journal.step("s", HERE, 1, played("down")) is Written.ABSENT and journal.available:
+                break
+        assert journal.available
+        assert await journal.read("s") is None, "the step that was not written must not be missing from a replay"
