@@ -7,5 +7,6 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} HF_HUB_OFFLINE=1 TOKENIZERS_PARALLE
 
 echo "== fast tests"
 "$BIN/python" -m pytest -q -n 2 tests/unit tests/contract "$@"
+scripts/peers.sh
 echo "== tests with real services, one at a time"
 "$BIN/python" -m pytest -q tests/conformance tests/integration tests/chaos tests/deploy tests/e2e "$@"

@@ -8,10 +8,12 @@ from contextvars import ContextVar
 from typing import Final
 
 import structlog
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gymfleet_kit.telemetry import RequestSpan, attach, detach, is_sampled, request_span
 
 HEADER: Final = "traceparent"
-_FORM: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_FORM: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _current: ContextVar[str | None] = ContextVar("traceparent", default=None)
 
 
@@ -20,25 +22,28 @@ def current_trace() -> str | None:
     return _current.get()
 
 
-def new_trace() -> str:
-    """Begin a trace."""
-    return f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01"
+def new_trace(*, sampled: bool | None = None) -> str:
+    """Begin a trace; without `sampled` the configured sampler says whether spans are recorded for it."""
+    trace_id = secrets.token_hex(16)
+    flags = "01" if (is_sampled(trace_id) if sampled is None else sampled) else "00"
+    return f"00-{trace_id}-{secrets.token_hex(8)}-{flags}"
 
 
 @contextmanager
 def traced(trace: str | None) -> Iterator[str]:
     """Work under `trace`, or under a new one where it is absent or malformed; logs carry its id."""
     trace = trace if trace is not None and _FORM.fullmatch(trace) else new_trace()
-    token = _current.set(trace)
+    token, otel_token = _current.set(trace), attach(trace)
     try:
         with structlog.contextvars.bound_contextvars(trace_id=trace.split("-")[1]):
             yield trace
     finally:
+        detach(otel_token)
         _current.reset(token)
 
 
 class TraceMiddleware:
-    """Serve each HTTP request under the trace that its header names."""
+    """Serve each HTTP request under the trace that its header names, and record it as a span."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -48,6 +53,26 @@ class TraceMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        header = dict(scope["headers"]).get(HEADER.encode(), b"").decode("latin-1")
-        with traced(header or None):
+        header = dict(scope["headers"]).get(HEADER.encode(), b"").decode("latin-1") or None
+        span = request_span(scope["method"], header)
+        if span is not None:
+            await self._recorded(span, scope, receive, send)
+            return
+        given = header is not None and _FORM.fullmatch(header)
+        with traced(header if given else new_trace(sampled=False)):
             await self._app(scope, receive, send)
+
+    async def _recorded(self, span: RequestSpan, scope: Scope, receive: Receive, send: Send) -> None:
+        status = 500  # what a server answers when the app raises
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        with span, traced(span.trace):
+            try:
+                await self._app(scope, receive, watched)
+            finally:
+                span.answered(scope["method"], getattr(scope.get("route"), "path", None), status)

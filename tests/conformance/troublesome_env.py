@@ -20,13 +20,27 @@ def _fail(_: str) -> None:
     raise ValueError("secret of the step")
 
 
+def _burn(seconds: str) -> None:
+    until = time.thread_time() + float(seconds)
+    while time.thread_time() < until:
+        pass
+
+
+def _grow(mebibytes: str) -> None:
+    _held.append(bytearray(os.urandom(1) * (int(mebibytes) << 20)))
+
+
 def _exit(_: str) -> None:
     raise SystemExit(3)
 
 
+_held: list[bytearray] = []
+"""A leak, as an engine may have one."""
 _DEEDS: Final[dict[str, Callable[[str], None]]] = {
     "hang": _hang,
     "sleep": lambda seconds: time.sleep(float(seconds)),
+    "burn": _burn,
+    "grow": _grow,
     "raise": _fail,
     "exit": _exit,
     "die": lambda _: os._exit(9),
@@ -34,13 +48,14 @@ _DEEDS: Final[dict[str, Callable[[str], None]]] = {
 _ANSWERS: Final = {
     "nan": Outcome("", reward=float("nan")),
     "big": Outcome("x" * 100_000),
+    "unspeakable": Outcome("", info={"text": "\ud800"}),
     "surrogate": Outcome("bad \ud800 text"),
     "win": Outcome("won", reward=1.0, terminated=True, score=1.0),
 }
 
 
 class Troublesome(Environment[int]):
-    """Counts steps; `hang`, `raise`, `exit`, `die`, `nan`, `big`, `surrogate` and `win` do as they say."""
+    """Counts steps; `hang`, `burn`, `grow`, `raise`, `exit`, `die`, `nan`, `big`, `win` and others do as they say."""
 
     name: ClassVar[str] = "troublesome"
     version: ClassVar[str] = "1"

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
-from gymfleet_contracts.frames import RequestFrame, decode_reply, encode
+from gymfleet_contracts.frames import ReplyFrame, RequestFrame, encode
 from websockets.asyncio.client import ClientConnection, connect
 
 from tests.conformance.env_server import COMMAND, EnvServer, wait_until_gone
@@ -42,6 +43,14 @@ def opened(http: httpx.Client, **fields: Any) -> str:
     return session_id
 
 
+_decode_replies = msgspec.msgpack.Decoder(ReplyFrame | list[ReplyFrame]).decode
+
+
+def decode_replies(data: bytes) -> list[ReplyFrame]:
+    found = _decode_replies(data)
+    return found if isinstance(found, list) else [found]
+
+
 class Stream:
     """Frames over one socket; `ask` waits for its own answer and keeps those of others."""
 
@@ -55,9 +64,9 @@ class Stream:
 
     async def answer(self, frame_id: int) -> Any:
         while frame_id not in self.answers:
-            reply = decode_reply(await asyncio.wait_for(self.socket.recv(decode=False), 30))
-            self.answers[reply.id] = reply.ok if reply.problem is None else reply.problem
-            self.order.append(reply.id)
+            for reply in decode_replies(await asyncio.wait_for(self.socket.recv(decode=False), 30)):
+                self.answers[reply.id] = reply.ok if reply.problem is None else reply.problem
+                self.order.append(reply.id)
         return self.answers[frame_id]
 
     async def ask(self, frame_id: int, op: str, session_id: str = "", body: dict[str, Any] | None = None) -> Any:
@@ -267,7 +276,7 @@ async def test_session_made_for_a_caller_who_left_is_closed(server: EnvServer) -
 
         for frame_id in (3, 4):
             await stream.answer(frame_id)
-        await _until(http, 'gymfleet_env_sessions{env="troublesome"}', 2)
+        await _until(http, 'gymfleet_env_sessions{env="troublesome",', 2)
         for frame_id, blocker in enumerate(blockers, start=5):
             await stream.ask(frame_id, "close", blocker)
 
@@ -283,12 +292,12 @@ async def test_metrics_count_steps_once(server: EnvServer) -> None:
         await stream.ask(6, "close", session_id)
 
         await _until(http, counter, before + 2)
-        await _until(http, 'gymfleet_env_sessions{env="maze"}', 0)
+        await _until(http, 'gymfleet_env_sessions{env="maze",', 0)
 
 
 async def _metric(http: httpx.AsyncClient, name: str) -> float:
     lines = (await http.get("/metrics")).text.splitlines()
-    return float(next(line for line in lines if line.startswith(name)).split()[-1])
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
 
 
 async def _until(http: httpx.AsyncClient, name: str, value: float) -> None:

@@ -142,8 +142,8 @@ async def test_slots_settle_by_weight_whoever_held_them_first(capacity: int, sha
 
 async def test_shares_of_finished_episodes_follow_the_weights() -> None:
     """Episodes of one length: 40 slots, of which 10 and 30 are held, end 1:3."""
-    gate = Gate(40)
-    waiting = [gate.start(tenant) for _ in range(2000) for tenant in (B, HEAVY)]
+    gate = Gate(40, max_queue=4000)
+    waiting = [gate.start(tenant) for _ in range(1000) for tenant in (B, HEAVY)]
     await settle()
     ended = 0
     while ended < 1200:

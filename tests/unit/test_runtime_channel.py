@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 from gymfleet_envs.runtime.channel import Answer, FrameBuffer, Report, Tally, decode_report, pack
-from gymfleet_envs.runtime.metrics import SessionMetrics, count_step, new_tally
+from gymfleet_envs.runtime.metrics import HUNG, SessionMetrics, count_step, new_tally
 from gymfleet_envs.runtime.session_ids import Home, home_of, new_instance, prefix
 from gymfleet_envs.runtime.settings import EnvServerSettings
 from gymfleet_envs.runtime.tasks import GeneratedTasks, ListedTasks, Task, TaskDataError
@@ -78,15 +78,22 @@ def test_durations_are_counted_in_their_bucket() -> None:
 def test_metrics_of_shards_add_up_and_a_dead_shard_has_no_sessions() -> None:
     metrics = SessionMetrics(("maze",))
     for shard in (0, 1):
-        metrics.add(shard, {"maze": Tally(opened=2, steps=10, open=2, buckets=[10, *[0] * 12])})
-    metrics.shard_died(0)
+        open_ = {"ann": 2, "": 1} if shard else {"ann": 5}
+        metrics.add(shard, {"maze": Tally(opened=2, steps=10, open=open_, buckets=[10, *[0] * 12])})
+    assert metrics.sessions() == {"maze": {"ann": 7, "": 1}}
+    metrics.shard_died(0, HUNG, failed_env="maze")
 
-    samples = {sample.name: sample.value for metric in metrics.collect() for sample in metric.samples}
+    taken = [sample for metric in metrics.collect() for sample in metric.samples]
+    samples = {sample.name: sample.value for sample in taken}
 
-    assert samples["gymfleet_env_sessions"] == 2
+    assert metrics.sessions() == {"maze": {"ann": 2, "": 1}}
+    owners = {s.labels["owner"]: s.value for s in taken if s.name == "gymfleet_env_sessions"}
+    assert owners == {"ann": 2, "": 1}
+    assert samples["gymfleet_env_failures_total"] == 1, "an environment that hung has failed"
     assert samples["gymfleet_env_steps_total"] == 20
     assert samples["gymfleet_env_step_seconds_count"] == 20
-    assert samples["gymfleet_env_shard_restarts_total"] == 1
+    causes = {s.labels["cause"]: s.value for s in taken if s.name == "gymfleet_env_shard_restarts_total"}
+    assert causes == {"died": 0, "hung": 1, "memory": 0}
 
 
 def numbers(count: int) -> GeneratedTasks[int]:

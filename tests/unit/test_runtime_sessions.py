@@ -1,11 +1,14 @@
 """A shard's sessions without a process around them: leases by a clock of our own, failures, forks."""
 
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
 from gymfleet_contracts.session import ForkSupport
 from gymfleet_envs.runtime.catalogue import Entry
+from gymfleet_envs.runtime.channel import Call, Tally
 from gymfleet_envs.runtime.environment import Outcome
 from gymfleet_envs.runtime.episode import CUT_MARK, Limits
 from gymfleet_envs.runtime.sessions import Sessions
@@ -15,10 +18,12 @@ from gymfleet_kit.session_problems import (
     EpisodeOver,
     ForkUnsupported,
     InvalidRequest,
+    SessionLimit,
     StepOutOfOrder,
     UnknownEnvironment,
     UnknownSession,
 )
+from msgspec import Raw
 
 from tests.conformance.troublesome_env import Troublesome
 
@@ -48,17 +53,19 @@ class Clock:
 class Host:
     """Sessions of three environments and their clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, **limited: float) -> None:
         self.clock = Clock()
+        self.cpu_clock = Clock()
         self.beats = 0
         entries = {}
         for kind in (Troublesome, Unstable, Unforkable):
             tasks = kind.task_source(None)
             entries[kind.name] = Entry(kind=kind, tasks=tasks, spec=kind.spec(tasks))
-        limits = Limits(1000, self.beat)
+        limits = Limits(1000, self.beat, cpu_clock=self.cpu_clock, **limited)
         self.sessions = Sessions("p", entries, limits, lease_s=60, expert_splits=("train",), clock=self.clock)
 
-    def beat(self) -> None:
+    def beat(self, env: str) -> None:
+        assert env in ("troublesome", "unstable", "unforkable")
         self.beats += 1
 
     def open(self, **fields: Any) -> str:
@@ -69,6 +76,9 @@ class Host:
     def step(self, session_id: str, index: int, action: str = "go") -> dict[str, Any]:
         result: dict[str, Any] = self.sessions.handle("step", session_id, {"index": index, "action": action})
         return result
+
+    def tally(self) -> Tally:
+        return self.sessions.take_tallies()["troublesome"]
 
 
 @pytest.fixture
@@ -105,7 +115,7 @@ def test_looking_does_not_renew_and_a_waiting_call_does(host: Host) -> None:
 
     host.clock.now += 59
     assert host.sessions.handle("get", looked_at, {})["expires_in_s"] == pytest.approx(1)
-    host.sessions.touch(waited_for)
+    host.sessions.touch([Call(1, "step", waited_for, Raw(b"")), Call(2, "get", looked_at, Raw(b""))])
     host.clock.now += 2
     host.sessions.reap()
 
@@ -246,7 +256,122 @@ def test_tallies_are_taken_once(host: Host) -> None:
 
     tally = host.sessions.take_tallies()["troublesome"]
 
-    assert (tally.opened, tally.open, tally.steps, sum(tally.buckets)) == (1, 1, 1, 1)
+    assert (tally.opened, tally.open, tally.steps, sum(tally.buckets)) == (1, {"": 1}, 1, 1)
     assert not host.sessions.has_news
     host.sessions.handle("close", session_id, {})
-    assert host.sessions.take_tallies()["troublesome"].open == 0
+    assert host.sessions.take_tallies()["troublesome"].open == {}
+
+
+def test_sessions_are_counted_by_owner_and_forks_count_for_their_parents(host: Host) -> None:
+    ann = host.open(owner="ann")
+    host.open(owner="bob")
+    host.open()
+    host.sessions.handle("fork", ann, {"count": 3})
+    assert host.tally().open == {"ann": 4, "bob": 1, "": 1}
+
+    host.sessions.handle("close", ann, {})
+    host.sessions.handle("close", ann, {})
+
+    assert host.tally().open == {"ann": 3, "bob": 1, "": 1}
+    host.clock.now += 61
+    host.sessions.reap()
+    assert host.tally().open == {}, "an owner without sessions is forgotten"
+
+
+def test_session_that_burnt_its_processor_time_is_closed_and_says_why() -> None:
+    host = Host(session_cpu_s=2)
+    session_id, other = host.open(), host.open()
+    spent = iter([0.0, 1.5, 1.5, 2.2])
+    host.cpu_clock.__class__ = type("Ticking", (Clock,), {"__call__": lambda _: next(spent, 2.2)})
+
+    assert host.step(session_id, 0)["index"] == 0, "1.5 s are within the limit"
+    with pytest.raises(SessionLimit) as caught:
+        host.step(session_id, 1)
+
+    assert caught.value.status == 410
+    assert caught.value.extensions["limit"] == "session_cpu_s"
+    for _ in range(2):
+        with pytest.raises(SessionLimit):
+            host.step(session_id, 1)
+    assert host.step(other, 0)["index"] == 0, "its neighbour has spent nothing"
+    tally = host.tally()
+    assert (tally.limited, tally.failures, tally.open) == (1, 0, {"": 1})
+
+
+def test_session_ends_at_its_age_however_often_it_is_touched() -> None:
+    host = Host(session_wall_s=100)
+    called, silent = host.open(lease_s=30), host.open(lease_s=500)
+    for index in range(4):
+        host.clock.now += 24
+        host.step(called, index)
+
+    assert host.sessions.handle("get", called, {})["expires_in_s"] == pytest.approx(4), "not 30: its age ends it"
+    host.clock.now += 4
+    with pytest.raises(SessionLimit):
+        host.step(called, 4)
+    host.sessions.reap()
+
+    assert len(host.sessions) == 0, "without a call as well"
+    with pytest.raises(SessionLimit, match="session_wall_s = 100"):
+        host.step(silent, 0)
+    assert host.tally().limited == 2
+
+
+def test_fork_is_as_young_as_its_opening_and_has_spent_nothing() -> None:
+    host = Host(session_wall_s=100, session_cpu_s=1)
+    parent = host.open(lease_s=500)
+    host.clock.now += 99
+
+    child = host.sessions.handle("fork", parent, {"count": 1})[0]["session_id"]
+    host.clock.now += 2
+    host.sessions.reap()
+
+    assert host.step(child, 0)["index"] == 0
+
+
+@pytest.mark.parametrize("lease_s", [1.0, 10.0, 600.0])
+def test_sessions_are_reaped_within_a_tenth_of_their_lease(host: Host, lease_s: float) -> None:
+    opened_at = host.clock.now
+    for _ in range(50):
+        host.open(lease_s=lease_s)
+
+    while (wait_s := host.sessions.reap()) is not None:
+        host.clock.now += wait_s  # as the shard sleeps
+
+    assert len(host.sessions) == 0
+    assert lease_s <= host.clock.now - opened_at <= 1.1 * lease_s
+
+
+def test_failed_environment_is_released_at_once(host: Host) -> None:
+    session_id = host.open()
+    environment = weakref.ref(host.sessions._leases[session_id].episode._env)
+    for _ in range(2):
+        with pytest.raises(EnvironmentFailed):
+            host.step(session_id, 0, "raise")
+
+    gc.collect()
+
+    assert environment() is None, "the remembered reason must not hold the episode's frames"
+
+
+def test_closed_and_renewed_sessions_leave_nothing_behind(host: Host) -> None:
+    survivor = host.open(lease_s=86_400)
+    for _ in range(5000):
+        host.sessions.handle("close", host.open(lease_s=86_400), {})
+        host.sessions.handle("lease", survivor, {"lease_s": 86_400})
+
+    assert len(host.sessions._expiries) < 1100
+    host.clock.now += 86_401
+    host.sessions.reap()
+    assert len(host.sessions) == 0, "and nobody was forgotten"
+
+
+def test_result_that_cannot_travel_closes_the_session(host: Host) -> None:
+    session_id = host.open()
+
+    with pytest.raises(EnvironmentFailed):
+        host.step(session_id, 0, "unspeakable")
+    with pytest.raises(EnvironmentFailed):
+        host.step(session_id, 0, "unspeakable")
+
+    assert len(host.sessions) == 0

@@ -3,6 +3,7 @@
 The asynchronous and the synchronous client both execute these.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -22,6 +23,7 @@ from gymfleet_contracts.session import (
 )
 from pydantic import TypeAdapter, ValidationError
 
+from gymfleet_client._trace import HEADER, current_traceparent
 from gymfleet_client.errors import TransportError, parse_problem, problem_error
 
 T = TypeVar("T")
@@ -56,7 +58,9 @@ class Call(Generic[T]):
 
     def request(self, client: httpx.Client | httpx.AsyncClient, timeout_s: float) -> httpx.Request:
         """The request as httpx sends it."""
-        headers = None if self.content is None else _JSON
+        headers = dict(_JSON) if self.content is not None else {}
+        if trace := current_traceparent():
+            headers[HEADER] = trace
         return client.build_request(self.method, self.path, content=self.content, headers=headers, timeout=timeout_s)
 
     def read(self, response: httpx.Response, tries: int) -> T:
@@ -72,7 +76,8 @@ class Call(Generic[T]):
             body: Any = response.json()
         except ValueError:
             body = None
-        raise problem_error(parse_problem(body, response.status_code))
+        problem = parse_problem(body, response.status_code)
+        raise problem_error(problem, retry_after_s=_seconds(response.headers.get("retry-after")))
 
     def may_repeat(self, error: httpx.TransportError, tries: int) -> bool:
         """Whether to send the call again after `tries` that failed, the last one with `error`."""
@@ -133,6 +138,11 @@ def close(session_id: str) -> Call[None]:
 def expert(session_id: str) -> Call[ExpertMove]:
     """`GET /v1/sessions/{id}/expert`."""
     return Call("GET", _session(session_id, "/expert"), _MOVE.validate_json)
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """The header's seconds; its other form, a date, is taken for nothing."""
+    return float(retry_after) if retry_after is not None and re.fullmatch(r"[0-9]{1,9}", retry_after) else None
 
 
 def _session(session_id: str, suffix: str = "") -> str:

@@ -1,5 +1,6 @@
 """One class per reaction of the caller: what a service answers, and what the wire does."""
 
+import math
 from typing import Any, ClassVar, Final, NoReturn
 
 from gymfleet_contracts import problems
@@ -15,15 +16,19 @@ __all__ = [
     "EnvironmentFull",
     "EpisodeOver",
     "ExpertUnavailable",
+    "Forbidden",
     "ForkUnsupported",
     "InternalError",
     "PayloadTooLarge",
     "ProblemError",
+    "QuotaExceeded",
+    "RateLimited",
     "SessionLimit",
     "SessionLost",
     "StepOutOfOrder",
     "StepTimeout",
     "TransportError",
+    "Unauthorized",
     "Unavailable",
     "UnknownEnvironment",
     "UnknownSession",
@@ -53,9 +58,11 @@ class ProblemError(ClientError):
 
     type: ClassVar[str | None] = None
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, *, retry_after_s: float | None = None) -> None:
         super().__init__(f"{problem.title}: {problem.detail}" if problem.detail else problem.title)
         self.problem = problem
+        self.retry_after_s = _retry_after_s(problem, retry_after_s)
+        """When it is worth another try, where the service says so."""
 
 
 class BadRequest(ProblemError):
@@ -94,6 +101,30 @@ class PayloadTooLarge(ProblemError):
     type = problems.PAYLOAD_TOO_LARGE
 
 
+class Unauthorized(ProblemError):
+    """No API key, or one that the gateway does not know."""
+
+    type = problems.UNAUTHORIZED
+
+
+class Forbidden(ProblemError):
+    """The API key is valid, but not for this."""
+
+    type = problems.FORBIDDEN
+
+
+class RateLimited(ProblemError):
+    """The tenant calls more often than it may. Nothing was executed."""
+
+    type = problems.RATE_LIMITED
+
+
+class QuotaExceeded(ProblemError):
+    """The tenant has as many sessions open as it may: close one. Nothing was executed."""
+
+    type = problems.QUOTA_EXCEEDED
+
+
 class UnknownEnvironment(ProblemError):
     """No environment has this name."""
 
@@ -119,7 +150,7 @@ class SessionLost(ProblemError):
 
 
 class EnvironmentFull(ProblemError):
-    """All slots are taken; try again later."""
+    """All slots are taken, and the wait for one was too long; try again later."""
 
     type = problems.ENVIRONMENT_FULL
 
@@ -177,9 +208,9 @@ _BY_TYPE: Final[dict[str, type[ProblemError]]] = {
 }
 
 
-def problem_error(problem: Problem) -> ProblemError:
+def problem_error(problem: Problem, *, retry_after_s: float | None = None) -> ProblemError:
     """The exception that stands for the problem's type; `ProblemError` itself for one without a class."""
-    return _BY_TYPE.get(problem.type, ProblemError)(problem)
+    return _BY_TYPE.get(problem.type, ProblemError)(problem, retry_after_s=retry_after_s)
 
 
 def raise_for_problem(problem: Problem) -> NoReturn:
@@ -195,3 +226,11 @@ def parse_problem(body: Any, status: int) -> Problem:
         except ValidationError:
             pass
     return Problem(title=f"HTTP {status}", status=status, detail="the answer is not a problem document")
+
+
+def _retry_after_s(problem: Problem, otherwise: float | None) -> float | None:
+    """The problem's own figure; else what stood beside it."""
+    own = (problem.model_extra or {}).get("retry_after_s")
+    if isinstance(own, int | float) and math.isfinite(own) and own >= 0:
+        return float(own)
+    return otherwise

@@ -23,6 +23,8 @@ __all__ = ["FrameChannel", "RawReply", "RawRequest", "join_frames", "split_frame
 
 _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 1.0
+_SWEEP_S: Final = 0.05
+"""How late a call may notice that its time is up."""
 _SERVER_ERROR: Final = 500
 _EMPTY_BODY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
 
@@ -93,19 +95,23 @@ class _Socket:
     def __init__(self, connection: ClientConnection, on_loss: Callable[[], None]) -> None:
         self._connection = connection
         self._on_loss = on_loss
-        self._pending: dict[int, asyncio.Future[RawReply]] = {}
+        self._pending: dict[int, tuple[asyncio.Future[RawReply], float]] = {}
+        self._sweeping: asyncio.TimerHandle | None = None
         self._outbox: deque[bytes] = deque()
         self._wake = asyncio.Event()
         self.lost: str | None = None
         self._reader = asyncio.create_task(self._read())
         self._writer = asyncio.create_task(self._write())
 
-    async def call(self, frame_id: int, data: bytes) -> RawReply:
-        """Send an encoded request and wait for its reply."""
+    async def call(self, frame_id: int, data: bytes, deadline: float) -> RawReply:
+        """Send an encoded request and wait for its reply. Raises `TimeoutError` soon after `deadline`."""
         if self.lost is not None:
             raise _ConnectionLost(self.lost, sent=False)
-        answer: asyncio.Future[RawReply] = asyncio.get_running_loop().create_future()
-        self._pending[frame_id] = answer
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[RawReply] = loop.create_future()
+        self._pending[frame_id] = answer, deadline
+        if self._sweeping is None:  # one timer for all calls: a timer for each would cost as much as the call
+            self._sweeping = loop.call_later(_SWEEP_S, self._sweep)
         self._outbox.append(data)
         self._wake.set()
         try:
@@ -117,6 +123,14 @@ class _Socket:
         """Close the socket; waiting calls fail."""
         await self._connection.close()
         await self._reader
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for answer, deadline in list(self._pending.values()):
+            if deadline < now and not answer.done():
+                answer.set_exception(TimeoutError())
+        self._sweeping = loop.call_later(_SWEEP_S, self._sweep) if self._pending else None
 
     async def _write(self) -> None:
         """All calls of one turn of the event loop share a message."""
@@ -135,9 +149,9 @@ class _Socket:
             async for data in self._connection:
                 for frame in split_frames(data if isinstance(data, bytes) else data.encode()):
                     reply = _decode_reply(frame)
-                    answer = self._pending.get(reply.id)
-                    if answer is not None and not answer.done():  # a late reply to a call that gave up is dropped
-                        answer.set_result(reply)
+                    pending = self._pending.get(reply.id)
+                    if pending is not None and not pending[0].done():  # a late reply to a call that gave up is dropped
+                        pending[0].set_result(reply)
         except websockets.ConnectionClosed as error:
             reason = f"the connection was lost: {error}"
         except msgspec.DecodeError as error:
@@ -147,7 +161,7 @@ class _Socket:
             self.lost = reason
             self._writer.cancel()
             self._on_loss()
-            for answer in self._pending.values():
+            for answer, _ in self._pending.values():
                 if not answer.done():
                     answer.set_exception(_ConnectionLost(reason, sent=True))
 
@@ -165,10 +179,15 @@ class _Link:
         self._socket: _Socket | None = None
         self._connecting: asyncio.Task[_Socket] | None = None
 
+    @property
+    def live(self) -> _Socket | None:
+        """The socket, if it is open."""
+        return self._socket if self._socket is not None and self._socket.lost is None else None
+
     async def socket(self) -> _Socket:
-        """The live socket; all who wait for a connection share one attempt."""
-        if self._socket is not None and self._socket.lost is None:
-            return self._socket
+        """The live socket, made if need be; all who wait for a connection share one attempt."""
+        if (live := self.live) is not None:
+            return live
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._connect())
             self._connecting.add_done_callback(self._connected)
@@ -281,21 +300,24 @@ class FrameChannel:
         raw = body if isinstance(body, msgspec.Raw) else msgspec.Raw(_encode(body or {}))
         times_sent = 0
         pause_s = _FIRST_PAUSE_S
+        deadline = asyncio.get_running_loop().time() + timeout_s
         try:
-            async with asyncio.timeout(timeout_s):
-                while True:
-                    socket = await next(self._turn).socket()
-                    frame_id = next(self._ids)
-                    try:
-                        reply = await socket.call(frame_id, _encode(RawRequest(frame_id, op, session_id, raw, trace)))
-                    except _ConnectionLost as error:
-                        times_sent += error.sent
-                        if error.sent and not repeatable:
-                            raise
-                        await asyncio.sleep(pause_s)
-                        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-                    else:
-                        return reply, times_sent + 1
+            while True:
+                link = next(self._turn)
+                if (socket := link.live) is None:
+                    async with asyncio.timeout_at(deadline):
+                        socket = await link.socket()
+                frame_id = next(self._ids)
+                data = _encode(RawRequest(frame_id, op, session_id, raw, trace))
+                try:
+                    return await socket.call(frame_id, data, deadline), times_sent + 1
+                except _ConnectionLost as error:
+                    times_sent += error.sent
+                    if error.sent and not repeatable:
+                        raise
+                async with asyncio.timeout_at(deadline):
+                    await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         except TimeoutError:
             raise DeadlinePassed(f"no answer to {op} within {timeout_s:g} s") from None
 

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import ssl
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -12,7 +13,8 @@ from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.session import EnvironmentSpec, ExpertMove, OpenSession, Session, SessionStep, StepResult
 
 from gymfleet_client import _calls
-from gymfleet_client.errors import DeadlinePassed, TransportError
+from gymfleet_client._patience import pause_s
+from gymfleet_client.errors import DeadlinePassed, ProblemError, TransportError
 
 __all__ = ["GatewayClient"]
 
@@ -36,6 +38,7 @@ class GatewayClient:
     Every call raises `ProblemError` for what the service answers, and
     `TransportError` (`DeadlinePassed`) when there is no answer. What is safe to
     repeat is repeated on a lost connection; `open` and `fork` only if they never left.
+    A 429 was not executed: the call is made again when `Retry-After` is over, within its time.
     """
 
     def __init__(
@@ -115,17 +118,29 @@ class GatewayClient:
 
     async def _execute(self, call: _calls.Call[T], timeout_s: float | None = None) -> T:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + limit_s
         try:
-            async with asyncio.timeout(limit_s), self._slots:
-                http = self._free.pop()
-                try:
-                    return await self._with_repeats(http, call, limit_s)
-                finally:
-                    self._free.append(http)
+            async with asyncio.timeout(limit_s):
+                while True:
+                    try:
+                        return await self._in_turn(call, limit_s)
+                    except ProblemError as error:
+                        pause = pause_s(error, deadline - time.monotonic())
+                        if pause is None:
+                            raise
+                    await asyncio.sleep(pause)  # without a slot: a call that ends the shortage may need it
         except (TimeoutError, httpx.TimeoutException):
             raise DeadlinePassed(f"no answer to {call.method} {call.path} within {limit_s:g} s") from None
         except httpx.TransportError as error:
             raise TransportError(f"{call.method} {call.path}: {error or type(error).__name__}") from error
+
+    async def _in_turn(self, call: _calls.Call[T], limit_s: float) -> T:
+        async with self._slots:
+            http = self._free.pop()
+            try:
+                return await self._with_repeats(http, call, limit_s)
+            finally:
+                self._free.append(http)
 
     @staticmethod
     async def _with_repeats(http: httpx.AsyncClient, call: _calls.Call[T], limit_s: float) -> T:

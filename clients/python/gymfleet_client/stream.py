@@ -1,5 +1,7 @@
 """The session API over `WS /v1/stream`: the fast path for many concurrent episodes."""
 
+import asyncio
+import time
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -8,7 +10,9 @@ from gymfleet_contracts.frames import Op
 from gymfleet_contracts.session import ExpertMove, Fork, OpenSession, RenewLease, Session, StepResult
 from pydantic import BaseModel, ValidationError
 
-from gymfleet_client.errors import TransportError, UnknownSession, parse_problem, problem_error
+from gymfleet_client._patience import pause_s
+from gymfleet_client._trace import current_traceparent
+from gymfleet_client.errors import ProblemError, TransportError, UnknownSession, parse_problem, problem_error
 from gymfleet_client.multiplex import FrameChannel, RawReply
 
 __all__ = ["SessionStream"]
@@ -24,6 +28,7 @@ class SessionStream:
     after its `timeout_s`, and `TransportError` when the connection is lost for
     good. `step`, `get`, `renew`, `close` and `expert` are repeated over a new connection
     (a step's index makes that safe); `open` and `fork` are not, because they make sessions.
+    A 429 was not executed: the call is made again when its time has come, within `timeout_s`.
     """
 
     def __init__(
@@ -85,7 +90,7 @@ class SessionStream:
     async def close(self, session_id: str, *, timeout_s: float = 30.0) -> None:
         """Close the session and free its slot."""
         reply, times_sent = await self._channel.request(
-            Op.CLOSE, session_id, None, timeout_s=timeout_s, repeatable=True
+            Op.CLOSE, session_id, None, timeout_s=timeout_s, repeatable=True, trace=current_traceparent()
         )
         try:
             _result(reply)
@@ -100,8 +105,20 @@ class SessionStream:
     async def _call(
         self, op: Op, session_id: str, body: dict[str, Any] | None, timeout_s: float, *, repeatable: bool = True
     ) -> Any:
-        reply, _ = await self._channel.request(op, session_id, body, timeout_s=timeout_s, repeatable=repeatable)
-        return _result(reply)
+        deadline = time.monotonic() + timeout_s
+        remaining_s = timeout_s
+        while True:
+            reply, _ = await self._channel.request(
+                op, session_id, body, timeout_s=remaining_s, repeatable=repeatable, trace=current_traceparent()
+            )
+            try:
+                return _result(reply)
+            except ProblemError as error:
+                pause = pause_s(error, deadline - time.monotonic())
+                if pause is None:
+                    raise
+            await asyncio.sleep(pause)
+            remaining_s = max(deadline - time.monotonic(), 0.001)
 
 
 def _result(reply: RawReply) -> Any:

@@ -10,7 +10,8 @@ from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.session import EnvironmentSpec, ExpertMove, OpenSession, Session, SessionStep, StepResult
 
 from gymfleet_client import _calls
-from gymfleet_client.errors import DeadlinePassed, TransportError
+from gymfleet_client._patience import pause_s
+from gymfleet_client.errors import DeadlinePassed, ProblemError, TransportError
 
 __all__ = ["SyncGatewayClient"]
 
@@ -92,6 +93,17 @@ class SyncGatewayClient:
 
     def _execute(self, call: _calls.Call[T], timeout_s: float | None = None) -> T:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + limit_s
+        while True:
+            try:
+                return self._with_repeats(call, limit_s)
+            except ProblemError as error:
+                pause = pause_s(error, deadline - time.monotonic())
+                if pause is None:
+                    raise
+            time.sleep(pause)
+
+    def _with_repeats(self, call: _calls.Call[T], limit_s: float) -> T:
         tries = 0
         while True:
             tries += 1

@@ -7,6 +7,7 @@ from functools import partial
 from gymfleet_kit.logs import configure_logs
 from gymfleet_kit.serve import serve
 from gymfleet_kit.settings import read_settings
+from gymfleet_kit.telemetry import configure_tracing
 
 from gymfleet_envs.runtime.app import create_env_app
 from gymfleet_envs.runtime.catalogue import ENVIRONMENTS, EnvironmentUnavailable
@@ -28,6 +29,7 @@ def main() -> None:
     references = tuple(parser.parse_args().environment)
     settings = read_settings(EnvServerSettings)
     configure_logs("env-server", level=settings.log_level)
+    configure_tracing("env-server")
     pool = ShardPool(references, settings)
     try:
         pool.start()

@@ -14,6 +14,7 @@ from gymfleet_env_gateway.admission import Admission
 from gymfleet_env_gateway.fronts.agentgym import install_agentgym
 from gymfleet_env_gateway.fronts.agentgym_sessions import AgentGymSessions
 from gymfleet_env_gateway.fronts.mcp import install_mcp
+from gymfleet_env_gateway.fronts.openenv import install_openenv
 from gymfleet_env_gateway.homes import Homes
 from gymfleet_env_gateway.ids import SessionIds
 from gymfleet_env_gateway.journal import Journal
@@ -81,4 +82,6 @@ def gateway_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGI
         install_agentgym(app, agentgym)
     if settings.mcp:
         install_mcp(app)
+    if settings.openenv:
+        install_openenv(app, app.state.gateway, make_store(redis, "openenv"))
     return app

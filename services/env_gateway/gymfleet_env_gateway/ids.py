@@ -13,6 +13,8 @@ _PURPOSE: Final = b"gymfleet session id, version 1"
 _TAG_BYTES: Final = 16
 _TAG_CHARS: Final = 22
 _SEPARATOR: Final = "."
+_MAX_KNOWN: Final = 65_536
+"""Ids whose signature was found good are remembered: a session's next step need not compute it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class SessionIds:
 
     def __init__(self, secret: str) -> None:
         self._key = hmac.digest(secret.encode(), _PURPOSE, "sha256")
+        self._known: dict[tuple[str, str], SessionRef] = {}
 
     def issue(self, env: str, replica: str, upstream: str, tenant: str) -> str:
         """The id of a session that `replica` calls `upstream`. ValueError when that is too long."""
@@ -46,13 +49,19 @@ class SessionIds:
 
     def read(self, session_id: str, tenant: str) -> SessionRef:
         """Raises `UnknownSession` for an id that was not signed with this secret for this tenant."""
+        if (known := self._known.get((session_id, tenant))) is not None:
+            return known
         body, _, tag = session_id.rpartition(_SEPARATOR)
         if len(session_id) > MAX_SESSION_ID_CHARS or not hmac.compare_digest(
             tag.encode(), self._tag(body, tenant).encode()
         ):
             raise UnknownSession("this session id was not issued here; open a session and use the id as it is given")
         env, replica, upstream = body.split(_SEPARATOR, 2)
-        return SessionRef(env=env, replica=replica, upstream=upstream)
+        ref = SessionRef(env=env, replica=replica, upstream=upstream)
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.clear()
+        self._known[session_id, tenant] = ref
+        return ref
 
     def _tag(self, body: str, tenant: str) -> str:
         signed = f"{tenant}\n{body}"

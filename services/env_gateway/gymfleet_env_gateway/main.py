@@ -3,6 +3,7 @@
 from gymfleet_kit.logs import configure_logs
 from gymfleet_kit.serve import serve
 from gymfleet_kit.settings import read_settings
+from gymfleet_kit.telemetry import configure_tracing
 
 from gymfleet_env_gateway.app import gateway_app
 from gymfleet_env_gateway.settings import GatewaySettings
@@ -12,4 +13,5 @@ def main() -> None:
     """Read the settings and serve."""
     settings = read_settings(GatewaySettings)
     configure_logs("env-gateway", level=settings.log_level)
+    configure_tracing("env-gateway")
     serve(gateway_app(settings), host=settings.host, port=settings.port)

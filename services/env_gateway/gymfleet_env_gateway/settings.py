@@ -41,6 +41,8 @@ class GatewaySettings(ServiceSettings):
     """Larger requests are refused; a message on a stream may have as much as by default."""
     agentgym: bool = True
     """The AgentGym front, `/agentgym/{env}`; its clients carry a key in their URL: `http://any:KEY@host/...`."""
+    openenv: bool = True
+    """The OpenEnv front, `/openenv/{env}`; its clients authenticate as those of `/v1` do, or by their URL."""
     mcp: bool = True
     """The MCP front, `/mcp/{env}`; its clients authenticate as those of `/v1` do."""
     redis_url: RedisDsn | None = None
@@ -72,6 +74,12 @@ class GatewaySettings(ServiceSettings):
     agentgym_max_sessions: PositiveInt = 4096
     agentgym_idle_s: PositiveFloat = 600.0
     """An AgentGym session that is not touched for so long is closed: most of these clients never do it."""
+    openenv_lease_s: PositiveFloat = 60.0
+    """A session whose OpenEnv socket was lost waits so long for `/ws?session_id=`."""
+    openenv_idle_s: PositiveFloat = 600.0
+    """An OpenEnv session that is not played for so long is closed, also while its client's socket is open."""
+    openenv_max_handles: PositiveInt = 4096
+    """Sessions of OpenEnv's MCP clients at once, over all gateways."""
     log_level: Annotated[str, Field(pattern="^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"
 
     @property

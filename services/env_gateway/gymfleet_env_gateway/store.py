@@ -150,7 +150,7 @@ class RedisStore:
 
     async def add(self, key: str, value: bytes, *, ttl_s: float, limit: int) -> bool:
         """See `Store`."""
-        args = [value, _ms(ttl_s), key, limit]
+        args: list[bytes | int | str] = [value, _ms(ttl_s), key, limit]
         added = await _reached(self._add(keys=[self._prefix + key, self._index], args=args))
         if added < 0:
             raise StoreFull
@@ -163,7 +163,7 @@ class RedisStore:
 
     async def set(self, key: str, value: bytes, *, ttl_s: float) -> bool:
         """See `Store`."""
-        args = [value, _ms(ttl_s), key]
+        args: list[bytes | int | str] = [value, _ms(ttl_s), key]
         return bool(await _reached(self._set(keys=[self._prefix + key, self._index], args=args)))
 
     async def delete(self, key: str) -> bool:

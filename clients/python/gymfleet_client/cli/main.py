@@ -9,7 +9,7 @@ import httpx
 import typer
 from gymfleet_contracts.recipe import RecipeError
 
-from gymfleet_client.cli import envs, evaluate, fleet, play, report, train, trajectories
+from gymfleet_client.cli import conformance, envs, evaluate, fleet, keys, play, report, train, trajectories
 from gymfleet_client.cli.console import CliError, one_line, out
 from gymfleet_client.errors import ClientError
 from gymfleet_client.supervisor.errors import FleetError, Interrupted
@@ -34,6 +34,8 @@ app.command()(report.report)
 app.add_typer(envs.app, name="envs")
 envs.app.command("play")(play.play)
 app.add_typer(trajectories.app, name="trajectories")
+app.command()(conformance.conformance)
+app.add_typer(keys.app, name="keys")
 
 
 @app.command()

@@ -118,5 +118,3 @@ def _mismatch(error: ValidationError) -> str:
     first = error.errors(include_input=False, include_url=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     return f"the answer is no {error.title}: {place}: {first['msg']}"
-
-

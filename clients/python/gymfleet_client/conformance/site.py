@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import urlsplit, urlunsplit
@@ -44,6 +44,10 @@ class Site:
         limits = httpx.Limits(max_connections=_MAX_CONNECTIONS, keepalive_expiry=_KEEP_ALIVE_S)
         client = httpx.AsyncClient(headers=headers, limits=limits, timeout=CALL_TIMEOUT_S, trust_env=False)
         return cls(base, client, headers)
+
+    def below(self, path: str) -> Self:
+        """The same site from a path on."""
+        return replace(self, url=self.url + path)
 
     def socket_url(self, path: str) -> str:
         """The WebSocket URL of a path below the base."""

@@ -6,22 +6,38 @@ reference makes a new environment for each call, with which nobody can play;
 here `reset` opens a session with a lease and `step` and `state` name it.
 """
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
 
-from fastapi import Path
+from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request, WebSocket
+from fastapi.responses import JSONResponse
+from gymfleet_contracts import problems
+from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.session import EnvironmentSpec
-from gymfleet_kit.problems import problem_responses
+from gymfleet_kit.problems import ServiceError, install_problem_handlers, problem_response, problem_responses
 from gymfleet_kit.session_problems import SessionLost, UnknownEnvironment, UnknownSession, UnknownTask
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import HTTPConnection
 
 from gymfleet_env_gateway.access import Tenant
 from gymfleet_env_gateway.errors import Forbidden, QuotaExceeded, RateLimited, Unauthorized, Unavailable
+from gymfleet_env_gateway.fronts.openenv_mcp import Rpc, rpc_failure
+from gymfleet_env_gateway.fronts.openenv_seat import Seat
+from gymfleet_env_gateway.fronts.openenv_socket import Seats, Socket
+from gymfleet_env_gateway.fronts.openenv_tasks import SpecDep, get_spec
+from gymfleet_env_gateway.fronts.openenv_tasks import router as tasks
 from gymfleet_env_gateway.fronts.openenv_wire import (
+    EpisodeState,
     ErrorCode,
+    FrameError,
+    ResetArguments,
     TextAction,
+    TextObservation,
+    read_json,
 )
-from gymfleet_env_gateway.state import GatewayDep
+from gymfleet_env_gateway.state import Gateway, GatewayDep, ReaderDep, TenantDep, get_gateway
+from gymfleet_env_gateway.store import Store
 
 PREFIX: Final = "/openenv"
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -104,18 +120,12 @@ class Shared:
     seats: Seats
 
 
-def get_spec(env: Annotated[str, Path(max_length=64)], gateway: GatewayDep) -> EnvironmentSpec:
-    """The environment in the path. Raises `UnknownEnvironment` and `Unavailable`."""
-    return gateway.fleet.environment(env)
-
-
 def get_shared(connection: HTTPConnection) -> Shared:
     """The front's own parts."""
     shared: Shared = connection.app.state.openenv
     return shared
 
 
-SpecDep = Annotated[EnvironmentSpec, Depends(get_spec)]
 SharedDep = Annotated[Shared, Depends(get_shared)]
 info = APIRouter(tags=["Environment Info"], responses=_REFUSED)
 control = APIRouter(tags=["Environment Control"], responses=_PLAYED)
@@ -195,20 +205,20 @@ async def _seat(spec: EnvironmentSpec, gateway: Gateway, tenant: Tenant, session
 
 
 @sockets.websocket("/ws")
-async def ws(websocket: WebSocket, env: str, session_id: str | None = None) -> None:
+async def ws(websocket: WebSocket) -> None:
     """Episodes, one at a time; `?session_id=` goes on with one."""
-    if (socket := await _admit(websocket, env)) is not None:
-        await socket.serve(session_id)
+    if (socket := await _admit(websocket)) is not None:
+        await socket.serve(websocket.query_params.get("session_id"))
 
 
 @sockets.websocket("/mcp")
-async def mcp_socket(websocket: WebSocket, env: str) -> None:
+async def mcp_socket(websocket: WebSocket) -> None:
     """The same by JSON-RPC."""
-    if (socket := await _admit(websocket, env)) is not None:
+    if (socket := await _admit(websocket)) is not None:
         await socket.serve_rpc()
 
 
-async def _admit(websocket: WebSocket, env: str) -> Socket | None:
+async def _admit(websocket: WebSocket) -> Socket | None:
     """The connection, not yet accepted; None when it was refused."""
     gateway, shared = get_gateway(websocket), get_shared(websocket)
     origin = websocket.headers.get("origin")
@@ -217,7 +227,7 @@ async def _admit(websocket: WebSocket, env: str) -> Socket | None:
         if origin is not None and urlsplit(origin).hostname not in _LOOPBACK:
             raise Forbidden("web pages of other hosts may not connect")
         tenant = gateway.access.tenant(websocket)
-        spec = gateway.fleet.environment(env)
+        spec = get_spec(websocket)
     except (Unauthorized, Forbidden):
         await websocket.close(_POLICY_VIOLATION)  # before `accept`: the handshake is answered with 403
     except ServiceError as error:

@@ -7,9 +7,10 @@ from gymfleet_contracts.session import EnvironmentSpec
 from gymfleet_kit.problems import problem_responses
 from gymfleet_kit.session_problems import InvalidRequest, UnknownEnvironment, UnknownTask
 from pydantic import BaseModel
+from starlette.requests import HTTPConnection
 
 from gymfleet_env_gateway.errors import Forbidden, Unauthorized, Unavailable
-from gymfleet_env_gateway.state import GatewayDep, ReaderDep
+from gymfleet_env_gateway.state import ReaderDep, get_gateway
 
 MAX_TASKS: Final = 10_000
 """In one answer."""
@@ -41,11 +42,17 @@ class SplitName(BaseModel):
     type: str
 
 
-def get_named(
-    env: Annotated[str, Path(max_length=64)], env_name: Annotated[str, Path(max_length=64)], gateway: GatewayDep
-) -> EnvironmentSpec:
-    """The environment, named twice: by the base URL and in the call. Raises `UnknownEnvironment`."""
-    spec = gateway.fleet.environment(env)
+def get_spec(connection: HTTPConnection) -> EnvironmentSpec:
+    """The environment of the base URL. Raises `UnknownEnvironment` and `Unavailable`."""
+    # Read from the mount's path: to FastAPI it is no parameter, and must not be one in `/openapi.json`.
+    return get_gateway(connection).fleet.environment(connection.path_params["env"])
+
+
+SpecDep = Annotated[EnvironmentSpec, Depends(get_spec)]
+
+
+def get_named(env_name: Annotated[str, Path(max_length=64)], spec: SpecDep) -> EnvironmentSpec:
+    """The environment, named in the call too. Raises `UnknownEnvironment`."""
     if env_name.lower() != spec.name:
         raise UnknownEnvironment(f"unknown environment {env_name!r}; here is {spec.name}")
     return spec
@@ -59,9 +66,9 @@ router = APIRouter(
 
 
 @router.get("/list_environments")
-async def list_environments(env: Annotated[str, Path(max_length=64)], gateway: GatewayDep, _: ReaderDep) -> list[str]:
+async def list_environments(spec: SpecDep, _: ReaderDep) -> list[str]:
     """The one below this base URL."""
-    return [gateway.fleet.environment(env).name]
+    return [spec.name]
 
 
 @router.get("/{env_name}/splits")

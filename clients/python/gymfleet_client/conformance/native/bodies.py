@@ -19,7 +19,15 @@ _INSIDE: Final = ("Traceback (most recent call last)", 'File "', "site-packages"
 async def garbage(target: NativeTarget) -> None:
     """Bodies that are no JSON are refused as a 4xx problem."""
     session_id = (await target.open()).session_id
-    for content in (b"", b"{", b"\xff\xfe", b"\x00", b"index=0&action=a", b'{"index": 0, "action": "a"', b"\x80\x04K\x01."):
+    for content in (
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"\x00",
+        b"index=0&action=a",
+        b'{"index": 0, "action": "a"',
+        b"\x80\x04K\x01.",
+    ):
         for path in (f"/v1/sessions/{session_id}/steps", "/v1/sessions", "/v1/steps"):
             response = await target.site.request("POST", path, content=content, headers=_JSON)
             problem_of(response)

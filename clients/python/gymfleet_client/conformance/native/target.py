@@ -178,7 +178,9 @@ def parse(model: type[M], content: bytes) -> M:
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
-        raise Failed(f"not a {model.__name__}: {place}: {first['msg']}: {excerpt(content.decode(errors='replace'))}") from None
+        raise Failed(
+            f"not a {model.__name__}: {place}: {first['msg']}: {excerpt(content.decode(errors='replace'))}"
+        ) from None
 
 
 def read_list(model: type[M], response: httpx.Response, status: int = 200) -> list[M]:

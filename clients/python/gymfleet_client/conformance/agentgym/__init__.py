@@ -1,0 +1,1 @@
+"""AgentGym's promises, as its own clients rely on them."""

@@ -1,0 +1,1 @@
+"""OpenEnv's promises, as its own clients rely on them."""
