@@ -59,9 +59,11 @@ class OpenSession(WireModel):
     split: Split = "train"
     level: Annotated[str, Field(max_length=64)] | None = None
     task_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    task_index: Annotated[int, Field(ge=0)] | None = None
+    task_index: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     lease_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
+    wait_s: Annotated[float, Field(ge=0, le=3600)] | None = None
+    """How long a gateway may let the caller wait for a slot, at most its own limit. Env servers never do."""
     owner: Annotated[str, Field(max_length=64)] | None = None
     """Whom the session counts for in `ServerLoad`. The gateway sets it to the caller's tenant, whatever was sent."""
 
@@ -101,7 +103,7 @@ class Session(WireModel):
 class Step(WireModel):
     """One action. `index` counts from 0 and makes a repeated request safe."""
 
-    index: Annotated[int, Field(ge=0)]
+    index: Annotated[int, Field(ge=0, lt=2**63)]
     action: str
 
 

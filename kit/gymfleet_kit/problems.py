@@ -105,7 +105,7 @@ def install_problem_handlers(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class alone
         title = HTTPStatus(error.status_code).phrase
         problem = Problem(title=title, status=error.status_code, detail=str(error.detail))
-        return problem_response(problem)
+        return problem_response(problem, error.headers)
 
     async def bug(request: Request, error: Exception) -> JSONResponse:
         log.error("request.failed", method=request.method, path=request.url.path, exc_info=error)

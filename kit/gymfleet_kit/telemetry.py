@@ -8,6 +8,7 @@ socket belong to many traces. Attributes are ids and outcomes, never actions or 
 import os
 import re
 import sys
+from asyncio import CancelledError
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-_TRACEPARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+TRACEPARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _SAMPLED: Final = frozenset("13579bdf")  # the last digit of the flags, with bit 0 set
 _PREFIX: Final = "gymfleet."
 
@@ -106,7 +107,7 @@ def span(name: str, trace: str | None, **attributes: str | int) -> Span:
     """
     if not trace:
         return Span("")
-    if not _TRACEPARENT.fullmatch(trace):
+    if not TRACEPARENT.fullmatch(trace):
         return Span("")
     if _provider is None or trace[-1] not in _SAMPLED:
         return Span(trace)
@@ -119,7 +120,7 @@ def request_span(method: str, trace: str | None) -> RequestSpan | None:
     A request without a trace begins one, as far as the sampler wants it, unless it
     only reads: probes and scrapes would be most of what is traced.
     """
-    from_caller = trace is not None and _TRACEPARENT.fullmatch(trace) is not None
+    from_caller = trace is not None and TRACEPARENT.fullmatch(trace) is not None
     if _provider is None or (trace is not None and from_caller and trace[-1] not in _SAMPLED):
         return None
     if not from_caller and method == "GET":
@@ -175,20 +176,20 @@ def configure_tracing(service: str) -> None:
     except ImportError as error:
         sys.stderr.write(f"error: {given} is set, but {error.name} is not installed; install gymfleet[otel]\n")
         raise SystemExit(2) from None
-    export_to(BatchSpanProcessor(OTLPSpanExporter()), service)
+    from opentelemetry.trace import set_tracer_provider  # noqa: PLC0415
+
+    set_tracer_provider(export_to(BatchSpanProcessor(OTLPSpanExporter()), service))  # for libraries' own spans
 
 
 def export_to(processor: "SpanProcessor", service: str) -> "TracerProvider":
-    """Send this process's spans to `processor`, also those of libraries. They are flushed when the process ends."""
+    """Send this process's spans to `processor`; what waits there is sent when the process ends."""
     global _provider  # noqa: PLW0603 - one per process, as OpenTelemetry's own
-    from opentelemetry import trace  # noqa: PLC0415 - optional
-    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - optional
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
 
     own_name = os.environ.get("OTEL_SERVICE_NAME")
     _provider = TracerProvider(resource=Resource.create({"service.name": own_name or f"gymfleet-{service}"}))
     _provider.add_span_processor(processor)
-    trace.set_tracer_provider(_provider)
     return _provider
 
 
@@ -219,6 +220,8 @@ def _parent(trace: str) -> Any:
 
 
 def _outcome(error: BaseException) -> str:
+    if isinstance(error, CancelledError):
+        return "cancelled"
     if isinstance(error, ServiceError):
         return error.problem().type.rsplit("/", 1)[-1]
     return type(error).__name__

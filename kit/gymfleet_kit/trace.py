@@ -1,19 +1,18 @@
 """The trace id of the work in hand: W3C `traceparent`, carried by HTTP headers and stream records."""
 
-import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
+from types import TracebackType
 from typing import Final
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gymfleet_kit.telemetry import RequestSpan, attach, detach, is_sampled, request_span
+from gymfleet_kit.telemetry import TRACEPARENT, RequestSpan, attach, detach, is_sampled, request_span, span
 
 HEADER: Final = "traceparent"
-_FORM: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _current: ContextVar[str | None] = ContextVar("traceparent", default=None)
 
 
@@ -32,7 +31,7 @@ def new_trace(*, sampled: bool | None = None) -> str:
 @contextmanager
 def traced(trace: str | None) -> Iterator[str]:
     """Work under `trace`, or under a new one where it is absent or malformed; logs carry its id."""
-    trace = trace if trace is not None and _FORM.fullmatch(trace) else new_trace()
+    trace = trace if trace is not None and TRACEPARENT.fullmatch(trace) else new_trace()
     token, otel_token = _current.set(trace), attach(trace)
     try:
         with structlog.contextvars.bound_contextvars(trace_id=trace.split("-")[1]):
@@ -40,6 +39,41 @@ def traced(trace: str | None) -> Iterator[str]:
     finally:
         detach(otel_token)
         _current.reset(token)
+
+
+def enter_trace(trace: str) -> None:
+    """Go on under `trace` to the end of this task: for a task that serves one call. What is malformed is ignored."""
+    if TRACEPARENT.fullmatch(trace):
+        _current.set(trace)
+
+
+class Working:
+    """What `working` returns: begins the span where the block begins."""
+
+    __slots__ = ("_attributes", "_name", "_span", "_token")
+
+    def __init__(self, name: str, attributes: dict[str, str | int]) -> None:
+        self._name = name
+        self._attributes = attributes
+        self._token: Token[str | None] | None = None
+
+    def __enter__(self) -> None:
+        trace = _current.get()
+        self._span = span(self._name, trace, **self._attributes)
+        if trace and self._span.trace != trace:
+            self._token = _current.set(self._span.trace)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._token is not None:
+            _current.reset(self._token)
+        self._span.end(error)
+
+
+def working(name: str, **attributes: str | int) -> Working:
+    """A block that is a span of the current trace; within it, `current_trace` names the span as the parent."""
+    return Working(name, attributes)
 
 
 class TraceMiddleware:
@@ -54,15 +88,15 @@ class TraceMiddleware:
             await self._app(scope, receive, send)
             return
         header = dict(scope["headers"]).get(HEADER.encode(), b"").decode("latin-1") or None
-        span = request_span(scope["method"], header)
-        if span is not None:
-            await self._recorded(span, scope, receive, send)
+        recorded = request_span(scope["method"], header)
+        if recorded is not None:
+            await self._recorded(recorded, scope, receive, send)
             return
-        given = header is not None and _FORM.fullmatch(header)
+        given = header is not None and TRACEPARENT.fullmatch(header)
         with traced(header if given else new_trace(sampled=False)):
             await self._app(scope, receive, send)
 
-    async def _recorded(self, span: RequestSpan, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _recorded(self, request: RequestSpan, scope: Scope, receive: Receive, send: Send) -> None:
         status = 500  # what a server answers when the app raises
 
         async def watched(message: Message) -> None:
@@ -71,8 +105,8 @@ class TraceMiddleware:
                 status = message["status"]
             await send(message)
 
-        with span, traced(span.trace):
+        with request, traced(request.trace):
             try:
                 await self._app(scope, receive, watched)
             finally:
-                span.answered(scope["method"], getattr(scope.get("route"), "path", None), status)
+                request.answered(scope["method"], getattr(scope.get("route"), "path", None), status)

@@ -114,6 +114,7 @@ def test_dead_shard_loses_its_own_sessions_alone(server: EnvServer, caller: Call
     caller.until_ready()
     fresh = caller.open(1)
     assert caller.step(fresh, 0, "a")["observation"] == "step 1: a"
+    assert caller.step(doomed, 1, "b")["type"] == "/problems/session-lost", "nor does its successor take it for its own"
     for session_id in (fresh, neighbour):
         caller.close(session_id)
 

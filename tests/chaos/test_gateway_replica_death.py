@@ -31,7 +31,7 @@ class Fleet:
     gateway: ServiceProcess
 
     def home(self, session_id: str) -> ServiceProcess:
-        key = SessionIds(SECRET).read(session_id).replica
+        key = SessionIds(SECRET).read(session_id, "local").replica
         return next(server for server in (self.victim, self.survivor) if replica_key(server.url) == key)
 
 

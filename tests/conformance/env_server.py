@@ -56,6 +56,17 @@ class EnvServer:
         self._process.send_signal(sig)
         return self._process.wait(timeout=30)
 
+    def signal(self, sig: signal.Signals) -> bool:
+        """Send a signal; whether the process was there to get it."""
+        assert self._process is not None
+        self._process.send_signal(sig)
+        return self._process.poll() is None
+
+    def wait(self, timeout_s: float) -> int:
+        """Wait for the process to end by itself: its exit code."""
+        assert self._process is not None
+        return self._process.wait(timeout=timeout_s)
+
     def children(self) -> list[int]:
         """Process ids of the shards."""
         listed = subprocess.run(

@@ -13,15 +13,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import gymfleet_envs.babyai
 import httpx
 import pytest
 from gymfleet_client import SyncGatewayClient
 from gymfleet_contracts.session import OpenSession
+from redis import Redis
 
 from tests.fixtures import gateway_fleet
 from tests.fixtures.gateway_fleet import ServiceProcess
+from tests.fixtures.redis_server import RedisServer
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 ENVIRONMENTS = ("textcraft", "babyai", "maze", "wordle")
@@ -314,6 +317,50 @@ def test_idle_ids_expire_with_their_sessions_and_a_flood_is_refused(tmp_path: Pa
             time.sleep(0.1)
         assert _settled(server.url) == {}, "nor is a slot still taken"
         assert "not valid" in clients[0].post("step", {"id": clients[0].id, "action": "move up"})["error"]
+
+
+def test_an_episode_goes_on_over_any_gateway_and_through_the_death_of_one(tmp_path: Path) -> None:
+    with RedisServer(tmp_path) as redis:
+        server = gateway_fleet.env_server(tmp_path, "maze", expert_splits='["train"]')
+        gateways = [gateway_fleet.gateway(tmp_path, [server.url], redis_url=redis.url) for _ in range(2)]
+        with gateway_fleet.running(server, *gateways), SyncGatewayClient(gateways[1].url) as native:
+            client = MazeClient(gateways[0].url)
+            bases = [f"{gateway.url}/agentgym/maze/maze" for gateway in gateways]
+            twin = native.open(native_task(native, "maze", 7))
+            client.base = bases[1]
+            assert client.reset(7) == twin.observation
+
+            played = 0
+            done = False
+            while not done:
+                if played == 4:
+                    gateways[0].kill()
+                client.base = bases[played % 2 if played < 4 else 1]
+                action = native.expert(twin.session_id).action if played >= 4 else "dance"
+                expected = native.step(twin.session_id, played, action)
+                observation, _, done = client.step(action)
+                assert observation == expected.observation, "each step was played once, on the one episode"
+                played += 1
+
+            assert (played > 4, expected.score) == (True, 1.0)
+            with Redis(port=redis.port) as direct:
+                keys = [key for key in direct.keys("gymfleet:gateway:agentgym*") if isinstance(key, bytes)]
+                assert len(keys) == 2, "the id and the index"
+                assert all(direct.ttl(key) > 0 for key in keys)
+
+
+def test_ids_belong_to_their_tenant(tmp_path: Path) -> None:
+    key = "a key of these tests"
+    server = gateway_fleet.env_server(tmp_path, "maze")
+    gateway = gateway_fleet.gateway(tmp_path, [server.url], api_key=key)
+    with gateway_fleet.running(server, gateway):
+        client = MazeClient(f"http://any:{quote(key)}@127.0.0.1:{gateway.port}")
+        client.reset(0)
+
+        assert post(f"{gateway.url}/agentgym/maze/maze/create").status_code == 401
+        step = {"id": client.id, "action": "move up"}
+        assert post(f"{gateway.url}/agentgym/maze/maze/step", step).status_code == 401
+        assert client.step("move up")[2] is False
 
 
 def test_a_failure_of_the_machinery_is_no_observation(tmp_path: Path) -> None:

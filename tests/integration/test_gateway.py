@@ -108,14 +108,14 @@ async def test_new_sessions_go_to_the_least_loaded_replica(running: Running, tmp
     with gateway_fleet.running(fresh):
         async with SessionStream(fresh.url) as stream:
             sessions = [await stream.open(MAZE) for _ in range(6)]
-            homes = [ids.read(session.session_id).replica for session in sessions]
+            homes = [ids.read(session.session_id, "local").replica for session in sessions]
             assert sorted(homes.count(replica_key(f"{server.url}/")) for server in running.servers) == [3, 3]
 
             kept = homes[0]
             for session, home in zip(sessions, homes, strict=True):
                 if home == kept:
                     await stream.close(session.session_id)
-            again = [ids.read((await stream.open(MAZE)).session_id).replica for _ in range(3)]
+            again = [ids.read((await stream.open(MAZE)).session_id, "local").replica for _ in range(3)]
 
     assert again == [kept] * 3, "closing made room"
 
@@ -145,8 +145,8 @@ async def test_a_gateway_with_another_secret_knows_none_of_the_sessions(
 
 async def test_the_env_servers_own_ids_and_forged_ones_are_unknown(rest: GatewayClient, stream: SessionStream) -> None:
     session = await stream.open(MAZE)
-    ref = SessionIds(SECRET).read(session.session_id)
-    moved = SessionIds("entirely another secret").issue("maze", ref.replica, ref.upstream)
+    ref = SessionIds(SECRET).read(session.session_id, "local")
+    moved = SessionIds("entirely another secret").issue("maze", ref.replica, ref.upstream, "local")
     for forged in (ref.upstream, moved, session.session_id[:-1] + "!", "x", "a b?c#d"):
         for call in (rest.get, rest.close, stream.get, stream.close, stream.expert, stream.fork):
             with pytest.raises(UnknownSession):
@@ -162,7 +162,10 @@ async def test_answers_come_out_of_order(stream: SessionStream) -> None:
         order.append(session.task.env)
 
     # The maze may live beside the slow session; a second one surely lives elsewhere or is opened first.
-    if SessionIds(SECRET).read(fast.session_id).replica == SessionIds(SECRET).read(slow.session_id).replica:
+    if (
+        SessionIds(SECRET).read(fast.session_id, "local").replica
+        == SessionIds(SECRET).read(slow.session_id, "local").replica
+    ):
         fast = await stream.open(OpenSession(env="textcraft", task_index=0))
     await asyncio.gather(step(slow, "sleep 500"), step(fast, "inventory"))
 
@@ -341,7 +344,7 @@ async def test_with_a_key_nobody_else_is_served(running: Running, tmp_path: Path
             with pytest.raises(TransportError, match="refused the connection"):
                 await SessionStream(guarded.url).connect()
         async with httpx.AsyncClient(base_url=guarded.url, trust_env=False) as http:
-            assert (await http.post("/agentgym/maze/maze/create")).status_code == 404
+            assert (await http.post("/agentgym/maze/maze/create")).status_code == 401
 
 
 async def test_calls_are_counted_by_environment_and_outcome(running: Running, stream: SessionStream) -> None:
@@ -353,10 +356,10 @@ async def test_calls_are_counted_by_environment_and_outcome(running: Running, st
     async with httpx.AsyncClient(base_url=running.gateways[0].url, trust_env=False) as http:
         text = (await http.get("/metrics")).text
 
-    assert 'gymfleet_gateway_calls_total{env="maze",op="step",outcome="ok"}' in text
-    assert 'gymfleet_gateway_calls_total{env="maze",op="step",outcome="step-out-of-order"}' in text
+    assert 'gymfleet_gateway_calls_total{env="maze",op="step",outcome="ok",tenant="local"}' in text
+    assert 'gymfleet_gateway_calls_total{env="maze",op="step",outcome="step-out-of-order",tenant="local"}' in text
     assert 'gymfleet_gateway_call_seconds_count{env="maze",op="step"}' in text
-    assert 'gymfleet_gateway_open_sessions{env="maze"}' in text
+    assert 'gymfleet_gateway_open_sessions{env="maze",tenant="local"}' in text
     assert 'gymfleet_gateway_replicas{state="up"} 2.0' in text
 
 

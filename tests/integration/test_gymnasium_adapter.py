@@ -1,5 +1,6 @@
 """The Gymnasium adapter against a real gateway: Gymnasium's own checker, determinism, batches, failures."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,15 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.fixtures import gateway_fleet
 from tests.fixtures.gateway_fleet import ServiceProcess
+from tests.fixtures.levels_environment import COUNTS
 
+LEVELS = "tests.fixtures.levels_environment:Levels"
 ENVIRONMENTS = ("textcraft", "babyai", "maze", "wordle")
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    server = gateway_fleet.env_server(tmp_path_factory.mktemp("server"), *ENVIRONMENTS)
+    server = gateway_fleet.env_server(tmp_path_factory.mktemp("server"), *ENVIRONMENTS, LEVELS)
     with gateway_fleet.running(server):
         yield server
 
@@ -114,6 +117,21 @@ def test_only_the_given_tasks_are_played(url: str) -> None:
         GymfleetEnv(url, "maze", task_ids=[])
 
 
+def test_a_level_with_fewer_tasks_than_the_default_is_drawn_from_evenly(tmp_path: Path) -> None:
+    server = gateway_fleet.env_server(tmp_path, LEVELS)
+    with gateway_fleet.running(server):
+        env, other = (GymfleetEnv(server.url, "levels", level="hard") for _ in range(2))
+
+        drawn = [env.reset(seed=seed)[0] for seed in range(20)]
+
+        assert set(drawn) == {f"hard-{number}" for number in range(COUNTS["hard"])}
+        assert [other.reset(seed=seed)[0] for seed in reversed(range(20))] == drawn[::-1], "whatever was drawn before"
+        with pytest.raises(ValueError, match="no tasks in split 'test'"):
+            env.reset(options={"split": "test"})
+        env.close()
+        other.close()
+
+
 def test_text_that_is_no_ascii_is_an_action_and_text_that_cannot_be_sent_is_not(url: str) -> None:
     env = GymfleetEnv(url, "maze")
     env.reset(seed=0)
@@ -186,24 +204,27 @@ def test_a_lost_session_is_an_error_until_reset(tmp_path: Path) -> None:
 
 def _wait_until_ready(gateway_url: str) -> None:
     client = httpx.Client(transport=httpx.HTTPTransport(retries=1), trust_env=False, timeout=30)
+    deadline = time.monotonic() + gateway_fleet.START_TIMEOUT_S
     with client:
         while not client.get(f"{gateway_url}/readyz").is_success:
-            pass
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
 
+@pytest.mark.parametrize("env", [pytest.param("wordle", id="terminates"), pytest.param("levels", id="is truncated")])
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-def test_the_vector_env_plays_what_gymnasiums_own_would(url: str, mode: AutoresetMode) -> None:
+def test_the_vector_env_plays_what_gymnasiums_own_would(url: str, mode: AutoresetMode, env: str) -> None:
     """Against `SyncVectorEnv` over single adapters: an independent implementation of the autoreset."""
     count = 3
-    ours = GymfleetVectorEnv(url, "wordle", count, autoreset_mode=mode)
-    theirs = SyncVectorEnv([lambda: GymfleetEnv(url, "wordle")] * count, autoreset_mode=mode)
+    ours = GymfleetVectorEnv(url, env, count, autoreset_mode=mode)
+    theirs = SyncVectorEnv([lambda: GymfleetEnv(url, env)] * count, autoreset_mode=mode)
     assert ours.metadata["autoreset_mode"] is mode
     assert ours.observation_space == theirs.observation_space
     assert ours.action_space == theirs.action_space
 
     assert _same(ours.reset(seed=11), theirs.reset(seed=11))
     ends = 0
-    for turn in range(16):  # an episode of Wordle has 6 turns: two ends and more
+    for turn in range(16):  # an episode of Wordle has 6 turns, one of the other 3: two ends and more
         actions = tuple("crane" if turn % 2 else f"{place} ?" for place in range(count))
         mine, reference = ours.step(actions), theirs.step(actions)
         assert _same(mine, reference)

@@ -1,8 +1,6 @@
 """The official MCP client, unmodified and in both protocol generations, plays through the gateway."""
 
 import json
-import os
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,14 +11,13 @@ import httpx
 import httpx2
 import pytest
 from gymfleet_client import SyncGatewayClient
+from gymfleet_contracts.keys import key_digest, new_key
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.fixtures import gateway_fleet
+from tests.fixtures import gateway_fleet, peers
 from tests.fixtures.gateway_fleet import ServiceProcess
 
-ROOT = Path(__file__).parents[2]
-PEERS_PYTHON = Path(os.environ.get("GYMFLEET_PEERS_VENV", ROOT / ".venv-peers")) / "bin" / "python"
 ENVIRONMENTS = ("textcraft", "babyai", "maze", "wordle")
 GENERATIONS = {"legacy": "2025-11-25", "2026-07-28": "2026-07-28", "auto": "2026-07-28"}
 TOOLS = ["close", "fork", "renew", "reset", "state", "step"]
@@ -102,6 +99,8 @@ async def test_each_environment_says_its_rules_and_lists_its_tools(fleet: Fleet,
             assert step["required"] == ["session_id", "index", "action"]
             assert "stored result" in step["properties"]["index"]["description"]
             assert not {"env", "owner"} & set(tools["reset"].input_schema["properties"])
+            for tool in tools.values():
+                assert all("description" in argument for argument in tool.input_schema["properties"].values())
 
 
 @pytest.mark.parametrize("env", ENVIRONMENTS)
@@ -293,6 +292,33 @@ async def test_a_key_is_asked_for(fleet: Fleet, tmp_path: Path, mode: str) -> No
     assert (refused.status_code, refused.headers["content-type"]) == (401, "application/problem+json")
 
 
+async def test_tenants_do_not_see_each_others_sessions_and_hear_of_their_limits(
+    fleet: Fleet, tmp_path: Path, mode: str
+) -> None:
+    keys = {name: new_key(name) for name in ("alice", "bob")}
+    entries = [
+        f'[tenants.{name}]\nsteps_per_s = 0.001\n[[tenants.{name}.keys]]\nid = "{name}"\nsha256 = "{key_digest(key)}"\n'
+        for name, key in keys.items()
+    ]
+    (tmp_path / "tenants.toml").write_text("\n".join(entries))
+    gateway = gateway_fleet.gateway(tmp_path, [fleet.server.url], tenants=str(tmp_path / "tenants.toml"))
+    with gateway_fleet.running(gateway):
+        url = f"{gateway.url}/mcp/maze"
+        async with connected(url, mode, key=keys["alice"]) as alice, connected(url, mode, key=keys["bob"]) as bob:
+            lease = (await alice.call("reset", task_index=0))["session_id"]
+            for tool in ("state", "close", "fork"):
+                assert (await bob.fail(tool, session_id=lease))["type"] == "/problems/unknown-session"
+            index, refused = 0, None
+            while refused is None:
+                result = await alice.client.call_tool("step", {"session_id": lease, "index": index, "action": "x"})
+                refused = json.loads(result.content[0].text) if result.is_error else None  # type: ignore[union-attr]
+                index += 1
+            assert (await alice.call("state", session_id=lease))["index"] == index - 1, "it was not executed"
+
+    assert (refused["type"], refused["status"]) == ("/problems/rate-limited", 429)
+    assert refused["retry_after_s"] > 0
+
+
 async def test_the_death_of_an_env_server_is_no_observation(tmp_path: Path, mode: str) -> None:
     server = gateway_fleet.env_server(tmp_path, "maze")
     gateway = gateway_fleet.gateway(tmp_path, [server.url])
@@ -317,17 +343,9 @@ def test_the_front_can_be_switched_off(fleet: Fleet, tmp_path: Path) -> None:
     assert answer.status_code == 404
 
 
-@pytest.mark.parametrize("python", [PEERS_PYTHON] if PEERS_PYTHON.exists() else [])
-def test_the_client_of_the_1_line_plays(fleet: Fleet, python: Path) -> None:
-    program = str(ROOT / "tests" / "peers" / "mcp_legacy_client.py")
-    urls = [gateway.url for gateway in fleet.gateways]
+def test_the_client_of_the_1_line_plays(fleet: Fleet) -> None:
+    seen = peers.run("mcp_legacy_client", *(gateway.url for gateway in fleet.gateways), "maze")
 
-    done = subprocess.run(
-        [str(python), program, *urls, "maze"], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT.parent
-    )
-
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
     assert seen["version"].startswith("1.")
     assert seen["protocol"] == "2025-11-25"
     assert seen["transport_session"] is None, "so that any replica can answer"

@@ -35,10 +35,10 @@ def main() -> None:
         try:
             if method == "version":
                 answer: Any = version("openenv")
-            elif method == "resume":  # a URL of the caller's own: the client appends `/ws` to it and no query
-                client = openenv.GenericEnvClient(base_url=base_url, headers=headers)
-                client._ws_url = f"{client._ws_url}?session_id={arguments['session_id']}"
-                clients[name] = client.sync()
+            elif method == "resume":
+                # The client appends `/ws` to whatever it is given: here to a parameter that nobody reads.
+                url = f"{base_url}/ws?session_id={arguments['session_id']}&ignored="
+                clients[name] = openenv.GenericEnvClient(base_url=url, headers=headers).sync()
                 clients[name].connect()
                 answer = None
             else:

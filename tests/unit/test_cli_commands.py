@@ -45,6 +45,10 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(["trajectories", "list", "run", "--failed", "--success"], 2, "not both", id="contradiction"),
         pytest.param(["eval", "nowhere"], 2, "nowhere", id="nothing to measure"),
         pytest.param(["eval", "full"], 2, "not inside a run directory", id="not a checkpoint"),
+        pytest.param(["keys", "new"], 2, "--tenant", id="a key for nobody"),
+        pytest.param(["keys", "new", "--tenant", "The Lab"], 2, "a name is 1 to 64 of", id="no name"),
+        pytest.param(["keys", "new", "--tenant", "lab", "--id", "k_1"], 2, "a key's id is 1 to 32 of", id="no id"),
+        pytest.param(["keys", "new", "--tenant", "lab", "--scope", "fly"], 2, "'read', 'play'", id="no scope"),
         pytest.param(["envs", "list", "--url", "http://127.0.0.1:9"], 1, "environments", id="nobody listens"),
     ],
 )

@@ -25,6 +25,10 @@ from gymfleet_contracts.problems import Problem
         ("/problems/unavailable", errors.Unavailable),
         ("/problems/upstream-timeout", errors.UpstreamTimeout),
         ("/problems/validation", errors.ValidationFailed),
+        ("/problems/unauthorized", errors.Unauthorized),
+        ("/problems/forbidden", errors.Forbidden),
+        ("/problems/rate-limited", errors.RateLimited),
+        ("/problems/quota-exceeded", errors.QuotaExceeded),
         ("/problems/of-the-future", ProblemError),
     ],
 )

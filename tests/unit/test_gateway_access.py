@@ -90,6 +90,28 @@ def test_without_keys_everybody_is_local() -> None:
     assert Access(None).tenant(caller("Bearer whatever")) is LOCAL
 
 
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [
+        ("http://localhost:3000", True),
+        ("http://127.0.0.1", True),
+        ("http://[::1]:8200", True),
+        ("https://evil.example", False),
+        ("http://localhost.evil.example", False),
+        ("null", False),
+        ("http://[", False),
+    ],
+)
+def test_without_keys_web_pages_of_other_hosts_stay_out(origin: str, allowed: bool) -> None:
+    connection = HTTPConnection({"type": "http", "headers": [(b"origin", origin.encode())]})
+
+    if allowed:
+        assert Access(None).tenant(connection) is LOCAL
+    else:
+        with pytest.raises(Forbidden, match="web pages"):
+            Access(None).tenant(connection)
+
+
 @pytest.mark.parametrize("connection", [bearer(ALICE), caller(f"bearer  {ALICE} "), basic("any", ALICE)])
 def test_a_key_opens_its_tenants_door(file: Path, connection: HTTPConnection) -> None:
     tenant = Access(None, file).tenant(connection)

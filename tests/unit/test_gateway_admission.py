@@ -312,8 +312,9 @@ async def test_a_fork_waits_for_all_its_slots_and_its_tenants_opens_wait_behind_
 async def test_a_fork_that_never_fits_holds_up_nobody() -> None:
     gate = Gate(4)
     fork = gate.start(A, slots=5)
+    await settle()
 
-    await gate.open(A)
+    await asyncio.wait_for(gate.open(A), 5)
 
     assert not fork.done()
     await cancel(fork)

@@ -19,7 +19,8 @@ RESULT = {
 BODIES: list[Any] = [
     {"index": 0, "action": ""},
     {"action": "go", "index": 7},
-    {"index": 2**63, "action": "far"},
+    {"index": 2**63 - 1, "action": "far"},
+    {"index": 2**63, "action": "too far"},
     {"index": 0, "action": "hé\x00"},
     {"index": -1, "action": "go"},
     {"index": "0", "action": "go"},
@@ -133,7 +134,7 @@ def test_one_frame_goes_as_it_is() -> None:
 
 
 def test_messages_stay_below_the_limit_and_keep_the_order() -> None:
-    frames = [encode("x" * length) for length in (10, 40, 40, 40, 200, 1, 1, 1)]
+    frames = [encode("x" * length) for length in (10, 41, 41, 41, 200, 1, 1, 1)]
 
     messages = [message for _, message in batches(frames, 100)]
 

@@ -1,7 +1,6 @@
 """The session API over `WS /v1/stream`: the fast path for many concurrent episodes."""
 
 import asyncio
-import time
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -10,7 +9,7 @@ from gymfleet_contracts.frames import Op
 from gymfleet_contracts.session import ExpertMove, Fork, OpenSession, RenewLease, Session, StepResult
 from pydantic import BaseModel, ValidationError
 
-from gymfleet_client._patience import pause_s
+from gymfleet_client._patience import Patience, with_wait
 from gymfleet_client._trace import current_traceparent
 from gymfleet_client.errors import ProblemError, TransportError, UnknownSession, parse_problem, problem_error
 from gymfleet_client.multiplex import FrameChannel, RawReply
@@ -62,7 +61,7 @@ class SessionStream:
 
     async def open(self, request: OpenSession, *, timeout_s: float = 60.0) -> Session:
         """Open a session and get its first observation."""
-        body = request.model_dump(mode="json", exclude_none=True)
+        body = with_wait(request, timeout_s).model_dump(mode="json", exclude_none=True)
         return _model(Session, await self._call(Op.OPEN, "", body, timeout_s, repeatable=False))
 
     async def step(self, session_id: str, index: int, action: str, *, timeout_s: float = 60.0) -> StepResult:
@@ -105,20 +104,18 @@ class SessionStream:
     async def _call(
         self, op: Op, session_id: str, body: dict[str, Any] | None, timeout_s: float, *, repeatable: bool = True
     ) -> Any:
-        deadline = time.monotonic() + timeout_s
-        remaining_s = timeout_s
+        patience = Patience(timeout_s)
         while True:
             reply, _ = await self._channel.request(
-                op, session_id, body, timeout_s=remaining_s, repeatable=repeatable, trace=current_traceparent()
+                op, session_id, body, timeout_s=patience.remaining_s, repeatable=repeatable, trace=current_traceparent()
             )
             try:
                 return _result(reply)
             except ProblemError as error:
-                pause = pause_s(error, deadline - time.monotonic())
+                pause = patience.pause_s(error)
                 if pause is None:
                     raise
             await asyncio.sleep(pause)
-            remaining_s = max(deadline - time.monotonic(), 0.001)
 
 
 def _result(reply: RawReply) -> Any:

@@ -10,7 +10,7 @@ from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.session import EnvironmentSpec, ExpertMove, OpenSession, Session, SessionStep, StepResult
 
 from gymfleet_client import _calls
-from gymfleet_client._patience import pause_s
+from gymfleet_client._patience import Patience, with_wait
 from gymfleet_client.errors import DeadlinePassed, ProblemError, TransportError
 
 __all__ = ["SyncGatewayClient"]
@@ -61,7 +61,8 @@ class SyncGatewayClient:
 
     def open(self, request: OpenSession, *, timeout_s: float | None = None) -> Session:
         """Open a session and get its first observation."""
-        return self._execute(_calls.open_session(request), timeout_s)
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        return self._execute(_calls.open_session(with_wait(request, limit_s)), limit_s)
 
     def step(self, session_id: str, index: int, action: str, *, timeout_s: float | None = None) -> StepResult:
         """Apply one action, exactly once: `index` counts the session's steps from 0."""
@@ -93,12 +94,12 @@ class SyncGatewayClient:
 
     def _execute(self, call: _calls.Call[T], timeout_s: float | None = None) -> T:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        deadline = time.monotonic() + limit_s
+        patience = Patience(limit_s)
         while True:
             try:
                 return self._with_repeats(call, limit_s)
             except ProblemError as error:
-                pause = pause_s(error, deadline - time.monotonic())
+                pause = patience.pause_s(error)
                 if pause is None:
                     raise
             time.sleep(pause)

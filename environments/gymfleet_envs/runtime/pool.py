@@ -63,6 +63,11 @@ class ShardPool:
             max_sessions=self._settings.max_sessions, draining=self.draining, sessions=self.metrics.sessions()
         )
 
+    @property
+    def max_outbox_bytes(self) -> int:
+        """Answers that one socket may leave untaken."""
+        return self._settings.max_outbox_mb * MIB
+
     def start(self) -> None:
         """Start every shard and wait until all are ready. Raises `EnvironmentUnavailable`."""
         processes = [self._spawn(seat) for seat in self._seats]

@@ -34,6 +34,8 @@ class EnvServerSettings(ServiceSettings):
     """A shard that holds more (MiB, with the processes that it started) is killed and started anew."""
     drain_s: Annotated[float, Field(ge=0)] = 0.0
     """How long SIGTERM waits for the sessions to be closed; meanwhile none is opened. 0: end at once."""
+    max_outbox_mb: PositiveInt = 256
+    """Answers (MiB) that one stream's caller may leave untaken before its socket is closed."""
     max_observation_chars: Annotated[int, Field(ge=256, le=1_000_000)] = 65_536
     """Longer observations are cut, with a mark at the cut."""
     data: dict[str, Path] = Field(default_factory=dict)

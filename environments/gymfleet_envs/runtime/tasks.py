@@ -146,7 +146,9 @@ class ListedTasks(Generic[TaskT]):
         """In the order of the files."""
         table = self._table.get((split, level), [])
         if not 0 <= index < len(table):
-            raise UnknownTask(f"{self._env} has {len(table)} tasks in {split}/{level}; index {index} is outside")
+            raise UnknownTask(
+                f"{self._env} has {len(table)} tasks in {split}/{level}; index {index} is outside", count=len(table)
+            )
         return table[index]
 
     def by_id(self, task_id: str) -> Task[TaskT]:

@@ -18,7 +18,7 @@ MAX_RESULT_BYTES: Final = 2 * 1024 * 1024
 class StepBody(msgspec.Struct, forbid_unknown_fields=True):
     """`Step`, without pydantic's conversions."""
 
-    index: Annotated[int, msgspec.Meta(ge=0)]
+    index: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
     action: str
 
 

@@ -6,6 +6,7 @@ import hmac
 import time
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import structlog
 from gymfleet_contracts.keys import Scope, key_digest, key_id
@@ -13,6 +14,7 @@ from pydantic import SecretStr
 from starlette.requests import HTTPConnection
 
 from gymfleet_env_gateway.errors import Forbidden, Unauthorized
+from gymfleet_env_gateway.settings import is_loopback
 from gymfleet_env_gateway.tenants import DEFAULT, LOCAL, Grant, Tenant, read_tenants
 
 __all__ = ["LOCAL", "Access", "Tenant"]
@@ -65,6 +67,10 @@ class Access:
 
     def _grant(self, connection: HTTPConnection) -> Grant:
         if self._single is None and self._file is None:
+            # Any web page may send requests to this machine, and open sockets; where there are no keys, nothing
+            # else would keep it out.
+            if (origin := connection.headers.get("origin")) and not _is_ours(origin):
+                raise Forbidden("web pages of other hosts may not use a gateway without keys")
             return _LOCAL
         self._refresh()
         key = _credential(connection.headers.get("authorization", ""))
@@ -91,6 +97,14 @@ class Access:
             return
         self._generation += 1
         log.info("tenants.read", keys=len(self._grants))
+
+
+def _is_ours(origin: str) -> bool:
+    """Whether the web page that a browser names was served by this machine."""
+    try:
+        return is_loopback(urlsplit(origin).hostname or "")
+    except ValueError:
+        return False
 
 
 def _credential(authorization: str) -> str:

@@ -39,7 +39,7 @@ _decode: Final = msgspec.msgpack.Decoder().decode
 _TRY_ELSEWHERE: Final = frozenset({problems.ENVIRONMENT_FULL, problems.UNAVAILABLE})
 _ENDED: Final = frozenset({problems.SESSION_LIMIT, problems.ENVIRONMENT_FAILED, problems.STEP_TIMEOUT})
 _REWRITTEN: Final = frozenset({Op.FORK, Op.GET, Op.LEASE})
-_DONE: Final = msgspec.Raw()
+_DONE: Final = msgspec.Raw(_encode(None))
 
 
 class Relay:
@@ -79,7 +79,7 @@ class Relay:
         raw = msgspec.Raw(_encode({**request, "owner": tenant.name}))
         outcome = "cancelled"
         try:
-            async with self._admission.opening(tenant, env, self._open_timeout_s) as ticket:
+            async with self._admission.opening(tenant, env, self._patience_s(request)) as ticket:
                 while (session := await self._open_on_first(tenant, env, raw, deadline)) is None:
                     await ticket.refused()
             outcome = "ok"
@@ -113,6 +113,11 @@ class Relay:
             self._metrics.record(ref.env, tenant.name, op, outcome, started)
         return ok
 
+    def _patience_s(self, request: dict[str, Any]) -> float:
+        """Who gave up would not learn of the session that is opened for him."""
+        wait_s = request.get("wait_s")
+        return min(self._open_timeout_s, wait_s) if isinstance(wait_s, int | float) else self._open_timeout_s
+
     async def _open_on_first(
         self, tenant: Tenant, env: str, body: msgspec.Raw, deadline: float
     ) -> dict[str, Any] | None:
@@ -120,6 +125,7 @@ class Relay:
         full = False
         for replica in self._fleet.candidates(env):
             replica.opening += 1
+            replica.occupancy.begins(env, tenant.name)
             try:
                 remaining_s = max(deadline - time.perf_counter(), 0.001)
                 reply, _ = await replica.channel.request(Op.OPEN, "", body, timeout_s=remaining_s, repeatable=False)
@@ -130,6 +136,7 @@ class Relay:
                 continue  # a session that it may have opened dies with it, or with its lease
             finally:
                 replica.opening -= 1
+                replica.occupancy.ends(env, tenant.name)
             if not reply.failed:
                 session = _decode(reply.ok)
                 adopted = self._adopt(tenant, replica, env, session)
@@ -181,14 +188,32 @@ class Relay:
         self, tenant: Tenant, op: str, session_id: str, env: str, home: Home, body: msgspec.Raw, deadline: float
     ) -> msgspec.Raw:
         replica = await self._replica(home)
+        if op == Op.CLOSE:
+            return await self._close(tenant, session_id, env, home, replica, body, deadline)
         ok = await self._call(op, env, home, replica, body, deadline)
         if op == Op.STEP:
             await self._homes.stepped(session_id, env, home, body, ok)
         elif op in _REWRITTEN:
             return await self._rewritten(tenant, op, session_id, env, home, replica, ok)
-        elif op == Op.CLOSE:
+        return ok
+
+    async def _close(
+        self,
+        tenant: Tenant,
+        session_id: str,
+        env: str,
+        home: Home,
+        replica: Replica,
+        body: msgspec.Raw,
+        deadline: float,
+    ) -> msgspec.Raw:
+        replica.occupancy.begins(env, tenant.name)
+        try:
+            ok = await self._call(Op.CLOSE, env, home, replica, body, deadline)
             replica.ended(env, tenant.name)
-            await self._homes.forget(session_id)
+        finally:
+            replica.occupancy.ends(env, tenant.name)
+        await self._homes.forget(session_id)
         return ok
 
     async def _replica(self, home: Home) -> Replica:

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from gymfleet_env_gateway.ids import replica_key
 from gymfleet_env_gateway.metrics import Metrics
+from gymfleet_env_gateway.occupancy import Occupancy
 from gymfleet_env_gateway.settings import GatewaySettings
 
 log = structlog.get_logger()
@@ -37,20 +38,6 @@ class ReplicaState(StrEnum):
 
 class _NoProcess(Exception):
     """Nothing accepts connections under the URL, or it hangs up: the process is gone."""
-
-
-class _Opened:
-    """Sessions opened less those closed through this gateway, by environment and owner."""
-
-    def __init__(self) -> None:
-        self.counts: dict[tuple[str, str], int] = {}
-
-    def add(self, env: str, owner: str, number: int) -> None:
-        self.counts[env, owner] = self.counts.get((env, owner), 0) + number
-
-    @property
-    def total(self) -> int:
-        return sum(self.counts.values())
 
 
 class Replica:
@@ -85,9 +72,8 @@ class Replica:
             limits=httpx.Limits(keepalive_expiry=_KEEP_ALIVE_S),
             trust_env=False,
         )
+        self.occupancy = Occupancy()
         self._load = _NO_LOAD
-        self._since_load = _Opened()
-        self._since_probe = _Opened()
         self._answered_at = time.monotonic()
         self._alarm = asyncio.Event()
         self._next_round = asyncio.Event()
@@ -96,17 +82,12 @@ class Replica:
     @property
     def load(self) -> int:
         """Open sessions: what the server said last, and what happened here since."""
-        return self._open + self.opening
+        return self.occupancy.total + self.opening
 
     @property
     def free_slots(self) -> int:
         """Sessions that it can still take, not counting those that are being opened."""
-        return max(self._load.max_sessions - self._open, 0)
-
-    @property
-    def _open(self) -> int:
-        said = sum(sum(owners.values()) for owners in self._load.sessions.values())
-        return said + self._since_load.total
+        return max(self._load.max_sessions - self.occupancy.total, 0)
 
     @property
     def draining(self) -> bool:
@@ -119,11 +100,7 @@ class Replica:
 
     def held(self) -> dict[tuple[str, str], int]:
         """Open sessions by environment and owner."""
-        counts = dict(self._since_load.counts)
-        for env, owners in self._load.sessions.items():
-            for owner, number in owners.items():
-                counts[env, owner] = counts.get((env, owner), 0) + number
-        return counts
+        return self.occupancy.counts()
 
     async def watch(self) -> None:
         """Probe until cancelled: at an interval, and at once when someone lost contact."""
@@ -155,13 +132,11 @@ class Replica:
 
     def opened(self, env: str, owner: str) -> None:
         """A session was opened here through this gateway."""
-        for counts in (self._since_load, self._since_probe):
-            counts.add(env, owner, 1)
+        self.occupancy.add(env, owner, 1)
 
     def ended(self, env: str, owner: str) -> None:
         """A session was closed through this gateway."""
-        for counts in (self._since_load, self._since_probe):
-            counts.add(env, owner, -1)
+        self.occupancy.add(env, owner, -1)
         self._on_news()
 
     def _lost_contact(self) -> None:
@@ -169,8 +144,7 @@ class Replica:
             self._alarm.set()
 
     async def _probe(self) -> None:
-        # What is opened while the answer is on its way counts once more than it should, until the next probe.
-        self._since_probe = _Opened()
+        self.occupancy.asks()
         try:
             response = (await self._get("/v1/load")).raise_for_status()
             load = _LOAD.validate_json(response.content)
@@ -188,7 +162,8 @@ class Replica:
             self._enter(ReplicaState.SUSPECT if self.specs else ReplicaState.DOWN, str(error))
         else:
             self._answered_at = time.monotonic()
-            self._load, self._since_load = load, self._since_probe
+            self._load = load
+            self.occupancy.hears(load)
             self._enter(ReplicaState.UP, "it answers")
 
     async def _get(self, path: str) -> httpx.Response:
@@ -206,5 +181,6 @@ class Replica:
         log.info("replica.state_changed", replica=self.url, before=self.state, after=state, reason=reason)
         if state is ReplicaState.DOWN:
             self._metrics.replica_losses.inc()
-            self._load, self._since_load = _NO_LOAD, _Opened()
+            self._load = _NO_LOAD
+            self.occupancy.clear()
         self.state = state

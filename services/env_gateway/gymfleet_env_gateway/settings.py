@@ -92,7 +92,7 @@ class GatewaySettings(ServiceSettings):
         """Without keys everybody who reaches the gateway may play: that is for this machine alone."""
         if self.api_key is not None and self.tenants is not None:
             raise ValueError("set api_key or tenants, not both: give the key's holder a tenant in the file")
-        if self.api_key is None and self.tenants is None and not _is_loopback(self.host):
+        if self.api_key is None and self.tenants is None and not is_loopback(self.host):
             raise ValueError(
                 f"host {self.host} can be reached from other machines, so callers need a key: make one with "
                 "`gymfleet keys new --tenant NAME` and name the file with it in tenants, or set api_key"
@@ -118,7 +118,8 @@ class GatewaySettings(ServiceSettings):
         return self
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 import httpx
 import typer
@@ -135,7 +135,7 @@ class _Bar:
 
         return told
 
-    def __enter__(self) -> "_Bar":
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 

@@ -88,33 +88,35 @@ async def _verdict(check: Check[Any], target: Target, silence: _Silence) -> tupl
     for need in check.needs:
         if (reason := target.lacks(need)) is not None:
             return Verdict.NOT_APPLICABLE, reason
-    answered = True
     try:
         async with asyncio.timeout(check.deadline_s):
             await check.run(target)
-    except Failed as error:
-        return Verdict.FAILS, str(error)
     except NotApplicable as error:
+        silence.row = 0
         return Verdict.NOT_APPLICABLE, str(error)
     except (TimeoutError, httpx.TimeoutException):
-        answered = False
+        silence.row += 1
         return Verdict.FAILS, f"no answer in time; the check has {check.deadline_s:g} s"
-    except (httpx.HTTPError, websockets.WebSocketException, OSError) as error:
-        return Verdict.FAILS, f"the connection broke: {type(error).__name__}: {error}"
-    except ValidationError as error:
-        return Verdict.FAILS, _mismatch(error)
     except Exception as error:  # noqa: BLE001 - whatever a strange server provokes is a verdict, not the end of the run
-        return Verdict.FAILS, f"the answer could not be read: {type(error).__name__}: {error}"
-    else:
-        return Verdict.HOLDS, ""
+        silence.row = 0
+        return Verdict.FAILS, _told(error)
     finally:
-        silence.row = 0 if answered else silence.row + 1
         with suppress(Exception):
             async with asyncio.timeout(RELEASE_S):
                 await target.release()
+    silence.row = 0
+    return Verdict.HOLDS, ""
 
 
-def _mismatch(error: ValidationError) -> str:
-    first = error.errors(include_input=False, include_url=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return f"the answer is no {error.title}: {place}: {first['msg']}"
+def _told(error: Exception) -> str:
+    """What was seen, by what was raised."""
+    match error:
+        case Failed():
+            return str(error)
+        case ValidationError():
+            first = error.errors(include_input=False, include_url=False)[0]
+            place = ".".join(str(part) for part in first["loc"])
+            return f"the answer is no {error.title}: {place}: {first['msg']}"
+        case httpx.HTTPError() | websockets.WebSocketException() | OSError():
+            return f"the connection broke: {type(error).__name__}: {error}"
+    return f"the answer could not be read: {type(error).__name__}: {error}"

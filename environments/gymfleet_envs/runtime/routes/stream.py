@@ -19,8 +19,6 @@ MAX_IN_FLIGHT: Final = 16_384
 """Calls of one socket; more wait unread, so that a flood stays with its sender."""
 PAUSE_BYTES: Final = 4 * 1024 * 1024
 """Answers that a socket has not taken; beyond that its requests wait unread."""
-MAX_OUTBOX_BYTES: Final = 64 * 1024 * 1024
-"""A socket that has not taken so much (answers to what was in flight already) is closed."""
 UNREADABLE: Final = -1
 """The id of an answer to a frame whose own id could not be read."""
 _TURN: Final = 512
@@ -132,7 +130,7 @@ class _Connection:
         self._outbox.append(data)
         self._outbox_bytes += len(data)
         self._wake.set()
-        if self._outbox_bytes > MAX_OUTBOX_BYTES:
+        if self._outbox_bytes > self._pool.max_outbox_bytes:
             self._overflow.set()
 
     def _discard(self, op: str, result: msgspec.Raw | ServiceError) -> None:

@@ -28,7 +28,7 @@ _ANY_HOST: Final = TransportSecuritySettings(enable_dns_rebinding_protection=Fal
 class ForeignOrigin(ServiceError):
     """A web page calls from a browser."""
 
-    type = problems.BAD_REQUEST
+    type = problems.FORBIDDEN
     title = "Web pages of other hosts may not call this server"
     status = 403
 

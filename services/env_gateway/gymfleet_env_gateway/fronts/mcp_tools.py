@@ -42,6 +42,7 @@ _SESSION_ID: Final[dict[str, Any]] = SessionStep.model_json_schema()["properties
 _NOT_SHOWN: Final = frozenset({"title", "default"})
 _DESCRIPTIONS: Final = {
     "session_id": "The session, as `reset` or `fork` returned it.",
+    "wait_s": "Seconds to wait for a slot when all are taken, at most as long as the gateway lets anybody.",
     "split": "Which tasks to play; train without it.",
     "level": "Difficulty; the environment's default level without it.",
     "task_id": "The benchmark's own id of the task. Not together with task_index.",
@@ -117,7 +118,7 @@ def _schema(model: type[BaseModel] | None, *, leave_out: frozenset[str] = frozen
     fields: dict[str, dict[str, Any]] = {"session_id": _SESSION_ID, **schema.get("properties", {})}
     properties = {
         name: {key: value for key, value in field.items() if key not in _NOT_SHOWN}
-        | {"description": _DESCRIPTIONS[name]}
+        | ({"description": _DESCRIPTIONS[name]} if name in _DESCRIPTIONS else {})
         for name, field in fields.items()
         if name not in leave_out
     }

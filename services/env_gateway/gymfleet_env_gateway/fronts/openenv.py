@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request, WebSocket
 from fastapi.responses import JSONResponse
 from gymfleet_contracts import problems
-from gymfleet_contracts.problems import Problem
+from gymfleet_contracts.problems import PROBLEM_MEDIA_TYPE, Problem
 from gymfleet_contracts.session import EnvironmentSpec
 from gymfleet_kit.problems import ServiceError, install_problem_handlers, problem_response, problem_responses
 from gymfleet_kit.session_problems import SessionLost, UnknownEnvironment, UnknownSession, UnknownTask
@@ -28,6 +28,7 @@ from gymfleet_env_gateway.fronts.openenv_socket import Seats, Socket
 from gymfleet_env_gateway.fronts.openenv_tasks import SpecDep, get_spec
 from gymfleet_env_gateway.fronts.openenv_tasks import router as tasks
 from gymfleet_env_gateway.fronts.openenv_wire import (
+    NUMBER,
     EpisodeState,
     ErrorCode,
     FrameError,
@@ -49,6 +50,15 @@ _STATUS: Final = {
     ErrorCode.INVALID_JSON: 422,
     ErrorCode.CAPACITY_REACHED: 429,
     ErrorCode.SESSION_ERROR: 410,
+}
+_PROBLEM: Final = {PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+_ANY: Final[dict[int | str, str]] = {
+    400: "The body is not JSON",
+    409: "The step's index is not the next one, or the episode is over",
+    413: "The body is too large",
+    422: "The request is not valid",
+    500: "The environment failed",
+    504: "The environment did not answer in time",
 }
 _REFUSED: Final = problem_responses(Unauthorized, Forbidden, UnknownEnvironment, Unavailable)
 _PLAYED: Final = problem_responses(
@@ -100,7 +110,7 @@ class StepBody(BaseModel):
     action: TextAction
     session_id: Annotated[str, Field(min_length=1, max_length=256)]
     """From the metadata of `reset`."""
-    index: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    index: Annotated[int, Field(ge=0, lt=2**31), NUMBER] | None = None
     """The step's number from 0: with it the same request can be sent again safely."""
 
 
@@ -245,7 +255,7 @@ def install_openenv(app: FastAPI, gateway: Gateway, store: Store) -> None:
         docs_url=None,
         redoc_url=None,
         root_path_in_servers=False,
-        responses={422: {"model": Problem, "description": "The request is not valid"}},
+        responses={status: {"model": Problem, "content": _PROBLEM, "description": why} for status, why in _ANY.items()},
     )
     install_problem_handlers(front)
 

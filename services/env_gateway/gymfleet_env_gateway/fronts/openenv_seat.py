@@ -70,7 +70,7 @@ class Seat:
                 body = arguments.body(self.spec, self.lease_s, secrets.randbits(62))
                 session = await episode.begin(self._relay, self.tenant, body)
             except ServiceError as error:
-                raise frame_error(error) from None
+                raise self._refused(error) from None
             episode.episode_id = arguments.episode_id or _default_id(episode.session_id)
             return _opened(session, episode)
 
@@ -155,6 +155,17 @@ class Seat:
         async with self._busy:
             yield self._episode, save
 
+    def _refused(self, error: ServiceError) -> FrameError:
+        """Why no session was opened; for want of room with OpenEnv's two figures."""
+        failure, fleet = frame_error(error), self._gateway.fleet
+        if failure.code is ErrorCode.CAPACITY_REACHED:
+            active = sum(fleet.held(self.spec.name).values())
+            free = fleet.free_slots(self.spec.name) or 0
+            if error.problem().type == problems.QUOTA_EXCEEDED:
+                active, free = fleet.held_by(self.tenant.name), 0
+            failure.figures = {"active_sessions": active, "max_sessions": active + free, **failure.figures}
+        return failure
+
     async def _look(self, session_id: str) -> dict[str, Any]:
         try:
             session: dict[str, Any] = _decode(await self._relay.call(self.tenant, Op.GET, session_id, _NO_BODY))
@@ -186,7 +197,7 @@ class SharedSeat(Seat):
             added = await store.add(seat.handle, _encode(episode), ttl_s=seat.lease_s, limit=limit)
         except ServiceError as error:
             await episode.end(gateway.relay, tenant)
-            raise frame_error(error) from None
+            raise seat._refused(error) from None
         except StoreFull:
             added = False
         if not added:

@@ -10,10 +10,14 @@ from pydantic import BaseModel
 from starlette.requests import HTTPConnection
 
 from gymfleet_env_gateway.errors import Forbidden, Unauthorized, Unavailable
+from gymfleet_env_gateway.fronts.openenv_wire import NUMBER
 from gymfleet_env_gateway.state import ReaderDep, get_gateway
 
 MAX_TASKS: Final = 10_000
 """In one answer."""
+
+
+_Number = Annotated[int, NUMBER]
 
 
 class SplitBody(BaseModel):
@@ -25,14 +29,14 @@ class SplitBody(BaseModel):
 class TaskBody(SplitBody):
     """Names a task."""
 
-    index: int
+    index: _Number
 
 
 class RangeBody(SplitBody):
     """Names tasks, as a slice does."""
 
-    start: int | None = None
-    stop: int | None = None
+    start: _Number | None = None
+    stop: _Number | None = None
 
 
 class SplitName(BaseModel):

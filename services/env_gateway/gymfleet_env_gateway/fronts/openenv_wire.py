@@ -8,7 +8,7 @@ from gymfleet_contracts import problems
 from gymfleet_contracts.session import EnvironmentSpec, OpenSession, Split
 from gymfleet_kit.problems import ServiceError
 from gymfleet_kit.session_problems import InvalidRequest
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError
 
 MAX_FRAME_CHARS: Final = 1024 * 1024
 _MAX_ECHO_CHARS: Final = 64
@@ -106,15 +106,36 @@ class EpisodeState(BaseModel):
     step_count: Annotated[int, Field(ge=0)] = 0
 
 
+_MAX_NUMBER: Final = 2**53 - 1
+"""Exact in every JSON, also where numbers are floats."""
+
+
+def _number(value: Any) -> Any:
+    """Pydantic would read "1" and true as 1, which the published schema does not allow."""
+    if isinstance(value, str | bool):
+        raise ValueError("must be a number")
+    return value
+
+
+NUMBER: Final = BeforeValidator(_number)
+"""Stands behind the bounds: in front of them it would hide them from the schema."""
+_ONE_TASK: Final[dict[str, Any]] = {
+    "not": {
+        "properties": {"task_id": {"type": "string"}, "task_index": {"type": "integer"}},
+        "required": ["task_id", "task_index"],
+    }
+}
+
+
 class ResetArguments(BaseModel):
     """What `reset` takes. Without a task, `seed` numbers one of the split, modulo their count; without a seed, any."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra=_ONE_TASK)
 
-    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    seed: Annotated[int, Field(ge=0, le=_MAX_NUMBER), NUMBER] | None = None
     episode_id: Annotated[str, Field(max_length=255)] | None = None
     task_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    task_index: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    task_index: Annotated[int, Field(ge=0, le=_MAX_NUMBER), NUMBER] | None = None
     split: Split | None = None
     level: Annotated[str, Field(max_length=64)] | None = None
 

@@ -28,6 +28,7 @@ from gymfleet_kit.session_problems import (
     EpisodeOver,
     ExpertUnavailable,
     ForkUnsupported,
+    InvalidRequest,
     SessionLost,
     StepOutOfOrder,
     StepTimeout,
@@ -38,16 +39,25 @@ from gymfleet_kit.session_problems import (
 from pydantic import BaseModel, Field
 
 from gymfleet_env_gateway.access import Tenant
-from gymfleet_env_gateway.errors import Unauthorized, Unavailable, UpstreamTimeout
+from gymfleet_env_gateway.errors import (
+    Forbidden,
+    QueueFull,
+    QuotaExceeded,
+    RateLimited,
+    Unauthorized,
+    Unavailable,
+    UpstreamTimeout,
+)
 from gymfleet_env_gateway.state import Gateway, GatewayDep, TenantDep
 
 MAX_BATCH: Final = 4096
-_NO_ANSWER: Final = (Unauthorized, Unavailable, UpstreamTimeout)
+_NO_ANSWER: Final = (Unauthorized, Forbidden, Unavailable, UpstreamTimeout)
+_NO_SLOT: Final = (EnvironmentFull, QueueFull, QuotaExceeded, RateLimited)
 _BROKEN: Final = (EnvironmentFailed, StepTimeout)
 _COMMON: Final = (*_NO_ANSWER, UnknownSession, SessionLost)
-_OPEN: Final = (*_NO_ANSWER, *_BROKEN, UnknownEnvironment, UnknownTask, EnvironmentFull)
-_STEP: Final = (*_COMMON, *_BROKEN, StepOutOfOrder, EpisodeOver, ActionTooLarge)
-_FORK: Final = (*_COMMON, *_BROKEN, ForkUnsupported, EnvironmentFull)
+_OPEN: Final = (*_NO_ANSWER, *_BROKEN, UnknownEnvironment, UnknownTask, *_NO_SLOT)
+_STEP: Final = (*_COMMON, *_BROKEN, StepOutOfOrder, EpisodeOver, ActionTooLarge, RateLimited)
+_FORK: Final = (*_COMMON, *_BROKEN, ForkUnsupported, *_NO_SLOT)
 _EXPERT: Final = (*_COMMON, *_BROKEN, ExpertUnavailable)
 _NO_BODY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
 _decode: Final = msgspec.msgpack.Decoder().decode
@@ -73,7 +83,7 @@ async def step(session_id: str, body: Step, gateway: GatewayDep, tenant: TenantD
     return _json(await gateway.relay.call(tenant, Op.STEP, session_id, _raw(body)))
 
 
-@router.post("/steps", response_model=list[StepResult | Problem], responses=problem_responses(Unauthorized))
+@router.post("/steps", response_model=list[StepResult | Problem], responses=problem_responses(Unauthorized, Forbidden))
 async def steps(
     body: Annotated[list[SessionStep], Body(), Field(min_length=1, max_length=MAX_BATCH)],
     gateway: GatewayDep,
@@ -129,15 +139,22 @@ async def expert(session_id: str, gateway: GatewayDep, tenant: TenantDep) -> Res
 
 
 async def _step_item(gateway: Gateway, tenant: Tenant, item: SessionStep) -> Any:
-    body = msgspec.Raw(msgspec.msgpack.encode({"index": item.index, "action": item.action}))
     try:
+        body = _packed({"index": item.index, "action": item.action})
         return _decode(await gateway.relay.call(tenant, Op.STEP, item.session_id, body))
     except ServiceError as error:
         return error.problem().model_dump(mode="json", exclude_none=True)
 
 
 def _raw(body: BaseModel) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.msgpack.encode(body.model_dump(mode="json", exclude_none=True)))
+    return _packed(body.model_dump(exclude_none=True))
+
+
+def _packed(body: dict[str, Any]) -> msgspec.Raw:
+    try:
+        return msgspec.Raw(msgspec.msgpack.encode(body))
+    except UnicodeEncodeError:  # JSON can write what is no text
+        raise InvalidRequest("the text holds a lone surrogate; send valid Unicode") from None
 
 
 def _json(ok: msgspec.Raw, status_code: int = status.HTTP_200_OK) -> Response:

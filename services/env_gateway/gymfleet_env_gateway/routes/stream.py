@@ -9,11 +9,11 @@ import structlog
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from gymfleet_client.multiplex import RawReply, RawRequest, join_frames, split_frames
 from gymfleet_contracts.frames import Op
-from gymfleet_kit.problems import ServiceError, internal_problem
+from gymfleet_kit.problems import ServiceError, internal_problem, problem_response
 from gymfleet_kit.session_problems import InvalidRequest
 
 from gymfleet_env_gateway.access import Tenant
-from gymfleet_env_gateway.errors import Unauthorized
+from gymfleet_env_gateway.errors import Forbidden, Unauthorized
 from gymfleet_env_gateway.state import Gateway, get_gateway
 
 log = structlog.get_logger()
@@ -36,8 +36,8 @@ async def stream(websocket: WebSocket) -> None:
     gateway = get_gateway(websocket)
     try:
         tenant = gateway.access.tenant(websocket)
-    except Unauthorized:
-        await websocket.close(POLICY_VIOLATION)  # before `accept`: the handshake is answered with 403
+    except (Unauthorized, Forbidden) as error:
+        await websocket.send_denial_response(problem_response(error.problem(), error.headers()))
         return
     await websocket.accept()
     await _Stream(websocket, gateway, tenant).serve()
@@ -49,6 +49,8 @@ class _Stream:
     def __init__(self, websocket: WebSocket, gateway: Gateway, tenant: Tenant) -> None:
         self._websocket = websocket
         self._relay = gateway.relay
+        self._access = gateway.access
+        self._generation = gateway.access.generation
         self._tenant = tenant
         self._max_calls = gateway.settings.max_calls_per_socket
         self._calls: set[asyncio.Task[None]] = set()
@@ -61,11 +63,23 @@ class _Stream:
         writer = asyncio.create_task(self._write())
         try:
             while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
+                if self._generation != self._access.generation and not self._may_stay():
+                    await self._websocket.close(POLICY_VIOLATION, "this key is no longer valid")
+                    break
                 await self._accept(message.get("bytes"))
         finally:
             self._open = False
             writer.cancel()
             await asyncio.wait([writer])
+
+    def _may_stay(self) -> bool:
+        """The tenants have changed: the key may be gone, or its tenant's limits be others."""
+        self._generation = self._access.generation
+        try:
+            self._tenant = self._access.tenant(self._websocket)
+        except (Unauthorized, Forbidden):
+            return False
+        return True
 
     async def _accept(self, data: bytes | None) -> None:
         if data is None:

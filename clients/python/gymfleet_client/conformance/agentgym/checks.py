@@ -1,6 +1,7 @@
 """AgentGym's promises: ids, resets, steps and the forms that its clients read."""
 
 import asyncio
+from itertools import pairwise
 from typing import Any, Final
 
 import httpx
@@ -40,7 +41,7 @@ async def ids_unique(target: AgentGymTarget) -> None:
 async def ids_unguessable(target: AgentGymTarget) -> None:
     """Ids do not count up: whoever has one does not know the others'."""
     numbers = sorted([await target.create() for _ in range(6)])
-    gaps = [after - before for before, after in zip(numbers, numbers[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(numbers)]
     require(min(gaps) > 1000, f"saw {numbers}")
 
 
@@ -150,7 +151,8 @@ async def negative_id(target: AgentGymTarget) -> None:
 async def malformed(target: AgentGymTarget) -> None:
     """Missing and mistyped fields are a 4xx and no step."""
     number = await target.begun(2)
-    for body in ({}, {target.wire.id_key: number}, {target.wire.id_key: "x", "action": "a"}, [], 7):
+    wrong: list[Any] = [{}, {target.wire.id_key: number}, {target.wire.id_key: "x", "action": "a"}, [], 7]
+    for body in wrong:
         response = await target.post("/step", body)
         require(400 <= response.status_code < 500, f"{body!r}: saw {shown(response)}; 422 would be right")
 

@@ -1,7 +1,6 @@
 """Sessions: opening, ids, tasks, and their end."""
 
 import asyncio
-import os.path
 from typing import Any, Final
 
 from gymfleet_contracts.session import Session
@@ -87,8 +86,7 @@ async def ids_unguessable(target: NativeTarget) -> None:
     """Session ids are unique, and differ in at least 16 characters of no visible order."""
     ids = [(await target.open()).session_id for _ in range(_SAMPLE)]
     require(len(set(ids)) == len(ids), "an id was given twice")
-    common = len(os.path.commonprefix(ids)), len(os.path.commonprefix([one[::-1] for one in ids]))
-    varying = [one[common[0] : len(one) - common[1]] for one in ids]
+    varying = [one[_common(ids) : len(one) - _common([other[::-1] for other in ids])] for one in ids]
     shortest = min(map(len, varying))
     require(shortest >= _MIN_RANDOM_CHARS, f"{_SAMPLE} ids differ in {shortest} characters: {varying[:2]}")
     require(varying not in (sorted(varying), sorted(varying, reverse=True)), f"ids count up: {ids[:3]}")
@@ -277,6 +275,12 @@ async def close_frees_slot(target: NativeTarget) -> None:
         response = await target.try_open(task_index=number % max(target.spec.splits.get("train", 1), 1))
         require(response.status_code == 201, f"after {number} closed sessions: {shown(response)}")
         await target.close(read(Session, response, 201).session_id)
+
+
+def _common(ids: list[str]) -> int:
+    """Characters with which all of them begin."""
+    differing = (place for place, letters in enumerate(zip(*ids, strict=False)) if len(set(letters)) > 1)
+    return next(differing, min(map(len, ids)))
 
 
 def needs_split(target: NativeTarget, split: str) -> None:

@@ -29,11 +29,11 @@ _JSON: Final = {"content-type": "application/json"}
 _HOSTILE: Final = (
     "", " ", "\n", "\x00", "a\x00b\x1b[31m", "日本語 🙂 العربية", "\u202eevil", "\ufffe\uffff", "../../etc/passwd",
     "__import__('os').system('true')", "%s%n {0} ${HOME} $(id) `id`", "'; DROP TABLE x; --", "Action: Action:",
-    "a\nb\r\nc\u2028d", "(" * 200, "9" * 400, "<script>alert(1)</script>", "{\"action\": \"x\"}",
+    "a\nb\r\nc\u2028d", "(" * 200, "9" * 400, "<script>alert(1)</script>", '{"action": "x"}',
 )  # fmt: skip
 
 
-@SUITE.must("steps.results-are-sound", needs=())
+@SUITE.must("steps.results-are-sound")
 async def results_sound(target: NativeTarget) -> None:
     """Through a whole episode: the index is echoed, rewards are finite, scores lie within 0 and 1."""
     session = await target.open()
@@ -197,7 +197,8 @@ async def longest_action(target: NativeTarget) -> None:
 async def hostile_actions(target: NativeTarget) -> None:
     """Control characters, code, markup, empty and right-to-left text are answered as steps and solve nothing."""
     session_id, index = (await target.open()).session_id, 0
-    for action in _HOSTILE:
+    for hostile in _HOSTILE:
+        action = hostile[: target.spec.max_action_chars]
         result = await target.step(session_id, index, action)
         sound(result, index)
         require(result.score < 1, f"{action!r} solved the task")
@@ -215,6 +216,25 @@ async def lone_surrogates(target: NativeTarget) -> None:
         require(response.status_code < 500, f"saw {shown(response)}; 422 would be right")
     index = (await target.get(session_id)).index
     sound(await target.step(session_id, index, DULL), index)
+
+
+@SUITE.must("steps.lone-surrogates-elsewhere")
+async def lone_surrogates_elsewhere(target: NativeTarget) -> None:
+    """Half a surrogate pair in a task id, a level or an item of a batch is a 4xx or a problem, never a 5xx."""
+    session_id = (await target.open()).session_id
+    for field in ("task_id", "level", "env"):
+        content = json.dumps({"env": target.env, "task_index": 0, field: "\ud800"}).replace(
+            '"task_index": 0, "task_id"', '"task_id"'
+        )
+        response = await target.site.request("POST", "/v1/sessions", content=content, headers=_JSON)
+        require(400 <= response.status_code < 500, f"{field}: saw {shown(response)}; 422 would be right")
+    items = [
+        {"session_id": session_id, "index": 0, "action": DULL},
+        {"session_id": "\ud800", "index": 0, "action": "a"},
+        {"session_id": session_id, "index": 1, "action": "\ud800"},
+    ]
+    response = await target.site.request("POST", "/v1/steps", content=json.dumps(items), headers=_JSON)
+    require(response.status_code < 500, f"a batch: saw {shown(response)}; problems in two items would be right")
 
 
 @SUITE.must("steps.same-actions-same-episode", needs=(Need.DETERMINISTIC,))

@@ -1,7 +1,7 @@
 """`WS /v1/stream`: frames matched by id, many sessions on one socket."""
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 import websockets
 from gymfleet_contracts.frames import MAX_FRAME_BYTES, Op, RequestFrame, encode
@@ -23,6 +23,7 @@ from gymfleet_client.conformance.native.target import (
 from gymfleet_client.conformance.site import Failed, require, shown
 
 _MANY: Final = 20
+_BODIES: Final[dict[str, dict[str, Any]]] = {Op.STEP: {"index": 0, "action": DULL}, Op.FORK: {"count": 1}}
 _GARBAGE: Final = (
     b"",
     b"\xc1",
@@ -103,6 +104,7 @@ async def garbage_frames(target: NativeTarget) -> None:
             await stream.socket.send(data)
             _is(await stream.problem(UNREADABLE), INVALID)
             await stream.ask(number, Op.GET, session_id)
+            stream.forget(UNREADABLE)  # an array of three that are no frames may be answered three times
 
 
 @SUITE.must("stream.text-frames")
@@ -125,9 +127,30 @@ async def bad_bodies(target: NativeTarget) -> None:
         for frame_id, body in enumerate(bodies, start=2):
             head = encode({"id": frame_id, "op": Op.STEP, "session_id": session_id})
             await stream.socket.send(b"\x84" + head[1:] + b"\xa4body" + body)
-            # What cannot even be told apart as a body may be answered as an unreadable frame.
             _is(await stream.problem(frame_id), INVALID)
         require((await stream.ask(99, Op.GET, session_id))["index"] == 0, "a malformed step was counted")
+
+
+@SUITE.must("stream.bad-bodies-of-other-ops")
+async def bad_bodies_elsewhere(target: NativeTarget) -> None:
+    """Bodies that do not fit `open`, `fork` and `lease` are a 422 under the frame's id."""
+    bodies = (
+        b"\x90",
+        b"\x07",
+        b"\x81\xa3env\x07",
+        b"\x81\xa3env\xa1\xff",
+        b"\x81\xa5count\xcd\xff\xff",
+        b"\x81\xa7lease_s\xff",
+    )
+    async with target.stream() as stream:
+        session_id = await stream.open(1, target.env)
+        frame_id = 1
+        for op in (Op.OPEN, Op.FORK, Op.LEASE):
+            for body in bodies:
+                frame_id += 1
+                head = encode({"id": frame_id, "op": op, "session_id": session_id})
+                await stream.socket.send(b"\x84" + head[1:] + b"\xa4body" + body)
+                _is(await stream.problem(frame_id), INVALID)
 
 
 @SUITE.must("stream.gap-and-repeat")
@@ -147,8 +170,7 @@ async def unknown_session(target: NativeTarget) -> None:
     """Every op on a session that does not exist is a 404 `unknown-session`."""
     async with target.stream() as stream:
         for frame_id, op in enumerate((Op.GET, Op.STEP, Op.FORK, Op.LEASE, Op.EXPERT), start=1):
-            body = {Op.STEP: {"index": 0, "action": DULL}, Op.FORK: {"count": 1}}.get(op, {})
-            await stream.send(frame_id, op, "no-such-session", **body)
+            await stream.send(frame_id, op, "no-such-session", **_BODIES.get(op, {}))
             _is(await stream.problem(frame_id), UNKNOWN_SESSION)
         for frame_id, session_id in enumerate(("", "\x00", "🙂" * 100, "x" * 10_000), start=20):
             await stream.send(frame_id, Op.GET, session_id)

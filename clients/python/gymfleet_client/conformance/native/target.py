@@ -30,6 +30,7 @@ NO_EXPERT: Final[Kind] = (409, problems.EXPERT_UNAVAILABLE)
 DULL: Final = "look"
 """An action that an environment may well not understand: it takes a turn and seldom ends an episode."""
 MAX_PLAYED_TURNS: Final = 300
+_TASKS_TRIED: Final = 12
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -132,13 +133,18 @@ class NativeTarget(Target):
             results.append(await self.step(session_id, len(results), action))
         return results
 
-    async def started(self, steps: int = 1, **fields: Any) -> tuple[Session, list[tuple[str, StepResult]]]:
-        """A session with so many moves made, and not over. Raises `NotApplicable` when the episodes are too short."""
-        session = await self.open(**fields)
-        moves = await self.play(session.session_id, steps)
-        if over(moves[-1][1]):
-            raise NotApplicable(f"the episode is over after {len(moves)} steps; this check needs a longer one")
-        return session, moves
+    async def started(self, steps: int = 1, task_index: int = 0) -> tuple[Session, list[tuple[str, StepResult]]]:
+        """A session with so many moves made and the episode not over: the first such task from `task_index` on.
+
+        Raises `NotApplicable` when all of a sample are over by then.
+        """
+        count = self.spec.splits.get("train", 0)
+        for index in range(task_index, max(min(task_index + _TASKS_TRIED, count), task_index + 1)):
+            session = await self.open(task_index=index)
+            moves = await self.play(session.session_id, steps)
+            if len(moves) == steps and not over(moves[-1][1]):
+                return session, moves
+        raise NotApplicable(f"no episode of {_TASKS_TRIED} tasks goes on after {steps} moves")
 
     def same(self, one: StepResult, other: StepResult) -> bool:
         """Equal results, without the texts where the environment says that these differ."""

@@ -1,0 +1,131 @@
+"""What a light session feels of eight CPU-busy ones: the same environment, other shards, fewer cores than shards.
+
+The light session's steps are measured one after the other, alone and beside the busy
+ones, straight at the env server. It is opened last: that it gets a shard of its own is
+part of what is measured.
+"""
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import uvloop
+from gymfleet_client import SessionStream
+from gymfleet_contracts.session import OpenSession, Session
+
+from benchmarks.record import Row, record
+from tests.fixtures import gateway_fleet
+
+GOAL_P50_MS: Final = 5.0
+GOAL_P99_MS: Final = 25.0
+ENVIRONMENT: Final = Path(__file__).parents[1] / "tests" / "conformance" / "troublesome_env.py"
+BURN: Final = "burn 0.05"
+PAUSE_S: Final = 0.002
+"""Between the light session's steps: an agent thinks."""
+MAX_STEPS: Final = 900
+"""Fewer than the environment allows."""
+
+
+async def open_one(stream: SessionStream) -> Session:
+    """Any task: the environment does what it is told."""
+    return await stream.open(OpenSession(env="troublesome", task_index=0))
+
+
+async def burn(stream: SessionStream, session: Session) -> None:
+    """Keep one shard busy until cancelled."""
+    for index in range(MAX_STEPS):
+        await stream.step(session.session_id, index, BURN)
+
+
+@asynccontextmanager
+async def burning(url: str, num_busy: int) -> AsyncIterator[set[str]]:
+    """Busy sessions, by the shards that they are on."""
+    async with SessionStream(url) as stream:
+        sessions = [await open_one(stream) for _ in range(num_busy)]
+        tasks = [asyncio.create_task(burn(stream, session)) for session in sessions]
+        await asyncio.sleep(1.0)
+        try:
+            yield {shard_of(session) for session in sessions}
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for session in sessions:
+                await stream.close(session.session_id)
+
+
+def shard_of(session: Session) -> str:
+    """The shard that an env server's session id names."""
+    return session.session_id.split("-")[1]
+
+
+async def light(url: str, seconds: float) -> tuple[list[float], str]:
+    """Milliseconds per step of one session, and its shard."""
+    taken = []
+    async with SessionStream(url) as stream:
+        session = await open_one(stream)
+        until = time.perf_counter() + seconds
+        index = 0
+        while time.perf_counter() < until and index < MAX_STEPS:
+            started = time.perf_counter()
+            await stream.step(session.session_id, index, "go")
+            taken.append(1000 * (time.perf_counter() - started))
+            index += 1
+            await asyncio.sleep(PAUSE_S)
+        await stream.close(session.session_id)
+    return taken, shard_of(session)
+
+
+async def measure(num_busy: int, seconds: float, rounds: int) -> list[Row]:
+    """Rounds alone and rounds beside the busy sessions alternate; percentiles over all their steps."""
+    alone: list[float] = []
+    beside: list[float] = []
+    shared = 0
+    with tempfile.TemporaryDirectory() as logs:
+        server = gateway_fleet.env_server(Path(logs), str(ENVIRONMENT), shards=str(num_busy + 1))
+        with gateway_fleet.running(server):
+            for _ in range(rounds):
+                alone += (await light(server.url, seconds))[0]
+                async with burning(server.url, num_busy) as shards:
+                    taken, own = await light(server.url, seconds)
+                beside += taken
+                shared += own in shards
+    name = f"beside {num_busy} busy sessions"
+    return [
+        Row.of(
+            f"{name}: median time of a light step", statistics.median(beside), "ms",
+            baseline=statistics.median(alone), goal=GOAL_P50_MS, lower_is_better=True,
+        ),
+        Row.of(
+            f"{name}: p99 of a light step", percentile(beside, 99), "ms",
+            baseline=percentile(alone, 99), goal=GOAL_P99_MS, lower_is_better=True,
+        ),
+        Row.of(f"{name}: longest light step", max(beside), "ms", baseline=max(alone), lower_is_better=True),
+        Row.of(f"{name}: light steps", len(beside), "steps"),
+        Row.of("rounds in which the light session shared a busy shard", shared, "rounds", goal=0, lower_is_better=True),
+    ]  # fmt: skip
+
+
+def percentile(values: list[float], percent: int) -> float:
+    """The value that so many percent do not exceed."""
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def main() -> None:
+    """Measure and record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--busy", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=5.0, help="per round")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    record("isolation", uvloop.run(measure(options.busy, options.seconds, options.rounds)))
+
+
+if __name__ == "__main__":
+    main()

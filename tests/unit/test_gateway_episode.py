@@ -1,0 +1,110 @@
+"""What a front may conclude from the answer to a step, and what it must not."""
+
+from typing import Any, cast
+
+import msgspec
+import pytest
+from gymfleet_contracts import problems
+from gymfleet_contracts.frames import Op
+from gymfleet_contracts.problems import Problem
+from gymfleet_env_gateway.access import LOCAL
+from gymfleet_env_gateway.fronts.episode import Episode, NoEpisode, OutcomeUnknown
+from gymfleet_env_gateway.relay import Relay
+from gymfleet_kit.problems import RelayedProblem, ServiceError
+
+
+class ScriptedRelay:
+    """Answers each step with what was put in, and notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.answers: list[str | None] = []  # a problem's type, or None for a result
+        self.calls: list[tuple[str, int | None, str | None]] = []
+
+    async def call(self, _tenant: object, op: str, _session_id: str, body: msgspec.Raw) -> msgspec.Raw:
+        request = msgspec.msgpack.decode(body)
+        self.calls.append((op, request.get("index"), request.get("action")))
+        kind = self.answers.pop(0) if op == Op.STEP else None
+        if kind is not None:
+            raise RelayedProblem(Problem(type=kind, title="", status=500))
+        result = {"observation": "seen", "reward": 0.5, "terminated": False, "truncated": False}
+        return msgspec.Raw(msgspec.msgpack.encode(result))
+
+
+class Table:
+    """An episode, its relay and what was saved."""
+
+    def __init__(self, *answers: str | None) -> None:
+        self.relay = ScriptedRelay()
+        self.relay.answers = list(answers)
+        self.episode = Episode(session_id="s", index=3)
+        self.saved: list[str | None] = []
+
+    async def step(self, action: str) -> dict[str, Any]:
+        async def save() -> None:
+            self.saved.append(self.episode.pending)
+
+        return await self.episode.step(cast(Relay, self.relay), LOCAL, action, save=save)
+
+
+async def test_an_action_is_noted_before_it_leaves_and_forgotten_with_its_answer() -> None:
+    table = Table(None)
+
+    await table.step("up")
+
+    assert (table.saved, table.episode.pending) == (["up"], None)
+    assert (table.episode.index, table.episode.total_reward, table.episode.observation) == (4, 0.5, "seen")
+
+
+@pytest.mark.parametrize("kind", [problems.UNAVAILABLE, problems.UPSTREAM_TIMEOUT])
+async def test_after_an_answer_that_did_not_come_only_the_same_action_goes_out(kind: str) -> None:
+    table = Table(kind, None)
+    with pytest.raises(ServiceError):
+        await table.step("up")
+
+    with pytest.raises(OutcomeUnknown):
+        await table.step("down")
+    await table.step("up")
+
+    assert table.relay.calls == [(Op.STEP, 3, "up"), (Op.STEP, 3, "up")], "under the same index: played once"
+    assert table.episode.index == 4
+
+
+async def test_what_another_gateway_left_pending_counts_too() -> None:
+    table = Table()
+    table.episode = msgspec.msgpack.decode(
+        msgspec.msgpack.encode(Episode(session_id="s", index=3, pending="up")), type=Episode
+    )
+
+    with pytest.raises(OutcomeUnknown):
+        await table.step("down")
+    assert table.relay.calls == []
+
+
+@pytest.mark.parametrize("kind", [problems.ACTION_TOO_LARGE, problems.RATE_LIMITED, problems.EPISODE_OVER])
+async def test_what_was_not_played_leaves_the_episode_as_it_was(kind: str) -> None:
+    table = Table(kind, None)
+    with pytest.raises(ServiceError):
+        await table.step("up")
+
+    await table.step("down")
+    assert table.relay.calls[-1] == (Op.STEP, 3, "down")
+
+
+@pytest.mark.parametrize(
+    ("kind", "closes"),
+    [
+        (problems.SESSION_LOST, False),
+        (problems.UNKNOWN_SESSION, False),
+        (problems.ENVIRONMENT_FAILED, False),
+        (problems.STEP_OUT_OF_ORDER, False),
+        (problems.INTERNAL, True),
+    ],
+)
+async def test_a_lost_session_is_not_gone_on_with(kind: str, closes: bool) -> None:
+    table = Table(kind)
+    with pytest.raises(ServiceError):
+        await table.step("up")
+
+    with pytest.raises(NoEpisode):
+        await table.step("up")
+    assert ((Op.CLOSE, None, None) in table.relay.calls) == closes, "what another one plays is not closed"
