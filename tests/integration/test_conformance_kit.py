@@ -1,22 +1,18 @@
 """The conformance kit: ours passes it, and each broken server is caught by the checks that are meant for it."""
 
 import asyncio
-import json
 import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import httpx
 import pytest
 from gymfleet_client.cli.conformance import listing
-from gymfleet_client.cli.main import run
 from gymfleet_client.conformance import (
     Check,
     Options,
@@ -35,7 +31,8 @@ from gymfleet_client.conformance.run import MAX_SILENT
 from gymfleet_client.conformance.site import Failed, NotApplicable, Site, Target
 
 from tests.fixtures import broken_servers, gateway_fleet
-from tests.fixtures.broken_servers import BROKEN, Server, serving
+from tests.fixtures.broken_servers import BROKEN
+from tests.fixtures.corridor_server import Server, serving
 
 ROOT = Path(__file__).parents[2]
 OURS = ("maze", "textcraft", "wordle", "babyai")
@@ -43,7 +40,6 @@ PEERS = Path(os.environ.get("GYMFLEET_PEERS_VENV", ROOT / ".venv-peers")) / "bin
 ECHO = ROOT / "tests" / "peers" / "openenv_echo_server.py"
 HEAVY = ("bodies.huge", "batch.too-many", "stream.flood", "stream.oversized-frame", "sessions.close-frees")
 """Large bodies and many sessions: tried on the sound servers alone."""
-Capture = pytest.CaptureFixture[str]
 
 
 @dataclass(frozen=True)
@@ -328,78 +324,6 @@ def test_documented_checks_are_the_checks() -> None:
     table = text.partition("<!-- checks -->\n")[2].partition("\n<!-- /checks -->")[0]
 
     assert table == listing(every_check())
-
-
-def test_report_of_a_broken_server(tmp_path: Path, capsys: Capture) -> None:
-    report, junit = tmp_path / "report.json", tmp_path / "report.xml"
-    with serving(broken_servers.LeaksTheAnswer()) as url:
-        code = run(["conformance", url, "--check", "answers", "--json", str(report), "--junit", str(junit)])
-
-    said = " ".join(capsys.readouterr().out.split())
-    assert code == 1
-    assert "1 must and 0 should fail" in said
-    told = json.loads(report.read_text())
-    assert (told["protocol"], told["sections"][0]["env"]) == ("native", "corridor")
-    results = {one["id"]: one for one in told["sections"][0]["results"]}
-    assert results["answers.not-in-info"]["verdict"] == "fails"
-    assert "ground_truth" in results["answers.not-in-info"]["seen"]
-    assert results["answers.expert-solves"]["verdict"] == "holds"
-    root = ET.fromstring(junit.read_bytes())  # noqa: S314 - our own file
-    assert [suite.attrib["failures"] for suite in root] == ["1"]
-    assert len(root.findall(".//failure")) == 1
-
-
-def test_failed_should_does_not_decide(capsys: Capture) -> None:
-    with serving(broken_servers.ScoresBeyondOne()) as url:
-        assert run(["conformance", url, "--check", "answers.expert-solves"]) == 0
-
-    assert "0 must and 1 should fail" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["http://127.0.0.1:9"], "http://127.0.0.1:9 cannot be reached"),
-        (["ftp://127.0.0.1"], "give it as http://host:port"),
-        (["http://127.0.0.1:port"], "error:"),
-        ([], "give the URL of a server"),
-        (["http://127.0.0.1:9", "--protocol", "smtp"], "native, openenv, agentgym, auto"),
-        (["http://127.0.0.1:9", "--check", "stepz.*"], "'stepz.*' matches no check"),
-    ],
-)
-def test_mistake_is_one_line_and_exit_code_2(arguments: list[str], line: str, capsys: Capture) -> None:
-    assert run(["conformance", *arguments]) == 2
-
-    said = capsys.readouterr().err
-    assert line in said
-    assert said.count("\n") == 1
-
-
-def test_environment_that_is_not_served_is_named(capsys: Capture) -> None:
-    with serving(Server()) as url:
-        assert run(["conformance", url, "--env", "chess"]) == 2
-
-    assert "has no environment 'chess'; it has corridor" in capsys.readouterr().err
-
-
-def test_list_needs_no_server(capsys: Capture) -> None:
-    assert run(["conformance", "--list", "--check", "leases"]) == 0
-
-    said = capsys.readouterr().out
-    assert "leases.bounds" in said
-    assert "steps." not in said
-
-
-def test_interrupted_run_ends_at_once() -> None:
-    with serving(Server()) as url:
-        command = [str(Path(sys.executable).with_name("gymfleet")), "conformance", url, "--check", "leases"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        time.sleep(1.5)
-        process.send_signal(2)
-        _, err = process.communicate(timeout=20)
-
-    assert process.returncode == 130
-    assert "Traceback" not in err
 
 
 def test_smallest_action_of_a_schema() -> None:

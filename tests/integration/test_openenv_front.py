@@ -1,5 +1,6 @@
 """OpenEnv's own client, unmodified and in an environment of its own, plays through the gateway."""
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -194,6 +195,17 @@ def test_a_close_frees_the_slot_and_a_lost_client_its_lease(tmp_path: Path) -> N
         while _open_sessions(server):
             assert time.monotonic() < deadline
             time.sleep(0.1)
+
+
+async def test_a_proper_end_of_the_socket_closes_at_once(gateway: ServiceProcess) -> None:
+    async with socket(base(gateway)) as connection:
+        begun = await ask(connection, {"type": "reset", "data": {"task_index": 5}})
+    session_id = begun["data"]["metadata"]["session_id"]
+
+    deadline = time.monotonic() + 10  # far less than the lease
+    while http("GET", f"{gateway.url}/v1/sessions/{session_id}").status_code != 404:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
 
 
 def test_a_client_may_think_longer_than_a_lost_one_is_waited_for(tmp_path: Path) -> None:

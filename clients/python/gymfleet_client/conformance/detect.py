@@ -17,6 +17,7 @@ from gymfleet_client.conformance.site import Site, Target, excerpt
 _SPECS = TypeAdapter(list[EnvironmentSpec])
 _OK: Final = 200
 _WRONG_METHOD: Final = 405
+_KEY_WANTED: Final = frozenset({401, 403})
 Targets = list[tuple[str, Callable[[], Target]]]
 
 
@@ -26,8 +27,7 @@ class NotAServer(Exception):
 
 async def find_protocol(site: Site) -> Protocol:
     """Ask as each protocol's client would. Raises `NotAServer`."""
-    listed = await _json(site, "/v1/environments")
-    if isinstance(listed, list):
+    if isinstance(await _json(site, "/v1/environments"), list):
         return Protocol.NATIVE
     if isinstance(await _json(site, "/health"), dict) and isinstance(await _json(site, "/schema"), dict):
         return Protocol.OPENENV
@@ -98,6 +98,8 @@ async def _json(site: Site, path: str) -> Any:
     """The JSON body of a successful GET; None otherwise."""
     try:
         response = await site.http.get(site.url + path, follow_redirects=True)
+        if response.status_code in _KEY_WANTED:
+            raise NotAServer(f"{site.url} refuses this caller ({response.status_code}): give a key with --api-key")
         return response.json() if response.status_code == _OK else None
     except (ValueError, RecursionError, httpx.TooManyRedirects):
         return None
