@@ -172,16 +172,17 @@ def measure(sizes: list[int], seconds: float, rounds: int) -> list[Row]:
 
 
 def _rows(size: int, ours: list[Measured], theirs: list[Measured]) -> list[Row]:
-    def median(rounds: list[Measured], name: str) -> float:
-        return statistics.median(getattr(measured, name) for measured in rounds)
+    def median(rounds: list[Measured], value: Callable[[Measured], float]) -> float:
+        return statistics.median(map(value, rounds))
 
-    speed, their_speed = median(ours, "steps_per_s"), median(theirs, "steps_per_s")
-    tail, their_tail = median(ours, "p99_ms"), median(theirs, "p99_ms")
+    speed, their_speed = (median(rounds, lambda m: m.steps_per_s) for rounds in (ours, theirs))
+    middle, their_middle = (median(rounds, lambda m: m.p50_ms) for rounds in (ours, theirs))
+    tail, their_tail = (median(rounds, lambda m: m.p99_ms) for rounds in (ours, theirs))
     where = f"{size} sessions, gateway with journal against OpenEnv 0.10 ({WORKERS} workers)"
     return [
         Row.of(where, speed, "steps/s", baseline=their_speed),
         Row.of("  speed, times OpenEnv's", speed / their_speed, "x", goal=GOAL_RATIO),
-        Row.of("  p50", median(ours, "p50_ms"), "ms", baseline=median(theirs, "p50_ms")),
+        Row.of("  p50", middle, "ms", baseline=their_middle),
         Row.of("  p99", tail, "ms", baseline=their_tail),
         Row.of("  p99, times OpenEnv's", tail / their_tail, "x", goal=GOAL_P99_RATIO, lower_is_better=True),
     ]

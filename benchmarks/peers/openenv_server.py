@@ -1,4 +1,4 @@
-"""The trivial environment on OpenEnv's own server; runs in the peers' virtual environment, which has nothing of ours."""
+"""The trivial environment on OpenEnv's own server, for the peers' virtual environment, which has nothing of ours."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ class EchoEnvironment(Environment[EchoAction, EchoObservation, State]):
         self._state = State(episode_id=episode_id, step_count=0)
         return EchoObservation(text=f"ready {seed}")
 
-    def step(self, action: EchoAction, timeout_s: float | None = None, **_: Any) -> EchoObservation:
+    def step(self, action: EchoAction, **_: Any) -> EchoObservation:
         """Echo."""
         self._state.step_count += 1
         return EchoObservation(text=f"{action.message} {self._state.step_count}", reward=1.0)

@@ -82,4 +82,17 @@ def test_every_failure_is_declared_as_a_problem(document: dict[str, Any]) -> Non
 def test_a_step_declares_what_it_can_answer(document: dict[str, Any]) -> None:
     step = operations(document, "/v1")["/v1/sessions/{session_id}/steps", "post"]
 
-    assert set(step["responses"]) == {"200", "401", "403", "404", "409", "410", "413", "422", "429", "500", "503", "504"}
+    assert set(step["responses"]) == {
+        "200",
+        "401",
+        "403",
+        "404",
+        "409",
+        "410",
+        "413",
+        "422",
+        "429",
+        "500",
+        "503",
+        "504",
+    }

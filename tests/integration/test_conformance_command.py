@@ -1,6 +1,7 @@
 """`gymfleet conformance` as a command: its reports, its exit codes, its one line for a mistake."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -104,11 +105,14 @@ def test_list_needs_no_server(capsys: Capture) -> None:
 
 
 def test_interrupted_run_ends_at_once() -> None:
-    with serving(Server()) as url:
+    server = Server()
+    with serving(server) as url:
         command = [str(Path(sys.executable).with_name("gymfleet")), "conformance", url, "--check", "leases"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        time.sleep(1.5)
-        process.send_signal(2)
+        deadline = time.monotonic() + 30
+        while not server.held and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=20)
 
     assert process.returncode == 130

@@ -1,19 +1,22 @@
-"""One trace from the application into the gateway, as a collector receives it."""
+"""One trace from the application through the gateway to the env server, as a collector receives it."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
-from gymfleet_client import SyncGatewayClient
+from gymfleet_client import SessionStream, SyncGatewayClient
+from gymfleet_client.errors import StepOutOfOrder
 from gymfleet_contracts.session import OpenSession
 from opentelemetry.sdk.trace import TracerProvider
 
 from tests.fixtures import gateway_fleet
-from tests.fixtures.otlp_collector import Collector, collecting
+from tests.fixtures.otlp_collector import CollectedSpan, Collector, collecting
 
 ACTION = "an action that nobody shall read in a trace"
 KEY = "a key that nobody shall read in a trace"
+GATEWAY, ENV_SERVER = "gymfleet-env-gateway", "gymfleet-env-server"
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,13 @@ def application_span() -> Iterator[tuple[str, str]]:
     provider.shutdown()
 
 
+def check_chain(spans: dict[str, CollectedSpan], parent: str, *names: str) -> None:
+    """Each span is the parent of the next."""
+    for name in names:
+        assert spans[name].parent == parent, name
+        parent = spans[name].span_id
+
+
 def test_a_rest_step_is_one_trace(fleet: Traced) -> None:
     with SyncGatewayClient(fleet.url, api_key=KEY) as client:
         session = client.open(OpenSession(env="maze", task_index=0))
@@ -53,9 +63,27 @@ def test_a_rest_step_is_one_trace(fleet: Traced) -> None:
             client.step(session.session_id, 0, ACTION)
 
     request = "POST /v1/sessions/{session_id}/steps"
-    span = fleet.collector.trace(trace_id, request)[request]
-    assert (span.service, span.parent) == ("gymfleet-env-gateway", span_id)
-    assert (span.attributes["http.response.status_code"], span.attributes["gymfleet.outcome"]) == ("200", "ok")
+    spans = fleet.collector.trace(trace_id, request, "gateway.step", "env.step")
+    check_chain(spans, span_id, request, "gateway.step", "env.step")
+    assert [spans[name].service for name in (request, "gateway.step", "env.step")] == [GATEWAY, GATEWAY, ENV_SERVER]
+    step = spans["gateway.step"].attributes
+    assert (step["gymfleet.env"], step["gymfleet.op"], step["gymfleet.outcome"]) == ("maze", "step", "ok")
+
+
+async def test_a_step_on_the_stream_is_one_trace(fleet: Traced) -> None:
+    async with SessionStream(fleet.url, api_key=KEY) as client:
+        session = await client.open(OpenSession(env="maze", task_index=0))
+        with application_span() as (trace_id, span_id):
+            await client.step(session.session_id, 0, ACTION)
+            with pytest.raises(StepOutOfOrder):
+                await client.step(session.session_id, 7, ACTION)
+        await client.close(session.session_id)
+
+    spans = await asyncio.to_thread(fleet.collector.trace, trace_id, "gateway.step", "env.step")
+    steps = [span for span in fleet.collector.spans if span.trace_id == trace_id and span.name == "gateway.step"]
+    assert {step.parent for step in steps} == {span_id}
+    assert sorted(step.attributes["gymfleet.outcome"] for step in steps) == ["ok", "step-out-of-order"]
+    assert spans["env.step"].parent in {step.span_id for step in steps}
 
 
 def test_what_the_caller_does_not_sample_and_what_probes_ask_is_not_recorded(fleet: Traced) -> None:

@@ -12,6 +12,7 @@ from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.session import EnvironmentSpec, Fork, ServerLoad
 from gymfleet_kit.problems import RelayedProblem, ServiceError
 from gymfleet_kit.session_problems import EnvironmentFull, InvalidRequest, SessionLost, StepTimeout, UnknownSession
+from gymfleet_kit.telemetry import span
 from gymfleet_kit.trace import current_trace
 from pydantic import ValidationError
 
@@ -113,6 +114,9 @@ class ShardPool:
 
     def submit(self, op: str, session_id: str, body: msgspec.Raw, done: Done, trace: str = "") -> None:
         """Send a call on its way; `done` is called once, now or later."""
+        if trace:
+            work = span(f"env.{op}", trace, session=session_id, op=op)
+            trace, done = work.trace, work.ending(done)
         try:
             if op == Op.OPEN:
                 self._send(self._place(), op, "", body, done, trace, slots=self._reservable(1))

@@ -1,8 +1,9 @@
 """The gateway's HTTP app."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI
 from gymfleet_kit.app import create_app
@@ -11,6 +12,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from gymfleet_env_gateway.access import Access
 from gymfleet_env_gateway.admission import Admission
+from gymfleet_env_gateway.census import keep_counting
 from gymfleet_env_gateway.fronts.agentgym import install_agentgym
 from gymfleet_env_gateway.fronts.agentgym_sessions import AgentGymSessions
 from gymfleet_env_gateway.fronts.mcp import install_mcp
@@ -31,13 +33,7 @@ def gateway_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGI
     """The app; its lifespan probes every replica once before it serves."""
     metrics = Metrics(registry)
     fleet = Fleet(settings, metrics)
-    metrics.watch_sessions(
-        lambda: (
-            (spec.name, tenant, number)
-            for spec in fleet.environments()
-            for tenant, number in fleet.held(spec.name).items()
-        )
-    )
+    metrics.watch_sessions(fleet.open_sessions)
     ids = SessionIds(settings.secret.get_secret_value())
     redis = None if settings.redis_url is None else connect(str(settings.redis_url))
     journal = None if redis is None else Journal(redis, timeout_s=settings.journal_timeout_s)
@@ -49,21 +45,17 @@ def gateway_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGI
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        if journal is not None:
-            await journal.start()
-        await fleet.start()
-        counter = asyncio.create_task(agentgym.count())
-        try:
+        async with AsyncExitStack() as stack:
+            if redis is not None and journal is not None:
+                stack.push_async_callback(disconnect, redis)
+                stack.push_async_callback(journal.aclose)
+                await journal.start()
+                await stack.enter_async_context(_running(keep_counting(redis, admission.set_gateways)))
+            stack.push_async_callback(fleet.aclose)
+            await fleet.start()
+            stack.push_async_callback(homes.aclose)
+            await stack.enter_async_context(_running(agentgym.count()))
             yield
-        finally:
-            counter.cancel()
-            await asyncio.wait([counter])
-            await homes.aclose()
-            await fleet.aclose()
-            if journal is not None:
-                await journal.aclose()
-            if redis is not None:
-                await disconnect(redis)
 
     app = create_app(
         "gymfleet env gateway",
@@ -85,3 +77,14 @@ def gateway_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGI
     if settings.openenv:
         install_openenv(app, app.state.gateway, make_store(redis, "openenv"))
     return app
+
+
+@asynccontextmanager
+async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """`work` in the background, cancelled at the end."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

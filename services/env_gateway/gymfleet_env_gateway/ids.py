@@ -69,6 +69,11 @@ class SessionIds:
         return base64.urlsafe_b64encode(digest[:_TAG_BYTES]).decode()[:_TAG_CHARS]
 
 
+def label(session_id: str) -> str:
+    """The id for logs and traces: without its signature it opens nothing here."""
+    return session_id.rpartition(_SEPARATOR)[0]
+
+
 def replica_key(url: str) -> str:
     """A replica's name in session ids: the same in every gateway that is configured with the same URL."""
     digest = hashlib.sha256(url.rstrip("/").encode()).digest()

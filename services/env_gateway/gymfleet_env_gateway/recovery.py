@@ -21,6 +21,7 @@ from gymfleet_kit.session_problems import SessionLost
 from redis.exceptions import RedisError
 
 from gymfleet_env_gateway.errors import Unavailable
+from gymfleet_env_gateway.ids import label
 from gymfleet_env_gateway.journal import Home, Journal, Played, Record, Story, Written, digest
 from gymfleet_env_gateway.metrics import Metrics
 from gymfleet_env_gateway.replica import Replica
@@ -90,7 +91,7 @@ class Recovery:
             raise Unavailable(f"the journal cannot be read: {error}") from None
         except SessionLost as error:
             outcome = "lost"
-            log.warning("session.lost", env=env, session_id=session_id, reason=error.detail)
+            log.warning("session.lost", env=env, session=label(session_id), reason=error.detail)
             raise
         finally:
             self._metrics.recovered(env, outcome, time.monotonic() - started)
@@ -133,7 +134,7 @@ class Recovery:
                         raise SessionLost("the session was closed while it was replayed")
                     seconds = round(time.monotonic() - started, 3)
                     log.info(
-                        "session.recovered", env=env, session_id=session_id, steps=len(story.steps), took_s=seconds
+                        "session.recovered", env=env, session=label(session_id), steps=len(story.steps), took_s=seconds
                     )
                     return home
             await self._fleet.wait_for_news(_WAIT_FOR_ROOM_S)
@@ -185,7 +186,7 @@ class Recovery:
             replica.ended(env, owner)
 
     def _diverged(self, session_id: str, spec: EnvironmentSpec, where: str) -> SessionLost:
-        log.error("session.replay_diverged", env=spec.name, version=spec.version, session_id=session_id, at=where)
+        log.error("session.replay_diverged", env=spec.name, version=spec.version, session=label(session_id), at=where)
         return SessionLost(f"the replay of its episode showed something else at {where}")
 
 

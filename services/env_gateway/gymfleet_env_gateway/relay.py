@@ -19,13 +19,14 @@ from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.session import Fork
 from gymfleet_kit.problems import RelayedProblem, ServiceError
 from gymfleet_kit.session_problems import InvalidRequest
+from gymfleet_kit.trace import current_trace, working
 from pydantic import ValidationError
 
 from gymfleet_env_gateway.access import Tenant
 from gymfleet_env_gateway.admission import Admission
 from gymfleet_env_gateway.errors import Unavailable, UpstreamTimeout
 from gymfleet_env_gateway.homes import Homes, NotAtHome
-from gymfleet_env_gateway.ids import SessionIds, SessionRef
+from gymfleet_env_gateway.ids import SessionIds, SessionRef, label
 from gymfleet_env_gateway.journal import Home
 from gymfleet_env_gateway.metrics import Metrics
 from gymfleet_env_gateway.replica import Replica, ReplicaState
@@ -79,9 +80,10 @@ class Relay:
         raw = msgspec.Raw(_encode({**request, "owner": tenant.name}))
         outcome = "cancelled"
         try:
-            async with self._admission.opening(tenant, env, self._patience_s(request)) as ticket:
-                while (session := await self._open_on_first(tenant, env, raw, deadline)) is None:
-                    await ticket.refused()
+            with working("gateway.open", env=env, op=Op.OPEN):
+                async with self._admission.opening(tenant, env, self._patience_s(request)) as ticket:
+                    while (session := await self._open_on_first(tenant, env, raw, deadline)) is None:
+                        await ticket.refused()
             outcome = "ok"
         except ServiceError as error:
             outcome = _outcome(error)
@@ -99,12 +101,13 @@ class Relay:
         started = time.perf_counter()
         outcome = "cancelled"
         try:
-            if op == Op.STEP:
-                self._admission.step(tenant, ref.env)
-            if op == Op.FORK:
-                ok = await self._fork(tenant, session_id, ref, body, started + timeout_s)
-            else:
-                ok = await self._call_at_home(tenant, op, session_id, ref, body, started + timeout_s)
+            with working(f"gateway.{op}", env=ref.env, session=label(session_id), op=op):
+                if op == Op.STEP:
+                    self._admission.step(tenant, ref.env)
+                if op == Op.FORK:
+                    ok = await self._fork(tenant, session_id, ref, body, started + timeout_s)
+                else:
+                    ok = await self._call_at_home(tenant, op, session_id, ref, body, started + timeout_s)
             outcome = "ok"
         except ServiceError as error:
             outcome = _outcome(error)
@@ -128,7 +131,9 @@ class Relay:
             replica.occupancy.begins(env, tenant.name)
             try:
                 remaining_s = max(deadline - time.perf_counter(), 0.001)
-                reply, _ = await replica.channel.request(Op.OPEN, "", body, timeout_s=remaining_s, repeatable=False)
+                reply, _ = await replica.channel.request(
+                    Op.OPEN, "", body, timeout_s=remaining_s, repeatable=False, trace=current_trace() or ""
+                )
             except DeadlinePassed:
                 raise UpstreamTimeout(f"{env} opened no session within {self._open_timeout_s:g} s") from None
             except TransportError as error:
@@ -232,7 +237,7 @@ class Relay:
         timeout_s = max(deadline - time.perf_counter(), 0.001)
         try:
             reply, times_sent = await replica.channel.request(
-                op, home.upstream, body, timeout_s=timeout_s, repeatable=op != Op.FORK
+                op, home.upstream, body, timeout_s=timeout_s, repeatable=op != Op.FORK, trace=current_trace() or ""
             )
         except DeadlinePassed:
             if replica.state is ReplicaState.DOWN:

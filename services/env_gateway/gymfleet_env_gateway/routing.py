@@ -136,6 +136,12 @@ class Fleet:
             if name == owner
         )
 
+    def open_sessions(self) -> Iterable[tuple[str, str, int]]:
+        """Environment, owner and number, for the metrics."""
+        for spec in self.environments():
+            for owner, number in self.held(spec.name).items():
+                yield spec.name, owner, number
+
     async def check_ready(self) -> None:
         """Every environment has a replica that answers. Raises `NotReady`."""
         silent = [replica.url for replica in self._replicas.values() if not replica.specs]

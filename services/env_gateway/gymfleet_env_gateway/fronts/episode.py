@@ -10,6 +10,7 @@ from gymfleet_contracts.frames import Op
 from gymfleet_kit.problems import ServiceError
 
 from gymfleet_env_gateway.access import Tenant
+from gymfleet_env_gateway.ids import label
 from gymfleet_env_gateway.relay import Relay
 
 log = structlog.get_logger()
@@ -103,7 +104,7 @@ class Episode(msgspec.Struct):
         try:
             await relay.call(tenant, Op.CLOSE, session_id, _NO_BODY)
         except ServiceError as error:
-            log.info("session.not_closed", session_id=session_id, reason=error.detail)
+            log.info("session.not_closed", session=label(session_id), reason=error.detail)
 
     async def _refused(self, relay: Relay, tenant: Tenant, kind: str) -> None:
         if kind in _NOT_EXECUTED:

@@ -11,6 +11,7 @@ from gymfleet_client.multiplex import RawReply, RawRequest, join_frames, split_f
 from gymfleet_contracts.frames import Op
 from gymfleet_kit.problems import ServiceError, internal_problem, problem_response
 from gymfleet_kit.session_problems import InvalidRequest
+from gymfleet_kit.trace import enter_trace
 
 from gymfleet_env_gateway.access import Tenant
 from gymfleet_env_gateway.errors import Forbidden, Unauthorized
@@ -104,6 +105,8 @@ class _Stream:
             call.add_done_callback(self._calls.discard)
 
     async def _answer(self, frame: RawRequest) -> None:
+        if frame.trace:
+            enter_trace(frame.trace)
         try:
             if frame.op == Op.OPEN:
                 ok = await self._relay.open(self._tenant, frame.body)

@@ -1,0 +1,56 @@
+"""How many gateways share a Redis, so that each gives its part of a tenant's rates."""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+from gymfleet_kit.streams import RedisClient
+from redis.exceptions import RedisError
+
+log = structlog.get_logger()
+
+KEY: Final = "gymfleet:gateway:census"
+_EVERY_S: Final = 2.0
+_GONE_AFTER_MS: Final = 7000
+_TIMEOUT_S: Final = 2.0
+
+_COUNT: Final = """
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+redis.call('ZADD', KEYS[1], now, ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2])
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return redis.call('ZCARD', KEYS[1])
+"""
+
+
+async def keep_counting(redis: RedisClient, tell: Callable[[int], None]) -> None:
+    """Report this gateway as alive and `tell` how many are, until cancelled. The last count holds without Redis."""
+    name = secrets.token_hex(8)
+    count = redis.register_script(_COUNT)
+    known = 0
+    try:
+        while True:
+            try:
+                async with asyncio.timeout(_TIMEOUT_S):
+                    number = int(await count(keys=[KEY], args=[name, _GONE_AFTER_MS]))
+            except (RedisError, TimeoutError):
+                pass  # the journal, which uses the same Redis, tells of its absence
+            else:
+                if number != known:
+                    log.info("gateways.counted", number=number)
+                    known = number
+                tell(number)
+            await asyncio.sleep(_EVERY_S)
+    finally:
+        # A gateway that ends in peace is not counted a moment longer.
+        await asyncio.wait([asyncio.create_task(_sign_off(redis, name))], timeout=1.0)
+
+
+async def _sign_off(redis: RedisClient, name: str) -> None:
+    try:
+        await redis.zrem(KEY, name)
+    except RedisError:
+        return
