@@ -283,7 +283,7 @@ class Relay:
 
 
 def _opening(body: msgspec.Raw) -> dict[str, Any]:
-    decoded = _decode(body)
+    decoded = _readable(body)
     if not isinstance(decoded, dict) or not isinstance(decoded.get("env"), str):
         raise InvalidRequest("/body/env: give the name of an environment", errors=[{"pointer": "/body/env"}])
     return decoded
@@ -291,9 +291,16 @@ def _opening(body: msgspec.Raw) -> dict[str, Any]:
 
 def _num_children(body: msgspec.Raw) -> int:
     try:
-        return Fork.model_validate(_decode(body)).count
+        return Fork.model_validate(_readable(body)).count
     except ValidationError:
         raise InvalidRequest('a fork takes {"count": 1 to 64}', errors=[{"pointer": "/body/count"}]) from None
+
+
+def _readable(body: msgspec.Raw) -> Any:
+    try:
+        return _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"the body is not msgpack: {error}") from None
 
 
 def _problem(reply: RawReply) -> Problem:

@@ -88,7 +88,7 @@ class _Stream:
             return
         try:
             frames = split_frames(data)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._send(_failed(UNREADABLE, InvalidRequest(f"the message is no frame and no array of frames: {error}")))
             return
         for frame in frames:
@@ -97,7 +97,7 @@ class _Stream:
                 await asyncio.wait(self._calls, return_when=asyncio.FIRST_COMPLETED)
             try:
                 request = _decode(frame)
-            except (msgspec.DecodeError, RecursionError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 self._send(_failed(UNREADABLE, InvalidRequest(f"the frame is not a request: {error}")))
                 continue
             call = asyncio.create_task(self._answer(request))
