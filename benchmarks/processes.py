@@ -29,3 +29,8 @@ def family(pid: int) -> list[int]:
         for child in map(int, (thread / "children").read_text(encoding="utf-8").split()):
             found += family(child)
     return found
+
+
+def num_files(pid: int) -> int:
+    """Open file descriptors now."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))

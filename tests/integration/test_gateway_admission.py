@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 import websockets
-from gymfleet_client import GatewayClient, SessionStream, TransportError
+from gymfleet_client import GatewayClient, SessionStream
 from gymfleet_client.errors import (
     ActionTooLarge,
     EnvironmentFull,
@@ -103,7 +103,7 @@ async def test_without_a_valid_key_nothing_is_served(running: Running, http: htt
 
             assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
             assert response.json()["type"] == "/problems/unauthorized"
-    with pytest.raises(TransportError, match="refused the connection"):
+    with pytest.raises(Unauthorized):
         await SessionStream(running.gateway.url, api_key="wrong").connect()
     assert (await http.get("/healthz")).is_success
 
@@ -125,7 +125,7 @@ async def test_a_scope_and_a_list_of_environments_are_enforced(running: Running)
         assert [spec.name for spec in await reader.environments()] == ["maze", "tally"]
         with pytest.raises(Forbidden, match="scope 'play'"):
             await reader.open(COUNTER)
-        with pytest.raises(TransportError, match="403"):
+        with pytest.raises(Forbidden):
             await running.stream("reader").connect()
 
         assert [spec.name for spec in await mazes.environments()] == ["maze"]
@@ -167,7 +167,7 @@ async def test_keys_rotate_without_a_restart(running: Running) -> None:
                     await asyncio.sleep(0.1)
             with pytest.raises(Unauthorized):
                 await old.environments()
-            with pytest.raises(TransportError, match="refused the connection"):
+            with pytest.raises(Unauthorized):
                 await socket.step(session.session_id, 0, "x")  # also on a socket that was open before
             assert (await new.step(session.session_id, 0, "x")).observation == "1"
             await new.close(session.session_id)

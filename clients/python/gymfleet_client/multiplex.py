@@ -6,8 +6,10 @@ without taking its body apart; `stream.SessionStream` puts models on top.
 
 import asyncio
 import itertools
+import json
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import urlsplit, urlunsplit
@@ -16,8 +18,9 @@ import msgspec
 import websockets
 from gymfleet_contracts.frames import MAX_FRAME_BYTES
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.http11 import Response
 
-from gymfleet_client.errors import DeadlinePassed, TransportError
+from gymfleet_client.errors import ClientError, DeadlinePassed, TransportError, parse_problem, problem_error
 
 __all__ = ["FrameChannel", "RawReply", "RawRequest", "join_frames", "split_frames", "stream_url"]
 
@@ -26,6 +29,7 @@ _LONGEST_PAUSE_S: Final = 1.0
 _SWEEP_S: Final = 0.05
 """How late a call may notice that its time is up."""
 _SERVER_ERROR: Final = 500
+_KEY_REFUSED: Final = (401, 403)
 _EMPTY_BODY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
 
 
@@ -217,7 +221,7 @@ class _Link:
                 return await self._handshake(max(remaining_s, 0.001))
             except (OSError, websockets.InvalidHandshake, TimeoutError) as error:
                 if isinstance(error, websockets.InvalidStatus) and error.response.status_code < _SERVER_ERROR:
-                    raise TransportError(f"{self._url} refused the connection: {error}") from None
+                    raise _refusal(self._url, error.response) from None
                 if loop.time() + pause_s >= deadline:
                     raise TransportError(f"cannot connect to {self._url}: {error or 'no answer'}") from None
             await asyncio.sleep(pause_s)
@@ -235,6 +239,14 @@ class _Link:
             max_queue=None,  # the reader only hands replies to their waiters; callers bound what is in flight
         )
         return _Socket(connection, self._on_loss)
+
+
+def _refusal(url: str, response: Response) -> ClientError:
+    """A wrong key is the service's own word; anything else says that this is no session API."""
+    if response.status_code in _KEY_REFUSED:
+        with suppress(ValueError):
+            return problem_error(parse_problem(json.loads(response.body or b""), response.status_code))
+    return TransportError(f"{url} refused the connection with status {response.status_code}")
 
 
 class FrameChannel:

@@ -63,6 +63,10 @@ class SessionIds:
         self._known[session_id, tenant] = ref
         return ref
 
+    def forget(self, session_id: str, tenant: str) -> None:
+        """The session is over: its id need not be remembered."""
+        self._known.pop((session_id, tenant), None)
+
     def _tag(self, body: str, tenant: str) -> str:
         signed = f"{tenant}\n{body}"
         digest = hmac.digest(self._key, signed.encode(errors="surrogatepass"), "sha256")

@@ -219,6 +219,7 @@ class Relay:
         finally:
             replica.occupancy.ends(env, tenant.name)
         await self._homes.forget(session_id)
+        self._ids.forget(session_id, tenant.name)
         return ok
 
     async def _replica(self, home: Home) -> Replica:

@@ -3,6 +3,7 @@
 from gymfleet_kit.logs import configure_logs
 from gymfleet_kit.serve import serve
 from gymfleet_kit.settings import read_settings
+from gymfleet_kit.telemetry import configure_tracing
 
 from gymfleet_reward.app import build_app
 from gymfleet_reward.settings import RewardSettings
@@ -12,6 +13,7 @@ def main() -> None:
     """Serve until SIGINT or SIGTERM."""
     settings = read_settings(RewardSettings)
     configure_logs("reward", level=settings.log_level)
+    configure_tracing("reward")
     serve(build_app(settings), host=settings.host, port=settings.port)
 
 

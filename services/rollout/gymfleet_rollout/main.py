@@ -8,6 +8,7 @@ import sys
 from gymfleet_kit.logs import configure_logs
 from gymfleet_kit.serve import serve
 from gymfleet_kit.settings import read_settings
+from gymfleet_kit.telemetry import configure_tracing
 
 from gymfleet_rollout.app import build_app
 from gymfleet_rollout.model import ModelNotFound, find_model, vocab_size
@@ -31,6 +32,7 @@ def main() -> None:
         )
         raise SystemExit(2)
     configure_logs("rollout", level=settings.log_level)
+    configure_tracing("rollout")
     try:
         serve(build_app(settings, model_path), host=settings.host, port=settings.port)
     finally:

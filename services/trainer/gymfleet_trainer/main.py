@@ -18,6 +18,7 @@ from gymfleet_kit.logs import configure_logs
 from gymfleet_kit.serve import bind
 from gymfleet_kit.settings import read_settings
 from gymfleet_kit.streams import OUTAGE
+from gymfleet_kit.telemetry import configure_tracing
 
 from gymfleet_trainer.errors import Stalled, TrainerError, disk_line, is_disk_full
 from gymfleet_trainer.record import RunDirectory, write_atomically
@@ -35,6 +36,7 @@ def main(argv: list[str] | None = None) -> None:
     arguments = _parser().parse_args(argv)
     settings = read_settings(TrainerSettings)
     configure_logs("trainer", level=settings.log_level, json=settings.log_json)
+    configure_tracing("trainer")
     try:
         recipe = load_recipe(arguments.recipe)
         code = _COMMANDS[arguments.command](arguments, recipe, RunDirectory(arguments.run_dir), settings)

@@ -4,10 +4,11 @@ The env server's answers go to the caller as they are; the models stand here for
 """
 
 import asyncio
+from contextlib import suppress
 from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import APIRouter, Body, Response, status
+from fastapi import APIRouter, Body, Request, Response, status
 from gymfleet_contracts.frames import Op
 from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.session import (
@@ -72,9 +73,13 @@ router = APIRouter(prefix="/v1", tags=["sessions"])
     response_model=Session,
     responses=problem_responses(*_OPEN),
 )
-async def open_session(body: OpenSession, gateway: GatewayDep, tenant: TenantDep) -> Response:
+async def open_session(request: Request, body: OpenSession, gateway: GatewayDep, tenant: TenantDep) -> Response:
     """Open a session on the least loaded replica and return its first observation."""
-    return _json(await gateway.relay.open(tenant, _raw(body)), status.HTTP_201_CREATED)
+    opened = await gateway.relay.open(tenant, _raw(body))
+    if await request.is_disconnected():  # the caller gave up in the queue: nobody knows the session's id
+        with suppress(ServiceError):
+            await gateway.relay.call(tenant, Op.CLOSE, _decode(opened)["session_id"], _NO_BODY)
+    return _json(opened, status.HTTP_201_CREATED)
 
 
 @router.post("/sessions/{session_id}/steps", response_model=StepResult, responses=problem_responses(*_STEP))
