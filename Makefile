@@ -18,7 +18,13 @@ check: setup
 
 bench: bench-gateway bench-rollout bench-trainer bench-quickstart
 
-bench-gateway bench-rollout bench-trainer bench-quickstart bench-gpu: bench-%: setup
+# All figures of the gateway, the OpenEnv comparison and the million-session soak included: about 25 minutes.
+bench-gateway: setup
+	@scripts/peers.sh
+	@set -e; for part in gateway openenv sessions isolation overload chaos soak; do $(BIN)/python -m benchmarks.bench_$$part; done
+	@$(BIN)/python -m benchmarks.tables
+
+bench-rollout bench-trainer bench-quickstart bench-gpu: bench-%: setup
 	@$(BIN)/python -m benchmarks.bench_$*
 	@$(BIN)/python -m benchmarks.tables
 

@@ -1,8 +1,9 @@
 """What the gateway costs per step: through it and past it, side by side in one run.
 
-Sessions of TextCraft are stepped as fast as the answers come, over the stream,
-over REST and in batches. Rounds through the gateway and rounds straight to the
-env server alternate, so that a busy machine is busy for both.
+Sessions of a trivial environment are stepped as fast as the answers come, over the
+stream, over REST and in batches, with the SDK. Rounds through the gateway and rounds
+straight to the env server alternate, so that a busy machine is busy for both. The
+processor time of every process on the way says where each microsecond of a step goes.
 """
 
 import argparse
@@ -20,14 +21,16 @@ import uvloop
 from gymfleet_client import GatewayClient, SessionStream
 from gymfleet_contracts.session import OpenSession, Session, SessionStep, StepResult
 
+from benchmarks import echo_environment
+from benchmarks.processes import cpu_seconds, family
 from benchmarks.record import Row, record
 from tests.fixtures import gateway_fleet
-from tests.fixtures.gateway_fleet import ServiceProcess
+from tests.fixtures.redis_server import RedisServer
 
 GOAL_STEPS_PER_S: Final = 2000.0
 MAX_STEPS: Final = 50
-"""Fewer than TextCraft allows: then a session is replaced by a new one."""
-ACTION: Final = "inventory"
+"""Then a session is replaced by a new one, as in real episodes."""
+ACTION: Final = "hello"
 
 
 @dataclass
@@ -40,11 +43,11 @@ class Seat:
 
 @dataclass(frozen=True)
 class Measured:
-    """One round."""
+    """One round: speed, median time of a step, and processor microseconds per step of each process."""
 
     steps_per_s: float
     latency_ms: float
-    gateway_us_per_step: float
+    cpu_us: dict[str, float]
 
 
 Play = Callable[[str, list[Seat], float], Awaitable[list[float]]]
@@ -112,61 +115,73 @@ async def _renew(seat: Seat, open_: Callable[[], Awaitable[Session]], close: Cal
 
 
 def _task() -> OpenSession:
-    return OpenSession(env="textcraft", task_index=0)
+    return OpenSession(env="echo", task_index=0)
 
 
-async def one_round(play: Play, url: str, gateway: ServiceProcess, num_sessions: int, seconds: float) -> Measured:
+async def one_round(play: Play, url: str, pids: dict[str, int], num_sessions: int, seconds: float) -> Measured:
     """Open the sessions, play for some seconds, close them."""
     async with SessionStream(url) as stream:
         sessions = [await stream.open(_task()) for _ in range(num_sessions)]
         seats = [Seat(session.session_id) for session in sessions]
-        used_s, started = cpu_seconds(gateway.pid), time.perf_counter()
+        used_s, started = {name: cpu_seconds(pid) for name, pid in pids.items()}, time.perf_counter()
         taken = await play(url, seats, started + seconds)
-        elapsed_s, used_s = time.perf_counter() - started, cpu_seconds(gateway.pid) - used_s
+        elapsed_s = time.perf_counter() - started
+        cpu_us = {name: 1e6 * (cpu_seconds(pid) - used_s[name]) / len(taken) for name, pid in pids.items()}
         for seat in seats:
             await stream.close(seat.session_id)
-    return Measured(len(taken) / elapsed_s, 1000 * statistics.median(taken), 1e6 * used_s / len(taken))
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return Measured(len(taken) / elapsed_s, 1000 * statistics.median(taken), cpu_us)
 
 
 async def measure(num_sessions: int, seconds: float, rounds: int) -> list[Row]:
-    """All three ways, alternately past and through the gateway; medians over the rounds."""
+    """All three ways, past the gateway, through it, and through one without a journal, in turns; medians of rounds."""
     rows = []
-    with tempfile.TemporaryDirectory() as logs:
-        server = gateway_fleet.env_server(Path(logs), "textcraft")
-        gateway = gateway_fleet.gateway(Path(logs), [server.url])
-        with gateway_fleet.running(server, gateway):
-            ways: dict[str, Play] = {"stream": over_stream, "rest": over_rest, "batch": in_batches}
-            for name, play in ways.items():
-                direct, through = [], []
-                for _ in range(rounds):
-                    direct.append(await one_round(play, server.url, gateway, num_sessions, seconds))
-                    through.append(await one_round(play, gateway.url, gateway, num_sessions, seconds))
-                rows += _rows(name, direct, through, GOAL_STEPS_PER_S if play is over_stream else None)
+    with tempfile.TemporaryDirectory() as directory:
+        logs = Path(directory)
+        (logs / "redis").mkdir()
+        with RedisServer(logs / "redis") as redis:
+            server = gateway_fleet.env_server(logs, str(Path(echo_environment.__file__)))
+            gateway = gateway_fleet.gateway(logs, [server.url], redis_url=redis.url)
+            plain = gateway_fleet.gateway(logs, [server.url])
+            with gateway_fleet.running(server, gateway, plain):
+                front, shard = family(server.pid)
+                pids = {"client": os.getpid(), "env front": front, "env shard": shard, "redis": redis.pid}
+                ways: dict[str, Play] = {"stream": over_stream, "rest": over_rest, "batch": in_batches}
+                for name, play in ways.items():
+                    results: dict[str, list[Measured]] = {"direct": [], "journal": [], "plain": []}
+                    for _ in range(rounds):
+                        for path, url, own in (
+                            ("direct", server.url, pids),
+                            ("journal", gateway.url, {**pids, "gateway": gateway.pid}),
+                            ("plain", plain.url, {**pids, "gateway": plain.pid}),
+                        ):
+                            results[path].append(await one_round(play, url, own, num_sessions, seconds))
+                    rows += _rows(name, results, GOAL_STEPS_PER_S if play is over_stream else None)
     return rows
 
 
-def _rows(name: str, direct: list[Measured], through: list[Measured], goal: float | None) -> list[Row]:
-    def middle(rounds: list[Measured], field: str) -> float:
-        values: list[float] = [getattr(measured, field) for measured in rounds]
-        return statistics.median(values)
+def _rows(name: str, results: dict[str, list[Measured]], goal: float | None) -> list[Row]:
+    def middle(path: str, value: Callable[[Measured], float]) -> float:
+        return statistics.median(map(value, results[path]))
 
-    return [
-        Row.of(
-            f"{name}: steps through the gateway", middle(through, "steps_per_s"), "steps/s",
-            baseline=middle(direct, "steps_per_s"), goal=goal,
-        ),
-        Row.of(
-            f"{name}: median time of a step", middle(through, "latency_ms"), "ms",
-            baseline=middle(direct, "latency_ms"), lower_is_better=True,
-        ),
-        Row.of(f"{name}: the gateway's processor time per step", middle(through, "gateway_us_per_step"), "us"),
+    def speed(measured: Measured) -> float:
+        return measured.steps_per_s
+
+    def latency(measured: Measured) -> float:
+        return measured.latency_ms
+
+    rows = [
+        Row.of(f"{name}: gateway with journal, over direct", middle("journal", speed), "steps/s",
+               baseline=middle("direct", speed), goal=goal),
+        Row.of(f"{name}: gateway without journal, over direct", middle("plain", speed), "steps/s",
+               baseline=middle("direct", speed)),
+        Row.of(f"{name}: median time of a step", middle("journal", latency), "ms", baseline=middle("direct", latency)),
     ]  # fmt: skip
+    for process in ("client", "gateway", "redis", "env front", "env shard"):
+        values = [measured.cpu_us[process] for measured in results["journal"]]
+        rows.append(Row.of(f"{name}: processor time of a step, {process}", statistics.median(values), "us"))
+    without = statistics.median(measured.cpu_us["gateway"] for measured in results["plain"])
+    rows.append(Row.of(f"{name}: processor time of a step, gateway without journal", without, "us"))
+    return rows
 
 
 def main() -> None:

@@ -126,10 +126,12 @@ async def hold(fleet: Fleet, num_sessions: int, num_steps: int) -> list[Row]:
         await asyncio.gather(*map(play, sessions))
         step_s = time.perf_counter() - started
         threads = {part: max(map(num_threads, pids)) for part, pids in fleet.by_part().items()}
-        still_held = fleet.held()
+        still_held, played = fleet.held(), fleet.resident()
         await bounded([lambda s=s: caller.close(s["session_id"]) for s in sessions], CONCURRENCY)
         await asyncio.sleep(SETTLE_S)
-    grown = {part: (after[part] - before[part]) / num_sessions for part in after}
+    grown, grown_played = (
+        {part: (then[part] - before[part]) / num_sessions for part in then} for then in (after, played)
+    )
     return [
         Row.of("sessions held at once, before the first step", held, "sessions", goal=num_sessions),
         Row.of("  after the last", still_held, "sessions", goal=num_sessions),
@@ -141,6 +143,10 @@ async def hold(fleet: Fleet, num_sessions: int, num_steps: int) -> list[Row]:
             "memory of an idle session", sum(grown.values()), "bytes", goal=GOAL_BYTES_PER_SESSION, lower_is_better=True
         ),
         *(Row.of(f"  {part}", grew, "bytes") for part, grew in grown.items()),
+        Row.of(
+            f"  after {num_steps} steps, with the journal of them", sum(grown_played.values()), "bytes",
+            goal=GOAL_BYTES_PER_SESSION, lower_is_better=True,
+        ),
         *(
             Row.of(f"threads, {part}", number, "threads", goal=GOAL_THREADS, lower_is_better=True)
             for part, number in threads.items()

@@ -1,11 +1,13 @@
 """The session API: spoken by every env server and, with routing added, by the gateway."""
 
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import ConfigDict, Field, JsonValue, model_validator
+from pydantic.config import JsonDict
 
 from gymfleet_contracts._model import WireModel
+from gymfleet_contracts.numbers import NUMBER
 
 Split = Literal["train", "validation", "test"]
 EnvironmentName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
@@ -52,17 +54,27 @@ class EnvironmentSpec(WireModel):
     licence: str = ""
 
 
+_ONE_SELECTOR: Final[JsonDict] = {
+    "oneOf": [
+        {"required": [given], "properties": {given: {"type": kind}, other: {"type": "null"}}}
+        for given, kind, other in (("task_id", "string", "task_index"), ("task_index", "integer", "task_id"))
+    ]
+}
+
+
 class OpenSession(WireModel):
     """Which task to play: by its own id, or by its place in a split."""
+
+    model_config = ConfigDict(json_schema_extra=_ONE_SELECTOR)
 
     env: EnvironmentName
     split: Split = "train"
     level: Annotated[str, Field(max_length=64)] | None = None
     task_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    task_index: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    lease_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
-    wait_s: Annotated[float, Field(ge=0, le=3600)] | None = None
+    task_index: Annotated[int, Field(ge=0, lt=2**63), NUMBER] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63), NUMBER] = 0
+    lease_s: Annotated[float, Field(gt=0, le=86_400), NUMBER] | None = None
+    wait_s: Annotated[float, Field(ge=0, le=3600), NUMBER] | None = None
     """How long a gateway may let the caller wait for a slot, at most its own limit. Env servers never do."""
     owner: Annotated[str, Field(max_length=64)] | None = None
     """Whom the session counts for in `ServerLoad`. The gateway sets it to the caller's tenant, whatever was sent."""
@@ -103,7 +115,7 @@ class Session(WireModel):
 class Step(WireModel):
     """One action. `index` counts from 0 and makes a repeated request safe."""
 
-    index: Annotated[int, Field(ge=0, lt=2**63)]
+    index: Annotated[int, Field(ge=0, lt=2**63), NUMBER]
     action: str
 
 
@@ -132,13 +144,13 @@ class SessionStep(Step):
 class Fork(WireModel):
     """How many children to make."""
 
-    count: Annotated[int, Field(ge=1, le=64)] = 1
+    count: Annotated[int, Field(ge=1, le=64), NUMBER] = 1
 
 
 class RenewLease(WireModel):
     """Extend a session's life; without `lease_s` by the lease it was opened with."""
 
-    lease_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
+    lease_s: Annotated[float, Field(gt=0, le=86_400), NUMBER] | None = None
 
 
 class ServerLoad(WireModel):

@@ -10,7 +10,14 @@ from gymfleet_contracts.problems import Problem
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gymfleet_kit.problems import PayloadTooLarge, ServiceError, install_problem_handlers, problem_response
+from gymfleet_kit.openapi import complete_openapi
+from gymfleet_kit.problems import (
+    PayloadTooLarge,
+    ServiceError,
+    install_problem_handlers,
+    problem_response,
+    problem_responses,
+)
 from gymfleet_kit.trace import TraceMiddleware
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Any]]
@@ -96,20 +103,21 @@ def create_app(
     app.add_middleware(_BodyLimit, max_body_bytes=max_body_bytes)
     app.add_middleware(TraceMiddleware)
     install_problem_handlers(app)
+    complete_openapi(app)
 
     @app.get("/healthz", tags=["operations"])
     async def healthz() -> dict[str, str]:
         """The process runs and its event loop turns."""
         return {"status": "ok"}
 
-    @app.get("/readyz", tags=["operations"], responses={503: {"model": Problem, "description": NotReady.title}})
+    @app.get("/readyz", tags=["operations"], responses=problem_responses(NotReady))
     async def readyz() -> dict[str, str]:
         """The service can do its work now."""
         if ready is not None:
             await ready()
         return {"status": "ready"}
 
-    @app.get("/metrics", tags=["operations"], response_class=Response)
+    @app.get("/metrics", tags=["operations"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
         """Prometheus text."""
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

@@ -12,6 +12,7 @@ from gymfleet_contracts import problems
 from gymfleet_contracts.problems import PROBLEM_MEDIA_TYPE, Problem
 from pydantic import JsonValue
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 log = structlog.get_logger()
 
@@ -84,6 +85,12 @@ def problem_response(problem: Problem, headers: Mapping[str, str] | None = None)
     return JSONResponse(body, status_code=problem.status, headers=headers, media_type=PROBLEM_MEDIA_TYPE)
 
 
+def _methods(request: Request) -> set[str]:
+    """What the path can be asked for: each of its routes knows its own method alone (RFC 9110, section 15.5.6)."""
+    matching = (route for route in request.app.routes if route.matches(request.scope)[0] is Match.PARTIAL)
+    return {method for route in matching for method in getattr(route, "methods", None) or ()}
+
+
 def install_problem_handlers(app: FastAPI) -> None:
     """Answer every failure of `app` as `application/problem+json`."""
 
@@ -101,11 +108,14 @@ def install_problem_handlers(app: FastAPI) -> None:
         problem = {"type": problems.VALIDATION, "title": "The request is not valid", "status": 422, "detail": detail}
         return problem_response(Problem.model_validate({**problem, "errors": fields}))
 
-    async def http(_: Request, error: Exception) -> JSONResponse:
+    async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class alone
         title = HTTPStatus(error.status_code).phrase
         problem = Problem(title=title, status=error.status_code, detail=str(error.detail))
-        return problem_response(problem, error.headers)
+        headers = dict(error.headers or {})
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers["Allow"] = ", ".join(sorted(_methods(request)))
+        return problem_response(problem, headers)
 
     async def bug(request: Request, error: Exception) -> JSONResponse:
         log.error("request.failed", method=request.method, path=request.url.path, exc_info=error)

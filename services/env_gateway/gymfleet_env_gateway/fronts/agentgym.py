@@ -12,9 +12,28 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
+from gymfleet_contracts.numbers import NUMBER
+from gymfleet_kit.problems import problem_responses
+from gymfleet_kit.session_problems import (
+    ActionTooLarge,
+    EnvironmentFailed,
+    SessionLost,
+    StepOutOfOrder,
+    UnknownEnvironment,
+    UnknownSession,
+)
 from pydantic import BaseModel, Field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gymfleet_env_gateway.errors import (
+    Forbidden,
+    QueueFull,
+    QuotaExceeded,
+    RateLimited,
+    Unauthorized,
+    Unavailable,
+    UpstreamTimeout,
+)
 from gymfleet_env_gateway.fronts.agentgym_games import BABYAI, MAZE, TEXTCRAFT, WORDLE, Game
 from gymfleet_env_gateway.fronts.agentgym_sessions import AgentGymError, AgentGymSessions, Player
 from gymfleet_env_gateway.state import TenantDep
@@ -25,11 +44,11 @@ _FAILURE_REWARD: Final = -1.0
 _VOCABULARY: Final = re.compile(r"^Vocabulary: ([a-z]+(?:, [a-z]+)+)$", re.MULTILINE)
 _SLASHES: Final = re.compile(r"/{2,}")
 
-TaskNumber = Annotated[int, Field(ge=0, lt=2**63)]
+TaskNumber = Annotated[int, Field(ge=0, lt=2**63), NUMBER]
 
 
 class _Id(BaseModel):
-    id: int
+    id: Annotated[int, NUMBER]
 
 
 class _Action(_Id):
@@ -48,6 +67,12 @@ class _Seed(_Id):
     seed: TaskNumber
 
 
+class Mistake(BaseModel):
+    """What a client is told, with status 200, when the mistake is its own."""
+
+    error: str
+
+
 class _TextCraftCreate(BaseModel):
     """The client sends it; as in AgentGym, the task is chosen by `reset` alone."""
 
@@ -63,7 +88,11 @@ def get_sessions(request: Request) -> AgentGymSessions:
 
 
 SessionsDep = Annotated[AgentGymSessions, Depends(get_sessions)]
-router = APIRouter(prefix=PREFIX, tags=["agentgym"])
+_FAILURES: Final = problem_responses(
+    Unauthorized, Forbidden, UnknownEnvironment, UnknownSession, ActionTooLarge, StepOutOfOrder, SessionLost, QueueFull,
+    QuotaExceeded, RateLimited, EnvironmentFailed, Unavailable, UpstreamTimeout,
+)  # fmt: skip
+router = APIRouter(prefix=PREFIX, tags=["agentgym"], responses=_FAILURES)
 
 
 def _common(game: Game, path: str) -> None:
@@ -75,7 +104,7 @@ def _common(game: Game, path: str) -> None:
         return game.banner
 
     @router.get(f"{path}/observation", name=f"{game.env} observation")
-    async def observation(id: int, sessions: SessionsDep, tenant: TenantDep) -> str:  # noqa: A002 - the wire's name
+    async def observation(id: int, sessions: SessionsDep, tenant: TenantDep) -> str | Mistake:  # noqa: A002 - the wire's name
         """The last observation."""
         return (await sessions.find(tenant, game, id)).observation
 
@@ -118,7 +147,7 @@ async def textcraft_step(body: _Action, sessions: SessionsDep, tenant: TenantDep
 
 
 @router.post("/babyai/create")
-async def babyai_create(sessions: SessionsDep, tenant: TenantDep) -> dict[str, int]:
+async def babyai_create(sessions: SessionsDep, tenant: TenantDep) -> dict[str, Any]:
     """A new id."""
     return {"id": await sessions.create(tenant, BABYAI)}
 
@@ -139,13 +168,13 @@ async def babyai_step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -
 
 
 @router.post("/maze/maze/create")
-async def maze_create(sessions: SessionsDep, tenant: TenantDep) -> dict[str, int]:
+async def maze_create(sessions: SessionsDep, tenant: TenantDep) -> dict[str, Any]:
     """A new id."""
     return {"id": await sessions.create(tenant, MAZE)}
 
 
 @router.post("/maze/maze/reset")
-async def maze_reset(body: _GameNumber, sessions: SessionsDep, tenant: TenantDep) -> dict[str, str]:
+async def maze_reset(body: _GameNumber, sessions: SessionsDep, tenant: TenantDep) -> dict[str, Any]:
     """Begin at start position `game`."""
     return {"observation": (await sessions.reset(tenant, MAZE, body.id, body.game)).observation}
 
@@ -160,13 +189,13 @@ async def maze_step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> 
 
 
 @router.post("/wordle/wordle/create")
-async def wordle_create(sessions: SessionsDep, tenant: TenantDep) -> dict[str, int]:
+async def wordle_create(sessions: SessionsDep, tenant: TenantDep) -> dict[str, Any]:
     """A new id."""
     return {"id": await sessions.create(tenant, WORDLE)}
 
 
 @router.get("/wordle/wordle/filtered_vocab")
-async def wordle_vocabulary(id: int, sessions: SessionsDep, tenant: TenantDep) -> list[str]:  # noqa: A002 - the wire's name
+async def wordle_vocabulary(id: int, sessions: SessionsDep, tenant: TenantDep) -> list[str] | Mistake:  # noqa: A002 - the wire's name
     """The words that may be guessed; asked for before the first `reset`, so an episode is begun for it."""
     player = await sessions.find(tenant, WORDLE, id)
     if not player.session_id:

@@ -13,8 +13,10 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request, WebSocket
 from fastapi.responses import JSONResponse
 from gymfleet_contracts import problems
+from gymfleet_contracts.numbers import NUMBER
 from gymfleet_contracts.problems import PROBLEM_MEDIA_TYPE, Problem
 from gymfleet_contracts.session import EnvironmentSpec
+from gymfleet_kit.openapi import complete_openapi
 from gymfleet_kit.problems import ServiceError, install_problem_handlers, problem_response, problem_responses
 from gymfleet_kit.session_problems import SessionLost, UnknownEnvironment, UnknownSession, UnknownTask
 from pydantic import BaseModel, ConfigDict, Field
@@ -28,7 +30,6 @@ from gymfleet_env_gateway.fronts.openenv_socket import Seats, Socket
 from gymfleet_env_gateway.fronts.openenv_tasks import SpecDep, get_spec
 from gymfleet_env_gateway.fronts.openenv_tasks import router as tasks
 from gymfleet_env_gateway.fronts.openenv_wire import (
-    NUMBER,
     EpisodeState,
     ErrorCode,
     FrameError,
@@ -258,6 +259,7 @@ def install_openenv(app: FastAPI, gateway: Gateway, store: Store) -> None:
         responses={status: {"model": Problem, "content": _PROBLEM, "description": why} for status, why in _ANY.items()},
     )
     install_problem_handlers(front)
+    complete_openapi(front)
 
     async def failed(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, FrameError)  # noqa: S101 - registered for this class alone

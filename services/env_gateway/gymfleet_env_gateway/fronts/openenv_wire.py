@@ -5,10 +5,11 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from gymfleet_contracts import problems
+from gymfleet_contracts.numbers import NUMBER
 from gymfleet_contracts.session import EnvironmentSpec, OpenSession, Split
 from gymfleet_kit.problems import ServiceError
 from gymfleet_kit.session_problems import InvalidRequest
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 MAX_FRAME_CHARS: Final = 1024 * 1024
 _MAX_ECHO_CHARS: Final = 64
@@ -108,17 +109,6 @@ class EpisodeState(BaseModel):
 
 _MAX_NUMBER: Final = 2**53 - 1
 """Exact in every JSON, also where numbers are floats."""
-
-
-def _number(value: Any) -> Any:
-    """Pydantic would read "1" and true as 1, which the published schema does not allow."""
-    if isinstance(value, str | bool):
-        raise ValueError("must be a number")
-    return value
-
-
-NUMBER: Final = BeforeValidator(_number)
-"""Stands behind the bounds: in front of them it would hide them from the schema."""
 _ONE_TASK: Final[dict[str, Any]] = {
     "not": {
         "properties": {"task_id": {"type": "string"}, "task_index": {"type": "integer"}},

@@ -1,0 +1,308 @@
+"""Episodes on a bad network, and episodes whose processes are killed: what is lost, doubled or corrupted.
+
+Every observation of the environment is a hash over the episode's actions, computed on
+this side as well: a step that was lost, taken twice, or taken in another episode shows
+at once. Phases: `network` loses 20 % of the replies and doubles 20 % of the requests;
+`servers` kills one of four env servers every five seconds, under two gateways that the
+clients use in turn; `gateways` kills one of these two instead.
+"""
+
+import argparse
+import asyncio
+import itertools
+import re
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import uvloop
+from gymfleet_client import ClientError
+from gymfleet_client.errors import DeadlinePassed, SessionLost, TransportError, Unavailable, UnknownSession
+
+from benchmarks.calls import Caller
+from benchmarks.lossy_proxy import LossyProxy
+from benchmarks.record import Row, record
+from tests.fixtures import gateway_fleet
+from tests.fixtures.fragile_environments import chain
+from tests.fixtures.gateway_fleet import ServiceProcess
+from tests.fixtures.redis_server import RedisServer
+
+ENVIRONMENT: Final = "tests.fixtures.fragile_environments:Chain"
+PHASES: Final = ("network", "servers", "gateways")
+NUM_STEPS: Final = 20
+DROP: Final = 0.2
+DUPLICATE: Final = 0.2
+ANSWER_S: Final = 0.3
+"""How long the client on the bad network waits before it asks again."""
+ORPHAN_LEASE_S: Final = 10.0
+NUM_SERVERS: Final = 4
+NUM_GATEWAYS: Final = 2
+KILL_EVERY_S: Final = 5.0
+CALL_S: Final = 30.0
+RETRY_FOR_S: Final = 120.0
+RETRY_PAUSE_S: Final = 0.05
+GOAL_RESUMED: Final = 0.99
+_RECOVERIES: Final = re.compile(r'^gymfleet_gateway_recoveries_total\{.*outcome="([^"]+)".*\} ([0-9.e+]+)$', re.MULTILINE)
+_OPENED: Final = re.compile(r'^gymfleet_gateway_calls_total\{.*op="open",outcome="ok".*\} ([0-9.e+]+)$', re.MULTILINE)
+
+
+@dataclass
+class Seen:
+    """What the episodes of one phase saw."""
+
+    finished: int = 0
+    lost_sessions: int = 0
+    steps: int = 0
+    lost: int = 0
+    twice: int = 0
+    corrupted: int = 0
+    repeated: int = 0
+    reopened: int = 0
+    waits_s: list[float] = field(default_factory=list)
+    """The longest wait for a step of each episode."""
+    failures: Counter[str] = field(default_factory=Counter)
+
+
+class Player:
+    """Plays episodes over one or several gateways in turn, repeating what was not answered."""
+
+    def __init__(self, callers: Sequence[Caller], *, pause_s: float, lease_s: float) -> None:
+        self._callers = callers
+        self._turn = itertools.cycle(callers)
+        self._pause_s = pause_s
+        self._lease_s = lease_s
+        self.seen = Seen()
+
+    async def play(self, numbers: Iterator[int]) -> None:
+        """Episode after episode."""
+        for number in numbers:
+            try:
+                await self._episode(number)
+            except (SessionLost, UnknownSession) as error:
+                self.seen.lost_sessions += 1
+                print(f"lost: {error}", flush=True)
+            except ClientError as error:
+                self.seen.failures[type(error).__name__] += 1
+                print(f"failed: {error}", flush=True)
+
+    async def _episode(self, number: int) -> None:
+        seen = self.seen
+        session, tries = await self._insist(lambda c: c.open("chain", number % 1000, lease_s=self._lease_s))
+        seen.reopened += tries - 1
+        session_id, state = session["session_id"], session["observation"]
+        longest_s = 0.0
+        for index in range(NUM_STEPS):
+            if self._pause_s:
+                await asyncio.sleep(self._pause_s)
+            action = f"{number}/{index}"
+            began = time.perf_counter()
+            result, tries = await self._insist(lambda c, i=index, a=action: c.step(session_id, i, a))
+            longest_s = max(longest_s, time.perf_counter() - began)
+            seen.repeated += tries - 1
+            before, state = state, chain(state, action)
+            if not self._check(before, action, index, result):
+                return
+        session, _ = await self._insist(lambda c: c.get(session_id))
+        seen.lost += max(NUM_STEPS - session["index"], 0)
+        seen.twice += max(session["index"] - NUM_STEPS, 0)
+        seen.corrupted += session["observation"] != state
+        seen.finished += 1
+        seen.waits_s.append(longest_s)
+        try:
+            await self._insist(lambda c: c.close(session_id))
+        except UnknownSession:
+            return  # an earlier try closed it, its answer was lost
+
+    def _check(self, before: str, action: str, index: int, result: dict[str, Any]) -> bool:
+        """Whether the step was taken in this episode, once."""
+        seen, shown = self.seen, result["observation"]
+        seen.steps += 1
+        state = chain(before, action)
+        if (result["index"], shown) == (index, state):
+            return True
+        if shown == before:
+            seen.lost += 1
+        elif shown == chain(state, action):
+            seen.twice += 1
+        else:
+            seen.corrupted += 1
+        return False
+
+    async def _insist(self, call: Callable[[Caller], Awaitable[Any]]) -> tuple[Any, int]:
+        """The answer and the number of tries; a gateway that does not answer is left for the next."""
+        deadline = time.perf_counter() + RETRY_FOR_S
+        for tries in itertools.count(1):
+            try:
+                return await call(next(self._turn)), tries
+            except DeadlinePassed:
+                if time.perf_counter() > deadline:
+                    raise
+            except (TransportError, Unavailable):
+                if time.perf_counter() > deadline:
+                    raise
+                await asyncio.sleep(RETRY_PAUSE_S)
+        raise AssertionError("unreachable")
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The processes."""
+
+    servers: Sequence[ServiceProcess]
+    gateways: Sequence[ServiceProcess]
+
+    async def metrics(self) -> str:
+        """Of all gateways that live."""
+        async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
+            answers = await asyncio.gather(*(http.get(f"{gateway.url}/metrics") for gateway in self.gateways))
+        return "\n".join(answer.text for answer in answers)
+
+
+@contextmanager
+def running(num_servers: int, num_gateways: int) -> Iterator[Fleet]:
+    """Env servers and gateways that share a Redis."""
+    with tempfile.TemporaryDirectory() as directory:
+        logs = Path(directory)
+        (logs / "redis").mkdir()
+        with RedisServer(logs / "redis") as redis:
+            servers = [
+                gateway_fleet.env_server(logs, ENVIRONMENT, max_sessions="8192", step_timeout_s="5")
+                for _ in range(num_servers)
+            ]
+            urls = [server.url for server in servers]
+            gateways = [gateway_fleet.gateway(logs, urls, redis_url=redis.url) for _ in range(num_gateways)]
+            with gateway_fleet.running(*servers, *gateways):
+                yield Fleet(servers, gateways)
+
+
+async def network(num_episodes: int, concurrency: int) -> list[Row]:
+    """Replies get lost, requests arrive twice."""
+    with running(1, 1) as fleet:
+        async with (
+            LossyProxy(fleet.gateways[0].url, drop=DROP, duplicate=DUPLICATE, seed=1) as proxy,
+            Caller(proxy.url, connections=2, timeout_s=ANSWER_S) as caller,
+        ):
+            player = Player([caller], pause_s=0.0, lease_s=ORPHAN_LEASE_S)
+            numbers = iter(range(num_episodes))
+            started = time.perf_counter()
+            await asyncio.gather(*(player.play(numbers) for _ in range(concurrency)))
+            seconds = time.perf_counter() - started
+        opened = sum(map(float, _OPENED.findall(await fleet.metrics())))
+    seen = player.seen
+    requests = proxy.requests.total()
+    return [
+        Row.of("bad network: episodes finished", seen.finished, "episodes", goal=num_episodes),
+        Row.of("  requests that arrived twice", proxy.duplicated / requests, ""),
+        Row.of("  replies lost", proxy.dropped / proxy.replies, ""),
+        Row.of("  steps", seen.steps, "steps", goal=num_episodes * NUM_STEPS),
+        Row.of("  steps asked for again", seen.repeated, "steps"),
+        Row.of("  steps lost", seen.lost, "steps", goal=0, lower_is_better=True),
+        Row.of("  steps executed twice", seen.twice, "steps", goal=0, lower_is_better=True),
+        Row.of("  corrupted trajectories", seen.corrupted, "episodes", goal=0, lower_is_better=True),
+        Row.of("  sessions that nobody learnt of, left to their lease", opened - seen.finished, "sessions"),
+        Row.of("  speed", seen.steps / seconds, "steps/s"),
+        *_failures(seen),
+    ]
+
+
+async def kills(
+    name: str, num_episodes: int, concurrency: int, pause_s: float, victims: Callable[[Fleet], Sequence[ServiceProcess]]
+) -> list[Row]:
+    """One process after the other is killed and started again, for as long as the episodes last."""
+    with running(NUM_SERVERS, NUM_GATEWAYS) as fleet:
+        async with (
+            Caller(fleet.gateways[0].url, timeout_s=CALL_S) as one,
+            Caller(fleet.gateways[1].url, timeout_s=CALL_S) as other,
+        ):
+            player = Player([one, other], pause_s=pause_s, lease_s=600.0)
+            numbers = iter(range(num_episodes))
+            started = time.perf_counter()
+            playing = [asyncio.create_task(player.play(numbers)) for _ in range(concurrency)]
+            killed = await _kill(victims(fleet), playing)
+            await asyncio.gather(*playing)
+            seconds = time.perf_counter() - started
+        for service in (*fleet.servers, *fleet.gateways):
+            await asyncio.to_thread(service.wait_ready)
+        outcomes: Counter[str] = Counter()
+        for outcome, number in _RECOVERIES.findall(await fleet.metrics()):
+            outcomes[outcome] += int(float(number))
+    return _kill_rows(name, player.seen, killed, outcomes, num_episodes, seconds)
+
+
+async def _kill(victims: Sequence[ServiceProcess], playing: Sequence[asyncio.Task[None]]) -> int:
+    """`kill -9`, in turn, until the episodes are over; the number of kills."""
+    for number, victim in enumerate(itertools.cycle(victims)):
+        _, still = await asyncio.wait(playing, timeout=KILL_EVERY_S)
+        if not still:
+            return number
+        await asyncio.to_thread(victim.kill)
+        victim.start()
+        print(f"{sum(task.done() for task in playing)} of {len(playing)} players are done; kill {number + 1}", flush=True)
+    raise AssertionError("unreachable")
+
+
+def _kill_rows(
+    name: str, seen: Seen, killed: int, outcomes: Counter[str], num_episodes: int, seconds: float
+) -> list[Row]:
+    replayed = outcomes["replayed"]
+    hit = replayed + seen.lost_sessions
+    return [
+        Row.of(f"{name} killed: episodes finished", seen.finished, "episodes", goal=GOAL_RESUMED * num_episodes),
+        Row.of("  kills", killed, "kills"),
+        Row.of("  time", seconds, "s"),
+        Row.of("  corrupted trajectories", seen.corrupted + seen.lost + seen.twice, "episodes", goal=0, lower_is_better=True),
+        Row.of("  sessions brought back by replay", replayed, "sessions"),
+        Row.of("  sessions lost, and said to be", seen.lost_sessions, "sessions"),
+        *([Row.of("  share of the sessions hit that went on", replayed / hit, "", goal=GOAL_RESUMED)] if hit else []),
+        *(Row.of(f"  recoveries, {outcome}", number, "") for outcome, number in sorted(outcomes.items())),
+        Row.of("  steps asked for again", seen.repeated, "steps"),
+        Row.of("  longest pause of an episode", max(seen.waits_s, default=0.0), "s"),
+        Row.of("  longest pause of the median episode", statistics.median(seen.waits_s), "s"),
+        *_failures(seen),
+    ]
+
+
+def _failures(seen: Seen) -> list[Row]:
+    return [
+        Row.of("  episodes failed otherwise", seen.failures.total(), "episodes", goal=0, lower_is_better=True),
+        *(Row.of(f"    {name}", number, "episodes") for name, number in seen.failures.items()),
+    ]
+
+
+async def measure(options: argparse.Namespace) -> list[Row]:
+    """The phases that were asked for, one after the other."""
+    rows: list[Row] = []
+    if "network" in options.phases:
+        rows += await network(options.network_episodes, options.network_concurrency)
+    if "servers" in options.phases:
+        rows += await kills(
+            "env servers", options.episodes, options.concurrency, options.pause_s, lambda fleet: fleet.servers
+        )
+    if "gateways" in options.phases:
+        rows += await kills(
+            "gateways", options.episodes, options.concurrency, options.pause_s, lambda fleet: fleet.gateways
+        )
+    return rows
+
+
+def main() -> None:
+    """Measure and record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--phases", nargs="+", choices=PHASES, default=list(PHASES))
+    parser.add_argument("--network-episodes", type=int, default=10_000)
+    parser.add_argument("--network-concurrency", type=int, default=512)
+    parser.add_argument("--episodes", type=int, default=5000, help="under kills")
+    parser.add_argument("--concurrency", type=int, default=256)
+    parser.add_argument("--pause-s", type=float, default=0.2, help="before each step, under kills")
+    record("chaos", uvloop.run(measure(parser.parse_args())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""A million short sessions, three in ten abandoned: what grows, and what is left behind.
+
+Each session is opened through the gateway, stepped once or twice, and closed or left to
+its lease of two seconds; as fast as it goes. Memory is sampled all the while, and the
+last part of the run is held against the part that followed the warm-up.
+"""
+
+import argparse
+import asyncio
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import httpx
+import redis as redis_client
+import uvloop
+from gymfleet_client import ClientError
+
+from benchmarks.calls import Caller
+from benchmarks.processes import cpu_seconds, family, num_files, num_threads, resident_bytes
+from benchmarks.record import Row, record
+from tests.fixtures import gateway_fleet
+from tests.fixtures.fragile_environments import chain
+from tests.fixtures.gateway_fleet import ServiceProcess
+from tests.fixtures.redis_server import RedisServer
+
+ENVIRONMENT: Final = "tests.fixtures.fragile_environments:Chain"
+SESSION_KEYS: Final = "gymfleet:gateway:session:*"
+LEASE_S: Final = 2.0
+ABANDONED: Final = 3
+OF: Final = 10
+WINDOW: Final = 0.15
+"""The warm-up, and the part at the end, as shares of the run. The part that the end is held against follows the
+warm-up."""
+GOAL_GROWTH: Final = 0.02
+SAMPLE_EVERY_S: Final = 1.0
+PROGRESS_EVERY_S: Final = 20.0
+SETTLE_S: Final = 3.0
+MIB: Final = 2**20
+
+
+@dataclass
+class Sample:
+    """All processes at one moment."""
+
+    done: int
+    resident: dict[str, int]
+    processes: int
+    threads: int
+    files: int
+
+
+class Fleet:
+    """The processes that are measured."""
+
+    def __init__(self, redis: RedisServer, server: ServiceProcess, gateway: ServiceProcess) -> None:
+        self._redis = redis
+        self._server = server
+        self.gateway = gateway
+
+    def pids(self) -> dict[str, int]:
+        """By what they are."""
+        front, *shards = family(self._server.pid)
+        return {
+            "gateway": self.gateway.pid,
+            "env server": front,
+            **{f"shard {place}": pid for place, pid in enumerate(shards)},
+            "redis": self._redis.pid,
+        }
+
+    def sample(self, done: int) -> Sample:
+        """Now."""
+        pids = self.pids()
+        # A child of Redis that rewrites its file shares its pages, and is no session's doing.
+        count = len(pids) + len(family(self.gateway.pid)) - 1
+        return Sample(
+            done=done,
+            resident={part: resident_bytes([pid]) for part, pid in pids.items()},
+            processes=count,
+            threads=sum(map(num_threads, pids.values())),
+            files=sum(map(num_files, pids.values())),
+        )
+
+    def processor_s(self) -> dict[str, float]:
+        """Processor time so far."""
+        return {part: cpu_seconds(pid) for part, pid in self.pids().items()}
+
+    def held(self) -> int:
+        """Open sessions, as the env server counts them."""
+        load = httpx.get(f"{self._server.url}/v1/load", timeout=30, trust_env=False).raise_for_status().json()
+        return sum(sum(owners.values()) for owners in load["sessions"].values())
+
+    def session_keys(self) -> int:
+        """Journals in Redis."""
+        with redis_client.Redis.from_url(self._redis.url) as client:
+            return sum(1 for _ in client.scan_iter(SESSION_KEYS, count=1000))
+
+
+@dataclass
+class Soak:
+    """One run and what it saw."""
+
+    fleet: Fleet
+    num_sessions: int
+    done: int = 0
+    steps: int = 0
+    failures: int = 0
+    samples: list[Sample] = field(default_factory=list)
+    seconds: float = 0.0
+
+    async def run(self, concurrency: int) -> None:
+        """Open, step and leave every session."""
+        numbers = iter(range(self.num_sessions))
+        started = time.perf_counter()
+        watcher = asyncio.create_task(self._watch())
+        try:
+            async with Caller(self.fleet.gateway.url, connections=2) as caller:
+                await asyncio.gather(*(self._play(caller, numbers) for _ in range(concurrency)))
+                self.seconds = time.perf_counter() - started
+        finally:
+            watcher.cancel()
+            await asyncio.wait([watcher])
+
+    async def _play(self, caller: Caller, numbers: Iterator[int]) -> None:
+        for number in numbers:
+            try:
+                session = await caller.open("chain", number % 1000, lease_s=LEASE_S)
+                state = session["observation"]
+                for index in range(1 + number % 2):
+                    result = await caller.step(session["session_id"], index, "on")
+                    state = chain(state, "on")
+                    self.failures += result["observation"] != state
+                    self.steps += 1
+                if number % OF >= ABANDONED:
+                    await caller.close(session["session_id"])
+            except ClientError as error:
+                self.failures += 1
+                print(f"failed: {error}", flush=True)
+            self.done += 1
+
+    async def _watch(self) -> None:
+        began = time.perf_counter()
+        shown = began
+        for tick in itertools.count(1):
+            await asyncio.sleep(max(began + tick * SAMPLE_EVERY_S - time.perf_counter(), 0))
+            sample = self.fleet.sample(self.done)
+            self.samples.append(sample)
+            now = time.perf_counter()
+            if now - shown >= PROGRESS_EVERY_S:
+                shown = now
+                sizes = ", ".join(f"{part} {size / MIB:.1f}" for part, size in sample.resident.items())
+                print(f"{self.done:,} sessions, {self.done / (now - began):,.0f}/s; MiB: {sizes}", flush=True)
+
+    def window(self, begin: float, end: float) -> list[Sample]:
+        """Samples of a part of the run, by shares of the sessions."""
+        return [s for s in self.samples if begin * self.num_sessions <= s.done <= end * self.num_sessions]
+
+
+def measure(num_sessions: int, concurrency: int) -> list[Row]:
+    """Run it, wait for the leases, and count what is left."""
+    with tempfile.TemporaryDirectory() as directory:
+        logs = Path(directory)
+        (logs / "redis").mkdir()
+        with RedisServer(logs / "redis") as redis:
+            server = gateway_fleet.env_server(logs, ENVIRONMENT, shards="2", max_sessions="65536", step_timeout_s="1")
+            gateway = gateway_fleet.gateway(logs, [server.url], redis_url=redis.url)
+            with gateway_fleet.running(server, gateway):
+                fleet = Fleet(redis, server, gateway)
+                soak = Soak(fleet, num_sessions)
+                used = fleet.processor_s()
+                uvloop.run(soak.run(concurrency))
+                time.sleep(LEASE_S + SETTLE_S)
+                spent = {part: total - used[part] for part, total in fleet.processor_s().items()}
+                return [
+                    *_work(soak, spent),
+                    *_memory(soak),
+                    *_left(fleet, soak.window(WINDOW, 1.0)),
+                ]
+
+
+def _work(soak: Soak, spent: dict[str, float]) -> list[Row]:
+    number = soak.num_sessions
+    return [
+        Row.of("sessions", number, "sessions"),
+        Row.of("  of them abandoned", ABANDONED / OF, ""),
+        Row.of("  failures", soak.failures, "calls", goal=0, lower_is_better=True),
+        Row.of("  speed", number / soak.seconds, "sessions/s"),
+        Row.of("  time", soak.seconds, "s"),
+        *(
+            Row.of(f"  processor time of open, {soak.steps / number:.1f} steps and close: {part}", 1e6 * s / number, "us")
+            for part, s in spent.items()
+        ),
+    ]
+
+
+def _memory(soak: Soak) -> list[Row]:
+    first, last = soak.window(WINDOW, 2 * WINDOW), soak.window(1 - WINDOW, 1.0)
+    if not first or not last:
+        raise ValueError(f"{soak.num_sessions} sessions are over before there is anything to compare; run more")
+
+    def mean(samples: list[Sample], part: str) -> float:
+        return statistics.mean(
+            sum(s.resident.values()) if part == "all" else s.resident.get(part, 0) for s in samples
+        )
+
+    rows = []
+    for part in ("all", *last[0].resident):
+        before, after = mean(first, part) / MIB, mean(last, part) / MIB
+        goal = (1 + GOAL_GROWTH) * before
+        rows.append(
+            Row.of(f"memory at the end, {part}", after, "MiB", baseline=before, goal=goal, lower_is_better=True)
+        )
+    return rows
+
+
+def _left(fleet: Fleet, samples: list[Sample]) -> list[Row]:
+    early, now = samples[0], fleet.sample(0)
+    return [
+        Row.of("sessions left", fleet.held(), "sessions", goal=0, lower_is_better=True),
+        Row.of("journals left", fleet.session_keys(), "keys", goal=0, lower_is_better=True),
+        *(
+            Row.of(f"{what}, all together", after, what, baseline=before, goal=before, lower_is_better=True)
+            for what, before, after in (
+                ("processes", early.processes, now.processes),
+                ("threads", early.threads, now.threads),
+                ("files", early.files, now.files),
+            )
+        ),
+    ]
+
+
+def main() -> None:
+    """Measure and record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sessions", type=int, default=1_000_000)
+    parser.add_argument("--concurrency", type=int, default=128)
+    options = parser.parse_args()
+    record("soak", measure(options.sessions, options.concurrency))
+
+
+if __name__ == "__main__":
+    main()
