@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,10 +47,14 @@ NUM_SERVERS: Final = 4
 NUM_GATEWAYS: Final = 2
 KILL_EVERY_S: Final = 5.0
 CALL_S: Final = 30.0
+CONNECT_S: Final = 0.2
+"""How long a gateway that is not there is tried before the other is asked."""
 RETRY_FOR_S: Final = 120.0
 RETRY_PAUSE_S: Final = 0.05
 GOAL_RESUMED: Final = 0.99
-_RECOVERIES: Final = re.compile(r'^gymfleet_gateway_recoveries_total\{.*outcome="([^"]+)".*\} ([0-9.e+]+)$', re.MULTILINE)
+_RECOVERIES: Final = re.compile(
+    r'^gymfleet_gateway_recoveries_total\{.*outcome="([^"]+)".*\} ([0-9.e+]+)$', re.MULTILINE
+)
 _OPENED: Final = re.compile(r'^gymfleet_gateway_calls_total\{.*op="open",outcome="ok".*\} ([0-9.e+]+)$', re.MULTILINE)
 
 
@@ -74,7 +79,6 @@ class Player:
     """Plays episodes over one or several gateways in turn, repeating what was not answered."""
 
     def __init__(self, callers: Sequence[Caller], *, pause_s: float, lease_s: float) -> None:
-        self._callers = callers
         self._turn = itertools.cycle(callers)
         self._pause_s = pause_s
         self._lease_s = lease_s
@@ -103,7 +107,7 @@ class Player:
                 await asyncio.sleep(self._pause_s)
             action = f"{number}/{index}"
             began = time.perf_counter()
-            result, tries = await self._insist(lambda c, i=index, a=action: c.step(session_id, i, a))
+            result, tries = await self._insist(partial(_step, session_id, index, action))
             longest_s = max(longest_s, time.perf_counter() - began)
             seen.repeated += tries - 1
             before, state = state, chain(state, action)
@@ -149,6 +153,10 @@ class Player:
                     raise
                 await asyncio.sleep(RETRY_PAUSE_S)
         raise AssertionError("unreachable")
+
+
+async def _step(session_id: str, index: int, action: str, caller: Caller) -> dict[str, Any]:
+    return await caller.step(session_id, index, action)
 
 
 @dataclass(frozen=True)
@@ -203,6 +211,7 @@ async def network(num_episodes: int, concurrency: int) -> list[Row]:
         Row.of("  replies lost", proxy.dropped / proxy.replies, ""),
         Row.of("  steps", seen.steps, "steps", goal=num_episodes * NUM_STEPS),
         Row.of("  steps asked for again", seen.repeated, "steps"),
+        Row.of("  opens asked for again", seen.reopened, "opens"),
         Row.of("  steps lost", seen.lost, "steps", goal=0, lower_is_better=True),
         Row.of("  steps executed twice", seen.twice, "steps", goal=0, lower_is_better=True),
         Row.of("  corrupted trajectories", seen.corrupted, "episodes", goal=0, lower_is_better=True),
@@ -218,14 +227,14 @@ async def kills(
     """One process after the other is killed and started again, for as long as the episodes last."""
     with running(NUM_SERVERS, NUM_GATEWAYS) as fleet:
         async with (
-            Caller(fleet.gateways[0].url, timeout_s=CALL_S) as one,
-            Caller(fleet.gateways[1].url, timeout_s=CALL_S) as other,
+            Caller(fleet.gateways[0].url, timeout_s=CALL_S, connect_timeout_s=CONNECT_S) as one,
+            Caller(fleet.gateways[1].url, timeout_s=CALL_S, connect_timeout_s=CONNECT_S) as other,
         ):
             player = Player([one, other], pause_s=pause_s, lease_s=600.0)
             numbers = iter(range(num_episodes))
             started = time.perf_counter()
             playing = [asyncio.create_task(player.play(numbers)) for _ in range(concurrency)]
-            killed = await _kill(victims(fleet), playing)
+            killed, hit = await _kill(victims(fleet), playing)
             await asyncio.gather(*playing)
             seconds = time.perf_counter() - started
         for service in (*fleet.servers, *fleet.gateways):
@@ -233,34 +242,60 @@ async def kills(
         outcomes: Counter[str] = Counter()
         for outcome, number in _RECOVERIES.findall(await fleet.metrics()):
             outcomes[outcome] += int(float(number))
-    return _kill_rows(name, player.seen, killed, outcomes, num_episodes, seconds)
+    return _kill_rows(name, player.seen, (killed, hit), outcomes, num_episodes, seconds)
 
 
-async def _kill(victims: Sequence[ServiceProcess], playing: Sequence[asyncio.Task[None]]) -> int:
-    """`kill -9`, in turn, until the episodes are over; the number of kills."""
+async def _kill(victims: Sequence[ServiceProcess], playing: Sequence[asyncio.Task[None]]) -> tuple[int, int]:
+    """`kill -9`, in turn, until the episodes are over; the kills, and the sessions that lived on who was killed."""
+    hit = 0
     for number, victim in enumerate(itertools.cycle(victims)):
         _, still = await asyncio.wait(playing, timeout=KILL_EVERY_S)
         if not still:
-            return number
+            return number, hit
+        hit += await _held(victim)
         await asyncio.to_thread(victim.kill)
         victim.start()
-        print(f"{sum(task.done() for task in playing)} of {len(playing)} players are done; kill {number + 1}", flush=True)
+        print(
+            f"{sum(task.done() for task in playing)} of {len(playing)} players are done; kill {number + 1}", flush=True
+        )
     raise AssertionError("unreachable")
 
 
+async def _held(service: ServiceProcess) -> int:
+    """Sessions that live there now; none on a gateway, or on a server that is not up again yet."""
+    async with httpx.AsyncClient(trust_env=False, timeout=2) as http:
+        try:
+            load = (await http.get(f"{service.url}/v1/load")).raise_for_status().json()
+        except httpx.HTTPError:
+            return 0
+    return sum(sum(owners.values()) for owners in load["sessions"].values())
+
+
 def _kill_rows(
-    name: str, seen: Seen, killed: int, outcomes: Counter[str], num_episodes: int, seconds: float
+    name: str, seen: Seen, killed: tuple[int, int], outcomes: Counter[str], num_episodes: int, seconds: float
 ) -> list[Row]:
     replayed = outcomes["replayed"]
-    hit = replayed + seen.lost_sessions
+    sought = replayed + seen.lost_sessions
+    corrupted = seen.corrupted + seen.lost + seen.twice
     return [
         Row.of(f"{name} killed: episodes finished", seen.finished, "episodes", goal=GOAL_RESUMED * num_episodes),
-        Row.of("  kills", killed, "kills"),
+        Row.of("  kills", killed[0], "kills"),
+        Row.of("  sessions that lived where it struck", killed[1], "sessions"),
         Row.of("  time", seconds, "s"),
-        Row.of("  corrupted trajectories", seen.corrupted + seen.lost + seen.twice, "episodes", goal=0, lower_is_better=True),
+        Row.of(
+            "  corrupted trajectories",
+            seen.corrupted + seen.lost + seen.twice,
+            "episodes",
+            goal=0,
+            lower_is_better=True,
+        ),
         Row.of("  sessions brought back by replay", replayed, "sessions"),
         Row.of("  sessions lost, and said to be", seen.lost_sessions, "sessions"),
-        *([Row.of("  share of the sessions hit that went on", replayed / hit, "", goal=GOAL_RESUMED)] if hit else []),
+        *(
+            [Row.of("  share of the sessions sought again that went on", replayed / sought, "", goal=GOAL_RESUMED)]
+            if sought
+            else []
+        ),
         *(Row.of(f"  recoveries, {outcome}", number, "") for outcome, number in sorted(outcomes.items())),
         Row.of("  steps asked for again", seen.repeated, "steps"),
         Row.of("  longest pause of an episode", max(seen.waits_s, default=0.0), "s"),

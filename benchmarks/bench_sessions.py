@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -102,7 +103,7 @@ async def hold(fleet: Fleet, num_sessions: int, num_steps: int) -> list[Row]:
         await _warm_up(caller)
         before = fleet.resident()
         started = time.perf_counter()
-        opens = [lambda number=number: caller.open("chain", number % 1000) for number in range(num_sessions)]
+        opens = [partial(caller.open, "chain", number % 1000) for number in range(num_sessions)]
         sessions = await bounded(opens, CONCURRENCY)
         open_s = time.perf_counter() - started
         await asyncio.sleep(SETTLE_S)
@@ -127,7 +128,7 @@ async def hold(fleet: Fleet, num_sessions: int, num_steps: int) -> list[Row]:
         step_s = time.perf_counter() - started
         threads = {part: max(map(num_threads, pids)) for part, pids in fleet.by_part().items()}
         still_held, played = fleet.held(), fleet.resident()
-        await bounded([lambda s=s: caller.close(s["session_id"]) for s in sessions], CONCURRENCY)
+        await bounded([partial(caller.close, s["session_id"]) for s in sessions], CONCURRENCY)
         await asyncio.sleep(SETTLE_S)
     grown, grown_played = (
         {part: (then[part] - before[part]) / num_sessions for part in then} for then in (after, played)
@@ -164,7 +165,7 @@ async def _warm_up(caller: Caller) -> None:
         await caller.step(session["session_id"], 0, "warm up")
         await caller.close(session["session_id"])
 
-    await bounded([lambda number=number: once(number) for number in range(WARM_UP_SESSIONS)], CONCURRENCY)
+    await bounded([partial(once, number) for number in range(WARM_UP_SESSIONS)], CONCURRENCY)
     await asyncio.sleep(SETTLE_S)
 
 

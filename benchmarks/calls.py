@@ -15,8 +15,10 @@ _decode: Final = msgspec.msgpack.Decoder().decode
 class Caller:
     """Calls to one gateway. Each raises the client's `ProblemError`, `DeadlinePassed` or `TransportError`."""
 
-    def __init__(self, url: str, *, connections: int = 1, timeout_s: float = 120.0) -> None:
-        self._channel = FrameChannel(url, connections=connections)
+    def __init__(
+        self, url: str, *, connections: int = 1, timeout_s: float = 120.0, connect_timeout_s: float = 10.0
+    ) -> None:
+        self._channel = FrameChannel(url, connections=connections, connect_timeout_s=connect_timeout_s)
         self._timeout_s = timeout_s
 
     async def __aenter__(self) -> Self:

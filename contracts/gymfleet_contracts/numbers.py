@@ -1,6 +1,6 @@
 """What a number may be written as."""
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator
 
@@ -14,3 +14,6 @@ def _number(value: Any) -> Any:
 
 NUMBER: Final = BeforeValidator(_number)
 """Stands behind the bounds: in front of them it would hide them from the schema."""
+
+Integer = Annotated[int, NUMBER]
+"""Also `1.0`, which JSON does not tell from `1`."""

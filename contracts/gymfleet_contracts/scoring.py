@@ -2,36 +2,37 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, StrictBool, StrictFloat, model_validator
 
 from gymfleet_contracts._model import WireModel
+from gymfleet_contracts.numbers import NUMBER
 from gymfleet_contracts.trajectory import ScoredTrajectory, Trajectory
 
 
 class GoalReward(WireModel):
     """Success gives `success`, failure `failure`; with `partial` the environment's score on that scale."""
 
-    enabled: bool = True
-    weight: float = 1.0
-    success: float = 1.0
-    failure: float = -1.0
-    partial: bool = False
+    enabled: StrictBool = True
+    weight: StrictFloat = 1.0
+    success: StrictFloat = 1.0
+    failure: StrictFloat = -1.0
+    partial: StrictBool = False
 
 
 class FormatReward(WireModel):
     """The share of replies that follow the grammar and whose action the environment understood."""
 
-    enabled: bool = False
-    weight: float = 0.2
+    enabled: StrictBool = False
+    weight: StrictFloat = 0.2
 
 
 class LengthReward(WireModel):
     """A cost for replies outside `[min_tokens, max_tokens]`: the excess or the shortfall, in tokens."""
 
-    enabled: bool = False
-    weight: float = -0.01
-    min_tokens: Annotated[int, Field(ge=0)] = 20
-    max_tokens: Annotated[int, Field(ge=1)] = 450
+    enabled: StrictBool = False
+    weight: StrictFloat = -0.01
+    min_tokens: Annotated[int, Field(ge=0), NUMBER] = 20
+    max_tokens: Annotated[int, Field(ge=1), NUMBER] = 450
     shape: Literal["linear", "quadratic", "log"] = "linear"
 
     @model_validator(mode="after")
@@ -52,7 +53,7 @@ class Scoring(WireModel):
     format: FormatReward = FormatReward()
     length: LengthReward = LengthReward()
     allocation: Allocation = "last_token"
-    gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
+    gamma: Annotated[float, Field(gt=0, le=1), NUMBER] = 1.0
     """Discount per token, for the discounted allocations."""
 
 

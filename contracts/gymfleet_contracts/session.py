@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 from pydantic.config import JsonDict
 
 from gymfleet_contracts._model import WireModel
-from gymfleet_contracts.numbers import NUMBER
+from gymfleet_contracts.numbers import NUMBER, Integer
 
 Split = Literal["train", "validation", "test"]
 EnvironmentName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
@@ -94,7 +94,7 @@ class TaskRef(WireModel):
     split: Split
     level: str
     task_id: str
-    seed: int = 0
+    seed: Integer = 0
 
 
 class Session(WireModel):

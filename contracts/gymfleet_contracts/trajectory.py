@@ -3,9 +3,10 @@
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, StrictBool, StrictFloat
 
 from gymfleet_contracts._model import WireModel
+from gymfleet_contracts.numbers import Integer
 from gymfleet_contracts.session import TaskRef
 
 Strategy = Literal["policy", "expert"]
@@ -43,34 +44,34 @@ class PolicyRef(WireModel):
     """Which weights wrote the episode; the two differ when a publish fell into it."""
 
     model: str
-    version_min: int
-    version_max: int
+    version_min: Integer
+    version_max: Integer
 
 
 class Turn(WireModel):
     """One exchange. The episode's tokens are all turns' prompt and response ids, in order."""
 
     observation: str
-    prompt_token_ids: tuple[int, ...]
+    prompt_token_ids: tuple[Integer, ...]
     """Only what is new since the last response: template, observation, generation prompt."""
-    response_token_ids: tuple[int, ...]
-    response_logprobs: tuple[float, ...] | None
+    response_token_ids: tuple[Integer, ...]
+    response_logprobs: tuple[StrictFloat, ...] | None
     """As the engine gave them, after temperature and top-p; None when an expert wrote the turn."""
-    policy_version_min: int
-    policy_version_max: int
+    policy_version_min: Integer
+    policy_version_max: Integer
     text: str
     thought: str
     action: str | None
-    format_valid: bool
+    format_valid: StrictBool
     """The reply follows the grammar to the letter."""
-    action_valid: bool
+    action_valid: StrictBool
     """The environment understood the action."""
-    reward: float = 0.0
-    terminated: bool = False
-    truncated: bool = False
+    reward: StrictFloat = 0.0
+    terminated: StrictBool = False
+    truncated: StrictBool = False
     info: dict[str, JsonValue] = Field(default_factory=dict)
-    generate_s: float = 0.0
-    environment_s: float = 0.0
+    generate_s: StrictFloat = 0.0
+    environment_s: StrictFloat = 0.0
 
 
 class Trajectory(WireModel):
@@ -79,27 +80,27 @@ class Trajectory(WireModel):
     trajectory_id: str
     run_id: str
     group_id: str
-    sample: int
-    attempt: int = 1
+    sample: Integer
+    attempt: Integer = 1
     task: TaskRef
     policy: PolicyRef
     strategy: Strategy = "policy"
     purpose: Purpose = "train"
     grammar: str
-    grammar_version: int
+    grammar_version: Integer
     turns: tuple[Turn, ...]
     final_observation: str = ""
     """What the environment showed after the last action."""
     status: Status
-    score: float = 0.0
+    score: StrictFloat = 0.0
     """The environment's own, in [0, 1]."""
-    success: bool = False
+    success: StrictBool = False
     finish_reason: FinishReason
     error: str | None = None
     parent: str | None = None
-    started_at: float = 0.0
+    started_at: StrictFloat = 0.0
     """Unix seconds."""
-    duration_s: float = 0.0
+    duration_s: StrictFloat = 0.0
 
     @property
     def num_response_tokens(self) -> int:
@@ -110,9 +111,9 @@ class Trajectory(WireModel):
 class RewardComponent(WireModel):
     """One term of the total: `value = weight * raw`."""
 
-    raw: float
-    weight: float
-    value: float
+    raw: StrictFloat
+    weight: StrictFloat
+    value: StrictFloat
     error: str | None = None
     """Why the component could not be computed; it then counts 0 and is reported."""
 
@@ -120,10 +121,10 @@ class RewardComponent(WireModel):
 class Reward(WireModel):
     """The total, its breakdown and its share for each sampled token."""
 
-    total: float
+    total: StrictFloat
     components: dict[str, RewardComponent]
     allocation: str
-    token_rewards: tuple[tuple[float, ...], ...]
+    token_rewards: tuple[tuple[StrictFloat, ...], ...]
     """One tuple per turn, aligned with `response_token_ids`."""
     scorers: dict[str, str]
     """Component name to the version of the code that computed it."""

@@ -159,7 +159,8 @@ async def test_a_shard_that_dies_takes_nothing_with_it(fleet: Fleet, stream: Ses
 
 
 async def test_two_gateways_that_recover_a_session_at_once_agree(fleet: Fleet, stream: SessionStream) -> None:
-    players = await players_on(fleet, fleet.servers[0], stream, 10)
+    players = await players_on(fleet, fleet.servers[0], stream, 3)
+    await asyncio.gather(*(player.step("sleep 300") for player in players))  # so long do both replay at once
     held = await sessions_on(fleet.servers[1])
     fleet.servers[0].kill()
     async with SessionStream(fleet.gateways[1].url) as other:

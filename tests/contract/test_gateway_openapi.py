@@ -84,6 +84,7 @@ def test_a_step_declares_what_it_can_answer(document: dict[str, Any]) -> None:
 
     assert set(step["responses"]) == {
         "200",
+        "400",
         "401",
         "403",
         "404",

@@ -182,6 +182,7 @@ class _Link:
         self._on_loss = on_loss
         self._socket: _Socket | None = None
         self._connecting: asyncio.Task[_Socket] | None = None
+        self._closed = False
 
     @property
     def live(self) -> _Socket | None:
@@ -192,13 +193,20 @@ class _Link:
         """The live socket, made if need be; all who wait for a connection share one attempt."""
         if (live := self.live) is not None:
             return live
+        if self._closed:
+            raise TransportError(f"the connection to {self._url} was closed")
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._connect())
             self._connecting.add_done_callback(self._connected)
-        return await asyncio.shield(self._connecting)
+        connecting = self._connecting
+        await asyncio.wait([connecting])
+        if connecting.cancelled():  # by `aclose`: the caller itself was not
+            raise TransportError(f"the connection to {self._url} was closed")
+        return connecting.result()
 
     async def aclose(self) -> None:
         """Close for good."""
+        self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.wait([self._connecting])

@@ -100,7 +100,7 @@ class FrameBuffer:
     def __init__(self) -> None:
         self._held = bytearray()
 
-    def feed(self, data: bytes) -> list[bytes]:
+    def feed(self, data: bytes | memoryview) -> list[bytes]:
         """Add what was received; the messages that are now complete. Raises ValueError for an absurd length."""
         held = self._held
         held += data

@@ -95,6 +95,8 @@ class Shard:
 
     def run(self, buffer: FrameBuffer, pending: list[bytes]) -> None:
         """Work until the front closes the channel. `pending` came along with the configuration."""
+        # One buffer for all: blocks of this size among those of the sessions would leave holes, and the heap grow.
+        received = memoryview(bytearray(_RECV_BYTES))
         while True:
             began = self._flushed_at = time.monotonic()
             calls = [call for message in pending for call in decode_calls(message)]
@@ -111,10 +113,10 @@ class Shard:
             if not readable:
                 pending = []
                 continue
-            data = self._channel.recv(_RECV_BYTES)
-            if not data:
+            size = self._channel.recv_into(received)
+            if not size:
                 return
-            pending = buffer.feed(data)
+            pending = buffer.feed(received[:size])
 
     def _do(self, call: Call) -> None:
         self._progress.working_on(call.number)

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import hmac
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,8 +14,8 @@ _PURPOSE: Final = b"gymfleet session id, version 1"
 _TAG_BYTES: Final = 16
 _TAG_CHARS: Final = 22
 _SEPARATOR: Final = "."
-_MAX_KNOWN: Final = 65_536
-"""Ids whose signature was found good are remembered: a session's next step need not compute it again."""
+_MAX_KNOWN: Final = 32_768
+"""Ids whose signature was found good are remembered, the latest: a session's next step need not compute it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class SessionIds:
 
     def __init__(self, secret: str) -> None:
         self._key = hmac.digest(secret.encode(), _PURPOSE, "sha256")
-        self._known: dict[tuple[str, str], SessionRef] = {}
+        self._known: OrderedDict[tuple[str, str], SessionRef] = OrderedDict()
 
     def issue(self, env: str, replica: str, upstream: str, tenant: str) -> str:
         """The id of a session that `replica` calls `upstream`. ValueError when that is too long."""
@@ -58,9 +59,9 @@ class SessionIds:
             raise UnknownSession("this session id was not issued here; open a session and use the id as it is given")
         env, replica, upstream = body.split(_SEPARATOR, 2)
         ref = SessionRef(env=env, replica=replica, upstream=upstream)
-        if len(self._known) >= _MAX_KNOWN:
-            self._known.clear()
         self._known[session_id, tenant] = ref
+        if len(self._known) > _MAX_KNOWN:
+            self._known.popitem(last=False)  # most likely of a session that was abandoned
         return ref
 
     def forget(self, session_id: str, tenant: str) -> None:

@@ -22,7 +22,6 @@ from redis.exceptions import RedisError
 log = structlog.get_logger()
 
 _PREFIX: Final = "gymfleet:gateway:session:"
-_LOCK_PREFIX: Final = "gymfleet:gateway:recovering:"
 _MAX_BATCH: Final = 512
 _ARGS_PER_WRITE: Final = 5
 _HEAD: Final = 4
@@ -155,6 +154,7 @@ class Journal:
         self._wake = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._down_until = 0.0
+        self._closing = False
 
     async def start(self) -> None:
         """Begin to write."""
@@ -162,6 +162,7 @@ class Journal:
 
     async def aclose(self) -> None:
         """Stop writing."""
+        self._closing = True
         if self._writer is not None:
             self._writer.cancel()
             await asyncio.wait([self._writer])
@@ -219,20 +220,6 @@ class Journal:
             entry = cast("bytes | None", await cast("Any", self._redis.lindex(_PREFIX + session_id, 0)))
         return None if entry is None else _home(entry)
 
-    async def lock(self, session_id: str, holder: str, lease_s: float) -> bool:
-        """Take, or keep, the right to recover a session. Raises `RedisError`."""
-        key = _LOCK_PREFIX + session_id
-        if await self._redis.set(key, holder, nx=True, px=int(lease_s * 1000)):
-            return True
-        if await self._redis.get(key) != holder.encode():
-            return False
-        await self._redis.pexpire(key, int(lease_s * 1000))
-        return True
-
-    async def unlock(self, session_id: str) -> None:
-        """Give the right back."""
-        await self._redis.delete(_LOCK_PREFIX + session_id)
-
     async def _write(
         self, session_id: str, op: str, home: Home | str, number: int, lease_s: float, payload: str | bytes
     ) -> int:
@@ -245,7 +232,7 @@ class Journal:
         return await done
 
     async def _write_all(self) -> None:
-        while True:
+        while not self._closing:  # redis-py, under Python 3.11, can swallow a cancellation
             await self._wake.wait()
             self._wake.clear()
             while self._outbox:

@@ -1,12 +1,11 @@
 """Brings a session back whose process died: the same task and the same actions on another replica.
 
 The replay must show what the journal says was shown; one that goes elsewhere is
-given up. A session is brought back once, whoever asks: within a gateway by sharing
-the work, among gateways by a lock in Redis and a move that succeeds for one alone.
+given up. A session has one home, whoever brings it back: within a gateway the work
+is shared, and among gateways the move in the journal succeeds for one alone.
 """
 
 import asyncio
-import secrets
 import time
 from contextlib import suppress
 from typing import Any, Final
@@ -30,9 +29,6 @@ from gymfleet_env_gateway.settings import GatewaySettings
 
 log = structlog.get_logger()
 
-_LOCK_S: Final = 10.0
-_KEEP_LOCK_EVERY_S: Final = 2.0
-_POLL_S: Final = 0.05
 _WAIT_FOR_ROOM_S: Final = 0.5
 _MAX_AT_ONCE: Final = 64
 _NO_ROOM: Final = frozenset({problems.ENVIRONMENT_FULL, problems.UNAVAILABLE})
@@ -54,7 +50,6 @@ class Recovery:
         self._metrics = metrics
         self._timeout_s = settings.recovery_timeout_s
         self._max_tries = settings.max_recoveries
-        self._holder = secrets.token_hex(8)
         self._running: dict[str, asyncio.Task[Home]] = {}
         self._slots = asyncio.Semaphore(_MAX_AT_ONCE)
 
@@ -98,27 +93,11 @@ class Recovery:
         return home
 
     async def _find_or_replay(self, session_id: str, env: str, owner: str, lost: Home) -> tuple[Home, str]:
-        while True:
-            story = await self._journal.read(session_id)
-            if story is None:
-                raise SessionLost("the process that held the session died, and there is no journal to replay it from")
-            if story.home != lost and self._fleet.find(story.home.replica) is not None:
-                return story.home, "found"
-            if await self._journal.lock(session_id, self._holder, _LOCK_S):
-                break
-            await asyncio.sleep(_POLL_S)
-        try:
-            # What another gateway did between the read and the lock counts.
-            story = await self._journal.read(session_id) or story
-            if story.home != lost and self._fleet.find(story.home.replica) is not None:
-                return story.home, "found"
-            return await self._move(session_id, env, owner, story), "replayed"
-        finally:
-            with suppress(RedisError):
-                await self._journal.unlock(session_id)
-
-    async def _move(self, session_id: str, env: str, owner: str, story: Story) -> Home:
-        started = time.monotonic()
+        story = await self._journal.read(session_id)
+        if story is None:
+            raise SessionLost("the process that held the session died, and there is no journal to replay it from")
+        if story.home != lost and self._fleet.find(story.home.replica) is not None:
+            return story.home, "found"
         spec = self._fleet.environment(env)
         tries = await self._journal.count_try(session_id, story.home)
         if tries >= self._max_tries:
@@ -127,25 +106,31 @@ class Recovery:
         while True:
             for replica in self._fleet.takers(env):
                 with suppress(_ReplicaFailed):
-                    home = await self._replay(replica, session_id, spec, owner, story)
-                    written = await self._journal.move(session_id, story.home, home)
-                    if written is not Written.DONE:
-                        await self._close(replica, home, env, owner)
-                        raise SessionLost("the session was closed while it was replayed")
-                    seconds = round(time.monotonic() - started, 3)
-                    log.info(
-                        "session.recovered", env=env, session=label(session_id), steps=len(story.steps), took_s=seconds
-                    )
-                    return home
+                    return await self._move(replica, session_id, spec, owner, story)
             await self._fleet.wait_for_news(_WAIT_FOR_ROOM_S)
-            await self._journal.lock(session_id, self._holder, _LOCK_S)
+
+    async def _move(
+        self, replica: Replica, session_id: str, spec: EnvironmentSpec, owner: str, story: Story
+    ) -> tuple[Home, str]:
+        """Replay the session on `replica`, and make that its home unless another gateway was faster."""
+        started = time.monotonic()
+        home = await self._replay(replica, session_id, spec, owner, story)
+        written = await self._journal.move(session_id, story.home, home)
+        if written is Written.DONE:
+            took_s = round(time.monotonic() - started, 3)
+            steps = len(story.steps)
+            log.info("session.recovered", env=spec.name, session=label(session_id), steps=steps, took_s=took_s)
+            return home, "replayed"
+        await self._close(replica, home, spec.name, owner)
+        if written is Written.MOVED and (found := await self._journal.home(session_id)) is not None:
+            return found, "found"
+        raise SessionLost("the session was closed while it was replayed")
 
     async def _replay(self, replica: Replica, session_id: str, spec: EnvironmentSpec, owner: str, story: Story) -> Home:
         session = await self._ask(replica, Op.OPEN, "", _opening(story.record, owner))
         home = Home(replica.key, session["session_id"])
         replica.opened(spec.name, owner)
         stable = spec.capabilities.stable_observations
-        locked_at = time.monotonic()
         try:
             if stable and digest(session["observation"]) != story.record.observed:
                 raise self._diverged(session_id, spec, "the first observation")
@@ -154,9 +139,6 @@ class Recovery:
                 result = await self._ask(replica, Op.STEP, home.upstream, msgspec.Raw(_encode(body)))
                 if not _same(result, played, stable=stable):
                     raise self._diverged(session_id, spec, f"step {index}")
-                if time.monotonic() - locked_at > _KEEP_LOCK_EVERY_S:
-                    locked_at = time.monotonic()
-                    await self._journal.lock(session_id, self._holder, _LOCK_S)
         except BaseException:
             await self._close(replica, home, spec.name, owner)
             raise

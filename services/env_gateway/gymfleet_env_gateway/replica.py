@@ -118,7 +118,9 @@ class Replica:
                 await asyncio.wait_for(self._alarm.wait(), self._settings.probe_interval_s)
 
     async def confirm(self) -> ReplicaState:
-        """The state after a probe that begins now."""
+        """The state after a probe that begins now; of a replica that was let go, the last one."""
+        if self._closing:
+            return self.state
         done = self._next_round
         self._alarm.set()
         await done.wait()
@@ -127,6 +129,7 @@ class Replica:
     async def aclose(self) -> None:
         """Hang up."""
         self._closing = True
+        self._next_round.set()  # nobody probes any more
         await self.channel.aclose()
         await self._http.aclose()
 

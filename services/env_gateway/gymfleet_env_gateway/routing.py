@@ -35,7 +35,10 @@ class Fleet:
         self._news = asyncio.Event()
         self._specs: dict[str, EnvironmentSpec] = {}
         self._changing = asyncio.Lock()
-        self._refreshed_at = 0.0
+        self._refreshed_at = -_REFRESH_AT_MOST_EVERY_S
+        self._refreshing: asyncio.Task[None] | None = None
+        self._joining: set[str] = set()
+        """Replicas that were found and have yet to answer a first probe."""
         self._started_at = time.monotonic()
         for state in ReplicaState:
             metrics.replicas.labels(state).set_function(partial(self._count, state))
@@ -49,7 +52,7 @@ class Fleet:
 
     async def aclose(self) -> None:
         """Stop watching and hang up."""
-        tasks = [*self._watchers.values(), *([self._discovering] if self._discovering else [])]
+        tasks = [*self._watchers.values(), *filter(None, [self._discovering, self._refreshing])]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -155,11 +158,23 @@ class Fleet:
                 raise NotReady(f"no replica of {spec.name} answers")
 
     async def refresh(self, key: str) -> None:
-        """Ask discovery now: a session's home is a replica that this gateway does not know."""
-        due = time.monotonic() - self._refreshed_at >= _REFRESH_AT_MOST_EVERY_S
-        if self._discovery.names and key not in self._replicas and due:
+        """Ask discovery now: a session's home is a replica that this gateway does not know, or not yet.
+
+        All who ask meanwhile wait for the same answer: to go on without it would give their sessions up.
+        """
+        if not self._discovery.names or (key in self._replicas and key not in self._joining):
+            return
+        if self._refreshing is None:
+            self._refreshing = asyncio.create_task(self._refresh())
+        await asyncio.shield(self._refreshing)
+
+    async def _refresh(self) -> None:
+        try:
+            await asyncio.sleep(self._refreshed_at + _REFRESH_AT_MOST_EVERY_S - time.monotonic())
             self._refreshed_at = time.monotonic()
             await self._discover()
+        finally:
+            self._refreshing = None
 
     async def _keep_discovering(self) -> None:
         while True:
@@ -186,7 +201,11 @@ class Fleet:
         await asyncio.sleep(0)  # each `confirm` now waits for the round that its watcher begins next
         for replica in new:
             self._watchers[replica.key] = asyncio.create_task(replica.watch())
-        await asyncio.gather(*first)
+        self._joining = known
+        try:
+            await asyncio.gather(*first)
+        finally:
+            self._joining = set()
 
     async def _drop(self, replica: Replica) -> None:
         del self._replicas[replica.key]

@@ -1,0 +1,120 @@
+"""Every OpenAPI document that is served, against the server that serves it: schemathesis with all its checks.
+
+It runs in a process of its own, by its command. In this one its hypothesis would stay
+behind with a garbage collection callback in Python, during which threads may switch in
+the middle of building a syntax tree; CPython 3.11 counts the depth of all such trees
+together, and pytest's own parsing then fails with `AST constructor recursion depth mismatch`.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+import uvicorn
+from gymfleet_trainer.app import create
+from gymfleet_trainer.progress import Reporter
+from gymfleet_trainer.record import RunDirectory
+
+from tests.fixtures import gateway_fleet
+from tests.fixtures.gateway_fleet import ROOT
+from tests.fixtures.service_process import ServiceProcess
+from tests.fleet import Fleet
+
+EXAMPLES: Final = int(os.environ.get("GYMFLEET_FUZZ_EXAMPLES", "4"))
+"""Per operation, beside those that cover each bound; more find more and take longer."""
+TIMEOUT_S: Final = 60.0 + 30.0 * EXAMPLES
+GAMES: Final = ("maze", "textcraft", "wordle", "babyai")
+CHAIN: Final = "tests.fixtures.fragile_environments:Chain"
+pytestmark = pytest.mark.timeout(TIMEOUT_S + 180)
+
+
+@dataclass(frozen=True)
+class Served:
+    """Env server and gateway, as real processes."""
+
+    env_server: str
+    gateway: str
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, redis_url: str) -> Iterator[Served]:
+    logs = tmp_path_factory.mktemp("served")
+    server = gateway_fleet.env_server(logs, *GAMES, CHAIN, max_sessions="100000", lease_s="40")
+    gateway = gateway_fleet.gateway(logs, [server.url], redis_url=redis_url)
+    with gateway_fleet.running(server, gateway):
+        yield Served(server.url, gateway.url)
+
+
+def fuzz(directory: Path, url: str, *, environments: tuple[str, ...] = (), origin: str = "") -> None:
+    """Run schemathesis over the document at `url`; every failure is in the message."""
+    report = directory / "report.json"
+    command = [
+        str(Path(sys.executable).with_name("schemathesis")), "run", f"{url}/openapi.json", "--url", url,
+        "--max-examples", str(EXAMPLES), "--generation-deterministic", "--continue-on-failure", "--no-shrink",
+        "--suppress-health-check", "all", "--no-color", "--report", "json", "--report-json-path", str(report),
+    ]  # fmt: skip
+    hooks = {"SCHEMATHESIS_HOOKS": "tests.contract.fuzz_hooks", "PYTHONPATH": ROOT, "PYTHONWARNINGS": "ignore"}
+    known = {"FUZZ_URL": origin or url, "FUZZ_ENVIRONMENTS": " ".join(environments)}
+    ran = subprocess.run(
+        command, env={**os.environ, **hooks, **known}, cwd=directory, capture_output=True, text=True, timeout=TIMEOUT_S,
+        check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout[-20_000:] + ran.stderr[-2_000:]
+    assert json.loads(report.read_text(encoding="utf-8")), "schemathesis has tested nothing"
+    assert "Tested: 0" not in ran.stdout
+
+
+def test_env_server(served: Served, tmp_path: Path) -> None:
+    fuzz(tmp_path, served.env_server, environments=("chain", "maze"))
+
+
+def test_gateway_with_all_fronts(served: Served, tmp_path: Path) -> None:
+    fuzz(tmp_path, served.gateway, environments=("chain", "maze"))
+
+
+def test_openenv_front(served: Served, tmp_path: Path) -> None:
+    fuzz(tmp_path, f"{served.gateway}/openenv/maze", origin=served.gateway)
+
+
+def test_reward_service(tmp_path: Path, redis_url: str) -> None:
+    with ServiceProcess("gymfleet_reward.main", "GYMFLEET_REWARD_", {"redis_url": redis_url}, tmp_path / "log") as one:
+        fuzz(tmp_path, one.url)
+
+
+def test_trainer(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path / "run") as directory, serving(Reporter(directory, "run")) as url:
+        fuzz(tmp_path, url)
+
+
+@pytest.mark.slow
+def test_rollout_service(maze_fleet: Fleet, tmp_path: Path) -> None:
+    fuzz(tmp_path, maze_fleet.rollout.url)
+    maze_fleet.rollout.wait_ready()
+
+
+@contextlib.contextmanager
+def serving(reporter: Reporter) -> Iterator[str]:
+    """The URL of the trainer's app, which is served by whoever trains: here by a thread."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(create(reporter), log_config=None, timeout_graceful_shutdown=1))
+        thread = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
+        thread.start()
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(timeout=20)
