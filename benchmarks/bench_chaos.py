@@ -43,6 +43,7 @@ DUPLICATE: Final = 0.2
 ANSWER_S: Final = 0.3
 """How long the client on the bad network waits before it asks again."""
 ORPHAN_LEASE_S: Final = 10.0
+SETTLE_S: Final = 3.0
 NUM_SERVERS: Final = 4
 NUM_GATEWAYS: Final = 2
 KILL_EVERY_S: Final = 5.0
@@ -203,6 +204,8 @@ async def network(num_episodes: int, concurrency: int) -> list[Row]:
             await asyncio.gather(*(player.play(numbers) for _ in range(concurrency)))
             seconds = time.perf_counter() - started
         opened = sum(map(float, _OPENED.findall(await fleet.metrics())))
+        await asyncio.sleep(ORPHAN_LEASE_S + SETTLE_S)
+        left = await _held(fleet.servers[0])
     seen = player.seen
     requests = proxy.requests.total()
     return [
@@ -216,6 +219,7 @@ async def network(num_episodes: int, concurrency: int) -> list[Row]:
         Row.of("  steps executed twice", seen.twice, "steps", goal=0, lower_is_better=True),
         Row.of("  corrupted trajectories", seen.corrupted, "episodes", goal=0, lower_is_better=True),
         Row.of("  sessions that nobody learnt of, left to their lease", opened - seen.finished, "sessions"),
+        Row.of("    of them open after it", left, "sessions", goal=0, lower_is_better=True),
         Row.of("  speed", seen.steps / seconds, "steps/s"),
         *_failures(seen),
     ]
@@ -242,7 +246,7 @@ async def kills(
         outcomes: Counter[str] = Counter()
         for outcome, number in _RECOVERIES.findall(await fleet.metrics()):
             outcomes[outcome] += int(float(number))
-    return _kill_rows(name, player.seen, (killed, hit), outcomes, num_episodes, seconds)
+    return _kill_rows(name, player.seen, killed, hit, outcomes, num_episodes, seconds)
 
 
 async def _kill(victims: Sequence[ServiceProcess], playing: Sequence[asyncio.Task[None]]) -> tuple[int, int]:
@@ -255,9 +259,7 @@ async def _kill(victims: Sequence[ServiceProcess], playing: Sequence[asyncio.Tas
         hit += await _held(victim)
         await asyncio.to_thread(victim.kill)
         victim.start()
-        print(
-            f"{sum(task.done() for task in playing)} of {len(playing)} players are done; kill {number + 1}", flush=True
-        )
+        print(f"kill {number + 1}; {len(still)} of {len(playing)} players have more to play", flush=True)
     raise AssertionError("unreachable")
 
 
@@ -266,41 +268,36 @@ async def _held(service: ServiceProcess) -> int:
     async with httpx.AsyncClient(trust_env=False, timeout=2) as http:
         try:
             load = (await http.get(f"{service.url}/v1/load")).raise_for_status().json()
-        except httpx.HTTPError:
+        except httpx.HTTPError:  # a gateway's 404, a server's refusal
             return 0
     return sum(sum(owners.values()) for owners in load["sessions"].values())
 
 
 def _kill_rows(
-    name: str, seen: Seen, killed: tuple[int, int], outcomes: Counter[str], num_episodes: int, seconds: float
+    name: str, seen: Seen, killed: int, hit: int, outcomes: Counter[str], num_episodes: int, seconds: float
 ) -> list[Row]:
-    replayed = outcomes["replayed"]
-    sought = replayed + seen.lost_sessions
     corrupted = seen.corrupted + seen.lost + seen.twice
     return [
         Row.of(f"{name} killed: episodes finished", seen.finished, "episodes", goal=GOAL_RESUMED * num_episodes),
-        Row.of("  kills", killed[0], "kills"),
-        Row.of("  sessions that lived where it struck", killed[1], "sessions"),
+        Row.of("  kills", killed, "kills"),
         Row.of("  time", seconds, "s"),
-        Row.of(
-            "  corrupted trajectories",
-            seen.corrupted + seen.lost + seen.twice,
-            "episodes",
-            goal=0,
-            lower_is_better=True,
-        ),
-        Row.of("  sessions brought back by replay", replayed, "sessions"),
+        Row.of("  corrupted trajectories", corrupted, "episodes", goal=0, lower_is_better=True),
         Row.of("  sessions lost, and said to be", seen.lost_sessions, "sessions"),
-        *(
-            [Row.of("  share of the sessions sought again that went on", replayed / sought, "", goal=GOAL_RESUMED)]
-            if sought
-            else []
-        ),
-        *(Row.of(f"  recoveries, {outcome}", number, "") for outcome, number in sorted(outcomes.items())),
+        *([] if hit == 0 else _recovery_rows(hit, seen.lost_sessions, outcomes)),
         Row.of("  steps asked for again", seen.repeated, "steps"),
         Row.of("  longest pause of an episode", max(seen.waits_s, default=0.0), "s"),
         Row.of("  longest pause of the median episode", statistics.median(seen.waits_s), "s"),
         *_failures(seen),
+    ]
+
+
+def _recovery_rows(hit: int, lost: int, outcomes: Counter[str]) -> list[Row]:
+    """`found` is a session that the other gateway had already brought back."""
+    replayed = outcomes["replayed"]
+    return [
+        Row.of("  sessions that lived where it struck", hit, "sessions"),
+        Row.of("  share of those sought again that went on", replayed / max(replayed + lost, 1), "", goal=GOAL_RESUMED),
+        *(Row.of(f"  recoveries, {outcome}", number, "") for outcome, number in sorted(outcomes.items())),
     ]
 
 

@@ -3,9 +3,10 @@
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, StrictBool
 
 from gymfleet_contracts._model import WireModel
+from gymfleet_contracts.numbers import NUMBER, Integer
 from gymfleet_contracts.scoring import Scoring
 from gymfleet_contracts.session import OpenSession
 from gymfleet_contracts.trajectory import Purpose, Strategy
@@ -14,25 +15,25 @@ from gymfleet_contracts.trajectory import Purpose, Strategy
 class Sampling(WireModel):
     """How tokens are drawn. Temperature 0 is greedy."""
 
-    temperature: Annotated[float, Field(ge=0, le=10)] = 1.0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    top_k: Annotated[int, Field(ge=-1)] = -1
-    seed: int | None = None
+    temperature: Annotated[float, Field(ge=0, le=10), NUMBER] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1), NUMBER] = 1.0
+    top_k: Annotated[int, Field(ge=-1), NUMBER] = -1
+    seed: Integer | None = None
     """With a seed, the engine draws the same tokens from the same logits."""
 
 
 class EpisodeLimits(WireModel):
     """Where an episode is cut, and when the machinery is declared broken."""
 
-    max_turns: Annotated[int, Field(ge=1)] = 30
-    max_response_tokens: Annotated[int, Field(ge=1)] = 256
+    max_turns: Annotated[int, Field(ge=1), NUMBER] = 30
+    max_response_tokens: Annotated[int, Field(ge=1), NUMBER] = 256
     """Per turn."""
-    max_context_tokens: Annotated[int, Field(ge=2)] = 4096
+    max_context_tokens: Annotated[int, Field(ge=2), NUMBER] = 4096
     """Prompt and responses of the whole episode."""
-    step_timeout_s: Annotated[float, Field(gt=0)] = 30.0
-    generate_timeout_s: Annotated[float, Field(gt=0)] = 120.0
-    episode_timeout_s: Annotated[float, Field(gt=0)] = 600.0
-    max_attempts: Annotated[int, Field(ge=1, le=10)] = 3
+    step_timeout_s: Annotated[float, Field(gt=0), NUMBER] = 30.0
+    generate_timeout_s: Annotated[float, Field(gt=0), NUMBER] = 120.0
+    episode_timeout_s: Annotated[float, Field(gt=0), NUMBER] = 600.0
+    max_attempts: Annotated[int, Field(ge=1, le=10), NUMBER] = 3
     """How often an episode that failed for technical reasons is played anew."""
 
 
@@ -42,7 +43,7 @@ class GroupRequest(WireModel):
     run_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
     group_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
     task: OpenSession
-    num_samples: Annotated[int, Field(ge=1, le=1024)]
+    num_samples: Annotated[int, Field(ge=1, le=1024), NUMBER]
     purpose: Purpose = "train"
     strategy: Strategy = "policy"
     grammar: str = "react"
@@ -64,7 +65,7 @@ class SubmitJob(WireModel):
     """`POST /v1/jobs`: groups to play outside the stream."""
 
     groups: Annotated[tuple[GroupRequest, ...], Field(min_length=1, max_length=4096)]
-    publish: bool = False
+    publish: StrictBool = False
     """Also put the trajectories on the raw stream."""
 
 
@@ -86,12 +87,14 @@ class StageVersion(WireModel):
     either within `decision_timeout_s` the last live version comes back.
     """
 
-    version: Annotated[int, Field(ge=0)]
+    version: Annotated[int, Field(ge=0), NUMBER]
     weights_path: str
     """A directory with Hugging Face safetensors that the service can read."""
-    probe_prompts: Annotated[tuple[tuple[int, ...], ...], Field(min_length=1, max_length=256)]
-    probe_max_tokens: Annotated[int, Field(ge=1, le=256)] = 8
-    decision_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    probe_prompts: Annotated[
+        tuple[Annotated[tuple[Integer, ...], Field(min_length=1)], ...], Field(min_length=1, max_length=256)
+    ]
+    probe_max_tokens: Annotated[int, Field(ge=1, le=256), NUMBER] = 8
+    decision_timeout_s: Annotated[float, Field(gt=0), NUMBER] = 60.0
 
 
 class ProbeSample(WireModel):

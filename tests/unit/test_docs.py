@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 from gymfleet_contracts.recipe import Recipe
+from gymfleet_env_gateway.metrics import Metrics
 from gymfleet_env_gateway.settings import GatewaySettings
 from gymfleet_envs.runtime.catalogue import load_entry
+from gymfleet_envs.runtime.metrics import SessionMetrics
 from gymfleet_envs.runtime.settings import EnvServerSettings
 from gymfleet_reward.settings import RewardSettings
 from gymfleet_rollout.settings import RolloutSettings
 from gymfleet_trainer.settings import TrainerSettings
+from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -76,6 +79,44 @@ def test_operations_page_lists_every_setting_with_its_default(settings: Any) -> 
         (f"{prefix}{name.upper()}", "made at the start" if name == "consumer" else shown(field))
         for name, field in settings.model_fields.items()
     }
+
+
+def sources(*roots: str) -> str:
+    return "\n".join(path.read_text(encoding="utf-8") for root in roots for path in sorted((ROOT / root).rglob("*.py")))
+
+
+def test_metrics_of_the_operations_page_are_those_of_the_services() -> None:
+    documented = set(re.findall(r"`(gymfleet_[a-z]+_[a-z_]+)`", (ROOT / "docs/operations.md").read_text("utf-8")))
+    registry = CollectorRegistry()
+    Metrics(registry).watch_sessions(list)
+    registry.register(SessionMetrics(("maze",)))
+    # A counter is asked for, and documented, as `NAME_total`.
+    served = {f"{m.name}_total" if m.type == "counter" else m.name for m in registry.collect()}
+
+    assert served <= documented, "the page lists all of gateway and env server"
+    code = sources("services", "kit", "environments/gymfleet_envs/runtime").replace("{prefix}_", "gymfleet_env_")
+    missing = {name for name in documented if f'"{name.removesuffix("_total")}' not in code}
+    assert missing == set(), "the page names metrics that do not exist"
+
+
+def test_log_lines_of_the_operations_page_are_logged() -> None:
+    text = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    table = text.split("## Log lines")[1].split("## A session was lost")[0]
+    lost = text.split("## A session was lost")[1].split("## Rolling restarts")[0]
+    events = {event for row in re.findall(r"^\| (`[a-z_.`, ]+`) \|", table, re.MULTILINE) for event in row.split(", ")}
+    events |= set(re.findall(r"`[a-z]+\.[a-z_]+`", lost))
+
+    code = sources("services", "kit", "environments/gymfleet_envs/runtime", "clients/python/gymfleet_client")
+    assert len(events) > 40
+    assert {event for event in events if f'"{event.strip("`")}"' not in code} == set()
+
+
+def test_every_log_line_of_gateway_and_env_server_that_warns_is_documented() -> None:
+    text = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    code = sources("services/env_gateway", "environments/gymfleet_envs/runtime")
+    warned = set(re.findall(r'log\.(?:warning|error)\(\s*"([a-z_.]+)"', code))
+
+    assert {event for event in warned if f"`{event}`" not in text} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -37,6 +37,21 @@ def test_no_character_of_an_id_can_be_changed() -> None:
             IDS.read(forged, "local")
 
 
+def test_ids_of_abandoned_sessions_are_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gymfleet_env_gateway.ids._MAX_KNOWN", 2)
+    ids = SessionIds("a secret of some length")
+    issued = [ids.issue("maze", "wSZzvzXu", upstream, "local") for upstream in "abcd"]
+
+    refs = [ids.read(session_id, "local") for session_id in issued]
+    again = [ids.read(session_id, "local") for session_id in reversed(issued)]
+
+    assert [ref.upstream for ref in refs] == list("abcd")
+    assert again == refs[::-1]
+    assert [new is old for new, old in zip(again, refs[::-1], strict=True)] == [True, True, False, False], (
+        "the latest are remembered, not all and not none"
+    )
+
+
 @pytest.mark.parametrize(
     "forged", ["", ".", "...", "abc", "maze.wSZzvzXu.abc", "maze.wSZzvzXu.abc.", "é" * 40, "x" * 100_000, "a\x00.b"]
 )

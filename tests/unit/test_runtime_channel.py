@@ -29,6 +29,19 @@ def test_messages_are_cut_from_any_pieces(size: int) -> None:
     assert (report.num_sessions, report.tallies) == (5, {"maze": Tally()})
 
 
+def test_messages_outlive_the_receive_buffer() -> None:
+    received, data = bytearray(pack(REPORT)), pack(REPORT)
+    buffer, size = FrameBuffer(), len(pack(REPORT))
+
+    begun = buffer.feed(memoryview(received)[: size - 3])
+    received[:3] = data[-3:]
+    (message,) = buffer.feed(memoryview(received)[:3])
+    received[:] = bytes(size)
+
+    assert begun == []
+    assert message == data[4:]
+
+
 def test_absurd_length_is_refused() -> None:
     with pytest.raises(ValueError, match="4294967295 bytes"):
         FrameBuffer().feed(b"\xff\xff\xff\xff")

@@ -31,16 +31,21 @@ def get_gateway(connection: HTTPConnection) -> Gateway:
     return gateway
 
 
-def get_tenant(connection: HTTPConnection) -> Tenant:
+# Dependencies are coroutines: FastAPI runs plain functions in a thread, at a multiple of a step's own cost.
+async def _gateway(connection: HTTPConnection) -> Gateway:
+    return get_gateway(connection)
+
+
+async def _player(connection: HTTPConnection) -> Tenant:
     """The tenant of a caller who may play. Raises `Unauthorized` and `Forbidden`."""
     return get_gateway(connection).access.tenant(connection)
 
 
-def get_reader(connection: HTTPConnection) -> Tenant:
+async def _reader(connection: HTTPConnection) -> Tenant:
     """The tenant of a caller who may read. Raises `Unauthorized` and `Forbidden`."""
     return get_gateway(connection).access.tenant(connection, Scope.READ)
 
 
-GatewayDep = Annotated[Gateway, Depends(get_gateway)]
-TenantDep = Annotated[Tenant, Depends(get_tenant)]
-ReaderDep = Annotated[Tenant, Depends(get_reader)]
+GatewayDep = Annotated[Gateway, Depends(_gateway)]
+TenantDep = Annotated[Tenant, Depends(_player)]
+ReaderDep = Annotated[Tenant, Depends(_reader)]

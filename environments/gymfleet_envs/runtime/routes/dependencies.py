@@ -11,8 +11,8 @@ _decode: Final = msgspec.msgpack.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def get_pool(request: Request) -> ShardPool:
-    """The app's shards."""
+async def get_pool(request: Request) -> ShardPool:
+    """The app's shards. A coroutine: FastAPI runs plain functions in a thread, which costs more than a step."""
     pool: ShardPool = request.app.state.pool
     return pool
 

@@ -81,7 +81,7 @@ class _TextCraftCreate(BaseModel):
     goal: str | None = None
 
 
-def get_sessions(request: Request) -> AgentGymSessions:
+async def get_sessions(request: Request) -> AgentGymSessions:
     """The app's AgentGym ids."""
     sessions: AgentGymSessions = request.app.state.agentgym
     return sessions

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from gymfleet_env_gateway.fronts.mcp_tools import environment_server
-from gymfleet_env_gateway.state import get_gateway, get_tenant
+from gymfleet_env_gateway.state import get_gateway
 
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 # The package knows hosts by a fixed list; a gateway has many names. `_check_origin` stands in for it.
@@ -40,7 +40,7 @@ class _Endpoint:
         """Serve one POST. Raises `ServiceError` for what concerns no single message."""
         request = Request(scope, receive)
         _check_origin(request)
-        tenant = get_tenant(request)
+        tenant = get_gateway(request).access.tenant(request)
         gateway = get_gateway(request)
         spec = gateway.fleet.environment(request.path_params["env"])
         # Read before the manager's task group begins: what a body limit raises would leave it as a group.

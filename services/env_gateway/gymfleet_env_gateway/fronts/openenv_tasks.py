@@ -46,7 +46,7 @@ class SplitName(BaseModel):
     type: str
 
 
-def get_spec(connection: HTTPConnection) -> EnvironmentSpec:
+async def get_spec(connection: HTTPConnection) -> EnvironmentSpec:
     """The environment of the base URL. Raises `UnknownEnvironment` and `Unavailable`."""
     # Read from the mount's path: to FastAPI it is no parameter, and must not be one in `/openapi.json`.
     return get_gateway(connection).fleet.environment(connection.path_params["env"])
@@ -55,7 +55,7 @@ def get_spec(connection: HTTPConnection) -> EnvironmentSpec:
 SpecDep = Annotated[EnvironmentSpec, Depends(get_spec)]
 
 
-def get_named(env_name: Annotated[str, Path(max_length=64)], spec: SpecDep) -> EnvironmentSpec:
+async def get_named(env_name: Annotated[str, Path(max_length=64)], spec: SpecDep) -> EnvironmentSpec:
     """The environment, named in the call too. Raises `UnknownEnvironment`."""
     if env_name.lower() != spec.name:
         raise UnknownEnvironment(f"unknown environment {env_name!r}; here is {spec.name}")
