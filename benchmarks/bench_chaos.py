@@ -28,6 +28,7 @@ from gymfleet_client import ClientError
 from gymfleet_client.errors import DeadlinePassed, SessionLost, TransportError, Unavailable, UnknownSession
 
 from benchmarks.calls import Caller
+from benchmarks.leftovers import held
 from benchmarks.lossy_proxy import LossyProxy
 from benchmarks.record import Row, record
 from tests.fixtures import gateway_fleet
@@ -205,7 +206,7 @@ async def network(num_episodes: int, concurrency: int) -> list[Row]:
             seconds = time.perf_counter() - started
         opened = sum(map(float, _OPENED.findall(await fleet.metrics())))
         await asyncio.sleep(ORPHAN_LEASE_S + SETTLE_S)
-        left = await _held(fleet.servers[0])
+        left = await asyncio.to_thread(held, fleet.servers[0].url)
     seen = player.seen
     requests = proxy.requests.total()
     return [
@@ -265,12 +266,10 @@ async def _kill(victims: Sequence[ServiceProcess], playing: Sequence[asyncio.Tas
 
 async def _held(service: ServiceProcess) -> int:
     """Sessions that live there now; none on a gateway, or on a server that is not up again yet."""
-    async with httpx.AsyncClient(trust_env=False, timeout=2) as http:
-        try:
-            load = (await http.get(f"{service.url}/v1/load")).raise_for_status().json()
-        except httpx.HTTPError:  # a gateway's 404, a server's refusal
-            return 0
-    return sum(sum(owners.values()) for owners in load["sessions"].values())
+    try:
+        return await asyncio.to_thread(held, service.url)
+    except httpx.HTTPError:  # a gateway's 404, a server's refusal
+        return 0
 
 
 def _kill_rows(

@@ -18,13 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import httpx
 import msgspec
-import redis as redis_client
 import uvloop
 from gymfleet_client import ClientError
 
 from benchmarks.calls import Caller
+from benchmarks.leftovers import held, session_keys
 from benchmarks.processes import family, num_threads, resident_bytes
 from benchmarks.record import Row, record
 from tests.fixtures import gateway_fleet
@@ -40,7 +39,6 @@ CHILDREN: Final = 8
 FUTURE: Final = 20
 CONCURRENCY: Final = 512
 WARM_UP_SESSIONS: Final = 64
-SESSION_KEYS: Final = "gymfleet:gateway:session:*"
 SETTLE_S: Final = 1.0
 T = TypeVar("T")
 
@@ -63,14 +61,12 @@ class Fleet:
         return {part: resident_bytes(pids) for part, pids in self.by_part().items()}
 
     def held(self) -> int:
-        """Open sessions, as the env server counts them."""
-        load = httpx.get(f"{self.server.url}/v1/load", timeout=30, trust_env=False).raise_for_status().json()
-        return sum(sum(owners.values()) for owners in load["sessions"].values())
+        """Open sessions."""
+        return held(self.server.url)
 
     def session_keys(self) -> int:
-        """Journals in Redis."""
-        with redis_client.Redis.from_url(self.redis.url) as client:
-            return sum(1 for _ in client.scan_iter(SESSION_KEYS, count=1000))
+        """Journals."""
+        return session_keys(self.redis.url)
 
 
 @contextmanager
@@ -107,7 +103,7 @@ async def hold(fleet: Fleet, num_sessions: int, num_steps: int) -> list[Row]:
         sessions = await bounded(opens, CONCURRENCY)
         open_s = time.perf_counter() - started
         await asyncio.sleep(SETTLE_S)
-        held, keys = fleet.held(), fleet.session_keys()
+        opened, keys = fleet.held(), fleet.session_keys()
         after = fleet.resident()
         failures = 0
 
@@ -134,7 +130,7 @@ async def hold(fleet: Fleet, num_sessions: int, num_steps: int) -> list[Row]:
         {part: (then[part] - before[part]) / num_sessions for part in then} for then in (after, played)
     )
     return [
-        Row.of("sessions held at once, before the first step", held, "sessions", goal=num_sessions),
+        Row.of("sessions held at once, before the first step", opened, "sessions", goal=num_sessions),
         Row.of("  after the last", still_held, "sessions", goal=num_sessions),
         Row.of("  journals in Redis", keys, "sessions", goal=num_sessions),
         Row.of("  time to open them", open_s, "s"),

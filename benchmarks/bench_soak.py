@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import httpx
-import redis as redis_client
 import uvloop
 from gymfleet_client import ClientError
 
 from benchmarks.calls import Caller
+from benchmarks.leftovers import held, session_keys
 from benchmarks.processes import cpu_seconds, family, num_files, num_threads, resident_bytes
 from benchmarks.record import Row, record
 from tests.fixtures import gateway_fleet
@@ -30,7 +29,6 @@ from tests.fixtures.gateway_fleet import ServiceProcess
 from tests.fixtures.redis_server import RedisServer
 
 ENVIRONMENT: Final = "tests.fixtures.fragile_environments:Chain"
-SESSION_KEYS: Final = "gymfleet:gateway:session:*"
 LEASE_S: Final = 2.0
 ABANDONED: Final = 3
 OF: Final = 10
@@ -59,18 +57,18 @@ class Fleet:
     """The processes that are measured."""
 
     def __init__(self, redis: RedisServer, server: ServiceProcess, gateway: ServiceProcess) -> None:
-        self._redis = redis
-        self._server = server
+        self.redis = redis
+        self.server = server
         self.gateway = gateway
 
     def pids(self) -> dict[str, int]:
         """By what they are."""
-        front, *shards = family(self._server.pid)
+        front, *shards = family(self.server.pid)
         return {
             "gateway": self.gateway.pid,
             "env server": front,
             **{f"shard {place}": pid for place, pid in enumerate(shards)},
-            "redis": self._redis.pid,
+            "redis": self.redis.pid,
         }
 
     def sample(self, done: int) -> Sample:
@@ -89,16 +87,6 @@ class Fleet:
     def processor_s(self) -> dict[str, float]:
         """Processor time so far."""
         return {part: cpu_seconds(pid) for part, pid in self.pids().items()}
-
-    def held(self) -> int:
-        """Open sessions, as the env server counts them."""
-        load = httpx.get(f"{self._server.url}/v1/load", timeout=30, trust_env=False).raise_for_status().json()
-        return sum(sum(owners.values()) for owners in load["sessions"].values())
-
-    def session_keys(self) -> int:
-        """Journals in Redis."""
-        with redis_client.Redis.from_url(self._redis.url) as client:
-            return sum(1 for _ in client.scan_iter(SESSION_KEYS, count=1000))
 
 
 @dataclass
@@ -221,8 +209,8 @@ def _memory(soak: Soak) -> list[Row]:
 def _left(fleet: Fleet, samples: list[Sample]) -> list[Row]:
     early, now = samples[0], fleet.sample(0)
     return [
-        Row.of("sessions left", fleet.held(), "sessions", goal=0, lower_is_better=True),
-        Row.of("journals left", fleet.session_keys(), "keys", goal=0, lower_is_better=True),
+        Row.of("sessions left", held(fleet.server.url), "sessions", goal=0, lower_is_better=True),
+        Row.of("journals left", session_keys(fleet.redis.url), "keys", goal=0, lower_is_better=True),
         *(
             Row.of(f"{what}, all together", after, what, baseline=before, goal=before, lower_is_better=True)
             for what, before, after in (

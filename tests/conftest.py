@@ -1,5 +1,6 @@
 """Fixtures that every kind of test may ask for."""
 
+import gc
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -9,6 +10,15 @@ from tests.fixtures.redis_server import RedisServer
 from tests.fleet import maze_fleet, tiny_model
 
 __all__ = ["maze_fleet", "redis", "redis_url", "tiny_model"]
+
+
+def pytest_runtest_teardown() -> None:
+    """Take hypothesis's garbage collection callback away again.
+
+    It lets threads switch while one of them builds a syntax tree, whose depth CPython 3.11 counts for
+    all of them together: `AST constructor recursion depth mismatch`, in whichever test comes later.
+    """
+    gc.callbacks[:] = [call for call in gc.callbacks if not getattr(call, "__module__", "").startswith("hypothesis")]
 
 
 @pytest.fixture(scope="session")

@@ -36,7 +36,7 @@ def _session() -> str:
 
 
 @schemathesis.hook
-def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
+def before_call(context: HookContext, case: Case[Any], kwargs: dict[str, Any]) -> None:
     """Put names that exist into well-formed calls."""
     positive = case.meta is not None and case.meta.generation.mode is GenerationMode.POSITIVE
     if not (ENVIRONMENTS and positive and next(_real)):
@@ -54,13 +54,13 @@ def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> Non
 
 
 @schemathesis.hook
-def filter_case(context: HookContext, case: Case) -> bool:
+def filter_case(context: HookContext, case: Case[Any]) -> bool:
     """Leave out bodies whose fields fit the schema one by one and not together."""
     return not any(_crossed(node) for node in _nodes(case.body))
 
 
 @schemathesis.hook
-def after_call(context: HookContext, case: Case, response: Response) -> None:
+def after_call(context: HookContext, case: Case[Any], response: Response) -> None:
     """Jobs that were begun are ended: other tests need the service too."""
     if response.status_code == 202:
         _call("DELETE", f"/v1/jobs/{response.json()['job_id']}")

@@ -131,9 +131,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 
 @pytest.fixture
-async def gateways(
-    servers: EnvServers, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Gateways]:
+async def gateways(servers: EnvServers, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Gateways:
     loop = asyncio.get_running_loop()
     resolver = Resolver(loop.getaddrinfo)
     monkeypatch.setattr(loop, "getaddrinfo", resolver)

@@ -1,12 +1,14 @@
 """What the stream sends again, and what it never does, against a server that misbehaves on purpose."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 from gymfleet_client import DeadlinePassed, SessionStream, TransportError
 from gymfleet_client.errors import UnknownSession
+from gymfleet_client.multiplex import FrameChannel
 from gymfleet_contracts.frames import ReplyFrame, RequestFrame, decode_request, encode
 from gymfleet_contracts.session import OpenSession
 from websockets.asyncio.server import ServerConnection, serve
@@ -163,3 +165,21 @@ async def test_a_service_that_starts_a_moment_later_is_waited_for() -> None:
     async with serve(handle, "127.0.0.1", port):
         assert (await step).observation == "o"
         await stream.aclose()
+
+
+async def test_calls_that_wait_for_a_connection_fail_when_the_channel_is_closed() -> None:
+    with socket.socket() as nobody:  # bound and not listening: refused at once, and tried again
+        nobody.bind(("127.0.0.1", 0))
+        channel = FrameChannel(f"http://127.0.0.1:{nobody.getsockname()[1]}", connect_timeout_s=30.0)
+        calls = [
+            asyncio.create_task(channel.request("get", "s", None, timeout_s=30.0, repeatable=True)) for _ in range(2)
+        ]
+        await asyncio.sleep(0.05)
+
+        await channel.aclose()
+
+        for call in calls:
+            with pytest.raises(TransportError, match="was closed"):
+                await call
+        with pytest.raises(TransportError, match="was closed"):
+            await channel.request("get", "s", None, timeout_s=30.0, repeatable=True)

@@ -4,6 +4,7 @@ A session lives where its id says until it is moved. Without a journal, and for
 environments that are not deterministic, nothing is written and nothing moved.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Final
@@ -116,8 +117,12 @@ class Homes:
             return
         if await journal.check(session_id, home) is Written.MOVED:
             raise NotAtHome
-        for child_id, child_home, child in children:
-            await journal.copy(session_id, child_id, child_home, child["index"], child["lease_s"])
+        await asyncio.gather(  # at once: then they share a round trip
+            *(
+                journal.copy(session_id, child_id, child_home, child["index"], child["lease_s"])
+                for child_id, child_home, child in children
+            )
+        )
 
     async def renewed(self, session_id: str, env: str, home: Home, lease_s: float) -> None:
         """The lease begins anew. Raises `NotAtHome` when the session had been moved."""

@@ -14,7 +14,7 @@ _PURPOSE: Final = b"gymfleet session id, version 1"
 _TAG_BYTES: Final = 16
 _TAG_CHARS: Final = 22
 _SEPARATOR: Final = "."
-_MAX_KNOWN: Final = 32_768
+_MAX_KNOWN: Final = 16_384
 """Ids whose signature was found good are remembered, the latest: a session's next step need not compute it again."""
 
 

@@ -238,7 +238,7 @@ async def _admit(websocket: WebSocket) -> Socket | None:
         if origin is not None and urlsplit(origin).hostname not in _LOOPBACK:
             raise Forbidden("web pages of other hosts may not connect")
         tenant = gateway.access.tenant(websocket)
-        spec = get_spec(websocket)
+        spec = await get_spec(websocket)
     except (Unauthorized, Forbidden):
         await websocket.close(_POLICY_VIOLATION)  # before `accept`: the handshake is answered with 403
     except ServiceError as error:

@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Path
+from gymfleet_contracts.numbers import NUMBER
 from gymfleet_contracts.session import EnvironmentSpec
 from gymfleet_kit.problems import problem_responses
 from gymfleet_kit.session_problems import InvalidRequest, UnknownEnvironment, UnknownTask
@@ -10,7 +11,6 @@ from pydantic import BaseModel
 from starlette.requests import HTTPConnection
 
 from gymfleet_env_gateway.errors import Forbidden, Unauthorized, Unavailable
-from gymfleet_env_gateway.fronts.openenv_wire import NUMBER
 from gymfleet_env_gateway.state import ReaderDep, get_gateway
 
 MAX_TASKS: Final = 10_000
