@@ -12,6 +12,8 @@ from typing import Any, Final
 import msgspec
 
 MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
+FINISHED: Final = 4001
+"""The close code of a server on its way out: it answered every call that it took up, and did none of the others."""
 
 
 class Op(StrEnum):

@@ -229,3 +229,40 @@ async def test_a_gateway_restarts_on_its_port_and_its_clients_go_on(tmp_path: Pa
         with gateway_fleet.running(server, gateway):
             # A REST call does not wait for a port that nobody listens on; the stream reconnects.
             await played_while(gateway.url, lambda: restart(gateway), over_rest=False)
+
+
+async def test_opens_and_forks_that_a_leaving_gateway_did_not_take_up_are_asked_elsewhere(tmp_path: Path) -> None:
+    """They must not be repeated blindly, and need not be: a gateway answers what it took up before it goes."""
+    with RedisServer(tmp_path) as redis:
+        server = gateway_fleet.env_server(tmp_path, *CLASSES)
+        gateways = [gateway_fleet.gateway(tmp_path, [server.url], redis_url=redis.url) for _ in range(2)]
+        with gateway_fleet.running(server, *gateways):
+            stop = asyncio.Event()
+            rounds = 0
+
+            async def play(client: SessionStream, number: int) -> None:
+                nonlocal rounds
+                while not stop.is_set():
+                    session = await client.open(task("chain", number))
+                    await client.step(session.session_id, 0, "go")
+                    family = [session, *await client.fork(session.session_id, 2)]
+                    for member in family:
+                        await client.close(member.session_id)
+                    rounds += 1
+
+            async with one_address(*gateways) as url, SessionStream(url, connections=4) as stream:
+                players = [asyncio.create_task(play(stream, number)) for number in range(16)]
+                for gateway in gateways:
+                    await asyncio.sleep(0.5)
+                    await restart(gateway)
+                    before = rounds
+                    await until(lambda: rounds > before + 50 or any(player.done() for player in players))  # noqa: B023
+                stop.set()
+                await asyncio.gather(*players)
+
+            async def empty() -> bool:
+                async with httpx.AsyncClient(trust_env=False) as http:
+                    return not (await http.get(f"{server.url}/v1/load")).json()["sessions"]
+
+            await until(empty)
+        assert all('"gateway.drained"' in gateway.log() for gateway in gateways)

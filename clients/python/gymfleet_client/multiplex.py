@@ -16,7 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 import websockets
-from gymfleet_contracts.frames import MAX_FRAME_BYTES
+from gymfleet_contracts.frames import FINISHED, MAX_FRAME_BYTES
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.http11 import Response
 
@@ -86,7 +86,7 @@ def join_frames(outbox: deque[bytes]) -> bytes:
 
 
 class _ConnectionLost(TransportError):
-    """The socket closed before the answer came; `sent` is False when the call certainly never left."""
+    """The socket closed before the answer came; `sent` is False when it certainly was not executed."""
 
     def __init__(self, detail: str, *, sent: bool) -> None:
         super().__init__(detail)
@@ -148,7 +148,7 @@ class _Socket:
             return  # the reader learns of it as well and fails what waits
 
     async def _read(self) -> None:
-        reason = "the connection was closed"
+        reason, sent = "the connection was closed", True
         try:
             async for data in self._connection:
                 for frame in split_frames(data if isinstance(data, bytes) else data.encode()):
@@ -158,6 +158,7 @@ class _Socket:
                         pending[0].set_result(reply)
         except websockets.ConnectionClosed as error:
             reason = f"the connection was lost: {error}"
+            sent = error.rcvd is None or error.rcvd.code != FINISHED
         except msgspec.DecodeError as error:
             reason = f"the server sent an unreadable frame: {error}"
             await self._connection.close(code=1003)
@@ -167,7 +168,7 @@ class _Socket:
             self._on_loss()
             for answer, _ in self._pending.values():
                 if not answer.done():
-                    answer.set_exception(_ConnectionLost(reason, sent=True))
+                    answer.set_exception(_ConnectionLost(reason, sent=sent))
 
 
 class _Link:

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
-from gymfleet_kit.app import create_app
+from gymfleet_kit.app import NotReady, create_app
 from gymfleet_kit.streams import connect, disconnect
 from prometheus_client import REGISTRY, CollectorRegistry
 
@@ -27,6 +27,7 @@ from gymfleet_env_gateway.routing import Fleet
 from gymfleet_env_gateway.settings import GatewaySettings
 from gymfleet_env_gateway.state import Gateway
 from gymfleet_env_gateway.store import make_store
+from gymfleet_env_gateway.streams import Streams
 
 
 def gateway_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGISTRY) -> FastAPI:
@@ -57,15 +58,27 @@ def gateway_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGI
             await stack.enter_async_context(_running(agentgym.count()))
             yield
 
+    streams = Streams()
+
+    async def ready() -> None:
+        if streams.finishing:
+            raise NotReady("the gateway is on its way out")
+        await fleet.check_ready()
+
     app = create_app(
         "gymfleet env gateway",
         lifespan=lifespan,
-        ready=fleet.check_ready,
+        ready=ready,
         max_body_bytes=settings.max_body_bytes,
         registry=registry,
     )
     app.state.gateway = Gateway(
-        settings=settings, access=Access(settings.api_key, settings.tenants), metrics=metrics, fleet=fleet, relay=relay
+        settings=settings,
+        access=Access(settings.api_key, settings.tenants),
+        metrics=metrics,
+        fleet=fleet,
+        relay=relay,
+        streams=streams,
     )
     app.include_router(environments.router)
     app.include_router(sessions.router)

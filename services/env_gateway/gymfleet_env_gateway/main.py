@@ -7,6 +7,7 @@ from gymfleet_kit.telemetry import configure_tracing
 
 from gymfleet_env_gateway.app import gateway_app
 from gymfleet_env_gateway.settings import GatewaySettings
+from gymfleet_env_gateway.state import Gateway
 
 
 def main() -> None:
@@ -14,4 +15,6 @@ def main() -> None:
     settings = read_settings(GatewaySettings)
     configure_logs("env-gateway", level=settings.log_level)
     configure_tracing("env-gateway")
-    serve(gateway_app(settings), host=settings.host, port=settings.port)
+    app = gateway_app(settings)
+    gateway: Gateway = app.state.gateway
+    serve(app, host=settings.host, port=settings.port, drain=gateway.streams.finish)

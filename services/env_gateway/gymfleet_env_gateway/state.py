@@ -12,6 +12,7 @@ from gymfleet_env_gateway.metrics import Metrics
 from gymfleet_env_gateway.relay import Relay
 from gymfleet_env_gateway.routing import Fleet
 from gymfleet_env_gateway.settings import GatewaySettings
+from gymfleet_env_gateway.streams import Streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class Gateway:
     metrics: Metrics
     fleet: Fleet
     relay: Relay
+    streams: Streams
 
 
 def get_gateway(connection: HTTPConnection) -> Gateway:

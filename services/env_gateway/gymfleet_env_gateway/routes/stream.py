@@ -2,19 +2,20 @@
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import Final
 
 import msgspec
 import structlog
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from gymfleet_client.multiplex import RawReply, RawRequest, join_frames, split_frames
-from gymfleet_contracts.frames import Op
+from gymfleet_contracts.frames import FINISHED, Op
 from gymfleet_kit.problems import ServiceError, internal_problem, problem_response
 from gymfleet_kit.session_problems import InvalidRequest
 from gymfleet_kit.trace import enter_trace
 
 from gymfleet_env_gateway.access import Tenant
-from gymfleet_env_gateway.errors import Forbidden, Unauthorized
+from gymfleet_env_gateway.errors import Forbidden, Unauthorized, Unavailable
 from gymfleet_env_gateway.state import Gateway, get_gateway
 
 log = structlog.get_logger()
@@ -24,6 +25,8 @@ router = APIRouter()
 UNREADABLE: Final = -1
 """The id of an answer to a frame whose own id could not be read."""
 POLICY_VIOLATION: Final = 1008
+MAX_UNSENT: Final = 1024
+"""Answers that wait for a client to read; then its requests are not read either."""
 _NO_BODY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
 _MAKES_SESSIONS: Final = (Op.OPEN, Op.FORK)
 _decode: Final = msgspec.msgpack.Decoder(RawRequest).decode
@@ -40,8 +43,17 @@ async def stream(websocket: WebSocket) -> None:
     except (Unauthorized, Forbidden) as error:
         await websocket.send_denial_response(problem_response(error.problem(), error.headers()))
         return
+    if gateway.streams.finishing:
+        problem = Unavailable("this gateway is on its way out").problem()
+        await websocket.send_denial_response(problem_response(problem))
+        return
     await websocket.accept()
-    await _Stream(websocket, gateway, tenant).serve()
+    client = _Stream(websocket, gateway, tenant)
+    gateway.streams.add(client)
+    try:
+        await client.serve()
+    finally:
+        gateway.streams.discard(client)
 
 
 class _Stream:
@@ -57,7 +69,10 @@ class _Stream:
         self._calls: set[asyncio.Task[None]] = set()
         self._outbox: deque[bytes] = deque()
         self._wake = asyncio.Event()
+        self._progress = asyncio.Event()
         self._open = True
+        self._finishing = False
+        self._sending = False
 
     async def serve(self) -> None:
         """Read until the client goes. Calls in flight are carried to their end: sessions they make are closed."""
@@ -70,8 +85,19 @@ class _Stream:
                 await self._accept(message.get("bytes"))
         finally:
             self._open = False
+            self._progress.set()
             writer.cancel()
             await asyncio.wait([writer])
+
+    async def finish(self) -> None:
+        """Take up no more calls, answer those that were taken up, and hang up with `FINISHED`."""
+        self._finishing = True
+        while self._open and (self._calls or self._outbox or self._sending):
+            self._progress.clear()
+            await self._progress.wait()
+        if self._open:
+            with suppress(WebSocketDisconnect, RuntimeError):
+                await self._websocket.close(FINISHED, "the gateway is on its way out; ask another")
 
     def _may_stay(self) -> bool:
         """The tenants have changed: the key may be gone, or its tenant's limits be others."""
@@ -92,9 +118,12 @@ class _Stream:
             self._send(_failed(UNREADABLE, InvalidRequest(f"the message is no frame and no array of frames: {error}")))
             return
         for frame in frames:
-            # Until there is room the socket is not read: a flood stays with its sender.
-            while len(self._calls) >= self._max_calls:
-                await asyncio.wait(self._calls, return_when=asyncio.FIRST_COMPLETED)
+            # Until there is room the socket is not read: a flood, and answers that nobody reads, stay with the sender.
+            while len(self._calls) >= self._max_calls or len(self._outbox) >= MAX_UNSENT:
+                self._progress.clear()
+                await self._progress.wait()
+            if self._finishing:
+                return
             try:
                 request = _decode(frame)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -102,7 +131,11 @@ class _Stream:
                 continue
             call = asyncio.create_task(self._answer(request))
             self._calls.add(call)
-            call.add_done_callback(self._calls.discard)
+            call.add_done_callback(self._done)
+
+    def _done(self, call: asyncio.Task[None]) -> None:
+        self._calls.discard(call)
+        self._progress.set()
 
     async def _answer(self, frame: RawRequest) -> None:
         if frame.trace:
@@ -135,9 +168,14 @@ class _Stream:
                 await self._wake.wait()
                 self._wake.clear()
                 while self._outbox:
+                    self._sending = True
                     await self._websocket.send_bytes(join_frames(self._outbox))
+                    self._sending = False
+                    self._progress.set()
         except (WebSocketDisconnect, RuntimeError):  # the client is gone: the reader learns of it as well
             self._open = False
+            self._outbox.clear()
+            self._progress.set()
 
     async def _discard(self, ok: msgspec.Raw) -> None:
         """Close sessions that were made for a client who has gone: nobody knows their ids."""
