@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from gymfleet_client import GatewayClient, SessionStream
-from gymfleet_client.errors import SessionLost, StepTimeout, UnknownSession
+from gymfleet_client.errors import SessionLost, StepTimeout, Unavailable, UnknownSession
 from gymfleet_contracts.session import OpenSession, Session, SessionStep, StepResult
 from gymfleet_env_gateway.census import KEY
 from gymfleet_env_gateway.ids import SessionIds, replica_key
@@ -209,8 +209,7 @@ async def test_the_only_replica_restarts_and_the_episode_waits_for_it(fleet: Fle
     for server in fleet.servers:
         server.kill()
     fleet.servers[0].start()
-    await asyncio.to_thread(fleet.gateways[0].wait_ready)
-    player = Player(stream, await stream.open(task()))
+    player = Player(stream, await open_when_possible(stream))
     await player.step("one")
     fleet.servers[0].kill()
     waiting = asyncio.create_task(player.step("two"))
@@ -349,6 +348,17 @@ async def on(fleet: Fleet, server: ServiceProcess, client: SessionStream, env: s
         session = await client.open(task(env))
         if fleet.home(session) is server:
             return session
+
+
+async def open_when_possible(client: SessionStream) -> Session:
+    """A session, as soon as there is a replica."""
+    deadline = time.monotonic() + gateway_fleet.START_TIMEOUT_S
+    while True:
+        try:
+            return await client.open(task())
+        except Unavailable:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.1)
 
 
 async def sessions_on(server: ServiceProcess) -> int:
