@@ -1,12 +1,13 @@
 """`gymfleet conformance URL`: which of a server's promises hold."""
 
 import asyncio
+import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from fnmatch import fnmatchcase
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Self, TypeVar
 
 import httpx
 import typer
@@ -22,7 +23,10 @@ from gymfleet_client.conformance.report import CheckResult, Report, Section, Ver
 from gymfleet_client.conformance.run import Options, examine
 from gymfleet_client.conformance.site import Site
 
+T = TypeVar("T")
+
 _AUTO: Final = "auto"
+_CANCEL_AGAIN_S: Final = 0.2
 _STYLES: Final = {Verdict.HOLDS: "green", Verdict.FAILS: "bold red", Verdict.NOT_APPLICABLE: "dim"}
 
 
@@ -52,7 +56,7 @@ def conformance(
     if url is None:
         raise UsageProblem("give the URL of a server, as in: gymfleet conformance http://127.0.0.1:8110")
     _chosen(spoken, check or ())
-    report = asyncio.run(_examined(url, spoken, env or (), check or (), api_key))
+    report = asyncio.run(_interruptible(_examined(url, spoken, env or (), check or (), api_key)))
     for section in report.sections:
         _show(report, section, failures_only=failures_only)
     for path, content in ((json_file, report.model_dump_json(indent=2).encode() + b"\n"), (junit_file, report.junit())):
@@ -60,6 +64,32 @@ def conformance(
             _write(path, content)
     if not report.conforms:
         raise typer.Exit(1)
+
+
+async def _interruptible(work: Coroutine[Any, Any, T]) -> T:
+    """`work`, cancelled by Ctrl-C until it ends: in Python 3.11 a check in the middle of a wait can swallow one."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(work)
+    interrupted = False
+
+    def interrupt() -> None:
+        nonlocal interrupted
+        interrupted = True
+        task.cancel()
+        loop.call_later(_CANCEL_AGAIN_S, lambda: None if task.done() else interrupt())
+
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    try:
+        result = await task
+    except asyncio.CancelledError:
+        if interrupted:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+    if interrupted:
+        raise KeyboardInterrupt
+    return result
 
 
 def _protocol(name: str) -> Protocol | None:
