@@ -272,8 +272,9 @@ async def test_children_of_a_session_outlive_its_process_as_it_does(fleet: Fleet
     assert {child.index for child in grandchildren} == {children[0].index}
 
 
+@pytest.mark.parametrize("asked", ["the last step", "the next step", "the session"])
 async def test_an_old_home_that_still_lives_is_not_believed(
-    fleet: Fleet, stream: SessionStream, redis: RedisClient
+    fleet: Fleet, stream: SessionStream, redis: RedisClient, asked: str
 ) -> None:
     """Another gateway took the replica for dead and moved the session; this one still reaches the old copy."""
     (player,) = await players_on(fleet, fleet.servers[0], stream, 1)
@@ -289,10 +290,36 @@ async def test_an_old_home_that_still_lives_is_not_believed(
     await journal.move(player.session.session_id, Home(ref.replica, ref.upstream), new)
     await journal.aclose()
 
-    result = await stream.step(player.session.session_id, 3, "something else")
-    assert result.observation == copy.state, "step 3 was taken there, and is not taken again"
+    if asked == "the last step":
+        result = await stream.step(player.session.session_id, 3, "something else")
+        assert result.observation == copy.state, "step 3 was taken there, and is not taken again"
+    elif asked == "the session":
+        assert (await stream.get(player.session.session_id)).index == 4
     player.state, player.index = copy.state, 4
     await player.step("on")
+
+
+async def test_a_home_that_came_back_unnoticed_is_looked_at_before_it_is_given_up(
+    fleet: Fleet, stream: SessionStream, tmp_path: Path
+) -> None:
+    """This gateway saw the server die; the other one has already opened a session on its successor."""
+    for server in fleet.servers:
+        server.kill()
+    late = gateway_fleet.gateway(
+        tmp_path, [server.url for server in fleet.servers], redis_url=fleet.redis.url, probe_interval_s="60",
+        unresponsive_after_s="90", startup_grace_s="0.1",
+    )  # fmt: skip
+    late.start()
+    try:
+        await answers(late)
+        fleet.servers[0].start()
+        player = Player(stream, await open_when_possible(stream))
+        async with SessionStream(late.url) as other:
+            player.client = other
+            await player.step("one")
+        assert "session.recovered" not in late.log()
+    finally:
+        await asyncio.to_thread(late.stop)
 
 
 async def test_closing_leaves_nothing_behind(fleet: Fleet, stream: SessionStream, redis: RedisClient) -> None:
@@ -348,6 +375,19 @@ async def on(fleet: Fleet, server: ServiceProcess, client: SessionStream, env: s
         session = await client.open(task(env))
         if fleet.home(session) is server:
             return session
+
+
+async def answers(gateway: ServiceProcess) -> None:
+    """Until the process serves, whatever it thinks of its replicas."""
+    async with httpx.AsyncClient(trust_env=False) as http:
+        deadline = time.monotonic() + gateway_fleet.START_TIMEOUT_S
+        while True:
+            try:
+                if (await http.get(f"{gateway.url}/healthz")).is_success:
+                    return
+            except httpx.TransportError:
+                assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
 
 
 async def open_when_possible(client: SessionStream) -> Session:

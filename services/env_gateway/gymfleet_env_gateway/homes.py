@@ -124,6 +124,11 @@ class Homes:
             )
         )
 
+    async def has_moved(self, session_id: str, env: str, home: Home) -> bool:
+        """Whether the session lives elsewhere by now, so that what `home` says of it does not count."""
+        journal = self._journal_for(env)
+        return journal is not None and await journal.check(session_id, home) is Written.MOVED
+
     async def renewed(self, session_id: str, env: str, home: Home, lease_s: float) -> None:
         """The lease begins anew. Raises `NotAtHome` when the session had been moved."""
         journal = self._journal_for(env)

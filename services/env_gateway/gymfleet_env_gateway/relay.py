@@ -40,6 +40,9 @@ _decode: Final = msgspec.msgpack.Decoder().decode
 _TRY_ELSEWHERE: Final = frozenset({problems.ENVIRONMENT_FULL, problems.UNAVAILABLE})
 _ENDED: Final = frozenset({problems.SESSION_LIMIT, problems.ENVIRONMENT_FAILED, problems.STEP_TIMEOUT})
 _REWRITTEN: Final = frozenset({Op.FORK, Op.GET, Op.LEASE})
+_OF_THE_EPISODE: Final = frozenset({problems.STEP_OUT_OF_ORDER, problems.EPISODE_OVER})
+"""What an old copy of a session that was moved would say as well."""
+_VIEWS: Final = frozenset({Op.GET, Op.EXPERT})
 _DONE: Final = msgspec.Raw(_encode(None))
 
 
@@ -183,9 +186,12 @@ class Relay:
                     return _DONE
                 home = await self._homes.seek(session_id, ref.env, tenant.name, home, missed)
             except RelayedProblem as error:
-                if error.problem().type in _ENDED:  # to play it again would end the same way
+                kind = error.problem().type
+                if kind in _ENDED:  # to play it again would end the same way
                     await self._homes.forget(session_id)
-                raise
+                if kind not in _OF_THE_EPISODE or not await self._homes.has_moved(session_id, ref.env, home):
+                    raise
+                home = await self._homes.seek(session_id, ref.env, tenant.name, home, NotAtHome())
             if time.perf_counter() > deadline:
                 raise UpstreamTimeout(f"no answer to {op} in time: its session had to be recovered")
 
@@ -198,7 +204,9 @@ class Relay:
         ok = await self._call(op, env, home, replica, body, deadline)
         if op == Op.STEP:
             await self._homes.stepped(session_id, env, home, body, ok)
-        elif op in _REWRITTEN:
+        elif op in _VIEWS and await self._homes.has_moved(session_id, env, home):
+            raise NotAtHome
+        if op in _REWRITTEN:
             return await self._rewritten(tenant, op, session_id, env, home, replica, ok)
         return ok
 
@@ -226,6 +234,7 @@ class Relay:
         """The session's home. Raises `NotAtHome` when it is dead or unknown."""
         replica = self._fleet.find(home.replica)
         if replica is None:
+            # It may be back, or new: another gateway may have opened the session there a moment ago.
             await self._fleet.refresh(home.replica)
             replica = self._fleet.find(home.replica)
         if replica is None:

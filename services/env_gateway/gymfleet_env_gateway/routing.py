@@ -158,11 +158,15 @@ class Fleet:
                 raise NotReady(f"no replica of {spec.name} answers")
 
     async def refresh(self, key: str) -> None:
-        """Ask discovery now: a session's home is a replica that this gateway does not know, or not yet.
+        """Look again now for a session's home that is down or unknown: another gateway may know better.
 
         All who ask meanwhile wait for the same answer: to go on without it would give their sessions up.
         """
-        if not self._discovery.names or (key in self._replicas and key not in self._joining):
+        replica = self._replicas.get(key)
+        if replica is not None and key not in self._joining:
+            await replica.confirm()
+            return
+        if not self._discovery.names:
             return
         if self._refreshing is None:
             self._refreshing = asyncio.create_task(self._refresh())
