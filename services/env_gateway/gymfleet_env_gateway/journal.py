@@ -25,6 +25,8 @@ _PREFIX: Final = "gymfleet:gateway:session:"
 _MAX_BATCH: Final = 512
 _ARGS_PER_WRITE: Final = 5
 _HEAD: Final = 4
+_SPOILING: Final = frozenset({"begin", "copy", "step", "end"})
+"""Writes without which a journal tells another story than what happened."""
 _AFTER_OUTAGE_S: Final = 0.5
 """How long writes are skipped after one that failed: a dead Redis must not slow every step."""
 
@@ -155,6 +157,8 @@ class Journal:
         self._writer: asyncio.Task[None] | None = None
         self._down_until = 0.0
         self._closing = False
+        self._spoilt: set[str] = set()
+        """Journals that lack a write. They are ended as soon as Redis is back: half an episode must not be replayed."""
 
     async def start(self) -> None:
         """Begin to write."""
@@ -224,6 +228,8 @@ class Journal:
         self, session_id: str, op: str, home: Home | str, number: int, lease_s: float, payload: str | bytes
     ) -> int:
         if self._down_until and time.monotonic() < self._down_until:
+            if op in _SPOILING:
+                self._spoilt.add(_PREFIX + session_id)
             return Written.ABSENT
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         args = (op, str(home), number, int(lease_s * 1000), payload)
@@ -237,6 +243,7 @@ class Journal:
             self._wake.clear()
             while self._outbox:
                 batch, self._outbox = self._outbox[:_MAX_BATCH], self._outbox[_MAX_BATCH:]
+                batch = [*self._ends(), *batch]
                 keys = [key for key, _, _ in batch]
                 args = [arg for _, own, _ in batch for arg in own]
                 try:
@@ -244,12 +251,19 @@ class Journal:
                         results = await self._apply(keys=keys, args=args)
                 except (RedisError, TimeoutError) as error:
                     self._note_loss(error)
+                    self._spoilt.update(key for key, (op, *_), _ in batch if op in _SPOILING)
                     results = [Written.ABSENT] * len(batch)
                 else:
                     self._note_return()
                 for (_, _, done), result in zip(batch, results, strict=True):
                     if not done.done():
                         done.set_result(result)
+
+    def _ends(self) -> list[_Write]:
+        """Writes that end what is spoilt."""
+        keys = [self._spoilt.pop() for _ in range(min(len(self._spoilt), _MAX_BATCH))]
+        loop = asyncio.get_running_loop()
+        return [(key, ("end", "", 0, 0, b""), loop.create_future()) for key in keys]
 
     def _note_loss(self, error: Exception) -> None:
         if not self._down_until:
