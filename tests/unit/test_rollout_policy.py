@@ -20,6 +20,7 @@ from gymfleet_rollout.inference.base import (
     WeightsRejected,
 )
 from gymfleet_rollout.policy import Policy
+from pydantic import ValidationError
 from safetensors.torch import save_file
 
 
@@ -218,3 +219,8 @@ async def test_refusing_again_changes_nothing(world: World) -> None:
     state = await world.policy.refuse(1)
 
     assert (state.live_version, state.staged_version, world.replicas[0].num_loads) == (0, None, loads)
+
+
+async def test_a_probe_without_tokens_is_no_probe(world: World) -> None:
+    with pytest.raises(ValidationError, match="probe_prompts"):
+        world.body(1, probe_prompts=((),))
