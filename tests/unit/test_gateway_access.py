@@ -15,6 +15,8 @@ from gymfleet_env_gateway.tenants import read_tenants
 from pydantic import SecretStr
 from starlette.requests import HTTPConnection
 
+from tests.fixtures.standing_clock import StandingClock, stop_time
+
 ALICE, BOB, CAROL = new_key("a1"), new_key("b1"), new_key("c-1")
 TENANTS = f"""
 [tenants.alice]
@@ -36,21 +38,9 @@ scopes = ["read"]
 """
 
 
-class Clock:
-    """Stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(module, "time", clock)
-    return clock
+def clock(monkeypatch: pytest.MonkeyPatch) -> StandingClock:
+    return stop_time(module, monkeypatch)
 
 
 @pytest.fixture
@@ -165,7 +155,7 @@ def test_a_scope_is_enforced_and_play_includes_read(file: Path) -> None:
         access.tenant(bearer(BOB))
 
 
-def test_keys_come_and_go_without_a_restart(file: Path, clock: Clock) -> None:
+def test_keys_come_and_go_without_a_restart(file: Path, clock: StandingClock) -> None:
     access = Access(None, file)
     before = access.generation
     file.write_text(TENANTS.replace('"b1"', '"c-1"').replace(key_digest(BOB), key_digest(CAROL)))
@@ -184,7 +174,7 @@ def test_keys_come_and_go_without_a_restart(file: Path, clock: Clock) -> None:
     "damage", [Path.unlink, lambda path: path.write_text("[tenants"), lambda path: path.write_text("")]
 )
 def test_a_file_that_cannot_be_read_changes_nothing_and_is_told_once(
-    file: Path, clock: Clock, damage: Callable[[Path], object]
+    file: Path, clock: StandingClock, damage: Callable[[Path], object]
 ) -> None:
     access = Access(None, file)
     damage(file)
@@ -203,7 +193,7 @@ def test_a_file_that_cannot_be_read_changes_nothing_and_is_told_once(
     assert access.tenant(bearer(ALICE)).weight == 4
 
 
-def test_a_file_that_another_takes_the_name_of_is_read(file: Path, clock: Clock) -> None:
+def test_a_file_that_another_takes_the_name_of_is_read(file: Path, clock: StandingClock) -> None:
     access = Access(None, file)
     other = file.with_name("new")
     other.write_text(TENANTS.replace("weight = 3", "weight = 5"))
@@ -255,3 +245,10 @@ def test_bytes_that_are_no_text_are_a_mistake_too(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match=r"tenants\.toml: .*utf-8"):
         read_tenants(tmp_path / "tenants.toml")
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "http://[", "null", ""])
+def test_a_page_that_is_not_of_this_machine_is_told_from_one_that_is(origin: str) -> None:
+    assert not module.is_local_page(origin)
+    assert module.is_local_page("http://localhost:3000")
+    assert module.is_local_page("http://[::1]:3000")

@@ -13,6 +13,8 @@ from gymfleet_env_gateway.settings import GatewaySettings
 from gymfleet_env_gateway.tenants import Tenant
 from prometheus_client import CollectorRegistry
 
+from tests.fixtures.standing_clock import StandingClock, stop_time
+
 LONG_S = 60.0
 
 
@@ -367,21 +369,9 @@ async def test_an_environment_that_the_tenant_was_not_given_is_forbidden() -> No
         await gate.open(Tenant("a", environments=frozenset({"textcraft"})))
 
 
-class Clock:
-    """Stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(module, "time", clock)
-    return clock
+def clock(monkeypatch: pytest.MonkeyPatch) -> StandingClock:
+    return stop_time(module, monkeypatch)
 
 
 def steps(gate: Gate, tenant: Tenant, number: int) -> int:
@@ -396,7 +386,7 @@ def steps(gate: Gate, tenant: Tenant, number: int) -> int:
     return passed
 
 
-def test_steps_beyond_the_rate_are_told_when_to_come_again(clock: Clock) -> None:
+def test_steps_beyond_the_rate_are_told_when_to_come_again(clock: StandingClock) -> None:
     gate, tenant = Gate(1), Tenant("a", steps_per_s=10)
     assert steps(gate, tenant, 15) == 10, "a second's worth at once"
 
@@ -416,7 +406,7 @@ def test_steps_beyond_the_rate_are_told_when_to_come_again(clock: Clock) -> None
     assert steps(gate, Tenant("free"), 1000) == 1000
 
 
-def test_a_rate_is_shared_by_the_gateways(clock: Clock) -> None:
+def test_a_rate_is_shared_by_the_gateways(clock: StandingClock) -> None:
     gate, tenant = Gate(1), Tenant("a", steps_per_s=10)
     gate.admission.set_gateways(2)
 
@@ -425,7 +415,7 @@ def test_a_rate_is_shared_by_the_gateways(clock: Clock) -> None:
     assert steps(gate, tenant, 15) == 5
 
 
-async def test_opens_below_one_per_second_have_their_rate_too(clock: Clock) -> None:
+async def test_opens_below_one_per_second_have_their_rate_too(clock: StandingClock) -> None:
     gate, tenant = Gate(9), Tenant("a", opens_per_s=0.5)
     await gate.open(tenant)
 

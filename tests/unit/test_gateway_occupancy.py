@@ -5,20 +5,12 @@ from gymfleet_contracts.session import ServerLoad
 from gymfleet_env_gateway import occupancy as module
 from gymfleet_env_gateway.occupancy import Occupancy
 
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
+from tests.fixtures.standing_clock import StandingClock, stop_time
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(module, "time", clock)
-    return clock
+def clock(monkeypatch: pytest.MonkeyPatch) -> StandingClock:
+    return stop_time(module, monkeypatch)
 
 
 def load(**owners: int) -> ServerLoad:
@@ -35,7 +27,7 @@ def counted(occupancy: Occupancy, owner: str = "a") -> int:
     return occupancy.counts().get(("maze", owner), 0)
 
 
-def test_a_quiet_server_is_believed(clock: Clock) -> None:
+def test_a_quiet_server_is_believed(clock: StandingClock) -> None:
     occupancy = Occupancy()
     opened(occupancy)
     clock.now += 1
@@ -47,7 +39,7 @@ def test_a_quiet_server_is_believed(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("said", [0, 1, 2])
-def test_what_calls_on_their_way_explain_stands(clock: Clock, said: int) -> None:
+def test_what_calls_on_their_way_explain_stands(clock: StandingClock, said: int) -> None:
     occupancy = Occupancy()
     opened(occupancy)
     clock.now += 1
@@ -60,7 +52,7 @@ def test_what_calls_on_their_way_explain_stands(clock: Clock, said: int) -> None
     occupancy.ends("maze", "a")
 
 
-def test_what_began_while_the_answer_was_on_its_way_is_in_doubt_too(clock: Clock) -> None:
+def test_what_began_while_the_answer_was_on_its_way_is_in_doubt_too(clock: StandingClock) -> None:
     occupancy = Occupancy()
     opened(occupancy)
     clock.now += 1
@@ -74,7 +66,7 @@ def test_what_began_while_the_answer_was_on_its_way_is_in_doubt_too(clock: Clock
     assert counted(occupancy) == 0
 
 
-def test_the_servers_figures_may_be_a_tenth_of_a_second_old(clock: Clock) -> None:
+def test_the_servers_figures_may_be_a_tenth_of_a_second_old(clock: StandingClock) -> None:
     occupancy = Occupancy()
     opened(occupancy)
     clock.now += 0.1
@@ -85,7 +77,7 @@ def test_the_servers_figures_may_be_a_tenth_of_a_second_old(clock: Clock) -> Non
     assert counted(occupancy) == 1
 
 
-def test_more_than_the_doubt_explains_is_the_servers_word(clock: Clock) -> None:
+def test_more_than_the_doubt_explains_is_the_servers_word(clock: StandingClock) -> None:
     occupancy = Occupancy()
     clock.now += 1
     occupancy.begins("maze", "a")

@@ -19,7 +19,7 @@ def test_two_variables_are_enough_and_it_listens_on_this_machine_alone(monkeypat
     settings = read(monkeypatch)
 
     assert (settings.host, settings.port) == ("127.0.0.1", 8200)
-    assert settings.serves_agentgym
+    assert settings.agentgym
 
 
 def test_the_secret_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,8 +27,8 @@ def test_the_secret_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_agentgym_front_is_served_with_keys_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert read(monkeypatch, API_KEY="a long key").serves_agentgym
-    assert not read(monkeypatch, AGENTGYM="false").serves_agentgym
+    assert read(monkeypatch, API_KEY="a long key").agentgym
+    assert not read(monkeypatch, AGENTGYM="false").agentgym
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "localhost"])

@@ -127,7 +127,6 @@ def test_left_calls_are_handed_over_once() -> None:
     assert (seat.pending, seat.load, seat.life, seat.alive, seat.condemned) == ({}, 0, 1, False, "")
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs procfs")
 def test_memory_of_a_shard_includes_what_it_started() -> None:
     ballast = "held = bytearray(b'x' * (32 << 20))"
     child = f"import sys; {ballast}; print('held', flush=True); sys.stdin.read()"

@@ -69,7 +69,7 @@ class Access:
         if self._single is None and self._file is None:
             # Any web page may send requests to this machine, and open sockets; where there are no keys, nothing
             # else would keep it out.
-            if (origin := connection.headers.get("origin")) and not _is_ours(origin):
+            if (origin := connection.headers.get("origin")) and not is_local_page(origin):
                 raise Forbidden("web pages of other hosts may not use a gateway without keys")
             return _LOCAL
         self._refresh()
@@ -99,7 +99,7 @@ class Access:
         log.info("tenants.read", keys=len(self._grants))
 
 
-def _is_ours(origin: str) -> bool:
+def is_local_page(origin: str) -> bool:
     """Whether the web page that a browser names was served by this machine."""
     try:
         return is_loopback(urlsplit(origin).hostname or "")

@@ -83,7 +83,7 @@ def gateway_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGI
     app.include_router(environments.router)
     app.include_router(sessions.router)
     app.include_router(stream.router)
-    if settings.serves_agentgym:
+    if settings.agentgym:
         install_agentgym(app, agentgym)
     if settings.mcp:
         install_mcp(app)

@@ -167,7 +167,7 @@ class Homes:
     async def _moved_to(self, journal: Journal, session_id: str) -> Home | None:
         try:
             return await journal.home(session_id)
-        except (RedisError, TimeoutError) as error:
+        except RedisError as error:
             raise Unavailable(f"the journal cannot be read: {error}") from None
 
     def _journal_for(self, env: str) -> Journal | None:

@@ -12,12 +12,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 import structlog
 from gymfleet_kit.streams import RedisClient
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 log = structlog.get_logger()
 
@@ -25,6 +26,8 @@ _PREFIX: Final = "gymfleet:gateway:session:"
 _MAX_BATCH: Final = 512
 _ARGS_PER_WRITE: Final = 5
 _HEAD: Final = 4
+_READ_PATIENCE: Final = 5
+"""A recovery can wait longer for the journal than a step can."""
 _SPOILING: Final = frozenset({"begin", "copy", "step", "end"})
 """Writes without which a journal tells another story than what happened."""
 _AFTER_OUTAGE_S: Final = 0.5
@@ -171,11 +174,6 @@ class Journal:
             self._writer.cancel()
             await asyncio.wait([self._writer])
 
-    @property
-    def available(self) -> bool:
-        """Whether the last write arrived."""
-        return self._down_until == 0.0
-
     async def begin(self, session_id: str, home: Home, record: Record) -> None:
         """A session was opened."""
         await self._write(session_id, "begin", home, 0, record.lease_s, _encode(record))
@@ -210,9 +208,7 @@ class Journal:
 
     async def read(self, session_id: str) -> Story | None:
         """The whole journal; None when there is none. Raises `RedisError`."""
-        # redis-py's annotation admits the synchronous client's answer as well.
-        async with asyncio.timeout(self._timeout_s * 5):
-            entries = cast("list[bytes]", await cast("Any", self._redis.lrange(_PREFIX + session_id, 0, -1)))
+        entries: list[bytes] = await self._ask(self._redis.lrange(_PREFIX + session_id, 0, -1))
         if len(entries) < _HEAD:
             return None
         steps = [_decode_played(entry) for entry in entries[_HEAD:]]
@@ -220,9 +216,17 @@ class Journal:
 
     async def home(self, session_id: str) -> Home | None:
         """Where the session lives; None when it has no journal. Raises `RedisError`."""
-        async with asyncio.timeout(self._timeout_s * 5):
-            entry = cast("bytes | None", await cast("Any", self._redis.lindex(_PREFIX + session_id, 0)))
+        entry: bytes | None = await self._ask(self._redis.lindex(_PREFIX + session_id, 0))
         return None if entry is None else _home(entry)
+
+    async def _ask(self, command: Any) -> Any:
+        """A command's answer; `command` is an awaitable, though redis-py's annotation admits a bare answer too."""
+        timeout_s = self._timeout_s * _READ_PATIENCE
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await command
+        except TimeoutError:
+            raise RedisTimeoutError(f"no answer within {timeout_s:g} s") from None
 
     async def _write(
         self, session_id: str, op: str, home: Home | str, number: int, lease_s: float, payload: str | bytes

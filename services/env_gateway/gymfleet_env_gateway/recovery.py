@@ -66,7 +66,7 @@ class Recovery:
         return await asyncio.shield(task)
 
     async def aclose(self) -> None:
-        """Give up what is in work; its locks run out."""
+        """Give up what is in work: the next call begins it anew."""
         for task in self._running.values():
             task.cancel()
         if self._running:

@@ -45,10 +45,19 @@ class Replica:
 
     Args:
         url: its base URL.
-        on_news: called after each probe, and when a session ended.
+        on_probed: called after each probe.
+        on_room: called when a session ended.
     """
 
-    def __init__(self, url: str, settings: GatewaySettings, metrics: Metrics, on_news: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        url: str,
+        settings: GatewaySettings,
+        metrics: Metrics,
+        *,
+        on_probed: Callable[[], None],
+        on_room: Callable[[], None],
+    ) -> None:
         self.url = url.rstrip("/")
         self.key = replica_key(url)
         self.state = ReplicaState.DOWN
@@ -65,7 +74,8 @@ class Replica:
         )
         self._settings = settings
         self._metrics = metrics
-        self._on_news = on_news
+        self._on_probed = on_probed
+        self._on_room = on_room
         self._http = httpx.AsyncClient(
             base_url=self.url,
             timeout=settings.probe_timeout_s,
@@ -109,7 +119,7 @@ class Replica:
             self._alarm.clear()
             try:
                 await self._probe()
-                self._on_news()
+                self._on_probed()
             except Exception:
                 log.exception("replica.probe_failed", replica=self.url)
             finally:
@@ -140,7 +150,7 @@ class Replica:
     def ended(self, env: str, owner: str) -> None:
         """A session was closed through this gateway."""
         self.occupancy.add(env, owner, -1)
-        self._on_news()
+        self._on_room()
 
     def _lost_contact(self) -> None:
         if not self._closing:

@@ -191,7 +191,7 @@ class Fleet:
             await self._adopt(await self._discovery.urls())
 
     async def _adopt(self, urls: list[str]) -> None:
-        new = [Replica(url, self._settings, self._metrics, self._heard) for url in urls]
+        new = [Replica(url, self._settings, self._metrics, on_probed=self._probed, on_room=self._heard) for url in urls]
         new = [replica for replica in new if replica.key not in self._replicas]
         known = {replica.key for replica in new}
         for replica in new:
@@ -218,9 +218,12 @@ class Fleet:
         await asyncio.wait([watcher])
         await replica.aclose()
 
-    def _heard(self) -> None:
+    def _probed(self) -> None:
         specs = {name: spec for replica in self._by_trust() for name, spec in replica.specs.items()}
         self._specs = {name: specs[name] for name in sorted(specs)}
+        self._heard()
+
+    def _heard(self) -> None:
         self._news, news = asyncio.Event(), self._news
         news.set()
         for listener in self._listeners:

@@ -82,11 +82,6 @@ class GatewaySettings(ServiceSettings):
     """Sessions of OpenEnv's MCP clients at once, over all gateways."""
     log_level: Annotated[str, Field(pattern="^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"
 
-    @property
-    def serves_agentgym(self) -> bool:
-        """Whether `/agentgym` is mounted."""
-        return self.agentgym
-
     @model_validator(mode="after")
     def others_need_a_key(self) -> Self:
         """Without keys everybody who reaches the gateway may play: that is for this machine alone."""

@@ -6,7 +6,6 @@ gateway replica answers any request, also of the clients that begin with `initia
 """
 
 from typing import Final
-from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 from gymfleet_contracts import problems
@@ -17,10 +16,10 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from gymfleet_env_gateway.access import is_local_page
 from gymfleet_env_gateway.fronts.mcp_tools import environment_server
 from gymfleet_env_gateway.state import get_gateway
 
-_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 # The package knows hosts by a fixed list; a gateway has many names. `_check_origin` stands in for it.
 _ANY_HOST: Final = TransportSecuritySettings(enable_dns_rebinding_protection=False)
 
@@ -68,7 +67,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 def _check_origin(request: Request) -> None:
     """DNS rebinding needs a browser, and browsers name the page's host in every POST. Raises `ForeignOrigin`."""
     origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).hostname not in _LOOPBACK:
+    if origin is not None and not is_local_page(origin):
         raise ForeignOrigin("send no Origin header, or call from a page of this machine (http://localhost)")
 
 

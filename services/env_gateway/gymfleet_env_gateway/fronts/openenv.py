@@ -8,7 +8,6 @@ here `reset` opens a session with a lease and `step` and `state` name it.
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
-from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request, WebSocket
 from fastapi.responses import JSONResponse
@@ -22,7 +21,7 @@ from gymfleet_kit.session_problems import SessionLost, UnknownEnvironment, Unkno
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import HTTPConnection
 
-from gymfleet_env_gateway.access import Tenant
+from gymfleet_env_gateway.access import Tenant, is_local_page
 from gymfleet_env_gateway.errors import Forbidden, QuotaExceeded, RateLimited, Unauthorized, Unavailable
 from gymfleet_env_gateway.fronts.openenv_mcp import Rpc, rpc_failure
 from gymfleet_env_gateway.fronts.openenv_seat import Seat
@@ -42,7 +41,6 @@ from gymfleet_env_gateway.state import Gateway, GatewayDep, ReaderDep, TenantDep
 from gymfleet_env_gateway.store import Store
 
 PREFIX: Final = "/openenv"
-_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _POLICY_VIOLATION: Final = 1008
 _VERSION: Final = "1.0.0"
 """Of OpenEnv's HTTP standard, not of ours."""
@@ -235,7 +233,7 @@ async def _admit(websocket: WebSocket) -> Socket | None:
     origin = websocket.headers.get("origin")
     try:
         # Any web page may open a socket to any host; where there are no keys, nothing else keeps it out.
-        if origin is not None and urlsplit(origin).hostname not in _LOOPBACK:
+        if origin is not None and not is_local_page(origin):
             raise Forbidden("web pages of other hosts may not connect")
         tenant = gateway.access.tenant(websocket)
         spec = await get_spec(websocket)
