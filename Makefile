@@ -2,7 +2,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export GYMFLEET_VENV := $(VENV)
 
-.PHONY: setup quickstart test check bench bench-gateway bench-rollout bench-trainer bench-quickstart bench-gpu clean
+.PHONY: setup quickstart test check bench bench-gateway bench-rollout bench-trainer bench-quickstart bench-gpu bench-envs bench-data clean
 
 setup:
 	@scripts/setup.sh
@@ -24,7 +24,7 @@ bench-gateway: setup
 	@set -e; for part in gateway openenv sessions isolation overload chaos soak; do $(BIN)/python -m benchmarks.bench_$$part; done
 	@$(BIN)/python -m benchmarks.tables
 
-bench-rollout bench-trainer bench-quickstart bench-gpu: bench-%: setup
+bench-rollout bench-trainer bench-quickstart bench-gpu bench-envs bench-data: bench-%: setup
 	@$(BIN)/python -m benchmarks.bench_$*
 	@$(BIN)/python -m benchmarks.tables
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Final, Self
 
 RESULTS: Final = Path(__file__).parent / "results"
+_ARGUMENTS: Final = tuple(sys.argv)
+"""As they were given: some engines write their own into `sys.argv`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ def _commit() -> str:
 
 def _command() -> str:
     module = getattr(sys.modules["__main__"], "__spec__", None)
-    return shlex.join(["python", "-m", module.name if module else Path(sys.argv[0]).stem, *sys.argv[1:]])
+    return shlex.join(["python", "-m", module.name if module else Path(_ARGUMENTS[0]).stem, *_ARGUMENTS[1:]])
 
 
 def _table(rows: Sequence[Row]) -> str:

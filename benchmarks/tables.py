@@ -7,6 +7,14 @@ from typing import Any, Final
 from benchmarks.record import RESULTS
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+ENVIRONMENTS_PAGE: Final = PAGE.with_name("environments.md")
+_BEGIN: Final = "<!-- figures, written by python -m benchmarks.tables -->"
+_END: Final = "<!-- end of figures -->"
+_PUBLISHED: Final = {
+    "sciworld": "10 to 40 steps/s, a Java machine of 150 MB or more for each episode",
+    "webshop": "a thread for each session, none given back: dead after 2.5 hours of training",
+    "alfworld": "one process for all, on the stock engine",
+}
 _HEAD: Final = """# Benchmarks
 
 Written by `python -m benchmarks.tables` from `benchmarks/results/*.json`: edit neither by hand.
@@ -29,6 +37,37 @@ def render(results: Path = RESULTS) -> str:
     return "\n".join(parts)
 
 
+def environments_table(results: Path = RESULTS) -> str:
+    """The part of docs/environments.md between its marks."""
+    document = json.loads((results / "envs.json").read_text(encoding="utf-8"))
+    figures: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in document["rows"]:
+        env, _, metric = row["name"].partition(": ")
+        figures.setdefault(env, {})[metric] = row
+    columns = ("", "steps/s, served", "p99, ms", "create, ms", "MB per session", "steps/s, class alone",
+               "bare engine, steps/s", "AgentGym's server, as published")  # fmt: skip
+    lines = [
+        f"{document['hardware']} · commit {document['commit']} · `{document['command']}`",
+        "",
+        f"| {' | '.join(columns)} |",
+        "|---|---:|---:|---:|---:|---:|---|---|",
+    ]
+    for env, rows in figures.items():
+        shown = [_cell(rows[name]["value"]) for name in ("served", "p99 of a step", "create", "memory per session")]
+        shown.append(_cell(rows["served"]["baseline"]))
+        engine = next((name for name in rows if name.startswith("class beside ")), None)
+        bare = "" if engine is None else f"{_cell(rows[engine]['baseline'])}, {engine.removeprefix('class beside ')}"
+        lines.append("| " + " | ".join((f"`{env}`", *shown, bare, _PUBLISHED.get(env, ""))) + " |")
+    return "\n".join(lines)
+
+
+def with_environments(page: str, results: Path = RESULTS) -> str:
+    """The page with its table renewed."""
+    head, mark, rest = page.partition(_BEGIN)
+    _, end, tail = rest.partition(_END)
+    return f"{head}{mark}\n{environments_table(results)}\n{end}{tail}"
+
+
 def _line(row: dict[str, Any]) -> str:
     return "| " + " | ".join(_cell(row[column]) for column in _COLUMNS) + " |"
 
@@ -45,3 +84,4 @@ def _cell(value: object) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(render(), encoding="utf-8")
+    ENVIRONMENTS_PAGE.write_text(with_environments(ENVIRONMENTS_PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -5,6 +5,7 @@ cd "$(dirname "$0")/.."
 BIN=${GYMFLEET_VENV:-.venv}/bin
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
+scripts/system.sh
 echo "== fast tests"
 "$BIN/python" -m pytest -q -n 2 tests/unit tests/contract "$@"
 scripts/peers.sh

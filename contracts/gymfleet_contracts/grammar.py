@@ -64,7 +64,154 @@ REACT: Final = Grammar(
     render=lambda thought, action: f"Thought: {thought} Action: {action}",
 )
 
-GRAMMARS: Final[dict[str, Grammar]] = {REACT.name: REACT}
+
+_OPERATION: Final = "Operation"
+_FINAL_ANSWER: Final = "Final Answer:"
+_SQL_FENCE: Final = "```sql"
+
+
+def _parse_dbbench(text: str) -> ParsedReply:
+    """The first `Action:` counts, and of an operation the first block, as AgentBench reads them."""
+    head, marker, tail = text.partition("Action:")
+    if not marker:
+        return ParsedReply(thought=_strip_thought(text), action=None, well_formed=False)
+    kind, _, rest = tail.strip().partition("\n")
+    alone = "Action:" not in rest
+    if _FINAL_ANSWER in tail and kind.strip() != _OPERATION:
+        answer = (tail.partition(_FINAL_ANSWER)[2].strip().splitlines() or [""])[0].strip()
+        well_formed = bool(answer) and tail.strip() == f"Answer\n{_FINAL_ANSWER} {answer}" and alone
+        action = f"{_FINAL_ANSWER} {answer}" if answer else None
+        return ParsedReply(thought=_strip_thought(head), action=action, well_formed=well_formed)
+    before, _, block = tail.partition(_SQL_FENCE)
+    sql, _, after = block.partition("```")
+    well_formed = alone and before.strip() == _OPERATION and block.count("```") == 1 and not after.strip()
+    return ParsedReply(
+        thought=_strip_thought(head), action=sql.strip() or None, well_formed=well_formed and bool(sql.strip())
+    )
+
+
+def _render_dbbench(thought: str, action: str) -> str:
+    if action.startswith(_FINAL_ANSWER):
+        return f"{thought}\nAction: Answer\n{action}"
+    return f"{thought}\nAction: {_OPERATION}\n{_SQL_FENCE}\n{action}\n```"
+
+
+def _parse_sqlgym(text: str) -> ParsedReply:
+    """The last block counts, as AgentGym's client reads it."""
+    head, marker, block = text.rpartition(_SQL_FENCE)
+    if not marker:
+        plain = _parse_react(text)
+        return ParsedReply(thought=plain.thought, action=plain.action, well_formed=False)
+    sql, fence, after = block.partition("```")
+    thought, action_marker, between = head.rpartition("Action:")
+    well_formed = (
+        bool(fence and action_marker)
+        and not (after.strip() or between.strip())
+        and text.lstrip().startswith("Thought:")
+        and text.count("Action:") == 1
+        and text.count("```") == 2
+    )
+    return ParsedReply(
+        thought=_strip_thought(thought or between),
+        action=sql.strip() or None,
+        well_formed=well_formed and bool(sql.strip()),
+    )
+
+
+DBBENCH: Final = Grammar(
+    name="dbbench",
+    version=1,
+    instructions=(
+        "Write down your thoughts, then one of two things. To operate, one SQL statement in one line:\n"
+        "Action: Operation\n```sql\nSELECT * FROM table WHERE condition;\n```\n"
+        "To commit your final answer:\n"
+        'Action: Answer\nFinal Answer: ["ANSWER1", "ANSWER2", ...]'
+    ),
+    complaint=(
+        "Invalid format. Write Action: Operation and then a ```sql block, "
+        'or Action: Answer and then Final Answer: ["ANSWER1", ...]'
+    ),
+    parse=_parse_dbbench,
+    render=_render_dbbench,
+)
+"""AgentBench's DBBench. Actions are an SQL statement, or `Final Answer: [...]`."""
+
+SQLGYM: Final = Grammar(
+    name="sqlgym",
+    version=1,
+    instructions=(
+        "Your response should be like this:\n"
+        "Thought: <your reasoning>\n\nAction: ```sql\nSELECT * FROM table WHERE condition;\n```"
+    ),
+    complaint="Invalid format. Answer with Thought: <your reasoning> and then Action: with one ```sql block.",
+    parse=_parse_sqlgym,
+    render=lambda thought, action: f"Thought: {thought}\n\nAction: {_SQL_FENCE}\n{action}\n```",
+)
+"""AgentGym's sqlgym. Actions are an SQL statement."""
+
+_ACT: Final = re.compile(r"Act:[ \t]*(?P<action>[^\n]+)")
+_OS_ACTION: Final = re.compile(r"bash\s*\n```bash\n(?:(?!```).)*\n```|finish|answer\([^\n]*\)", re.DOTALL)
+_BASH_FENCE: Final = "```bash\n"
+
+
+def _parse_agentbench_os(text: str) -> ParsedReply:
+    """The last `Act:` that names an action counts, and all blocks of the reply, as AgentBench reads them."""
+    head, marker, tail = text.rpartition("Act:")
+    action = tail.strip()
+    if marker and _OS_ACTION.fullmatch(action):
+        well_formed = text.lstrip().startswith("Think:") and text.count("Act:") == 1 and text.count("Think:") == 1
+        return ParsedReply(thought=_strip_think(head), action=action, well_formed=well_formed)
+    blocks = _bash_blocks(text)
+    for match in reversed(list(_ACT.finditer(text))):
+        if (read := _os_action(match["action"].strip(), blocks)) is not None:
+            return ParsedReply(thought=_strip_think(text[: match.start()]), action=read, well_formed=False)
+    return ParsedReply(thought=_strip_think(text), action=None, well_formed=False)
+
+
+def _os_action(line: str, blocks: list[str]) -> str | None:
+    lowered = line[:16].lower()
+    if lowered.startswith("bash") and blocks:
+        code = "\n\n".join(blocks)
+        return f"bash\n\n```bash\n{code}\n```"
+    if lowered.startswith("finish"):
+        return "finish"
+    left, right = line.find("("), line.rfind(")")
+    return f"answer({line[left + 1 : right]})" if lowered.startswith("answer") and -1 < left < right else None
+
+
+def _bash_blocks(text: str) -> list[str]:
+    blocks = []
+    start = text.find(_BASH_FENCE)
+    while start >= 0 and (end := text.find("\n```", start + len(_BASH_FENCE))) >= 0:
+        blocks.append(text[start + len(_BASH_FENCE) : end])
+        start = text.find(_BASH_FENCE, end + len("\n```"))
+    return blocks
+
+
+def _strip_think(text: str) -> str:
+    return text.strip().removeprefix("Think:").strip()
+
+
+AGENTBENCH_OS: Final = Grammar(
+    name="agentbench-os",
+    version=1,
+    instructions=(
+        "First think what you should do, then take exactly one action. To run bash code:\n"
+        "Think: put your thought here.\n\nAct: bash\n\n```bash\n# put your bash code here\n```\n"
+        "When you have finished the task:\nThink: put your thought here.\n\nAct: finish\n"
+        "When you have got the answer to the question:\nThink: put your thought here.\n\n"
+        "Act: answer(Your answer to the question should be put in this pair of parentheses)"
+    ),
+    complaint=(
+        "Invalid format. Write Think: and your thought, then one of Act: bash with a ```bash block, Act: finish, "
+        "Act: answer(your answer)"
+    ),
+    parse=_parse_agentbench_os,
+    render=lambda thought, action: f"Think: {thought}\n\nAct: {action}",
+)
+"""AgentBench's OS interaction. Actions are `bash` with a block of code, `answer(...)` or `finish`."""
+
+GRAMMARS: Final[dict[str, Grammar]] = {grammar.name: grammar for grammar in (REACT, DBBENCH, SQLGYM, AGENTBENCH_OS)}
 
 
 def get_grammar(name: str) -> Grammar:

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from gymfleet_contracts._model import WireModel
 from gymfleet_contracts.rollout import EpisodeLimits, Sampling
@@ -26,6 +26,10 @@ class EnvironmentSection(WireModel):
 
     name: EnvironmentName
     level: str | None = None
+    tasks: Literal["generated", "benchmark"] = "generated"
+    """`benchmark`: those of the upstream files, as `gymfleet data import` keeps them."""
+    options: dict[str, JsonValue] = Field(default_factory=dict)
+    """The environment's own settings, as its README names them."""
     train_split: Split = "train"
     eval_split: Split = "test"
 

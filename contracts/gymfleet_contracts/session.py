@@ -110,6 +110,8 @@ class Session(WireModel):
     terminated: bool = False
     truncated: bool = False
     score: float = 0.0
+    info: dict[str, JsonValue] = Field(default_factory=dict)
+    """What `StepResult.info` says beside `observation`, and the environment beside the first one."""
 
 
 class Step(WireModel):

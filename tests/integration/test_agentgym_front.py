@@ -1,35 +1,35 @@
-"""AgentGym's clients, unmodified, play through the gateway.
-
-`AgentGymClient` does what AgentGym's own clients do and no more: plain POST and GET
-without headers or retries, a new connection for each, status 200 alone accepted,
-and fields read without a check. A faithful copy of the wire, not of the code.
-"""
+"""AgentGym's clients, unmodified, play through the gateway: those of its light environments."""
 
 import json
 import re
-import ssl
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import gymfleet_envs.babyai
-import httpx
 import pytest
 from gymfleet_client import SyncGatewayClient
 from gymfleet_contracts.session import OpenSession
 from redis import Redis
 
 from tests.fixtures import gateway_fleet
+from tests.fixtures.agentgym_clients import (
+    CLIENTS,
+    AgentGymClient,
+    MazeClient,
+    TextCraftClient,
+    WordleClient,
+    get,
+    post,
+)
 from tests.fixtures.gateway_fleet import ServiceProcess
 from tests.fixtures.redis_server import RedisServer
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 ENVIRONMENTS = ("textcraft", "babyai", "maze", "wordle")
 BABYAI_LEVELS = Path(gymfleet_envs.babyai.__file__).parent / "agentgym"
-TLS = ssl.create_default_context()  # made once: httpx would load all certificates for every connection
 
 
 @dataclass(frozen=True)
@@ -38,91 +38,6 @@ class Front:
 
     gateway: ServiceProcess
     benchmark: bool
-
-
-def post(url: str, body: Any = None) -> httpx.Response:
-    """On a connection of its own."""
-    return httpx.post(url, json=body, timeout=300, trust_env=False, verify=TLS)
-
-
-def get(url: str) -> httpx.Response:
-    """On a connection of its own."""
-    return httpx.get(url, timeout=300, trust_env=False, verify=TLS)
-
-
-class AgentGymClient:
-    """The wire of AgentGym's `*EnvClient` classes."""
-
-    path = ""
-    selector = "data_idx"
-    create_body: dict[str, Any] | None = None
-
-    def __init__(self, gateway_url: str) -> None:
-        self.base = f"{gateway_url}/agentgym{self.path}"
-        self.id = self.post("create", self.create_body)["id"]
-
-    def post(self, path: str, body: dict[str, Any] | None) -> Any:
-        """`requests.post(f"{base}/{path}", json=body)`; the base may end in a slash."""
-        return self.checked(post(f"{self.base}/{path}", body))
-
-    def get(self, path: str) -> Any:
-        """`requests.get(f"{base}/{path}?id={id}")`."""
-        return self.checked(get(f"{self.base}/{path}?id={self.id}"))
-
-    @staticmethod
-    def checked(response: httpx.Response) -> Any:
-        assert response.status_code == 200
-        return response.json()
-
-    def reset(self, number: int) -> str:
-        observation: str = self.post("reset", {"id": self.id, self.selector: number})["observation"]
-        return observation
-
-    def step(self, action: str) -> tuple[str, float, bool]:
-        answer = self.post("step", {"id": self.id, "action": action})
-        return answer["observation"], self.reward(answer), answer["done"]
-
-    def reward(self, answer: dict[str, Any]) -> float:
-        reward: float = answer["reward"]
-        return reward
-
-
-class TextCraftClient(AgentGymClient):
-    path = "/textcraft"
-    create_body = {"minecraft_dir": "agentenv_textcraft/", "commands": None, "goal": None}  # noqa: RUF012
-
-
-class BabyAIClient(AgentGymClient):
-    path = "/babyai"
-
-    def reset(self, number: int) -> str:
-        answer = self.post("reset", {"id": self.id, "data_idx": number})
-        assert (answer["reward"], answer["score"], answer["done"]) == (0, 0, False)
-        observation: str = answer["observation"]
-        return observation
-
-    def reward(self, answer: dict[str, Any]) -> float:
-        score: float = answer["score"]
-        return score
-
-
-class MazeClient(AgentGymClient):
-    path = "/maze/maze/"
-    selector = "game"
-
-
-class WordleClient(AgentGymClient):
-    path = "/wordle/wordle/"
-    selector = "seed"
-
-    def __init__(self, gateway_url: str) -> None:
-        super().__init__(gateway_url)
-        self.vocabulary: list[str] = self.get("filtered_vocab")
-
-
-CLIENTS: dict[str, type[AgentGymClient]] = {
-    "textcraft": TextCraftClient, "babyai": BabyAIClient, "maze": MazeClient, "wordle": WordleClient,
-}  # fmt: skip
 
 
 def sources() -> list[str]:

@@ -1,7 +1,4 @@
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,8 @@ from gymfleet_envs.babyai.world import Primitive, World
 from gymfleet_envs.runtime.environment import Outcome
 from gymfleet_envs.runtime.tasks import TaskDataError
 from gymfleet_kit.session_problems import UnknownTask
+
+from tests.fixtures.hash_seeds import outputs_by_hash_seed
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 AGENTGYM = Path(gymfleet_envs.babyai.__file__).parent / "agentgym"
@@ -232,16 +231,7 @@ def test_episodes_do_not_depend_on_the_process() -> None:
         "    e, task = T(), s.by_index('validation', level, 1); print(task, e.reset(task.data, 0))\n"
         "    for _ in range(5): m = e.expert(); print(m, m and e.step(m.action))"
     )
-    texts = {
-        subprocess.run(
-            [sys.executable, "-c", script],
-            check=True,
-            capture_output=True,
-            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(texts) == 1
+    assert len(outputs_by_hash_seed(script)) == 1
 
 
 def test_agentgyms_numbers() -> None:
@@ -284,25 +274,3 @@ def test_damaged_lists_are_named_with_their_fault(tmp_path: Path, content: bytes
 def test_a_directory_without_a_list_is_named(tmp_path: Path) -> None:
     with pytest.raises(TaskDataError, match=r"levels\.txt is missing"):
         BabyAI.task_source(tmp_path)
-
-
-def test_recorded_episodes_end_as_they_did() -> None:
-    files = sorted((DATA / "trajectories" / "babyai").glob("*.parquet"))
-    if not files:
-        return
-    from pyarrow import parquet  # noqa: PLC0415 - for recorded data alone
-
-    rows = [row for file in files for row in parquet.read_table(file, columns=["item_id", "conversations"]).to_pylist()]
-    tasks = BabyAI.task_source(AGENTGYM)
-    won = 0
-    for row in rows:
-        turns = row["conversations"]
-        environment = ENVIRONMENT()
-        first = environment.reset(tasks.by_id(row["item_id"].removeprefix("babyai_")).data, 0)
-        assert first.partition("\nAvailable")[0] == turns[2]["value"].strip()
-        for reply in turns[3::2]:
-            found = re.findall(r"Action:\s*(.*?)(?=\n|$)", reply["value"])
-            if len(found) == 1 and environment.step(re.sub(r"[^A-Za-z0-9, ]+", "", found[0])).terminated:
-                won += 1
-                break
-    assert won / len(rows) >= 0.99

@@ -5,11 +5,13 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from gymfleet_client.cli import envs, fleet
 from gymfleet_client.cli.console import out, printable
 from gymfleet_client.cli.main import run
 from gymfleet_client.cli.progress import Progress, RunDisplay, describe, duration
 from gymfleet_client.cli.running import lock_run
 from gymfleet_client.cli.train import clear_run
+from gymfleet_envs.runtime import catalogue
 from rich.console import Console
 
 from tests.fixtures.run_directory import RECIPE, write_run
@@ -198,3 +200,8 @@ def test_progress_of_a_newer_trainer_is_still_read(tmp_path: Path) -> None:
     fields = {"phase": "rl", "step": 1, "weather": "fine"}
 
     assert Progress.model_validate_json(json.dumps(fields)).step == 1
+
+
+def test_the_command_line_knows_every_environment_of_the_catalogue() -> None:
+    assert envs.ENVIRONMENTS == catalogue.ENVIRONMENTS
+    assert set(fleet.DEFAULT_ENVIRONMENTS) < set(catalogue.ENVIRONMENTS)

@@ -2,7 +2,18 @@
 
 import pytest
 from gymfleet_contracts.session import Capabilities, EnvironmentSpec
-from gymfleet_env_gateway.fronts.agentgym_games import BABYAI, GAMES, MAZE, TEXTCRAFT, WORDLE, Game
+from gymfleet_env_gateway.fronts.agentgym_games import (
+    ALFWORLD,
+    BABYAI,
+    GAMES,
+    MAZE,
+    SCIWORLD,
+    SQLGYM,
+    TEXTCRAFT,
+    WEBSHOP,
+    WORDLE,
+    Game,
+)
 
 
 def spec(game: Game, task_source: str) -> EnvironmentSpec:
@@ -21,6 +32,12 @@ def spec(game: Game, task_source: str) -> EnvironmentSpec:
         (BABYAI, 11155, "11155"),
         (MAZE, 7, "lmrlgym_maze_7"),
         (WORDLE, 1450, "1450"),
+        (ALFWORLD, 2420, "2420"),
+        (SCIWORLD, 261, "261"),
+        (SQLGYM, 9427, "train.9427"),
+        (SQLGYM, 9428, "dev.0"),
+        (SQLGYM, 10961, "dev.1533"),
+        (WEBSHOP, 6148, "6148"),
     ],
 )
 def test_with_benchmark_data_the_number_is_the_benchmarks(game: Game, number: int, task_id: str) -> None:
@@ -36,3 +53,26 @@ def test_generated_tasks_are_counted_through_modulo(game: Game) -> None:
 
     assert (body["task_index"], body["split"]) == (7, "train")
     assert "task_id" not in body
+
+
+@pytest.mark.parametrize(
+    ("ours", "agentgyms"),
+    [
+        ("-= Welcome to TextWorld, ALFRED! =-\n\nYou see a cabinet 1.\n\nYour task is to: x.",
+         "You see a cabinet 1.\nYour task is to: x."),
+        ("You arrive at loc 14. On the toilet 1, you see nothing.", "On the toilet 1, you see nothing."),
+        ("You see a cabinet 1.\n\nYour task is to: x.", "You see a cabinet 1.\n\nYour task is to: x."),
+        ("Nothing happens.", "Nothing happens."),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_alfworlds_title_and_place_numbers_are_left_out(ours: str, agentgyms: str) -> None:
+    assert ALFWORLD.words(ours) == agentgyms
+    assert WEBSHOP.words(ours) == ours
+
+
+def test_roots_are_the_first_part_of_the_path() -> None:
+    roots = {game.env: game.root for game in GAMES}
+
+    assert (roots["maze"], roots["sql"], roots["alfworld"]) == ("/maze", "/sqlgym", "/alfworld")
+    assert len(set(roots.values())) == len(GAMES)

@@ -1,7 +1,7 @@
-"""The `react` grammar on hand-made replies."""
+"""The grammars on hand-made replies."""
 
 import pytest
-from gymfleet_contracts.grammar import GRAMMARS, REACT, get_grammar
+from gymfleet_contracts.grammar import DBBENCH, GRAMMARS, REACT, SQLGYM, Grammar, get_grammar
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,3 +67,73 @@ def test_an_unknown_grammar_names_the_known_ones() -> None:
     assert get_grammar("react") is GRAMMARS["react"]
     with pytest.raises(KeyError, match=r"unknown action grammar 'reactt'; known: .*react"):
         get_grammar("reactt")
+
+
+OPERATE = "I look.\nAction: Operation\n```sql\nSELECT 1;\n```"
+ANSWER = 'Found.\nAction: Answer\nFinal Answer: ["1", "2"]'
+
+
+@pytest.mark.parametrize(
+    ("text", "thought", "action", "well_formed"),
+    [
+        pytest.param(OPERATE, "I look.", "SELECT 1;", True, id="an operation"),
+        pytest.param(ANSWER, "Found.", 'Final Answer: ["1", "2"]', True, id="an answer"),
+        pytest.param("Thought: a\n" + ANSWER, "a\nFound.", 'Final Answer: ["1", "2"]', True, id="a marked thought"),
+        pytest.param(f"{OPERATE}\n```sql\nSELECT 2\n```", "I look.", "SELECT 1;", False, id="the first block counts"),
+        pytest.param(f"{OPERATE}\n{ANSWER}", "I look.", "SELECT 1;", False, id="the first action counts"),
+        pytest.param("Action: Answer\nFinal Answer:", "", None, False, id="an empty answer"),
+        pytest.param("Action: Operation\nSELECT 1", "", None, False, id="no block"),
+        pytest.param("Action: Operation\n```sql\nSELECT 1", "", "SELECT 1", False, id="an open block"),
+        pytest.param("SELECT 1", "SELECT 1", None, False, id="no action"),
+        pytest.param("", "", None, False, id="nothing"),
+    ],
+)
+def test_dbbench(text: str, thought: str, action: str | None, well_formed: bool) -> None:
+    parsed = DBBENCH.parse(text)
+
+    assert (parsed.thought, parsed.action, parsed.well_formed) == (thought, action, well_formed)
+
+
+QUERY = "Thought: I count.\n\nAction: ```sql\nSELECT COUNT(*) FROM t\n```"
+
+
+@pytest.mark.parametrize(
+    ("text", "thought", "action", "well_formed"),
+    [
+        pytest.param(QUERY, "I count.", "SELECT COUNT(*) FROM t", True, id="as recorded"),
+        pytest.param(f"{QUERY}\n```sql\nSELECT 2\n```", "I count.", "SELECT 2", False, id="the last block counts"),
+        pytest.param(f"{QUERY}\nThat is it.", "I count.", "SELECT COUNT(*) FROM t", False, id="talks on"),
+        pytest.param("Thought: a\nAction: SELECT 1", "a", "SELECT 1", False, id="no block"),
+        pytest.param("```sql\nSELECT 1", "", "SELECT 1", False, id="a block alone"),
+        pytest.param("Thought: a\nAction: ```sql\n```", "a", None, False, id="an empty block"),
+        pytest.param("", "", None, False, id="nothing"),
+    ],
+)
+def test_sqlgym(text: str, thought: str, action: str | None, well_formed: bool) -> None:
+    parsed = SQLGYM.parse(text)
+
+    assert (parsed.action, parsed.well_formed) == (action, well_formed)
+    assert parsed.thought.startswith(thought)
+
+
+@pytest.mark.parametrize("grammar", [DBBENCH, SQLGYM], ids=lambda grammar: grammar.name)
+@given(thought=WORDS, action=WORDS)
+def test_sql_grammars_read_what_they_render(grammar: Grammar, thought: str, action: str) -> None:
+    parsed = grammar.parse(grammar.render(thought, action))
+
+    assert (parsed.thought, parsed.action, parsed.well_formed) == (thought, action, True)
+
+
+@pytest.mark.parametrize("grammar", GRAMMARS.values(), ids=lambda grammar: grammar.name)
+@given(st.text(alphabet="`sql\nAction: FinalAnswerOperation", max_size=200) | st.text())
+def test_every_grammar_takes_any_text(grammar: Grammar, text: str) -> None:
+    parsed = grammar.parse(text)
+
+    assert parsed.action is None or parsed.action.strip() == parsed.action != ""
+    assert not parsed.well_formed or parsed.action is not None
+
+
+@pytest.mark.parametrize("grammar", GRAMMARS.values(), ids=lambda grammar: grammar.name)
+def test_no_grammar_takes_long(grammar: Grammar) -> None:
+    for text in ("```sql " * 50_000, "Action: " * 50_000, "Action: Operation\n```sql" + "\n" * 100_000):
+        grammar.parse(text)

@@ -10,11 +10,9 @@ from gymfleet_contracts.session import Split
 from gymfleet_envs.maze.environment import Maze
 from gymfleet_envs.maze.grid import MazeTask, describe
 from gymfleet_envs.runtime.tasks import TaskDataError
-from pyarrow import parquet
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 UPSTREAM = [DATA / "maze"] if (DATA / "maze" / "mazes.json").exists() else []
-DIALOGUES = sorted((DATA / "trajectories" / "maze").glob("*.parquet")) if UPSTREAM else []
 ROOM = MazeTask(rows=("#####", "#...#", "#.#.#", "#####"), start=(2, 1), goal=(2, 3), turn_limit=10)
 OPEN = MazeTask(rows=("#####", "#...#", "#...#", "#...#", "#####"), start=(2, 2), goal=(1, 3), turn_limit=8)
 
@@ -150,24 +148,6 @@ def test_upstream_tasks_have_agentgyms_ids_and_disjoint_splits(data: Path) -> No
     for split in splits:
         ids += [source.by_index(split, "double_t_maze", i).task_id for i in range(source.count(split, "double_t_maze"))]
     assert sorted(ids) == sorted(f"lmrlgym_maze_{index}" for index in range(26))
-
-
-@pytest.mark.parametrize("path", DIALOGUES, ids=lambda path: path.stem)
-def test_recorded_dialogues_are_reproduced_to_the_letter(path: Path) -> None:
-    source = Maze.task_source(DATA / "maze")
-    compared = 0
-    for record in parquet.read_table(path, columns=["item_id", "conversations"]).to_pylist():
-        turns = [turn["value"] for turn in record["conversations"]]
-        maze, shown = started(source.by_id(record["item_id"]).data)
-        assert turns[2].endswith(f"environment state:\n{shown}")
-        for reply, recorded in zip(turns[3::2], [*turns[4::2], "Success\n"], strict=True):
-            outcome = maze.step(reply.rpartition("Action:")[2])
-            if (
-                outcome.terminated or recorded != "Success\n"
-            ):  # the last record is cut at the goal or at upstream's limit
-                assert outcome.observation == recorded
-                compared += 1
-    assert compared > 0
 
 
 def damaged(**changes: Any) -> dict[str, Any]:

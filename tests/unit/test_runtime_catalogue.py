@@ -2,12 +2,20 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gymfleet_envs.maze.environment import Maze
 from gymfleet_envs.runtime.catalogue import ENVIRONMENTS, EnvironmentUnavailable, find_environment, load_entry
 from gymfleet_envs.runtime.channel import ShardConfig
+from gymfleet_envs.runtime.environment import Environment
+from gymfleet_envs.runtime.settings import EnvServerSettings
 from gymfleet_envs.runtime.shard import load_entries
+from pydantic import ValidationError
+
+from tests.fixtures.waiting_environment import Waiting
+
+WAITING = "tests.fixtures.waiting_environment:Waiting"
 
 ABSTRACT = """
 from gymfleet_envs.runtime.environment import Environment
@@ -78,17 +86,22 @@ def test_data_of_an_environment_is_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("references", "data", "reason"),
+    ("references", "data", "options", "reason"),
     [
-        (("maze", "maze"), {}, "two environments are called 'maze'"),
-        (("maze",), {"mase": "x"}, "GYMFLEET_ENV_DATA names mase, but served are maze"),
+        (("maze", "maze"), {}, {}, "two environments are called 'maze'"),
+        (("maze",), {"mase": "x"}, {}, "GYMFLEET_ENV_DATA names mase, but served are maze"),
+        (("maze",), {}, {"mase": {}}, "GYMFLEET_ENV_OPTIONS names mase, but served are maze"),
+        (("maze",), {}, {"maze": {"size": 3}}, "GYMFLEET_ENV_OPTIONS for maze: size: .* \\(it knows: none\\)"),
     ],
 )
-def test_configuration_that_contradicts_itself(references: tuple[str, ...], data: dict[str, str], reason: str) -> None:
+def test_configuration_that_contradicts_itself(
+    references: tuple[str, ...], data: dict[str, str], options: dict[str, Any], reason: str
+) -> None:
     config = ShardConfig(
         prefix="p",
         references=references,
         data=data,
+        options=options,
         lease_s=1,
         max_observation_chars=1,
         expert_splits=(),
@@ -99,8 +112,45 @@ def test_configuration_that_contradicts_itself(references: tuple[str, ...], data
         load_entries(config)
 
 
-def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Maze, "programs", ("gymfleet-no-such-java",))
+def test_options_are_in_place_before_tasks_and_programs_are_asked_for() -> None:
+    try:
+        entry = load_entry(WAITING, {}, {"waiting": {"program": "cat", "closed": "/nowhere"}, "other": {}})
 
-    with pytest.raises(EnvironmentUnavailable, match="maze needs the program 'gymfleet-no-such-java'"):
-        find_environment("maze")
+        assert entry.kind.options.model_dump() == {"program": "cat", "closed": Path("/nowhere")}
+        assert entry.kind.programs() == ("cat",)
+        with pytest.raises(EnvironmentUnavailable, match=r"for waiting: program: .*; closd: .*knows: closed, program"):
+            load_entry(WAITING, {}, {"waiting": {"program": 3, "closd": 1}})
+        with pytest.raises(EnvironmentUnavailable, match="waiting needs the program 'gymfleet-no-such-java'"):
+            load_entry(WAITING, {}, {"waiting": {"program": "gymfleet-no-such-java"}})
+    finally:
+        load_entry(WAITING, {})
+    assert Waiting.options == type(Waiting.options)(), "without options the defaults are back"
+
+
+def test_options_of_one_environment_are_not_those_of_another() -> None:
+    try:
+        load_entry(WAITING, {}, {"waiting": {"closed": "/nowhere"}})
+
+        assert load_entry("maze", {}).kind.options.model_dump() == {}
+        assert Environment.options.model_dump() == {}
+    finally:
+        load_entry(WAITING, {})
+
+
+def test_options_come_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GYMFLEET_ENV_OPTIONS", '{"waiting": "fast"}')
+    with pytest.raises(ValidationError, match=r"options\.waiting"):
+        EnvServerSettings()
+    monkeypatch.setenv("GYMFLEET_ENV_OPTIONS", '{"waiting": {"closed": "/x", "depth": {"of": [1]}}}')
+    assert EnvServerSettings().options == {"waiting": {"closed": "/x", "depth": {"of": [1]}}}
+
+
+def test_data_is_imported_as_it_is_unless_the_environment_converts_it(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "inner").mkdir(parents=True)
+    (source / "inner" / "tasks.json").write_text("[1]")
+    target.mkdir()
+
+    Waiting.import_data(source, target)
+
+    assert (target / "inner" / "tasks.json").read_text() == "[1]"

@@ -53,7 +53,7 @@ class Clock:
 class Host:
     """Sessions of three environments and their clock."""
 
-    def __init__(self, **limited: float) -> None:
+    def __init__(self, *, session_cpu_s: float | None = None, session_wall_s: float | None = None) -> None:
         self.clock = Clock()
         self.cpu_clock = Clock()
         self.beats = 0
@@ -61,7 +61,9 @@ class Host:
         for kind in (Troublesome, Unstable, Unforkable):
             tasks = kind.task_source(None)
             entries[kind.name] = Entry(kind=kind, tasks=tasks, spec=kind.spec(tasks))
-        limits = Limits(1000, self.beat, cpu_clock=self.cpu_clock, **limited)
+        limits = Limits(
+            1000, self.beat, cpu_clock=self.cpu_clock, session_cpu_s=session_cpu_s, session_wall_s=session_wall_s
+        )
         self.sessions = Sessions("p", entries, limits, lease_s=60, expert_splits=("train",), clock=self.clock)
 
     def beat(self, env: str) -> None:

@@ -1,17 +1,15 @@
 import json
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gymfleet_envs.runtime.environment import Outcome
-from gymfleet_envs.runtime.tasks import ListedTasks, TaskDataError
+from gymfleet_envs.runtime.tasks import TaskDataError
 from gymfleet_envs.textcraft.environment import ENVIRONMENT, TextCraft
 from gymfleet_envs.textcraft.recipes import Amount, Recipe, RecipeBook
 from gymfleet_envs.textcraft.task import CraftTask
+
+from tests.fixtures.hash_seeds import outputs_by_hash_seed
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 
@@ -151,16 +149,7 @@ def test_tasks_do_not_depend_on_the_process() -> None:
         "s = T.task_source(None)\n"
         "print([T().reset(s.by_index('test', level, i).data, 0) for level in s.levels for i in range(5)])"
     )
-    texts = {
-        subprocess.run(
-            [sys.executable, "-c", script],
-            check=True,
-            capture_output=True,
-            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(texts) == 1
+    assert len(outputs_by_hash_seed(script)) == 1
 
 
 def write_recipes(folder: Path, **recipes: object) -> Path:
@@ -221,37 +210,3 @@ def test_damaged_recipes_are_named_with_their_fault(tmp_path: Path, recipe: obje
 def test_an_empty_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(TaskDataError, match="recipes holds no recipe"):
         TextCraft.task_source(tmp_path)
-
-
-def dialogues() -> list[dict[str, Any]]:
-    """AgentGym's recorded episodes, where they are at hand."""
-    files = sorted((DATA / "trajectories" / "textcraft").glob("*.parquet"))
-    if not files or not (DATA / "textcraft").is_dir():
-        return []
-    from pyarrow import parquet  # noqa: PLC0415 - for recorded data alone
-
-    return [row for file in files for row in parquet.read_table(file, columns=["conversations"]).to_pylist()]
-
-
-def test_recorded_episodes_end_as_they_did() -> None:
-    rows = dialogues()
-    if not rows:
-        return
-    tasks = TextCraft.task_source(DATA / "textcraft")
-    assert isinstance(tasks, ListedTasks)
-    by_goal = {task.data.goal: task.data for task in (tasks.by_id(str(number)) for number in range(544))}
-    won = alike = answered = 0
-
-    for row in rows:
-        turns = row["conversations"]
-        environment = opened(by_goal[re.findall(r"Goal: craft (.*)\.", turns[2]["value"])[0]])
-        for reply, answer in zip(turns[3::2], [*turns[4::2], None], strict=False):
-            action = re.search(r"Action:\s*(.*)", reply["value"])
-            outcome = environment.step(re.sub(r"[^A-Za-z0-9, ]+", "", action[1] if action else ""))
-            won += outcome.terminated
-            if answer is not None:
-                answered += 1
-                alike += answer["value"].removeprefix("Instruction:\n").strip() == outcome.observation
-
-    assert won / len(rows) >= 0.99
-    assert alike / answered >= 0.95

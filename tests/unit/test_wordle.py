@@ -1,7 +1,4 @@
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +9,8 @@ from gymfleet_envs.wordle.game import consistent, feedback, parse_guess
 from gymfleet_envs.wordle.tasks import UPSTREAM_LISTS, WordleTask
 from gymfleet_envs.wordle.words import WORDS
 from gymfleet_kit.session_problems import UnknownTask
+
+from tests.fixtures.hash_seeds import outputs_by_hash_seed
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 TASK = WordleTask(("apple", "crane", "frown", "lemon", "panic", "shire"), hidden="frown")
@@ -138,16 +137,7 @@ def test_tasks_do_not_depend_on_the_process() -> None:
         "s = T.task_source(None)\n"
         "print([(s.by_index('test', level, i), ) for level in s.levels for i in range(5)])"
     )
-    texts = {
-        subprocess.run(
-            [sys.executable, "-c", script],
-            check=True,
-            capture_output=True,
-            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(texts) == 1
+    assert len(outputs_by_hash_seed(script)) == 1
 
 
 def write_list(folder: Path, text: str | bytes, name: str = "tweet_words") -> Path:
@@ -209,22 +199,21 @@ def test_a_directory_without_lists_is_named(tmp_path: Path) -> None:
         Wordle.task_source(tmp_path)
 
 
-def test_the_expert_solves_upstream_lists() -> None:
-    if not (DATA / "wordle").is_dir():
-        return
-    tasks = Wordle.task_source(DATA / "wordle")
+@pytest.mark.parametrize("data", [path for path in [DATA / "wordle"] if path.is_dir()], ids=["upstream"])
+def test_the_expert_solves_upstream_lists(data: Path) -> None:
+    tasks = Wordle.task_source(data)
     assert len(tasks.levels) == 2 * len(UPSTREAM_LISTS)
     for level in ("tweet_words", "wordle_official_400_fixed"):
         assert sum(solve(opened(tasks.by_index("test", level, index).data)) for index in range(20)) >= 19
 
 
-def test_recorded_feedback_follows_our_rule() -> None:
-    files = sorted((DATA / "trajectories" / "wordle").glob("*.parquet"))
-    if not files:
-        return
+@pytest.mark.parametrize(
+    "folder", [path for path in [DATA / "trajectories" / "wordle"] if path.is_dir()], ids=["recorded"]
+)
+def test_recorded_feedback_follows_our_rule(folder: Path) -> None:
     from pyarrow import parquet  # noqa: PLC0415 - for recorded data alone
 
-    for file in files:
+    for file in sorted(folder.glob("*.parquet")):
         for row in parquet.read_table(file, columns=["conversations"]).to_pylist():
             turns = row["conversations"]
             words: Any = re.search(r"```\n(.*?)\n```", turns[2]["value"], re.DOTALL)

@@ -1,9 +1,12 @@
 """Ways through what is in view."""
 
 from collections import deque
+from typing import Final
 
 from gymfleet_envs.babyai.view import View
 from gymfleet_envs.babyai.world import HEADINGS, Cell, Pose, Primitive
+
+_TURNS: Final = tuple((((at - 1) % 4, Primitive.LEFT), ((at + 1) % 4, Primitive.RIGHT)) for at in range(4))
 
 
 class Paths:
@@ -14,24 +17,29 @@ class Paths:
 
     def __init__(self, view: View) -> None:
         start = (view.cell, view.heading)
-        self._came_from: dict[Pose, tuple[Pose, Primitive] | None] = {start: None}
-        self._arriving: dict[Cell, Pose] = {}
-        self._facing: dict[Cell, Pose] = {}
+        came_from: dict[Pose, tuple[Pose, Primitive] | None] = {start: None}
+        arriving: dict[Cell, Pose] = {}
+        facing: dict[Cell, Pose] = {}
+        solid, columns, rows = view.solid, view.columns, view.rows
         queue = deque([start])
         while queue:
             pose = queue.popleft()
             cell, heading = pose
-            ahead = (cell[0] + HEADINGS[heading][0], cell[1] + HEADINGS[heading][1])
+            dx, dy = HEADINGS[heading]
+            ahead = (cell[0] + dx, cell[1] + dy)
             # The first pose found is a nearest one.
-            self._arriving.setdefault(cell, pose)
-            self._facing.setdefault(ahead, pose)
-            steps = [((cell, (heading - 1) % 4), Primitive.LEFT), ((cell, (heading + 1) % 4), Primitive.RIGHT)]
-            if ahead not in view.solid and ahead[0] in view.columns and ahead[1] in view.rows:
-                steps.insert(0, ((ahead, heading), Primitive.FORWARD))
-            for following, primitive in steps:
-                if following not in self._came_from:
-                    self._came_from[following] = (pose, primitive)
+            arriving.setdefault(cell, pose)
+            facing.setdefault(ahead, pose)
+            following = (ahead, heading)
+            if following not in came_from and ahead not in solid and ahead[0] in columns and ahead[1] in rows:
+                came_from[following] = (pose, Primitive.FORWARD)
+                queue.append(following)
+            for turned, primitive in _TURNS[heading]:
+                following = (cell, turned)
+                if following not in came_from:
+                    came_from[following] = (pose, primitive)
                     queue.append(following)
+        self._came_from, self._arriving, self._facing = came_from, arriving, facing
 
     def to(self, goal: Cell, *, arrive: bool) -> tuple[Primitive, ...] | None:
         """The way to the goal cell, or to facing it from a neighbouring cell; None without one."""

@@ -57,11 +57,12 @@ def look(world: World) -> View:
     heading = int(engine.agent_dir)
     fx, fy = HEADINGS[heading]
     rx, ry = -fy, fx
+    image = world.image
     found: list[tuple[int, str, str, Cell, int, int]] = []
     # Row by row from the far left: ties in distance keep this order, and numbers depend on it.
     for j, front in enumerate(range(size - 1, -1, -1)):
         for i, right in enumerate(range(-(size // 2), size // 2 + 1)):
-            kind_index, color_index, state = (int(value) for value in world.image[i, j])
+            kind_index, color_index, state = image[i][j]
             kind = IDX_TO_OBJECT[kind_index]
             cell = (x + front * fx + right * rx, y + front * fy + right * ry)
             if kind not in _SHOWN or (front == 0 and right == 0) or min(cell) < 0:

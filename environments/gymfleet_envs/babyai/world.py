@@ -58,7 +58,17 @@ class World:
         # Levels announce each rejected draft of a layout with a print: dozens of lines at one reset.
         roomgrid_level.print = _silent
         self.engine: Any = gymnasium.make(_env_ids()[level], disable_env_checker=True).unwrapped
-        self.image: Any = self.engine.reset(seed=seed)[0]["image"]
+        self._image: Any = self.engine.reset(seed=seed)[0]["image"]
+        # Most of a primitive's time goes into its picture, and only that after the last one of an action is looked at.
+        self.engine.gen_obs = _no_picture
+
+    @property
+    def image(self) -> list[list[list[int]]]:
+        """The agent's view: kind, colour and state of 7 by 7 cells."""
+        if self._image is None:
+            self._image = type(self.engine).gen_obs(self.engine)["image"]
+        cells: list[list[list[int]]] = self._image.tolist()
+        return cells
 
     @property
     def mission(self) -> str:
@@ -73,8 +83,8 @@ class World:
     def act(self, primitive: Primitive) -> Progress:
         """Take one primitive action."""
         before = self._surroundings()
-        observation, reward, terminated, _, _ = self.engine.step(int(primitive))
-        self.image = observation["image"]
+        _, reward, terminated, _, _ = self.engine.step(int(primitive))
+        self._image = None
         return Progress(changed=self._surroundings() != before, terminated=bool(terminated), reward=float(reward))
 
     def signature(self) -> tuple[object, ...]:
@@ -110,6 +120,10 @@ class World:
             None if carried is None else (carried.type, carried.color),
             None if ahead is None else ahead.encode(),
         )
+
+
+def _no_picture() -> dict[str, Any]:
+    return {}
 
 
 def _progress(instruction: Any) -> tuple[object, ...]:

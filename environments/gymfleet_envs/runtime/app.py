@@ -10,7 +10,7 @@ from gymfleet_kit.problems import ServiceError
 from prometheus_client import CollectorRegistry
 
 from gymfleet_envs.runtime.pool import ShardPool
-from gymfleet_envs.runtime.routes import environments, load, sessions, stream
+from gymfleet_envs.runtime.routes import environments, load, play, sessions, stream
 
 PROBE_TIMEOUT_S = 10.0
 
@@ -39,6 +39,6 @@ def create_env_app(pool: ShardPool) -> FastAPI:
 
     app = create_app("gymfleet environment server", lifespan=lifespan, ready=ready, registry=registry)
     app.state.pool = pool
-    for module in (environments, sessions, load, stream):
+    for module in (environments, sessions, load, stream, play):
         app.include_router(module.router)
     return app

@@ -6,6 +6,7 @@ import inspect
 import re
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +18,9 @@ from pydantic import ValidationError
 from gymfleet_envs.runtime.environment import Environment
 from gymfleet_envs.runtime.tasks import TaskDataError, TaskSource
 
-ENVIRONMENTS: Final = ("maze", "textcraft", "wordle", "babyai")
+ENVIRONMENTS: Final = (
+    "maze", "textcraft", "wordle", "babyai", "db", "sql", "os", "webshop", "sciworld", "alfworld",
+)  # fmt: skip
 """The environments that come with gymfleet; the conformance suite runs over them."""
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -37,9 +40,9 @@ class Entry:
     spec: EnvironmentSpec
 
 
-def load_entry(reference: str, data: dict[str, Path]) -> Entry:
-    """Find an environment and its tasks. Raises `EnvironmentUnavailable`."""
-    kind = find_environment(reference)
+def load_entry(reference: str, data: Mapping[str, Path], options: Mapping[str, Any] | None = None) -> Entry:
+    """Find an environment and its tasks; `data` and `options` are by its name. Raises `EnvironmentUnavailable`."""
+    kind = configured(reference, options)
     try:
         tasks = kind.task_source(data.get(kind.name))
         return Entry(kind=kind, tasks=tasks, spec=kind.spec(tasks))
@@ -50,6 +53,13 @@ def load_entry(reference: str, data: dict[str, Path]) -> Entry:
         raise EnvironmentUnavailable(f"environment {reference} describes itself wrongly: {fields}") from None
     except (ImportError, FileNotFoundError) as error:  # an engine's package, or a program such as Java
         raise EnvironmentUnavailable(f"environment {kind.name} lacks its engine: {error}") from None
+
+
+def configured(reference: str, options: Mapping[str, Any] | None = None) -> type[Environment[Any]]:
+    """The class, with the operator's options in place and its programs found. Raises `EnvironmentUnavailable`."""
+    kind = find_environment(reference)
+    _configure(kind, (options or {}).get(kind.name, {}))
+    return kind
 
 
 def find_environment(reference: str) -> type[Environment[Any]]:
@@ -131,6 +141,17 @@ def _checked(found: object, reference: str, what: str) -> type[Environment[Any]]
         raise EnvironmentUnavailable(f"{reference}: {what} must define {', '.join(sorted(found.__abstractmethods__))}")
     if missing := [name for name in _REQUIRED if not hasattr(found, name)]:
         raise EnvironmentUnavailable(f"{reference}: {what} must set {', '.join(missing)}")
-    if absent := [program for program in found.programs if shutil.which(program) is None]:
-        raise EnvironmentUnavailable(f"environment {found.name} needs the program {absent[0]!r}, which is not on PATH")
     return found
+
+
+def _configure(kind: type[Environment[Any]], given: Mapping[str, Any]) -> None:
+    """Put the operator's options in place, and look for the programs that they ask for."""
+    known = type(kind.options)
+    try:
+        kind.options = known.model_validate(given)
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        names = ", ".join(known.model_fields) or "none"
+        raise EnvironmentUnavailable(f"GYMFLEET_ENV_OPTIONS for {kind.name}: {faults} (it knows: {names})") from None
+    if absent := [program for program in kind.programs() if shutil.which(program) is None]:
+        raise EnvironmentUnavailable(f"environment {kind.name} needs the program {absent[0]!r}, which is not on PATH")

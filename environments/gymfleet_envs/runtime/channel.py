@@ -20,10 +20,12 @@ class ShardConfig(msgspec.Struct, frozen=True):
     prefix: str
     references: tuple[str, ...]
     data: dict[str, str]
+    options: dict[str, Any]
     lease_s: float
     max_observation_chars: int
     expert_splits: tuple[str, ...]
     log_level: str
+    max_threads: int = 1
     session_cpu_s: float | None = None
     session_wall_s: float | None = None
     memory_ceiling_bytes: int | None = None
@@ -71,6 +73,8 @@ class Tally(msgspec.Struct, array_like=True):
     """Time spent in `step`."""
     buckets: list[int] = []
     """Steps by duration, one count per bound of `metrics.BOUNDS_S` and one for the rest."""
+    engines_lost: int = 0
+    """Calls in which the engine under the environment died."""
 
 
 class Report(msgspec.Struct, array_like=True):

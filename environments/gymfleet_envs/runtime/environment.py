@@ -1,13 +1,16 @@
 """What a researcher writes: one class with `reset`, `step`, a task source and an action grammar."""
 
 import copy
+import shutil
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar, Generic, Self, TypeVar
 
 from gymfleet_contracts.session import Capabilities, EnvironmentSpec, ExpertMove, ForkSupport
-from pydantic import JsonValue
+from pydantic import BaseModel, ConfigDict, JsonValue
 
 from gymfleet_envs.runtime.tasks import SPLITS, TaskSource
 
@@ -31,8 +34,28 @@ class Outcome:
     info: dict[str, JsonValue] = field(default_factory=dict)
 
 
+class Options(BaseModel):
+    """Settings of one environment, such as its backend: a subclass names them.
+
+    Given as JSON by `GYMFLEET_ENV_OPTIONS='{"db": {"backend": "mariadb"}}'`. Secrets
+    are read from files that an option names, never given here.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class EngineLost(Exception):
+    """The engine under the episode (a JVM, a database server, a shell) died or had to be killed.
+
+    Raised by `reset`, `step`, `expert` or `snapshot`. The session answers `session-lost`
+    from then on, never a reward: a gateway replays it elsewhere, where it is
+    deterministic. An opening is answered with 503 and may be tried again. Neighbours are
+    untouched, as long as the environment starts a new engine for them.
+    """
+
+
 class Environment(ABC, Generic[TaskT]):
-    """One episode's world. The runtime makes one instance per session and calls it from one thread.
+    """One episode's world. The runtime makes one instance per session and calls it from one thread, but see `waits`.
 
     `reset` is called once, before the first `step`. Neither may touch global
     state: the same task, seed and actions give the same episode in any process,
@@ -52,11 +75,17 @@ class Environment(ABC, Generic[TaskT]):
     fork: ClassVar[ForkSupport] = ForkSupport.NATIVE
     max_action_chars: ClassVar[int] = 4096
     licence: ClassVar[str] = ""
-    programs: ClassVar[tuple[str, ...]] = ()
-    """Programs that the engine starts, such as `java`; the server refuses to start without them."""
+    options: ClassVar[Options] = Options()
+    """Its defaults; the runtime puts in place of them what the operator set, before the first task is asked for."""
+    waits: ClassVar[bool] = False
+    """Calls wait for something outside of Python (a shell, a database, a JVM). The runtime then makes them in
+    threads, one at a time per session and not always the same, so that a session that waits holds up no other: what
+    instances share must be safe for that."""
 
     turn_limit: int | None = None
     """Set by `reset` where the task allows fewer turns than `max_turns`."""
+    start_info: Mapping[str, JsonValue] = MappingProxyType({})
+    """Set by `reset`: what `Outcome.info` is to a step, for the first observation. Never holds a gold answer."""
 
     @classmethod
     @abstractmethod
@@ -65,6 +94,19 @@ class Environment(ABC, Generic[TaskT]):
 
         Raises `TaskDataError`, which names file and fault, for damaged data.
         """
+
+    @classmethod
+    def programs(cls) -> tuple[str, ...]:
+        """Programs that the engine starts, such as `java`; the server refuses to start without them."""
+        return ()
+
+    @classmethod
+    def import_data(cls, source: Path, target: Path) -> None:
+        """Make of a benchmark's files in `source` what `task_source` reads, in the empty directory `target`.
+
+        A plain copy, unless something has to be converted or indexed. Raises `TaskDataError`.
+        """
+        shutil.copytree(source, target, dirs_exist_ok=True)
 
     @abstractmethod
     def reset(self, task: TaskT, seed: int) -> str:
@@ -79,7 +121,7 @@ class Environment(ABC, Generic[TaskT]):
         return None
 
     def close(self) -> None:
-        """Release what the episode holds outside of Python's memory. Called once, after the last use."""
+        """Release what the episode holds outside of Python's memory. Called once, also after a `reset` that failed."""
 
     def snapshot(self) -> Self:
         """An independent copy in exactly this state. Override where a deep copy is slow or wrong."""

@@ -8,19 +8,24 @@ from typing import Any, Final, TypeVar
 
 import structlog
 from gymfleet_contracts.session import ExpertMove, ForkSupport, Session, TaskRef
+from gymfleet_kit.problems import ServiceError
 from gymfleet_kit.session_problems import (
     ActionTooLarge,
     EnvironmentFailed,
     EpisodeOver,
     ExpertUnavailable,
     ForkUnsupported,
+    SessionLost,
     StepOutOfOrder,
 )
+from pydantic import JsonValue
 
 from gymfleet_envs.runtime.catalogue import Entry
-from gymfleet_envs.runtime.environment import Environment, Outcome
+from gymfleet_envs.runtime.environment import EngineLost, Environment, Outcome
+from gymfleet_envs.runtime.errors import ShardUnavailable
 from gymfleet_envs.runtime.tasks import Task
-from gymfleet_envs.runtime.wire import encode_result
+from gymfleet_envs.runtime.threads import SessionThreads
+from gymfleet_envs.runtime.wire import checked_info, decode, encode_result
 
 CUT_MARK: Final = "\n[cut: {excess} more characters]"
 T = TypeVar("T")
@@ -35,9 +40,10 @@ class Limits:
         session_cpu_s: processor time of a session; None for no limit.
         session_wall_s: age of a session; None for no limit.
         cpu_clock: processor time of this thread, in seconds; read only where it is limited.
+        threads: for environments that wait; without them all calls are made where they come from.
     """
 
-    __slots__ = ("beat", "cpu_clock", "max_observation_chars", "session_cpu_s", "session_wall_s", "trace")
+    __slots__ = ("beat", "cpu_clock", "max_observation_chars", "session_cpu_s", "session_wall_s", "threads", "trace")
 
     def __init__(
         self,
@@ -47,14 +53,26 @@ class Limits:
         session_cpu_s: float | None = None,
         session_wall_s: float | None = None,
         cpu_clock: Callable[[], float] = time.thread_time,
+        threads: SessionThreads | None = None,
     ) -> None:
         self.max_observation_chars = max_observation_chars
         self.beat = beat
         self.session_cpu_s = session_cpu_s
         self.session_wall_s = session_wall_s
         self.cpu_clock = cpu_clock if session_cpu_s is not None else _no_clock
+        self.threads = threads
         self.trace = ""
         """The `traceparent` of the call in work, for the log."""
+
+    def apart(self, call: Callable[[], T]) -> T:
+        """Make a call that may wait, so that other sessions' calls are made meanwhile."""
+        if self.threads is None:
+            return call()
+        trace = self.trace
+        try:
+            return self.threads.apart(call)
+        finally:
+            self.trace = trace
 
 
 def _no_clock() -> float:
@@ -67,8 +85,10 @@ class Episode:
     __slots__ = (
         "_actions",
         "_env",
+        "_first_info",
         "_last",
         "_limits",
+        "_waits",
         "cpu_s",
         "entry",
         "index",
@@ -97,7 +117,9 @@ class Episode:
         self.observation = ""
         self.cpu_s = 0.0
         self._limits = limits
+        self._waits = entry.kind.waits
         self._last = b""
+        self._first_info: dict[str, JsonValue] = {}
         self._actions: list[str] | None = [] if entry.kind.fork is ForkSupport.REPLAY else None
         self._env: Environment[Any]
 
@@ -107,9 +129,17 @@ class Episode:
         return self.terminated or self.truncated
 
     def begin(self) -> None:
-        """Make the instance and reset it. Raises `EnvironmentFailed`."""
-        self._env = self.guarded(self.entry.kind)
-        self.observation = self.guarded(lambda: self._text(self._env.reset(self.task.data, self.seed)))
+        """Make the instance and reset it. Raises `EnvironmentFailed`, `ShardUnavailable`."""
+        try:
+            self._env = self.guarded(self.entry.kind)
+            try:
+                self.observation, self._first_info = self.guarded(self._reset)
+            except ServiceError:
+                self.close()
+                raise
+        except SessionLost:
+            name = self.entry.spec.name
+            raise ShardUnavailable(f"the engine of {name} died while the episode began; try again") from None
 
     def repeated(self, index: int) -> bytes:
         """The stored result, when `index` is the last one again; empty otherwise."""
@@ -118,7 +148,7 @@ class Episode:
     def step(self, index: int, action: str) -> bytes:
         """Apply the next action: the encoded `StepResult`.
 
-        Raises what the session API says; only `EnvironmentFailed` ends the session.
+        Raises what the session API says; only `EnvironmentFailed` and `SessionLost` end the session.
         """
         if self.over:
             raise EpisodeOver(f"the episode ended with step {self.index - 1}", last_index=self.index - 1)
@@ -144,12 +174,24 @@ class Episode:
         return self._last
 
     def fork(self, session_id: str) -> "Episode":
-        """A child in exactly this state. Raises `ForkUnsupported`, `EnvironmentFailed`."""
+        """A child in exactly this state.
+
+        Raises `ForkUnsupported`, `EnvironmentFailed`, `SessionLost`; and `ShardUnavailable` when
+        the engine of the child died, not that of its parent.
+        """
         child = Episode(session_id, self.entry, self.task, self.seed, self._limits, owner=self.owner)
         if self.entry.kind.fork is ForkSupport.NATIVE:
             child._env = self.guarded(self._env.snapshot)
         elif self._actions is not None and self.entry.kind.deterministic:
-            child.replay(self._actions, self.observation)
+            child.begin()
+            try:
+                child.replay(self._actions, self.observation)
+            except ServiceError as error:
+                child.close()
+                if isinstance(error, SessionLost):
+                    name = self.entry.spec.name
+                    raise ShardUnavailable(f"the engine of {name} died while it was replayed; try again") from None
+                raise
             child._actions = list(self._actions)
         else:
             raise ForkUnsupported(f"{self.entry.spec.name} can neither copy nor replay its state")
@@ -159,11 +201,11 @@ class Episode:
         child.score = self.score
         child.observation = self.observation
         child._last = self._last
+        child._first_info = self._first_info
         return child
 
     def replay(self, actions: list[str], expected: str) -> None:
-        """Begin and repeat `actions`. Raises `ForkUnsupported` when that does not lead to `expected`."""
-        self.begin()
+        """Repeat `actions` from the beginning. Raises `ForkUnsupported` when that does not lead to `expected`."""
         shown = self.observation
         for action in actions:
             outcome = self.guarded(partial(self._env.step, action))
@@ -173,7 +215,7 @@ class Episode:
             raise ForkUnsupported(f"{self.entry.spec.name} showed something else when the episode was replayed")
 
     def expert(self) -> ExpertMove:
-        """The expert's next move. Raises `ExpertUnavailable`, `EnvironmentFailed`."""
+        """The expert's next move. Raises `ExpertUnavailable`, `EnvironmentFailed`, `SessionLost`."""
         if self.over:
             raise ExpertUnavailable("the episode is over")
         move = self.guarded(self._env.expert)
@@ -199,43 +241,56 @@ class Episode:
             terminated=self.terminated,
             truncated=self.truncated,
             score=self.score,
+            info=decode(self._last)["info"] if self._last else self._first_info,
         )
 
     def close(self) -> None:
         """Let the environment release what it holds; its failure to do so is logged and changes nothing."""
         try:
-            self._env.close()
-        except Exception:
+            if self._waits:
+                self._limits.beat(self.entry.spec.name)
+                self._limits.apart(self._env.close)
+            else:
+                self._env.close()
+        except (Exception, SystemExit):
             log.exception("environment.close_failed", env=self.entry.spec.name, session_id=self.session_id)
 
     def guarded(self, call: Callable[[], T]) -> T:
-        """Run foreign code: whatever it raises becomes `EnvironmentFailed`, with the traceback in the log alone."""
+        """Run foreign code: what it raises becomes `SessionLost` for `EngineLost`, else `EnvironmentFailed`."""
         self._limits.beat(self.entry.spec.name)
         began = self._limits.cpu_clock()
         try:
-            return call()
+            return self._limits.apart(call) if self._waits else call()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - logged, with its traceback, by `_failure`
             raise self._failure(error) from None
         finally:
             self.cpu_s += self._limits.cpu_clock() - began
 
-    def _failure(self, error: BaseException) -> EnvironmentFailed:
-        name = type(error).__name__
+    def _reset(self) -> tuple[str, dict[str, JsonValue]]:
+        shown = self._text(self._env.reset(self.task.data, self.seed))
+        return shown, checked_info(self._env.start_info)
+
+    def _failure(self, error: BaseException) -> ServiceError:
+        env, name = self.entry.spec.name, type(error).__name__
         trace = {"traceparent": self._limits.trace} if self._limits.trace else {}
+        if isinstance(error, EngineLost):
+            log.error("environment.engine_lost", env=env, session_id=self.session_id, reason=str(error), **trace)
+            return SessionLost(f"the engine of {env} died under the session", env=env, session_id=self.session_id)
         log.error(
             "environment.failed",
-            env=self.entry.spec.name, session_id=self.session_id, exception=name, exc_info=error, **trace,
+            env=env, session_id=self.session_id, exception=name, exc_info=error, **trace,
         )  # fmt: skip
         return EnvironmentFailed(
-            f"{self.entry.spec.name} raised {name}; the session is closed",
-            env=self.entry.spec.name,
+            f"{env} raised {name}; the session is closed",
+            env=env,
             session_id=self.session_id,
             exception=name,
         )
 
     def _play(self, action: str) -> bytes:
         """Step the environment, check and encode what it answers, and take it over."""
-        outcome: Outcome = self._env.step(action)
+        outcome: Outcome
+        outcome = self._limits.apart(partial(self._env.step, action)) if self._waits else self._env.step(action)
         reward, score = float(outcome.reward), float(outcome.score)
         if not (math.isfinite(reward) and 0.0 <= score <= 1.0):
             raise ValueError(f"reward must be finite and score within [0, 1], got {reward} and {score}")

@@ -1,7 +1,10 @@
 """`gymfleet-env-server NAME [NAME...]`: serve environments over the session API."""
 
 import argparse
+import contextlib
+import json
 import sys
+from collections.abc import Sequence
 from functools import partial
 
 from gymfleet_kit.logs import configure_logs
@@ -10,9 +13,21 @@ from gymfleet_kit.settings import read_settings
 from gymfleet_kit.telemetry import configure_tracing
 
 from gymfleet_envs.runtime.app import create_env_app
-from gymfleet_envs.runtime.catalogue import ENVIRONMENTS, EnvironmentUnavailable
+from gymfleet_envs.runtime.catalogue import ENVIRONMENTS, EnvironmentUnavailable, load_entry
 from gymfleet_envs.runtime.pool import ShardPool
 from gymfleet_envs.runtime.settings import EnvServerSettings
+
+
+def _describe(references: Sequence[str], settings: EnvServerSettings) -> None:
+    for reference in references:
+        found: dict[str, object]
+        try:
+            with contextlib.redirect_stdout(sys.stderr):  # some engines print when they are imported
+                entry = load_entry(reference, settings.data, settings.options)
+            found = {"spec": entry.spec.model_dump(mode="json")}
+        except EnvironmentUnavailable as error:
+            found = {"error": str(error)}
+        sys.stdout.write(json.dumps({"environment": reference, **found}) + "\n")
 
 
 def main() -> None:
@@ -26,8 +41,17 @@ def main() -> None:
         nargs="+",
         help=f"{', '.join(ENVIRONMENTS)}, package.module:Class, or the path of a .py file with an Environment",
     )
-    references = tuple(parser.parse_args().environment)
+    parser.add_argument(
+        "--describe",
+        action="store_true",
+        help="serve nothing: a line of JSON per environment, its spec or what it lacks",
+    )
+    arguments = parser.parse_args()
+    references = tuple(arguments.environment)
     settings = read_settings(EnvServerSettings)
+    if arguments.describe:
+        _describe(references, settings)
+        return
     configure_logs("env-server", level=settings.log_level)
     configure_tracing("env-server")
     pool = ShardPool(references, settings)

@@ -57,6 +57,7 @@ class SessionMetrics(Collector):
             total.failures += tally.failures
             total.reaped += tally.reaped
             total.limited += tally.limited
+            total.engines_lost += tally.engines_lost
             total.seconds += tally.seconds
             total.buckets = [a + b for a, b in zip(total.buckets, tally.buckets, strict=True)]
             self._open.setdefault(shard, {})[name] = tally.open
@@ -79,6 +80,9 @@ class SessionMetrics(Collector):
         )
         reaped = CounterMetricFamily(f"{prefix}_reaped", "Sessions closed because their lease ran out", labels=["env"])
         limited = CounterMetricFamily(f"{prefix}_limited", "Sessions closed over a limit of theirs", labels=["env"])
+        lost = CounterMetricFamily(
+            f"{prefix}_engines_lost", "Calls in which the engine under an environment died", labels=["env"]
+        )
         seconds = HistogramMetricFamily(f"{prefix}_step_seconds", "Time of one step in its environment", labels=["env"])
         sessions = self.sessions()
         for name, total in self._totals.items():
@@ -89,10 +93,11 @@ class SessionMetrics(Collector):
             failures.add_metric([name], total.failures)
             reaped.add_metric([name], total.reaped)
             limited.add_metric([name], total.limited)
+            lost.add_metric([name], total.engines_lost)
             bounds = [*(str(bound) for bound in BOUNDS_S), "+Inf"]
             counts = list(zip(bounds, map(float, accumulate(total.buckets)), strict=True))
             seconds.add_metric([name], buckets=counts, sum_value=total.seconds)
         restarts = CounterMetricFamily(f"{prefix}_shard_restarts", "Shards that died or were killed", labels=["cause"])
         for cause, count in self._restarts.items():
             restarts.add_metric([cause], count)
-        yield from (opened, active, steps, failures, reaped, limited, seconds, restarts)
+        yield from (opened, active, steps, failures, reaped, limited, lost, seconds, restarts)

@@ -15,6 +15,7 @@ Done = Callable[["msgspec.Raw | ServiceError"], None]
 _BUSY_WEIGHT: Final = 8.0
 """A shard that works all the time is taken for one with so many times its sessions, and one more."""
 _IDLE: Final = Progress(0, 0, 0, 0)
+_US: Final = 1e-6
 
 
 class Pending:
@@ -86,10 +87,10 @@ class Seat:
         if self.process is None:
             return
         progress = self.process.progress()
-        if progress.number and progress[:2] == self.seen[:2]:
+        if progress.number and not progress.since_us and progress[:2] == self.seen[:2]:
             share = 1.0  # in one call all the time; it says so only afterwards
         else:
-            share = min(1e-6 * (progress.busy_us - self.seen.busy_us) / max(now - self.seen_at, 1e-3), 1.0)
+            share = min(_US * (progress.busy_us - self.seen.busy_us) / max(now - self.seen_at, 1e-3), 1.0)
         self.busy = (self.busy + share) / 2
         if progress[:2] != self.seen[:2] or not self.pending:
             self.progress_at = now
@@ -97,7 +98,11 @@ class Seat:
 
     def hangs(self, now: float, limit_s: float) -> bool:
         """Whether the shard has been at one call of an environment for too long."""
-        return bool(self.pending) and not self.condemned and now - self.progress_at > limit_s
+        if not self.pending or self.condemned:
+            return False
+        # Of calls in threads the oldest counts, whatever its neighbours achieve meanwhile.
+        since = self.seen.since_us * _US if self.seen.since_us else self.progress_at
+        return now - min(since, self.progress_at) > limit_s
 
     def condemn(self, cause: str) -> None:
         """Kill the shard; its end is noticed as any other."""

@@ -1,4 +1,4 @@
-"""A shard's sessions: the session API's calls, leases, limits and counts. One thread, no I/O."""
+"""A shard's sessions: the session API's calls, leases, limits and counts. One thread at a time, no I/O."""
 
 import heapq
 import secrets
@@ -6,6 +6,7 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -17,6 +18,7 @@ from gymfleet_kit.session_problems import (
     ExpertUnavailable,
     InvalidRequest,
     SessionLimit,
+    SessionLost,
     UnknownEnvironment,
     UnknownSession,
 )
@@ -26,31 +28,21 @@ from gymfleet_envs.runtime.catalogue import Entry
 from gymfleet_envs.runtime.channel import Call, Tally
 from gymfleet_envs.runtime.episode import Episode, Limits
 from gymfleet_envs.runtime.errors import ShardUnavailable
+from gymfleet_envs.runtime.leases import Lease
 from gymfleet_envs.runtime.metrics import count_step, new_tally
 from gymfleet_envs.runtime.tasks import SPLITS, Task
 from gymfleet_envs.runtime.wire import decode
 
 PROBE: Final = "probe"
+PROBE_WAITING: Final = "probe-waiting"
+"""The part of a probe that is left where there are threads: the environments that wait."""
 _MAX_ENDED: Final = 1024
+_BUSY_S: Final = 0.1
+"""How soon a session that is over its time is looked at again while a call of it is in work."""
 _SLACK: Final = 1024
 """Stale entries that the heap of expiries may hold beside one for each session."""
 M = TypeVar("M", bound=BaseModel)
 log = structlog.get_logger()
-
-
-class _Lease:
-    """A session's episode and the time until which it is kept; never past `ends_at`, however busy it is."""
-
-    __slots__ = ("duration_s", "ends_at", "episode", "expires")
-
-    def __init__(self, episode: Episode, duration_s: float, now: float, ends_at: float) -> None:
-        self.episode = episode
-        self.duration_s = duration_s
-        self.ends_at = ends_at
-        self.touch(now)
-
-    def touch(self, now: float) -> None:
-        self.expires = min(now + self.duration_s, self.ends_at)
 
 
 class Sessions:
@@ -79,7 +71,7 @@ class Sessions:
         self._lease_s = lease_s
         self._expert_splits = expert_splits
         self._clock = clock
-        self._leases: dict[str, _Lease] = {}
+        self._leases: dict[str, Lease] = {}
         self._expiries: list[tuple[float, str]] = []
         # Why a session was closed, for a while: so that a repeat gets the reason and not `unknown-session`.
         self._ended: OrderedDict[str, Callable[[], ServiceError]] = OrderedDict()
@@ -94,7 +86,8 @@ class Sessions:
             Op.FORK: self._fork_sessions,
             Op.EXPERT: lambda session_id, _: self._expert(session_id).model_dump(),
             Op.CLOSE: lambda session_id, _: self._close(session_id),
-            PROBE: lambda *_: self._probe(),
+            PROBE: lambda *_: self._probe(here=True),
+            PROBE_WAITING: lambda *_: self._probe(here=False),
         }
 
     def __len__(self) -> int:
@@ -115,7 +108,7 @@ class Sessions:
         began = time.perf_counter()
         try:
             result = episode.step(index, action)
-        except EnvironmentFailed as error:
+        except (EnvironmentFailed, SessionLost) as error:
             self._bury(episode, error)
             raise
         count_step(self._tally(episode.entry.spec.name), time.perf_counter() - began)
@@ -143,14 +136,35 @@ class Sessions:
             if lease.expires > now:  # touched since: look again when that runs out
                 heapq.heappush(self._expiries, (lease.expires, session_id))
                 continue
-            if now >= lease.ends_at:
-                self._limit(lease.episode, "session_wall_s", self._limits.session_wall_s)
-                continue
-            env = lease.episode.entry.spec.name
-            log.info("session.reaped", env=env, session_id=session_id, lease_s=lease.duration_s)
-            self._tally(env).reaped += 1
-            self._close(session_id)
+            threads = self._limits.threads
+            if threads is None or not lease.episode.entry.kind.waits:
+                self._expire(session_id)
+            elif threads.busy(session_id):
+                heapq.heappush(self._expiries, (now + _BUSY_S, session_id))
+            else:
+                threads.submit(session_id, partial(self._expire, session_id))
         return None
+
+    def waits(self, session_id: str) -> bool:
+        """Whether calls of the session belong into a thread."""
+        lease = self._leases.get(session_id)
+        return lease is not None and lease.episode.entry.kind.waits
+
+    def opens_waiting(self, env: object) -> bool:
+        """Whether a session of this environment would be such a one."""
+        entry = self._entries.get(env) if isinstance(env, str) else None
+        return entry is not None and entry.kind.waits
+
+    def close_all(self, until: Callable[[], bool]) -> None:
+        """Let every environment release what it holds, as far as `until` allows; in threads for those that wait."""
+        threads = self._limits.threads
+        for session_id in list(self._leases):
+            if until():
+                return
+            if threads is not None and self.waits(session_id):
+                threads.submit(session_id, partial(self._close, session_id))
+            else:
+                self._close(session_id)
 
     def take_tallies(self) -> dict[str, Tally]:
         """The counts since the last call, of the environments in which something happened."""
@@ -184,6 +198,9 @@ class Sessions:
             episode.begin()
         except EnvironmentFailed:
             self._tally(entry.spec.name).failures += 1
+            raise
+        except ShardUnavailable:
+            self._tally(entry.spec.name).engines_lost += 1
             raise
         lease = self._keep(episode, request.lease_s or self._lease_s)
         self._check_cpu(episode)
@@ -225,8 +242,10 @@ class Sessions:
         except ServiceError as error:
             for child in children:
                 child.close()
-            if isinstance(error, EnvironmentFailed):
+            if isinstance(error, EnvironmentFailed | SessionLost):
                 self._bury(lease.episode, error)
+            elif isinstance(error, ShardUnavailable):
+                self._tally(lease.episode.entry.spec.name).engines_lost += 1
             raise
         return [self._view(self._keep(child, lease.duration_s)) for child in children]
 
@@ -241,11 +260,27 @@ class Sessions:
             )
         try:
             move = episode.expert()
-        except EnvironmentFailed as error:
+        except (EnvironmentFailed, SessionLost) as error:
             self._bury(episode, error)
             raise
         self._check_cpu(episode)
         return move
+
+    def _expire(self, session_id: str) -> None:
+        """Close a session whose lease, or whose time, ran out."""
+        if (lease := self._leases.get(session_id)) is None:
+            return
+        now = self._clock()
+        if lease.expires > now:  # a call came after all
+            self._expect(lease)
+            return
+        if now >= lease.ends_at:
+            self._limit(lease.episode, "session_wall_s", self._limits.session_wall_s)
+            return
+        env = lease.episode.entry.spec.name
+        log.info("session.reaped", env=env, session_id=session_id, lease_s=lease.duration_s)
+        self._tally(env).reaped += 1
+        self._close(session_id)
 
     def _close(self, session_id: str) -> dict[str, Any]:
         self._ended.pop(session_id, None)
@@ -259,9 +294,11 @@ class Sessions:
             lease.episode.close()
         return {}
 
-    def _probe(self) -> dict[str, Any]:
-        """Begin and close an episode of every environment. Raises `ShardUnavailable`."""
+    def _probe(self, *, here: bool) -> dict[str, Any]:
+        """Begin and close an episode of every environment that is called from here. Raises `ShardUnavailable`."""
         for name, entry in self._entries.items():
+            if here == (entry.kind.waits and self._limits.threads is not None):
+                continue
             split: Split | None = next((s for s in SPLITS if entry.spec.splits.get(s)), None)
             if split is None:
                 raise ShardUnavailable(f"{name} has no task")
@@ -273,10 +310,10 @@ class Sessions:
             episode.close()
         return {}
 
-    def _keep(self, episode: Episode, lease_s: float) -> _Lease:
+    def _keep(self, episode: Episode, lease_s: float) -> Lease:
         now = self._clock()
         wall_s = self._limits.session_wall_s
-        lease = _Lease(episode, lease_s, now, float("inf") if wall_s is None else now + wall_s)
+        lease = Lease(episode, lease_s, now, float("inf") if wall_s is None else now + wall_s)
         self._leases[episode.session_id] = lease
         self._expect(lease)
         env, owners = episode.entry.spec.name, self._open[episode.entry.spec.name]
@@ -284,14 +321,14 @@ class Sessions:
         self._tally(env).opened += 1
         return lease
 
-    def _expect(self, lease: _Lease) -> None:
+    def _expect(self, lease: Lease) -> None:
         heapq.heappush(self._expiries, (lease.expires, lease.episode.session_id))
         # Those of closed sessions are forgotten: under a long lease they would pile up for as long.
         if len(self._expiries) > 2 * len(self._leases) + _SLACK:
             self._expiries = [(lease.expires, session_id) for session_id, lease in self._leases.items()]
             heapq.heapify(self._expiries)
 
-    def _lease(self, session_id: str, *, touch: bool = True) -> _Lease:
+    def _lease(self, session_id: str, *, touch: bool = True) -> Lease:
         lease = self._leases.get(session_id)
         if lease is None:
             if (reason := self._ended.get(session_id)) is not None:
@@ -323,8 +360,12 @@ class Sessions:
         self._end(episode, error)
         return error
 
-    def _bury(self, episode: Episode, error: EnvironmentFailed) -> None:
-        self._tally(episode.entry.spec.name).failures += 1
+    def _bury(self, episode: Episode, error: EnvironmentFailed | SessionLost) -> None:
+        tally = self._tally(episode.entry.spec.name)
+        if isinstance(error, SessionLost):
+            tally.engines_lost += 1
+        else:
+            tally.failures += 1
         self._end(episode, error)
 
     def _end(self, episode: Episode, error: ServiceError) -> None:
@@ -336,7 +377,7 @@ class Sessions:
         if len(self._ended) > _MAX_ENDED:
             self._ended.popitem(last=False)
 
-    def _view(self, lease: _Lease) -> Session:
+    def _view(self, lease: Lease) -> Session:
         return lease.episode.view(lease_s=lease.duration_s, expires_in_s=max(lease.expires - self._clock(), 0.0))
 
     def _tally(self, env: str) -> Tally:

@@ -5,7 +5,7 @@ from typing import Annotated, Self
 
 from gymfleet_contracts.session import Split
 from gymfleet_kit.settings import ServiceSettings
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, model_validator
 from pydantic_settings import SettingsConfigDict
 
 
@@ -20,6 +20,8 @@ class EnvServerSettings(ServiceSettings):
     """Worker processes. A session lives in one of them and shares it with its neighbours."""
     max_sessions: PositiveInt = 4096
     """Over all shards and environments; more get `environment-full`."""
+    threads: Annotated[int, Field(ge=1, le=1024)] = 32
+    """Per shard, for environments that wait: so many of their sessions' calls are in work at once."""
     step_timeout_s: PositiveFloat = 30.0
     """A shard that works this long on one call of an environment is killed and started anew."""
     start_timeout_s: PositiveFloat = 120.0
@@ -40,6 +42,8 @@ class EnvServerSettings(ServiceSettings):
     """Longer observations are cut, with a mark at the cut."""
     data: dict[str, Path] = Field(default_factory=dict)
     """Benchmark files by environment, as JSON: `{"maze": "/data/maze"}`. Without, tasks are generated."""
+    options: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
+    """Options of environments, as JSON: `{"db": {"backend": "mariadb"}}`; their READMEs name them."""
     expert_splits: tuple[Split, ...] = ("train",)
     """Splits whose expert moves are served."""
     log_level: str = "INFO"

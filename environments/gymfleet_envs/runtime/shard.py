@@ -1,21 +1,19 @@
-"""A shard: one process with one thread that plays the sessions it was given.
+"""A shard: one process that plays the sessions it was given.
 
-Started by `shard_process.ShardProcess` as `python -m gymfleet_envs.runtime.shard`. A second
-thread only waits for the front's death: a shard never outlives it.
+Started by `shard_process.ShardProcess` as `python -m gymfleet_envs.runtime.shard`. One thread
+makes all calls, but for those of environments that wait, which `threads` makes. It never
+outlives the front, and nor do the processes that it started.
 """
 
-import ctypes
+import contextlib
 import mmap
 import os
 import resource
 import select
-import signal
 import socket
-import struct
 import sys
-import threading
 import time
-from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -39,55 +37,31 @@ from gymfleet_envs.runtime.channel import (
     pack,
 )
 from gymfleet_envs.runtime.episode import Limits
-from gymfleet_envs.runtime.sessions import Sessions
+from gymfleet_envs.runtime.lifeline import die_with_front
+from gymfleet_envs.runtime.progress import PROGRESS, ShardProgress, ThreadedProgress
+from gymfleet_envs.runtime.sessions import PROBE, PROBE_WAITING, Sessions
+from gymfleet_envs.runtime.threads import SessionThreads
 from gymfleet_envs.runtime.wire import MAX_RESULT_BYTES, decode, decode_step, encode
 
-PROGRESS: Final = struct.Struct("=QQQQ")
-"""In shared memory: the number of the call in work (0: none), a count of calls into environments,
-the place of the environment that was called last, and the microseconds spent on calls so far."""
-_BUSY: Final = struct.Struct("=Q")
-_BUSY_OFFSET: Final = PROGRESS.size - _BUSY.size
-_WORK: Final = struct.Struct("=QQQ")
 _RECV_BYTES: Final = 1 << 18
 _FLUSH_AFTER_S: Final = 0.002
 _TALLIES_EVERY_S: Final = 0.1
-_PR_SET_PDEATHSIG: Final = 1
+CLOSE_S: Final = 2.0
+"""For the environments of open sessions to be closed, when the server ends."""
 log = structlog.get_logger()
 
 
-class _Progress:
-    """What the front reads to tell a hanging call from a busy shard."""
-
-    def __init__(self, shared: mmap.mmap, environments: Iterable[str]) -> None:
-        self._shared = shared
-        self._places = {name: place for place, name in enumerate(environments)}
-        self._place = 0
-        self._number = 0
-        self._beats = 0
-        self._busy_s = 0.0
-
-    def working_on(self, number: int) -> None:
-        self._number = number
-        _WORK.pack_into(self._shared, 0, number, self._beats, self._place)
-
-    def beat(self, env: str) -> None:
-        self._beats += 1
-        self._place = self._places[env]
-        _WORK.pack_into(self._shared, 0, self._number, self._beats, self._place)
-
-    def worked(self, seconds: float) -> None:
-        self._busy_s += seconds
-        _BUSY.pack_into(self._shared, _BUSY_OFFSET, int(1e6 * self._busy_s))
-
-
 class Shard:
-    """The loop: take a batch of calls, do them in order, report."""
+    """The loop: take a batch of calls, do them in order or hand them to the threads, report."""
 
-    def __init__(self, channel: socket.socket, sessions: Sessions, limits: Limits, progress: _Progress) -> None:
+    def __init__(self, channel: socket.socket, sessions: Sessions, limits: Limits, progress: ShardProgress) -> None:
         self._channel = channel
         self._sessions = sessions
         self._limits = limits
         self._progress = progress
+        self._threads = limits.threads
+        self._turn = contextlib.nullcontext() if self._threads is None else self._threads.lock
+        self._take = self._do if self._threads is None else partial(self._do_or_hand_over, self._threads)
         self._answers: list[Answer] = []
         self._reported = 0
         self._flushed_at = 0.0
@@ -97,32 +71,84 @@ class Shard:
         """Work until the front closes the channel. `pending` came along with the configuration."""
         # One buffer for all: blocks of this size among those of the sessions would leave holes, and the heap grow.
         received = memoryview(bytearray(_RECV_BYTES))
+        threads = self._threads
+        sources = [self._channel.fileno(), *([] if threads is None else [threads.wake_fd])]
         while True:
-            began = self._flushed_at = time.monotonic()
-            calls = [call for message in pending for call in decode_calls(message)]
-            self._sessions.touch(calls)  # before any of them runs: waiting in line is no idleness
-            for call in calls:
-                self._do(call)
-            self._progress.working_on(0)
-            wait_s = self._sessions.reap()
-            self._flush()
-            self._progress.worked(time.monotonic() - began)
-            if self._sessions.has_news:
-                wait_s = _TALLIES_EVERY_S if wait_s is None else min(wait_s, _TALLIES_EVERY_S)
-            readable, _, _ = select.select([self._channel], [], [], wait_s)
-            if not readable:
-                pending = []
-                continue
-            size = self._channel.recv_into(received)
-            if not size:
-                return
-            pending = buffer.feed(received[:size])
+            with self._turn:
+                wait_s = self._work(pending)
+            readable, _, _ = select.select(sources, [], [], wait_s)
+            pending = []
+            if threads is not None and threads.wake_fd in readable:
+                threads.woken()
+            if sources[0] in readable:
+                size = self._channel.recv_into(received)
+                if not size:
+                    return
+                pending = buffer.feed(received[:size])
+
+    def close(self, within_s: float) -> None:
+        """Let the environments release what they hold, for at most so long; calls in line are not made any more."""
+        ends_at = time.monotonic() + within_s
+
+        def late() -> bool:
+            return time.monotonic() > ends_at
+
+        with self._turn:
+            if self._threads is not None:
+                self._threads.drop()
+            self._sessions.close_all(late)
+        if self._threads is not None:
+            self._threads.wait_idle(late)
+
+    def _work(self, messages: list[bytes]) -> float | None:
+        """Do what was asked for and what is due; the seconds until something will be."""
+        began = self._flushed_at = time.monotonic()
+        calls = [call for message in messages for call in decode_calls(message)]
+        self._sessions.touch(calls)  # before any of them runs: waiting in line is no idleness
+        for call in calls:
+            self._take(call)
+        self._progress.working_on(0)
+        wait_s = self._sessions.reap()
+        self._flush()
+        self._progress.worked(time.monotonic() - began)
+        if self._sessions.has_news:
+            return _TALLIES_EVERY_S if wait_s is None else min(wait_s, _TALLIES_EVERY_S)
+        return wait_s
 
     def _do(self, call: Call) -> None:
         self._progress.working_on(call.number)
         self._answers.append(self._answer(call))
         if time.monotonic() - self._flushed_at > _FLUSH_AFTER_S:
             self._flush()
+
+    def _do_or_hand_over(self, threads: SessionThreads, call: Call) -> None:
+        """Into a thread goes what may wait, behind all that the session asked for before."""
+        if call.op == PROBE:
+            self._probe(threads, call)
+        elif call.op == Op.OPEN and self._sessions.opens_waiting(_env_of(call)):
+            threads.submit(f"open {call.number}", partial(self._do_apart, call))
+        elif threads.busy(call.session_id) or self._sessions.waits(call.session_id):
+            threads.submit(call.session_id, partial(self._do_apart, call))
+        else:
+            self._do(call)
+
+    def _probe(self, threads: SessionThreads, call: Call) -> None:
+        """First the environments that are called here, then the others."""
+        self._progress.working_on(call.number)
+        answer = self._answer(call)
+        if answer.ok:
+            rest = Call(call.number, PROBE_WAITING, "", call.body, call.trace)
+            threads.submit_probe(f"probe {call.number}", partial(self._do_apart, rest))
+        else:
+            self._answers.append(answer)
+
+    def _do_apart(self, call: Call) -> None:
+        """In a thread of its own; the answer goes out when the loop is woken."""
+        self._progress.working_on(call.number)
+        answer = self._answer(call)
+        self._progress.working_on(0)
+        self._sessions.touch((call,))  # a call may last longer than the lease
+        self._answers.append(answer)
 
     def _answer(self, call: Call) -> Answer:
         self._limits.trace = call.trace
@@ -174,27 +200,24 @@ def load_entries(config: ShardConfig) -> dict[str, Entry]:
     data = {name: Path(path) for name, path in config.data.items()}
     entries: dict[str, Entry] = {}
     for reference in config.references:
-        entry = load_entry(reference, data)
+        entry = load_entry(reference, data, config.options)
         if entry.spec.name in entries:
             raise EnvironmentUnavailable(f"two environments are called {entry.spec.name!r}; serve one of them")
         entries[entry.spec.name] = entry
-    if unknown := sorted(set(data) - set(entries)):
-        raise EnvironmentUnavailable(
-            f"GYMFLEET_ENV_DATA names {', '.join(unknown)}, but served are {', '.join(entries)}"
-        )
+    for variable, named in (("DATA", data), ("OPTIONS", config.options)):
+        if unknown := sorted(set(named) - set(entries)):
+            raise EnvironmentUnavailable(
+                f"GYMFLEET_ENV_{variable} names {', '.join(unknown)}, but served are {', '.join(entries)}"
+            )
     return entries
 
 
-def _die_with_parent(lifeline: int) -> None:
-    """Exit when the front does, even in the middle of a hanging step."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-    def wait() -> None:
-        os.read(lifeline, 1)  # nothing is ever written: this returns when the other end is closed
-        os._exit(0)
-
-    threading.Thread(target=wait, name="lifeline", daemon=True).start()
+def _env_of(call: Call) -> object:
+    try:
+        body = decode(call.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None  # it is refused in a moment
+    return body.get("env") if isinstance(body, dict) else None
 
 
 def _first_message(channel: socket.socket, buffer: FrameBuffer) -> list[bytes]:
@@ -209,7 +232,9 @@ def _first_message(channel: socket.socket, buffer: FrameBuffer) -> list[bytes]:
 def main() -> None:
     """Entry point: `shard CHANNEL_FD LIFELINE_FD PROGRESS_FD`."""
     channel_fd, lifeline_fd, progress_fd = map(int, sys.argv[1:4])
-    _die_with_parent(lifeline_fd)
+    for fd in (channel_fd, lifeline_fd, progress_fd):
+        os.set_inheritable(fd, False)  # an engine that held the channel open would hide the shard's death
+    die_with_front(lifeline_fd)
     channel = socket.socket(fileno=channel_fd)
     buffer = FrameBuffer()
     first, *pending = _first_message(channel, buffer)
@@ -223,12 +248,28 @@ def main() -> None:
     except EnvironmentUnavailable as error:
         channel.sendall(pack(Hello(error=str(error))))
         raise SystemExit(2) from None
-    progress = _Progress(mmap.mmap(progress_fd, PROGRESS.size), entries)
+    shard = _make_shard(config, channel, entries, mmap.mmap(progress_fd, PROGRESS.size))
+    specs = tuple(entry.spec.model_dump(mode="json") for entry in entries.values())
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the front is gone
+        channel.sendall(pack(Hello(specs=specs)))
+        shard.run(buffer, pending)
+    shard.close(CLOSE_S)
+
+
+def _make_shard(config: ShardConfig, channel: socket.socket, entries: dict[str, Entry], shared: mmap.mmap) -> Shard:
+    progress: ShardProgress
+    threads = None
+    if any(entry.kind.waits for entry in entries.values()):
+        progress = threaded = ThreadedProgress(shared, entries)
+        threads = SessionThreads(config.max_threads, threaded)
+    else:
+        progress = ShardProgress(shared, entries)
     limits = Limits(
         config.max_observation_chars,
         progress.beat,
         session_cpu_s=config.session_cpu_s,
         session_wall_s=config.session_wall_s,
+        threads=threads,
     )
     sessions = Sessions(
         config.prefix,
@@ -237,12 +278,7 @@ def main() -> None:
         lease_s=config.lease_s,
         expert_splits=config.expert_splits,
     )
-    specs = tuple(entry.spec.model_dump(mode="json") for entry in entries.values())
-    try:
-        channel.sendall(pack(Hello(specs=specs)))
-        Shard(channel, sessions, limits, progress).run(buffer, pending)
-    except (BrokenPipeError, ConnectionResetError):  # the front is gone
-        raise SystemExit(0) from None
+    return Shard(channel, sessions, limits, progress)
 
 
 if __name__ == "__main__":

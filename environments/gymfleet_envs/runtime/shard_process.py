@@ -27,15 +27,17 @@ from gymfleet_envs.runtime.channel import (
     decode_report,
     pack,
 )
-from gymfleet_envs.runtime.shard import PROGRESS
+from gymfleet_envs.runtime.progress import PROGRESS
+from gymfleet_envs.runtime.shard import CLOSE_S
 
-_GRACE_S: Final = 2.0
+_GRACE_S: Final = CLOSE_S + 2.0
+_POLL_S: Final = 0.005
 _RECV_BYTES: Final = 1 << 18
 log = structlog.get_logger()
 
 
 class Progress(NamedTuple):
-    """`shard.PROGRESS`, taken apart."""
+    """`progress.PROGRESS`, taken apart."""
 
     number: int
     """Of the call in work; 0 between calls."""
@@ -45,6 +47,9 @@ class Progress(NamedTuple):
     """Of the environment that was called last."""
     busy_us: int
     """Time spent on calls so far."""
+    since_us: int = 0
+    """Where calls are in work in threads: when the oldest, which `number` and `place` tell of, began; by the clock of
+    `time.monotonic`, which processes share."""
 
 
 class ShardProcess:
@@ -88,7 +93,7 @@ class ShardProcess:
             except ConnectionResetError:
                 data = b""
             if not data:
-                code = self._process.wait()
+                code = self._reap(_GRACE_S)
                 raise EnvironmentUnavailable(f"a shard ended with exit code {code} while it loaded; see its log")
             if messages := self._buffer.feed(data):
                 hello = decode_hello(messages[0])
@@ -118,7 +123,7 @@ class ShardProcess:
             os.killpg(self.pid, signal.SIGKILL)
 
     def release(self) -> int:
-        """Close the channel, wait for the end and kill what does not end: the exit code.
+        """Close the channel, wait for the end and kill what is left then, the shard or its children: the exit code.
 
         Blocks for at most a few seconds. Not to be called twice.
         """
@@ -126,20 +131,34 @@ class ShardProcess:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for the shard to be ready
             self._socket.close()
-        with contextlib.suppress(OSError):
-            os.close(self._lifeline)
+            self.kill()  # it has no sessions to be closed
         try:
-            return self._process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            return self._process.wait()
+            return self._reap(_GRACE_S)
         finally:
+            with contextlib.suppress(OSError):
+                os.close(self._lifeline)  # not before: it kills
             self._progress.close()
+
+    def _reap(self, grace_s: float) -> int:
+        """The exit code. Whatever the shard started is killed while its process id is still its own."""
+        ends_at = time.monotonic() + grace_s
+        if self._process.returncode is None:
+            while time.monotonic() < ends_at and not _has_ended(self.pid):
+                time.sleep(_POLL_S)
+            self.kill()
+        return self._process.wait()
 
     def detach(self) -> None:
         """Close the channel on the loop's side."""
         if self._transport is not None:
             self._transport.abort()
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # another thread has waited for it
+        return True
 
 
 class _Protocol(asyncio.Protocol):

@@ -35,7 +35,8 @@ class _StepRecord(msgspec.Struct):
     info: dict[str, Any]
 
 
-_info: Final = TypeAdapter(dict[str, JsonValue]).validate_python
+checked_info: Final = TypeAdapter(dict[str, JsonValue]).validate_python
+"""An `info` as it can travel. Raises pydantic's `ValidationError`."""
 encode: Final = msgspec.msgpack.Encoder().encode
 decode: Final = msgspec.msgpack.Decoder().decode
 decode_step: Final = msgspec.msgpack.Decoder(StepBody).decode
@@ -56,7 +57,7 @@ def encode_result(
     record = _StepRecord(index, observation, reward, terminated, truncated, score, action_valid, info)
     if type(terminated) is type(action_valid) is bool and type(observation) is str and type(info) is dict:
         if info:
-            record.info = _info(info)
+            record.info = checked_info(info)
         encoded = encode(record)
     else:
         encoded = encode(StepResult.model_validate(msgspec.structs.asdict(record)).model_dump())

@@ -22,7 +22,7 @@ from gymfleet_env_gateway.ids import SessionIds
 from gymfleet_env_gateway.journal import Journal
 from gymfleet_env_gateway.metrics import Metrics
 from gymfleet_env_gateway.relay import Relay
-from gymfleet_env_gateway.routes import environments, sessions, stream
+from gymfleet_env_gateway.routes import environments, play, sessions, stream
 from gymfleet_env_gateway.routing import Fleet
 from gymfleet_env_gateway.settings import GatewaySettings
 from gymfleet_env_gateway.state import Gateway
@@ -83,6 +83,7 @@ def gateway_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGI
     app.include_router(environments.router)
     app.include_router(sessions.router)
     app.include_router(stream.router)
+    app.include_router(play.router)
     if settings.agentgym:
         install_agentgym(app, agentgym)
     if settings.mcp:

@@ -1,49 +1,64 @@
 """`gymfleet envs list` and `show`: what can be played."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
-from gymfleet_contracts.session import EnvironmentSpec
+from gymfleet_contracts.session import Capabilities, EnvironmentSpec, ForkSupport
 from rich.table import Table
 
-from gymfleet_client.cli.console import CliError, out, plain
-from gymfleet_client.cli.fleet import ENVIRONMENTS, StateDir
-from gymfleet_client.cli.gateway import session_api
+from gymfleet_client.cli.console import CliError, err, out, plain
+from gymfleet_client.cli.data import DataOption, data_of
+from gymfleet_client.cli.fleet import StateDir
+from gymfleet_client.cli.gateway import describe, running_gateway, session_api
 from gymfleet_client.sync import SyncGatewayClient
 
 app = typer.Typer(help="The environments: list, describe, play by hand.", no_args_is_help=True)
 
+ENVIRONMENTS: Final = (
+    "maze", "textcraft", "wordle", "babyai", "db", "sql", "os", "webshop", "sciworld", "alfworld",
+)  # fmt: skip
+"""Those that come with gymfleet."""
 Url = Annotated[str | None, typer.Option("--url", help="A gateway or env server. Default: the running fleet's.")]
 
 
 @app.command("list")
-def list_environments(url: Url = None, state_dir: StateDir = Path(".gymfleet")) -> None:
+def list_environments(url: Url = None, data: DataOption = None, state_dir: StateDir = Path(".gymfleet")) -> None:
     """A table of the environments that are served, or of gymfleet's own when nothing runs."""
     table = Table()
-    for column in ("name", "version", "levels", "tasks", "expert", "summary"):
+    for column in ("name", "version", "tasks from", "levels", "tasks", "can", "summary"):
         table.add_column(column, overflow="fold")
-    with session_api(url, state_dir, ENVIRONMENTS) as client:
-        for spec in client.environments():
-            table.add_row(
-                spec.name,
-                plain(spec.version),
-                plain(", ".join(spec.levels)),
-                plain(_tasks(spec)),
-                "yes" if spec.capabilities.expert else "no",
-                plain(spec.summary),
-            )
+    directories = data_of(data)
+    address = url or (None if directories else running_gateway(state_dir))
+    if address is None:
+        specs, missing = describe(ENVIRONMENTS, directories)
+    else:
+        with session_api(address, state_dir, ()) as client:
+            specs, missing = client.environments(), []
+    for spec in specs:
+        table.add_row(
+            spec.name,
+            plain(spec.version),
+            plain(spec.task_source),
+            plain(", ".join(spec.levels)),
+            plain(_tasks(spec)),
+            plain(_capabilities(spec.capabilities)),
+            plain(spec.summary),
+        )
     out.print(table)
+    for reason in missing:
+        err.print(plain(f"not here: {reason}", "yellow"), soft_wrap=True)
 
 
 @app.command()
 def show(
     name: Annotated[str, typer.Argument(help="Environment: a name, package.module:Class or a .py file.")],
     url: Url = None,
+    data: DataOption = None,
     state_dir: StateDir = Path(".gymfleet"),
 ) -> None:
     """One environment's own description."""
-    with session_api(url, state_dir, (name,)) as client:
+    with session_api(url, state_dir, (name,), data_of(data)) as client:
         spec = find_spec(client, name)
     table = Table.grid(padding=(0, 2))
     capabilities = spec.capabilities
@@ -73,6 +88,16 @@ def find_spec(client: SyncGatewayClient, name: str) -> EnvironmentSpec:
     if len(served) != 1:
         raise CliError(f"name one of the environments that are served: {', '.join(spec.name for spec in served)}")
     return served[0]
+
+
+def _capabilities(capabilities: Capabilities) -> str:
+    flags = {
+        "deterministic": capabilities.deterministic,
+        "stable observations": capabilities.stable_observations,
+        f"fork ({capabilities.fork.value})": capabilities.fork is not ForkSupport.NONE,
+        "expert": capabilities.expert,
+    }
+    return ", ".join(name for name, has in flags.items() if has)
 
 
 def _tasks(spec: EnvironmentSpec) -> str:

@@ -16,6 +16,7 @@ from gymfleet_client.cli.running import (
     gateway_secret,
     initial_model,
     lock_run,
+    recipe_data,
     recipe_file,
     work_with_services,
 )
@@ -58,6 +59,8 @@ def evaluate(
             ports=choose_ports((source,), ports_from),
             envs=(source,),
             gateway_secret=gateway_secret(state_dir),
+            data=recipe_data(recipe),
+            options={recipe.env.name: recipe.env.options},
         )
         err.print(plain(f"measuring {found.checkpoint or 'the initial model'} · logs {state_dir / 'logs'}"))
         used = recipe_file(found.recipe, recipe, state_dir, changed=bool(changes))

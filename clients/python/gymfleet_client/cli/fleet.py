@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gymfleet_client.cli.console import CliError, UsageProblem, err, out, plain
+from gymfleet_client.cli.data import DataOption, data_of
 from gymfleet_client.cli.display import StartDisplay
 from gymfleet_client.cli.progress import describe, read_progress
 from gymfleet_client.run_directory import RUN_STATE
@@ -19,7 +20,8 @@ from gymfleet_client.supervisor.state import FleetState, ServiceRecord, read_sta
 from gymfleet_client.supervisor.supervisor import Supervisor
 from gymfleet_client.supervisor.sweep import sweep
 
-ENVIRONMENTS: Final = ("maze", "textcraft", "wordle", "babyai")
+DEFAULT_ENVIRONMENTS: Final = ("maze", "textcraft", "wordle", "babyai")
+"""Served by `up` without `--env`: those that need no program beside Python."""
 
 StateDir = Annotated[Path, typer.Option(help="Where the fleet's state and logs live.")]
 
@@ -29,6 +31,7 @@ def up(
         list[str] | None,
         typer.Option(help="Environment to serve: a name, package.module:Class or a .py file. Repeat for several."),
     ] = None,
+    data: DataOption = None,
     model: Annotated[Path | None, typer.Option(help="Model directory; also starts the rollout service.")] = None,
     state_dir: StateDir = Path(".gymfleet"),
     ports_from: Annotated[int, typer.Option(help="First of a row of ports.")] = 8200,
@@ -41,12 +44,17 @@ def up(
     if state is not None and state.living:
         raise CliError(f"{len(state.living)} services run already in {state_dir}; `gymfleet down` stops them")
     sweep(state_dir)
-    envs = tuple(dict.fromkeys(env or ENVIRONMENTS))
+    envs = tuple(dict.fromkeys(env or DEFAULT_ENVIRONMENTS))
+    benchmarks = data_of(data)
+    unserved = sorted(set(benchmarks) - set(envs))
+    if unserved and len(envs) > 1:  # a file or class does not say its name
+        raise UsageProblem(f"--data {unserved[0]}: this environment is not served; served are {', '.join(envs)}")
     plan = Plan(
         directory=state_dir,
         ports=choose_ports(envs, ports_from),
         envs=envs,
         gateway_secret=secrets.token_hex(32),
+        data=benchmarks,
     )
     waves = [[plan.redis(), *plan.env_servers()], [plan.gateway(), plan.reward()]]
     if model is not None:

@@ -1,16 +1,22 @@
 """A session API to talk to: the one given, the running fleet's, or an env server for the moment."""
 
-from collections.abc import Iterator
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
+
+from gymfleet_contracts.session import EnvironmentSpec
 
 from gymfleet_client.cli.console import CliError, err
 from gymfleet_client.cli.display import StartDisplay
 from gymfleet_client.supervisor.errors import ServiceFailed
 from gymfleet_client.supervisor.interrupts import Interrupts
 from gymfleet_client.supervisor.plan import GATEWAY, Plan, choose_ports
+from gymfleet_client.supervisor.service import console_script
 from gymfleet_client.supervisor.state import read_state
 from gymfleet_client.supervisor.supervisor import Supervisor
 from gymfleet_client.sync import SyncGatewayClient
@@ -19,18 +25,42 @@ _CALL_TIMEOUT_S: Final = 30.0
 
 
 @contextmanager
-def session_api(url: str | None, state_dir: Path, envs: tuple[str, ...]) -> Iterator[SyncGatewayClient]:
-    """A client of the session API; without a gateway, `envs` are served as long as the block lasts."""
-    found = url or _running_gateway(state_dir)
+def session_api(
+    url: str | None, state_dir: Path, envs: tuple[str, ...], data: Mapping[str, Path] | None = None
+) -> Iterator[SyncGatewayClient]:
+    """A client of the session API; without a gateway, `envs` are served as long as the block lasts.
+
+    `data` names benchmark files, by environment: with it they are served anew, whatever runs already.
+    """
+    found = url or (None if data else running_gateway(state_dir))
     if found is not None:
         with SyncGatewayClient(found, timeout_s=_CALL_TIMEOUT_S) as client:
             yield client
         return
-    with _temporary_server(envs) as address, SyncGatewayClient(address, timeout_s=_CALL_TIMEOUT_S) as client:
+    with (
+        _temporary_server(envs, data or {}) as address,
+        SyncGatewayClient(address, timeout_s=_CALL_TIMEOUT_S) as client,
+    ):
         yield client
 
 
-def _running_gateway(state_dir: Path) -> str | None:
+def describe(envs: Sequence[str], data: Mapping[str, Path]) -> tuple[list[EnvironmentSpec], list[str]]:
+    """Specs of environments that nobody serves; and of those that this machine cannot, what they lack."""
+    settings = {"GYMFLEET_ENV_DATA": json.dumps({env: str(path) for env, path in data.items()})} if data else {}
+    done = subprocess.run(
+        [console_script("gymfleet-env-server"), "--describe", *envs],
+        capture_output=True, text=True, check=False, env={**os.environ, **settings},
+    )  # fmt: skip
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"gymfleet-env-server ended with code {done.returncode}"]
+        raise CliError(lines[-1].removeprefix("error: "))
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    specs = [EnvironmentSpec.model_validate(each["spec"]) for each in found if "spec" in each]
+    return specs, [each["error"] for each in found if "error" in each]
+
+
+def running_gateway(state_dir: Path) -> str | None:
+    """The address of the fleet's gateway; None when none runs."""
     state = read_state(state_dir)
     if state is None:
         return None
@@ -38,12 +68,12 @@ def _running_gateway(state_dir: Path) -> str | None:
 
 
 @contextmanager
-def _temporary_server(envs: tuple[str, ...]) -> Iterator[str]:
+def _temporary_server(envs: tuple[str, ...], data: Mapping[str, Path]) -> Iterator[str]:
     """One server for all of `envs`: an env server speaks the same session API as the gateway."""
     interrupts = Interrupts()
     with TemporaryDirectory(prefix="gymfleet-") as name:
         directory = Path(name)
-        plan = Plan(directory=directory, ports=choose_ports(envs, None), envs=envs, gateway_secret="")
+        plan = Plan(directory=directory, ports=choose_ports(envs, None), envs=envs, gateway_secret="", data=data)
         service = plan.env_server(*envs)
         with Supervisor(directory, interrupts=interrupts, tethered=True) as supervisor:
             with interrupts, StartDisplay(err, lambda: supervisor.waiting, quiet=True) as display:

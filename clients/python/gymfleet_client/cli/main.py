@@ -9,7 +9,19 @@ import httpx
 import typer
 from gymfleet_contracts.recipe import RecipeError
 
-from gymfleet_client.cli import conformance, envs, evaluate, fleet, keys, play, report, train, trajectories
+from gymfleet_client.cli import (
+    conformance,
+    data,
+    envs,
+    evaluate,
+    fleet,
+    keys,
+    play,
+    report,
+    scaffold,
+    train,
+    trajectories,
+)
 from gymfleet_client.cli.console import CliError, one_line, out
 from gymfleet_client.errors import ClientError
 from gymfleet_client.supervisor.errors import FleetError, Interrupted
@@ -33,9 +45,11 @@ app.command("eval")(evaluate.evaluate)
 app.command()(report.report)
 app.add_typer(envs.app, name="envs")
 envs.app.command("play")(play.play)
+envs.app.command("new")(scaffold.new)
 app.add_typer(trajectories.app, name="trajectories")
 app.command()(conformance.conformance)
 app.add_typer(keys.app, name="keys")
+app.add_typer(data.app, name="data")
 
 
 @app.command()

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from rich.rule import Rule
 
 from gymfleet_client.cli.console import UsageProblem, one_line, out, plain
+from gymfleet_client.cli.data import DataOption, data_of
 from gymfleet_client.cli.envs import Url, find_spec
 from gymfleet_client.cli.fleet import StateDir
 from gymfleet_client.cli.gateway import session_api
@@ -26,10 +27,11 @@ def play(
     index: Annotated[int, typer.Option(min=0, help="Which task of the split.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="For what is random within an episode.")] = 0,
     url: Url = None,
+    data: DataOption = None,
     state_dir: StateDir = Path(".gymfleet"),
 ) -> None:
     """Play an episode in the terminal: type actions, `hint` for the expert's move, `quit` to leave."""
-    with session_api(url, state_dir, (name,)) as client:
+    with session_api(url, state_dir, (name,), data_of(data)) as client:
         spec = find_spec(client, name)
         try:
             request = OpenSession.model_validate(

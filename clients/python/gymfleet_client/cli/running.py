@@ -12,6 +12,7 @@ from typing import Final
 from gymfleet_contracts.recipe import Recipe
 
 from gymfleet_client.cli.console import CliError, UsageProblem, err
+from gymfleet_client.cli.data import data_of
 from gymfleet_client.cli.display import StartDisplay
 from gymfleet_client.cli.fleet import start_waves
 from gymfleet_client.cli.progress import RunDisplay
@@ -42,6 +43,11 @@ class Work:
 def initial_model(recipe: Recipe, run_dir: Path) -> str:
     """The model that a run of `recipe` begins with."""
     return recipe.model.path or str((run_dir / MODEL_INIT).resolve())
+
+
+def recipe_data(recipe: Recipe) -> dict[str, Path]:
+    """The benchmark files that the recipe trains on, by environment. Raises `UsageProblem`."""
+    return {} if recipe.env.tasks == "generated" else data_of([recipe.env.name])
 
 
 @contextmanager

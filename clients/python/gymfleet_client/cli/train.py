@@ -18,6 +18,7 @@ from gymfleet_client.cli.running import (
     gateway_secret,
     initial_model,
     lock_run,
+    recipe_data,
     recipe_file,
     work_with_services,
 )
@@ -84,6 +85,8 @@ def _work(work: Work, env: str, state_dir: Path, ports_from: int | None) -> None
         ports=choose_ports((env,), ports_from),
         envs=(env,),
         gateway_secret=gateway_secret(state_dir),
+        data=recipe_data(work.recipe),
+        options={work.recipe.env.name: work.recipe.env.options},
     )
     err.print(plain(f"run directory {work.run_dir} · logs {state_dir / 'logs'}"), soft_wrap=True)
     work_with_services(plan, work, RunDisplay(err, partial(read_progress, work.run_dir)))

@@ -8,10 +8,11 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gymfleet_contracts.recipe import Recipe
+from pydantic import JsonValue
 
 from gymfleet_client.supervisor.errors import FleetError
 from gymfleet_client.supervisor.ports import LOOPBACK, free_ports, row_of_ports
@@ -73,6 +74,10 @@ class Plan:
     ports: Ports
     envs: tuple[str, ...]
     gateway_secret: str
+    data: Mapping[str, Path] = field(default_factory=dict)
+    """Directories of benchmark files, by environment."""
+    options: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
+    """Settings of environments, by environment."""
 
     def redis(self) -> Service:
         """A durable Redis, its file in the fleet's directory."""
@@ -88,12 +93,23 @@ class Plan:
     def env_server(self, *envs: str) -> Service:
         """A server that hosts `envs`, under the name of the first."""
         name = env_server_name(envs[0])
+        data = {env: str(path) for env, path in self.data.items() if self._serves(envs, env)}
+        options = {env: dict(given) for env, given in self.options.items() if given and self._serves(envs, env)}
         return Service(
             name=name,
             argv=(console_script("gymfleet-env-server"), *envs),
             port=self.ports[name],
-            env={"GYMFLEET_ENV_HOST": LOOPBACK, "GYMFLEET_ENV_PORT": str(self.ports[name])},
+            env={
+                "GYMFLEET_ENV_HOST": LOOPBACK,
+                "GYMFLEET_ENV_PORT": str(self.ports[name]),
+                **({"GYMFLEET_ENV_DATA": json.dumps(data)} if data else {}),
+                **({"GYMFLEET_ENV_OPTIONS": json.dumps(options)} if options else {}),
+            },
         )
+
+    def _serves(self, envs: Sequence[str], name: str) -> bool:
+        """Whether a server of `envs` hosts the environment; a file or class does not say its name."""
+        return name in envs or len(self.envs) == 1
 
     def gateway(self) -> Service:
         """Routes to the env servers."""

@@ -1,5 +1,6 @@
 """How each AgentGym server numbers its tasks and words its answers."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -8,7 +9,11 @@ from gymfleet_contracts.session import EnvironmentSpec, OpenSession
 
 TEXTCRAFT_GOALS: Final = 544
 """AgentGym's server takes `data_idx` modulo its number of goals."""
+BIRD_TRAIN: Final = 9428
+"""Questions in BIRD's train file."""
 _GENERATED: Final = "generated"
+_TITLE: Final = "-= Welcome to TextWorld, ALFRED! =-"
+_ARRIVAL: Final = re.compile(r"^You arrive at loc [0-9]+\. ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +21,24 @@ class Game:
     """One environment as AgentGym knows it."""
 
     env: str
+    """Our name of it."""
+    path: str
+    """Where its client's calls go, below the front; the first part is AgentGym's name of it."""
     banner: str
-    benchmark_id: Callable[[int], str]
-    """The task id of AgentGym's item in the benchmark's own data."""
+    benchmark_id: Callable[[int], str] = str
+    """The task id of AgentGym's item in the benchmark's own data. Where AgentGym's numbers and the benchmark's ids
+    are two things, the environment's tasks know both."""
+    words: Callable[[str], str] = str
+    """What AgentGym's server makes of the engine's text."""
+    shows: tuple[str, ...] = ()
+    """What of an observation's info AgentGym's server tells."""
+    tells_errors: bool = True
+    """A mistake of the client's is status 200 and `{"error"}`; elsewhere a 500."""
+
+    @property
+    def root(self) -> str:
+        """The server's root."""
+        return "/" + self.path.split("/")[1]
 
     def task(self, spec: EnvironmentSpec, number: int, lease_s: float) -> dict[str, Any]:
         """The `open` body for AgentGym's task `number`.
@@ -32,8 +52,32 @@ class Game:
         return OpenSession(env=self.env, lease_s=lease_s, **selector).model_dump(mode="json", exclude_none=True)
 
 
-TEXTCRAFT: Final = Game("textcraft", "This is environment TextCraft.", lambda number: str(number % TEXTCRAFT_GOALS))
-BABYAI: Final = Game("babyai", "This is environment BabyAI.", str)
-MAZE: Final = Game("maze", "This is environment LMRL-Gym.", lambda number: f"lmrlgym_maze_{number}")
-WORDLE: Final = Game("wordle", "This is environment LMRL-Gym.", str)
-GAMES: Final = (TEXTCRAFT, BABYAI, MAZE, WORDLE)
+def _bird_question(number: int) -> str:
+    """AgentGym numbers the questions of BIRD's train file, then those of its dev file."""
+    return f"train.{number}" if number < BIRD_TRAIN else f"dev.{number - BIRD_TRAIN}"
+
+
+def _without_banner(text: str) -> str:
+    """ALFWorld's text, as AgentGym and ReAct before it show it: no title, no numbers of places."""
+    title, *paragraphs = text.split("\n\n")
+    if title == _TITLE:
+        text = "\n".join(paragraphs)
+    return _ARRIVAL.sub("", text)
+
+
+TEXTCRAFT: Final = Game(
+    "textcraft", "/textcraft", "This is environment TextCraft.", lambda number: str(number % TEXTCRAFT_GOALS)
+)
+BABYAI: Final = Game("babyai", "/babyai", "This is environment BabyAI.")
+MAZE: Final = Game("maze", "/maze/maze", "This is environment LMRL-Gym.", lambda number: f"lmrlgym_maze_{number}")
+WORDLE: Final = Game("wordle", "/wordle/wordle", "This is environment LMRL-Gym.")
+ALFWORLD: Final = Game(
+    "alfworld", "/alfworld", "This is environment AlfWorld.", words=_without_banner,
+    shows=("available_actions", "task_type"),
+)  # fmt: skip
+SCIWORLD: Final = Game(
+    "sciworld", "/sciworld", "This is environment ScienceWorld.", shows=("task_name", "variation", "task_description")
+)
+SQLGYM: Final = Game("sql", "/sqlgym", "ok", _bird_question, tells_errors=False)
+WEBSHOP: Final = Game("webshop", "/webshop", "ok", shows=("has_search_bar", "clickables"), tells_errors=False)
+GAMES: Final = (TEXTCRAFT, BABYAI, MAZE, WORDLE, ALFWORLD, SCIWORLD, SQLGYM, WEBSHOP)

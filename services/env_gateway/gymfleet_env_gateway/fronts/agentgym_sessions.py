@@ -38,15 +38,22 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class AgentGymError(Exception):
-    """Told to the client as AgentGym's servers do: status 200 and `{"error": message}`."""
+    """A mistake of the client's, told to it as the game's AgentGym server does."""
+
+    def __init__(self, game: Game, message: str) -> None:
+        super().__init__(message)
+        self.game = game
 
 
 class Player(Episode):
     """What one AgentGym client holds by its id: at most one session at a time."""
 
     number: int = 0
-    tenant: str = ""
+    task_id: str = ""
     first_observation: str = ""
+    first_info: dict[str, Any] = msgspec.field(default_factory=dict)
+    info: dict[str, Any] = msgspec.field(default_factory=dict)
+    """What the game shows of the last observation's."""
 
 
 _decode: Final = msgspec.msgpack.Decoder(Player).decode
@@ -67,8 +74,8 @@ class AgentGymSessions:
         """A new id; it takes no slot until it plays."""
         self._fleet.candidates(game.env)
         while True:
-            player = Player(number=secrets.randbits(_ID_BITS), tenant=tenant.name)
-            key = _key(game, player.number)
+            player = Player(number=secrets.randbits(_ID_BITS))
+            key = _key(game, tenant, player.number)
             try:
                 if await self._store.add(key, _encode(player), ttl_s=self._idle_s, limit=self._max):
                     return player.number
@@ -79,11 +86,16 @@ class AgentGymSessions:
 
     async def find(self, tenant: Tenant, game: Game, number: int) -> Player:
         """The player with an id as it stands. Raises `AgentGymError`; another tenant's id does not exist."""
-        stored = await self._store.get(_key(game, number))
-        player = None if stored is None else _decode(stored)
-        if player is None or player.tenant != tenant.name:
-            raise AgentGymError(f"The id {number} is not valid.")
-        return player
+        stored = await self._store.get(_key(game, tenant, number))
+        if stored is None:
+            raise AgentGymError(game, f"The id {number} is not valid.")
+        return _decode(stored)
+
+    async def numbers(self, tenant: Tenant, game: Game) -> list[int]:
+        """The tenant's ids of a game, in ascending order."""
+        prefix = _prefix(game, tenant)
+        ids = [key.removeprefix(prefix) for key in await self._store.keys() if key.startswith(prefix)]
+        return sorted(int(number) for number in ids if number.isdecimal())
 
     async def reset(self, tenant: Tenant, game: Game, number: int, task_number: int) -> Player:
         """Begin another episode under the same id; its session lives as long as the id without a call."""
@@ -93,36 +105,40 @@ class AgentGymSessions:
                 session = await player.begin(self._relay, tenant, body)
             except ServiceError as error:
                 if error.problem().type == problems.UNKNOWN_TASK:
-                    raise AgentGymError(error.detail) from None
+                    raise AgentGymError(game, error.detail) from None
                 raise
-            player.first_observation = session["observation"]
+            player.first_observation = player.observation = game.words(session["observation"])
+            player.task_id = session["task"]["task_id"]
+            player.info = player.first_info = _shown(game, session)
         return player
 
     async def step(self, tenant: Tenant, game: Game, number: int, action: str) -> tuple[Player, dict[str, Any]]:
         """Apply an action; the player after it, and the env server's result."""
         async with self._held(tenant, game, number) as player:
             if player.session_id and player.over:
-                raise AgentGymError(f"The task with environment {number} has finished.")
+                raise AgentGymError(game, f"The task with environment {number} has finished.")
 
             async def save() -> None:
-                await self._save(game, player)
+                await self._save(game, tenant, player)
 
             try:
                 result = await player.step(self._relay, tenant, action, save=save)
             except NoEpisode:
-                raise AgentGymError(f"Environment {number} has no episode: reset it first.") from None
+                raise AgentGymError(game, f"Environment {number} has no episode: reset it first.") from None
             except OutcomeUnknown:
                 await player.end(self._relay, tenant)
                 raise AgentGymError(
-                    f"Environment {number} lost the answer to its last action: reset it first."
+                    game, f"Environment {number} lost the answer to its last action: reset it first."
                 ) from None
-        return player, result
+            player.observation = game.words(result["observation"])
+            player.info = _shown(game, result)
+        return player, result | {"observation": player.observation}
 
     async def close(self, tenant: Tenant, game: Game, number: int) -> bool:
         """Forget an id; False when there is none."""
         try:
             async with self._held(tenant, game, number) as player:
-                await self._store.delete(_key(game, number))
+                await self._store.delete(_key(game, tenant, number))
                 await player.end(self._relay, tenant)
         except AgentGymError:
             return False
@@ -144,16 +160,25 @@ class AgentGymSessions:
     async def _held(self, tenant: Tenant, game: Game, number: int) -> AsyncIterator[Player]:
         """The player, for this call alone; what the call made of it is kept, whether it succeeds or fails."""
         await self.find(tenant, game, number)  # whoever has no such id waits for no lock
-        async with self._store.lock(_key(game, number)):
+        async with self._store.lock(_key(game, tenant, number)):
             player = await self.find(tenant, game, number)
             try:
                 yield player
             finally:
-                await self._save(game, player)
+                await self._save(game, tenant, player)
 
-    async def _save(self, game: Game, player: Player) -> None:
-        await self._store.set(_key(game, player.number), _encode(player), ttl_s=self._idle_s)
+    async def _save(self, game: Game, tenant: Tenant, player: Player) -> None:
+        await self._store.set(_key(game, tenant, player.number), _encode(player), ttl_s=self._idle_s)
 
 
-def _key(game: Game, number: int) -> str:
-    return f"{game.env}:{number}"
+def _shown(game: Game, answer: dict[str, Any]) -> dict[str, Any]:
+    info = answer.get("info", {})  # an env server of an older release sends none with a session
+    return {name: info[name] for name in game.shows if name in info}
+
+
+def _prefix(game: Game, tenant: Tenant) -> str:
+    return f"{game.env}:{tenant.name}:"
+
+
+def _key(game: Game, tenant: Tenant, number: int) -> str:
+    return f"{_prefix(game, tenant)}{number}"

@@ -24,7 +24,7 @@ class AgentGymTarget(Target):
 
     async def release(self) -> None:
         """Close every id, where the dialect has a way."""
-        if self.wire.closes:
+        if self.wire.closes or self.wire.tries_close:
             for number in self._created:
                 with suppress(httpx.HTTPError):
                     await self.post("/close", {self.wire.id_key: number})
@@ -72,6 +72,20 @@ class AgentGymTarget(Target):
         require(isinstance(body.get(self.wire.done), bool), f"{self.wire.done} is {excerpt(body.get(self.wire.done))}")
         result: dict[str, Any] = body
         return result
+
+    async def play(self, number: Any, *actions: str) -> list[dict[str, Any]]:
+        """The results of `actions`, up to the end of the episode: some have but one step. Raises `Failed`."""
+        results: list[dict[str, Any]] = []
+        for action in actions:
+            results.append(await self.step(number, action))
+            if results[-1][self.wire.done]:
+                break
+        return results
+
+    def ended(self, response: httpx.Response) -> bool:
+        """Whether a step was the last one of its episode."""
+        body = response.json() if response.status_code == 200 else None
+        return isinstance(body, dict) and bool(body.get(self.wire.done))
 
     async def until_done(self, number: Any) -> None:
         """Repeat nonsense until the episode ends. Raises `NotApplicable` when it does not."""

@@ -15,6 +15,12 @@ def _key(name: str) -> Callable[[Any], Any]:
     return lambda body: body.get(name) if isinstance(body, dict) else None
 
 
+def _described(body: Any) -> Any:
+    """The task and the room, as sciworld's client puts them together; None where one is missing."""
+    parts = [_key(name)(body) for name in ("task_description", "observation")]
+    return "\n".join(parts) if all(isinstance(part, str) for part in parts) else None
+
+
 def _itself(body: Any) -> Any:
     return body
 
@@ -36,6 +42,8 @@ class Wire:
     seen: str = "observation"
     done: str = "done"
     closes: bool = False
+    """The server has a `/close`. Of some others the client calls it all the same: what they answer is their own."""
+    tries_close: bool = False
     tells_errors: bool = True
     """A mistake of the client's is status 200 with `{"error"}`; elsewhere a 5xx."""
     refuses_after_done: bool = True
@@ -68,12 +76,12 @@ WIRES: Final = {
         Wire("babyai", "data_idx", closes=True, score=True),
         Wire("maze", "game", path="/maze"),
         Wire("wordle", "seed", path="/wordle", vocabulary=True),
-        Wire("alfworld", "game", reset_surplus={"world_type": "Text"}),
-        Wire("sciworld", "data_idx", closes=True, score=True),
+        Wire("alfworld", "game", reset_surplus={"world_type": "Text"}, tries_close=True),
+        Wire("sciworld", "data_idx", started=_described, closes=True, score=True),
         *(_tool(env) for env in ("weather", "movie", "academia", "sheet", "todo")),
         _tool("searchqa", closes=True),
         _tool("sqlgym", select="item_id", create_body=None, started=_first, seen="state"),
-        _tool("webshop", select="session_id", create_body=None, started=_first, seen="state"),
+        _tool("webshop", select="session_id", create_body=None, started=_first, seen="state", tries_close=True),
         _tool("webarena", select="idx", create_body=None, created=_key("env_idx"), reset_surplus={"seed": 0},
               started=_key("observation"), done="terminated", closes=True),
     )

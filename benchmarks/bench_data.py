@@ -1,0 +1,260 @@
+"""What the environments do on the benchmarks' own tasks, and how many of their tasks the experts solve.
+
+Needs the benchmarks' files (`--data`): a part whose files are missing is left out, and
+says so. Tasks that an expert does not solve are named on stderr.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+from gymfleet_envs.runtime.catalogue import ENVIRONMENTS, Entry, load_entry
+from gymfleet_envs.runtime.expert_play import ExpertFault, solve
+from gymfleet_envs.runtime.tasks import Task
+
+from benchmarks.record import Row, record
+from tests.fixtures import recorded_dialogues as dialogues
+from tests.fixtures.mariadb import PrivateMariaDB
+
+THREADS: Final = 2
+"""Episodes at a time, of environments that wait for something outside of Python."""
+SAMPLE: Final = 200
+EXPERT_GOAL: Final = 0.95
+NUM_GENERATED: Final[Mapping[str, int]] = {"os": 40, "sciworld": 60}
+"""Test tasks per level where an episode takes seconds; `SAMPLE` of the others."""
+DBBENCH_GOALS: Final[Mapping[str, float]] = {"SQLite": 0.97, "MariaDB": 0.99}
+Rows = list[Row]
+
+
+class Missing(Exception):
+    """A part cannot be measured here. The message says what it needs."""
+
+
+def os_tasks(data: Path) -> Rows:
+    """AgentBench OS: what loads, and whether gold scripts pass their checks in the sandbox."""
+    tasks = load_entry("os", {"os": needed(data / "agentbench_os")})
+    count = tasks.tasks.count("train", "default")
+    chosen = random.Random(0).sample(range(count), SAMPLE)
+    share = solved(tasks, [tasks.tasks.by_index("train", "default", index) for index in chosen])
+    return [
+        Row.of("os: AgentBench's training tasks that load", count, "", goal=1000),
+        Row.of(f"  gold scripts that pass their check, of {SAMPLE}", share, "", goal=0.99),
+        Row.of("  development tasks that load, of 26", tasks.tasks.count("validation", "default"), ""),
+    ]
+
+
+def db_tasks(data: Path) -> Rows:
+    """DBBench's development tasks, in SQLite and in a MariaDB of our own."""
+    folder = needed(data / "dbbench")
+    rows = dbbench(folder, "SQLite", {})
+    if shutil.which("mariadbd") is None:
+        tell("db: mariadbd is not on PATH: its rows are left out")
+        return rows
+    with tempfile.TemporaryDirectory() as directory:
+        server = PrivateMariaDB(Path(directory))
+        try:
+            server.start()
+            server.prepare()
+            return rows + dbbench(folder, "MariaDB", server.options(Path(directory)))
+        finally:
+            server.kill()
+
+
+def dbbench(folder: Path, backend: str, options: Mapping[str, Any]) -> Rows:
+    """A change scores 1 when the tables' digest is the stored one; a question, when the answer is the stored one."""
+    entry = load_entry("db", {"db": folder}, {"db": options})
+    tasks = every(entry, "validation")
+    changes = [task for task in tasks if task.data.changes]
+    questions = [task for task in tasks if not task.data.changes]
+    return [
+        Row.of(f"db: DBBench's {len(questions)} questions, {backend}: gold answers that score 1",
+               solved(entry, questions), "", goal=1.0),
+        Row.of(f"  stored hashes reached, of {len(changes)}", solved(entry, changes), "", goal=DBBENCH_GOALS[backend]),
+    ]  # fmt: skip
+
+
+def sql_tasks(data: Path) -> Rows:
+    """Spider's development questions."""
+    folder = needed(data / "spider")
+    entry = load_entry("sql", {"sql": folder})
+    tasks = every(entry, "validation")
+    dropped = len(json.loads((folder / "dev.json").read_text(encoding="utf-8"))) - len(tasks)
+    return [
+        Row.of("sql: Spider's gold queries that run", len(tasks), ""),
+        Row.of("  of those, that score 1", solved(entry, tasks), "", goal=1.0),
+        Row.of("  questions dropped, as their query cannot run", dropped, ""),
+    ]
+
+
+def webshop_goals(data: Path) -> Rows:
+    """WebShop's small set of products, and AgentGym's recorded purchases in it."""
+    entry = load_entry("webshop", {"webshop": needed(data / "webshop")})
+    count = dialogues.count(entry.tasks)
+    chosen = [entry.tasks.by_id(str(number)) for number in random.Random(1).sample(range(count), SAMPLE)]
+    rows = [
+        Row.of("webshop: synthetic goals of the 1,000 products", count, "", goal=6910),
+        Row.of(f"  goals bought with reward 1 by the expert, of {SAMPLE}", solved(entry, chosen), "", goal=0.95),
+    ]
+    if "webshop" not in dialogues.present(data):
+        return rows
+    replays = dialogues.replay("webshop", data)
+    answers = dialogues.answers_of(replays)
+    form = dialogues.GAMES["webshop"].form
+    return [
+        *rows,
+        Row.of(f"  recorded episodes that end with reward 1, of {len(replays)}", won(replays), ""),
+        Row.of("  recorded observations that are identical", dialogues.alike(answers, str.strip), ""),
+        Row.of("  identical but for the price cap, which is drawn", dialogues.alike(answers, form), ""),
+    ]
+
+
+def recorded_games(data: Path) -> Rows:
+    """AgentGym's recorded episodes of the light games."""
+    here = dialogues.present(data)
+    rows = []
+    if "babyai" in here:
+        babyai = dialogues.replay("babyai", data)
+        rows.append(Row.of(f"babyai: recorded episodes that succeed, of {len(babyai)}", won(babyai), "", goal=0.99))
+    if "maze" in here:
+        answers = dialogues.answers_of(dialogues.replay("maze", data))
+        name = f"maze: recorded observations that are identical, of {len(answers)}"
+        rows.append(Row.of(name, dialogues.alike(answers, str), "", goal=1.0))
+    if "textcraft" in here:
+        crafted = dialogues.replay("textcraft", data)
+        rows.append(Row.of(f"textcraft: recorded episodes solved, of {len(crafted)}", won(crafted), "", goal=0.95))
+    if not rows:
+        raise Missing(f"no recordings in {data / 'trajectories'}")
+    return rows
+
+
+def sciworld_dialogues(data: Path) -> Rows:
+    """AgentGym's recorded episodes in ScienceWorld."""
+    if "sciworld" not in dialogues.present(data):
+        raise Missing(f"no recordings in {data / 'trajectories' / 'sciworld'}")
+    replays = dialogues.replay("sciworld", data)
+    return [Row.of(f"sciworld: recorded episodes that reach 100, of {len(replays)}", won(replays), "")]
+
+
+def alfworld_names(data: Path) -> Rows:
+    """Games generated for the names in AgentGym's and AgentBench's lists."""
+    entry = load_entry("alfworld", {"alfworld": needed(data / "alfworld")})
+    tasks = [task for split in ("train", "validation", "test") for task in every(entry, split)]
+    share = solved(entry, random.Random(0).sample(tasks, 40))
+    return [
+        Row.of("alfworld: names in the published lists that load", len(tasks), ""),
+        Row.of("  games for them that the expert solves, of 40", share, "", goal=EXPERT_GOAL),
+    ]
+
+
+def experts(_: Path) -> Rows:
+    """Every environment's expert on the first generated test tasks of every level."""
+    return [row for env in ENVIRONMENTS for row in expert(env)]
+
+
+def expert(env: str) -> Rows:
+    """One row per level."""
+    began = time.monotonic()
+    entry = load_entry(env, {})
+    rows = []
+    for level in entry.tasks.levels:
+        number = min(entry.tasks.count("test", level), NUM_GENERATED.get(env, SAMPLE))
+        share = solved(entry, [entry.tasks.by_index("test", level, index) for index in range(number)])
+        rows.append(Row.of(f"{env}: expert, {level}, of {number} test tasks", share, "", goal=EXPERT_GOAL))
+    tell(f"  {env}: {time.monotonic() - began:.0f} s")
+    return rows
+
+
+PARTS: Final[Mapping[str, Callable[[Path], Rows]]] = {
+    "os": os_tasks,
+    "db": db_tasks,
+    "sql": sql_tasks,
+    "webshop": webshop_goals,
+    "dialogues": recorded_games,
+    "sciworld": sciworld_dialogues,
+    "alfworld": alfworld_names,
+    "experts": experts,
+}
+
+
+def needed(folder: Path) -> Path:
+    """The folder, or `Missing`."""
+    if not folder.is_dir():
+        raise Missing(f"there is no {folder}")
+    return folder
+
+
+def every(entry: Entry, split: Any) -> list[Task[Any]]:
+    """All tasks of a split, of all levels."""
+    return [
+        entry.tasks.by_index(split, level, index)
+        for level in entry.tasks.levels
+        for index in range(entry.tasks.count(split, level))
+    ]
+
+
+def solved(entry: Entry, tasks: Sequence[Task[Any]]) -> float:
+    """Share of the tasks that the expert solves."""
+    with ThreadPoolExecutor(THREADS if entry.kind.waits else 1) as threads:
+        faults = list(threads.map(lambda task: fault(entry, task), tasks))
+    failing = [f"{task.task_id} ({why})" for task, why in zip(tasks, faults, strict=True) if why]
+    return share(entry.kind.name, failing, len(tasks))
+
+
+def fault(entry: Entry, task: Task[Any]) -> str | None:
+    """Why the expert does not solve a task; None if it does."""
+    try:
+        return None if solve(entry, task.data) else "not solved"
+    except ExpertFault as error:
+        return str(error)
+
+
+def won(replays: Iterable[dialogues.Replay]) -> float:
+    """Share of the recorded episodes that reach the full score here too."""
+    played = list(replays)
+    return share("recorded", [episode.item_id for episode in played if episode.score < 1.0], len(played))
+
+
+def share(what: str, failing: Sequence[str], count: int) -> float:
+    """Of `count` the share that did not fail; those that did are named."""
+    if failing:
+        tell(f"  {what}: {len(failing)} of {count} fail: {', '.join(failing)}")
+    return (count - len(failing)) / count
+
+
+def tell(line: str) -> None:
+    """Progress, apart from the table."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def measure(name: str, data: Path) -> Rows:
+    """The rows of a part; none where it lacks something."""
+    began = time.monotonic()
+    try:
+        rows = PARTS[name](data)
+    except Missing as lack:
+        tell(f"{name}: left out, {lack}")
+        return []
+    tell(f"{name}: {time.monotonic() - began:.0f} s")
+    return rows
+
+
+def main() -> None:
+    """Measure and record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=dialogues.DATA, help="the folder of the benchmarks' files")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="NAME",
+                        help=f"of {', '.join(PARTS)}")  # fmt: skip
+    options = parser.parse_args()
+    record("data", [row for name in options.only for row in measure(name, options.data)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""What each environment costs: through its server, as a class in one loop, and its bare engine, side by side.
+
+The expert's actions of some training tasks are worked out first and then replayed, so
+that no planner is timed. `served` is one env server with one shard, its sessions
+stepped over the stream as fast as the answers come; `class` is the same environment
+class in a loop of this process; `engine` is what lies underneath, driven as its own
+documentation or its published server drives it (`benchmarks.engines`).
+"""
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+from gymfleet_client import SessionStream
+from gymfleet_contracts.session import OpenSession
+from gymfleet_envs.runtime.catalogue import ENVIRONMENTS, Entry, load_entry
+
+from benchmarks.engines import ENGINES
+from benchmarks.processes import cpu_seconds, family, resident_bytes
+from benchmarks.record import Row, record
+from tests.fixtures import gateway_fleet
+
+SHARE_OF_BARE: Final = 0.8
+SETTLE_S: Final = 1.0
+
+
+@dataclass(frozen=True)
+class Load:
+    """How an environment is driven."""
+
+    tasks: int = 200
+    sessions: int = 32
+    """Stepped at once."""
+    held: int = 1000
+    """Open at once when memory is measured."""
+    level: str | None = None
+    shards: int = 1
+    light: bool = True
+    """A step takes microseconds: the server's own work shows."""
+
+
+LOADS: Final = {
+    "os": Load(tasks=20, sessions=8, held=50, light=False),
+    "sciworld": Load(tasks=24, sessions=16, held=60, level="medium", shards=2, light=False),
+    "alfworld": Load(tasks=40, sessions=16, held=100, light=False),
+    "sql": Load(tasks=100, held=500),
+    "db": Load(tasks=100, held=500),
+}
+
+
+@dataclass(frozen=True)
+class Goals:
+    """What is to be reached; None: no goal."""
+
+    of_engine: float | None = SHARE_OF_BARE
+    """The class's speed as a multiple of the bare engine's."""
+    served: float | None = None
+    """Steps per second."""
+    memory_mb: float | None = None
+
+
+GOALS: Final = {
+    "os": Goals(of_engine=None),
+    "sciworld": Goals(of_engine=None, served=100.0, memory_mb=20.0),
+    "alfworld": Goals(of_engine=2.0),
+}
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A task and the actions that solve it."""
+
+    index: int
+    actions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Steps per second of the clock, and per second of a processor with opening and closing; milliseconds."""
+
+    steps_per_s: float
+    steps_per_cpu_s: float
+    p99_ms: float
+    create_ms: float
+
+
+def episodes_of(entry: Entry, load: Load) -> list[Episode]:
+    """The expert's way through the first training tasks."""
+    found = []
+    for index in range(load.tasks):
+        environment = entry.kind()
+        environment.reset(_task(entry, load, index), 0)
+        actions: list[str] = []
+        while len(actions) < entry.kind.max_turns and (move := environment.expert()) is not None:
+            actions.append(move.action)
+            if environment.step(move.action).terminated:
+                break
+        environment.close()
+        found.append(Episode(index, tuple(actions)))
+    return found
+
+
+def _task(entry: Entry, load: Load, index: int) -> Any:
+    level = load.level or entry.spec.default_level
+    return entry.tasks.by_index("train", level, index).data
+
+
+def in_a_loop(entry: Entry, load: Load, episodes: list[Episode], seconds: float) -> Measured:
+    """The class, one episode after the other."""
+    steps, creates = [], []
+    used, until = time.process_time(), time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        for episode in episodes:
+            began = time.perf_counter()
+            environment = entry.kind()
+            environment.reset(_task(entry, load, episode.index), 0)
+            creates.append(time.perf_counter() - began)
+            for action in episode.actions:
+                began = time.perf_counter()
+                environment.step(action)
+                steps.append(time.perf_counter() - began)
+            environment.close()
+            if time.perf_counter() > until:
+                break
+    cpu_s = time.process_time() - used
+    return Measured(len(steps) / sum(steps), len(steps) / cpu_s, _p99(steps), 1000 * statistics.median(creates))
+
+
+async def served(url: str, pid: int, load: Load, env: str, episodes: list[Episode], seconds: float) -> Measured:
+    """`load.sessions` players at once, each through one episode after the other."""
+    steps: list[float] = []
+    creates: list[float] = []
+    async with SessionStream(url) as stream:
+
+        async def play(number: int) -> None:
+            while time.perf_counter() < until:
+                episode = episodes[number % len(episodes)]
+                number += load.sessions
+                began = time.perf_counter()
+                session = await stream.open(OpenSession(env=env, level=load.level, task_index=episode.index))
+                creates.append(time.perf_counter() - began)
+                for index, action in enumerate(episode.actions):
+                    began = time.perf_counter()
+                    await stream.step(session.session_id, index, action)
+                    steps.append(time.perf_counter() - began)
+                await stream.close(session.session_id)
+
+        until = time.perf_counter() + seconds / 4  # whatever is loaded at first use is loaded now
+        await asyncio.gather(*map(play, range(load.sessions)))
+        steps.clear()
+        creates.clear()
+        began, used = time.perf_counter(), _played_cpu(pid)
+        until = began + seconds
+        await asyncio.gather(*map(play, range(load.sessions)))
+        elapsed_s, cpu_s = time.perf_counter() - began, _played_cpu(pid) - used
+    return Measured(len(steps) / elapsed_s, len(steps) / cpu_s, _p99(steps), 1000 * statistics.median(creates))
+
+
+async def bytes_per_session(url: str, pid: int, load: Load, env: str, episodes: list[Episode]) -> float:
+    """Resident memory of the server and whatever it started, per open session, one step taken."""
+    async with SessionStream(url) as stream:
+
+        async def open_one(number: int) -> str:
+            episode = episodes[number % len(episodes)]
+            session = await stream.open(OpenSession(env=env, level=load.level, task_index=episode.index))
+            await stream.step(session.session_id, 0, episode.actions[0])
+            return session.session_id
+
+        for session_id in [await open_one(number) for number in range(load.sessions)]:  # warm
+            await stream.close(session_id)
+        await asyncio.sleep(SETTLE_S)
+        before = resident_bytes(family(pid))
+        opened = [await open_one(number) for number in range(load.held)]
+        await asyncio.sleep(SETTLE_S)
+        after = resident_bytes(family(pid))
+        for session_id in opened:
+            await stream.close(session_id)
+    return (after - before) / load.held
+
+
+def measure(env: str, seconds: float) -> list[Row]:
+    """All figures of one environment."""
+    load = LOADS.get(env, Load())
+    entry = load_entry(env, {})
+    episodes = episodes_of(entry, load)
+    loop = in_a_loop(entry, load, episodes, seconds)
+    with tempfile.TemporaryDirectory() as directory:
+        server = gateway_fleet.env_server(
+            Path(directory), env, shards=str(load.shards), max_sessions=str(load.held + 64)
+        )
+        with gateway_fleet.running(server):
+            through = uvloop.run(served(server.url, server.pid, load, env, episodes, seconds))
+            held = uvloop.run(bytes_per_session(server.url, server.pid, load, env, episodes))
+    goals = GOALS.get(env, Goals())
+    rows = [
+        Row.of(f"{env}: served", through.steps_per_s, "steps/s", baseline=loop.steps_per_s, goal=goals.served),
+        Row.of(f"{env}: p99 of a step", through.p99_ms, "ms", baseline=loop.p99_ms),
+        Row.of(f"{env}: create", through.create_ms, "ms", baseline=loop.create_ms),
+        Row.of(f"{env}: memory per session", held / 1e6, "MB", goal=goals.memory_mb, lower_is_better=True),
+    ]
+    if load.light:
+        share = through.steps_per_cpu_s / loop.steps_per_cpu_s
+        rows.append(Row.of(f"{env}: shard's share of the class, per core", share, "", goal=SHARE_OF_BARE))
+    if env in ENGINES:
+        what, engine = ENGINES[env]
+        speed = engine(entry, [(_task(entry, load, e.index), e.actions) for e in episodes], seconds)
+        rows.append(Row.of(f"{env}: class beside {what}", loop.steps_per_s, "steps/s", baseline=speed))
+        rows.append(Row.of(f"{env}: class as a multiple of it", loop.steps_per_s / speed, "", goal=goals.of_engine))
+    return rows
+
+
+def _played_cpu(pid: int) -> float:
+    """Of the shard and what it started; the front has a core of its own."""
+    _, *shard = family(pid)
+    return sum(map(cpu_seconds, shard))
+
+
+def _p99(seconds: list[float]) -> float:
+    return 1000 * statistics.quantiles(seconds, n=100)[98]
+
+
+def main() -> None:
+    """Measure and record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", nargs="*", default=ENVIRONMENTS)
+    parser.add_argument("--seconds", type=float, default=5.0, help="per measurement")
+    options = parser.parse_args()
+    rows = [row for env in options.env for row in measure(env, options.seconds)]
+    record("envs", rows)
+
+
+if __name__ == "__main__":
+    main()

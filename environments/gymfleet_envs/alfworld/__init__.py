@@ -1,0 +1,1 @@
+"""ALFWorld: find, carry, wash, heat and cool things in a household, by text."""

@@ -1,0 +1,1 @@
+"""DBBench: answer questions about a table, or change it, with SQL."""

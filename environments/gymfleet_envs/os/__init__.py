@@ -1,0 +1,1 @@
+"""AgentBench's OS interaction: a question or a chore, and a root shell in a sandbox."""

@@ -1,0 +1,57 @@
+"""What the agent may say: run a script, answer, or finish."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from gymfleet_contracts.grammar import AGENTBENCH_OS
+
+_FENCE: Final = re.compile(r"```(?:bash|sh|shell)?[ \t]*\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Bash:
+    """Run this in the shell."""
+
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """End the episode with an answer; None for `finish`."""
+
+    answer: str | None
+
+
+def read_action(text: str) -> Bash | Commit | None:
+    """AgentBench's reply or the action alone; None when it is neither."""
+    text = text.strip()
+    if "Act:" in text and not text.lower().startswith(("bash", "answer", "finish", "```")):
+        text = AGENTBENCH_OS.parse(text).action or ""
+    lowered = text[:16].lower()
+    if lowered.startswith("answer"):
+        rest = text[len("answer") :]
+        left, right = rest.find("("), rest.rfind(")")
+        return Commit(rest[left + 1 : right]) if -1 < left < right and not rest[:left].strip() else None
+    if lowered.rstrip(".!( )") == "finish" and len(text) <= 16:
+        return Commit(None)
+    if lowered.startswith(("bash", "```")):
+        if blocks := _blocks(text):
+            return Bash("\n\n".join(blocks))
+        command = text[len("bash") :] if lowered.startswith("bash") else ""
+        return Bash(command.strip()) if command[:1].isspace() and command.strip() else None
+    return None
+
+
+def _blocks(text: str) -> list[str]:
+    blocks: list[str] = []
+    end = 0
+    while (fence := _FENCE.search(text, end)) and (end := text.find("\n```", fence.end() - 1)) >= 0:
+        blocks.append(text[fence.end() : end])
+        end += len("\n```")
+    return blocks
+
+
+def bash(command: str) -> str:
+    """The action that runs a command, as AgentBench writes it."""
+    return f"bash\n\n```bash\n{command}\n```"

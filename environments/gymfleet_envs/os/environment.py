@@ -1,0 +1,125 @@
+"""AgentBench's OS interaction as an environment."""
+
+from pathlib import Path
+from typing import ClassVar, Final
+
+from gymfleet_contracts.grammar import AGENTBENCH_OS
+from gymfleet_contracts.session import ExpertMove, ForkSupport
+
+from gymfleet_envs.os.actions import Bash, read_action
+from gymfleet_envs.os.expert import next_move
+from gymfleet_envs.os.observation import plain, shown
+from gymfleet_envs.os.options import OsOptions
+from gymfleet_envs.os.sandbox.base import Ran, Sandbox, SandboxError
+from gymfleet_envs.os.sandbox.opening import check_backend, open_sandbox
+from gymfleet_envs.os.scoring import solved
+from gymfleet_envs.os.task import OsTask, Script
+from gymfleet_envs.os.tasks import agentbench_tasks, generated_tasks
+from gymfleet_envs.runtime.environment import EngineLost, Environment, Outcome
+from gymfleet_envs.runtime.tasks import TaskSource
+
+_SEEDS: Final = 32_768  # bash takes that many
+
+
+class OsInteraction(Environment[OsTask]):
+    """Answer a question about a Linux system, or change something in it."""
+
+    name: ClassVar[str] = "os"
+    version: ClassVar[str] = "1.0.0"
+    summary: ClassVar[str] = "Answer questions about a Linux system, or change it, with a root shell"
+    instructions: ClassVar[str] = (
+        "You have a root shell on a Linux system. Implement the operations required by me, or answer the question "
+        "proposed by me. Each turn, take exactly one of three actions:\n"
+        "bash - run bash code; its output is shown to you\n"
+        "finish - when you have finished the task\n"
+        "answer - when you have got the answer to the question; put it in the pair of parentheses\n"
+        "If the output is too long, it is truncated and not complete. Your bash code should not contain any input "
+        "operation."
+    )
+    grammar: ClassVar[str] = AGENTBENCH_OS.name
+    max_turns: ClassVar[int] = 8
+    max_action_chars: ClassVar[int] = 16_384
+    stable_observations: ClassVar[bool] = False
+    fork: ClassVar[ForkSupport] = ForkSupport.REPLAY
+    licence: ClassVar[str] = "Apache-2.0, as AgentBench's tasks"
+    options: ClassVar[OsOptions] = OsOptions()
+    waits: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self._task: OsTask
+        self._sandbox: Sandbox | None = None
+        self._printed: list[str] = []
+        self._over = False
+
+    @classmethod
+    def task_source(cls, data: Path | None) -> TaskSource[OsTask]:
+        """Generated questions and chores, or AgentBench's `*.json` files in `data`."""
+        check_backend(cls.options)
+        return generated_tasks() if data is None else agentbench_tasks(data)
+
+    @classmethod
+    def programs(cls) -> tuple[str, ...]:
+        """Bubblewrap, unless Docker is asked for: that is a daemon, not a program."""
+        return ("bwrap",) if cls.options.backend == "bubblewrap" else ()
+
+    def reset(self, task: OsTask, seed: int) -> str:
+        """Open a sandbox and run the task's preparation in it."""
+        self._task = task
+        timeout_s = self.options.program_timeout_s
+        try:
+            self._sandbox = open_sandbox(self.options)
+            for script in task.init:
+                self._sandbox.program(_seeded(script, seed).argv(), timeout_s)
+            if task.start is not None:
+                self._sandbox.shell(task.start, timeout_s)
+        except SandboxError as error:
+            self.close()
+            raise EngineLost(str(error)) from None
+        return f"Now, my problem is:\n\n{task.description}"
+
+    def step(self, action: str) -> Outcome:
+        """Run a script in the shell, or take the answer."""
+        act = read_action(action)
+        if act is None:
+            return Outcome(AGENTBENCH_OS.complaint, action_valid=False)
+        try:
+            if isinstance(act, Bash):
+                return self._run(act.code)
+            self._over = True
+            value = float(solved(self._task, act.answer, self._box, self.options.program_timeout_s))
+        except SandboxError as error:
+            self.close()
+            raise EngineLost(str(error)) from None
+        said = "finish" if act.answer is None else "answer"
+        return Outcome(f"The task is over with your {said}.", reward=value, terminated=True, score=value)
+
+    def expert(self) -> ExpertMove | None:
+        """The next command of the task's plan, else the answer that the last one printed."""
+        return None if self._over else next_move(self._task, self._printed)
+
+    def close(self) -> None:
+        """End the sandbox and all that runs in it."""
+        if self._sandbox is not None:
+            self._sandbox.close()
+
+    @property
+    def _box(self) -> Sandbox:
+        if self._sandbox is None:
+            raise SandboxError("the sandbox is closed")
+        return self._sandbox
+
+    def _run(self, code: str) -> Outcome:
+        timeout_s = self.options.command_timeout_s
+        ran: Ran = self._box.shell(code, timeout_s)
+        self._printed = [*self._printed, plain(ran.output)]
+        return Outcome(shown(ran, timeout_s), info={"exit_code": ran.code, "timed_out": ran.timed_out})
+
+
+def _seeded(script: Script, seed: int) -> Script:
+    """A preparation that draws random numbers draws the same ones for the same seed."""
+    if script.language != "bash":
+        return script
+    return Script(f"RANDOM={seed % _SEEDS}\n{script.code}")
+
+
+ENVIRONMENT: Final = OsInteraction

@@ -1,0 +1,87 @@
+"""The processes of a sandbox as the host sees them: found, measured and ended from outside."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+_MAX_FOUND: Final = 20_000
+_KIB: Final = 1024
+
+
+class ProcessTree:
+    """All that descends from a sandbox's first process, in its process namespace.
+
+    Orphans become children of that first process, so that none leaves the tree.
+    """
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self._namespace = _namespace(first)
+
+    def pids(self) -> set[int]:
+        """Host process ids, without the first process."""
+        found: set[int] = set()
+        waiting = [self.first]
+        while waiting and len(found) < _MAX_FOUND:
+            for child in _children(waiting.pop()):
+                if child not in found:
+                    found.add(child)
+                    waiting.append(child)
+        return found
+
+    def outside(self, inner: int) -> int | None:
+        """The host's id of a process by its id inside."""
+        for pid in self.pids():
+            with contextlib.suppress(OSError, IndexError):
+                if int(_status(pid)["NSpid"].split()[-1]) == inner:
+                    return pid
+        return None
+
+    def kill(self, pids: Iterable[int]) -> None:
+        """End processes, each only if it still is one of this sandbox's."""
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                handle = os.pidfd_open(pid)
+                try:
+                    if _namespace(pid) == self._namespace:
+                        signal.pidfd_send_signal(handle, signal.SIGKILL)
+                finally:
+                    os.close(handle)
+
+    def kill_new(self, before: set[int]) -> None:
+        """End all that was not there before; a few times over, for one may start another meanwhile."""
+        for _ in range(10):
+            if not (doomed := self.pids() - before):
+                return
+            self.kill(doomed)
+
+    def usage(self) -> tuple[int, int]:
+        """Number of processes, and bytes of memory that are theirs alone or shared by mapping."""
+        count = size = 0
+        for pid in self.pids():
+            with contextlib.suppress(OSError, KeyError, ValueError):
+                status = _status(pid)
+                size += _KIB * sum(int(status[name].split()[0]) for name in ("RssAnon", "RssShmem"))
+                count += 1
+        return count, size
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in os.scandir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                found += map(int, Path(task.path, "children").read_text().split())
+    return found
+
+
+def _status(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _namespace(pid: int) -> int:
+    return os.stat(f"/proc/{pid}/ns/pid").st_ino  # noqa: PTH116 - Path.stat is the same with more steps

@@ -1,0 +1,80 @@
+"""The two bash programs inside of a sandbox.
+
+The supervisor is the first process of its process namespace: it unpacks the file
+system, starts the agent's shell, and runs the task's programs beside it. It holds a
+capability that all it starts lack, so that the kernel lets none of them trace it,
+read its memory or open its files, though they are root as it is; and nothing inside
+can send it a signal. What it is told comes through a pipe, words ended by NUL:
+
+    SEQUENCE shell 0                  ->  SEQUENCE:PID of a new shell
+    SEQUENCE run COUNT WORD...        ->  SEQUENCE:EXIT CODE
+
+The agent's shell is told SEQUENCE COMMAND and answers SEQUENCE:EXIT CODE through
+pipes that its commands do not inherit. It answers from the loop's condition, which
+is reached by a stray `continue` as well.
+"""
+
+from typing import Final
+
+SHELL: Final = r"""
+shopt -s expand_aliases
+_gymfleet_resume() { return "$1"; }
+_gymfleet_sequence=0 _gymfleet_code=0
+while
+    _gymfleet_code=$?
+    printf '%s:%s\n' "$_gymfleet_sequence" "$_gymfleet_code" >&8
+    IFS= read -r -d '' -u 9 _gymfleet_sequence && IFS= read -r -d '' -u 9 _gymfleet_command
+do
+    _gymfleet_resume "$_gymfleet_code"
+    eval "$_gymfleet_command" </dev/null 8>&- 9<&-
+done
+"""
+
+"""`bash -c SHELL`: commands on descriptor 9, answers on 8."""
+
+SUPERVISOR: Final = r"""
+requests=$1 answers=$2 commands=$3 results=$4 output=$5 image=$6
+shell_limits=$7 program_limits=$8 shell=$9 shell_path=${10} program_path=${11}
+set -e
+tar -xp -f - -C / <&"$image"
+cd /root
+set +e
+exec {image}<&-
+exec {errors}>&2 2>/dev/null
+umask 022
+drop=(setpriv --bounding-set=-setpcap --inh-caps=-all --ambient-caps=-all)
+start_shell() {
+    exec 9<&"$commands" 8>&"$results" >&"$output" 2>&1 </dev/null
+    exec {requests}<&- {answers}>&- {commands}<&- {results}>&- {output}>&- {errors}>&-
+    eval "ulimit $shell_limits"
+    PATH=$shell_path exec "${drop[@]}" bash -c "$shell" bash
+}
+start_program() {
+    exec >&"$errors" 2>&1 </dev/null
+    exec {requests}<&- {answers}>&- {commands}<&- {results}>&- {output}>&- {errors}>&-
+    eval "ulimit $program_limits"
+    PATH=$program_path exec "${drop[@]}" "$@"
+}
+while IFS= read -r -d '' -u "$requests" sequence &&
+    IFS= read -r -d '' -u "$requests" kind && IFS= read -r -d '' -u "$requests" count; do
+    words=()
+    for ((i = 0; i < count; i++)); do
+        IFS= read -r -d '' -u "$requests" word
+        words+=("$word")
+    done
+    if [ "$kind" = shell ]; then
+        start_shell &
+        printf '%s:%s\n' "$sequence" "$!" >&"$answers"
+    else
+        start_program "${words[@]}" &
+        wait "$!"
+        printf '%s:%s\n' "$sequence" "$?" >&"$answers"
+    fi
+done
+"""
+"""`bash -c SUPERVISOR supervisor` and the descriptors and texts that its first lines name."""
+
+
+def limits(*, memory_mib: int, disk_mib: int, processes: int) -> str:
+    """Options of bash's `ulimit` for all that runs beside the supervisor."""
+    return f"-c 0 -n 1024 -f {disk_mib * 1024} -v {memory_mib * 1024} -u {processes} -t 300"

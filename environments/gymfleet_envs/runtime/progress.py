@@ -1,0 +1,105 @@
+"""What a shard says of its work in memory that it shares with the front, which tells a hang from business by it."""
+
+import mmap
+import struct
+import threading
+import time
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+PROGRESS: Final = struct.Struct("=QQQQQ")
+"""The number of the call in work (0: none), a count of calls into environments, the place of the environment
+that was called last, the microseconds spent on calls so far, and the moment at which a thread's call began."""
+_WORK: Final = struct.Struct("=QQQ")
+_BUSY: Final = struct.Struct("=Q")
+_SINCE: Final = struct.Struct("=Q")
+_BUSY_OFFSET: Final = _WORK.size
+_SINCE_OFFSET: Final = _WORK.size + _BUSY.size
+
+
+class ShardProgress:
+    """Written by a shard that makes one call after the other."""
+
+    def __init__(self, shared: mmap.mmap, environments: Iterable[str]) -> None:
+        self._shared = shared
+        self._places = {name: place for place, name in enumerate(environments)}
+        self._place = 0
+        self._number = 0
+        self._beats = 0
+        self._busy_s = 0.0
+
+    def working_on(self, number: int) -> None:
+        """A call of the session API begins; 0: none is left."""
+        self._number = number
+        _WORK.pack_into(self._shared, 0, number, self._beats, self._place)
+
+    def beat(self, env: str) -> None:
+        """The call in work calls an environment."""
+        self._beats += 1
+        self._place = self._places[env]
+        _WORK.pack_into(self._shared, 0, self._number, self._beats, self._place)
+
+    def worked(self, seconds: float) -> None:
+        """So long it was busy."""
+        self._busy_s += seconds
+        _BUSY.pack_into(self._shared, _BUSY_OFFSET, int(1e6 * self._busy_s))
+
+
+class _AtWork(NamedTuple):
+    """A call into an environment, in some thread."""
+
+    number: int
+    place: int
+    since_us: int
+    cpu_s: float
+
+
+class ThreadedProgress(ShardProgress):
+    """Written by a shard that makes calls in threads: of those in work, it tells of the oldest."""
+
+    def __init__(self, shared: mmap.mmap, environments: Iterable[str]) -> None:
+        super().__init__(shared, environments)
+        # Its own lock: a call that has returned must not count while its thread waits for the shard's.
+        self._lock = threading.Lock()
+        self._numbers: dict[int, int] = {}
+        self._at_work: dict[int, _AtWork] = {}  # by thread, the oldest first
+
+    def working_on(self, number: int) -> None:
+        """As of this thread."""
+        thread = threading.get_ident()
+        with self._lock:
+            self._numbers[thread] = number
+            self._leave(thread)
+            self._tell()
+
+    def beat(self, env: str) -> None:
+        """As of this thread."""
+        thread = threading.get_ident()
+        with self._lock:
+            self._beats += 1
+            self._leave(thread)
+            began_us = int(1e6 * time.monotonic())
+            number = self._numbers.get(thread, 0)
+            self._at_work[thread] = _AtWork(number, self._places[env], began_us, time.thread_time())
+            self._tell()
+
+    def returned(self) -> None:
+        """The call of this thread into an environment is over."""
+        with self._lock:
+            self._leave(threading.get_ident())
+            self._tell()
+
+    def worked(self, seconds: float) -> None:
+        """Of the shard's own thread; the processor time of environments comes by itself."""
+        with self._lock:
+            super().worked(seconds)
+
+    def _leave(self, thread: int) -> None:
+        if (left := self._at_work.pop(thread, None)) is not None:
+            super().worked(time.thread_time() - left.cpu_s)
+
+    def _tell(self) -> None:
+        oldest = next(iter(self._at_work.values()), None)
+        number, self._place, since_us = (0, self._place, 0) if oldest is None else oldest[:3]
+        _WORK.pack_into(self._shared, 0, number, self._beats, self._place)
+        _SINCE.pack_into(self._shared, _SINCE_OFFSET, since_us)

@@ -1,0 +1,1 @@
+"""ScienceWorld: elementary science experiments in a simulated house, played in text."""

@@ -1,0 +1,1 @@
+"""SQL: answer a question about a database with one read-only query."""

@@ -1,0 +1,1 @@
+"""WebShop: search a shop, choose options, buy what the instruction asks for."""

@@ -1,0 +1,214 @@
+"""WebShop as an environment."""
+
+import copy
+import json
+from pathlib import Path
+from typing import ClassVar, Final, Literal, Self
+
+from gymfleet_contracts.session import ExpertMove
+from pydantic import JsonValue
+
+from gymfleet_envs.runtime.environment import Environment, Options, Outcome
+from gymfleet_envs.runtime.tasks import TaskSource
+from gymfleet_envs.webshop import pages
+from gymfleet_envs.webshop.expert import item_move, results_move, search_move
+from gymfleet_envs.webshop.generate import generated_tasks
+from gymfleet_envs.webshop.products import Product
+from gymfleet_envs.webshop.scoring import score
+from gymfleet_envs.webshop.tasks import GoalChoice, ShopTask, import_shop, webshop_goals
+
+_SUB_PAGES: Final = {name.lower(): name for name in pages.SUB_PAGES}
+_HTML_SAFE: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "'": "\\u0027"})
+Where = Literal["search", "results", "item", "sub", "done"]
+
+
+class WebShopOptions(Options):
+    """How the shop is shown, and which of the benchmark's goals are asked for."""
+
+    observation: Literal["text", "text_rich", "html"] = "text"
+    goals: GoalChoice = "auto"
+    """`auto`: human instructions where `items_human_ins.json` is there, else the synthetic ones."""
+
+
+class WebShop(Environment[ShopTask]):
+    """Search, look at products, choose options, buy one."""
+
+    name: ClassVar[str] = "webshop"
+    version: ClassVar[str] = "1.0.0"
+    summary: ClassVar[str] = "Search a shop and buy what the instruction asks for"
+    instructions: ClassVar[str] = (
+        "You are web shopping.\n"
+        "I will give you instructions about what to do.\n"
+        "You have to follow the instructions.\n"
+        "Every round I will give you an observation and a list of available actions, you have to respond an action "
+        "based on the state and instruction.\n"
+        "You can use search action if search is available.\n"
+        "You can click one of the buttons in clickables.\n"
+        "An action should be of the following structure:\n"
+        "search[keywords]\n"
+        "click[value]\n"
+        "If the action is not valid, perform nothing.\n"
+        "Keywords in search are up to you, but the value in click must be a value in the list of available actions.\n"
+        "Remember that your keywords in search should be carefully designed."
+    )
+    max_turns: ClassVar[int] = 100
+    licence: ClassVar[str] = (
+        "Apache-2.0; benchmark: WebShop (MIT), product texts from amazon.com; nouns tagged by HanTa 1.2.1 (LGPL-3.0)"
+    )
+    options: ClassVar[WebShopOptions] = WebShopOptions()
+
+    def __init__(self) -> None:
+        self._task: ShopTask
+        self._mode = self.options.observation
+        self._where: Where = "search"
+        self._query = ""
+        self._hits: tuple[int, ...] = ()
+        self._number = 1
+        self._place = -1
+        self._sub = ""
+        self._chosen: dict[str, str] = {}
+        self._seen: frozenset[str] = frozenset()
+        self._clickables: tuple[str, ...] = ()
+
+    @classmethod
+    def task_source(cls, data: Path | None) -> TaskSource[ShopTask]:
+        """Generated catalogues, or WebShop's products and goals from its files or from an imported directory."""
+        return generated_tasks() if data is None else webshop_goals(data, cls.options.goals)
+
+    @classmethod
+    def import_data(cls, source: Path, target: Path) -> None:
+        """Index the products on disk, and store prices and goals."""
+        import_shop(source, target, cls.options.goals)
+
+    def reset(self, task: ShopTask, seed: int) -> str:
+        """The page with the search bar. The task says it all; the seed changes nothing."""
+        del seed
+        self._task = task
+        self._leave()
+        observation, self.start_info = self._show()
+        return observation
+
+    def step(self, action: str) -> Outcome:
+        """Search or click; anything else leaves the page as it is."""
+        verb, value = parse_action(action)
+        value = value.lower()
+        valid = self._where != "done"
+        if not valid:
+            pass
+        elif verb == "search" and value:
+            self._search(value)
+        elif verb == "click" and value in self._clickables and value != "search":
+            if value == "buy now":
+                return self._buy()
+            self._click(value)
+        else:
+            valid = False
+        observation, info = self._show()
+        return Outcome(observation, action_valid=valid, info=info)
+
+    def expert(self) -> ExpertMove | None:
+        """The next move of a shopper who knows the product."""
+        goal, shop = self._task.goal, self._task.shop
+        if self._where == "done":
+            return None
+        if self._where == "item":
+            return item_move(goal, self._product, self._chosen)
+        if self._where == "sub":
+            return ExpertMove(thought="I go back to the product.", action=f"click[{pages.PREVIOUS}]")
+        found = results_move(goal, shop, self._hits, self._number) if self._where == "results" else None
+        return found or search_move(goal, shop)
+
+    def snapshot(self) -> Self:
+        """A shallow copy: every change replaces what it changes, and the shop is shared."""
+        return copy.copy(self)
+
+    @property
+    def _product(self) -> Product:
+        return self._task.shop.shelf.at(self._place)
+
+    def _leave(self) -> None:
+        self._where, self._query, self._hits, self._number = "search", "", (), 1
+        self._place, self._chosen, self._seen = -1, {}, frozenset()
+
+    def _search(self, query: str) -> None:
+        self._hits = tuple(self._task.shop.search(query))
+        self._query = query
+        self._results(1)
+
+    def _results(self, number: int) -> None:
+        self._where, self._number, self._place, self._chosen = "results", number, -1, {}
+
+    def _click(self, value: str) -> None:
+        """A click on what the page shows. Upstream asks in this order, whatever an option may be called."""
+        if value == "back to search":
+            self._leave()
+        elif value == "next >" and self._where == "results":
+            self._results(self._number + 1)
+        elif value == "< prev":
+            if self._where == "results":
+                self._results(self._number - 1)
+            elif self._where == "sub":
+                self._where = "item"
+            else:
+                self._results(self._number)
+        elif value in _SUB_PAGES and self._where == "item":
+            self._where, self._sub = "sub", _SUB_PAGES[value]
+        elif self._where == "results":
+            shelf, asin = self._task.shop.shelf, value.upper()
+            self._place = next(place for place in self._hits if shelf.at(place).asin.upper() == asin)
+            self._where = "item"
+            self._seen |= {asin}
+        else:
+            # Of groups that share a value, the last one takes it, as in upstream's table of clickables.
+            group = next(name for name, values in reversed(self._product.options.items()) if value in values)
+            self._chosen = self._chosen | {group: value}
+
+    def _buy(self) -> Outcome:
+        product, price = self._product, float(self._task.shop.prices[self._place])
+        reward = score(product, price, tuple(self._chosen.values()), self._task.goal).total
+        self._where = "done"
+        chosen = json.dumps(self._chosen, sort_keys=True).translate(_HTML_SAFE) if self._chosen else "{}"
+        self._clickables = ()
+        observation = self._render(pages.done_page(product.asin, chosen, reward))
+        info: dict[str, JsonValue] = {"has_search_bar": False, "clickables": []}
+        return Outcome(observation, reward=reward, terminated=True, score=min(reward, 1.0), info=info)
+
+    def _show(self) -> tuple[str, dict[str, JsonValue]]:
+        """The page as it stands, and what can be done on it."""
+        page = self._page()
+        clickables = pages.clickables(page)
+        self._clickables = tuple(clickables)
+        return self._render(page), {"has_search_bar": page.has_search_bar, "clickables": list(clickables)}
+
+    def _page(self) -> pages.Page:
+        instruction, shop = self._task.goal.instruction, self._task.shop
+        if self._where == "results":
+            begin = (self._number - 1) * shop.page_size
+            products = [shop.shelf.at(place) for place in self._hits[begin : begin + shop.page_size]]
+            return pages.results_page(instruction, products, self._number, len(self._hits), shop.page_size)
+        if self._where == "item":
+            return pages.item_page(instruction, self._product)
+        if self._where == "sub":
+            return pages.sub_page(instruction, self._product, self._sub)
+        return pages.search_page(instruction) if self._where == "search" else pages.Page()
+
+    def _render(self, page: pages.Page) -> str:
+        if self._mode == "html":
+            return pages.as_html(page, self._chosen)
+        if self._mode == "text_rich":
+            return pages.as_rich_text(page, self._chosen.values(), self._seen)
+        return pages.as_text(page)
+
+
+def parse_action(action: str) -> tuple[str, str]:
+    """`verb[value]` at the beginning of the first line: the last bracket that opens, up to the last that closes.
+
+    What upstream's pattern finds, in one pass over the text; ("", "") for what is no action.
+    """
+    line = action.strip().partition("\n")[0]
+    end = line.rfind("]")
+    begin = line.rfind("[", 1, max(end - 1, 1))
+    return (line[:begin], line[begin + 1 : end]) if begin > 0 else ("", "")
+
+
+ENVIRONMENT: Final = WebShop

@@ -1,0 +1,127 @@
+"""What a purchase is worth: WebShop's reward."""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from HanTa.HanoverTagger import HanoverTagger
+from rapidfuzz import fuzz
+from rapidfuzz.utils import default_process
+
+from gymfleet_envs.webshop.products import Product
+
+MATCH_ABOVE: Final = 85
+NO_CAP: Final = 1_000_000
+CATEGORY_MARK: Final = "\u203a"
+"""Between the parts of a product's category."""
+# The first of these that occurs in an option stands for it.
+_COLORS: Final = (
+    "alabaster", "apricot", "aqua", "ash", "asphalt", "azure", "banana", "beige", "black", "blue", "blush", "bordeaux",
+    "bronze", "brown", "burgundy", "camel", "camo", "caramel", "champagne", "charcoal", "cheetah", "chestnut",
+    "chocolate", "christmas", "coffee", "cognac", "copper", "coral", "cranberry", "cream", "crystal", "dark", "denim",
+    "eggplant", "elephant", "espresso", "fuchsia", "gold", "granite", "grape", "graphite", "grass", "gray", "green",
+    "grey", "heather", "indigo", "ivory", "ivy", "khaki", "lavender", "lemon", "leopard", "light", "lilac", "lime",
+    "magenta", "maroon", "mauve", "merlot", "midnight", "mint", "mocha", "multicolor", "mushroom", "mustard", "natural",
+    "navy", "nude", "olive", "orange", "peach", "pewter", "pink", "plum", "purple", "rainbow", "red", "rose", "royal",
+    "rust", "sand", "sapphire", "seashell", "silver", "skull", "slate", "steel", "stone", "stonewash", "sunflower",
+    "tan", "taupe", "teal", "tiger", "turquoise", "violet", "walnut", "wheat", "white", "wine", "yellow",
+)  # fmt: skip
+_TOKEN: Final = re.compile(r"\w+(?:['.]\w+)*")
+_MAX_TITLE_TOKENS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What a purchase is compared with. `price_cap` is in dollars; options are (name, value)."""
+
+    instruction: str
+    asin: str
+    title: str
+    query: str
+    product_category: str
+    attributes: tuple[str, ...]
+    options: tuple[tuple[str, str], ...]
+    price_cap: float = NO_CAP
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The parts of a reward."""
+
+    attributes: int
+    options: int
+    price: bool
+    kind: float
+    total: float
+
+
+def score(product: Product, price: float, chosen: tuple[str, ...], goal: Goal) -> Score:
+    r"""The reward of buying `product` at `price` with the `chosen` options.
+
+    .. math::
+        r = \frac{n_{att} + n_{opt} + [price \le cap]}{|att| + |opt| + 1} \cdot r_{type}
+
+    WebShop, arXiv:2207.01206, section 3 and its `engine/goal.py`.
+    """
+    attributes = sum(_has_attribute(product, wanted) for wanted in goal.attributes)
+    bought = [normalize_color(option) for option in chosen]
+    options = sum(any(_alike(option, normalize_color(wanted)) for option in bought) for _, wanted in goal.options)
+    affordable = price <= goal.price_cap
+    kind = type_score(product, goal)
+    total = (attributes + options + affordable) / (len(goal.attributes) + len(goal.options) + 1) * kind
+    return Score(attributes, options, affordable, kind, total)
+
+
+def type_score(product: Product, goal: Goal) -> float:
+    """Whether the product is of the kind that was asked for: 1, 0.5, 0.1 or 0."""
+    wanted = nouns(goal.title)
+    shared = len(set(nouns(product.title)) & set(wanted))
+    title = shared / len(wanted) if wanted else 0.2
+    if title == 0:
+        return 0.0
+    if title < 0.1:
+        return 0.1
+    shared_categories = _categories(product.product_category) & _categories(goal.product_category)
+    alike = product.query == goal.query or len(shared_categories) >= 2 or title > 0.2
+    return 1.0 if alike else 0.5
+
+
+def normalize_color(option: str) -> str:
+    """The first of the known colors, in the order of the alphabet, that occurs in the option; else the option."""
+    return next((color for color in _COLORS if color in option), option)
+
+
+@lru_cache(maxsize=4096)
+def nouns(title: str) -> tuple[str, ...]:
+    """The nouns of a title in lower case, with repetitions, as HanTa's English model tags them."""
+    words = _TOKEN.findall(title)[:_MAX_TITLE_TOKENS]
+    return tuple(word.lower() for word, _, tag in tagger().tag_sent(words) if tag.startswith("N"))
+
+
+@lru_cache(maxsize=1)
+def tagger() -> HanoverTagger:
+    """The model, read once per process."""
+    return HanoverTagger("morphmodel_en.pgz")
+
+
+def _has_attribute(product: Product, wanted: str) -> bool:
+    if any(_alike(has, wanted) for has in product.attributes):
+        return True
+    texts = (product.title, " ".join(product.bullets), product.description)
+    return any(wanted in text.lower() for text in texts)
+
+
+def _categories(path: str) -> set[str]:
+    return {part.strip() for part in path.split(CATEGORY_MARK)}
+
+
+@lru_cache(maxsize=65_536)
+def _alike(has: str, wanted: str) -> bool:
+    """`thefuzz.token_set_ratio` over the limit: it compares ASCII letters and digits in lower case, and rounds."""
+    ratio = fuzz.token_set_ratio(_ascii(has), _ascii(wanted), processor=default_process)
+    return round(ratio) > MATCH_ABOVE
+
+
+def _ascii(text: str) -> str:
+    return text.encode("ascii", "ignore").decode()

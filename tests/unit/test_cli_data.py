@@ -1,0 +1,143 @@
+"""`gymfleet data`: what a user brings is checked whole before it takes the place of anything."""
+
+from pathlib import Path
+
+import pytest
+from gymfleet_client.benchmark_data import chosen, data_home, imported
+from gymfleet_client.cli.main import run
+from gymfleet_client.supervisor.plan import Plan, choose_ports
+from gymfleet_envs.runtime.catalogue import EnvironmentUnavailable
+from gymfleet_envs.runtime.importing import import_benchmark
+
+Capture = pytest.CaptureFixture[str]
+WORDS = "apple\nbread\ncrane\ndrive\neagle\nflame\ngrape\nhouse\nindex\njelly\nknife\nlemon\n"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "home"
+    monkeypatch.setenv("GYMFLEET_DATA_DIR", str(home))
+    return home
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Path:
+    directory = tmp_path / "words"
+    directory.mkdir()
+    (directory / "wordle_official_200.txt").write_text(WORDS)
+    return directory
+
+
+def test_imported_data_is_counted_kept_and_listed(words: Path, home: Path, capsys: Capture) -> None:
+    assert run(["data", "import", "wordle", str(words)]) == 0
+    said = capsys.readouterr().out
+    assert run(["data", "list"]) == 0
+
+    assert "wordle: lmrl-gym" in said
+    assert "8000" in said
+    assert (home / "wordle" / "wordle_official_200.txt").read_text() == WORDS
+    assert [path.name for path in home.iterdir()] == ["wordle"], "nothing else is left behind"
+    assert str(home / "wordle") in capsys.readouterr().out.replace("\n", "")
+    assert imported("wordle") == home / "wordle"
+
+
+def test_what_an_environment_says_while_it_reads_is_shown_and_is_not_the_result(
+    words: Path, tmp_path: Path, home: Path, capsys: Capture
+) -> None:
+    run(["envs", "new", "noisy", "--in", str(tmp_path)])
+    file = tmp_path / "noisy" / "environment.py"
+    file.write_text(file.read_text().replace("        del data\n", "        print('7 of 9 files were left out')\n"))
+
+    assert run(["data", "import", str(file), str(words)]) == 0
+    said = capsys.readouterr()
+
+    assert "7 of 9 files were left out" in said.err
+    assert "--data noisy" in " ".join(said.out.split())
+    assert imported("noisy") == home / "noisy"
+
+
+def test_damaged_data_is_refused_by_its_own_place_and_what_was_there_stays(words: Path, home: Path) -> None:
+    import_benchmark("wordle", words, home)
+    (words / "wordle_official_200.txt").write_text(WORDS + "Not a word\n")
+
+    with pytest.raises(EnvironmentUnavailable) as refused:
+        import_benchmark("wordle", words, home)
+
+    assert f"{words / 'wordle_official_200.txt'}: line 13" in str(refused.value)
+    assert (home / "wordle" / "wordle_official_200.txt").read_text() == WORDS
+    assert [path.name for path in home.iterdir()] == ["wordle"]
+
+
+def test_newer_data_takes_the_place_of_older(words: Path, home: Path) -> None:
+    import_benchmark("wordle", words, home)
+    (words / "wordle_official_200.txt").rename(words / "tweet_words.txt")
+
+    import_benchmark("wordle", words, home)
+
+    assert [path.name for path in (home / "wordle").iterdir()] == ["tweet_words.txt"]
+
+
+def test_import_explains_what_is_wrong(words: Path, tmp_path: Path, capsys: Capture) -> None:
+    assert run(["data", "import", "wordle", str(tmp_path / "nowhere")]) == 2
+    assert "is not a directory" in capsys.readouterr().err
+    assert run(["data", "import", "nothing", str(words)]) == 1
+    assert "there is no environment 'nothing'" in capsys.readouterr().err
+    assert run(["data", "import", "../wordle", str(words)]) == 1
+    assert "there is no file ../wordle" in capsys.readouterr().err
+
+
+def test_benchmarks_are_chosen_by_name_or_place(words: Path, home: Path) -> None:
+    import_benchmark("wordle", words, home)
+
+    assert chosen(["wordle", f"maze={words}"]) == {"wordle": home / "wordle", "maze": words}
+    with pytest.raises(FileNotFoundError, match="gymfleet data import maze"):
+        chosen(["maze"])
+    with pytest.raises(FileNotFoundError, match="there is no directory"):
+        chosen(["maze=/no/such/place"])
+
+
+def test_each_env_server_gets_its_own_data_alone(words: Path, tmp_path: Path) -> None:
+    envs = ("wordle", "maze")
+    plan = Plan(
+        directory=tmp_path, ports=choose_ports(envs, None), envs=envs, gateway_secret="s" * 32, data={"wordle": words}
+    )
+    wordle, maze = plan.env_servers()
+
+    assert wordle.env["GYMFLEET_ENV_DATA"] == f'{{"wordle": "{words}"}}'
+    assert "GYMFLEET_ENV_DATA" not in maze.env
+
+
+def test_options_go_to_the_server_of_their_environment_alone(tmp_path: Path) -> None:
+    envs = ("alfworld", "maze")
+    options = {"alfworld": {"show_actions": True}, "maze": {}}
+    plan = Plan(directory=tmp_path, ports=choose_ports(envs, None), envs=envs, gateway_secret="s" * 32, options=options)
+    alfworld, maze = plan.env_servers()
+
+    assert alfworld.env["GYMFLEET_ENV_OPTIONS"] == '{"alfworld": {"show_actions": true}}'
+    assert "GYMFLEET_ENV_OPTIONS" not in maze.env
+
+
+def test_the_only_environment_of_a_fleet_gets_what_is_meant_for_it_by_its_own_name(tmp_path: Path) -> None:
+    envs = ("./my/hunt.py",)
+    plan = Plan(
+        directory=tmp_path, ports=choose_ports(envs, None), envs=envs, gateway_secret="s" * 32,
+        data={"hunt": tmp_path}, options={"hunt": {"hard": True}},
+    )  # fmt: skip
+
+    (server,) = plan.env_servers()
+
+    assert server.env["GYMFLEET_ENV_DATA"] == f'{{"hunt": "{tmp_path}"}}'
+    assert server.env["GYMFLEET_ENV_OPTIONS"] == '{"hunt": {"hard": true}}'
+
+
+def test_a_fleet_refuses_data_of_what_it_does_not_serve(words: Path, capsys: Capture) -> None:
+    assert run(["up", "--env", "maze", "--env", "textcraft", "--data", f"wordle={words}"]) == 2
+
+    assert "--data wordle: this environment is not served" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_home_is_the_users_data_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GYMFLEET_DATA_DIR")
+    monkeypatch.setenv("XDG_DATA_HOME", "/users/data")
+
+    assert data_home() == Path("/users/data/gymfleet/data")
