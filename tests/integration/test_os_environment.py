@@ -116,6 +116,7 @@ def test_dead_sandbox_is_lost_and_never_a_reward() -> None:
     assert isinstance(environment._sandbox, Bubblewrap)
     assert environment._sandbox._process is not None
     environment._sandbox._process.kill()
+    environment._sandbox._process.wait()  # until then it may still answer
 
     with pytest.raises(EngineLost, match="the sandbox ended"):
         environment.step("answer(3)")
