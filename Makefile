@@ -2,7 +2,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export GYMFLEET_VENV := $(VENV)
 
-.PHONY: setup quickstart test check bench bench-gateway bench-rollout bench-trainer bench-quickstart bench-gpu bench-envs bench-data clean
+.PHONY: setup quickstart test check bench bench-gateway bench-rollout bench-trainer bench-quickstart bench-gpu bench-envs bench-data bench-stack \
+	images test-compose test-k8s clean
 
 setup:
 	@scripts/setup.sh
@@ -16,6 +17,17 @@ test: setup
 check: setup
 	@scripts/check.sh
 
+# All images for this machine's processor; `scripts/images.sh --help` says how to build others.
+images:
+	@scripts/images.sh light cpu
+
+# Containers for real. Both say in one line what is missing and end well where there is no Docker Engine.
+test-compose: setup
+	@scripts/test-compose.sh
+
+test-k8s: setup
+	@scripts/test-k8s.sh
+
 bench: bench-gateway bench-rollout bench-trainer bench-quickstart
 
 # All figures of the gateway, the OpenEnv comparison and the million-session soak included: about 25 minutes.
@@ -24,7 +36,7 @@ bench-gateway: setup
 	@set -e; for part in gateway openenv sessions isolation overload chaos soak; do $(BIN)/python -m benchmarks.bench_$$part; done
 	@$(BIN)/python -m benchmarks.tables
 
-bench-rollout bench-trainer bench-quickstart bench-gpu bench-envs bench-data: bench-%: setup
+bench-rollout bench-trainer bench-quickstart bench-gpu bench-envs bench-data bench-stack: bench-%: setup
 	@$(BIN)/python -m benchmarks.bench_$*
 	@$(BIN)/python -m benchmarks.tables
 

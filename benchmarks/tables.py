@@ -1,13 +1,15 @@
-"""`python -m benchmarks.tables` writes docs/benchmarks.md from benchmarks/results/*.json."""
+"""`python -m benchmarks.tables` writes docs/benchmarks.md, and the tables of two more pages, from the result files."""
 
 import json
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.capacity_page import LOADS, summary_table, without_gpu, worked_example
 from benchmarks.record import RESULTS
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 ENVIRONMENTS_PAGE: Final = PAGE.with_name("environments.md")
+CAPACITY_PAGE: Final = PAGE.with_name("capacity.md")
 _BEGIN: Final = "<!-- figures, written by python -m benchmarks.tables -->"
 _END: Final = "<!-- end of figures -->"
 _PUBLISHED: Final = {
@@ -15,6 +17,7 @@ _PUBLISHED: Final = {
     "webshop": "a thread for each session, none given back: dead after 2.5 hours of training",
     "alfworld": "one process for all, on the stock engine",
 }
+_WORKED: Final = ("textcraft", "sciworld")
 _HEAD: Final = """# Benchmarks
 
 Written by `python -m benchmarks.tables` from `benchmarks/results/*.json`: edit neither by hand.
@@ -61,11 +64,30 @@ def environments_table(results: Path = RESULTS) -> str:
     return "\n".join(lines)
 
 
+def capacity_tables(results: Path = RESULTS) -> str:
+    """The part of docs/capacity.md between its marks."""
+    document = json.loads((results / "costs.json").read_text(encoding="utf-8"))
+    parts = [f"{document['hardware']} · commit {document['commit']} · `{document['command']}`"]
+    parts += [f"### {env}\n\n{summary_table(env, results)}" for env in LOADS]
+    parts += [f"### {env}, 10,000 episodes, worked out\n\n{worked_example(env, 10_000, results)}" for env in _WORKED]
+    parts.append(f"### Two cores and no GPU, a model of 0.9 million parameters\n\n{without_gpu(results)}")
+    return "\n\n".join(parts)
+
+
 def with_environments(page: str, results: Path = RESULTS) -> str:
     """The page with its table renewed."""
+    return _renewed(page, environments_table(results))
+
+
+def with_capacity(page: str, results: Path = RESULTS) -> str:
+    """The page with its tables renewed."""
+    return _renewed(page, capacity_tables(results))
+
+
+def _renewed(page: str, figures: str) -> str:
     head, mark, rest = page.partition(_BEGIN)
     _, end, tail = rest.partition(_END)
-    return f"{head}{mark}\n{environments_table(results)}\n{end}{tail}"
+    return f"{head}{mark}\n{figures}\n{end}{tail}"
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -85,3 +107,4 @@ def _cell(value: object) -> str:
 if __name__ == "__main__":
     PAGE.write_text(render(), encoding="utf-8")
     ENVIRONMENTS_PAGE.write_text(with_environments(ENVIRONMENTS_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    CAPACITY_PAGE.write_text(with_capacity(CAPACITY_PAGE.read_text(encoding="utf-8")), encoding="utf-8")

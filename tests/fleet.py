@@ -94,74 +94,66 @@ class ServiceProcess:
 
 
 class Fleet:
-    """Redis, one env server, the gateway, the reward service and the rollout service with an embedded vLLM.
+    """Redis, env servers, the gateway, reward services and rollout services with an embedded vLLM each.
 
     Args:
         directory: for logs and Redis.
         model: what the rollout service loads.
         environment: what the env server serves.
         rollout: further `GYMFLEET_ROLLOUT_*` settings, without the prefix.
+        scale: how many env servers, reward services and rollout services there are.
     """
 
     def __init__(
-        self, directory: Path, model: Path, *, environment: str = "maze", rollout: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        model: Path,
+        *,
+        environment: str = "maze",
+        rollout: Mapping[str, str] | None = None,
+        scale: int = 1,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         redis_directory = directory / "redis"
         redis_directory.mkdir(exist_ok=True)
         self._directory = directory
+        self._model = model
+        self._rollout_settings = dict(rollout or {})
         self.redis = RedisServer(redis_directory)
-        ports = {name: free_port() for name in ("env", "gateway", "reward", "rollout")}
-        local = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
-        self.env = self._service(
-            "env-server",
-            ports["env"],
-            {"GYMFLEET_ENV_PORT": str(ports["env"])},
-            [environment],
-        )
+        self.envs = [self._service("env-server", "ENV", {}, environment) for _ in range(scale)]
         self.gateway = self._service(
             "env-gateway",
-            ports["gateway"],
-            {
-                "GYMFLEET_GATEWAY_PORT": str(ports["gateway"]),
-                "GYMFLEET_GATEWAY_REPLICAS": json.dumps([local["env"]]),
-                "GYMFLEET_GATEWAY_SECRET": secrets.token_hex(16),
-            },
+            "GATEWAY",
+            {"REPLICAS": json.dumps([env.url for env in self.envs]), "SECRET": secrets.token_hex(16)},
         )
-        self.reward = self._service(
-            "reward",
-            ports["reward"],
-            {
-                "GYMFLEET_REWARD_PORT": str(ports["reward"]),
-                "GYMFLEET_REWARD_REDIS_URL": self.redis.url,
-                "GYMFLEET_REWARD_LEASE_S": "3",
-            },
-        )
-        self.rollout = self._service(
-            "rollout",
-            ports["rollout"],
-            {
-                "GYMFLEET_ROLLOUT_PORT": str(ports["rollout"]),
-                "GYMFLEET_ROLLOUT_REDIS_URL": self.redis.url,
-                "GYMFLEET_ROLLOUT_GATEWAY_URL": local["gateway"],
-                "GYMFLEET_ROLLOUT_MODEL": str(model),
-                **{f"GYMFLEET_ROLLOUT_{name}": value for name, value in (rollout or {}).items()},
-            },
-        )
-        self.services = (self.env, self.gateway, self.reward, self.rollout)
+        self.rewards = [
+            self._service("reward", "REWARD", {"REDIS_URL": self.redis.url, "LEASE_S": "3"}) for _ in range(scale)
+        ]
+        self.rollouts = [self.new_rollout() for _ in range(scale)]
+        self.env, self.reward, self.rollout = self.envs[0], self.rewards[0], self.rollouts[0]
 
-    def _service(
-        self, name: str, port: int, settings: Mapping[str, str], arguments: Sequence[str] = ()
-    ) -> ServiceProcess:
-        command = [script(f"gymfleet-{name}"), *arguments]
-        return ServiceProcess(name, command, port, settings, self._directory / f"{name}.log")
+    @property
+    def services(self) -> list[ServiceProcess]:
+        """All but Redis, in the order of their start."""
+        return [*self.envs, self.gateway, *self.rewards, *self.rollouts]
+
+    def new_rollout(self, **settings: str) -> ServiceProcess:
+        """A rollout service that works with this fleet; not started, and not among `rollouts`."""
+        fields = {"REDIS_URL": self.redis.url, "GATEWAY_URL": self.gateway.url, "MODEL": str(self._model)}
+        return self._service("rollout", "ROLLOUT", {**fields, **self._rollout_settings, **settings})
+
+    def _service(self, name: str, prefix: str, settings: Mapping[str, str], *arguments: str) -> ServiceProcess:
+        port = free_port()
+        given = {f"GYMFLEET_{prefix}_{key}": value for key, value in {"PORT": str(port), **settings}.items()}
+        log = self._directory / f"{name}-{port}.log"
+        return ServiceProcess(name, [script(f"gymfleet-{name}"), *arguments], port, given, log)
 
     def trainer_settings(self, **more: str) -> dict[str, str]:
         """Environment variables of a trainer that works with this fleet, on a port of its own."""
         settings = {
             "REDIS_URL": self.redis.url,
             "GATEWAY_URL": self.gateway.url,
-            "ROLLOUT_URL": self.rollout.url,
+            "ROLLOUT_URL": ",".join(rollout.url for rollout in self.rollouts),
             "PORT": str(free_port()),
             "TORCH_THREADS": "1",
             "LEASE_S": "3",

@@ -5,7 +5,7 @@ Light on purpose: loading and checking a recipe needs neither torch nor vLLM.
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, ValidationError, model_validator
 
@@ -15,6 +15,12 @@ from gymfleet_contracts.scoring import Scoring
 from gymfleet_contracts.session import EnvironmentName, Split
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Replicas = Annotated[int, Field(ge=1, le=256)]
+
+MODEL_INIT: Final = "model-init"
+"""Where the model from scratch is built, inside the run directory."""
+MODEL_BUILT: Final = "build.json"
+"""Written last of its files: its presence says that the model beside it is complete."""
 
 
 class RecipeError(Exception):
@@ -210,6 +216,29 @@ class CheckpointSection(WireModel):
     keep: PositiveInt = 2
 
 
+class ScaleSection(WireModel):
+    """How many of what."""
+
+    env_servers: Replicas = 1
+    env_shards: Replicas = 1
+    """Worker processes in each env server."""
+    gateways: Replicas = 1
+    rollouts: Replicas = 1
+    """Each with an engine of its own."""
+    rewards: Replicas = 1
+
+
+class TrainerSection(WireModel):
+    """How many processes train the policy together, and what they survive. Changes no result but by rounding."""
+
+    workers: PositiveInt = 1
+    """Each holds a shard of the weights and takes a share of every update; more than one run under Ray."""
+    max_failures: Annotated[int, Field(ge=0)] = 3
+    """How often the workers are started again after one of them died, before the run stops."""
+    collective_timeout_s: PositiveFloat = 600.0
+    """A worker that the others have waited for so long counts as dead."""
+
+
 class Recipe(WireModel):
     """A whole run."""
 
@@ -228,6 +257,8 @@ class Recipe(WireModel):
     eval: EvalSection = EvalSection()
     publish: PublishSection = PublishSection()
     checkpoint: CheckpointSection = CheckpointSection()
+    scale: ScaleSection = ScaleSection()
+    trainer: TrainerSection = TrainerSection()
 
     @model_validator(mode="after")
     def episodes_fit(self) -> Self:
@@ -238,6 +269,14 @@ class Recipe(WireModel):
                 f"inference.max_model_len ({self.inference.max_model_len})"
             )
         return self
+
+
+def initial_model(recipe: Recipe, run_dir: Path) -> str:
+    """What a run of `recipe` begins with: a directory or a hub id. Whether a model from scratch is built, is not asked.
+
+    A relative path means what it means to the process that asks.
+    """
+    return recipe.model.path or str((run_dir / MODEL_INIT).resolve())
 
 
 def load_recipe(path: Path) -> Recipe:

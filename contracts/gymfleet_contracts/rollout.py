@@ -130,3 +130,10 @@ class Policy(WireModel):
     dtype: str
     num_replicas: int
     tokens_generated: int
+
+
+class LivePolicy(WireModel):
+    """What the trainer says of its run in Redis."""
+
+    run_id: str
+    version: int

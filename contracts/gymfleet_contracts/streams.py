@@ -12,6 +12,13 @@ TRAINER_GROUP: Final = "trainer"
 BODY_FIELD: Final = "body"
 TRACE_FIELD: Final = "traceparent"
 
+LIVE_POLICY: Final = "gymfleet:policy:live"
+"""The newest policy version, as a `LivePolicy`, while its trainer runs: a replica that has an older one waits."""
+LIVE_POLICY_TTL_S: Final = 30
+"""The trainer renews the key in time; when it was killed, the replicas are free after so long."""
+LAST_POLICY_VERSION: Final = "gymfleet:policy:last"
+"""The highest policy version that any run ever published: no number is used twice."""
+
 
 def trajectories_scored(run_id: str) -> str:
     """One per run: two trainers never take each other's trajectories."""

@@ -1,7 +1,7 @@
 # What the `os` environment's Docker backend runs each session in: the programs that AgentBench's tasks use.
 # No server code is in it. The backend itself needs bash and python3.
-ARG BASE=debian:12-slim
-FROM ${BASE}
+ARG BASE_IMAGE=debian:12-slim
+FROM ${BASE_IMAGE}
 
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \

@@ -1,6 +1,7 @@
 """The frame of every service's HTTP app: problems, health, readiness, metrics, body limit."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
@@ -8,6 +9,8 @@ from fastapi import FastAPI, Response
 from gymfleet_contracts import problems
 from gymfleet_contracts.problems import Problem
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gymfleet_kit.openapi import complete_openapi
@@ -22,7 +25,10 @@ from gymfleet_kit.trace import TraceMiddleware
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Any]]
 Readiness = Callable[[], Awaitable[None]]
+Measure = Callable[[], Awaitable[Iterable[Metric]]]
 DEFAULT_MAX_BODY_BYTES: Final = 16 * 1024 * 1024
+READY_TIMEOUT_S: Final = 5.0
+"""For readiness at a scrape: Prometheus waits for ten seconds, for all of it."""
 
 
 class NotReady(ServiceError):
@@ -87,8 +93,12 @@ def create_app(
     ready: Readiness | None = None,
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
     registry: CollectorRegistry = REGISTRY,
+    measure: Measure | None = None,
 ) -> FastAPI:
-    """A FastAPI app with `/healthz`, `/readyz` and `/metrics`. `ready` raises `NotReady` until the engine answers."""
+    """A FastAPI app with `/healthz`, `/readyz` and `/metrics`. `ready` raises `NotReady` until the engine answers.
+
+    `measure` reads further metrics at each scrape; it returns within seconds and does not raise.
+    """
     app = FastAPI(
         title=title,
         lifespan=lifespan,
@@ -120,6 +130,31 @@ def create_app(
     @app.get("/metrics", tags=["operations"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
         """Prometheus text."""
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+        state = await _is_ready(ready)
+        ready_now = GaugeMetricFamily("gymfleet_ready", "1 while the service can do its work, as /readyz says", state)
+        read = CollectorRegistry()
+        read.register(_Read([ready_now, *([] if measure is None else await measure())]))
+        return Response(generate_latest(registry) + generate_latest(read), media_type=CONTENT_TYPE_LATEST)
 
     return app
+
+
+class _Read(Collector):
+    """Metrics that were read for one scrape."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        """As they were read."""
+        return self._metrics
+
+
+async def _is_ready(ready: Readiness | None) -> bool:
+    try:
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            if ready is not None:
+                await ready()
+    except (ServiceError, TimeoutError):
+        return False
+    return True

@@ -6,7 +6,7 @@ import gc
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import FrameType
 from typing import NoReturn
 
@@ -74,9 +74,19 @@ class _Server(uvicorn.Server):
             self.should_exit = True
 
 
-def serve(app: FastAPI, *, host: str, port: int, drain: Callable[[], Awaitable[None]] | None = None) -> None:
-    """Serve until SIGINT or SIGTERM, then let running requests end. SIGTERM awaits `drain` first."""
-    listener = bind(host, port)
+def serve(
+    app: FastAPI,
+    *,
+    host: str,
+    port: int,
+    more_ports: Sequence[int] = (),
+    drain: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM, then let running requests end. SIGTERM awaits `drain` first.
+
+    The app listens on `more_ports` too; `scope["server"]` says over which port a request came.
+    """
+    listeners = [bind(host, number) for number in (port, *more_ports)]
     _calm_collector()
     config = uvicorn.Config(
         app,
@@ -94,4 +104,4 @@ def serve(app: FastAPI, *, host: str, port: int, drain: Callable[[], Awaitable[N
     # uvicorn shuts down at the signal and then raises it again for who was there before.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)
-    _Server(config, drain).run(sockets=[listener])
+    _Server(config, drain).run(sockets=listeners)

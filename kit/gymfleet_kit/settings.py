@@ -1,31 +1,90 @@
-"""Settings of a service: environment variables, read once, frozen, no unknown names."""
+"""Settings of a service: environment variables and secret files, read once, frozen, no unknown names."""
 
 import os
 import sys
-from typing import Self, TypeVar
+from pathlib import Path
+from typing import Final, Self, TypeVar
 
 from pydantic import ValidationError, model_validator
-from pydantic_settings import BaseSettings
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsError
 
 S = TypeVar("S", bound="ServiceSettings")
 
+SECRETS_DIR: Final = Path("/run/secrets")
+"""Where containers get secrets as files; `GYMFLEET_SECRETS_DIR` names another directory."""
+MAX_SECRET_BYTES: Final = 64 * 1024
+
 
 class ServiceSettings(BaseSettings):
-    """Base of every service's settings. Subclasses set `env_prefix` in `model_config`."""
+    """Base of every service's settings. Subclasses set `env_prefix` in `model_config`.
+
+    A value is an environment variable, or else a file of the secrets directory that is named like the
+    variable in lower case: it is read, nested and parsed as the variable would be.
+    """
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is pydantic-settings'
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - reads no nested values, follows no variable
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """What comes first wins."""
+        return init_settings, env_settings, SecretFiles(settings_cls)
 
     @model_validator(mode="after")
-    def no_unknown_variables(self) -> Self:
-        """A misspelt variable is an error: pydantic-settings alone would ignore it."""
+    def no_unknown_names(self) -> Self:
+        """A misspelt variable or file is an error: pydantic-settings alone would ignore it."""
         prefix = self.model_config.get("env_prefix", "").upper()
         known = {f"{prefix}{name}".upper() for name in type(self).model_fields}
-        given = {name.split("__")[0].upper() for name in os.environ if name.upper().startswith(prefix)}
-        if prefix and (unknown := sorted(given - known)):
+        given = [name.upper() for name in os.environ if name.upper().startswith(prefix)]
+        given += [str(file) for file in _secret_files(prefix)]
+        unknown = sorted(name for name in given if Path(name).name.split("__")[0].upper() not in known)
+        if prefix and unknown:
             raise ValueError(f"unknown settings {', '.join(unknown)}; known: {', '.join(sorted(known))}")
         return self
 
 
+class SecretFiles(EnvSettingsSource):
+    """The secrets directory as if its files were variables."""
+
+    def __init__(self, settings_cls: type[BaseSettings]) -> None:
+        super().__init__(settings_cls)
+        self.env_vars = {file.name.lower(): _read_secret(file) for file in _secret_files(self.env_prefix)}
+
+
+def _secret_files(prefix: str) -> list[Path]:
+    """Files whose names start with the service's prefix; the directory may hold other services' secrets too."""
+    directory = Path(os.environ.get("GYMFLEET_SECRETS_DIR") or SECRETS_DIR)
+    if not prefix:
+        return []
+    try:
+        return sorted(file for file in directory.iterdir() if file.name.lower().startswith(prefix.lower()))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise SettingsError(f"the secrets in {directory} cannot be listed: {error.strerror}") from None
+
+
+def _read_secret(file: Path) -> str:
+    try:
+        if not file.is_file():  # opening a pipe would wait for its writer
+            raise SettingsError(f"the secret {file} is not a file")
+        with file.open("rb") as stream:
+            content = stream.read(MAX_SECRET_BYTES + 1)
+        if len(content) > MAX_SECRET_BYTES:
+            raise SettingsError(f"the secret {file} is longer than {MAX_SECRET_BYTES} bytes")
+        return content.decode().rstrip("\r\n")
+    except OSError as error:
+        raise SettingsError(f"the secret {file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"the secret {file} is not UTF-8 text") from None
+
+
 def read_settings(settings: type[S]) -> S:
-    """Read settings from the environment; on a mistake print one line that names it and exit with 2."""
+    """Read settings from environment and secret files; on a mistake print one line that names it and exit with 2."""
     try:
         return settings()
     except ValidationError as error:
@@ -36,5 +95,7 @@ def read_settings(settings: type[S]) -> S:
             else item["msg"].removeprefix("Value error, ")
             for item in error.errors(include_input=False)
         )
-        sys.stderr.write(f"error: {problems}\n")
-        raise SystemExit(2) from None
+    except SettingsError as error:
+        problems = str(error)
+    sys.stderr.write(f"error: {problems}\n")
+    raise SystemExit(2)

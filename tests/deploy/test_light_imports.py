@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "vllm", "transformers", "tokenizers", "minigrid", "pyarrow")
+HEAVY = ("torch", "vllm", "transformers", "tokenizers", "minigrid", "pyarrow", "pandas", "ray")
 
 
 @pytest.mark.parametrize(

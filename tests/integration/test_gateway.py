@@ -154,6 +154,25 @@ async def test_a_gateway_with_another_secret_knows_none_of_the_sessions(
                 await client.step(session.session_id, 0, "move up")
 
 
+async def test_sessions_outlive_a_new_secret_where_the_previous_one_is_accepted(
+    running: Running, stream: SessionStream, tmp_path: Path
+) -> None:
+    session = await stream.open(COUNTER)
+    await stream.step(session.session_id, 0, "one")
+
+    urls = [server.url for server in running.servers]
+    rotated = gateway_fleet.gateway(tmp_path, urls, secret="entirely another secret", previous_secrets=f'["{SECRET}"]')
+    with gateway_fleet.running(rotated):
+        async with SessionStream(rotated.url) as after:
+            assert (await after.step(session.session_id, 1, "two")).observation == "2"
+            new = await after.open(COUNTER)
+            assert (await after.step(new.session_id, 0, "one")).observation == "1"
+            with pytest.raises(UnknownSession):
+                await stream.step(new.session_id, 1, "two")
+            for session_id in (session.session_id, new.session_id):
+                await after.close(session_id)
+
+
 async def test_the_env_servers_own_ids_and_forged_ones_are_unknown(rest: GatewayClient, stream: SessionStream) -> None:
     session = await stream.open(MAZE)
     ref = SessionIds(SECRET).read(session.session_id, "local")
@@ -371,6 +390,7 @@ async def test_calls_are_counted_by_environment_and_outcome(running: Running, st
     assert 'gymfleet_gateway_calls_total{env="maze",op="step",outcome="step-out-of-order",tenant="local"}' in text
     assert 'gymfleet_gateway_call_seconds_count{env="maze",op="step"}' in text
     assert 'gymfleet_gateway_open_sessions{env="maze",tenant="local"}' in text
+    assert 'gymfleet_gateway_free_slots{env="maze"}' in text
     assert 'gymfleet_gateway_replicas{state="up"} 2.0' in text
 
 

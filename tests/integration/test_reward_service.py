@@ -112,7 +112,11 @@ def test_a_bad_request_is_told_which_field_is_wrong(service: ServiceProcess, bod
 
 def test_operations(service: ServiceProcess) -> None:
     assert httpx.get(f"{service.url}/healthz").json() == {"status": "ok"}
-    assert "gymfleet_reward_scored_total" in httpx.get(f"{service.url}/metrics").text
+    metrics = httpx.get(f"{service.url}/metrics").text
+    assert "gymfleet_reward_scored_total" in metrics
+    assert "\ngymfleet_ready 1.0\n" in metrics
+    assert "\ngymfleet_redis_durable 1.0\n" in metrics
+    assert f'\ngymfleet_stream_backlog{{stream="{TRAJECTORIES_RAW}"}}' in metrics
     assert "/v1/scores" in httpx.get(f"{service.url}/openapi.json").json()["paths"]
 
 

@@ -8,7 +8,7 @@ import torch
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_trainer.demand import Demand, Slot
 from gymfleet_trainer.groups import Group
-from gymfleet_trainer.learner import Learner
+from gymfleet_trainer.learner import LocalLearner
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.fixtures.scored import RUN_ID, make_recipe, make_scored, make_turn
@@ -34,7 +34,7 @@ def fresh(_: int) -> int:
     return 0
 
 
-def weights(learner: Learner, path: Path) -> dict[str, torch.Tensor]:
+def weights(learner: LocalLearner, path: Path) -> dict[str, torch.Tensor]:
     path.mkdir()
     learner.save_model(path)
     state: dict[str, torch.Tensor] = AutoModelForCausalLM.from_pretrained(str(path)).state_dict()
@@ -56,13 +56,13 @@ def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -
 )
 def test_reinforcement_learning_goes_on_where_it_stood(tiny_model: Path, tmp_path: Path, rl: dict[str, Any]) -> None:
     recipe = make_recipe(rl=rl)
-    undisturbed = Learner(recipe, str(tiny_model), tmp_path / "reference-1")
+    undisturbed = LocalLearner(recipe, str(tiny_model), tmp_path / "reference-1")
     undisturbed.update(make_groups(recipe, 0), fresh)
     (tmp_path / "checkpoint").mkdir()
     undisturbed.save_checkpoint(tmp_path / "checkpoint")
     undisturbed.update(make_groups(recipe, 1), fresh)
 
-    restored = Learner(recipe, str(tiny_model), tmp_path / "reference-1")
+    restored = LocalLearner(recipe, str(tiny_model), tmp_path / "reference-1")
     restored.load_checkpoint(tmp_path / "checkpoint")
     restored.update(make_groups(recipe, 1), fresh)
 
@@ -72,13 +72,13 @@ def test_reinforcement_learning_goes_on_where_it_stood(tiny_model: Path, tmp_pat
 def test_the_warm_start_goes_on_where_it_stood(tiny_model: Path, tmp_path: Path) -> None:
     recipe = make_recipe(sft={"num_demonstrations": 4, "epochs": 3, "tokens_per_batch": 10})
     demonstrations = [make_scored(sample=i, turns=(make_turn((5, i + 6), (i + 9, 3)),)) for i in range(4)]
-    undisturbed = Learner(recipe, str(tiny_model), tmp_path / "reference")
+    undisturbed = LocalLearner(recipe, str(tiny_model), tmp_path / "reference")
     sequences = undisturbed.sequences(demonstrations)
     undisturbed.sft_epoch(sequences, 0)
     (tmp_path / "checkpoint").mkdir()
     undisturbed.save_checkpoint(tmp_path / "checkpoint")
 
-    restored = Learner(recipe, str(tiny_model), tmp_path / "reference")
+    restored = LocalLearner(recipe, str(tiny_model), tmp_path / "reference")
     restored.load_checkpoint(tmp_path / "checkpoint")
     for learner in (undisturbed, restored):
         for epoch in (1, 2):
@@ -88,7 +88,7 @@ def test_the_warm_start_goes_on_where_it_stood(tiny_model: Path, tmp_path: Path)
 
 
 def test_a_saved_model_loads_with_transformers_alone(tiny_model: Path, tmp_path: Path) -> None:
-    learner = Learner(make_recipe(), str(tiny_model), tmp_path / "reference")
+    learner = LocalLearner(make_recipe(), str(tiny_model), tmp_path / "reference")
     learner.save_model(tmp_path)
 
     given, saved = (AutoTokenizer.from_pretrained(str(path)) for path in (tiny_model, tmp_path))
@@ -100,7 +100,7 @@ def test_a_saved_model_loads_with_transformers_alone(tiny_model: Path, tmp_path:
 
 
 def test_log_probabilities_of_samples_are_the_models(tiny_model: Path, tmp_path: Path) -> None:
-    learner = Learner(make_recipe(), str(tiny_model), tmp_path / "reference")
+    learner = LocalLearner(make_recipe(), str(tiny_model), tmp_path / "reference")
     prompts, samples = [[5, 6, 7], [40]], [[8, 9], [10, 11, 12]]
 
     rows = learner.sampled_logprobs(prompts, samples)
@@ -116,7 +116,7 @@ def test_log_probabilities_of_samples_are_the_models(tiny_model: Path, tmp_path:
 def test_a_batch_is_compared_once_per_version_and_only_where_that_version_wrote(
     tiny_model: Path, tmp_path: Path
 ) -> None:
-    learner = Learner(make_recipe(), str(tiny_model), tmp_path / "reference")
+    learner = LocalLearner(make_recipe(), str(tiny_model), tmp_path / "reference")
     prompts, samples = [[5, 6, 7]], [[8, 9]]
     (own,) = learner.sampled_logprobs(prompts, samples)
     right = make_turn((5, 6, 7), (8, 9), version=4).model_copy(update={"response_logprobs": tuple(own)})

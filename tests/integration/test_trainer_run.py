@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ import httpx
 import pytest
 from gymfleet_contracts.recipe import load_recipe
 from gymfleet_contracts.streams import TRAINER_GROUP, trajectories_scored
+from gymfleet_kit.streams import connect, disconnect
 from gymfleet_trainer.checkpoint import Checkpoints
 from gymfleet_trainer.errors import PublishRefused
-from gymfleet_trainer.learner import Learner
+from gymfleet_trainer.fleet import PolicyFleet
+from gymfleet_trainer.learner import LocalLearner
 from gymfleet_trainer.publish import Publisher
 from gymfleet_trainer.record import RunDirectory
+from gymfleet_trainer.settings import TrainerSettings
 from gymfleet_trainer.state import RunState
-from gymfleet_trainer.versions import PolicyEndpoint
 from gymfleet_trainer.worker import TorchWorker
 from redis import Redis
 from safetensors.torch import load_file
@@ -201,7 +204,7 @@ def test_the_model_from_scratch_is_built_once(maze_fleet: Fleet, tiny_model: Pat
     assert {"config.json", "tokenizer.json", "build.json"} <= {path.name for path in model.iterdir()}
 
 
-class Misread(Learner):
+class Misread(LocalLearner):
     """A trainer whose log-probabilities are off, as those of an engine with a misread weight would be."""
 
     offset = 0.0
@@ -217,7 +220,8 @@ async def test_weights_that_the_engine_reads_differently_never_go_live(
     directory = RunDirectory(tmp_path / "run")
     checkpoints = Checkpoints(directory.checkpoints, keep=2)
     state = RunState(run_id="r", recipe_hash="h")
-    endpoint = PolicyEndpoint(maze_fleet.rollout.url, timeout_s=30)
+    redis = connect(maze_fleet.redis.url)
+    endpoint = PolicyFleet(TrainerSettings(rollout_url=maze_fleet.rollout.url), redis, "r")
     with directory, TorchWorker(1) as worker:
         learner = await worker.run(Misread, recipe, str(tiny_model), tmp_path / "reference")
         publisher = Publisher(endpoint, learner, worker, directory, checkpoints, recipe)
@@ -230,7 +234,9 @@ async def test_weights_that_the_engine_reads_differently_never_go_live(
         learner.offset = 0.0
         publication = await publisher.publish(state)
         accepted = await endpoint.policy()
+    await endpoint.announcement.withdraw()
     await endpoint.aclose()
+    await disconnect(redis)
 
     assert (refused.live_version, refused.staged_version) == (live, None)
     assert accepted.live_version == publication.version > live
@@ -246,7 +252,8 @@ async def test_a_version_left_staged_by_a_dead_trainer_is_in_nobodys_way(
     recipe = load_recipe(TrainerRun(maze_fleet, tmp_path, tiny_model).recipe)
     directory = RunDirectory(tmp_path / "run")
     state = RunState(run_id="r", recipe_hash="h")
-    endpoint = PolicyEndpoint(maze_fleet.rollout.url, timeout_s=30)
+    redis = connect(maze_fleet.redis.url)
+    endpoint = PolicyFleet(TrainerSettings(rollout_url=maze_fleet.rollout.url), redis, "r")
     with directory, TorchWorker(1) as worker:
         learner = await worker.run(Misread, recipe, str(tiny_model), tmp_path / "reference")
         publisher = Publisher(endpoint, learner, worker, directory, Checkpoints(directory.checkpoints, keep=2), recipe)
@@ -258,11 +265,13 @@ async def test_a_version_left_staged_by_a_dead_trainer_is_in_nobodys_way(
         endpoint.commit = endpoint_commit  # type: ignore[method-assign]
 
         publication = await publisher.publish(state)
+    await endpoint.announcement.withdraw()
     await endpoint.aclose()
+    await disconnect(redis)
 
     assert staged is not None
     assert publication.version > staged
 
 
-async def _die(version: int) -> None:
-    raise asyncio.CancelledError(version)
+async def _die(version: int, urls: Iterable[str]) -> None:
+    raise asyncio.CancelledError(version, list(urls))

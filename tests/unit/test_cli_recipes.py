@@ -1,9 +1,11 @@
 """Overrides on the command line, and the recipe that is written from them."""
 
+import json
 from pathlib import Path
 
 import pytest
 from gymfleet_client.cli.console import UsageProblem
+from gymfleet_client.cli.main import run
 from gymfleet_client.cli.recipes import load_with_overrides, to_toml
 from gymfleet_contracts.recipe import RecipeError, load_recipe
 
@@ -79,3 +81,12 @@ def test_shipped_recipe_survives_being_written(path: Path, tmp_path: Path) -> No
     written.write_text(to_toml(load_recipe(path)), encoding="utf-8")
 
     assert load_recipe(written) == load_recipe(path)
+
+
+def test_a_recipe_says_how_many_of_what(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe.write_text(MINIMAL + "[scale]\nrollouts = 2\nenv_servers = 3\n")
+
+    assert run(["scale", str(recipe)]) == 0
+    assert capsys.readouterr().out == "--scale env-maze=3 --scale env_gateway=1 --scale rollout=2 --scale reward=1\n"
+    assert run(["scale", str(recipe), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"env-maze": 3, "env_gateway": 1, "rollout": 2, "reward": 1}

@@ -22,6 +22,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs/reference.md"
+GUIDE = ROOT / "docs/operations.md"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ROW = re.compile(r"^\| `([A-Za-z_0-9]+)` \| (.+?) \| .+ \|$", re.MULTILINE)
 
@@ -69,8 +71,8 @@ def test_recipe_page_lists_every_key_with_its_default() -> None:
 @pytest.mark.parametrize(
     "settings", [EnvServerSettings, GatewaySettings, RolloutSettings, RewardSettings, TrainerSettings]
 )
-def test_operations_page_lists_every_setting_with_its_default(settings: Any) -> None:
-    text = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+def test_reference_page_lists_every_setting_with_its_default(settings: Any) -> None:
+    text = REFERENCE.read_text(encoding="utf-8")
     prefix = settings.model_config["env_prefix"]
 
     documented = {(name, default) for name, default in ROW.findall(text) if name.startswith(prefix)}
@@ -85,10 +87,10 @@ def sources(*roots: str) -> str:
     return "\n".join(path.read_text(encoding="utf-8") for root in roots for path in sorted((ROOT / root).rglob("*.py")))
 
 
-def test_metrics_of_the_operations_page_are_those_of_the_services() -> None:
-    documented = set(re.findall(r"`(gymfleet_[a-z]+_[a-z_]+)`", (ROOT / "docs/operations.md").read_text("utf-8")))
+def test_metrics_of_the_reference_page_are_those_of_the_services() -> None:
+    documented = set(re.findall(r"`(gymfleet_[a-z_]+)`", REFERENCE.read_text(encoding="utf-8")))
     registry = CollectorRegistry()
-    Metrics(registry).watch_sessions(list)
+    Metrics(registry).watch_sessions(list, list)
     registry.register(SessionMetrics(("maze",)))
     # A counter is asked for, and documented, as `NAME_total`.
     served = {f"{m.name}_total" if m.type == "counter" else m.name for m in registry.collect()}
@@ -99,10 +101,9 @@ def test_metrics_of_the_operations_page_are_those_of_the_services() -> None:
     assert missing == set(), "the page names metrics that do not exist"
 
 
-def test_log_lines_of_the_operations_page_are_logged() -> None:
-    text = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
-    table = text.split("## Log lines")[1].split("## A session was lost")[0]
-    lost = text.split("## A session was lost")[1].split("## Rolling restarts")[0]
+def test_log_lines_of_the_docs_are_logged() -> None:
+    table = REFERENCE.read_text(encoding="utf-8").split("## Log lines")[1]
+    lost = GUIDE.read_text(encoding="utf-8").split("## A session was lost")[1].split("## When something fails")[0]
     events = {event for row in re.findall(r"^\| (`[a-z_.`, ]+`) \|", table, re.MULTILINE) for event in row.split(", ")}
     events |= set(re.findall(r"`[a-z]+\.[a-z_]+`", lost))
 
@@ -112,7 +113,7 @@ def test_log_lines_of_the_operations_page_are_logged() -> None:
 
 
 def test_every_log_line_of_gateway_and_env_server_that_warns_is_documented() -> None:
-    text = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    text = REFERENCE.read_text(encoding="utf-8")
     code = sources("services/env_gateway", "environments/gymfleet_envs/runtime")
     warned = set(re.findall(r'log\.(?:warning|error)\(\s*"([a-z_.]+)"', code))
 

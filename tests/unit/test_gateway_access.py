@@ -12,6 +12,7 @@ from gymfleet_env_gateway import access as module
 from gymfleet_env_gateway.access import LOCAL, Access
 from gymfleet_env_gateway.errors import Forbidden, Unauthorized
 from gymfleet_env_gateway.tenants import read_tenants
+from gymfleet_kit.access import is_local_page
 from pydantic import SecretStr
 from starlette.requests import HTTPConnection
 
@@ -249,6 +250,6 @@ def test_bytes_that_are_no_text_are_a_mistake_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "http://[", "null", ""])
 def test_a_page_that_is_not_of_this_machine_is_told_from_one_that_is(origin: str) -> None:
-    assert not module.is_local_page(origin)
-    assert module.is_local_page("http://localhost:3000")
-    assert module.is_local_page("http://[::1]:3000")
+    assert not is_local_page(origin)
+    assert is_local_page("http://localhost:3000")
+    assert is_local_page("http://[::1]:3000")

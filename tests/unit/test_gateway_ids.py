@@ -28,6 +28,18 @@ def test_an_id_of_a_foreign_secret_is_unknown() -> None:
         IDS.read(session_id, "local")
 
 
+def test_an_id_of_a_previous_secret_is_read_and_new_ones_are_signed_with_the_new() -> None:
+    old, new = SessionIds("the secret of last year"), SessionIds("the secret of this year")
+    both = SessionIds("the secret of this year", "one that is older still", "the secret of last year")
+
+    assert both.read(old.issue("maze", "wSZzvzXu", "abc", "local"), "local").upstream == "abc"
+    assert both.issue("maze", "wSZzvzXu", "abc", "local") == new.issue("maze", "wSZzvzXu", "abc", "local")
+    with pytest.raises(UnknownSession):
+        both.read(old.issue("maze", "wSZzvzXu", "abc", "other"), "local")
+    with pytest.raises(UnknownSession):
+        both.read(IDS.issue("maze", "wSZzvzXu", "abc", "local"), "local")
+
+
 def test_no_character_of_an_id_can_be_changed() -> None:
     session_id = IDS.issue("maze", "wSZzvzXu", "abc-123", "local")
 

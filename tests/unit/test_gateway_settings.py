@@ -23,7 +23,12 @@ def test_two_variables_are_enough_and_it_listens_on_this_machine_alone(monkeypat
 
 
 def test_the_secret_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert GOOD["SECRET"] not in repr(read(monkeypatch))
+    previous = "the secret of last year"
+    settings = read(monkeypatch, PREVIOUS_SECRETS=f'["{previous}"]')
+
+    assert [secret.get_secret_value() for secret in settings.previous_secrets] == [previous]
+    assert GOOD["SECRET"] not in repr(settings)
+    assert previous not in repr(settings)
 
 
 def test_the_agentgym_front_is_served_with_keys_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,6 +63,7 @@ def test_a_file_of_tenants_that_cannot_be_read_is_an_error_at_the_start(
     ("changes", "complaint"),
     [
         ({"SECRET": "short"}, "at least 16"),
+        ({"PREVIOUS_SECRETS": '["short"]'}, "at least 16"),
         ({"REPLICAS": "[]"}, "give the env servers' URLs in replicas"),
         ({"REPLICAS": '["http://a:1", "http://a:1"]'}, "twice"),
         ({"REPLICA": '["http://a:1"]'}, "unknown settings GYMFLEET_GATEWAY_REPLICA"),

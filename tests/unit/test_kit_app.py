@@ -1,5 +1,6 @@
 """The frame of every service: problems, body limit, readiness, traces."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import httpx
@@ -9,6 +10,7 @@ from gymfleet_contracts.problems import PROBLEM_MEDIA_TYPE, Problem
 from gymfleet_kit.app import NotReady, create_app
 from gymfleet_kit.problems import RelayedProblem, ServiceError, problem_responses
 from gymfleet_kit.trace import current_trace, new_trace
+from prometheus_client.core import GaugeMetricFamily, Metric
 from pydantic import BaseModel, ConfigDict
 from structlog.testing import capture_logs
 
@@ -174,6 +176,29 @@ async def test_ready_says_what_is_missing(client: httpx.AsyncClient) -> None:
     assert first.status_code == 503
     assert first.json()["detail"] == "the kettle is cold"
     assert second.json() == {"status": "ready"}
+
+
+async def test_metrics_say_whether_the_service_is_ready(client: httpx.AsyncClient) -> None:
+    first, second = await client.get("/metrics"), await client.get("/metrics")
+
+    assert "\ngymfleet_ready 0.0\n" in first.text
+    assert "\ngymfleet_ready 1.0\n" in second.text
+
+
+async def test_a_readiness_that_hangs_does_not_hold_up_the_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    async def measure() -> list[Metric]:
+        return [GaugeMetricFamily("cups", "Cups in the cupboard", 3)]
+
+    monkeypatch.setattr("gymfleet_kit.app.READY_TIMEOUT_S", 0.01)
+    app = create_app("teapot", ready=hang, measure=measure)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://teapot") as client:
+        text = (await client.get("/metrics")).text
+
+    assert "\ngymfleet_ready 0.0\n" in text
+    assert "\ncups 3.0\n" in text
 
 
 async def test_openapi_declares_problems(client: httpx.AsyncClient) -> None:

@@ -1,4 +1,7 @@
-"""Settings: a mistake is one line that names the variable, and exit code 2."""
+"""Settings: a mistake is one line that names the variable or the file, and exit code 2."""
+
+import os
+from pathlib import Path
 
 import pytest
 from gymfleet_kit.settings import ServiceSettings, read_settings
@@ -72,3 +75,121 @@ def test_values_are_not_repeated_on_the_terminal(
         read_settings(ExampleSettings)
 
     assert "hunter2" not in capsys.readouterr().err
+
+
+@pytest.fixture
+def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GYMFLEET_SECRETS_DIR", str(tmp_path))
+    return tmp_path
+
+
+def refusal(capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as ended:
+        read_settings(ExampleSettings)
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def test_a_file_named_like_the_variable_is_read_without_its_last_line_end(secrets: Path) -> None:
+    (secrets / "kittest_token").write_text(" hunter2 \n")
+    (secrets / "kittest_port").write_text("7\r\n")
+    (secrets / "kittest_pool__size").write_text("3")
+    (secrets / "kitother_token").write_text("another service's")
+
+    settings = read_settings(ExampleSettings)
+
+    assert (settings.token.get_secret_value(), settings.port, settings.pool.size) == (" hunter2 ", 7, 3)
+
+
+def test_a_section_may_be_one_file_of_json(secrets: Path) -> None:
+    (secrets / "kittest_pool").write_text('{"size": 5}\n')
+
+    assert read_settings(ExampleSettings).pool.size == 5
+
+
+def test_the_environment_wins_over_a_file(secrets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (secrets / "kittest_token").write_text("from the file")
+    (secrets / "kittest_port").write_text("7")
+    monkeypatch.setenv("KITTEST_TOKEN", "from the environment")
+
+    settings = read_settings(ExampleSettings)
+
+    assert (settings.token.get_secret_value(), settings.port) == ("from the environment", 7)
+
+
+def test_links_and_dotted_entries_of_a_mounted_secret_are_fine(secrets: Path) -> None:
+    (secrets / "..data").mkdir()
+    (secrets / "..data" / "kittest_port").write_text("7")
+    (secrets / "kittest_port").symlink_to("..data/kittest_port")
+
+    assert read_settings(ExampleSettings).port == 7
+
+
+def test_a_directory_that_is_not_there_is_no_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GYMFLEET_SECRETS_DIR", str(tmp_path / "absent"))
+
+    assert read_settings(ExampleSettings).port == 1
+
+
+def test_a_misspelt_file_is_refused_with_its_path(secrets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (secrets / "kittest_tokn").write_text("hunter2")
+
+    line = refusal(capsys)
+
+    assert line.startswith(f"error: unknown settings {secrets / 'kittest_tokn'}; known: KITTEST_POOL")
+    assert "hunter2" not in line
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        pytest.param(b"\xff\xfe", "is not UTF-8 text", id="not text"),
+        pytest.param(b"x" * (64 * 1024 + 1), "is longer than 65536 bytes", id="too long"),
+        pytest.param(None, "is not a file", id="a directory"),
+    ],
+)
+def test_a_file_that_cannot_be_a_secret_is_one_line(
+    secrets: Path, capsys: pytest.CaptureFixture[str], content: bytes | None, reason: str
+) -> None:
+    file = secrets / "kittest_token"
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_bytes(content)
+
+    assert refusal(capsys) == f"error: the secret {file} {reason}"
+
+
+def test_a_pipe_is_refused_and_not_waited_for(secrets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(secrets / "kittest_token")
+
+    assert "is not a file" in refusal(capsys)
+
+
+def test_a_file_without_permission_is_one_line(
+    secrets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = secrets / "kittest_token"
+    file.write_text("hunter2")
+    opened = Path.open
+
+    def refuse(path: Path, mode: str = "r") -> object:  # root, as whom tests may run, may read every file
+        if path == file:
+            raise PermissionError(13, "Permission denied")
+        return opened(path, mode)
+
+    monkeypatch.setattr(Path, "open", refuse)
+
+    assert refusal(capsys) == f"error: the secret {file} cannot be read: Permission denied"
+
+
+def test_a_section_that_is_no_json_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KITTEST_POOL", "{hunter2")
+
+    line = refusal(capsys)
+
+    assert "pool" in line
+    assert "hunter2" not in line

@@ -1,112 +1,27 @@
 """Staging, deciding, and replicas that go down. Real engines: tests/conformance/test_inference_backends.py."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from gymfleet_contracts.rollout import Sampling, StageVersion
+from gymfleet_contracts.rollout import Sampling
 from gymfleet_kit.app import NotReady
 from gymfleet_rollout.errors import PolicyUnavailable, PolicyUpdateFailed
-from gymfleet_rollout.inference.base import (
-    Continuation,
-    EngineDied,
-    Generation,
-    InferenceError,
-    Replica,
-    ReplicaDown,
-    WeightsRejected,
-)
+from gymfleet_rollout.inference.base import EngineDied, InferenceError, ReplicaDown, WeightsRejected
 from gymfleet_rollout.policy import Policy
+from gymfleet_rollout.servers import Servers
+from gymfleet_rollout.settings import RolloutSettings
 from pydantic import ValidationError
-from safetensors.torch import save_file
 
-
-class NumberedReplica(Replica):
-    """Its weights are a directory whose name is a number; every token that it writes is that number."""
-
-    def __init__(self, name: str, weights: Path) -> None:
-        self.name = name
-        self.max_model_len = 100
-        self.weights = weights
-        self.salts: list[str] = []
-        self.held: list[asyncio.Event] = []
-        self.interrupted = asyncio.Event()
-        self.failure: InferenceError | None = None
-        self.load_failure: InferenceError | None = None
-        self.forgets = False
-        """Loads nothing but says that it did."""
-        self.num_loads = 0
-        self.seeds: list[int | None] = []
-
-    async def start(self) -> None: ...
-
-    async def generate(
-        self,
-        prompt_token_ids: Sequence[int],
-        *,
-        max_tokens: int,
-        sampling: Sampling,
-        stop_token_ids: tuple[int, ...],
-        cache_salt: str,
-    ) -> Continuation:
-        if self.failure is not None:
-            raise self.failure
-        self.salts.append(cache_salt)
-        self.seeds.append(sampling.seed)
-        number, logprob = int(self.weights.name), -float(self.weights.name)
-        if max_tokens == 50 and len(prompt_token_ids) == 1:  # a long one: three tokens, then it waits
-            self.num_in_flight += 1
-            await self.interrupted.wait()
-            self.num_in_flight -= 1
-            return Continuation([number] * 3, [logprob] * 3, None)
-        return Continuation([number] * max_tokens, [logprob] * max_tokens, "length")
-
-    async def interrupt(self) -> None:
-        self.interrupted.set()
-
-    async def load(self, weights_path: Path) -> None:
-        self.num_loads += 1
-        if self.load_failure is not None:
-            raise self.load_failure
-        if not self.forgets:
-            self.weights = weights_path
-
-    async def check(self) -> None:
-        if self.failure is not None:
-            raise self.failure
-
-    async def close(self) -> None: ...
+from tests.fixtures.numbered_replica import NumberedReplica, World, numbered_weights
+from tests.fixtures.resolver import Resolver
 
 
 @pytest.fixture
 def weights(tmp_path: Path) -> Callable[[int], Path]:
-    def directory(number: int) -> Path:
-        path = tmp_path / str(number)
-        if not path.exists():
-            path.mkdir()
-            save_file({"w": torch.zeros(2)}, path / "model.safetensors")
-        return path
-
-    return directory
-
-
-class World:
-    def __init__(self, weights: Callable[[int], Path], num_replicas: int = 1) -> None:
-        self.weights = weights
-        self.replicas = [NumberedReplica(f"r{place}", weights(0)) for place in range(num_replicas)]
-        self.policy = Policy(
-            self.replicas, model="m", base_path=weights(0), backend="test", dtype="float32", vocab_size=1000
-        )
-
-    async def ask(self, max_tokens: int = 2, seed: int | None = None) -> Generation:
-        return await self.policy.generate((1,), max_tokens=max_tokens, sampling=Sampling(seed=seed), stop_token_ids=())
-
-    def body(self, version: int, **changes: Any) -> StageVersion:
-        fields = {"version": version, "weights_path": str(self.weights(version)), "probe_prompts": ((1, 2),)}
-        return StageVersion.model_validate({**fields, "probe_max_tokens": 4, **changes})
+    return partial(numbered_weights, tmp_path)
 
 
 @pytest.fixture
@@ -174,7 +89,7 @@ async def test_a_replica_that_is_down_is_passed_over_until_it_has_the_live_weigh
     first.failure, first.weights = ReplicaDown("connection refused"), weights(0)  # its process was restarted
 
     answers = await asyncio.gather(*(world.ask() for _ in range(8)))
-    with pytest.raises(PolicyUpdateFailed, match="r0 is down"):
+    with pytest.raises(PolicyUnavailable, match="r0 is down"):
         await world.policy.stage(world.body(6))
     await world.policy.check_ready()
     first.failure = None
@@ -224,3 +139,95 @@ async def test_refusing_again_changes_nothing(world: World) -> None:
 async def test_a_probe_without_tokens_is_no_probe(world: World) -> None:
     with pytest.raises(ValidationError, match="probe_prompts"):
         world.body(1, probe_prompts=((),))
+
+
+async def test_a_server_that_joins_has_the_live_weights_before_it_serves(weights: Callable[[int], Path]) -> None:
+    world = World(weights)
+    await world.policy.start()
+    await world.policy.stage(world.body(5))
+    await world.policy.commit(5)
+    newcomer = NumberedReplica("new", weights(0))
+
+    assert await world.policy.admit(newcomer)
+    world.replicas[0].failure = ReplicaDown("connection refused")
+    answers = await asyncio.gather(*(world.ask() for _ in range(4)))
+
+    assert world.policy.replica_names == ["r0", "new"]
+    assert newcomer.weights == weights(5)
+    assert {answer.token_ids for answer in answers} == {(5, 5)}
+    await world.policy.forget_all_but(["new"])
+    assert world.policy.replica_names == ["new"], "who is down and not listed any more"
+    await world.policy.stage(world.body(6))
+    assert (await world.policy.commit(6)).live_version == 6, "and stands in no publish's way"
+    await world.policy.close()
+
+
+async def test_a_server_that_answers_something_else_is_not_taken_in(weights: Callable[[int], Path]) -> None:
+    world = World(weights)
+    await world.policy.start()
+    stranger = NumberedReplica("new", weights(3))
+    stranger.forgets = True
+    short = NumberedReplica("short", weights(0))
+    short.max_model_len = 99
+
+    with pytest.raises(InferenceError, match="new answers unlike r0, by 3"):
+        await world.policy.admit(stranger)
+    with pytest.raises(InferenceError, match="short holds 99 tokens, not 100"):
+        await world.policy.admit(short)
+
+    assert world.policy.replica_names == ["r0"]
+
+
+async def test_nobody_joins_or_leaves_while_a_version_is_decided_on(weights: Callable[[int], Path]) -> None:
+    world = World(weights, 2)
+    await world.policy.start()
+    await world.policy.stage(world.body(1))
+    world.replicas[0].is_up = False
+    newcomer = NumberedReplica("new", weights(0))
+
+    admitted = await world.policy.admit(newcomer)
+    await world.policy.forget_all_but([])
+
+    assert not admitted
+    assert world.policy.replica_names == ["r0", "r1"]
+    world.replicas[0].is_up = True
+    await world.policy.commit(1)
+    assert await world.policy.admit(newcomer)
+    assert newcomer.weights == weights(1)
+
+
+async def test_servers_come_and_go_by_name(weights: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    resolver = Resolver()
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolver)
+    settings = RolloutSettings.model_validate(
+        {"model": "m", "backend": "server", "server_discover": ["http://vllm.fleet:8000"]}
+    )
+    made: dict[str, NumberedReplica] = {}
+
+    def make(url: str) -> NumberedReplica:
+        made[url] = NumberedReplica(url, weights(0))
+        return made[url]
+
+    servers = Servers(settings, make)
+    resolver.addresses["vllm.fleet"] = ["10.0.0.1"]
+    policy = Policy(
+        await servers.first(), model="m", base_path=weights(0), backend="server", dtype="float32", vocab_size=1000
+    )
+    await policy.start()
+    first, second = "http://10.0.0.1:8000", "http://10.0.0.2:8000"
+    assert policy.replica_names == [first]
+
+    resolver.addresses["vllm.fleet"] = ["10.0.0.1", "10.0.0.2"]
+    await servers.look(policy)
+    async with asyncio.timeout(10):
+        while policy.replica_names != [first, second]:  # noqa: ASYNC110 - joining has no event of its own
+            await asyncio.sleep(0)
+    resolver.addresses["vllm.fleet"] = ["10.0.0.2"]
+    await servers.look(policy)
+    assert policy.replica_names == [first, second], "unlisted, but it answers"
+    made[first].failure = ReplicaDown("connection refused")
+    await policy.generate((1,), max_tokens=2, sampling=Sampling(), stop_token_ids=())
+    await servers.look(policy)
+
+    assert policy.replica_names == [second]
+    await policy.close()

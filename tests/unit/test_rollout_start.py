@@ -4,13 +4,16 @@ import json
 import struct
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import torch
+from gymfleet_contracts.recipe import Recipe
 from gymfleet_rollout.inference.base import WeightsRejected
 from gymfleet_rollout.inference.weights import require_same_tensors, tensor_shapes
 from gymfleet_rollout.model import ModelNotFound, find_model, vocab_size
+from gymfleet_rollout.recipe import settings_for
 from gymfleet_rollout.settings import RolloutSettings
 from pydantic import ValidationError
 from safetensors.torch import save_file
@@ -153,3 +156,53 @@ def test_the_same_tensors_or_none(given: dict[str, tuple[int, ...]], complaint: 
 
     with pytest.raises(WeightsRejected, match=complaint):
         require_same_tensors(expected, given, Path("w"))
+
+
+def recipe_of(text: str = "") -> Recipe:
+    document = f'name = "r"\nseed = 5\n[env]\nname = "maze"\n{text or "[model.scratch]"}\n'
+    return Recipe.model_validate(tomllib.loads(document))
+
+
+def test_engine_settings_come_from_the_recipe(tmp_path: Path) -> None:
+    recipe = recipe_of(
+        '[model]\npath = "org/m"\n[inference]\nbackend = "server"\nurls = ["http://a:1"]\ndtype = "bfloat16"\n'
+        "max_model_len = 8192\nmax_num_seqs = 7\nmax_num_batched_tokens = 99\nkv_cache_gib = 2.5\nenforce_eager = false"
+    )
+
+    found = settings_for(recipe, tmp_path)()  # type: ignore[call-arg]
+
+    assert (found.backend, [str(url) for url in found.server_urls]) == ("server", ["http://a:1/"])
+    assert (found.model, found.dtype, found.max_model_len, found.seed) == ("org/m", "bfloat16", 8192, 5)
+    assert (found.max_num_seqs, found.max_num_batched_tokens, found.kv_cache_gib) == (7, 99, 2.5)
+    assert found.enforce_eager is False
+
+
+def test_the_environment_wins_over_the_recipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in {
+        "max_model_len": "256",
+        "seed": "9",
+        "backend": "server",
+        "server_urls": '["http://b:1"]',
+    }.items():
+        monkeypatch.setenv(f"{PREFIX}{name}".upper(), value)
+
+    found = settings_for(recipe_of(), tmp_path)()  # type: ignore[call-arg]
+
+    assert (found.max_model_len, found.seed, found.backend) == (256, 9, "server")
+    assert found.model == str(tmp_path / "model-init")
+
+
+def test_a_secret_file_wins_over_the_recipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "gymfleet_rollout_model").write_text("given\n")
+    monkeypatch.setenv("GYMFLEET_SECRETS_DIR", str(tmp_path))
+
+    assert settings_for(recipe_of(), tmp_path)().model == "given"  # type: ignore[call-arg]
+
+
+def test_what_the_recipe_may_not_decide_is_refused_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(f"{PREFIX}MODELL", "x")
+
+    with pytest.raises(ValidationError, match="MODELL"):
+        settings_for(recipe_of(), tmp_path)()  # type: ignore[call-arg]

@@ -4,17 +4,16 @@ import json
 import os
 import socket
 import stat
-import tomllib
 from pathlib import Path
 
 import pytest
 from gymfleet_client.supervisor.errors import FleetError, PortInUse
-from gymfleet_client.supervisor.plan import Plan, Ports, choose_ports, env_server_name, service_names
+from gymfleet_client.supervisor.plan import ONE_OF_EACH, Plan, Ports, choose_ports, env_server_name, service_names
 from gymfleet_client.supervisor.ports import free_ports, row_of_ports
 from gymfleet_client.supervisor.service import Service, last_log_line
 from gymfleet_client.supervisor.state import FleetState, ProcessId, read_state, write_state
 from gymfleet_client.supervisor.supervisor import identity
-from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.recipe import ScaleSection
 from gymfleet_env_gateway.settings import GatewaySettings
 from gymfleet_envs.runtime.settings import EnvServerSettings
 from gymfleet_kit.settings import ServiceSettings
@@ -97,12 +96,13 @@ def test_env_server_names_can_be_file_names(reference: str, name: str) -> None:
     assert env_server_name(reference) == name
 
 
-def make_plan(directory: Path) -> Plan:
+def make_plan(directory: Path, scale: ScaleSection = ONE_OF_EACH) -> Plan:
     return Plan(
         directory=directory,
-        ports=choose_ports(("maze", "wordle"), None),
+        ports=choose_ports(("maze", "wordle"), None, scale),
         envs=("maze", "wordle"),
         gateway_secret="s" * 16,
+        scale=scale,
     )
 
 
@@ -118,35 +118,45 @@ def test_gateway_knows_every_env_server(tmp_path: Path) -> None:
 
     servers = [service.url for service in plan.env_servers()]
 
-    assert json.loads(plan.gateway().env["GYMFLEET_GATEWAY_REPLICAS"]) == servers
+    assert json.loads(plan.gateways()[0].env["GYMFLEET_GATEWAY_REPLICAS"]) == servers
 
 
-def test_engine_settings_come_from_the_recipe(tmp_path: Path) -> None:
-    document = tomllib.loads(
-        'name = "r"\nseed = 5\n[env]\nname = "maze"\n[model]\npath = "m"\n'
-        '[inference]\nbackend = "server"\nurls = ["http://a:1"]\ndtype = "bfloat16"\nmax_model_len = 8192\n'
-    )
+def test_a_recipe_may_want_several_of_each(tmp_path: Path) -> None:
+    scale = ScaleSection(env_servers=2, env_shards=3, gateways=2, rollouts=3, rewards=2)
+    plan = make_plan(tmp_path, scale)
 
-    env = make_plan(tmp_path).rollout("m", Recipe.model_validate(document)).env
+    servers, gateways, rollouts = plan.env_servers(), plan.gateways(), plan.rollouts(None, "--recipe", "r.toml")
 
-    assert env["GYMFLEET_ROLLOUT_BACKEND"] == "server"
-    assert env["GYMFLEET_ROLLOUT_SERVER_URLS"] == '["http://a:1"]'
-    assert env["GYMFLEET_ROLLOUT_DTYPE"] == "bfloat16"
-    assert env["GYMFLEET_ROLLOUT_MAX_MODEL_LEN"] == "8192"
-    assert env["GYMFLEET_ROLLOUT_SEED"] == "5"
+    assert [server.name for server in servers] == ["env-maze", "env-maze-2", "env-wordle", "env-wordle-2"]
+    assert {server.env["GYMFLEET_ENV_SHARDS"] for server in servers} == {"3"}
+    assert [gateway.name for gateway in gateways] == ["env-gateway", "env-gateway-2"]
+    assert {gateway.env["GYMFLEET_GATEWAY_REPLICAS"] for gateway in gateways} == {
+        json.dumps([server.url for server in servers])
+    }
+    assert [reward.name for reward in plan.rewards()] == ["reward", "reward-2"]
+    assert [rollout.name for rollout in rollouts] == ["rollout", "rollout-2", "rollout-3"]
+    assert [rollout.env["GYMFLEET_ROLLOUT_GATEWAY_URL"] for rollout in rollouts] == [
+        gateways[0].url, gateways[1].url, gateways[0].url,
+    ]  # fmt: skip
+    assert all(rollout.argv[1:] == ("--recipe", "r.toml") for rollout in rollouts)
+    assert plan.trainer("run").env["GYMFLEET_TRAINER_ROLLOUT_URL"].split(",") == [rollout.url for rollout in rollouts]
+    everything = [*servers, *gateways, *plan.rewards(), *rollouts, plan.redis(), plan.trainer("run")]
+    assert len({service.port for service in everything}) == len(everything)
+
+
+def test_replicas_come_last_in_a_row_of_ports() -> None:
+    assert service_names(("maze",), ScaleSection(rollouts=2, env_servers=2)) == [
+        "env-gateway", "redis", "rollout", "reward", "trainer", "env-maze", "rollout-2", "env-maze-2",
+    ]  # fmt: skip
 
 
 def test_every_service_accepts_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(tmp_path)
-    recipe = Recipe.model_validate(
-        tomllib.loads('name = "r"\n[env]\nname = "maze"\n[model.scratch]\n[inference]\nmax_model_len = 4096\n')
-    )
-
     pairs: list[tuple[Service, type[ServiceSettings]]] = [
         (plan.env_servers()[0], EnvServerSettings),
-        (plan.gateway(), GatewaySettings),
-        (plan.reward(), RewardSettings),
-        (plan.rollout("m", recipe), RolloutSettings),
+        (plan.gateways()[0], GatewaySettings),
+        (plan.rewards()[0], RewardSettings),
+        (plan.rollouts("m")[0], RolloutSettings),
         (plan.trainer("run"), TrainerSettings),
     ]
     for service, settings in pairs:

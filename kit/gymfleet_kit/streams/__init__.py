@@ -11,6 +11,7 @@ from gymfleet_kit.streams.connection import OUTAGE, Patience, RedisClient, conne
 from gymfleet_kit.streams.consumer import StreamConsumer
 from gymfleet_kit.streams.delivery import Delivery, Handler
 from gymfleet_kit.streams.producer import StreamFull, StreamProducer
+from gymfleet_kit.streams.watch import RedisWatch
 
 __all__ = [
     "OUTAGE",
@@ -18,6 +19,7 @@ __all__ = [
     "Handler",
     "Patience",
     "RedisClient",
+    "RedisWatch",
     "StreamConsumer",
     "StreamFull",
     "StreamProducer",

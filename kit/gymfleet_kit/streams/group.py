@@ -9,7 +9,7 @@ from gymfleet_contracts.streams import dead_letters
 from redis.exceptions import ResponseError
 
 from gymfleet_kit.streams.connection import RedisClient
-from gymfleet_kit.streams.metrics import BACKLOG, BURIED
+from gymfleet_kit.streams.metrics import BURIED
 
 log = structlog.get_logger()
 Fields: TypeAlias = dict[bytes, bytes]
@@ -21,8 +21,8 @@ MAX_REASON_CHARS: Final = 2_000
 # With one group an acknowledged entry is deleted wherever it stands; with
 # several, the head of the stream goes that none of them still needs.
 _ACK: Final = """
-if redis.call('EXISTS', KEYS[1]) == 0 then return {0, 0} end
-local acked = redis.call('XACK', KEYS[1], ARGV[1], unpack(ARGV, 2))
+if redis.call('EXISTS', KEYS[1]) == 0 then return end
+redis.call('XACK', KEYS[1], ARGV[1], unpack(ARGV, 2))
 local groups = redis.call('XINFO', 'GROUPS', KEYS[1])
 if #groups <= 1 then
     redis.call('XDEL', KEYS[1], unpack(ARGV, 2))
@@ -46,7 +46,6 @@ else
     end
     redis.call('XTRIM', KEYS[1], 'MINID', oldest)
 end
-return {acked, redis.call('XLEN', KEYS[1])}
 """
 # Lua's stack bounds what `unpack` takes.
 _ACK_CHUNK: Final = 1_000
@@ -64,7 +63,6 @@ class ConsumerGroup:
         self._lease_ms = lease_ms
         self._ack = redis.register_script(_ACK)
         self._cursor = b"0-0"
-        self._backlog = BACKLOG.labels(stream)
 
     async def create(self) -> None:
         """Make stream and group, from the stream's begin; nothing happens where they exist."""
@@ -122,8 +120,7 @@ class ConsumerGroup:
         """Acknowledge and trim in one script."""
         for start in range(0, len(ids), _ACK_CHUNK):
             chunk = ids[start : start + _ACK_CHUNK]
-            _, backlog = await self._ack(keys=[self._stream], args=[self._group, *chunk])
-            self._backlog.set(backlog)
+            await self._ack(keys=[self._stream], args=[self._group, *chunk])
 
     async def bury(self, entry: Entry, *, reason: str, attempts: int) -> None:
         """Move an entry to the dead letters: all of it or nothing."""

@@ -13,7 +13,6 @@ from redis.exceptions import ResponseError
 
 from gymfleet_kit.problems import ServiceError
 from gymfleet_kit.streams.connection import Patience, RedisClient
-from gymfleet_kit.streams.metrics import BACKLOG
 from gymfleet_kit.trace import current_trace
 
 log = structlog.get_logger()
@@ -67,7 +66,6 @@ class StreamProducer:
         self._publish = redis.register_script(_PUBLISH)
         self._publish_once = redis.register_script(_PUBLISH_ONCE)
         self._patience = Patience(stream=stream)
-        self._backlog = BACKLOG.labels(stream)
 
     async def publish(self, body: BaseModel) -> str:
         """Add a message and return its entry id. Raises `StreamFull` after the timeout.
@@ -106,7 +104,6 @@ class StreamProducer:
             left_s = deadline - time.monotonic()
             added, backlog = await self._attempt(add, max(left_s, 0.0))
             if added is not None:
-                self._backlog.set(backlog)
                 return added
             if left_s <= 0:
                 raise StreamFull(

@@ -6,15 +6,13 @@ import hmac
 import time
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 import structlog
 from gymfleet_contracts.keys import Scope, key_digest, key_id
+from gymfleet_kit.access import Forbidden, Unauthorized, is_local_page
 from pydantic import SecretStr
 from starlette.requests import HTTPConnection
 
-from gymfleet_env_gateway.errors import Forbidden, Unauthorized
-from gymfleet_env_gateway.settings import is_loopback
 from gymfleet_env_gateway.tenants import DEFAULT, LOCAL, Grant, Tenant, read_tenants
 
 __all__ = ["LOCAL", "Access", "Tenant"]
@@ -97,14 +95,6 @@ class Access:
             return
         self._generation += 1
         log.info("tenants.read", keys=len(self._grants))
-
-
-def is_local_page(origin: str) -> bool:
-    """Whether the web page that a browser names was served by this machine."""
-    try:
-        return is_loopback(urlsplit(origin).hostname or "")
-    except ValueError:
-        return False
 
 
 def _credential(authorization: str) -> str:

@@ -34,8 +34,8 @@ def gateway_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGI
     """The app; its lifespan probes every replica once before it serves."""
     metrics = Metrics(registry)
     fleet = Fleet(settings, metrics)
-    metrics.watch_sessions(fleet.open_sessions)
-    ids = SessionIds(settings.secret.get_secret_value())
+    metrics.watch_sessions(fleet.open_sessions, fleet.slots)
+    ids = SessionIds(*(secret.get_secret_value() for secret in (settings.secret, *settings.previous_secrets)))
     redis = None if settings.redis_url is None else connect(str(settings.redis_url))
     journal = None if redis is None else Journal(redis, timeout_s=settings.journal_timeout_s)
     homes = Homes(fleet, journal, metrics, settings)

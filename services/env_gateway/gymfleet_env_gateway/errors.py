@@ -4,8 +4,20 @@ import math
 from typing import Self
 
 from gymfleet_contracts import problems
+from gymfleet_kit.access import Forbidden, Unauthorized
 from gymfleet_kit.problems import ServiceError
 from pydantic import JsonValue
+
+__all__ = [
+    "Forbidden",
+    "QueueFull",
+    "QuotaExceeded",
+    "RateLimited",
+    "TooMany",
+    "Unauthorized",
+    "Unavailable",
+    "UpstreamTimeout",
+]
 
 
 class Unavailable(ServiceError):
@@ -23,26 +35,6 @@ class UpstreamTimeout(ServiceError):
     type = problems.UPSTREAM_TIMEOUT
     title = "The env server did not answer in time"
     status = 504
-
-
-class Unauthorized(ServiceError):
-    """No key, or a wrong one."""
-
-    type = problems.UNAUTHORIZED
-    title = "A valid API key is needed"
-    status = 401
-
-    def headers(self) -> dict[str, str]:
-        """How to do better (RFC 9110, section 11.6.1)."""
-        return {**super().headers(), "WWW-Authenticate": "Bearer"}
-
-
-class Forbidden(ServiceError):
-    """The key is valid, but not for this."""
-
-    type = problems.FORBIDDEN
-    title = "The API key does not allow this"
-    status = 403
 
 
 class TooMany(ServiceError):

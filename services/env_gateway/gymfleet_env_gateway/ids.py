@@ -32,16 +32,20 @@ class SessionIds:
 
     `tag` is HMAC-SHA256 over the tenant's name and the rest, cut to 128 bits, compared
     in constant time: what was issued to one tenant does not exist for another.
+
+    Args:
+        secret: signs what is issued.
+        previous: secrets whose ids are read as well.
     """
 
-    def __init__(self, secret: str) -> None:
-        self._key = hmac.digest(secret.encode(), _PURPOSE, "sha256")
+    def __init__(self, secret: str, *previous: str) -> None:
+        self._key, *self._other_keys = (hmac.digest(text.encode(), _PURPOSE, "sha256") for text in (secret, *previous))
         self._known: OrderedDict[tuple[str, str], SessionRef] = OrderedDict()
 
     def issue(self, env: str, replica: str, upstream: str, tenant: str) -> str:
         """The id of a session that `replica` calls `upstream`. ValueError when that is too long."""
         body = _SEPARATOR.join((env, replica, upstream))
-        session_id = f"{body}{_SEPARATOR}{self._tag(body, tenant)}"
+        session_id = f"{body}{_SEPARATOR}{_tag(self._key, body, tenant)}"
         if len(session_id) > MAX_SESSION_ID_CHARS:
             raise ValueError(
                 f"the env server's session id is {len(upstream)} characters long; there is no room to sign it"
@@ -49,13 +53,11 @@ class SessionIds:
         return session_id
 
     def read(self, session_id: str, tenant: str) -> SessionRef:
-        """Raises `UnknownSession` for an id that was not signed with this secret for this tenant."""
+        """Raises `UnknownSession` for an id that was not signed with a secret of ours for this tenant."""
         if (known := self._known.get((session_id, tenant))) is not None:
             return known
         body, _, tag = session_id.rpartition(_SEPARATOR)
-        if len(session_id) > MAX_SESSION_ID_CHARS or not hmac.compare_digest(
-            tag.encode(), self._tag(body, tenant).encode()
-        ):
+        if len(session_id) > MAX_SESSION_ID_CHARS or not self._signed(body, tag, tenant):
             raise UnknownSession("this session id was not issued here; open a session and use the id as it is given")
         env, replica, upstream = body.split(_SEPARATOR, 2)
         ref = SessionRef(env=env, replica=replica, upstream=upstream)
@@ -68,10 +70,11 @@ class SessionIds:
         """The session is over: its id need not be remembered."""
         self._known.pop((session_id, tenant), None)
 
-    def _tag(self, body: str, tenant: str) -> str:
-        signed = f"{tenant}\n{body}"
-        digest = hmac.digest(self._key, signed.encode(errors="surrogatepass"), "sha256")
-        return base64.urlsafe_b64encode(digest[:_TAG_BYTES]).decode()[:_TAG_CHARS]
+    def _signed(self, body: str, tag: str, tenant: str) -> bool:
+        given = tag.encode()
+        return any(
+            hmac.compare_digest(given, _tag(key, body, tenant).encode()) for key in (self._key, *self._other_keys)
+        )
 
 
 def label(session_id: str) -> str:
@@ -83,3 +86,9 @@ def replica_key(url: str) -> str:
     """A replica's name in session ids: the same in every gateway that is configured with the same URL."""
     digest = hashlib.sha256(url.rstrip("/").encode()).digest()
     return base64.urlsafe_b64encode(digest[:6]).decode()
+
+
+def _tag(key: bytes, body: str, tenant: str) -> str:
+    signed = f"{tenant}\n{body}"
+    digest = hmac.digest(key, signed.encode(errors="surrogatepass"), "sha256")
+    return base64.urlsafe_b64encode(digest[:_TAG_BYTES]).decode()[:_TAG_CHARS]

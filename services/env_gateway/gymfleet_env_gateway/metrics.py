@@ -17,6 +17,8 @@ _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 OpenSessions = Callable[[], Iterable[tuple[str, str, int]]]
 """Open sessions as (environment, tenant, number)."""
+FreeSlots = Callable[[], Iterable[tuple[str, int]]]
+"""Sessions that can still be opened, as (environment, number)."""
 
 
 class Metrics:
@@ -83,30 +85,30 @@ class Metrics:
         count()
         observe(seconds)
 
-    def watch_sessions(self, read: OpenSessions) -> None:
-        """Have `gymfleet_gateway_open_sessions` say at each scrape what `read` says then."""
-        self._registry.register(_Sessions(read))
+    def watch_sessions(self, sessions: OpenSessions, slots: FreeSlots) -> None:
+        """Have open sessions and free slots say at each scrape what these say then."""
+        self._registry.register(_Sessions(sessions, slots))
 
 
 class _Sessions(Collector):
-    """A gauge that is read rather than kept: it cannot drift."""
+    """Gauges that are read rather than kept: they cannot drift."""
 
-    def __init__(self, read: OpenSessions) -> None:
-        self._read = read
+    def __init__(self, sessions: OpenSessions, slots: FreeSlots) -> None:
+        self._read_sessions = sessions
+        self._read_slots = slots
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """The figures of this moment."""
-        family = self._family()
-        for env, tenant, number in self._read():
-            family.add_metric([env, tenant], number)
-        yield family
+        sessions, slots = self.describe()
+        for env, tenant, number in self._read_sessions():
+            sessions.add_metric([env, tenant], number)
+        for env, number in self._read_slots():
+            slots.add_metric([env], number)
+        return sessions, slots
 
-    def describe(self) -> Iterable[GaugeMetricFamily]:
-        """Its name, for the registry, without reading."""
-        yield self._family()
-
-    @staticmethod
-    def _family() -> GaugeMetricFamily:
-        return GaugeMetricFamily(
-            "gymfleet_gateway_open_sessions", "Open sessions in the fleet", labels=["env", "tenant"]
+    def describe(self) -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
+        """Their names, for the registry, without reading."""
+        return (
+            GaugeMetricFamily("gymfleet_gateway_open_sessions", "Open sessions in the fleet", labels=["env", "tenant"]),
+            GaugeMetricFamily("gymfleet_gateway_free_slots", "Sessions that can still be opened", labels=["env"]),
         )

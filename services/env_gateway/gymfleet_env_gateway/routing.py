@@ -9,10 +9,10 @@ from typing import Final
 
 from gymfleet_contracts.session import EnvironmentSpec
 from gymfleet_kit.app import NotReady
+from gymfleet_kit.discovery import Discovery
 from gymfleet_kit.session_problems import UnknownEnvironment
 from pydantic import JsonValue
 
-from gymfleet_env_gateway.discovery import Discovery
 from gymfleet_env_gateway.errors import Unavailable
 from gymfleet_env_gateway.metrics import Metrics
 from gymfleet_env_gateway.replica import Replica, ReplicaState
@@ -27,7 +27,7 @@ class Fleet:
     def __init__(self, settings: GatewaySettings, metrics: Metrics) -> None:
         self._settings = settings
         self._metrics = metrics
-        self._discovery = Discovery(settings)
+        self._discovery = Discovery(settings.discover, fixed=settings.replicas)
         self._replicas: dict[str, Replica] = {}
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._discovering: asyncio.Task[None] | None = None
@@ -144,6 +144,11 @@ class Fleet:
         for spec in self.environments():
             for owner, number in self.held(spec.name).items():
                 yield spec.name, owner, number
+
+    def slots(self) -> Iterable[tuple[str, int]]:
+        """Environment and free slots, 0 where no replica takes sessions, for the metrics."""
+        for spec in self.environments():
+            yield spec.name, self.free_slots(spec.name) or 0
 
     async def check_ready(self) -> None:
         """Every environment has a replica that answers. Raises `NotReady`."""

@@ -1,10 +1,10 @@
 """The gateway's settings, read once in `main`."""
 
-import ipaddress
 from pathlib import Path
 from typing import Annotated, Self
 
 from gymfleet_contracts.frames import MAX_FRAME_BYTES
+from gymfleet_kit.access import is_loopback
 from gymfleet_kit.settings import ServiceSettings
 from pydantic import Field, HttpUrl, PositiveFloat, PositiveInt, RedisDsn, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -29,6 +29,8 @@ class GatewaySettings(ServiceSettings):
     """How often the names are resolved anew."""
     secret: Annotated[SecretStr, Field(min_length=16)]
     """Signs session ids. Gateways with the same secret and the same replicas serve each other's sessions."""
+    previous_secrets: tuple[Annotated[SecretStr, Field(min_length=16)], ...] = ()
+    """Ids that were signed with these are good too, as a JSON list: while the secret is rotated."""
     api_key: Annotated[SecretStr, Field(min_length=8)] | None = None
     """The one key, of the tenant `default`: sent as `Authorization: Bearer <key>` or as the password of Basic."""
     tenants: Path | None = None
@@ -111,11 +113,3 @@ class GatewaySettings(ServiceSettings):
         if not (self.replicas or self.discover):
             raise ValueError("give the env servers' URLs in replicas, or a DNS name that stands for them in discover")
         return self
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 from fastapi import FastAPI
 from gymfleet_kit.app import NotReady, create_app
-from gymfleet_kit.streams import connect, disconnect
+from gymfleet_kit.streams import RedisWatch, connect, disconnect
 from redis.exceptions import RedisError
 
 from gymfleet_reward.routes import scores
@@ -23,12 +23,13 @@ PING_TIMEOUT_S: Final = 2.0
 def build_app(settings: RewardSettings) -> FastAPI:
     """The app; its worker runs from start-up to shutdown."""
     redis = connect(str(settings.redis_url))
+    scoring = RewardWorker(redis, settings)
     working: list[asyncio.Task[None]] = []
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         stop = asyncio.Event()
-        worker = asyncio.create_task(_work(RewardWorker(redis, settings), stop))
+        worker = asyncio.create_task(_work(scoring, stop))
         working.append(worker)
         log.info("service.started", consumer=settings.consumer)
         try:
@@ -49,7 +50,13 @@ def build_app(settings: RewardSettings) -> FastAPI:
         except (RedisError, TimeoutError):
             raise NotReady("Redis does not answer; see GYMFLEET_REWARD_REDIS_URL") from None
 
-    app = create_app("gymfleet reward", lifespan=lifespan, ready=ready, max_body_bytes=settings.max_body_bytes)
+    app = create_app(
+        "gymfleet reward",
+        lifespan=lifespan,
+        ready=ready,
+        max_body_bytes=settings.max_body_bytes,
+        measure=RedisWatch(redis, scoring.streams).measure,
+    )
     app.include_router(scores.router)
     return app
 

@@ -5,7 +5,13 @@ from typing import Final
 
 import structlog
 from gymfleet_contracts.scoring import ScoreRequest
-from gymfleet_contracts.streams import REWARD_GROUP, TRAJECTORIES_RAW, cancelled_run, trajectories_scored
+from gymfleet_contracts.streams import (
+    REWARD_GROUP,
+    ROLLOUT_REQUESTS,
+    TRAJECTORIES_RAW,
+    cancelled_run,
+    trajectories_scored,
+)
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_kit.streams import Delivery, RedisClient, StreamConsumer, StreamFull, StreamProducer
 
@@ -37,6 +43,10 @@ class RewardWorker:
             lease_s=settings.lease_s,
             max_attempts=settings.max_attempts,
         )
+
+    def streams(self) -> list[str]:
+        """The fleet's two streams, and those of the runs that were scored here lately."""
+        return [ROLLOUT_REQUESTS, TRAJECTORIES_RAW, *(trajectories_scored(run_id) for run_id in self._producers)]
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set and the trajectories in hand are scored."""

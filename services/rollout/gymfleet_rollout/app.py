@@ -2,19 +2,21 @@
 
 import contextlib
 from collections.abc import AsyncIterator
-from pathlib import Path
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
+from gymfleet_kit.access import OneKey
 from gymfleet_kit.app import create_app
 
+from gymfleet_rollout.model import ModelPlace
 from gymfleet_rollout.routes import jobs, policy
+from gymfleet_rollout.routes.policy import control_port
 from gymfleet_rollout.service import RolloutService
 from gymfleet_rollout.settings import RolloutSettings
 
 
-def build_app(settings: RolloutSettings, model_path: Path) -> FastAPI:
+def build_app(settings: RolloutSettings, model: ModelPlace) -> FastAPI:
     """The app; engine and worker run from start-up to shutdown."""
-    service = RolloutService(settings, model_path)
+    service = RolloutService(settings, model)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -25,6 +27,8 @@ def build_app(settings: RolloutSettings, model_path: Path) -> FastAPI:
         "gymfleet rollout", lifespan=lifespan, ready=service.check_ready, max_body_bytes=settings.max_body_bytes
     )
     app.state.service = service
-    app.include_router(jobs.router)
-    app.include_router(policy.router)
+    key = Depends(OneKey(settings.api_key))
+    app.include_router(jobs.router, dependencies=[key])
+    app.include_router(policy.router, dependencies=[key])
+    app.include_router(policy.control, dependencies=[key, Depends(control_port(settings.control_port))])
     return app

@@ -29,6 +29,14 @@ class PolicyUnavailable(ServiceError):
     retry_after_s = 5
 
 
+class WrongPort(ServiceError):
+    """The route is served on another port."""
+
+    type = problems.FORBIDDEN
+    title = "The policy is replaced over the control port alone"
+    status = 403
+
+
 class UnknownJob(ServiceError):
     """Never submitted to this process, or forgotten since."""
 

@@ -1,28 +1,38 @@
 """`gymfleet-rollout`: the rollout service's process."""
 
+import argparse
 import gc
 import os
 import shutil
 import sys
+from pathlib import Path
 
+from gymfleet_contracts.recipe import Recipe, RecipeError, initial_model, load_recipe
 from gymfleet_kit.logs import configure_logs
 from gymfleet_kit.serve import serve
 from gymfleet_kit.settings import read_settings
 from gymfleet_kit.telemetry import configure_tracing
 
 from gymfleet_rollout.app import build_app
-from gymfleet_rollout.model import ModelNotFound, find_model, vocab_size
+from gymfleet_rollout.model import ModelNotFound, ModelPlace, find_model, vocab_size
+from gymfleet_rollout.recipe import settings_for
 from gymfleet_rollout.settings import RolloutSettings
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     """Serve until SIGINT or SIGTERM. A model or compiler that is not there ends with one line and exit code 2."""
-    settings = read_settings(RolloutSettings)
+    arguments = _parse(argv)
     try:
-        model_path = find_model(settings.model)
-        vocab_size(model_path)
+        recipe = None if arguments.recipe is None else load_recipe(arguments.recipe)
+    except RecipeError as error:
+        sys.stderr.write(f"error: {error}\n")
+        raise SystemExit(2) from None
+    settings = read_settings(RolloutSettings if recipe is None else settings_for(recipe, arguments.run_dir))
+    try:
+        model = _model(settings, recipe, arguments.run_dir)
     except ModelNotFound as error:
-        sys.stderr.write(f"error: GYMFLEET_ROLLOUT_MODEL: {error}\n")
+        name = "GYMFLEET_ROLLOUT_MODEL" if recipe is None else f"GYMFLEET_ROLLOUT_MODEL, or model.path of {recipe.name}"
+        sys.stderr.write(f"error: {name}: {error}\n")
         raise SystemExit(2) from None
     compiler = os.environ.get("CXX", "g++")
     if settings.backend == "embedded" and not settings.enforce_eager and shutil.which(compiler) is None:
@@ -33,11 +43,34 @@ def main() -> None:
         raise SystemExit(2)
     configure_logs("rollout", level=settings.log_level)
     configure_tracing("rollout")
+    more_ports = () if settings.control_port is None else (settings.control_port,)
     try:
-        serve(build_app(settings, model_path), host=settings.host, port=settings.port)
+        serve(build_app(settings, model), host=settings.host, port=settings.port, more_ports=more_ports)
     finally:
         # Else the interpreter looks several times through vLLM's million objects before it ends.
         gc.freeze()
+
+
+def _parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="gymfleet-rollout",
+        description="Play episodes with a policy. Settings are environment variables, GYMFLEET_ROLLOUT_*.",
+    )
+    parser.add_argument("--recipe", type=Path, help="engine settings, seed and model where the environment has none")
+    parser.add_argument("--run-dir", type=Path, help="where the recipe's run lives, and its model from scratch")
+    arguments = parser.parse_args(argv)
+    if (arguments.recipe is None) != (arguments.run_dir is None):
+        parser.error("--recipe and --run-dir are given together")
+    return arguments
+
+
+def _model(settings: RolloutSettings, recipe: Recipe | None, run_dir: Path) -> ModelPlace:
+    """A model from scratch may have yet to be built; every other one must be there. Raises ModelNotFound."""
+    if recipe is not None and recipe.model.scratch is not None and settings.model == initial_model(recipe, run_dir):
+        return ModelPlace(Path(settings.model), built_by=recipe.name)
+    path = find_model(settings.model)
+    vocab_size(path)
+    return ModelPlace(path)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,33 @@
 """Where the model's files are: a local directory, or a download from the hub."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from gymfleet_contracts.recipe import MODEL_BUILT
 
 _WANTED: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 
 
 class ModelNotFound(Exception):
     """The model cannot be used; the message says what was looked for and where."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPlace:
+    """A model's directory."""
+
+    path: Path
+    built_by: str | None = None
+    """The recipe whose model from scratch this is: it may have yet to be built. None for a model that is there."""
+
+    @property
+    def missing(self) -> str:
+        """What is waited for; empty when the model is complete."""
+        if self.built_by is None or (self.path / MODEL_BUILT).is_file():
+            return ""
+        return f"waiting for the model of recipe {self.built_by} at {self.path}: gymfleet-trainer build makes it"
 
 
 def find_model(model: str) -> Path:

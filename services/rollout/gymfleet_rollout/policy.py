@@ -8,7 +8,7 @@ afterwards, as prompt plus partial reply, under whatever version is then live.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,7 @@ from gymfleet_rollout.replicas import GREEDY, Answers, Prompts, ReplicaSet
 log = structlog.get_logger()
 
 _HEALTH_TIMEOUT_S: Final = 10.0
+_ADMISSION_LENGTH: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class Policy:
         self._broken: str | None = None
         self._tokens_generated = 0
         self._expiry: asyncio.Task[None] | None = None
+        self._listeners: list[Callable[[], None]] = []
         self.failed = asyncio.Event()
         """Set when nothing can be generated any more, until a restart."""
 
@@ -90,6 +92,11 @@ class Policy:
         """Tokens of prompt and reply that every replica can hold."""
         return self._replicas.max_model_len
 
+    def require_usable(self) -> None:
+        """Raises PolicyUnavailable when the engine, or its weights, are beyond use."""
+        if self._broken is not None:
+            raise PolicyUnavailable(self._broken)
+
     def state(self) -> PolicyState:
         """For `GET /v1/policy`."""
         return PolicyState(
@@ -101,6 +108,31 @@ class Policy:
             num_replicas=len(self._replicas),
             tokens_generated=self._tokens_generated,
         )
+
+    @property
+    def replica_names(self) -> list[str]:
+        """Engines that are known, up or down."""
+        return self._replicas.names
+
+    async def admit(self, replica: Replica) -> bool:
+        """Take in one more engine, which has started; False while a version is decided on. Raises InferenceError."""
+        async with self._lock:
+            if self._staged is not None:
+                return False
+            length = min(_ADMISSION_LENGTH, self.max_model_len // 2)
+            prompts = [[(31 * place + 7 * at) % self._vocab_size for at in range(length)] for place in range(length)]
+            await self._replicas.admit(replica, self._live_path, prompts, str(self._live))
+            return True
+
+    async def forget_all_but(self, names: Collection[str]) -> None:
+        """Forget engines that are down and not among these; later, while a version is being decided on."""
+        async with self._lock:
+            if self._staged is None:
+                await self._replicas.forget_all_but(names)
+
+    def on_commit(self, listener: Callable[[], None]) -> None:
+        """Have `listener` called when a version went live."""
+        self._listeners.append(listener)
 
     async def start(self) -> None:
         """Return when every replica answers. Raises InferenceError."""
@@ -164,8 +196,7 @@ class Policy:
             if not self._open.is_set():
                 await self._open.wait()
                 continue
-            if self._broken is not None:
-                raise PolicyUnavailable(self._broken)
+            self.require_usable()
             # From here to the replica's queue nothing is awaited: the version cannot change in between.
             version = self._live
             try:
@@ -218,6 +249,8 @@ class Policy:
             self._open.set()
             metrics.LIVE_VERSION.set(version)
             log.info("policy.committed", version=version)
+            for listener in self._listeners:
+                listener()
             return self.state()
 
     async def refuse(self, version: int) -> PolicyState:
@@ -233,8 +266,7 @@ class Policy:
             return self.state()
 
     def _require_stageable(self, body: StageVersion) -> None:
-        if self._broken is not None:
-            raise PolicyUnavailable(self._broken)
+        self.require_usable()
         if self._staged is not None:
             raise PolicyVersionConflict(
                 f"version {self._staged.version} is staged; commit or refuse it first",
@@ -246,7 +278,7 @@ class Policy:
                 f"version {body.version} is not newer than the live version {self._live}", live_version=self._live
             )
         if down := self._replicas.down:
-            raise PolicyUpdateFailed(f"{', '.join(down)} is down; a version must reach every replica")
+            raise PolicyUnavailable(f"{', '.join(down)} is down; a version must reach every replica")
         limit = self.max_model_len - body.probe_max_tokens
         if any(not 0 < len(prompt) <= limit for prompt in body.probe_prompts):
             raise PolicyUpdateFailed(

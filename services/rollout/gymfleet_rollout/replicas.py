@@ -1,7 +1,7 @@
 """All engines of one policy: who takes the next request, who is down, and what is done to all at once."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ _SAME_WEIGHTS_TOLERANCE: Final = {"float32": 1e-3}
 """Mean |difference| in log-probability that two evaluations of equal weights may show."""
 _SAME_WEIGHTS_TOLERANCE_HALF: Final = 0.05
 _RECOVERY_PAUSE_S: Final = 0.5
+_ADMISSION_TOKENS: Final = 8
 
 Prompts = Sequence[Sequence[int]]
 Answers = list[list[Continuation]]
@@ -38,7 +39,7 @@ class ReplicaSet:
         self._revive = revive
         self._some_up = asyncio.Event()
         self._some_up.set()
-        self._recoveries: set[asyncio.Task[None]] = set()
+        self._recoveries: dict[str, asyncio.Task[None]] = {}
 
     def __len__(self) -> int:
         return len(self._replicas)
@@ -65,7 +66,7 @@ class ReplicaSet:
 
     async def close(self) -> None:
         """Free every replica."""
-        for task in self._recoveries:
+        for task in self._recoveries.values():
             task.cancel()
         await asyncio.gather(*(replica.close() for replica in self._replicas))
 
@@ -101,9 +102,32 @@ class ReplicaSet:
         log.error("replica.down", replica=replica.name, error=str(error))
         if all(not other.is_up for other in self._replicas):
             self._some_up.clear()
-        task = asyncio.get_running_loop().create_task(self._recover(replica))
-        self._recoveries.add(task)
-        task.add_done_callback(self._recoveries.discard)
+        self._recoveries[replica.name] = asyncio.get_running_loop().create_task(self._recover(replica))
+
+    async def admit(self, replica: Replica, path: Path, prompts: Prompts, cache_salt: str) -> None:
+        """Take in one more, which has started: it gets the weights, and must answer as one that is up.
+
+        Raises InferenceError.
+        """
+        if replica.max_model_len < self.max_model_len:
+            raise InferenceError(f"{replica.name} holds {replica.max_model_len} tokens, not {self.max_model_len}")
+        witness = next((other for other in self._replicas if other.is_up), None)
+        await replica.load(path)
+        after = await _ask(replica, prompts, _ADMISSION_TOKENS, GREEDY, cache_salt)
+        if witness is not None:
+            before = await _ask(witness, prompts, _ADMISSION_TOKENS, GREEDY, cache_salt)
+            self._require_alike(before, after, f"{replica.name} answers unlike {witness.name}")
+        self._replicas = (*self._replicas, replica)
+        self._some_up.set()
+
+    async def forget_all_but(self, names: Collection[str]) -> None:
+        """Forget replicas that are down and not among these; the last one stays, so that requests wait for another."""
+        gone = [replica for replica in self._replicas if not replica.is_up and replica.name not in names]
+        for replica in gone[: len(self._replicas) - 1]:
+            self._replicas = tuple(other for other in self._replicas if other is not replica)
+            self._recoveries.pop(replica.name).cancel()
+            await replica.close()
+            log.warning("replica.forgotten", replica=replica.name)
 
     async def interrupt(self) -> None:
         """End every request in flight, everywhere."""
@@ -150,9 +174,12 @@ class ReplicaSet:
         except ReplicaDown as error:
             self.mark_down(replica, error)
             return
+        self._require_alike(before, after, f"{replica.name} answers unlike before")
+
+    def _require_alike(self, before: list[Continuation], after: list[Continuation], complaint: str) -> None:
         gaps = [gap for one, other in zip(before, after, strict=True) for gap in _gaps(one, other)]
         if (mean := sum(gaps) / max(len(gaps), 1)) > self._tolerance:
-            raise EngineDied(f"{replica.name} answers unlike before, by {mean:.4f} nat a token")
+            raise EngineDied(f"{complaint}, by {mean:.4f} nat a token")
 
     async def _recover(self, replica: Replica) -> None:
         while not replica.is_up:

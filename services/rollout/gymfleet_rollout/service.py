@@ -5,6 +5,7 @@ import contextlib
 import gc
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -17,30 +18,34 @@ from redis.exceptions import RedisError
 
 from gymfleet_rollout.environments import Environments
 from gymfleet_rollout.errors import PolicyUnavailable
-from gymfleet_rollout.inference.base import EngineConfig, Replica
+from gymfleet_rollout.inference.base import EngineConfig
 from gymfleet_rollout.inference.embedded import EmbeddedReplica
 from gymfleet_rollout.inference.server import ServerReplica
 from gymfleet_rollout.jobs import Jobs
-from gymfleet_rollout.model import vocab_size
+from gymfleet_rollout.model import ModelPlace, find_model, vocab_size
+from gymfleet_rollout.newest import NewestVersion
 from gymfleet_rollout.player import Player
 from gymfleet_rollout.policy import Policy
+from gymfleet_rollout.servers import Servers
 from gymfleet_rollout.settings import RolloutSettings
 from gymfleet_rollout.tokens import ChatTokens
-from gymfleet_rollout.worker import Output, RolloutWorker
+from gymfleet_rollout.worker import Output, Requests, RolloutWorker
 
 log = structlog.get_logger()
 
 _DRAIN_TIMEOUT_S: Final = 2.0
 _PING_TIMEOUT_S: Final = 2.0
+_MODEL_POLL_S: Final = 0.5
 
 
 class RolloutService:
     """Everything behind the routes. The engine starts in the background; until then `policy` and `jobs` refuse."""
 
-    def __init__(self, settings: RolloutSettings, model_path: Path) -> None:
+    def __init__(self, settings: RolloutSettings, model: ModelPlace) -> None:
         self._settings = settings
-        self._model_path = model_path
+        self._model = model
         self._policy: Policy | None = None
+        self._newest: NewestVersion | None = None
         self._jobs: Jobs | None = None
         self._reason = "the engine is starting"
 
@@ -57,6 +62,13 @@ class RolloutService:
         if self._jobs is None:
             raise PolicyUnavailable(self._reason)
         return self._jobs
+
+    def require_newest(self) -> None:
+        """Raises PolicyUnavailable while the newest version is awaited."""
+        if self._newest is None:
+            raise PolicyUnavailable(self._reason)
+        if self._newest.awaited:
+            raise PolicyUnavailable(self._newest.awaited)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -84,9 +96,11 @@ class RolloutService:
                     await self._policy.close()
 
     async def check_ready(self) -> None:
-        """Redis answers and the engine gives a token. Raises NotReady."""
-        if self._policy is None:
+        """Redis answers, the newest version is here, and the engine gives a token. Raises NotReady."""
+        if self._policy is None or self._newest is None:
             raise NotReady(self._reason)
+        if self._newest.awaited:
+            raise NotReady(self._newest.awaited)
         await self._policy.check_ready()
         try:
             await asyncio.wait_for(self._redis.ping(), _PING_TIMEOUT_S)
@@ -95,30 +109,40 @@ class RolloutService:
 
     async def _main(self, gateway: GatewayClient, sessions: SessionStream, stop: asyncio.Event) -> None:
         try:
+            await self._model_built()
             policy, chat = await self._start_policy()
             output = Output(self._redis, max_len=self._settings.max_raw_backlog)
             player = Player(policy, chat, sessions, Environments(gateway), max_episodes=self._settings.max_episodes)
-            self._policy, self._jobs = (
-                policy,
-                Jobs(player, output, max_trajectories=self._settings.max_kept_trajectories),
-            )
-            await self._work(policy, RolloutWorker(self._redis, self._settings, player, output), stop)
+            newest = NewestVersion(self._redis, policy)
+            await newest.look()
+            self._policy, self._newest = policy, newest
+            self._jobs = Jobs(player, output, max_trajectories=self._settings.max_kept_trajectories)
+            requests = Requests(self._redis, self._settings, newest)
+            await self._work(policy, newest, RolloutWorker(self._settings, requests, player, output), stop)
         except Exception as error:
             self._reason = f"the service failed: {type(error).__name__}: {error}"
             self._policy, self._jobs = None, None
             log.error("service.failed", exc_info=error)
 
+    async def _model_built(self) -> None:
+        while missing := self._model.missing:
+            self._reason = missing
+            await asyncio.sleep(_MODEL_POLL_S)
+        self._reason = "the engine is starting"
+
     async def _start_policy(self) -> tuple[Policy, ChatTokens]:
         began = time.perf_counter()
-        settings = self._settings
-        chat = await asyncio.to_thread(ChatTokens.load, self._model_path)
+        settings, model_path = self._settings, find_model(str(self._model.path))
+        chat = await asyncio.to_thread(ChatTokens.load, model_path)
+        self._servers = Servers(settings, partial(_server, settings, model_path))
+        server = settings.backend == "server"
         policy = Policy(
-            _replicas(settings, self._model_path),
+            await self._servers.first() if server else [_embedded(settings, model_path)],
             model=settings.model,
-            base_path=self._model_path,
+            base_path=model_path,
             backend=settings.backend,
             dtype=settings.dtype,
-            vocab_size=vocab_size(self._model_path),
+            vocab_size=vocab_size(model_path),
         )
         await policy.start()
         # torch and vLLM leave about a million objects that live as long as the process:
@@ -127,31 +151,32 @@ class RolloutService:
         log.info("engine.started", backend=settings.backend, seconds=round(time.perf_counter() - began, 2))
         return policy, chat
 
-    async def _work(self, policy: Policy, worker: RolloutWorker, stop: asyncio.Event) -> None:
+    async def _work(self, policy: Policy, newest: NewestVersion, worker: RolloutWorker, stop: asyncio.Event) -> None:
         """Take groups until stopped. With the policy beyond use they are given back: another process can play them."""
         working = asyncio.create_task(worker.run(stop))
         failed = asyncio.create_task(policy.failed.wait())
+        watching = [asyncio.create_task(newest.watch()), asyncio.create_task(self._servers.watch(policy))]
         try:
-            await asyncio.wait([working, failed], return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                await working
+            await asyncio.wait([working, failed, *watching], return_when=asyncio.FIRST_COMPLETED)
+            for one in (working, *watching):
+                if one.done():
+                    await one
         finally:
-            for task in (working, failed):
+            for task in (working, failed, *watching):
                 task.cancel()
-            await asyncio.gather(working, failed, return_exceptions=True)
+            await asyncio.gather(working, failed, *watching, return_exceptions=True)
 
 
-def _replicas(settings: RolloutSettings, model_path: Path) -> list[Replica]:
-    if settings.backend == "server":
-        return [
-            ServerReplica(
-                str(url),
-                weights_path=model_path,
-                concurrency=settings.max_num_seqs,
-                start_timeout_s=settings.server_start_timeout_s,
-            )
-            for url in settings.server_urls
-        ]
+def _server(settings: RolloutSettings, model_path: Path, url: str) -> ServerReplica:
+    return ServerReplica(
+        url,
+        weights_path=model_path,
+        concurrency=settings.max_num_seqs,
+        start_timeout_s=settings.server_start_timeout_s,
+    )
+
+
+def _embedded(settings: RolloutSettings, model_path: Path) -> EmbeddedReplica:
     config = EngineConfig(
         model=model_path,
         dtype=settings.dtype,
@@ -164,4 +189,4 @@ def _replicas(settings: RolloutSettings, model_path: Path) -> list[Replica]:
         seed=settings.seed,
         threads=settings.threads,
     )
-    return [EmbeddedReplica(config)]
+    return EmbeddedReplica(config)

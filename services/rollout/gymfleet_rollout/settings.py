@@ -5,6 +5,7 @@ import secrets
 import socket
 from typing import Annotated, Literal, Self
 
+from gymfleet_kit.access import is_loopback
 from gymfleet_kit.settings import ServiceSettings
 from pydantic import AnyHttpUrl, Field, PositiveFloat, PositiveInt, RedisDsn, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -23,6 +24,10 @@ class RolloutSettings(ServiceSettings):
     """A local directory or a Hugging Face id: the policy of version 0, its tokenizer and chat template."""
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=1, le=65_535)] = 8202
+    control_port: Annotated[int, Field(ge=1, le=65_535)] | None = None
+    """Where policy versions are staged, committed and refused, and then there alone; without it, on `port`."""
+    api_key: Annotated[SecretStr, Field(min_length=8)] | None = None
+    """Asked of every caller, on both ports, as `Authorization: Bearer <key>`."""
     log_level: Annotated[str, Field(pattern=r"(?i)^(debug|info|warning|error)$")] = "INFO"
     redis_url: RedisDsn = RedisDsn("redis://127.0.0.1:6379/0")
     gateway_url: AnyHttpUrl = AnyHttpUrl("http://127.0.0.1:8200")
@@ -32,6 +37,8 @@ class RolloutSettings(ServiceSettings):
     backend: Literal["embedded", "server"] = "embedded"
     server_urls: tuple[AnyHttpUrl, ...] = ()
     """Base URLs of vLLM servers, as a JSON list; each replica directly, never a balancer."""
+    server_discover: tuple[AnyHttpUrl, ...] = ()
+    """Base URLs whose host is a DNS name with one address per vLLM server; resolved again and again."""
     server_start_timeout_s: PositiveFloat = 600.0
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     max_model_len: PositiveInt = 1024
@@ -62,8 +69,29 @@ class RolloutSettings(ServiceSettings):
     max_body_bytes: PositiveInt = 64 * 1024 * 1024
 
     @model_validator(mode="after")
+    def others_need_a_key(self) -> Self:
+        """Without a key everybody who reaches the service may play, and replace the policy: for this machine alone."""
+        if self.api_key is None and not is_loopback(self.host):
+            raise ValueError(
+                f"GYMFLEET_ROLLOUT_HOST {self.host} can be reached from other machines, so callers need a key: set "
+                "GYMFLEET_ROLLOUT_API_KEY, and the trainer's GYMFLEET_TRAINER_ROLLOUT_API_KEY to the same"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def ports_differ(self) -> Self:
+        """Two ports, or one."""
+        if self.control_port == self.port:
+            raise ValueError(
+                f"GYMFLEET_ROLLOUT_CONTROL_PORT is GYMFLEET_ROLLOUT_PORT, {self.port}: choose another, or leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def servers_have_urls(self) -> Self:
-        """`server_urls` belongs to `backend = server`, and only there."""
-        if (self.backend == "server") != bool(self.server_urls):
-            raise ValueError("GYMFLEET_ROLLOUT_SERVER_URLS must be given with BACKEND=server, and only then")
+        """`server_urls` and `server_discover` belong to `backend = server`, and only there."""
+        if (self.backend == "server") != bool(self.server_urls or self.server_discover):
+            raise ValueError(
+                "GYMFLEET_ROLLOUT_SERVER_URLS, or SERVER_DISCOVER, must be given with BACKEND=server, and only then"
+            )
         return self

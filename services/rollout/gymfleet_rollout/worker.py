@@ -17,6 +17,7 @@ from gymfleet_contracts.trajectory import Trajectory
 from gymfleet_kit.streams import Delivery, RedisClient, StreamConsumer, StreamProducer
 
 from gymfleet_rollout import metrics
+from gymfleet_rollout.newest import NewestVersion
 from gymfleet_rollout.player import Player
 from gymfleet_rollout.settings import RolloutSettings
 
@@ -51,14 +52,11 @@ class Output:
         return bool(await self._redis.exists(cancelled_run(run_id)))
 
 
-class RolloutWorker:
-    """Plays the groups of the request stream. A group is acknowledged when all its samples are out."""
+class Requests(StreamConsumer[GroupRequest]):
+    """The request stream, from which nothing is taken while the newest policy version is awaited."""
 
-    def __init__(self, redis: RedisClient, settings: RolloutSettings, player: Player, output: Output) -> None:
-        self._settings = settings
-        self._player = player
-        self._output = output
-        self._consumer = StreamConsumer(
+    def __init__(self, redis: RedisClient, settings: RolloutSettings, newest: NewestVersion) -> None:
+        super().__init__(
             redis,
             ROLLOUT_REQUESTS,
             ROLLOUT_GROUP,
@@ -67,10 +65,33 @@ class RolloutWorker:
             lease_s=settings.lease_s,
             max_attempts=settings.max_deliveries,
         )
+        self._newest = newest
+
+    async def receive(self, count: int, block_ms: int) -> list[Delivery[GroupRequest]]:
+        """As `StreamConsumer.receive`; while the newest version is awaited, wait for it instead."""
+        if not await self._newest.here_within(block_ms / 1000):
+            return []
+        deliveries = await super().receive(count, block_ms)
+        if deliveries:
+            await self._newest.look()  # the trainer may have published while this waited for groups
+            if self._newest.awaited:
+                await self.release(deliveries)
+                return []
+        return deliveries
+
+
+class RolloutWorker:
+    """Plays the groups of the request stream. A group is acknowledged when all its samples are out."""
+
+    def __init__(self, settings: RolloutSettings, requests: Requests, player: Player, output: Output) -> None:
+        self._settings = settings
+        self._player = player
+        self._output = output
+        self._requests = requests
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set and the groups in hand are out."""
-        await self._consumer.run(self.handle, concurrency=self._settings.max_groups, stop=stop)
+        await self._requests.run(self.handle, concurrency=self._settings.max_groups, stop=stop)
 
     async def handle(self, delivery: Delivery[GroupRequest]) -> None:
         """Play what is missing of the group, all samples at once."""

@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 from pydantic import ValidationError
 
-from gymfleet_trainer.errors import CheckpointFailed, RunDirectoryError, disk_line
+from gymfleet_trainer.errors import CheckpointFailed, RunDirectoryError, WorkersFailed, disk_line
 from gymfleet_trainer.record import sync_directory, write_atomically
 from gymfleet_trainer.state import RunState
 
@@ -59,6 +59,7 @@ class Checkpoints:
 
         Raises:
             CheckpointFailed: no space, or another failed write. The last checkpoint is intact.
+            WorkersFailed: those who have the weights died.
         """
         serial = state.serial + 1
         temporary = self._directory / f"{_TEMPORARY}{serial:06d}"
@@ -77,6 +78,8 @@ class Checkpoints:
             write_atomically(self._directory / _LATEST, path.name + "\n")
         except Exception as error:
             shutil.rmtree(temporary, ignore_errors=True)
+            if isinstance(error, WorkersFailed):
+                raise
             raise self._failed(error) from error
         state.serial = serial
         self._prune(path)

@@ -2,32 +2,34 @@
 
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import structlog
-from gymfleet_contracts.rollout import GroupRequest
+from gymfleet_contracts.rollout import GroupRequest, Policy
 from gymfleet_contracts.streams import ROLLOUT_REQUESTS, dead_letters
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_kit.streams import OUTAGE, RedisClient, StreamProducer
 
 from gymfleet_trainer.errors import Stalled
+from gymfleet_trainer.fleet import PolicyFleet
 from gymfleet_trainer.groups import Group, GroupBook
 from gymfleet_trainer.intake import Intake
 from gymfleet_trainer.settings import TrainerSettings
 from gymfleet_trainer.state import RunState
-from gymfleet_trainer.versions import PolicyEndpoint, readiness
+from gymfleet_trainer.versions import readiness
 
 log = structlog.get_logger()
 
-Republish = Callable[[], Awaitable[object]]
+BringUp = Callable[[RunState, Mapping[str, Policy]], Awaitable[bool]]
 _RECEIVE_S = 0.5
+_GLANCE_S = 1.0
 
 
 class Collector:
     """Publishes requests and hands out groups as they complete.
 
-    While it waits it polls the live policy version: a rollout service that was
-    restarted has forgotten the weights and gets them again. Without any sign of
+    While it waits it polls the live policy version of every rollout replica: one that was
+    started or restarted lacks the newest weights and gets them. Without any sign of
     progress for `stall_timeout_s` the open requests are sent once more (their ids
     make that harmless), and then the run stops and says who did not answer.
     """
@@ -36,23 +38,23 @@ class Collector:
         self,
         redis: RedisClient,
         intake: Intake,
-        endpoint: PolicyEndpoint,
+        fleet: PolicyFleet,
         settings: TrainerSettings,
         state: RunState,
-        republish: Republish,
+        bring_up: BringUp,
     ) -> None:
         self._redis = redis
         self._intake = intake
         self._producer = StreamProducer(redis, ROLLOUT_REQUESTS)
-        self._endpoint = endpoint
+        self._fleet = fleet
         self._settings = settings
         self._state = state
-        self._republish = republish
+        self._bring_up = bring_up
         self._book = GroupBook(state.settled_before())
         self._ready: deque[Group] = deque()
         self._progress_at = 0.0
         self._polled_at = 0.0
-        self._tokens_generated = -1
+        self._tokens_generated: dict[str, int] = {}
         self._asked_again = False
 
     @property
@@ -131,17 +133,13 @@ class Collector:
         self._progress_at = time.monotonic()
 
     async def _poll(self) -> None:
-        try:
-            policy = await self._endpoint.policy(timeout_s=1.0)
-        except Stalled:
-            return
-        if policy.tokens_generated != self._tokens_generated:
-            self._tokens_generated = policy.tokens_generated
+        present = await self._fleet.glance(timeout_s=_GLANCE_S)
+        tokens = {url: policy.tokens_generated for url, policy in present.items()}
+        if tokens.items() - self._tokens_generated.items():
+            self._tokens_generated |= tokens
             self._progressed()
-        if 0 < self._state.version != policy.live_version:
-            log.warning("version.lost", expected=self._state.version, live=policy.live_version)
+        if self._state.version and await self._bring_up(self._state, present):
             self._state.count("republished")
-            await self._republish()
             self._progressed()
 
     async def _ask_again(self) -> None:
@@ -159,7 +157,7 @@ class Collector:
             letters = f"Redis does not answer ({type(error).__name__})"
         return (
             f"no scored trajectory for {self._settings.stall_timeout_s:g} s, twice; {len(waiting)} groups are open "
-            f"(first: {waiting[0].group_id if waiting else 'none'}); rollout /readyz says: "
-            f"{await self._endpoint.readiness()}; gateway /readyz says: {await readiness(self._settings.gateway_url)}; "
+            f"(first: {waiting[0].group_id if waiting else 'none'}); rollout: "
+            f"{await self._fleet.readiness()}; gateway /readyz says: {await readiness(self._settings.gateway_url)}; "
             f"{letters}. Start what is missing (is the reward service running?) and run the same command again"
         )

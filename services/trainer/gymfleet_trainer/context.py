@@ -10,13 +10,13 @@ from gymfleet_kit.streams import RedisClient
 from gymfleet_trainer.checkpoint import Checkpoints
 from gymfleet_trainer.collect import Collector
 from gymfleet_trainer.demand import Demand
+from gymfleet_trainer.fleet import PolicyFleet
 from gymfleet_trainer.learner import Learner
 from gymfleet_trainer.progress import HELD, PARITY, VERSION, Reporter
 from gymfleet_trainer.publish import Publication, Publisher
 from gymfleet_trainer.record import RunDirectory
 from gymfleet_trainer.settings import TrainerSettings
 from gymfleet_trainer.state import RunState
-from gymfleet_trainer.versions import PolicyEndpoint
 from gymfleet_trainer.worker import TorchWorker
 
 log = structlog.get_logger()
@@ -33,7 +33,7 @@ class RunContext:
     checkpoints: Checkpoints
     learner: Learner
     worker: TorchWorker
-    endpoint: PolicyEndpoint
+    endpoint: PolicyFleet
     publisher: Publisher
     collector: Collector
     demand: Demand

@@ -43,9 +43,19 @@ class TooManyFailures(TrainerError):
     exit_code = 6
 
 
+class WorkersFailed(TrainerError):
+    """The training workers died more often than the recipe allows, or Ray itself did. The same command resumes."""
+
+    exit_code = 7
+
+
+class WorkersLost(WorkersFailed):
+    """The workers died with what they held, and others take their place: go on from the last checkpoint."""
+
+
 def is_disk_full(error: BaseException) -> bool:
     """Whether a write failed for want of space (a quota and a size limit count as such)."""
-    cause = _system_error(error)
+    cause = system_error(error)
     if cause is not None:
         return cause.errno in _DISK_FULL
     # safetensors keeps only the text.
@@ -55,13 +65,13 @@ def is_disk_full(error: BaseException) -> bool:
 
 def disk_line(path: Path, error: BaseException) -> str:
     """One line for a failed write."""
-    cause = _system_error(error)
+    cause = system_error(error)
     reason = cause.strerror if cause is not None else (str(error) or type(error).__name__).splitlines()[0]
     return f"cannot write to {path}: {reason}"
 
 
-def _system_error(error: BaseException | None) -> OSError | None:
-    """The operating system's own error, which torch hides behind one about its container."""
+def system_error(error: BaseException | None) -> OSError | None:
+    """The operating system's own error, which torch hides behind one about its container; None without one."""
     while error is not None:
         if isinstance(error, OSError) and error.strerror:
             return error

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 from gymfleet_contracts.recipe import Recipe
@@ -22,6 +22,7 @@ from gymfleet_trainer.batching import TrainSequence, pack, sequence_from_traject
 from gymfleet_trainer.groups import Group
 from gymfleet_trainer.policy_model import PolicyModel
 from gymfleet_trainer.probe import Parity, compare
+from gymfleet_trainer.ranks import Ranks, device_of
 from gymfleet_trainer.update import PolicyUpdater, SftUpdater, build_updater
 
 MODEL: Final = "model"
@@ -31,20 +32,69 @@ _PARITY_SEQUENCES: Final = 32
 _TOKENIZER_FILES: Final = ("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "chat_template*")
 
 
-class Learner:
-    """Model, optimiser and random state of one run: first for the warm start, then for reinforcement learning.
+class Learner(Protocol):
+    """Model, optimiser and random state of one run: first for the warm start, then for reinforcement learning."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens are below this."""
+
+    def sequences(self, trajectories: Sequence[ScoredTrajectory]) -> list[TrainSequence]:
+        """Demonstrations as training sequences."""
+
+    def sft_epoch(self, sequences: list[TrainSequence], epoch: int) -> dict[str, Any]:
+        """One pass over the demonstrations; its order depends on the seed and `epoch` alone."""
+
+    def end_sft(self) -> None:
+        """Forget the warm start's optimiser: reinforcement learning has one of its own."""
+
+    def update(self, groups: Sequence[Group], staleness: Callable[[int], int | None]) -> dict[str, Any]:
+        """Train on whole groups. `staleness` counts the changes of weights since a policy version."""
+
+    def sampled_logprobs(self, prompts: list[list[int]], samples: list[list[int]]) -> list[list[float]]:
+        """Log-probabilities, at temperature 1, of each sample's tokens after its prompt."""
+
+    def batch_parity(self, trajectories: Sequence[ScoredTrajectory], version: int) -> Parity | None:
+        """Parity over sampled tokens that exactly `version`, the live one, wrote; once per version.
+
+        None when this version was checked before, when no turn is purely its
+        own, or when the sampling cuts the distribution off: the engine then gives
+        log-probabilities of another distribution than the policy's.
+        """
+
+    def save_weights(self, directory: Path) -> None:
+        """Config and safetensors, as the engine loads them."""
+
+    def save_model(self, directory: Path) -> None:
+        """Weights, config and tokenizer: a model that transformers loads from `directory`."""
+
+    def save_checkpoint(self, directory: Path) -> None:
+        """Everything that `load_checkpoint` needs to go on as if nothing had happened."""
+
+    def load_checkpoint(self, directory: Path) -> None:
+        """Take weights, optimiser and random state from a checkpoint."""
+
+
+LearnerFactory = Callable[[Recipe, str, Path], Learner]
+"""Arguments as those of `LocalLearner`."""
+
+
+class LocalLearner:
+    """The learner of this process, alone or as one of several ranks that make the same calls at the same time.
 
     Args:
         recipe: the run's.
         source: weights to start from, a directory or a hub id; its tokenizer goes with every saved model.
         reference: where the reference policy of the KL term is kept once reinforcement learning has begun.
+        ranks: those that share the model. The first of them writes what is saved.
     """
 
-    def __init__(self, recipe: Recipe, source: str, reference: Path) -> None:
+    def __init__(self, recipe: Recipe, source: str, reference: Path, ranks: Ranks | None = None) -> None:
         self._recipe = recipe
         self._source = source
         self._reference = reference
-        self._device = _device(recipe.trainer_device)
+        self._ranks = ranks
+        self._device = device_of(recipe.trainer_device)
         torch.manual_seed(recipe.seed)
         disable_progress_bar()  # one per saved version would bury the log
         self._model = self._load(source)
@@ -130,7 +180,7 @@ class Learner:
     def _logprobs(self, sequences: Sequence[TrainSequence], *, temperature: float) -> list[list[float]]:
         """Per sequence, one value per token; 0 where the model did not write it."""
         rows: list[list[float]] = [[] for _ in sequences]
-        for batch in pack(sequences, _MICROBATCH_TOKENS):
+        for batch in pack(sequences, _MICROBATCH_TOKENS):  # every rank computes all: it is little, and seldom
             logprobs = self._model.token_logprobs(batch.to(self._device), temperature=temperature).logprobs.cpu()
             for place, part in zip(batch.indices, torch.split(logprobs, list(batch.lengths)), strict=True):
                 rows[place] = part.tolist()
@@ -145,6 +195,8 @@ class Learner:
     def save_model(self, directory: Path) -> None:
         """Weights, config and tokenizer: a model that transformers loads from `directory`."""
         self.save_weights(directory)
+        if not self._writes:
+            return
         source = Path(self._source)
         if not source.is_dir():
             AutoTokenizer.from_pretrained(self._source).save_pretrained(str(directory))
@@ -155,14 +207,16 @@ class Learner:
 
     def save_checkpoint(self, directory: Path) -> None:
         """Everything that `load_checkpoint` needs to go on as if nothing had happened."""
-        model = directory / MODEL
-        model.mkdir()
-        self.save_model(model)
+        if self._writes:
+            (directory / MODEL).mkdir()
+        self.save_model(directory / MODEL)
         states: dict[str, Any] = {"torch": torch.get_rng_state(), **self._restored}
         if self._sft is not None:
             states["sft"] = self._sft.state_dict()
         if self._rl is not None:
             states["rl"] = self._rl.state_dict()
+        if not self._writes:
+            return
         # A file object: given a path, torch reports a full disk as an unexpected position in a container.
         with (directory / _OPTIMIZER).open("wb") as file:
             torch.save(states, file)
@@ -174,12 +228,18 @@ class Learner:
         self._restored = torch.load(directory / _OPTIMIZER, map_location="cpu", weights_only=True)
         torch.set_rng_state(self._restored.pop("torch"))
 
-    def _load(self, path: str) -> PolicyModel:
+    @property
+    def _writes(self) -> bool:
+        return self._ranks is None or self._ranks.first
+
+    def _load(self, path: str, *, frozen: bool = False) -> PolicyModel:
         return PolicyModel.from_pretrained(
             path,
             dtype=self._recipe.trainer_dtype,
             device=self._device,
             gradient_checkpointing=self._device.type == "cuda",
+            ranks=self._ranks,
+            frozen=frozen,
         )
 
     def _updater(self) -> PolicyUpdater:
@@ -203,20 +263,22 @@ class Learner:
         return self._rl
 
     def _reference_policy(self) -> PolicyModel:
-        if not self._reference.is_dir():
-            temporary = self._reference.with_name(f".{self._reference.name}.writing")
+        exists = self._reference.is_dir()
+        if not (exists if self._ranks is None else self._ranks.agree(exists)):
+            self._save_reference()
+        return self._load(str(self._reference), frozen=True)
+
+    def _save_reference(self) -> None:
+        temporary = self._reference.with_name(f".{self._reference.name}.writing")
+        if self._writes:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
-            self._model.save_pretrained(temporary)
+        self._model.save_pretrained(temporary)
+        if self._writes:
             os.sync()
             temporary.rename(self._reference)
-        return self._load(str(self._reference)).frozen_copy()
-
-
-def _device(wanted: str) -> torch.device:
-    if wanted == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(wanted)
+        if self._ranks is not None:
+            self._ranks.agree(None)  # nobody loads before it is there
 
 
 def _is_plain(sampling: Sampling) -> bool:

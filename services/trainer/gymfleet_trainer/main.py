@@ -7,10 +7,11 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from gymfleet_contracts.recipe import Recipe, RecipeError, load_recipe
@@ -21,8 +22,12 @@ from gymfleet_kit.streams import OUTAGE
 from gymfleet_kit.telemetry import configure_tracing
 
 from gymfleet_trainer.errors import Stalled, TrainerError, disk_line, is_disk_full
+from gymfleet_trainer.ray_settings import prepare_ray
 from gymfleet_trainer.record import RunDirectory, write_atomically
 from gymfleet_trainer.settings import TrainerSettings
+
+if TYPE_CHECKING:
+    from gymfleet_trainer.learner import LearnerFactory
 
 log = structlog.get_logger()
 
@@ -32,7 +37,7 @@ _CANCEL_S: Final = 5.0
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run a command and exit: 0 done, 2 usage, 3 to 6 see `errors`, 130 or 143 interrupted (resumable)."""
+    """Run a command and exit: 0 done, 2 usage, 3 to 7 see `errors`, 130 or 143 interrupted (resumable)."""
     arguments = _parser().parse_args(argv)
     settings = read_settings(TrainerSettings)
     configure_logs("trainer", level=settings.log_level, json=settings.log_json)
@@ -46,6 +51,8 @@ def main(argv: list[str] | None = None) -> None:
     except OUTAGE as error:
         sys.stderr.write(f"error: Redis does not answer: {error}; start it and run the same command again\n")
         code = Stalled.exit_code
+    except SystemExit as stop:  # a signal while the workers were starting
+        code = int(stop.code or 0)
     except Exception as error:
         if not is_disk_full(error):
             raise
@@ -76,25 +83,52 @@ def _run_locked(path: Path, recipe: Recipe, directory: RunDirectory, settings: T
         sys.stdout.write(f"{directory.path} is finished; its figures are in summary.json\n")
         return 0
     listener = bind(settings.host, settings.port)
+    structlog.contextvars.bind_contextvars(run_id=run_id)
+    with _learners(recipe, directory, settings) as learner:
+        return _interruptible(lambda: _train(recipe, directory, settings, run_id, listener, learner))
+
+
+async def _train(
+    recipe: Recipe,
+    directory: RunDirectory,
+    settings: TrainerSettings,
+    run_id: str,
+    listener: socket.socket,
+    learner: "LearnerFactory",
+) -> None:
     from gymfleet_trainer import app, run  # noqa: PLC0415 - torch takes seconds to import
     from gymfleet_trainer.progress import Reporter  # noqa: PLC0415
 
     reporter = Reporter(directory, run_id)
-    structlog.contextvars.bind_contextvars(run_id=run_id)
+    async with app.serving(app.create(reporter), listener):
+        try:
+            await run.train(recipe, directory, settings, reporter, run_id, learner)
+        except asyncio.CancelledError:
+            reporter.finish("interrupted", "the same command resumes")
+            raise
+        except Exception as error:
+            with contextlib.suppress(OSError):  # a full disk must not hide its own message
+                reporter.finish("failed", str(error))
+            raise
 
-    async def work() -> None:
-        async with app.serving(app.create(reporter), listener):
-            try:
-                await run.train(recipe, directory, settings, reporter, run_id)
-            except asyncio.CancelledError:
-                reporter.finish("interrupted", "the same command resumes")
-                raise
-            except Exception as error:
-                with contextlib.suppress(OSError):  # a full disk must not hide its own message
-                    reporter.finish("failed", str(error))
-                raise
 
-    return _interruptible(work)
+@contextlib.contextmanager
+def _learners(recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> "Iterator[LearnerFactory]":
+    """What makes the learner: in this process, or on workers that run while the body does."""
+    from gymfleet_trainer.learner import LocalLearner  # noqa: PLC0415 - torch takes seconds to import
+
+    if recipe.trainer.workers == 1:
+        yield LocalLearner
+        return
+    if recipe.rl is not None and recipe.rl.algorithm == "ppo":
+        raise RecipeError('trainer.workers > 1 works with rl.algorithm = "grpo" alone; use one worker for "ppo"')
+    prepare_ray()
+    try:
+        from gymfleet_trainer.workers import ray_workers  # noqa: PLC0415 - Ray is an extra
+    except ImportError as error:
+        raise RecipeError(f"trainer.workers > 1 needs gymfleet[trainer-ray]: {error}") from None
+    with ray_workers(recipe, settings, directory) as workers:
+        yield workers.learner
 
 
 def _eval(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> int:

@@ -7,6 +7,8 @@ import torch
 from gymfleet_contracts.recipe import OptimizerSection
 from torch import Tensor, nn
 
+from gymfleet_trainer.sharding import collected_state, sharded_like, whole
+
 
 class PolicyOptimizer:
     """AdamW over one model. Norms, biases and embeddings do not decay."""
@@ -36,7 +38,7 @@ class PolicyOptimizer:
         Gradients that are not finite update nothing: the weights and the moments stay as they were. The step still
         counts, so that a resumed run follows the same schedule; the norm tells the caller.
         """
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.section.max_grad_norm)
+        norm = whole(nn.utils.clip_grad_norm_(self.parameters, self.section.max_grad_norm))
         if torch.isfinite(norm):
             for group in self._adamw.param_groups:
                 group["lr"] = self.learning_rate
@@ -46,12 +48,20 @@ class PolicyOptimizer:
         return norm
 
     def state_dict(self) -> dict[str, Any]:
-        """Moments and position in the schedule."""
-        return {"adamw": self._adamw.state_dict(), "num_steps": self.num_steps}
+        """Moments and position in the schedule. Over shards, all ranks call this and the first has the moments."""
+        adamw = self._adamw.state_dict()
+        moments = {index: collected_state(state) for index, state in adamw["state"].items()}
+        return {"adamw": adamw | {"state": moments}, "num_steps": self.num_steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
-        self._adamw.load_state_dict(state["adamw"])
+        """Continue where `state_dict` was taken, over as many shards or none."""
+        adamw = state["adamw"]
+        parameters = [parameter for group in self._adamw.param_groups for parameter in group["params"]]
+        moments = {
+            index: {name: sharded_like(parameters[index], value) for name, value in moments.items()}
+            for index, moments in adamw["state"].items()
+        }
+        self._adamw.load_state_dict(adamw | {"state": moments})
         self.num_steps = int(state["num_steps"])
 
 

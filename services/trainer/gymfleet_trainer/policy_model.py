@@ -1,6 +1,7 @@
 """A Hugging Face causal language model that gives log-probabilities of packed tokens."""
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from transformers import AutoModelForCausalLM
 from gymfleet_trainer.attention import PACKED_ATTENTION, Segments
 from gymfleet_trainer.batching import PackedBatch
 from gymfleet_trainer.cpu_matmul import fast_float32_matmul
+from gymfleet_trainer.parallel import Lanes, Threads
+from gymfleet_trainer.ranks import Ranks
+from gymfleet_trainer.sharding import collected_state, shard
 
 _MAX_LOGITS = {"cpu": 1 << 25, "cuda": 1 << 28}
 """Logits held at once, by device; more are computed in chunks. A GPU needs large products to be busy."""
@@ -38,6 +42,7 @@ class PolicyModel(nn.Module):
         super().__init__()
         self.hf = model
         self.compute_dtype = compute_dtype
+        self._ranks: Ranks | None = None
 
     @classmethod
     def from_pretrained(
@@ -47,8 +52,13 @@ class PolicyModel(nn.Module):
         dtype: torch.dtype | str = torch.float32,
         device: torch.device | str = "cpu",
         gradient_checkpointing: bool = False,
+        ranks: Ranks | None = None,
+        frozen: bool = False,
     ) -> "PolicyModel":
-        """Load a hub id or a local path. `dtype` is the one of the computation; weights are held in float32."""
+        """Load a hub id or a local path. `dtype` is the one of the computation; weights are held in float32.
+
+        With `ranks`, each of them calls this and keeps its shard. A frozen model has no gradients.
+        """
         compute_dtype: torch.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
         model = AutoModelForCausalLM.from_pretrained(
             str(path), dtype=torch.float32, attn_implementation=PACKED_ATTENTION
@@ -56,8 +66,13 @@ class PolicyModel(nn.Module):
         model.config.use_cache = False
         if gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        model.train()
-        return cls(model, compute_dtype=compute_dtype).to(device)
+        model.train(not frozen).requires_grad_(not frozen)
+        policy = cls(model, compute_dtype=compute_dtype)
+        if ranks is None:
+            return policy.to(device)
+        shard(policy, model.model.layers, ranks, torch.device(device))
+        policy._ranks = ranks
+        return policy
 
     @property
     def device(self) -> torch.device:
@@ -73,6 +88,10 @@ class PolicyModel(nn.Module):
         """An independent copy without gradients: the reference policy."""
         return copy.deepcopy(self).requires_grad_(requires_grad=False).eval()
 
+    def lanes(self, parameters: Sequence[nn.Parameter]) -> Lanes:
+        """Where micro-batches run side by side that differentiate by `parameters`."""
+        return self._ranks if self._ranks is not None else Threads(self.device, parameters)
+
     def hidden_states(self, batch: PackedBatch) -> Tensor:
         """The body's last hidden states, (T, hidden), in the computation's dtype."""
         return packed_hidden_states(self.hf.model, batch, self.compute_dtype)
@@ -87,6 +106,10 @@ class PolicyModel(nn.Module):
             temperature: of the sampling; logits are divided by it.
             with_entropy: also the entropy, at the same positions.
         """
+        return TokenLogprobs(*self(batch, temperature, with_entropy))
+
+    def forward(self, batch: PackedBatch, temperature: float, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
+        """See `token_logprobs`. A call of the module, for that is what gathers a sharded model's weights."""
         with fast_float32_matmul(self.device):
             hidden = self.hidden_states(batch)[batch.trained - 1]
             logprobs, entropy = selected_logprobs(
@@ -96,11 +119,19 @@ class PolicyModel(nn.Module):
                 temperature=temperature,
                 with_entropy=with_entropy,
             )
-        return TokenLogprobs(_scatter(logprobs, batch), _scatter(entropy, batch) if entropy is not None else None)
+        return _scatter(logprobs, batch), _scatter(entropy, batch) if entropy is not None else None
 
     def save_pretrained(self, directory: str | Path) -> None:
-        """Write config and safetensors as transformers and vLLM read them; tied weights stand there once."""
-        self.hf.save_pretrained(str(directory), safe_serialization=True)
+        """Write config and safetensors as transformers and vLLM read them; tied weights stand there once.
+
+        Of a sharded model every rank calls this, and the first one writes.
+        """
+        if self._ranks is None:
+            self.hf.save_pretrained(str(directory), safe_serialization=True)
+            return
+        state = collected_state(self.hf.state_dict(keep_vars=True))
+        if self._ranks.first:
+            self.hf.save_pretrained(str(directory), state_dict=state, safe_serialization=True)
 
 
 def packed_hidden_states(body: Any, batch: PackedBatch, compute_dtype: torch.dtype) -> Tensor:

@@ -22,7 +22,7 @@ from gymfleet_trainer.losses import (
     weighted_mean,
 )
 from gymfleet_trainer.optimizer import build_optimizer
-from gymfleet_trainer.parallel import accumulate_gradients, map_microbatches, num_workers
+from gymfleet_trainer.parallel import Lanes
 from gymfleet_trainer.policy_model import PolicyModel
 from gymfleet_trainer.update_metrics import Sums, Totals, UpdateMetrics
 
@@ -174,16 +174,17 @@ class PolicyUpdater:
                 logprobs = model.token_logprobs(batch.to(model.device), temperature=self.temperature).logprobs.cpu()
             return list(torch.split(logprobs, list(batch.lengths)))
 
-        batches = pack([sequences[i] for i in chosen], self.rl.tokens_per_microbatch, multiple_of=self._workers)
+        lanes = self._lanes
+        batches = pack([sequences[i] for i in chosen], self.rl.tokens_per_microbatch, multiple_of=lanes.width)
         return {
             chosen[place]: part
-            for batch, parts in zip(batches, map_microbatches(work, batches, self._workers), strict=True)
+            for batch, parts in zip(batches, lanes.map(work, batches), strict=True)
             for place, part in zip(batch.indices, parts, strict=True)
         }
 
     @property
-    def _workers(self) -> int:
-        return num_workers(self.model.device, self.optimizer.parameters)
+    def _lanes(self) -> Lanes:
+        return self.model.lanes(self.optimizer.parameters)
 
     def _update_part(
         self,
@@ -200,17 +201,18 @@ class PolicyUpdater:
         if not chosen:
             return
         fresh = weights_untouched and all(sequences[index].staleness == 0 for index in chosen)
+        lanes = self._lanes
         batches = [
             self._complete(batch, [chosen[place] for place in batch.indices], proximal).to(self.model.device)
             for batch in pack(
-                [sequences[index] for index in chosen], self.rl.tokens_per_microbatch, multiple_of=self._workers
+                [sequences[index] for index in chosen], self.rl.tokens_per_microbatch, multiple_of=lanes.width
             )
         ]
 
         def loss_of(batch: PackedBatch) -> tuple[Tensor, Sums]:
             return self._loss(batch, counts, measure_parity=fresh)
 
-        for sums in accumulate_gradients(loss_of, batches, self._trained_parameters(), self._workers):
+        for sums in lanes.accumulate(loss_of, batches, self._trained_parameters()):
             totals.add(sums)
         self._step(totals)
 

@@ -14,7 +14,6 @@ from gymfleet_trainer.batching import PackedBatch, TrainSequence, pack
 from gymfleet_trainer.critic import ValueModel
 from gymfleet_trainer.losses import GlobalCounts, token_weights, value_loss
 from gymfleet_trainer.optimizer import build_optimizer
-from gymfleet_trainer.parallel import map_microbatches
 from gymfleet_trainer.policy_model import PolicyModel
 from gymfleet_trainer.policy_update import Logprobs, PolicyUpdater
 from gymfleet_trainer.update_metrics import Sums, Totals, UpdateMetrics
@@ -100,8 +99,9 @@ class PpoUpdater(PolicyUpdater):
             return list(torch.split(values, list(batch.lengths)))
 
         values: dict[int, Tensor] = {}
-        batches = pack(sequences, self.rl.tokens_per_microbatch, multiple_of=self._workers)
-        for batch, parts in zip(batches, map_microbatches(work, batches, self._workers), strict=True):
+        lanes = self._lanes
+        batches = pack(sequences, self.rl.tokens_per_microbatch, multiple_of=lanes.width)
+        for batch, parts in zip(batches, lanes.map(work, batches), strict=True):
             values |= dict(zip(batch.indices, parts, strict=True))
         return [values[index] for index in range(len(sequences))]
 

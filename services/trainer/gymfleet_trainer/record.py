@@ -43,8 +43,8 @@ class Progress(BaseModel):
 
 
 def recipe_hash(recipe: Recipe) -> str:
-    """Equal for recipes that mean the same, whatever their layout."""
-    text = json.dumps(recipe.model_dump(mode="json"), sort_keys=True)
+    """Equal for recipes that mean the same, whatever their layout. How many of what is no part of it."""
+    text = json.dumps(recipe.model_dump(mode="json", exclude={"trainer", "scale"}), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

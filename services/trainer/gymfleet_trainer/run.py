@@ -21,10 +21,11 @@ from gymfleet_trainer.checkpoint import Checkpoints
 from gymfleet_trainer.collect import Collector
 from gymfleet_trainer.context import RunContext
 from gymfleet_trainer.demand import Demand
-from gymfleet_trainer.errors import RunDirectoryError, Stalled, TrainerError
+from gymfleet_trainer.errors import RunDirectoryError, Stalled, TrainerError, WorkersLost
 from gymfleet_trainer.evaluate import measure
+from gymfleet_trainer.fleet import PolicyFleet
 from gymfleet_trainer.intake import Intake
-from gymfleet_trainer.learner import Learner
+from gymfleet_trainer.learner import Learner, LearnerFactory, LocalLearner
 from gymfleet_trainer.phases.rl import reinforce
 from gymfleet_trainer.phases.sft import warm_start
 from gymfleet_trainer.progress import Reporter
@@ -33,7 +34,7 @@ from gymfleet_trainer.record import RunDirectory, recipe_hash, sync_directory
 from gymfleet_trainer.settings import TrainerSettings
 from gymfleet_trainer.state import EvalResult, Phase, RunState
 from gymfleet_trainer.summary import summarise
-from gymfleet_trainer.versions import PolicyEndpoint, readiness
+from gymfleet_trainer.versions import readiness
 from gymfleet_trainer.worker import TorchWorker
 
 log = structlog.get_logger()
@@ -43,14 +44,36 @@ _MAX_HELD: Final = 8_000
 
 
 async def train(
-    recipe: Recipe, directory: RunDirectory, settings: TrainerSettings, reporter: Reporter, run_id: str
+    recipe: Recipe,
+    directory: RunDirectory,
+    settings: TrainerSettings,
+    reporter: Reporter,
+    run_id: str,
+    learner: LearnerFactory = LocalLearner,
 ) -> None:
-    """Run what is left of the run and write its summary.
+    """Run what is left of the run and write its summary; again from the last checkpoint where workers died.
 
     Raises:
         TrainerError: why it cannot go on; the same command resumes it.
     """
-    async with opened(recipe, directory, settings, reporter, run_id) as run:
+    while True:
+        try:
+            await _train(recipe, directory, settings, reporter, run_id, learner)
+        except WorkersLost as error:
+            log.warning("workers.lost", reason=str(error))
+        else:
+            return
+
+
+async def _train(
+    recipe: Recipe,
+    directory: RunDirectory,
+    settings: TrainerSettings,
+    reporter: Reporter,
+    run_id: str,
+    learner: LearnerFactory,
+) -> None:
+    async with opened(recipe, directory, settings, reporter, run_id, learner=learner) as run:
         state = run.state
         if state.phase is Phase.SFT:
             if recipe.sft is not None:
@@ -100,22 +123,23 @@ async def opened(
     run_id: str,
     *,
     start_from: str | None = None,
+    learner: LearnerFactory = LocalLearner,
 ) -> AsyncIterator[RunContext]:
     """Everything a phase needs: services reached, state and weights restored, deliveries taken back."""
     _check_bounds(recipe)
     redis = connect(settings.redis_url)
-    endpoint = PolicyEndpoint(settings.rollout_url, timeout_s=settings.publish_timeout_s)
+    endpoint = PolicyFleet(settings, redis, run_id)
     try:
         with TorchWorker(settings.torch_threads) as worker:
-            spec = await _services(recipe, settings, redis, reporter)
+            spec = await _services(recipe, settings, redis, endpoint, reporter)
             checkpoints = Checkpoints(directory.checkpoints, keep=recipe.checkpoint.keep)
-            state, learner = await _restore(recipe, directory, checkpoints, worker, run_id, start_from)
-            publisher = Publisher(endpoint, learner, worker, directory, checkpoints, recipe)
+            state, policy = await _restore(recipe, directory, checkpoints, worker, run_id, start_from, learner)
+            publisher = Publisher(endpoint, policy, worker, directory, checkpoints, recipe)
             async with Intake(redis, run_id, lease_s=settings.lease_s) as intake:
-                collector = Collector(redis, intake, endpoint, settings, state, lambda: publisher.publish(state))
+                collector = Collector(redis, intake, endpoint, settings, state, publisher.bring_up)
                 demand = Demand(recipe, run_id, spec.splits[recipe.env.train_split])
                 run = RunContext(
-                    recipe, settings, directory, state, checkpoints, learner, worker, endpoint, publisher, collector,
+                    recipe, settings, directory, state, checkpoints, policy, worker, endpoint, publisher, collector,
                     demand, reporter, redis,
                 )  # fmt: skip
                 yield run
@@ -131,6 +155,7 @@ async def _restore(
     worker: TorchWorker,
     run_id: str,
     start_from: str | None,
+    make_learner: LearnerFactory,
 ) -> tuple[RunState, Learner]:
     """The last checkpoint's state and weights; on a fresh run, the initial ones and a first checkpoint of them."""
     checkpoints.sweep()
@@ -138,7 +163,7 @@ async def _restore(
     source = start_from or initial_model(recipe, directory)
     if last is None:
         state = RunState(run_id=run_id, recipe_hash=recipe_hash(recipe))
-        learner = await worker.run(Learner, recipe, source, directory.path / "reference")
+        learner = await worker.run(make_learner, recipe, source, directory.path / "reference")
         directory.truncate({})
         await worker.run(checkpoints.save, state, learner.save_checkpoint)
         log.info("run.started", run_id=run_id)
@@ -146,7 +171,7 @@ async def _restore(
     path, state = last
     if state.run_id != run_id or state.recipe_hash != recipe_hash(recipe):
         raise RunDirectoryError(f"{path} belongs to run {state.run_id}, not {run_id}; use another run directory")
-    learner = await worker.run(Learner, recipe, source, directory.path / "reference")
+    learner = await worker.run(make_learner, recipe, source, directory.path / "reference")
     await worker.run(learner.load_checkpoint, path)
     directory.truncate(state.offsets)
     state.count("resumed")
@@ -155,12 +180,12 @@ async def _restore(
 
 
 async def _services(
-    recipe: Recipe, settings: TrainerSettings, redis: RedisClient, reporter: Reporter
+    recipe: Recipe, settings: TrainerSettings, redis: RedisClient, endpoint: PolicyFleet, reporter: Reporter
 ) -> EnvironmentSpec:
     """Wait until Redis, the gateway with the environment, and the rollout service answer."""
     deadline = time.monotonic() + settings.services_timeout_s
     while True:
-        missing = await _missing(settings, redis)
+        missing = await _missing(settings, redis, endpoint)
         if not missing:
             return await _environment(recipe, settings)
         if time.monotonic() > deadline:
@@ -186,16 +211,16 @@ def _check_bounds(recipe: Recipe) -> None:
             raise RecipeError(f"{name} is {number}; at most {_MAX_HELD} episodes can be open at once")
 
 
-async def _missing(settings: TrainerSettings, redis: RedisClient) -> str:
+async def _missing(settings: TrainerSettings, redis: RedisClient, endpoint: PolicyFleet) -> str:
     try:
         await redis.ping()
     except OUTAGE as error:
         return f"Redis at {settings.redis_url.rpartition('@')[2]} does not answer ({type(error).__name__})"
-    for name, url in (("gateway", settings.gateway_url), ("rollout", settings.rollout_url)):
-        answer = await readiness(url)
-        if answer != "ready":
-            return f"{name} at {url} says: {answer}"
-    return ""
+    answer = await readiness(settings.gateway_url)
+    if answer != "ready":
+        return f"gateway at {settings.gateway_url} says: {answer}"
+    answer = await endpoint.readiness()
+    return "" if answer == "ready" else f"rollout at {answer}"
 
 
 async def _environment(recipe: Recipe, settings: TrainerSettings) -> EnvironmentSpec:
@@ -237,6 +262,7 @@ async def _finish(run: RunContext) -> None:
 async def _clean_up(run: RunContext) -> None:
     """Delete the run's stream, its dead letters and its sets of produced samples."""
     await run.collector.close()
+    await run.endpoint.announcement.withdraw()
     run_id = run.state.run_id
     stream = trajectories_scored(run_id)
     keys = [dead_letters(stream), cancelled_run(run_id)]

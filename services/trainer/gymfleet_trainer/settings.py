@@ -1,12 +1,21 @@
 """Settings of the trainer: where its neighbours are, and how long it waits for them."""
 
-from typing import Final
+from typing import Annotated, Final
+from urllib.parse import urlsplit
 
 from gymfleet_kit.settings import ServiceSettings
-from pydantic import Field, PositiveFloat, PositiveInt, SecretStr
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 ENV_PREFIX: Final = "GYMFLEET_TRAINER_"
+
+
+def _base_urls(value: str) -> str:
+    for url in value.split(","):
+        parts = urlsplit(url.strip())
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
+            raise ValueError(f"{url.strip()!r} is not the base URL of a service, such as http://rollout:8212")
+    return value
 
 
 class TrainerSettings(ServiceSettings):
@@ -16,7 +25,10 @@ class TrainerSettings(ServiceSettings):
 
     redis_url: str = "redis://127.0.0.1:6379/0"
     gateway_url: str = "http://127.0.0.1:8200"
-    rollout_url: str = "http://127.0.0.1:8202"
+    rollout_url: Annotated[str, AfterValidator(_base_urls)] = "http://127.0.0.1:8202"
+    """Base URLs of rollout services, separated by commas. Each address that a host name stands for is a replica."""
+    rollout_api_key: SecretStr | None = None
+    """Sent to the rollout services, where those ask for one."""
     api_key: SecretStr | None = None
     """Sent to the gateway, where that asks for one."""
     host: str = "127.0.0.1"

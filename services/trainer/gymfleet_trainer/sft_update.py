@@ -11,7 +11,6 @@ from torch import Tensor
 from gymfleet_trainer.batching import PackedBatch, TrainSequence, pack
 from gymfleet_trainer.losses import sft_loss, token_weights
 from gymfleet_trainer.optimizer import build_optimizer
-from gymfleet_trainer.parallel import accumulate_gradients, num_workers
 from gymfleet_trainer.policy_model import PolicyModel
 from gymfleet_trainer.policy_update import global_counts
 from gymfleet_trainer.update_metrics import SftMetrics, Sums, Totals
@@ -70,10 +69,10 @@ class SftUpdater:
             summed = loss.detach() * counts.tokens
             return loss, {"loss": summed, "tokens": batch.num_tokens, "trained_tokens": len(batch.trained)}
 
-        workers = num_workers(device, self.optimizer.parameters)
-        packed = pack([s for s in part if s.num_trained], _TOKENS_PER_MICROBATCH, multiple_of=workers)
+        lanes = self.model.lanes(self.optimizer.parameters)
+        packed = pack([s for s in part if s.num_trained], _TOKENS_PER_MICROBATCH, multiple_of=lanes.width)
         batches = [batch.to(device) for batch in packed]
-        for sums in accumulate_gradients(loss_of, batches, self.optimizer.parameters, workers):
+        for sums in lanes.accumulate(loss_of, batches, self.optimizer.parameters):
             totals.add(sums)
         learning_rate = self.optimizer.learning_rate
         totals.add_step(self.optimizer.step(), learning_rate)

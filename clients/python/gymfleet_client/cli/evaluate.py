@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.recipe import Recipe, initial_model
 
 from gymfleet_client.cli.console import CliError, UsageProblem, err, out, plain
 from gymfleet_client.cli.outcome import success_line
@@ -14,7 +14,6 @@ from gymfleet_client.cli.recipes import load_with_overrides
 from gymfleet_client.cli.running import (
     Work,
     gateway_secret,
-    initial_model,
     lock_run,
     recipe_data,
     recipe_file,
@@ -56,11 +55,12 @@ def evaluate(
         result_file.unlink(missing_ok=True)
         plan = Plan(
             directory=state_dir,
-            ports=choose_ports((source,), ports_from),
+            ports=choose_ports((source,), ports_from, recipe.scale),
             envs=(source,),
             gateway_secret=gateway_secret(state_dir),
             data=recipe_data(recipe),
             options={recipe.env.name: recipe.env.options},
+            scale=recipe.scale,
         )
         err.print(plain(f"measuring {found.checkpoint or 'the initial model'} · logs {state_dir / 'logs'}"))
         used = recipe_file(found.recipe, recipe, state_dir, changed=bool(changes))
@@ -86,10 +86,11 @@ def _work(found: Target, recipe: Recipe, used: str, result_file: Path) -> Work:
     has_tokenizer = (checkpoint / "tokenizer.json").is_file()
     return Work(
         recipe=recipe,
+        recipe_file=str(found.recipe),
         run_dir=found.run_dir,
-        model=str(checkpoint.resolve()) if has_tokenizer else initial,
         command=command,
-        build=(str(found.recipe), "--run-dir", str(found.run_dir)) if found.checkpoint is None else None,
+        build=found.checkpoint is None,
+        model=str(checkpoint.resolve()) if found.checkpoint and has_tokenizer else None,
     )
 
 

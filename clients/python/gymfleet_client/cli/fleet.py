@@ -56,9 +56,9 @@ def up(
         gateway_secret=secrets.token_hex(32),
         data=benchmarks,
     )
-    waves = [[plan.redis(), *plan.env_servers()], [plan.gateway(), plan.reward()]]
+    waves = [[plan.redis(), *plan.env_servers()], [*plan.gateways(), *plan.rewards()]]
     if model is not None:
-        waves.append([plan.rollout(str(model.resolve()))])
+        waves.append(plan.rollouts(str(model.resolve())))
     with (
         Interrupts() as interrupts,
         Supervisor(

@@ -19,6 +19,7 @@ from gymfleet_client.cli import (
     play,
     report,
     scaffold,
+    scale,
     train,
     trajectories,
 )
@@ -43,6 +44,7 @@ app.command()(fleet.status)
 app.command()(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command()(report.report)
+app.command()(scale.scale)
 app.add_typer(envs.app, name="envs")
 envs.app.command("play")(play.play)
 envs.app.command("new")(scaffold.new)

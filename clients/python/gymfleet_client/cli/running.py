@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from gymfleet_contracts.recipe import Recipe
 
@@ -22,27 +21,21 @@ from gymfleet_client.supervisor.interrupts import Interrupts
 from gymfleet_client.supervisor.plan import Plan
 from gymfleet_client.supervisor.supervisor import Supervisor
 
-MODEL_INIT: Final = "model-init"
-"""Where `gymfleet-trainer build` puts the model that a run begins with, inside the run directory."""
-
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """A command of the trainer, and what must be there before it starts."""
 
     recipe: Recipe
+    recipe_file: str
+    """What builds the model, and the engine, read it from."""
     run_dir: Path
-    model: str
-    """What the engine loads at its start: a directory or a hub id."""
     command: tuple[str, ...]
     """`run` or `eval`, with its arguments."""
-    build: tuple[str, ...] | None = None
-    """Arguments of `build`, when the model may have to be made first; one that is there is kept."""
-
-
-def initial_model(recipe: Recipe, run_dir: Path) -> str:
-    """The model that a run of `recipe` begins with."""
-    return recipe.model.path or str((run_dir / MODEL_INIT).resolve())
+    build: bool = True
+    """Whether the model may have to be made first; one that is there is kept."""
+    model: str | None = None
+    """What the engine loads at its start, if not the model that the recipe begins with."""
 
 
 def recipe_data(recipe: Recipe) -> dict[str, Path]:
@@ -113,10 +106,11 @@ def work_with_services(plan: Plan, work: Work, display: RunDisplay) -> None:
             run_dir=work.run_dir,
         ) as supervisor,
     ):
-        start_waves(supervisor, [[plan.redis(), *plan.env_servers()], [plan.gateway(), plan.reward()]])
-        if work.build is not None:
+        start_waves(supervisor, [[plan.redis(), *plan.env_servers()], [*plan.gateways(), *plan.rewards()]])
+        run_dir = ("--run-dir", str(work.run_dir))
+        if work.build:
             with StartDisplay(err, lambda: supervisor.waiting, quiet=True) as building:
-                supervisor.run(plan.trainer("build", *work.build), building.refresh)
-        start_waves(supervisor, [[plan.rollout(work.model, work.recipe)]])
+                supervisor.run(plan.trainer("build", work.recipe_file, *run_dir), building.refresh)
+        start_waves(supervisor, [plan.rollouts(work.model, "--recipe", work.recipe_file, *run_dir)])
         with display:
             supervisor.run(plan.trainer(*work.command), display.refresh)

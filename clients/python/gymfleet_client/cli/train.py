@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from gymfleet_contracts.recipe import Recipe, RecipeError, load_recipe
+from gymfleet_contracts.recipe import Recipe, RecipeError, ScaleSection, TrainerSection, load_recipe
 
 from gymfleet_client.cli.console import CliError, UsageProblem, err, out, plain
 from gymfleet_client.cli.outcome import print_outcome
@@ -16,7 +16,6 @@ from gymfleet_client.cli.recipes import load_with_overrides
 from gymfleet_client.cli.running import (
     Work,
     gateway_secret,
-    initial_model,
     lock_run,
     recipe_data,
     recipe_file,
@@ -60,14 +59,9 @@ def train(
             out.print(plain(f"{directory}: this run is finished; --fresh starts it anew"), soft_wrap=True)
             _print_outcome(directory)
             return
-        arguments = (recipe_file(recipe, loaded, state_dir, changed=bool(changes)), "--run-dir", str(directory))
-        work = Work(
-            recipe=loaded,
-            run_dir=directory,
-            model=initial_model(loaded, directory),
-            command=("run", *arguments),
-            build=arguments,
-        )
+        file = recipe_file(recipe, loaded, state_dir, changed=bool(changes))
+        command = ("run", file, "--run-dir", str(directory))
+        work = Work(recipe=loaded, recipe_file=file, run_dir=directory, command=command)
         try:
             _work(work, env or loaded.env.name, state_dir, ports_from)
         except Interrupted:
@@ -82,11 +76,12 @@ def train(
 def _work(work: Work, env: str, state_dir: Path, ports_from: int | None) -> None:
     plan = Plan(
         directory=state_dir,
-        ports=choose_ports((env,), ports_from),
+        ports=choose_ports((env,), ports_from, work.recipe.scale),
         envs=(env,),
         gateway_secret=gateway_secret(state_dir),
         data=recipe_data(work.recipe),
         options={work.recipe.env.name: work.recipe.env.options},
+        scale=work.recipe.scale,
     )
     err.print(plain(f"run directory {work.run_dir} · logs {state_dir / 'logs'}"), soft_wrap=True)
     work_with_services(plan, work, RunDisplay(err, partial(read_progress, work.run_dir)))
@@ -100,11 +95,16 @@ def is_finished(directory: Path, recipe: Recipe) -> bool:
         known: Recipe | None = load_recipe(directory / "recipe.toml")
     except RecipeError:  # removed, or written by another version
         known = None
-    if known != recipe:
+    if known is None or _alike(known) != _alike(recipe):
         raise UsageProblem(
             f"{directory} holds a finished run of another recipe; choose another --run-dir, or delete it with --fresh"
         )
     return True
+
+
+def _alike(recipe: Recipe) -> Recipe:
+    """How many of what may change from one command to the next: the run is the same."""
+    return recipe.model_copy(update={"scale": ScaleSection(), "trainer": TrainerSection()})
 
 
 def clear_run(directory: Path) -> None:

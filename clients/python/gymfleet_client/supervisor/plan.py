@@ -4,6 +4,7 @@ Settings are environment variables; every one that is set here is a field of the
 service's own settings model, which refuses names it does not know.
 """
 
+import itertools
 import json
 import os
 import re
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.recipe import ScaleSection
 from pydantic import JsonValue
 
 from gymfleet_client.supervisor.errors import FleetError
@@ -25,6 +26,7 @@ REWARD = "reward"
 TRAINER = "trainer"
 ENGINE_START_TIMEOUT_S = 600.0
 """vLLM loads and may compile its kernels first."""
+ONE_OF_EACH = ScaleSection()
 
 
 def env_server_name(env: str) -> str:
@@ -52,14 +54,21 @@ class Ports:
         return f"http://{LOOPBACK}:{self[name]}"
 
 
-def service_names(envs: Sequence[str]) -> list[str]:
-    """All names of a fleet, in the order in which `--ports-from` counts."""
-    return [GATEWAY, REDIS, ROLLOUT, REWARD, TRAINER, *(env_server_name(env) for env in envs)]
+def replica_names(name: str, count: int) -> list[str]:
+    """`name`, `name-2`, `name-3` and so on."""
+    return [name if number == 1 else f"{name}-{number}" for number in range(1, count + 1)]
 
 
-def choose_ports(envs: Sequence[str], ports_from: int | None) -> Ports:
+def service_names(envs: Sequence[str], scale: ScaleSection = ONE_OF_EACH) -> list[str]:
+    """All names of a fleet, in the order in which `--ports-from` counts: the first of each, then the others."""
+    counts = {GATEWAY: scale.gateways, REDIS: 1, ROLLOUT: scale.rollouts, REWARD: scale.rewards, TRAINER: 1}
+    first = [*counts, *(env_server_name(env) for env in envs)]
+    return first + [more for name in first for more in replica_names(name, counts.get(name, scale.env_servers))[1:]]
+
+
+def choose_ports(envs: Sequence[str], ports_from: int | None, scale: ScaleSection = ONE_OF_EACH) -> Ports:
     """A checked row from `ports_from`, or any free ones. Raises `PortInUse`, which names port and service."""
-    names = service_names(envs)
+    names = service_names(envs, scale)
     if len(set(names)) < len(names):
         raise FleetError(f"two of the environments {', '.join(envs)} share a name; serve one of them")
     ports = free_ports(len(names)) if ports_from is None else row_of_ports(ports_from, names)
@@ -78,6 +87,8 @@ class Plan:
     """Directories of benchmark files, by environment."""
     options: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
     """Settings of environments, by environment."""
+    scale: ScaleSection = ONE_OF_EACH
+    """How many of what."""
 
     def redis(self) -> Service:
         """A durable Redis, its file in the fleet's directory."""
@@ -87,12 +98,16 @@ class Plan:
         return Service(name=REDIS, argv=argv, port=port, probe="redis", start_timeout_s=60)
 
     def env_servers(self) -> list[Service]:
-        """One server per environment."""
-        return [self.env_server(env) for env in self.envs]
+        """The servers of each environment."""
+        return [
+            self.env_server(env, name=name)
+            for env in self.envs
+            for name in replica_names(env_server_name(env), self.scale.env_servers)
+        ]
 
-    def env_server(self, *envs: str) -> Service:
+    def env_server(self, *envs: str, name: str | None = None) -> Service:
         """A server that hosts `envs`, under the name of the first."""
-        name = env_server_name(envs[0])
+        name = name or env_server_name(envs[0])
         data = {env: str(path) for env, path in self.data.items() if self._serves(envs, env)}
         options = {env: dict(given) for env, given in self.options.items() if given and self._serves(envs, env)}
         return Service(
@@ -102,6 +117,7 @@ class Plan:
             env={
                 "GYMFLEET_ENV_HOST": LOOPBACK,
                 "GYMFLEET_ENV_PORT": str(self.ports[name]),
+                **({"GYMFLEET_ENV_SHARDS": str(self.scale.env_shards)} if self.scale.env_shards > 1 else {}),
                 **({"GYMFLEET_ENV_DATA": json.dumps(data)} if data else {}),
                 **({"GYMFLEET_ENV_OPTIONS": json.dumps(options)} if options else {}),
             },
@@ -111,40 +127,49 @@ class Plan:
         """Whether a server of `envs` hosts the environment; a file or class does not say its name."""
         return name in envs or len(self.envs) == 1
 
-    def gateway(self) -> Service:
-        """Routes to the env servers."""
-        replicas = [self.ports.url(env_server_name(env)) for env in self.envs]
+    def gateways(self) -> list[Service]:
+        """Each routes to all env servers. The first is the one that everybody but further rollout services uses."""
+        return [self._gateway(name) for name in replica_names(GATEWAY, self.scale.gateways)]
+
+    def _gateway(self, name: str) -> Service:
+        replicas = [server.url for server in self.env_servers()]
         env = {
-            "GYMFLEET_GATEWAY_PORT": str(self.ports[GATEWAY]),
+            "GYMFLEET_GATEWAY_PORT": str(self.ports[name]),
             "GYMFLEET_GATEWAY_REPLICAS": json.dumps(replicas),
             "GYMFLEET_GATEWAY_SECRET": self.gateway_secret,
             "GYMFLEET_GATEWAY_REDIS_URL": self.ports.redis_url,
         }
-        return Service(name=GATEWAY, argv=(console_script("gymfleet-env-gateway"),), port=self.ports[GATEWAY], env=env)
+        return Service(name=name, argv=(console_script("gymfleet-env-gateway"),), port=self.ports[name], env=env)
 
-    def reward(self) -> Service:
-        """Scores trajectories."""
+    def rewards(self) -> list[Service]:
+        """Score trajectories."""
+        return [self._reward(name) for name in replica_names(REWARD, self.scale.rewards)]
+
+    def _reward(self, name: str) -> Service:
         env = {
-            "GYMFLEET_REWARD_PORT": str(self.ports[REWARD]),
+            "GYMFLEET_REWARD_PORT": str(self.ports[name]),
             "GYMFLEET_REWARD_REDIS_URL": self.ports.redis_url,
         }
-        return Service(name=REWARD, argv=(console_script("gymfleet-reward"),), port=self.ports[REWARD], env=env)
+        return Service(name=name, argv=(console_script("gymfleet-reward"),), port=self.ports[name], env=env)
 
-    def rollout(self, model: str, recipe: Recipe | None = None) -> Service:
-        """Plays episodes with a model; engine settings come from the recipe's `[inference]`."""
+    def rollouts(self, model: str | None, *recipe: str) -> list[Service]:
+        """Play episodes with a model; a recipe, as the command's arguments, says how and, without `model`, which."""
+        gateways = itertools.cycle(self.gateways())
+        names = replica_names(ROLLOUT, self.scale.rollouts)
+        return [self._rollout(name, gateway.url, model, recipe) for name, gateway in zip(names, gateways, strict=False)]
+
+    def _rollout(self, name: str, gateway_url: str, model: str | None, recipe: tuple[str, ...]) -> Service:
         env = {
-            "GYMFLEET_ROLLOUT_PORT": str(self.ports[ROLLOUT]),
+            "GYMFLEET_ROLLOUT_PORT": str(self.ports[name]),
             "GYMFLEET_ROLLOUT_REDIS_URL": self.ports.redis_url,
-            "GYMFLEET_ROLLOUT_GATEWAY_URL": self.ports.url(GATEWAY),
-            "GYMFLEET_ROLLOUT_MODEL": model,
+            "GYMFLEET_ROLLOUT_GATEWAY_URL": gateway_url,
+            **({} if model is None else {"GYMFLEET_ROLLOUT_MODEL": model}),
             **_shared_cores(),
         }
-        if recipe is not None:
-            env |= _engine_settings(recipe)
         return Service(
-            name=ROLLOUT,
-            argv=(console_script("gymfleet-rollout"),),
-            port=self.ports[ROLLOUT],
+            name=name,
+            argv=(console_script("gymfleet-rollout"), *recipe),
+            port=self.ports[name],
             env=env,
             start_timeout_s=ENGINE_START_TIMEOUT_S,
         )
@@ -155,7 +180,7 @@ class Plan:
             "GYMFLEET_TRAINER_PORT": str(self.ports[TRAINER]),
             "GYMFLEET_TRAINER_REDIS_URL": self.ports.redis_url,
             "GYMFLEET_TRAINER_GATEWAY_URL": self.ports.url(GATEWAY),
-            "GYMFLEET_TRAINER_ROLLOUT_URL": self.ports.url(ROLLOUT),
+            "GYMFLEET_TRAINER_ROLLOUT_URL": ",".join(map(self.ports.url, replica_names(ROLLOUT, self.scale.rollouts))),
             **_shared_cores(),
         }
         return Service(
@@ -175,20 +200,3 @@ def _shared_cores() -> dict[str, str]:
     update becomes ten times slower.
     """
     return {"GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "1000")}
-
-
-def _engine_settings(recipe: Recipe) -> dict[str, str]:
-    inference = recipe.inference
-    settings = {
-        "BACKEND": inference.backend,
-        "DTYPE": inference.dtype,
-        "MAX_MODEL_LEN": str(inference.max_model_len),
-        "MAX_NUM_SEQS": str(inference.max_num_seqs),
-        "MAX_NUM_BATCHED_TOKENS": str(inference.max_num_batched_tokens),
-        "KV_CACHE_GIB": str(inference.kv_cache_gib),
-        "ENFORCE_EAGER": str(inference.enforce_eager).lower(),
-        "SEED": str(recipe.seed),
-    }
-    if inference.backend == "server":
-        settings["SERVER_URLS"] = json.dumps(inference.urls)
-    return {f"GYMFLEET_ROLLOUT_{name}": value for name, value in settings.items()}

@@ -9,6 +9,7 @@ from typing import Final
 
 from fastapi import FastAPI
 from gymfleet_contracts import problems
+from gymfleet_kit.access import is_local_page
 from gymfleet_kit.problems import ServiceError
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
@@ -16,7 +17,6 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from gymfleet_env_gateway.access import is_local_page
 from gymfleet_env_gateway.fronts.mcp_tools import environment_server
 from gymfleet_env_gateway.state import get_gateway
 

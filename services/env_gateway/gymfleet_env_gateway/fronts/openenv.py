@@ -15,13 +15,14 @@ from gymfleet_contracts import problems
 from gymfleet_contracts.numbers import NUMBER
 from gymfleet_contracts.problems import PROBLEM_MEDIA_TYPE, Problem
 from gymfleet_contracts.session import EnvironmentSpec
+from gymfleet_kit.access import is_local_page
 from gymfleet_kit.openapi import complete_openapi
 from gymfleet_kit.problems import ServiceError, install_problem_handlers, problem_response, problem_responses
 from gymfleet_kit.session_problems import SessionLost, UnknownEnvironment, UnknownSession, UnknownTask
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import HTTPConnection
 
-from gymfleet_env_gateway.access import Tenant, is_local_page
+from gymfleet_env_gateway.access import Tenant
 from gymfleet_env_gateway.errors import Forbidden, QuotaExceeded, RateLimited, Unauthorized, Unavailable
 from gymfleet_env_gateway.fronts.openenv_mcp import Rpc, rpc_failure
 from gymfleet_env_gateway.fronts.openenv_seat import Seat

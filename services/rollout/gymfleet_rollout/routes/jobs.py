@@ -17,6 +17,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 @router.post("", status_code=status.HTTP_202_ACCEPTED, responses=problem_responses(QueueFull, PolicyUnavailable))
 async def submit(body: SubmitJob, service: ServiceDep) -> Job:
     """Play groups outside the stream."""
+    service.require_newest()
     return service.jobs.submit(body)
 
 

@@ -1,4 +1,4 @@
-"""Where the env servers are: a fixed list, and DNS names that stand for any number of them.
+"""Where the replicas of a service are: a fixed list, and DNS names that stand for any number of them.
 
 A headless service of Kubernetes and a scaled service of docker-compose both answer
 with one address per replica.
@@ -6,12 +6,11 @@ with one address per replica.
 
 import asyncio
 import socket
+from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
 import structlog
-
-from gymfleet_env_gateway.settings import GatewaySettings
 
 log = structlog.get_logger()
 
@@ -19,11 +18,16 @@ _RESOLVE_TIMEOUT_S: Final = 5.0
 
 
 class Discovery:
-    """Resolves the configured names; what a name meant last holds while it cannot be resolved."""
+    """Resolves names; what a name meant last holds while it cannot be resolved.
 
-    def __init__(self, settings: GatewaySettings) -> None:
-        self._fixed = [str(url).rstrip("/") for url in settings.replicas]
-        self.names = [str(url).rstrip("/") for url in settings.discover]
+    Args:
+        names: base URLs whose host is a DNS name with one address per replica.
+        fixed: base URLs of replicas that are always there.
+    """
+
+    def __init__(self, names: Iterable[object], *, fixed: Iterable[object] = ()) -> None:
+        self._fixed = [str(url).rstrip("/") for url in fixed]
+        self.names = [str(url).rstrip("/") for url in names]
         self._found: dict[str, list[str]] = {name: [] for name in self.names}
         self._failing: set[str] = set()
 

@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 import structlog
-from gymfleet_env_gateway import discovery
-from gymfleet_env_gateway.discovery import Discovery
-from gymfleet_env_gateway.settings import GatewaySettings
+from gymfleet_kit import discovery
+from gymfleet_kit.discovery import Discovery
 
 from tests.fixtures.resolver import Resolver
 
@@ -21,8 +20,7 @@ async def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
 
 
 def make(*names: str, replicas: tuple[str, ...] = ()) -> Discovery:
-    given = {"replicas": replicas, "discover": names, "secret": "0123456789abcdef"}
-    return Discovery(GatewaySettings.model_validate(given))
+    return Discovery(names, fixed=replicas)
 
 
 async def test_each_address_of_a_name_is_a_replica_in_an_order_of_its_own(resolver: Resolver) -> None:

@@ -1,0 +1,296 @@
+"""`kill -9` of every kind of process while the whole stack trains: how soon it works again, and are the books right.
+
+The quickstart's recipe, in smaller steps, is trained for about ten minutes. A seeded schedule kills
+twenty processes meanwhile: env server, one of its shards, gateway, reward, rollout with its engine, trainer,
+Redis. Whoever runs the stack starts them again: the supervisor of `gymfleet train`, or (`--compose PROJECT`) the
+restart policy of a compose project that trains already. A recovery is over when the service that was killed is
+ready and, begun after that, a session was played through the gateway and a scored trajectory arrived;
+the end of a training step is measured beside it.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import uvloop
+from gymfleet_contracts.recipe import Recipe, load_recipe
+from gymfleet_contracts.session import OpenSession
+from pydantic import BaseModel, Field
+
+from benchmarks.record import Row, record
+from benchmarks.stack_accounts import Accounts
+from benchmarks.stack_signs import Signs, Watch
+from benchmarks.stacks import ComposeProject, Kind, LocalFleet, Process, Stack, is_ready, kill, victim
+
+ROOT: Final = Path(__file__).parents[1]
+KILLS: Final[Mapping[Kind, int]] = {
+    Kind.ENV_SERVER: 3,
+    Kind.ENV_SHARD: 4,
+    Kind.GATEWAY: 3,
+    Kind.REWARD: 3,
+    Kind.ROLLOUT: 2,
+    Kind.TRAINER: 3,
+    Kind.REDIS: 2,
+}
+"""Twenty. The supervisor gives a service up at its sixth death in ten minutes."""
+WINDOW_S: Final = 600.0
+GOAL_S: Final = 15.0
+GIVE_UP_S: Final = 300.0
+START_S: Final = 1200.0
+END_S: Final = 1800.0
+"""For the rest of the run after the last kill, its measurement included."""
+POLL_S: Final = 0.1
+OVERRIDES: Final = (
+    # Steps of a few seconds, so that a standstill shows; the run ends by the clock.
+    "rl.groups_per_step=8", "rl.updates_per_step=1", "rl.steps=2000", "rl.max_wall_s=600",
+    # The schedule is that of 2000 steps, of which about a tenth happens: a smaller, nearly constant rate.
+    "rl.optimizer.learning_rate=2e-4",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """One entry of the schedule."""
+
+    at_s: float
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """Seconds after the kill; infinite for what was not seen in time."""
+
+    kill: Kill
+    ready_s: float
+    session_s: float
+    trajectory_s: float
+    step_s: float
+
+    @property
+    def works_s(self) -> float:
+        """Ready, a session played, a trajectory arrived."""
+        return max(self.ready_s, self.session_s, self.trajectory_s)
+
+
+class Ordeal(BaseModel):
+    """What was seen, as it is kept beside the run directory."""
+
+    recoveries: list[Recovery] = []
+    signs: Signs = Field(default_factory=Signs)
+    restarts: int = 0
+    """Of services, by whoever runs the stack, until the last recovery."""
+
+
+def schedule(kills: Mapping[Kind, int], window_s: float, seed: int) -> list[Kill]:
+    """All kills in random order, one at a random moment of the first half of each equal part of the window."""
+    generator = random.Random(seed)
+    kinds = [kind for kind, number in kills.items() for _ in range(number)]
+    generator.shuffle(kinds)
+    part_s = window_s / len(kinds)
+    return [Kill((place + generator.uniform(0.0, 0.5)) * part_s, kind) for place, kind in enumerate(kinds)]
+
+
+async def strike(stack: Stack, signs: Signs, plan: Sequence[Kill]) -> list[Recovery]:
+    """Carry out the schedule, whether or not the stack has recovered from the kill before."""
+    started = time.monotonic()
+    recoveries = []
+    for entry in plan:
+        await asyncio.sleep(max(0.0, started + entry.at_s - time.monotonic()))
+        process = await _until_there(stack, entry.kind)
+        kill(process)
+        print(f"{time.monotonic() - started:6.1f} s  killed {entry.kind}, process {process.pid}", flush=True)
+        recoveries.append(asyncio.create_task(_recovery(stack, signs, entry, process.pid)))
+    return await asyncio.gather(*recoveries)
+
+
+async def _until_there(stack: Stack, kind: Kind) -> Process:
+    """The process to kill; waits for one that is being started again just now."""
+    deadline = time.monotonic() + GIVE_UP_S
+    while (process := await asyncio.to_thread(victim, stack, kind)) is None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"there is no {kind} to kill")
+        await asyncio.sleep(POLL_S)
+    return process
+
+
+async def _recovery(stack: Stack, signs: Signs, entry: Kill, killed: int) -> Recovery:
+    at = time.time()
+    deadline = at + GIVE_UP_S
+    while not await asyncio.to_thread(is_ready, stack, entry.kind, killed):
+        if time.time() > deadline:
+            break
+        await asyncio.sleep(POLL_S)
+    ready_at = time.time()
+    seen: dict[str, float] = {}
+    looks: dict[str, Callable[[], float]] = {
+        "session": lambda: signs.session, "trajectory": lambda: signs.trajectory, "step": lambda: signs.step,
+    }  # fmt: skip
+    while len(seen) < len(looks) and time.time() < deadline:
+        for name, look in looks.items():
+            if name not in seen and look() > ready_at:
+                seen[name] = time.time() - at
+        await asyncio.sleep(POLL_S)
+    ready_s = ready_at - at if ready_at < deadline else float("inf")
+    times = {name: seen.get(name, float("inf")) for name in looks}
+    print(f"          {entry.kind} ready after {ready_s:.1f} s, " + ", ".join(f"{n} {s:.1f}" for n, s in times.items()))
+    return Recovery(entry, ready_s, times["session"], times["trajectory"], times["step"])
+
+
+@contextmanager
+def training(
+    recipe: Path, run_dir: Path, overrides: Sequence[str], *, fresh: bool = True
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """`gymfleet train`; stopped with all its services when the block ends."""
+    sets = [part for override in overrides for part in ("--set", override)]
+    command = [str(Path(sys.executable).with_name("gymfleet")), "train", str(recipe), "--run-dir", str(run_dir)]
+    # One thread each for trainer and engine: two that share a core with a third process wait for each other.
+    settings = {"GYMFLEET_TRAINER_TORCH_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    run_dir.parent.mkdir(parents=True, exist_ok=True)
+    if fresh:
+        command.append("--fresh")
+    with run_dir.with_suffix(".log").open("ab") as log:
+        process = subprocess.Popen([*command, *sets], stdout=log, stderr=log, env={**os.environ, **settings})
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+async def until_phase(run_dir: Path, phase: str, process: "subprocess.Popen[bytes] | None", timeout_s: float) -> None:
+    """Until the run's progress says that it is there. Raises `RuntimeError` when it ends or takes too long."""
+    deadline = time.monotonic() + timeout_s
+    while (now := _phase(run_dir)) != phase:
+        if time.monotonic() > deadline or (process is not None and process.poll() is not None):
+            raise RuntimeError(f"the run in {run_dir} is in phase {now!r} and does not come to {phase!r}")
+        await asyncio.sleep(POLL_S)
+
+
+def _phase(run_dir: Path) -> str:
+    try:
+        return str(json.loads((run_dir / "progress.json").read_text(encoding="utf-8"))["phase"])
+    except FileNotFoundError:
+        return ""
+
+
+async def ordeal(
+    stack: Stack, recipe: Recipe, plan: Sequence[Kill], process: "subprocess.Popen[bytes] | None"
+) -> Ordeal:
+    """Wait for reinforcement learning, kill by the plan, and wait for the end of the run.
+
+    What was seen is on the disk whatever comes then: a run that did not end can be resumed, with an empty plan.
+    """
+    notes = stack.run_dir.with_suffix(".ordeal.json")
+    seen = Ordeal.model_validate_json(notes.read_bytes()) if not plan else Ordeal()
+    if plan:
+        await until_phase(stack.run_dir, "rl", process, START_S)
+    run_id = json.loads((stack.run_dir / "run.json").read_text(encoding="utf-8"))["run_id"]
+    task = OpenSession(env=recipe.env.name, split="train", level=recipe.env.level, task_index=0)
+    async with Watch(stack, run_id, task, seen.signs) as watch:
+        try:
+            seen.recoveries += await strike(stack, watch.signs, plan)
+            seen.restarts = stack.num_restarts()
+            await until_phase(stack.run_dir, "done", process, END_S)
+        finally:
+            notes.write_text(seen.model_dump_json(), encoding="utf-8")
+    if process is not None:
+        await asyncio.to_thread(process.wait, 60)
+    return seen
+
+
+def rows(seen: Ordeal, accounts: Accounts) -> list[Row]:
+    """Per kind, per kill, and the books."""
+    recoveries = seen.recoveries
+    asked = sum(one.kill.kind is not Kind.ENV_SHARD for one in recoveries)
+    return [
+        *(row for kind in Kind for row in _kind_rows([one for one in recoveries if one.kill.kind is kind])),
+        *(
+            _goal(f"kill {number}, {one.kill.kind}, at {one.kill.at_s:.0f} s: stack works again", one.works_s)
+            for number, one in enumerate(recoveries, start=1)
+        ),
+        Row.of("recoveries within the goal", sum(r.works_s <= GOAL_S for r in recoveries), "", goal=len(recoveries)),
+        Row.of(
+            "services started again that nobody had killed", seen.restarts - asked, "", goal=0, lower_is_better=True
+        ),
+        Row.of("dead letters", seen.signs.dead, "messages", goal=0, lower_is_better=True),
+        Row.of("training groups produced", accounts.produced, "groups"),
+        Row.of("training groups trained", accounts.trained, "groups"),
+        *(Row.of(f"  dropped, {reason}", n, "groups") for reason, n in sorted(accounts.dropped.items())),
+        *(Row.of(name, float(n), "", goal=0, lower_is_better=True) for name, n in accounts.faults.items()),
+        Row.of("load average over 15 minutes, other work on the machine included", os.getloadavg()[2], ""),
+        Row.of("training steps", accounts.steps, "steps"),
+        Row.of("trajectories received by the trainer", accounts.trajectories, "trajectories"),
+        Row.of("trainer resumed", accounts.resumed, "times"),
+        Row.of("weights published again", accounts.republished, "times"),
+        *_policy_rows(accounts),
+    ]
+
+
+def _goal(name: str, seconds: float) -> Row:
+    return Row.of(name, min(seconds, GIVE_UP_S), "s", goal=GOAL_S, lower_is_better=True)
+
+
+def _kind_rows(recoveries: Sequence[Recovery]) -> list[Row]:
+    if not recoveries:
+        return []
+    name = f"{recoveries[0].kill.kind}, killed {len(recoveries)} times, worst"
+    return [
+        _goal(f"{name}: ready", max(one.ready_s for one in recoveries)),
+        _goal(f"{name}: a session is played", max(one.session_s for one in recoveries)),
+        _goal(f"{name}: a trajectory arrives", max(one.trajectory_s for one in recoveries)),
+        Row.of(f"{name}: a training step ends", min(GIVE_UP_S, max(one.step_s for one in recoveries)), "s"),
+    ]
+
+
+def _policy_rows(accounts: Accounts) -> list[Row]:
+    before, after = accounts.before, accounts.after
+    return [
+        Row.of("held-out success before", before["success"], ""),
+        Row.of("  95 % interval, low", before["interval"][0], ""),
+        Row.of("  95 % interval, high", before["interval"][1], ""),
+        Row.of("held-out success after", after["success"], "", goal=before["success"]),
+        Row.of("  95 % interval, low", after["interval"][0], ""),
+        Row.of("  95 % interval, high", after["interval"][1], ""),
+    ]
+
+
+def main() -> None:
+    """Measure and record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", type=Path, default=ROOT / "recipes" / "quickstart.toml")
+    parser.add_argument("--run-dir", type=Path, default=ROOT / "runs" / "bench-stack")
+    parser.add_argument("--seed", type=int, default=1, help="of the schedule")
+    parser.add_argument("--window-s", type=float, default=WINDOW_S, help="over which the kills are spread")
+    parser.add_argument("--resume", action="store_true", help="finish a run whose kills are over, and do its books")
+    parser.add_argument("--compose", metavar="PROJECT", help="a compose project that trains in --run-dir already")
+    parser.add_argument("--secrets", type=Path, default=ROOT / "deploy" / "compose" / "secrets", help="of that project")
+    options = parser.parse_args()
+    plan = [] if options.resume else schedule(KILLS, options.window_s, options.seed)
+    recipe = load_recipe(options.recipe)
+    if options.compose:
+        project = ComposeProject(options.compose, options.run_dir, recipe.env.name, options.secrets)
+        record("stack-compose", _measured(project, recipe, plan, None))
+        return
+    with training(options.recipe, options.run_dir, OVERRIDES, fresh=not options.resume) as process:
+        record("stack", _measured(LocalFleet(options.run_dir, recipe.env.name), recipe, plan, process))
+
+
+def _measured(
+    stack: Stack, recipe: Recipe, plan: Sequence[Kill], process: "subprocess.Popen[bytes] | None"
+) -> list[Row]:
+    seen = uvloop.run(ordeal(stack, recipe, plan, process))
+    return rows(seen, Accounts.of(stack.run_dir, seen.signs.produced))
+
+
+if __name__ == "__main__":
+    main()

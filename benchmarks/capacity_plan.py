@@ -1,0 +1,234 @@
+"""The arithmetic of capacity: what so many concurrent episodes need, from what one step was measured to cost.
+
+Costs are those of `benchmarks/results/*.json`, measured on CPUs; what stands for a GPU and a model is an assumption.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from benchmarks.record import RESULTS
+
+UTILISATION: Final = 0.6
+"""Share of a core or device that a plan uses: queues grow without bound towards 1."""
+MAX_OPEN_PER_RUN: Final = 8_000
+"""The trainer refuses a recipe that holds more episodes open."""
+MAX_SESSIONS: Final = 4_096
+"""`GYMFLEET_ENV_MAX_SESSIONS` of one env server."""
+MAX_EPISODES: Final = 512
+"""`GYMFLEET_ROLLOUT_MAX_EPISODES` of one rollout process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Measured. Times are seconds of one core, sizes bytes unless the name says otherwise."""
+
+    gateway_step_s: float
+    front_step_s: float
+    redis_step_s: float
+    rollout_step_s: float
+    reward_trajectory_s: float
+    redis_trajectory_s: float
+    env_step_s: float
+    """Env server's shards, opening and closing included."""
+    env_session: float
+    env_rest: float
+    service_rest: Mapping[str, float]
+    redis_session: float
+    redis_step: float
+    redis_trajectory_token: float
+    file_step: float
+    file_trajectory_token: float
+    wire_step: float
+    """Redis, in and out."""
+
+    @classmethod
+    def measured(cls, env: str, results: Path = RESULTS) -> Self:
+        """From the result files. Raises `KeyError` for an environment that was not measured."""
+        costs, envs = figures(results / "costs.json"), figures(results / "envs.json")
+        tokens = costs["trajectory: tokens"]
+        # Both cores of the machine were busy; the caller's own work is in it: an upper bound.
+        env_step_s = _cores(results / "envs.json") / envs[f"{env}: served"]
+        return cls(
+            gateway_step_s=costs["turn: processor time, gateway"] / 1e6,
+            front_step_s=costs["turn: processor time, env front"] / 1e6,
+            redis_step_s=costs["turn: processor time, redis"] / 1e6,
+            rollout_step_s=costs["turn: processor time, rollout without engine"] / 1e6,
+            reward_trajectory_s=costs["trajectory: processor time, reward"] / 1e6,
+            redis_trajectory_s=costs["trajectory: processor time, redis"] / 1e6,
+            env_step_s=env_step_s,
+            env_session=envs[f"{env}: memory per session"] * 1e6,
+            env_rest=costs.get(f"memory at rest: env server, {env}", costs["memory at rest: env server, textcraft"])
+            * 1e6,
+            service_rest={
+                name: costs[f"memory at rest: {name}"] * 1e6 for name in ("gateway", "rollout", "reward", "redis")
+            },
+            redis_session=costs["redis: memory of an open session"],
+            redis_step=costs["redis: memory of a step in it"],
+            redis_trajectory_token=costs["redis: memory of a scored trajectory"] / tokens,
+            file_step=costs["redis: written to its file, per step"],
+            file_trajectory_token=costs["redis: written to its file, per trajectory"] / tokens,
+            wire_step=costs["redis: received, per step"] + costs["redis: sent, per step"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One accelerator and how well it is used. None of it was measured here."""
+
+    memory: float = 80e9
+    bandwidth: float = 3.35e12
+    """Bytes per second."""
+    flops: float = 990e12
+    """Of bfloat16 products."""
+    bandwidth_share: float = 0.6
+    flops_share: float = 0.34
+    """What the trainer reaches of the matrix products' speed on a CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The policy: Qwen3-4B unless told otherwise."""
+
+    parameters: float = 4.0e9
+    kv_token: float = 2 * 36 * 8 * 128 * 2
+    """Bytes of keys and values per token: 2 x layers x key-value heads x head dimension x bytes per number."""
+
+    @property
+    def weights(self) -> float:
+        """Bytes in bfloat16."""
+        return 2 * self.parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How many episodes, and what one looks like."""
+
+    episodes: int
+    env: str = "textcraft"
+    turns: float = 20
+    prompt_tokens: float = 400
+    observation_tokens: float = 60
+    reply_tokens: float = 80
+
+    @property
+    def tokens(self) -> float:
+        """Of a whole trajectory."""
+        return self.prompt_tokens + self.turns * (self.observation_tokens + self.reply_tokens)
+
+    @property
+    def mean_context(self) -> float:
+        """Tokens in the context of an episode, on the average over its turns."""
+        return self.prompt_tokens + self.turns * (self.observation_tokens + self.reply_tokens) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One part of the stack."""
+
+    name: str
+    cores: float
+    memory: float
+    """Bytes, of all replicas."""
+    replicas: int
+    full_at: float
+    """Episodes at which one replica is full."""
+    scales: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything for one load."""
+
+    load: Load
+    turn_s: float
+    steps_per_s: float
+    trajectories_per_s: float
+    redis_write: float
+    """Bytes per second into its file."""
+    redis_wire: float
+    """Bytes per second over its socket."""
+    needs: tuple[Need, ...]
+
+    @property
+    def walls(self) -> list[Need]:
+        """What one replica of each can bear, the scarcest first."""
+        return sorted(self.needs, key=lambda need: need.full_at)
+
+
+def plan(load: Load, costs: Costs, model: Model | None = None, device: Device | None = None) -> Plan:
+    """Work out a load."""
+    model, device = model or Model(), device or Device()
+    per_engine = engine_episodes(load, model, device)
+    engines = math.ceil(load.episodes / per_engine)
+    turn_s = engine_turn_s(load, load.episodes / engines, model, device) + costs.env_step_s
+    steps_per_s = load.episodes / turn_s
+    tokens_per_s = steps_per_s / load.turns * load.tokens
+    # Six operations per parameter and token: forward, and backward with its two products.
+    trainers = tokens_per_s * 6 * model.parameters / (device.flops * device.flops_share * UTILISATION)
+    return Plan(
+        load=load,
+        turn_s=turn_s,
+        steps_per_s=steps_per_s,
+        trajectories_per_s=steps_per_s / load.turns,
+        redis_write=steps_per_s * costs.file_step + tokens_per_s * costs.file_trajectory_token,
+        # What is written of a trajectory, raw and scored, is read once as well.
+        redis_wire=steps_per_s * costs.wire_step + 2 * tokens_per_s * costs.file_trajectory_token,
+        needs=(
+            *_services(load, costs, turn_s),
+            Need("engine (GPU)", 0.0, 0.0, engines, per_engine),
+            Need("trainer (GPU)", 0.0, 0.0, math.ceil(trainers), load.episodes / trainers),
+            Need("run", 0.0, 0.0, math.ceil(load.episodes / MAX_OPEN_PER_RUN), MAX_OPEN_PER_RUN),
+        ),
+    )
+
+
+def _services(load: Load, costs: Costs, turn_s: float) -> tuple[Need, ...]:
+    """What runs on processor cores. A process uses one of them."""
+    rest = costs.service_rest
+
+    def need(
+        name: str, step_s: float, *, at_rest: float, episode: float = 0.0, most: float = math.inf, scales: bool = True
+    ) -> Need:
+        full_at = min(UTILISATION * turn_s / step_s, most)
+        replicas = math.ceil(load.episodes / full_at) if scales else 1
+        memory = replicas * at_rest + load.episodes * episode
+        return Need(name, load.episodes / turn_s * step_s, memory, replicas, full_at, scales)
+
+    redis_step_s = costs.redis_step_s + costs.redis_trajectory_s / load.turns
+    # A journal is half as long as at its end, and a trajectory waits for the rest of its batch.
+    redis_episode = costs.redis_session + costs.redis_step * load.turns / 2 + costs.redis_trajectory_token * load.tokens
+    return (
+        need("env shard", costs.env_step_s, at_rest=0.0, episode=costs.env_session),
+        need("env server", costs.front_step_s, at_rest=costs.env_rest, most=MAX_SESSIONS),
+        need("gateway", costs.gateway_step_s, at_rest=rest["gateway"]),
+        need("rollout", costs.rollout_step_s, at_rest=rest["rollout"], most=MAX_EPISODES),
+        need("reward", costs.reward_trajectory_s / load.turns, at_rest=rest["reward"]),
+        need("Redis", redis_step_s, at_rest=rest["redis"], episode=redis_episode, scales=False),
+    )
+
+
+def engine_episodes(load: Load, model: Model, device: Device) -> float:
+    """Episodes whose keys and values fit beside the weights; 0.9 of the memory is used."""
+    free = 0.9 * device.memory - model.weights
+    return free / (load.mean_context * model.kv_token)
+
+
+def engine_turn_s(load: Load, episodes: float, model: Model, device: Device) -> float:
+    """Seconds for a reply when every token reads the weights and the caches of all episodes once."""
+    read = model.weights + episodes * load.mean_context * model.kv_token
+    return load.reply_tokens * read / (device.bandwidth * device.bandwidth_share)
+
+
+def figures(path: Path) -> dict[str, float]:
+    """The values of a result file by their names."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    return {row["name"]: row["value"] for row in document["rows"]}
+
+
+def _cores(path: Path) -> int:
+    hardware: str = json.loads(path.read_text(encoding="utf-8"))["hardware"]
+    return int(hardware.partition(" cores")[0].rsplit(" ", 1)[1])

@@ -1,0 +1,82 @@
+"""The books of a run that is over: what was produced, trained, dropped, and whether anything happened twice."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+import torch
+from gymfleet_client.run_directory import RunFiles
+from gymfleet_trainer.state import Phase, RunState
+
+_TRAINING_GROUP: Final = re.compile(r"s\d{6}-g\d{2,}(-r\d+)?")
+EXPECTED_DROPS: Final = frozenset({"lost", "not needed", "stale"})
+"""Reasons that follow from a kill or from an early end; `failed` or `mismatch` would be another matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """Counts; every one of `faults` must be zero."""
+
+    steps: int
+    trained: int
+    produced: int
+    """Training groups of which the rollout service put out a sample."""
+    dropped: Counter[str]
+    """By reason."""
+    resumed: int
+    republished: int
+    trajectories: int
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    faults: Mapping[str, int]
+
+    @classmethod
+    def of(cls, run_dir: Path, produced: Mapping[str, AbstractSet[int]]) -> Self:
+        """Read the last checkpoint and the metrics of a finished run; `produced` was seen in Redis meanwhile."""
+        checkpoint = run_dir / "checkpoints" / (run_dir / "checkpoints" / "latest").read_text(encoding="ascii").strip()
+        state = RunState.model_validate_json((checkpoint / "state.json").read_text(encoding="utf-8"))
+        files = RunFiles.open(run_dir)
+        lines = files.metrics("rl_step")
+        recipe = files.recipe()["rl"]
+        groups = {group for group in produced if _TRAINING_GROUP.fullmatch(group)}
+        trained, dropped = set(state.trained), set(state.dropped)
+        partly = sum(1 for group in trained & groups if len(produced[group]) < recipe["group_size"])
+        saved = torch.load(checkpoint / "optimizer.pt", weights_only=True)["rl"]["optimizer"]["num_steps"]
+        reasons = Counter(reason.partition(":")[0] for reason in state.dropped.values())
+        return cls(
+            steps=state.step,
+            trained=len(trained),
+            produced=len(groups),
+            dropped=reasons,
+            resumed=state.counts.get("resumed", 0),
+            republished=state.counts.get("republished", 0),
+            trajectories=state.counts.get("trajectories_received", 0),
+            before=state.evals["eval_before"].model_dump() if "eval_before" in state.evals else {},
+            after=state.evals["eval_after"].model_dump() if "eval_after" in state.evals else {},
+            faults={
+                "run not finished": int(state.phase is not Phase.DONE),
+                "groups trained twice": len(state.trained) - len(trained),
+                "groups trained and dropped": len(trained & dropped),
+                "groups produced, neither trained nor dropped": len(groups - trained - dropped),
+                "groups trained that nobody produced": len(trained - groups),
+                "groups trained with samples missing": partly,
+                "groups still open": len(state.open_slots),
+                "steps recorded twice or never": _gap([line["step"] for line in lines], state.step),
+                "groups trained, off steps times groups a step": abs(
+                    len(trained) - state.step * recipe["groups_per_step"]
+                ),
+                "updates of the optimiser, off those recorded": abs(saved - sum(line["num_updates"] for line in lines)),
+                "groups dropped for another reason than a kill": sum(
+                    number for reason, number in reasons.items() if reason not in EXPECTED_DROPS
+                ),
+            },
+        )
+
+
+def _gap(steps: list[int], last: int) -> int:
+    counts = Counter(steps)
+    return sum(abs(counts[step] - 1) for step in {*counts, *range(1, last + 1)})

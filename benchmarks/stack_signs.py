@@ -1,0 +1,119 @@
+"""Signs of life of a stack that trains: sessions are played, trajectories arrive, training steps end.
+
+Three loops look again and again, whatever dies meanwhile; each keeps the newest moment at which it saw its sign.
+The third also writes down what Redis says was produced, because a run deletes that at its end.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from gymfleet_client import ClientError, GatewayClient
+from gymfleet_client.run_directory import RunDataError, RunFiles
+from gymfleet_contracts.session import OpenSession
+from gymfleet_contracts.streams import (
+    ROLLOUT_REQUESTS,
+    TRAJECTORIES_RAW,
+    dead_letters,
+    produced_samples,
+    trajectories_scored,
+)
+from gymfleet_kit.streams import RedisClient, connect, disconnect
+from redis.exceptions import RedisError
+
+from benchmarks.stacks import Kind, Stack
+
+PAUSE_S: Final = 0.25
+SESSION_S: Final = 5.0
+"""For opening, stepping and closing one; then a new one is tried."""
+
+
+@dataclass
+class Signs:
+    """What was seen last, in seconds since the epoch; 0 for never."""
+
+    session: float = 0.0
+    """When the newest session that was opened, stepped and closed had begun."""
+    trajectory: float = 0.0
+    step: float = 0.0
+    produced: dict[str, set[int]] = field(default_factory=dict)
+    """Group id to the samples that the rollout service has put out."""
+    dead: int = 0
+    """Dead letters of all streams, the most that was seen."""
+
+
+class Watch:
+    """The loops, while entered."""
+
+    def __init__(self, stack: Stack, run_id: str, task: OpenSession, signs: Signs) -> None:
+        self.signs = signs
+        self._stack = stack
+        self._run_id = run_id
+        self._task = task
+        self._loops: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._loops = [asyncio.create_task(_again(look)) for look in (self._play, self._read_redis, self._read_steps)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+
+    async def _play(self) -> None:
+        gateway = await asyncio.to_thread(self._stack.service, Kind.GATEWAY)
+        if gateway is None:
+            return
+        began = time.time()
+        with suppress(ClientError, TimeoutError):
+            client = GatewayClient(gateway.url, api_key=self._stack.api_key, timeout_s=SESSION_S, max_concurrency=1)
+            async with asyncio.timeout(SESSION_S), client:
+                session = await client.open(self._task)
+                await client.step(session.session_id, 0, "look")
+                await client.close(session.session_id)
+                self.signs.session = began
+
+    async def _read_redis(self) -> None:
+        process = await asyncio.to_thread(self._stack.service, Kind.REDIS)
+        if process is None:
+            return
+        client = connect(process.url)
+        scored = trajectories_scored(self._run_id)
+        try:
+            if await client.exists(scored):
+                newest = (await client.xinfo_stream(scored))["last-generated-id"]
+                self.signs.trajectory = max(self.signs.trajectory, int(newest.split(b"-")[0]) / 1000)
+            streams = (ROLLOUT_REQUESTS, TRAJECTORIES_RAW, scored)
+            dead = sum([await client.xlen(dead_letters(stream)) for stream in streams])
+            self.signs.dead = max(self.signs.dead, dead)
+            await self._read_produced(client)
+        except RedisError:  # away, or loading its file
+            return
+        finally:
+            await disconnect(client)
+
+    async def _read_produced(self, client: RedisClient) -> None:
+        keys = [key async for key in client.scan_iter(match=produced_samples(self._run_id, "*"), count=1000)]
+        async with client.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.smembers(key)
+            members = await pipe.execute()
+        for key, samples in zip(keys, members, strict=True):
+            group_id = key.decode().rpartition(":")[2]
+            self.signs.produced.setdefault(group_id, set()).update(map(int, samples))
+
+    async def _read_steps(self) -> None:
+        # A trainer that resumes cuts the file first; a line may be half there.
+        with suppress(RunDataError):
+            for line in RunFiles(self._stack.run_dir).metrics("rl_step")[-1:]:
+                self.signs.step = max(self.signs.step, line["time"])
+
+
+async def _again(look: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await look()
+        await asyncio.sleep(PAUSE_S)

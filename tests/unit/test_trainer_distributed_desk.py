@@ -1,0 +1,91 @@
+"""The desk between the run and its workers: whose answer is whose, and what a dead group leaves behind."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from gymfleet_trainer.desk import Answer, Call, Desk
+from gymfleet_trainer.errors import WorkersFailed, WorkersLost
+
+
+async def started(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """A task that has run as far as it can."""
+    task = asyncio.ensure_future(work)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_a_call_goes_to_every_rank_and_its_answer_comes_back() -> None:
+    desk = Desk()
+    group = await desk.join()
+    ranks = [await started(desk.take(group, 0)) for _ in range(2)]
+
+    answer = await started(desk.call(group, "update", ["arguments"]))
+
+    assert [await rank for rank in ranks] == [Call(1, "update", ["arguments"])] * 2
+    assert not answer.done()
+    await desk.answer(group, Answer({"loss": 1.0}))
+    assert (await answer) == Answer({"loss": 1.0})
+
+
+async def test_a_rank_that_has_made_a_call_waits_for_the_next() -> None:
+    desk = Desk()
+    group = await desk.join()
+    first = await started(desk.call(group, "end_sft", []))
+    done = await desk.take(group, 0)
+    assert done is not None
+
+    again = await started(desk.take(group, done.number + 1))
+    assert not again.done(), "the same call is not made twice"
+    await desk.answer(group, Answer())
+    await first
+    second = await started(desk.call(group, "update", []))
+
+    assert (await again) == Call(done.number + 1, "update", [])
+    second.cancel()
+
+
+async def test_who_waits_for_a_dead_group_hears_that_it_is_lost() -> None:
+    desk = Desk()
+    old = await desk.join()
+    waiting = await started(desk.call(old, "update", []))
+
+    new = await desk.join()
+
+    assert isinstance((await waiting).error, WorkersLost)
+    assert isinstance((await desk.call(old, "update", [])).error, WorkersLost), "and so does who comes later"
+    assert await desk.take(old, 0) is None, "a straggler of the old group has nothing more to do"
+    assert await desk.group(after=old) == new
+
+
+async def test_an_old_groups_late_answer_is_nobodys() -> None:
+    desk = Desk()
+    old = await desk.join()
+    new = await desk.join()
+    waiting = await started(desk.call(new, "update", []))
+
+    await desk.answer(old, Answer("of the old group"))
+    assert not waiting.done()
+    await desk.answer(new, Answer("of the new group"))
+
+    assert (await waiting).value == "of the new group"
+
+
+async def test_a_closed_desk_keeps_nobody_waiting() -> None:
+    desk = Desk()
+    group = await desk.join()
+    waiting = await started(desk.call(group, "update", []))
+    rank = await started(desk.take(group, 7))
+    next_group = await started(desk.group(after=group))
+
+    await desk.close("the training workers died too often")
+
+    error = (await waiting).error
+    with pytest.raises(WorkersFailed, match="died too often"):
+        raise error or AssertionError
+    assert not isinstance(error, WorkersLost), "there is nothing to go on with"
+    assert await rank is None
+    assert await next_group == 0
+    assert isinstance((await desk.call(group, "update", [])).error, WorkersFailed)
