@@ -23,17 +23,15 @@ export GYMFLEET_TEST_PROJECT="gymfleet-test-$$"
 
 cleanup() {
     trap - EXIT INT TERM
+    set +e
     # pytest takes its stack down itself; this is for when it was not let.
-    local left
-    for kind in container volume network; do
-        if [ $kind = container ]; then left=$(docker ps -aq --filter "label=com.docker.compose.project=$GYMFLEET_TEST_PROJECT" 2>/dev/null); else
-            left=$(docker $kind ls -q --filter "label=com.docker.compose.project=$GYMFLEET_TEST_PROJECT" 2>/dev/null); fi
-        # shellcheck disable=SC2086 - ids, separated by spaces
-        [ -z "$left" ] || docker $kind rm $([ $kind = network ] || echo --force) $left >/dev/null || true
-    done
-    if [ -n "$engine_pid" ]; then
-        kill "$engine_pid" 2>/dev/null && wait "$engine_pid" 2>/dev/null || true
-    fi
+    local ours="label=com.docker.compose.project=$GYMFLEET_TEST_PROJECT"
+    {
+        docker ps --all --quiet --filter "$ours" | xargs --no-run-if-empty docker rm --force
+        docker volume ls --quiet --filter "$ours" | xargs --no-run-if-empty docker volume rm --force
+        docker network ls --quiet --filter "$ours" | xargs --no-run-if-empty docker network rm
+    } >/dev/null 2>&1
+    [ -z "$engine_pid" ] || { kill "$engine_pid" && wait "$engine_pid"; } 2>/dev/null
     rm -rf "$work"
 }
 trap cleanup EXIT
@@ -76,6 +74,12 @@ if ! docker image inspect debian:12-slim redis:7.2-bookworm >/dev/null 2>&1; the
         command -v debootstrap >/dev/null || apt_install debootstrap || skip "debootstrap is missing and there is no registry"
         DOCKER_NETWORK=${DOCKER_NETWORK:-host} scripts/base-image.sh
     }
+fi
+# Builds see no directories of this machine, and often no index: they get the wheels that its own pip finds.
+if [ -z "${GYMFLEET_WHEELS:-}" ]; then
+    say "collecting wheels"
+    scripts/wheelhouse.sh "$work/wheels" >"$work/wheels.log" 2>&1 || { tail -n 5 "$work/wheels.log" >&2; exit 1; }
+    export GYMFLEET_WHEELS="$work/wheels"
 fi
 say "building images"
 DOCKER_NETWORK=${DOCKER_NETWORK:-host} scripts/images.sh "${IMAGES[@]}"

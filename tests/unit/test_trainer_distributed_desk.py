@@ -12,9 +12,14 @@ from gymfleet_trainer.errors import WorkersFailed, WorkersLost
 async def started(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     """A task that has run as far as it can."""
     task = asyncio.ensure_future(work)
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await settled()
     return task
+
+
+async def settled() -> None:
+    """Every other task has run as far as it can: no chain of the desk's wake-ups is longer."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 async def test_a_call_goes_to_every_rank_and_its_answer_comes_back() -> None:
@@ -67,6 +72,7 @@ async def test_an_old_groups_late_answer_is_nobodys() -> None:
     waiting = await started(desk.call(new, "update", []))
 
     await desk.answer(old, Answer("of the old group"))
+    await settled()
     assert not waiting.done()
     await desk.answer(new, Answer("of the new group"))
 
