@@ -89,6 +89,8 @@ class Ordeal(BaseModel):
     signs: Signs = Field(default_factory=Signs)
     restarts: int = 0
     """Of services, by whoever runs the stack, until the last recovery."""
+    load_average: float = 0.0
+    """Of the machine, over the 15 minutes before the last recovery; other work on it included."""
 
 
 def schedule(kills: Mapping[Kind, int], window_s: float, seed: int) -> list[Kill]:
@@ -198,8 +200,9 @@ async def ordeal(
     task = OpenSession(env=recipe.env.name, split="train", level=recipe.env.level, task_index=0)
     async with Watch(stack, run_id, task, seen.signs) as watch:
         try:
-            seen.recoveries += await strike(stack, watch.signs, plan)
-            seen.restarts = stack.num_restarts()
+            if plan:
+                seen.recoveries = await strike(stack, watch.signs, plan)
+                seen.restarts, seen.load_average = stack.num_restarts(), os.getloadavg()[2]
             await until_phase(stack.run_dir, "done", process, END_S)
         finally:
             notes.write_text(seen.model_dump_json(), encoding="utf-8")
@@ -227,7 +230,7 @@ def rows(seen: Ordeal, accounts: Accounts) -> list[Row]:
         Row.of("training groups trained", accounts.trained, "groups"),
         *(Row.of(f"  dropped, {reason}", n, "groups") for reason, n in sorted(accounts.dropped.items())),
         *(Row.of(name, float(n), "", goal=0, lower_is_better=True) for name, n in accounts.faults.items()),
-        Row.of("load average over 15 minutes, other work on the machine included", os.getloadavg()[2], ""),
+        Row.of("load average over 15 minutes, other work on the machine included", seen.load_average, ""),
         Row.of("training steps", accounts.steps, "steps"),
         Row.of("trajectories received by the trainer", accounts.trajectories, "trajectories"),
         Row.of("trainer resumed", accounts.resumed, "times"),
