@@ -113,6 +113,7 @@ ENTRYPOINT ["gymfleet-reward"]
 FROM process AS rollout
 COPY --from=build /opt/gymfleet /opt/gymfleet
 ENV GYMFLEET_ROLLOUT_HOST=0.0.0.0 GYMFLEET_ROLLOUT_BACKEND=server
+RUN install -d -o 10001 -g 10001 /runs
 USER 10001:10001
 EXPOSE 8202 8212
 HEALTHCHECK --interval=5s --timeout=3s --start-period=60s CMD ["python3", "-I", "/usr/local/lib/healthcheck.py", "8202"]
@@ -123,6 +124,7 @@ ENTRYPOINT ["gymfleet-rollout"]
 FROM process AS inference
 COPY --from=build /opt/gymfleet /opt/gymfleet
 ENV GYMFLEET_ROLLOUT_HOST=0.0.0.0
+RUN install -d -o 10001 -g 10001 /runs
 USER 10001:10001
 EXPOSE 8000 8202 8212
 HEALTHCHECK --interval=5s --timeout=3s --start-period=600s CMD ["python3", "-I", "/usr/local/lib/healthcheck.py", "8202"]
@@ -132,6 +134,7 @@ ENTRYPOINT ["gymfleet-rollout"]
 FROM process AS trainer
 COPY --from=build /opt/gymfleet /opt/gymfleet
 ENV GYMFLEET_TRAINER_HOST=0.0.0.0
+RUN install -d -o 10001 -g 10001 /runs
 USER 10001:10001
 EXPOSE 8204
 HEALTHCHECK --interval=5s --timeout=3s --start-period=120s CMD ["python3", "-I", "/usr/local/lib/healthcheck.py", "8204"]

@@ -11,7 +11,7 @@ from gymfleet_client.errors import ClientError
 from gymfleet_client.rest import GatewayClient
 from gymfleet_client.stream import SessionStream
 from gymfleet_contracts.grammar import Grammar, get_grammar
-from gymfleet_contracts.recipe import Recipe, ScratchModel
+from gymfleet_contracts.recipe import MODEL_BUILT, Recipe, ScratchModel
 from gymfleet_contracts.session import EnvironmentSpec, OpenSession
 
 from gymfleet_trainer.errors import RunDirectoryError, TooManyFailures
@@ -21,8 +21,6 @@ from gymfleet_trainer.settings import TrainerSettings
 log = structlog.get_logger()
 
 _CONCURRENCY: Final = 16
-_MARK: Final = "build.json"
-"""Written last: its presence says that the model beside it is complete."""
 
 
 def initial_model(recipe: Recipe, directory: RunDirectory) -> str:
@@ -39,6 +37,11 @@ def initial_model(recipe: Recipe, directory: RunDirectory) -> str:
             "run `gymfleet-trainer build` with the same arguments first"
         )
     return str(directory.model_init)
+
+
+def nothing_to_build(recipe: Recipe, directory: RunDirectory) -> bool:
+    """Whether the recipe names a model, or its own is complete. Asked without the directory's lock: a run may have it."""
+    return recipe.model.scratch is None or _built(directory.model_init) == recipe_hash(recipe)
 
 
 async def build(recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> str:
@@ -130,13 +133,13 @@ def _write(recipe: Recipe, scratch: ScratchModel, texts: list[str], path: Path, 
     for leftover in (temporary, path):
         shutil.rmtree(leftover, ignore_errors=True)
     build_scratch_model(texts, scratch, temporary, recipe.seed, max_position=recipe.inference.max_model_len)
-    (temporary / _MARK).write_text(json.dumps({"recipe_hash": digest}), encoding="utf-8")
+    (temporary / MODEL_BUILT).write_text(json.dumps({"recipe_hash": digest}), encoding="utf-8")
     temporary.rename(path)
     sync_directory(path.parent)
 
 
 def _built(path: Path) -> str | None:
     try:
-        return str(json.loads((path / _MARK).read_text(encoding="utf-8"))["recipe_hash"])
+        return str(json.loads((path / MODEL_BUILT).read_text(encoding="utf-8"))["recipe_hash"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

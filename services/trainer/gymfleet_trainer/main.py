@@ -65,8 +65,11 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _build(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> int:
-    from gymfleet_trainer.build import build  # noqa: PLC0415 - after the arguments are known to be right
+    from gymfleet_trainer.build import build, initial_model, nothing_to_build  # noqa: PLC0415 - it imports the client
 
+    if nothing_to_build(recipe, directory):
+        sys.stdout.write(f"{initial_model(recipe, directory)}\n")
+        return 0
     with directory:
         directory.claim(recipe, arguments.recipe)
         return _interruptible(lambda: _say(build(recipe, directory, settings)))

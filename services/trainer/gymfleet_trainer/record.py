@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.recipe import MODEL_INIT, Recipe
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -79,7 +79,7 @@ class RunDirectory:
         self.path = path.resolve()
         self.checkpoints = self.path / "checkpoints"
         self.weights = self.path / "weights"
-        self.model_init = self.path / "model-init"
+        self.model_init = self.path / MODEL_INIT
         self.model = self.path / "model"
         self._lock: int | None = None
 
