@@ -38,6 +38,16 @@ for name in "${@:-light}"; do
     esac
 done
 
+# A client that speaks BuildKit: with the buildx plugin, or of the versions that could do it by themselves.
+client() {
+    local program version
+    for program in $(type -ap docker); do
+        version=$("$program" version --format '{{.Client.Version}}' 2>/dev/null) || continue
+        if "$program" buildx version >/dev/null 2>&1 || [ "${version%%.*}" -lt 23 ]; then echo "$program"; return; fi
+    done
+    fail "BuildKit is needed: install Docker's buildx plugin (Debian: docker-buildx, or docker.io alone on Debian 12)"
+}
+docker=$(client)
 export DOCKER_BUILDKIT=1
 common=(--quiet)
 [ -z "${DOCKER_NETWORK:-}" ] || common+=(--network "$DOCKER_NETWORK")
@@ -70,10 +80,10 @@ build() {  # NAME
     tag=$(tag_of "$1")
     case "$1" in
         os-sandbox)
-            docker build "${common[@]}" --file deploy/docker/os-sandbox.Dockerfile --tag "$tag" deploy/docker ;;
-        env-gateway | reward | rollout) docker build "${options[@]}" --target "$1" --build-arg "EXTRA=$1" --tag "$tag" . ;;
-        env-*) docker build "${options[@]}" --target env --build-arg "EXTRA=$1" --tag "$tag" . ;;
-        *) docker build "${options[@]}" --target "$target" --build-arg "EXTRA=$target" --build-arg "VARIANT=${1##*-}" --tag "$tag" . ;;
+            "$docker" build "${common[@]}" --file deploy/docker/os-sandbox.Dockerfile --tag "$tag" deploy/docker ;;
+        env-gateway | reward | rollout) "$docker" build "${options[@]}" --target "$1" --build-arg "EXTRA=$1" --tag "$tag" . ;;
+        env-*) "$docker" build "${options[@]}" --target env --build-arg "EXTRA=$1" --tag "$tag" . ;;
+        *) "$docker" build "${options[@]}" --target "$target" --build-arg "EXTRA=$target" --build-arg "VARIANT=${1##*-}" --tag "$tag" . ;;
     esac
 }
 

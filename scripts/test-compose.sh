@@ -66,7 +66,6 @@ start_engine() {
 engine || start_engine
 docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null || apt_install docker-compose \
     || skip "neither 'docker compose' nor docker-compose is here, and apt cannot install it"
-docker buildx version >/dev/null 2>&1 || say "no buildx plugin: images are built by the engine's own builder"
 
 if ! docker image inspect debian:12-slim redis:7.2-bookworm >/dev/null 2>&1; then
     # A registry is quicker where there is one.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pytest
 from gymfleet_env_gateway.settings import GatewaySettings
@@ -130,8 +130,10 @@ def test_process_is_one_console_script_without_root_and_with_a_health_check_on_i
 
 
 class _Health(BaseHTTPRequestHandler):
+    healthy: ClassVar[bool]
+
     def do_GET(self) -> None:
-        self.send_response(200 if (self.path, self.server.server_name) == ("/healthz", "healthy") else 503)
+        self.send_response(200 if self.healthy and self.path == "/healthz" else 503)
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
@@ -140,8 +142,8 @@ class _Health(BaseHTTPRequestHandler):
 
 @pytest.mark.parametrize(("name", "code"), [("healthy", 0), ("sick", 1)])
 def test_health_check_is_the_answer_of_healthz(name: str, code: int) -> None:
-    with HTTPServer(("127.0.0.1", 0), _Health) as server:
-        server.server_name = name
+    handler = type(name, (_Health,), {"healthy": name == "healthy"})
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
         answering = threading.Thread(target=server.handle_request)
         answering.start()
 

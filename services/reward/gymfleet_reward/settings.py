@@ -27,7 +27,7 @@ class RewardSettings(ServiceSettings):
     """This process's name in the consumer group; no two living processes share one."""
     concurrency: PositiveInt = 32
     """Trajectories in hand at once."""
-    lease_s: PositiveFloat = 30.0
+    lease_s: PositiveFloat = 10.0
     """A trajectory that this process neither scored nor renewed for so long goes to another one."""
     max_attempts: PositiveInt = 5
     max_scored_backlog: PositiveInt = 10_000

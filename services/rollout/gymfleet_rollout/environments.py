@@ -1,9 +1,17 @@
 """What the gateway says of its environments, asked once each."""
 
 import asyncio
+import time
+from typing import Final
 
+from gymfleet_client.errors import DeadlinePassed, TransportError, Unavailable
 from gymfleet_client.rest import GatewayClient
 from gymfleet_contracts.session import EnvironmentSpec
+
+_PATIENCE_S: Final = 60.0
+"""A gateway that died is started again within this, as when a session is opened: no attempt is used up."""
+_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 2.0
 
 
 class Environments:
@@ -14,8 +22,22 @@ class Environments:
         self._specs: dict[str, asyncio.Task[EnvironmentSpec]] = {}
 
     async def spec(self, name: str) -> EnvironmentSpec:
-        """Instructions, limits and capabilities. Raises the client's errors."""
+        """Instructions, limits and capabilities. Sits through an outage; raises the client's errors."""
         task = self._specs.get(name)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = self._specs[name] = asyncio.create_task(self._gateway.environment(name))
+            task = self._specs[name] = asyncio.create_task(self._ask(name))
         return await asyncio.shield(task)
+
+    async def _ask(self, name: str) -> EnvironmentSpec:
+        deadline = time.monotonic() + _PATIENCE_S
+        pause_s = _PAUSE_S
+        while True:
+            try:
+                return await self._gateway.environment(name)
+            except DeadlinePassed:
+                raise
+            except (Unavailable, TransportError):
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

@@ -61,7 +61,7 @@ class RolloutSettings(ServiceSettings):
     """Trajectories that the reward service may be behind before episodes wait."""
     consumer: Annotated[str, Field(min_length=1, max_length=128)] = Field(default_factory=_consumer_name)
     """This process's name in the consumer group; no two living processes share one."""
-    lease_s: PositiveFloat = 30.0
+    lease_s: PositiveFloat = 10.0
     """A group that this process neither finished nor renewed for so long goes to another one."""
     max_deliveries: PositiveInt = 5
     max_kept_trajectories: PositiveInt = 10_000

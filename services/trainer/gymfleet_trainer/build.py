@@ -40,7 +40,7 @@ def initial_model(recipe: Recipe, directory: RunDirectory) -> str:
 
 
 def nothing_to_build(recipe: Recipe, directory: RunDirectory) -> bool:
-    """Whether the recipe names a model, or its own is complete. Asked without the directory's lock: a run may have it."""
+    """Whether the recipe names a model, or its own is complete. Asks for no lock: a run may hold it."""
     return recipe.model.scratch is None or _built(directory.model_init) == recipe_hash(recipe)
 
 

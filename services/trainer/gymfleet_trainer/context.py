@@ -12,7 +12,7 @@ from gymfleet_trainer.collect import Collector
 from gymfleet_trainer.demand import Demand
 from gymfleet_trainer.fleet import PolicyFleet
 from gymfleet_trainer.learner import Learner
-from gymfleet_trainer.progress import HELD, PARITY, VERSION, Reporter
+from gymfleet_trainer.progress import HELD, PARITY, TOLERANCE, VERSION, Reporter
 from gymfleet_trainer.publish import Publication, Publisher
 from gymfleet_trainer.record import RunDirectory
 from gymfleet_trainer.settings import TrainerSettings
@@ -69,6 +69,7 @@ class RunContext:
 
     async def publish(self) -> Publication:
         """Publish the current weights."""
+        TOLERANCE.set(self.recipe.publish.parity_tolerance)
         publication = await self.publisher.publish(self.state)
         VERSION.set(publication.version)
         PARITY.set(publication.parity.mean_abs)

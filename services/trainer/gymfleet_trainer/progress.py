@@ -1,5 +1,6 @@
 """Where the run is, for people: `progress.json`, `GET /v1/run` and Prometheus."""
 
+import shutil
 import time
 from collections.abc import Mapping
 from typing import Final
@@ -11,9 +12,14 @@ from gymfleet_trainer.record import Progress, RunDirectory
 STEP: Final = Gauge("gymfleet_trainer_step", "Finished steps of reinforcement learning")
 VERSION: Final = Gauge("gymfleet_trainer_policy_version", "The last policy version that went live")
 PARITY: Final = Gauge("gymfleet_trainer_parity_mean_abs", "Mean |log-probability difference| of the last publish")
+TOLERANCE: Final = Gauge("gymfleet_trainer_parity_tolerance", "The same from which on versions are refused")
+REFUSED: Final = Counter("gymfleet_trainer_versions_refused", "Attempts to publish that ended in a refusal")
 HELD: Final = Gauge("gymfleet_trainer_trajectories_held", "Trajectories received and not yet acknowledged")
 GROUPS: Final = Counter("gymfleet_trainer_groups", "Training groups by what became of them", ["outcome"])
 TOKENS: Final = Counter("gymfleet_trainer_tokens", "Sampled tokens that were trained on")
+PROGRESS: Final = Gauge("gymfleet_trainer_progress_timestamp_seconds", "When the run last got on, in Unix time")
+DISK_FREE: Final = Gauge("gymfleet_trainer_disk_free_bytes", "Room on the disk of the run directory")
+DISK_SIZE: Final = Gauge("gymfleet_trainer_disk_size_bytes", "Size of the disk of the run directory")
 
 
 class Reporter:
@@ -25,6 +31,9 @@ class Reporter:
         self._started = time.monotonic()
         self._first_step = 0
         self.current = Progress(run_id=run_id, phase="starting", updated_at=time.time())
+        PROGRESS.set_to_current_time()
+        DISK_FREE.set_function(lambda: shutil.disk_usage(directory.path).free)
+        DISK_SIZE.set_function(lambda: shutil.disk_usage(directory.path).total)
 
     def begin(self, phase: str, *, step: int, total: int, unit: str, message: str = "") -> None:
         """Enter a phase that has `step` of `total` units behind it."""
@@ -35,6 +44,8 @@ class Reporter:
 
     def advance(self, step: int, message: str = "", *, metrics: Mapping[str, float] | None = None) -> None:
         """`step` units are done."""
+        if (step, message) != (self.current.step, self.current.message):
+            PROGRESS.set_to_current_time()
         self._headline |= {name: round(value, 6) for name, value in (metrics or {}).items()}
         elapsed_s = time.monotonic() - self._started
         done = step - self._first_step

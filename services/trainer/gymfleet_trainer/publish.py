@@ -16,6 +16,7 @@ from gymfleet_trainer.checkpoint import Checkpoints
 from gymfleet_trainer.errors import PublishRefused
 from gymfleet_trainer.fleet import PolicyFleet
 from gymfleet_trainer.probe import Parity, Prompts, answers, compare, random_prompts, real_prompts
+from gymfleet_trainer.progress import REFUSED
 from gymfleet_trainer.record import RunDirectory
 from gymfleet_trainer.state import RunState
 from gymfleet_trainer.versions import NoAnswer, VersionRefused
@@ -222,6 +223,7 @@ class Publisher:
             except VersionRefused as refusal:
                 reason = f"the rollout service refused: {refusal}"
             await self._fleet.refuse(body.version, replicas)
+            REFUSED.inc()
             log.error("version.refused", version=body.version, attempt=attempt, reason=reason)
             self._directory.metric("publish_refused", version=body.version, attempt=attempt, reason=reason)
         raise PublishRefused(self._refusal(body, reason))
