@@ -122,6 +122,9 @@ ENTRYPOINT ["gymfleet-rollout"]
 
 # Rollout with the embedded engine; vLLM's own server is another entrypoint of the same image (docs/images.md).
 FROM process AS inference
+# (vLLM's kernels for CPUs are linked with it; without them the engine does not start.)
+RUN apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends libnuma1 \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/* /var/cache/ldconfig/* /var/log/*
 COPY --from=build /opt/gymfleet /opt/gymfleet
 ENV GYMFLEET_ROLLOUT_HOST=0.0.0.0
 RUN install -d -o 10001 -g 10001 /runs

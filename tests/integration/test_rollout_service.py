@@ -1,6 +1,7 @@
 """The rollout service as a process: gateway, maze, Redis, reward service and an embedded vLLM are all real."""
 
 import asyncio
+import contextlib
 import json
 import time
 from collections import Counter
@@ -197,8 +198,10 @@ async def test_groups_of_a_stopped_run_are_dropped(maze_fleet: Fleet) -> None:
 # --- starting
 
 
-def test_the_process_listens_before_the_engine_is_up(maze_fleet: Fleet, tmp_path: Path) -> None:
-    """With a server that never comes up, the reason stands in `/readyz` and nothing else is served."""
+def test_the_process_listens_before_the_engine_is_up_and_ends_when_it_never_is(
+    maze_fleet: Fleet, tmp_path: Path
+) -> None:
+    """With a server that never comes up, `/readyz` and the log say so, and nothing else is served."""
     port, absent = free_port(), free_port()
     settings = {
         "PORT": port, "MODEL": maze_fleet.rollout.settings["GYMFLEET_ROLLOUT_MODEL"], "BACKEND": "server",
@@ -208,24 +211,25 @@ def test_the_process_listens_before_the_engine_is_up(maze_fleet: Fleet, tmp_path
     environment = {f"GYMFLEET_ROLLOUT_{name}": str(value) for name, value in settings.items()}
     service = ServiceProcess("rollout", [script("gymfleet-rollout")], port, environment, tmp_path / "log")
     reasons: list[str] = []
+    refused: list[httpx.Response] = []
     service.start()
+    assert service.process is not None
     try:
         deadline = time.monotonic() + TIMEOUT_S
         with httpx.Client(base_url=service.url, trust_env=False) as client:
-            while not reasons or "no vLLM server" not in reasons[-1]:
+            while service.process.poll() is None:
                 assert time.monotonic() < deadline, (reasons, service.tail())
-                try:
+                with contextlib.suppress(httpx.TransportError):
                     answer = client.get("/readyz")
-                except httpx.TransportError:
-                    continue
-                finally:
-                    time.sleep(0.05)
-                assert answer.status_code == 503
-                reasons.append(answer.json()["detail"])
-            refused = client.get("/v1/policy")
+                    assert answer.status_code == 503
+                    reasons.append(answer.json()["detail"])
+                    refused.append(client.get("/v1/policy"))
+                time.sleep(0.05)
+        code = service.process.returncode
     finally:
         service.stop()
 
     assert reasons[0] == "the engine is starting"
-    assert f"127.0.0.1:{absent}" in reasons[-1]
-    assert (refused.status_code, refused.json()["type"]) == (503, "/problems/unavailable")
+    assert (refused[0].status_code, refused[0].json()["type"]) == (503, "/problems/unavailable")
+    assert code == 1, "who starts it again may have more luck"
+    assert f"no vLLM server at http://127.0.0.1:{absent} within 2 s" in service.tail()

@@ -1,7 +1,7 @@
 """The rollout service's app: the stream worker beside the HTTP surface."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from fastapi import Depends, FastAPI
 from gymfleet_kit.access import OneKey
@@ -14,9 +14,9 @@ from gymfleet_rollout.service import RolloutService
 from gymfleet_rollout.settings import RolloutSettings
 
 
-def build_app(settings: RolloutSettings, model: ModelPlace) -> FastAPI:
-    """The app; engine and worker run from start-up to shutdown."""
-    service = RolloutService(settings, model)
+def build_app(settings: RolloutSettings, model: ModelPlace, on_failure: Callable[[], None]) -> FastAPI:
+    """The app; engine and worker run from start-up to shutdown, or until they fail for good."""
+    service = RolloutService(settings, model, on_failure)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

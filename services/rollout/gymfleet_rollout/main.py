@@ -4,7 +4,9 @@ import argparse
 import gc
 import os
 import shutil
+import signal
 import sys
+import threading
 from pathlib import Path
 
 from gymfleet_contracts.recipe import Recipe, RecipeError, initial_model, load_recipe
@@ -20,7 +22,10 @@ from gymfleet_rollout.settings import RolloutSettings
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Serve until SIGINT or SIGTERM. A model or compiler that is not there ends with one line and exit code 2."""
+    """Serve until SIGINT or SIGTERM. A model or compiler that is not there ends with one line and exit code 2.
+
+    An engine that cannot start, or died, ends the process with exit code 1: it is for others to start it again.
+    """
     arguments = _parse(argv)
     try:
         recipe = None if arguments.recipe is None else load_recipe(arguments.recipe)
@@ -44,11 +49,19 @@ def main(argv: list[str] | None = None) -> None:
     configure_logs("rollout", level=settings.log_level)
     configure_tracing("rollout")
     more_ports = () if settings.control_port is None else (settings.control_port,)
+    failed = threading.Event()
+
+    def end() -> None:
+        failed.set()
+        signal.raise_signal(signal.SIGTERM)
+
     try:
-        serve(build_app(settings, model), host=settings.host, port=settings.port, more_ports=more_ports)
+        serve(build_app(settings, model, end), host=settings.host, port=settings.port, more_ports=more_ports)
     finally:
         # Else the interpreter looks several times through vLLM's million objects before it ends.
         gc.freeze()
+        if failed.is_set():
+            raise SystemExit(1)
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:

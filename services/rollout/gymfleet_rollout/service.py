@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import gc
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -39,9 +39,14 @@ _MODEL_POLL_S: Final = 0.5
 
 
 class RolloutService:
-    """Everything behind the routes. The engine starts in the background; until then `policy` and `jobs` refuse."""
+    """Everything behind the routes. The engine starts in the background; until then `policy` and `jobs` refuse.
 
-    def __init__(self, settings: RolloutSettings, model: ModelPlace) -> None:
+    Args:
+        on_failure: called once when nothing can be played any more: who starts the process again helps, nobody else.
+    """
+
+    def __init__(self, settings: RolloutSettings, model: ModelPlace, on_failure: Callable[[], None]) -> None:
+        self._on_failure = on_failure
         self._settings = settings
         self._model = model
         self._policy: Policy | None = None
@@ -119,10 +124,13 @@ class RolloutService:
             self._jobs = Jobs(player, output, max_trajectories=self._settings.max_kept_trajectories)
             requests = Requests(self._redis, self._settings, newest)
             await self._work(policy, newest, RolloutWorker(self._settings, requests, player, output), stop)
+            if policy.failed.is_set():
+                self._on_failure()
         except Exception as error:
             self._reason = f"the service failed: {type(error).__name__}: {error}"
             self._policy, self._jobs = None, None
             log.error("service.failed", exc_info=error)
+            self._on_failure()
 
     async def _model_built(self) -> None:
         while missing := self._model.missing:
