@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BIN=${GYMFLEET_VENV:-.venv}/bin
-IMAGES=(env-textcraft env-maze env-wordle env-babyai env-gateway reward inference-cpu trainer-cpu)
+IMAGES=(env-textcraft env-maze env-wordle env-babyai env-gateway reward rollout inference-cpu trainer-cpu)
 
 say() { echo "test-compose: [${SECONDS}s] $*"; }
 skip() { echo "test-compose: SKIPPED, the compose stack was NOT tested: $*"; exit 0; }
@@ -63,6 +63,8 @@ start_engine() {
 }
 
 [ "$(id -u)" = 0 ] || skip "it kills containers' processes from outside, which needs root"
+free_gb=$(df -P --block-size=1G "$work" | awk 'NR==2 {print $4}')
+[ "$free_gb" -ge 30 ] || skip "images and their building need 30 GB of disk, ${free_gb} GB are left"
 engine || start_engine
 docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null || apt_install docker-compose \
     || skip "neither 'docker compose' nor docker-compose is here, and apt cannot install it"

@@ -24,10 +24,10 @@ def training(stack: Stack) -> Stack:
     return training
 
 
-def trainer_output(stack: Stack, *command: str) -> str:
-    """What a command prints in a container of the trainer's, which sees the runs."""
+def trainer_output(stack: Stack, service: str, *command: str) -> str:
+    """What a command prints in a container of the trainer's service, which sees the runs."""
     entrypoint, *arguments = command
-    return stack.compose("run", "--rm", "--no-deps", "-T", "--entrypoint", entrypoint, "trainer", *arguments)
+    return stack.compose("run", "--rm", "--no-deps", "-T", "--entrypoint", entrypoint, service, *arguments)
 
 
 @pytest.mark.timeout(RUN_S + 120)
@@ -41,7 +41,7 @@ def test_the_recipe_is_run_to_its_end(training: Stack) -> None:
 
     took_s = until("the run's end", over, RUN_S)
 
-    summary: dict[str, Any] = json.loads(trainer_output(training, "cat", f"{RUN_DIR}/summary.json"))
+    summary: dict[str, Any] = json.loads(trainer_output(training, "trainer", "cat", f"{RUN_DIR}/summary.json"))
     report(
         f"the run took {took_s:.0f} s: success {summary['success_before']:.2f} -> {summary['success_after']:.2f}, "
         f"{summary['steps']} steps, parts in seconds {summary['seconds']}"
@@ -57,7 +57,7 @@ def test_the_recipe_is_run_to_its_end(training: Stack) -> None:
 
 def test_the_report_can_be_taken_out(training: Stack, tmp_path_factory: pytest.TempPathFactory) -> None:
     place = tmp_path_factory.mktemp("report")
-    trainer_output(training, "gymfleet", "report", RUN_DIR)
+    trainer_output(training, "trainer", "gymfleet", "report", RUN_DIR)
     everywhere = (
         "docker",
         "ps",
