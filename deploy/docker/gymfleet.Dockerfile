@@ -51,14 +51,13 @@ COPY services services
 COPY clients clients
 # Hashes instead of times in compiled files: the same sources give the same bytes, and they hold on a read-only disk.
 # Some packages carry files for other versions of Python: what does not compile is left as it is.
-# Without torch, transformers is there for its tokenizers: two thirds of it are models that could not run.
+# Without torch, transformers is there for its tokenizers: its models are not compiled.
 RUN /opt/build/bin/pip wheel --quiet --no-deps --no-index --no-build-isolation --wheel-dir /dist . \
     && /opt/build/bin/pip --python /opt/gymfleet/bin/python install --quiet --no-deps --no-index --no-compile /dist/*.whl \
     && cd /opt/gymfleet/lib/python3*/site-packages \
-    && if [ -d transformers ] && [ ! -d torch ]; then \
-        find transformers/models -name 'modeling_*.py' -delete -o -name 'modular_*.py' -delete; fi \
+    && if [ -d torch ]; then skipped=/lexers/; else skipped='/lexers/|/transformers/models/.*/mod(eling|ular)_'; fi \
     && find . -type d -name tests -path './numpy/*' -prune -exec rm -rf {} + \
-    && (python3 -m compileall -qq -j 0 -x /lexers/ --invalidation-mode unchecked-hash . || true) \
+    && (python3 -m compileall -qq -j 0 -x "$skipped" --invalidation-mode unchecked-hash . || true) \
     && printf 'from gymfleet_envs.%s.environment import ENVIRONMENT as ENVIRONMENT\n' "${EXTRA#env-}" > /opt/gymfleet/environment.py \
     && find /opt/gymfleet -exec touch --no-dereference --date=@0 {} +
 
