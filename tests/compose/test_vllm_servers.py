@@ -55,7 +55,10 @@ def on_processors(path: Path) -> dict[str, Any]:
         service["image"] = service["image"].replace("-cuda", "-cpu")
     vllm = document["services"]["vllm-gpu"]
     vllm["command"] += ["--enforce-eager", "--kv-cache-memory-bytes", str(512 * 2**20)]
-    vllm["environment"] |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+    vllm["environment"] |= {
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
+        "TORCHDYNAMO_DISABLE": "1",  # there is no compiler in the image
+    }  # fmt: skip
     return document
 
 
