@@ -1,5 +1,6 @@
 """What an operator may set."""
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,7 +20,7 @@ class OsOptions(Options):
     cgroups: tuple[Path, ...] = ()
     """Bubblewrap: writable cgroup directories (one of version 2, or version 1's `memory`, `pids`, `cpu`) in which each
     session gets one of its own. Without them rlimits and a watch over memory and processes bound a session."""
-    image: str = "gymfleet-os:latest"
+    image: str = f"gymfleet/os-sandbox:{version('gymfleet')}"
     """Docker: the image; it needs bash and python3."""
     command_timeout_s: Annotated[float, Field(gt=0, le=600)] = 10.0
     """For one command of the agent."""

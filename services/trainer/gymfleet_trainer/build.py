@@ -52,14 +52,10 @@ async def build(recipe: Recipe, directory: RunDirectory, settings: TrainerSettin
         TooManyFailures: the environment's expert could not be watched.
     """
     scratch = recipe.model.scratch
-    if scratch is None:
+    if scratch is None or nothing_to_build(recipe, directory):
         return initial_model(recipe, directory)
     digest = recipe_hash(recipe)
-    known = _built(directory.model_init)
-    if known == digest:
-        log.info("model.kept", path=str(directory.model_init))
-        return str(directory.model_init)
-    if known is not None:
+    if (known := _built(directory.model_init)) is not None:
         raise RunDirectoryError(
             f"{directory.model_init} was built for another recipe (hash {known}, not {digest}); "
             "use another run directory"
