@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any, Final
 
+from gymfleet_rollout.tokenizer import ModelTokenizer
+
 CHATML: Final = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -74,3 +76,8 @@ def build_tiny_model(
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path
+
+
+def model_tokenizer(tokenizer: Any) -> ModelTokenizer:
+    """What the rollout reads of a transformers tokenizer that `build_tokenizer` made."""
+    return ModelTokenizer(tokenizer.backend_tokenizer, tokenizer.chat_template, tokenizer.special_tokens_map)

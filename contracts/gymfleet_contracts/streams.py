@@ -16,6 +16,8 @@ LIVE_POLICY: Final = "gymfleet:policy:live"
 """The newest policy version, as a `LivePolicy`, while its trainer runs: a replica that has an older one waits."""
 LIVE_POLICY_TTL_S: Final = 30
 """The trainer renews the key in time; when it was killed, the replicas are free after so long."""
+POLICY_OWNER: Final = "gymfleet:policy:owner"
+"""The run whose policy the rollout replicas serve; it lives as long as the key above. A replica has one policy."""
 LAST_POLICY_VERSION: Final = "gymfleet:policy:last"
 """The highest policy version that any run ever published: no number is used twice."""
 

@@ -19,7 +19,7 @@ STOPSIGNAL SIGTERM
 # /opt/gymfleet, a virtual environment without pip; compilers stay in this stage.
 FROM base AS build
 RUN apt-get update \
-    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends python3-venv \
+    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends binutils python3-venv \
     && rm -rf /var/lib/apt/lists/*
 ARG PIP_NO_INDEX=
 ENV PIP_CERT=/etc/ssl/certs/ca-certificates.crt PIP_CONFIG_FILE=/run/secrets/pip.conf PIP_FIND_LINKS=/wheels \
@@ -31,8 +31,14 @@ RUN --mount=type=bind,source=deploy/docker/wheels,target=/wheels --mount=type=se
     python3 -m venv --without-pip /opt/gymfleet \
     && python3 -m venv /opt/build && /opt/build/bin/pip install -c requirements/lock.txt hatchling setuptools wheel
 ARG EXTRA
-RUN test "$EXTRA" != env-alfworld || { apt-get update \
-    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends cmake g++ make python3-dev; }
+# (Java's package links its manual there, in slim images too.)
+RUN case "$EXTRA" in \
+        env-alfworld) packages="cmake g++ make python3-dev" ;; \
+        env-sciworld) packages=openjdk-17-jdk-headless ;; \
+        *) exit 0 ;; \
+    esac \
+    && mkdir -p /usr/share/man/man1 \
+    && apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $packages
 COPY pyproject.toml ./
 COPY deploy/docker/install.py deploy/docker/install.py
 ARG VARIANT=cpu
@@ -49,15 +55,10 @@ COPY kit kit
 COPY environments environments
 COPY services services
 COPY clients clients
-# Hashes instead of times in compiled files: the same sources give the same bytes, and they hold on a read-only disk.
-# Some packages carry files for other versions of Python: what does not compile is left as it is.
-# Without torch, transformers is there for its tokenizers: its models are not compiled.
+COPY deploy/docker/slim.sh deploy/docker/
 RUN /opt/build/bin/pip wheel --quiet --no-deps --no-index --no-build-isolation --wheel-dir /dist . \
     && /opt/build/bin/pip --python /opt/gymfleet/bin/python install --quiet --no-deps --no-index --no-compile /dist/*.whl \
-    && cd /opt/gymfleet/lib/python3*/site-packages \
-    && if [ -d torch ]; then skipped=/lexers/; else skipped='/lexers/|/transformers/models/.*/mod(eling|ular)_'; fi \
-    && find . -type d -name tests -path './numpy/*' -prune -exec rm -rf {} + \
-    && (python3 -m compileall -qq -j 0 -x "$skipped" --invalidation-mode unchecked-hash . || true) \
+    && (cd /opt/gymfleet/lib/python3*/site-packages && /source/deploy/docker/slim.sh /opt/gymfleet) \
     && printf 'from gymfleet_envs.%s.environment import ENVIRONMENT as ENVIRONMENT\n' "${EXTRA#env-}" > /opt/gymfleet/environment.py \
     && find /opt/gymfleet -exec touch --no-dereference --date=@0 {} +
 
@@ -72,15 +73,10 @@ LABEL org.opencontainers.image.title=gymfleet org.opencontainers.image.licenses=
 
 FROM process AS env
 ARG EXTRA
-# (Java's package links its manual there, in slim images too.)
-RUN case "$EXTRA" in \
-        env-os) packages="bubblewrap bsdextrautils file gawk less procps psmisc time tree util-linux xxd" ;; \
-        env-sciworld) packages=openjdk-17-jre-headless ;; \
-        *) exit 0 ;; \
-    esac \
-    && mkdir -p /usr/share/man/man1 \
-    && apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $packages \
-    && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/* /var/cache/ldconfig/* /var/log/*
+RUN test "$EXTRA" != env-os || { apt-get update \
+    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+        bubblewrap bsdextrautils file gawk less procps psmisc time tree util-linux xxd \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/* /var/cache/ldconfig/* /var/log/*; }
 COPY --from=build /opt/gymfleet /opt/gymfleet
 ENV GYMFLEET_ENV_HOST=0.0.0.0
 USER 10001:10001
@@ -112,7 +108,7 @@ ENTRYPOINT ["gymfleet-reward"]
 FROM process AS rollout
 COPY --from=build /opt/gymfleet /opt/gymfleet
 ENV GYMFLEET_ROLLOUT_HOST=0.0.0.0 GYMFLEET_ROLLOUT_BACKEND=server
-RUN install -d -o 10001 -g 10001 /runs
+RUN install -d -o 10001 -g 10001 /runs /cache
 USER 10001:10001
 EXPOSE 8202 8212
 HEALTHCHECK --interval=5s --timeout=3s --start-period=60s CMD ["python3", "-I", "/usr/local/lib/healthcheck.py", "8202"]
@@ -126,7 +122,7 @@ RUN apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-ins
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/* /var/cache/ldconfig/* /var/log/*
 COPY --from=build /opt/gymfleet /opt/gymfleet
 ENV GYMFLEET_ROLLOUT_HOST=0.0.0.0
-RUN install -d -o 10001 -g 10001 /runs
+RUN install -d -o 10001 -g 10001 /runs /cache
 USER 10001:10001
 EXPOSE 8000 8202 8212
 HEALTHCHECK --interval=5s --timeout=3s --start-period=600s CMD ["python3", "-I", "/usr/local/lib/healthcheck.py", "8202"]

@@ -29,6 +29,10 @@ NOT_NEEDED: Final = {
     "torchvision": "vLLM's models of pictures",
 }
 """Required by the packages that we install, and never imported by what we run."""
+HOLLOW: Final = {
+    "pygame-ce": ("pygame", "pygame.freetype"),  # minigrid's window
+}
+"""Imported by what we run, and never used: packages without content stand for them."""
 CUDA_DECIDES: Final = {"apache-tvm-ffi", "triton"}
 """Pinned for CPUs in other versions than torch and vLLM for CUDA ask for."""
 
@@ -92,7 +96,7 @@ def closure(
     added: set[str] = set()
     looked_at: set[tuple[str, str]] = set()  # package and extra: more of its extras may be asked for later
     level = list(wanted)
-    while level := [need for need in level if canonicalize_name(need.name) not in NOT_NEEDED]:
+    while level := [need for need in level if canonicalize_name(need.name) not in {*NOT_NEEDED, *HOLLOW}]:
         names = {canonicalize_name(need.name) for need in level}
         if missing := names - pins.keys():
             raise SystemExit(f"requirements/lock.txt and images.txt do not pin {', '.join(sorted(missing))}")
@@ -107,6 +111,16 @@ def closure(
                 following += [one for one in map(Requirement, requires(name)) if applies(one, extras)]
         level = following
     return added
+
+
+def hollow_out(site: Path) -> None:
+    """Write the packages without content, where what imports them is installed."""
+    for distribution in importlib.metadata.distributions(path=[str(site)]):
+        for need in map(Requirement, distribution.requires or ()):
+            for package in HOLLOW.get(canonicalize_name(need.name), ()):
+                directory = site.joinpath(*package.split("."))
+                directory.mkdir(exist_ok=True)
+                (directory / "__init__.py").write_text(f'"""Stands for {need.name}, which is not installed."""\n')
 
 
 def install_resolved(venv: Path, wanted: Iterable[Requirement], pins: Mapping[str, Requirement]) -> None:
@@ -153,6 +167,7 @@ def main() -> None:
         return found.requires or []
 
     closure(wanted, pins, lambda fresh: install(arguments.venv, fresh), requires)
+    hollow_out(Path(site))
 
 
 if __name__ == "__main__":

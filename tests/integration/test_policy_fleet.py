@@ -13,15 +13,16 @@ import torch
 from fastapi import Depends
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.rollout import LivePolicy
-from gymfleet_contracts.streams import LAST_POLICY_VERSION, LIVE_POLICY
+from gymfleet_contracts.streams import LAST_POLICY_VERSION, LIVE_POLICY, POLICY_OWNER
 from gymfleet_kit.access import OneKey
 from gymfleet_kit.app import create_app
 from gymfleet_kit.serve import bind
 from gymfleet_kit.streams import RedisClient
 from gymfleet_rollout.routes import policy as routes
+from gymfleet_trainer.announce import Announcement
 from gymfleet_trainer.app import serving
 from gymfleet_trainer.checkpoint import Checkpoints
-from gymfleet_trainer.errors import PublishRefused, Stalled
+from gymfleet_trainer.errors import FleetTaken, PublishRefused, Stalled
 from gymfleet_trainer.fleet import PolicyFleet
 from gymfleet_trainer.publish import Publisher
 from gymfleet_trainer.record import RunDirectory
@@ -298,6 +299,35 @@ async def test_what_is_said_in_redis_is_said_before_the_commit_and_taken_back_at
     assert heard == [(1, 0)]
     assert 0 < after_a_crash <= 30
     assert await redis.get(LIVE_POLICY) is None
+
+
+async def test_one_run_has_the_replicas_and_lets_them_go(redis: RedisClient) -> None:
+    first, second = Announcement(redis, "first"), Announcement(redis, "second")
+    resumed = Announcement(redis, "first")
+
+    assert [await first.claim(), await second.claim(), await resumed.claim()] == ["", "first", ""]
+    assert 0 < await redis.ttl(POLICY_OWNER) <= 30, "a run that was killed does not keep them"
+
+    await resumed.close()
+    await first.close()
+    assert await second.claim() == ""
+    assert await first.claim() == "second"
+    await first.withdraw()
+    assert await redis.get(POLICY_OWNER) == b"second", "what is another's is left alone"
+    await second.close()
+
+
+async def test_who_lost_the_replicas_to_another_run_publishes_no_more(
+    site: Site, trainer: Trainer, redis: RedisClient
+) -> None:
+    await site.start(ONE)
+    await trainer.publish()
+    await redis.set(POLICY_OWNER, "other")  # as after an outage that outlasted the key
+
+    with pytest.raises(FleetTaken, match="run other took the rollout replicas"):
+        await trainer.publish()
+
+    assert site.live() == {ONE: 1}
 
 
 def test_a_url_that_is_none_is_named() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from gymfleet_contracts.recipe import load_recipe
-from gymfleet_contracts.streams import TRAINER_GROUP, trajectories_scored
+from gymfleet_contracts.streams import POLICY_OWNER, TRAINER_GROUP, trajectories_scored
 from gymfleet_kit.streams import connect, disconnect
 from gymfleet_trainer.checkpoint import Checkpoints
 from gymfleet_trainer.errors import PublishRefused
@@ -128,6 +128,21 @@ def test_a_missing_service_is_named(maze_fleet: Fleet, tiny_model: Path, tmp_pat
 
     assert run.wait() == 3
     assert "rollout at http://127.0.0.1:9 says: no answer" in run.tail()
+
+
+def test_a_run_waits_while_another_has_the_rollout_replicas(
+    maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
+) -> None:
+    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=1, sft="", settings={"SERVICES_TIMEOUT_S": "1"})
+    with Redis.from_url(maze_fleet.redis.url) as client:
+        client.set(POLICY_OWNER, "maze-of-others", px=60_000)
+        run.start()
+        assert run.wait() == 3
+        assert "after 1 s: run maze-of-others has the rollout replicas: let it end, or give" in run.tail()
+
+        client.pexpire(POLICY_OWNER, 1)
+    run.settings = {}
+    assert run.finish()["groups"]["trained"] == 2
 
 
 def test_silence_ends_with_a_reason_and_the_run_can_go_on(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:

@@ -26,6 +26,10 @@ class Slots:
     sessions: Counter[str] = field(default_factory=Counter)
     elsewhere: Counter[str] = field(default_factory=Counter)
     stale: bool = False
+    opens: int = 1000
+
+    def max_opens(self, env: str) -> int:
+        return self.opens
 
     def free_slots(self, env: str) -> int | None:
         taken = 0 if self.stale else self.sessions.total()
@@ -92,6 +96,44 @@ async def test_with_free_slots_nobody_waits() -> None:
     assert gate.opened == ["a", "b"]
     assert gate.metric("queue_wait_seconds_count", env="maze") == 2
     assert gate.metric("queue_length", env="maze") == 0
+
+
+async def test_what_the_fleet_does_not_get_done_waits_here_and_not_there() -> None:
+    gate = Gate(100)
+    gate.slots.opens = 2
+    slow = asyncio.Event()
+    begun: list[int] = []
+
+    async def open_slowly(number: int) -> None:
+        async with gate.admission.opening(A, "maze", LONG_S):
+            begun.append(number)
+            await slow.wait()
+
+    opens = [asyncio.create_task(open_slowly(number)) for number in range(4)]
+    await settle()
+    assert (begun, gate.admission.waiting("maze")) == ([0, 1], 2)
+
+    await cancel(opens[0])
+    await settle()
+    assert begun == [0, 1, 2], "an open that ended makes room for the next, in order"
+
+    slow.set()
+    await asyncio.gather(*opens[1:])
+    assert (begun, gate.admission.waiting("maze")) == ([0, 1, 2, 3], 0)
+
+
+async def test_who_is_refused_everywhere_counts_no_longer_as_under_way() -> None:
+    gate = Gate(100)
+    gate.slots.opens = 1
+    async with gate.admission.opening(A, "maze", LONG_S) as ticket:
+        waiting = asyncio.create_task(ticket.refused(everywhere=False))
+        await settle()
+
+        await asyncio.wait_for(gate.open(B), 1)
+
+        assert gate.opened == ["b"]
+        gate.admission.freed()
+        await asyncio.wait_for(waiting, 1)
 
 
 async def test_who_finds_no_slot_waits_for_one_and_a_slot_lets_in_one() -> None:

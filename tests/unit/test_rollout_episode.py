@@ -35,9 +35,9 @@ from gymfleet_rollout.inference.base import EngineDied, Generation, InferenceErr
 from gymfleet_rollout.player import Player
 from gymfleet_rollout.tokens import ChatTokens
 
-from tests.models import build_tokenizer
+from tests.models import build_tokenizer, model_tokenizer
 
-CHAT = ChatTokens(build_tokenizer())
+CHAT = ChatTokens(model_tokenizer(build_tokenizer()))
 SPEC = EnvironmentSpec(
     name="door", version="1", summary="", instructions="Open the door.", max_turns=9, levels=("easy",),
     default_level="easy", splits={"train": 5}, capabilities=Capabilities(deterministic=True), max_action_chars=20,

@@ -9,7 +9,7 @@ from gymfleet_rollout.tokens import ChatTokens, UnusableTemplate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.models import CHATML, build_tokenizer
+from tests.models import CHATML, build_tokenizer, model_tokenizer
 
 LLAMA3 = (
     "{{ '<|begin|>' }}{% for message in messages %}{{ '<|start_header|>' + message['role'] + '<|end_header|>\n\n' "
@@ -51,7 +51,7 @@ def tokenizer_of(name: str) -> Any:
 
 @lru_cache
 def chat_of(name: str) -> ChatTokens:
-    return ChatTokens(tokenizer_of(name))
+    return ChatTokens(model_tokenizer(tokenizer_of(name)))
 
 
 def segments(chat: ChatTokens, contents: Sequence[str]) -> list[int]:
@@ -138,9 +138,9 @@ def test_stop_tokens_hold_the_turns_end_and_the_models_own_end() -> None:
     tokenizer = build_tokenizer(eos_token="<|endoftext|>")  # a base model's tokenizer with a chat template
 
     with pytest.raises(UnusableTemplate, match="special token"):
-        ChatTokens(tokenizer)
+        ChatTokens(model_tokenizer(tokenizer))
     tokenizer = build_tokenizer(eos_token="<|endoftext|>", extra_tokens=("<|im_end|>",))
-    chat = ChatTokens(tokenizer)
+    chat = ChatTokens(model_tokenizer(tokenizer))
     assert chat.stop_token_ids == (tokenizer.convert_tokens_to_ids("<|im_end|>"), tokenizer.eos_token_id)
     assert chat.text([*tokenizer.encode("hello"), tokenizer.eos_token_id]) == "hello"
 
@@ -157,4 +157,4 @@ def test_stop_tokens_hold_the_turns_end_and_the_models_own_end() -> None:
 )
 def test_an_unusable_template_is_refused(template: str, complaint: str) -> None:
     with pytest.raises(UnusableTemplate, match=complaint):
-        ChatTokens(build_tokenizer(chat_template=template))
+        ChatTokens(model_tokenizer(build_tokenizer(chat_template=template)))

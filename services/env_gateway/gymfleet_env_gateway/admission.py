@@ -1,6 +1,7 @@
 """Who may open a session now, who waits, and who is turned away.
 
-An open is let in when the environment has a free slot and it is its tenant's turn.
+An open is let in when the environment has a free slot, its replicas have few opens under
+way, and it is its tenant's turn.
 Turns go to the tenant that holds least for its weight, so that the slots of tenants
 who all want more settle in proportion to their weights (max-min fairness), whatever
 their episodes last; within a tenant they go in the order of arrival. Who finds no
@@ -31,6 +32,9 @@ class Capacity(Protocol):
 
     def free_slots(self, env: str) -> int | None:
         """Sessions of `env` that can still be opened; None when that is not known."""
+
+    def max_opens(self, env: str) -> int:
+        """Opens of `env` that may be under way at once."""
 
     def held(self, env: str) -> dict[str, int]:
         """Open sessions of `env` by tenant."""

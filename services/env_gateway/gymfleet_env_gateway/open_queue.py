@@ -65,6 +65,7 @@ class OpenQueue:
         self._max_length = max_length
         self._lines: dict[str, deque[Ticket]] = {}
         self._reserved: dict[str, int] = {}
+        self._under_way = 0
         self._epoch = 0
         self._stalled = False
         self._given: deque[float] = deque(maxlen=_REMEMBERED)
@@ -132,11 +133,12 @@ class OpenQueue:
             return
         free = self._capacity.free_slots(self._env)
         room = math.inf if free is None else free - sum(self._reserved.values())
-        if room <= 0:
+        max_opens = self._capacity.max_opens(self._env)
+        if room <= 0 or self._under_way >= max_opens:
             return
         held = self._capacity.held(self._env)
         total = room + sum(self._reserved.values()) + sum(held.values())
-        while room > 0 and (ticket := self._next(held, room, total)) is not None:
+        while room > 0 and self._under_way < max_opens and (ticket := self._next(held, room, total)) is not None:
             self._remove(ticket)
             if self._over_quota(ticket):
                 continue
@@ -162,6 +164,7 @@ class OpenQueue:
 
     def _admit(self, ticket: Ticket) -> None:
         ticket.admitted = True
+        self._under_way += 1
         name = ticket.tenant.name
         self._reserved[name] = self._reserved.get(name, 0) + ticket.slots
         now = asyncio.get_running_loop().time()
@@ -171,6 +174,7 @@ class OpenQueue:
 
     def _release(self, ticket: Ticket) -> None:
         ticket.admitted = False
+        self._under_way -= 1
         name = ticket.tenant.name
         self._reserved[name] -= ticket.slots
         if not self._reserved[name]:

@@ -121,6 +121,11 @@ class Fleet:
         slots = [replica.free_slots for replica in self._replicas.values() if replica.takes(env)]
         return sum(slots) if slots else None
 
+    def max_opens(self, env: str) -> int:
+        """Opens of `env` that may be under way at once; one where nobody can take any, who then says so."""
+        takers = sum(replica.takes(env) for replica in self._replicas.values())
+        return max(takers, 1) * self._settings.max_opens_per_replica
+
     def held(self, env: str) -> dict[str, int]:
         """Open sessions of `env` by owner."""
         counts: dict[str, int] = {}

@@ -35,6 +35,9 @@ class GatewaySettings(ServiceSettings):
     """The one key, of the tenant `default`: sent as `Authorization: Bearer <key>` or as the password of Basic."""
     tenants: Path | None = None
     """A TOML file of tenants with their keys and limits, instead of `api_key`; read again when it changes."""
+    max_opens_per_replica: PositiveInt = 64
+    """Opens and forks that one gateway has under way on an env server; more wait in the queue. What an env server is
+    given beyond its speed it works off when nobody waits for the answer any more."""
     max_queue: PositiveInt = 1024
     """Opens that may wait for a slot of one environment; more are answered with 429."""
     queue_timeout_s: PositiveFloat = 30.0

@@ -10,7 +10,9 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+from gymfleet_rollout.tokenizer import ModelTokenizer
 
 _ASSISTANT: Final = "assistant-sentinel-7f3a"
 _USER: Final = "user-sentinel-c41d"
@@ -25,16 +27,15 @@ class ChatTokens:
     """A model's chat template and tokenizer, as segments of token ids.
 
     Args:
-        tokenizer: a fast Hugging Face tokenizer with a chat template whose
-            assistant turns end with a special token.
+        tokenizer: with a chat template whose assistant turns end with a special token.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
-        if not getattr(tokenizer, "chat_template", None):
+    def __init__(self, tokenizer: ModelTokenizer) -> None:
+        if not tokenizer.chat_template:
             raise UnusableTemplate("the model has no chat template")
         self._tokenizer = tokenizer
-        self._encode = tokenizer.backend_tokenizer.encode
-        specials = sorted({str(token) for token in tokenizer.get_added_vocab()}, key=len, reverse=True)
+        self._ids = tokenizer.encode
+        specials = sorted(tokenizer.added_tokens, key=len, reverse=True)
         self._specials = re.compile("|".join(map(re.escape, specials))) if specials else None
         self.turn_end_id, self._reply_lead = self._read_template()
         eos = tokenizer.eos_token_id
@@ -46,10 +47,8 @@ class ChatTokens:
 
     @classmethod
     def load(cls, path: Path) -> "ChatTokens":
-        """From a model's directory."""
-        from transformers import AutoTokenizer  # noqa: PLC0415 - heavy
-
-        return cls(AutoTokenizer.from_pretrained(str(path)))
+        """From a model's directory. Raises UnusableTokenizer, UnusableTemplate."""
+        return cls(ModelTokenizer.load(path))
 
     def _first(self, content: str) -> tuple[int, ...]:
         """The prompt of the first turn, up to where the reply begins."""
@@ -71,7 +70,7 @@ class ChatTokens:
         ids = response_token_ids
         if ids and ids[-1] in self.stop_token_ids:
             ids = ids[:-1]
-        return str(self._tokenizer.backend_tokenizer.decode(list(ids), skip_special_tokens=False))
+        return self._tokenizer.decode(ids)
 
     def reply(self, text: str) -> tuple[int, ...]:
         """A written reply (an expert's) as the model would have sampled it, its end token included."""
@@ -83,12 +82,11 @@ class ChatTokens:
             return text
         return self._specials.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
 
-    def _ids(self, text: str) -> list[int]:
-        ids: list[int] = self._encode(text, add_special_tokens=False).ids
-        return ids
-
     def _render(self, messages: list[dict[str, str]], *, prompt: bool) -> str:
-        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt))
+        try:
+            return self._tokenizer.render(messages, add_generation_prompt=prompt)
+        except Exception as error:  # a template is a program from outside
+            raise UnusableTemplate(f"the chat template refuses a conversation: {error}") from error
 
     def _conversation(self, content: str) -> str:
         return self._render(
@@ -112,12 +110,12 @@ class ChatTokens:
         if match is None or match.start() > whole.find(_USER, behind) or whole[behind : match.start()].strip():
             raise UnusableTemplate("the chat template does not end the assistant's turn with a special token")
         lead = whole[len(opening) : start] if whole.startswith(opening) else ""
-        return int(self._tokenizer.convert_tokens_to_ids(match[0])), lead
+        return self._tokenizer.token_id(match[0]), lead
 
     def _delta(self, content: str) -> str:
         """Rendering of a fixed conversation with the new message, from behind the assistant's end token."""
         whole = self._conversation(content)
-        end = str(self._tokenizer.convert_ids_to_tokens(self.turn_end_id))
+        end = self._tokenizer.token(self.turn_end_id)
         behind = whole.index(_ASSISTANT) + len(_ASSISTANT)
         return whole[whole.index(end, behind) + len(end) :]
 

@@ -1,4 +1,4 @@
-"""The newest version's number in Redis, for rollout replicas that start while the run goes on."""
+"""Whose the rollout replicas are, and the newest version's number: in Redis, for other runs and for new replicas."""
 
 import asyncio
 import contextlib
@@ -6,8 +6,10 @@ from typing import Final
 
 import structlog
 from gymfleet_contracts.rollout import LivePolicy
-from gymfleet_contracts.streams import LAST_POLICY_VERSION, LIVE_POLICY, LIVE_POLICY_TTL_S
+from gymfleet_contracts.streams import LAST_POLICY_VERSION, LIVE_POLICY, LIVE_POLICY_TTL_S, POLICY_OWNER
 from gymfleet_kit.streams import OUTAGE, Patience, RedisClient
+
+from gymfleet_trainer.errors import FleetTaken
 
 log = structlog.get_logger()
 
@@ -18,8 +20,16 @@ if tonumber(ARGV[1]) > last then redis.call('SET', KEYS[1], ARGV[1]) end
 """
 
 
+_CLAIM: Final = """
+local owner = redis.call('GET', KEYS[1])
+if owner and owner ~= ARGV[1] then return owner end
+redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
+return ''
+"""
+
+
 class Announcement:
-    """Says which version is live, again and again while this process lives."""
+    """Says whose the replicas are and which version is live, again and again while this process lives."""
 
     def __init__(self, redis: RedisClient, run_id: str) -> None:
         self._redis = redis
@@ -27,6 +37,16 @@ class Announcement:
         self._value = ""
         self._renewing: asyncio.Task[None] | None = None
         self._patience = Patience(key=LIVE_POLICY)
+
+    async def claim(self) -> str:
+        """Make the replicas this run's. The run that has them, when it is another; then nothing has changed.
+
+        A run that was killed has them until its keys expire.
+        """
+        owner = await self._patience.call(self._claim, timeout_s=_PATIENCE_S)
+        if not owner and self._renewing is None:
+            self._renewing = asyncio.create_task(self._renew())
+        return owner
 
     async def highest(self) -> int:
         """The highest version that any run ever announced here; 0 where there was none."""
@@ -40,25 +60,40 @@ class Announcement:
         )
 
     async def say(self, version: int) -> None:
-        """Replicas with an older version take no work from now on."""
+        """Replicas with an older version take no work from now on. Raises FleetTaken."""
+        if owner := await self.claim():
+            raise FleetTaken(
+                f"run {owner} took the rollout replicas while this one did not reach Redis; the same command resumes "
+                "when that run is over"
+            )
         self._value = LivePolicy(run_id=self._run_id, version=version).model_dump_json()
         await self._patience.call(self._set, timeout_s=_PATIENCE_S)
-        if self._renewing is None:
-            self._renewing = asyncio.create_task(self._renew())
 
     async def close(self) -> None:
-        """Say it no more. Replicas that wait do so until the key expires: another process may go on with the run."""
+        """Say it no more, and let the replicas go to any run.
+
+        Those that wait for a version do so until the key expires: another process may go on with the run.
+        """
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.wait([self._renewing])
             self._renewing = None
+            await self._delete(POLICY_OWNER, self._run_id)
 
     async def withdraw(self) -> None:
         """The run is over: nobody need wait for it."""
         await self.close()
+        await self._delete(LIVE_POLICY, self._value)
+
+    async def _delete(self, key: str, value: str) -> None:
+        """Where it still says what this run has written. Without Redis it expires by itself."""
         with contextlib.suppress(*OUTAGE):
-            if await self._redis.get(LIVE_POLICY) == self._value.encode():
-                await self._redis.delete(LIVE_POLICY)
+            if await self._redis.get(key) == value.encode():
+                await self._redis.delete(key)
+
+    async def _claim(self) -> str:
+        owner: bytes = await self._redis.eval(_CLAIM, 1, POLICY_OWNER, self._run_id, LIVE_POLICY_TTL_S)
+        return owner.decode()
 
     async def _set(self) -> None:
         await self._redis.set(LIVE_POLICY, self._value, ex=LIVE_POLICY_TTL_S)
@@ -67,6 +102,10 @@ class Announcement:
         while True:
             await asyncio.sleep(LIVE_POLICY_TTL_S / 3)
             try:
-                await self._set()
+                if owner := await self._claim():
+                    log.error("policy.fleet_taken", owner=owner)
+                    return
+                if self._value:
+                    await self._set()
             except OUTAGE as error:
                 log.warning("policy.not_announced", error=str(error))

@@ -25,6 +25,10 @@ class Stalled(TrainerError):
     exit_code = 3
 
 
+class FleetTaken(Stalled):
+    """Another run publishes to the same rollout replicas, which serve one policy."""
+
+
 class PublishRefused(TrainerError):
     """The engine's log-probabilities do not agree with the trainer's."""
 

@@ -190,9 +190,9 @@ async def _services(
             return await _environment(recipe, settings)
         if time.monotonic() > deadline:
             raise Stalled(
-                f"after {settings.services_timeout_s:g} s: {missing}; start it and run the same command again"
+                f"after {settings.services_timeout_s:g} s: {missing}; put that right and run the same command again"
             )
-        reporter.advance(0, f"waiting for {missing}")
+        reporter.advance(0, f"waiting: {missing}")
         await asyncio.sleep(_PAUSE_S)
 
 
@@ -220,7 +220,11 @@ async def _missing(settings: TrainerSettings, redis: RedisClient, endpoint: Poli
     if answer != "ready":
         return f"gateway at {settings.gateway_url} says: {answer}"
     answer = await endpoint.readiness()
-    return "" if answer == "ready" else f"rollout at {answer}"
+    if answer != "ready":
+        return f"rollout at {answer}"
+    if owner := await endpoint.announcement.claim():
+        return f"run {owner} has the rollout replicas: let it end, or give this run a Redis and replicas of its own"
+    return ""
 
 
 async def _environment(recipe: Recipe, settings: TrainerSettings) -> EnvironmentSpec:

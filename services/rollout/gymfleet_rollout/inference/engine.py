@@ -91,6 +91,7 @@ def build_core(config: EngineConfig) -> "VllmCore":
         distributed_executor_backend="uni",
         worker_extension_cls=_EXTENSION,
         disable_log_stats=True,
+        use_tqdm_on_load=False,  # a bar for each version of the policy
     )
     engine = LLMEngine.from_engine_args(arguments)
     return VllmCore(engine)

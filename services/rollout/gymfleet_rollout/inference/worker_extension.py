@@ -4,7 +4,20 @@ The embedded engine names it itself; a vLLM server is started with
 `--worker-extension-cls gymfleet_rollout.inference.worker_extension.PolicyLoader`.
 """
 
+import logging
 from typing import Any
+
+_RELOADING = logging.getLogger("vllm.model_executor.model_loader.reload.layerwise")
+
+
+class _WithoutRotaryTables(logging.Filter):
+    """Tables of rotary embeddings are computed, not loaded: that they "failed to load" is said with every version."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "RotaryEmbedding: Failed to load weights" not in record.getMessage()
+
+
+_UNFOUNDED = _WithoutRotaryTables()
 
 
 class PolicyLoader:
@@ -23,6 +36,7 @@ class PolicyLoader:
             UnquantizedEmbeddingMethod,
         )
 
+        _RELOADING.addFilter(_UNFOUNDED)  # adding it again changes nothing
         self.model_runner.reload_weights(weights_path=weights_path)
         num_heads = 0
         for module in self.model_runner.get_model().modules():
