@@ -1,5 +1,6 @@
 """Settings of a service: environment variables and secret files, read once, frozen, no unknown names."""
 
+import argparse
 import os
 import sys
 from pathlib import Path
@@ -81,6 +82,21 @@ def _read_secret(file: Path) -> str:
         raise SettingsError(f"the secret {file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise SettingsError(f"the secret {file} is not UTF-8 text") from None
+
+
+def no_arguments(program: str, what: str, settings: type[ServiceSettings]) -> None:
+    """The command line of a service that takes none: `--help` names its settings, anything else ends with code 2."""
+    prefix = settings.model_config.get("env_prefix", "")
+    names = [
+        f"  {prefix}{name.upper()}{' (required)' if field.is_required() else ''}"
+        for name, field in settings.model_fields.items()
+    ]
+    argparse.ArgumentParser(
+        prog=program,
+        description=what,
+        epilog="\n".join(["settings, as environment variables or secret files:", *names]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ).parse_args()
 
 
 def read_settings(settings: type[S]) -> S:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from gymfleet_kit.settings import ServiceSettings, read_settings
+from gymfleet_kit.settings import ServiceSettings, no_arguments, read_settings
 from pydantic import BaseModel, SecretStr
 from pydantic_settings import SettingsConfigDict
 
@@ -63,6 +63,28 @@ def test_a_misspelt_variable_is_told_the_known_ones(
         read_settings(ExampleSettings)
 
     assert "known: KITTEST_POOL, KITTEST_PORT, KITTEST_TOKEN" in capsys.readouterr().err
+
+
+def test_help_names_the_settings_and_starts_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["gymfleet-example", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        no_arguments("gymfleet-example", "Set an example.", ExampleSettings)
+
+    assert ended.value.code == 0
+    assert "KITTEST_PORT" in capsys.readouterr().out
+
+
+def test_an_argument_that_nobody_takes_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["gymfleet-example", "--port", "7"])
+    with pytest.raises(SystemExit) as ended:
+        no_arguments("gymfleet-example", "Set an example.", ExampleSettings)
+
+    assert ended.value.code == 2
+    assert "unrecognized arguments: --port 7" in capsys.readouterr().err
 
 
 def test_values_are_not_repeated_on_the_terminal(

@@ -2,7 +2,7 @@
 
 from gymfleet_kit.logs import configure_logs
 from gymfleet_kit.serve import serve
-from gymfleet_kit.settings import read_settings
+from gymfleet_kit.settings import no_arguments, read_settings
 from gymfleet_kit.telemetry import configure_tracing
 
 from gymfleet_reward.app import build_app
@@ -11,6 +11,7 @@ from gymfleet_reward.settings import RewardSettings
 
 def main() -> None:
     """Serve until SIGINT or SIGTERM."""
+    no_arguments("gymfleet-reward", "Score trajectories: from Redis streams, and over HTTP.", RewardSettings)
     settings = read_settings(RewardSettings)
     configure_logs("reward", level=settings.log_level)
     configure_tracing("reward")
