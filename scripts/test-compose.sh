@@ -76,6 +76,11 @@ if ! docker image inspect debian:12-slim redis:7.2-bookworm >/dev/null 2>&1; the
         DOCKER_NETWORK=${DOCKER_NETWORK:-host} scripts/base-image.sh
     }
 fi
+# An engine may answer and yet be unable to start containers, as inside some containers and virtual machines.
+docker run --rm debian:12-slim true 2>"$work/run.log" || {
+    tail -n 5 "$work/run.log" >&2
+    skip "the Docker Engine cannot run a container (above is what it said)"
+}
 # Builds see no directories of this machine, and often no index: they get the wheels that its own pip finds.
 if [ -z "${GYMFLEET_WHEELS:-}" ]; then
     say "collecting wheels"

@@ -22,6 +22,7 @@ from packaging.utils import canonicalize_name
 SOURCE: Final = Path(__file__).resolve().parents[2]
 PINS: Final = tuple(SOURCE / "requirements" / name for name in ("lock.txt", "images.txt"))
 NOT_NEEDED: Final = {
+    "prompt-toolkit": "textworld's games for people",
     "spacy": "jericho's parser of Z-machine games; textworld's PDDL games load none",
     "tensorboardx": "Ray's logger for TensorBoard",
     "torchaudio": "vLLM's models of sound",

@@ -5,6 +5,9 @@ set -eu
 venv=$1
 
 find . -type d -name tests -path './numpy/*' -prune -exec rm -rf {} +
+[ -d torch ] || rm -rf numpy/_core/include numpy/_core/lib numpy/random/lib
+# What textworld would compile games with that it makes up itself.
+rm -rf textworld/thirdparty/inform7-*
 # webshop reads English titles.
 find . '(' -name morphmodel_dutch.pgz -o -name morphmodel_ger.pgz ')' -delete
 # Symbols for debuggers. (What stands in *.libs was patched for its place, and is left as it is; so is torch's family.)

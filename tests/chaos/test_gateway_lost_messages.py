@@ -79,6 +79,27 @@ async def test_behind_the_gateway(server: ServiceProcess, tmp_path: Path) -> Non
     assert wire.cuts > 3
 
 
+async def test_an_env_server_that_takes_connections_and_says_nothing_is_waited_for(
+    server: ServiceProcess, tmp_path: Path
+) -> None:
+    """As one does that was killed and is being started again, on a busy machine."""
+    async with WireCutter(server.url) as wire:
+        gateway = gateway_fleet.gateway(tmp_path, [wire.url])
+        gateway.start()
+        try:
+            await asyncio.to_thread(gateway.wait_ready)
+            session_ids = await open_sessions(gateway.url)
+            async with SessionStream(gateway.url) as stream:
+                wire.hold()
+                steps = [asyncio.create_task(stream.step(session_id, 0, "count")) for session_id in session_ids]
+                done, _ = await asyncio.wait(steps, timeout=4)
+                assert not done, "it is neither dead nor there"
+                wire.release()
+                assert {(await step).observation for step in steps} == {"1"}
+        finally:
+            await asyncio.to_thread(gateway.stop)
+
+
 async def test_closing_twice_because_the_answer_was_lost_is_no_error(gateway: ServiceProcess) -> None:
     session_ids = await open_sessions(gateway.url)
     # The third chunk of replies is lost: the first two are the handshake's and one answer.

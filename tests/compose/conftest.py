@@ -5,7 +5,6 @@ import shlex
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -52,8 +51,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     try:
         yield stack
     finally:
-        everything = replace(stack, settings={**stack.settings, "COMPOSE_PROFILES": "all-envs,cpu,gpu"})
-        everything.compose("down", "--volumes", "--remove-orphans", "--timeout", "5")
+        stack.take_down("--volumes")
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,6 +62,11 @@ class Stack:
         files = [part for file in self.files for part in ("-f", str(file))]
         command = (*self.program, "-p", self.project, *files, *arguments)
         return run(*command, timeout_s=timeout_s, environment=environment)
+
+    def take_down(self, *more: str) -> None:
+        """Remove the containers of all profiles; volumes stay."""
+        settings = {**self.settings, "COMPOSE_PROFILES": "all-envs,reward,cpu,gpu"}
+        replace(self, settings=settings).compose("down", "--remove-orphans", "--timeout", "5", *more)
 
     def secret(self, name: str) -> str:
         """A secret's value."""

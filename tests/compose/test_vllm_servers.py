@@ -42,7 +42,8 @@ def servers(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Stack:
         "GYMFLEET_MODEL": f"/runs/{NAME}/model-init",
     }
     servers = replace(stack, settings=settings, files=(file,))
-    servers.compose("up", "--detach", "--no-build", "--remove-orphans", timeout_s=400)
+    servers.take_down()
+    servers.compose("up", "--detach", "--no-build", timeout_s=400)
     return servers
 
 

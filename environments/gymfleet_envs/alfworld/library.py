@@ -1,8 +1,9 @@
 """The planner's C library, one private copy for each episode: its state is global.
 
-A copy is loaded from a file of its own, since the loader recognises a file that it has
-loaded. Only what the loader maps is copied (1 MB of 34 MB: the rest is debug
-information), the file is removed at once, and copies are used again after an episode's end.
+A copy is loaded from a file of its own, since the loader recognises a file, and a name, that it has
+loaded. The file is in memory, because nothing can be run from many a container's disk; its name is a link to it.
+Only what the loader maps is copied (1 MB of 34 MB: the rest is debug information), both are gone at once, and
+copies are used again after an episode's end.
 """
 
 import ctypes
@@ -43,10 +44,15 @@ class Planner:
     """One copy of the library, which holds one game's state."""
 
     def __init__(self) -> None:
-        with tempfile.NamedTemporaryFile(prefix="downward-", suffix=".so") as file:
+        with (
+            os.fdopen(os.memfd_create("downward"), "wb") as file,
+            tempfile.TemporaryDirectory(prefix="downward-") as directory,
+        ):
             file.write(_loadable_part())
             file.flush()
-            self._lib = ctypes.CDLL(file.name)
+            name = Path(directory, "library.so")
+            name.symlink_to(f"/proc/self/fd/{file.fileno()}")
+            self._lib = ctypes.CDLL(str(name))
         self._lib.load_sas.argtypes = (ctypes.c_char_p,)
         self._lib.load_sas.restype = None
         self._lib.cleanup.restype = None

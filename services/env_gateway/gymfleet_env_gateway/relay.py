@@ -6,6 +6,7 @@ rewritten; the actions of sessions that can be replayed go into the journal befo
 their results go out.
 """
 
+import asyncio
 import time
 from typing import Any, Final
 
@@ -43,6 +44,7 @@ _REWRITTEN: Final = frozenset({Op.FORK, Op.GET, Op.LEASE})
 _OF_THE_EPISODE: Final = frozenset({problems.STEP_OUT_OF_ORDER, problems.EPISODE_OVER})
 """What an old copy of a session that was moved would say as well."""
 _VIEWS: Final = frozenset({Op.GET, Op.EXPERT})
+_PAUSE_S: Final = 0.2
 _DONE: Final = msgspec.Raw(_encode(None))
 
 
@@ -244,29 +246,45 @@ class Relay:
     async def _call(
         self, op: str, env: str, home: Home, replica: Replica, body: msgspec.Raw, deadline: float
     ) -> msgspec.Raw:
-        timeout_s = max(deadline - time.perf_counter(), 0.001)
-        try:
-            reply, times_sent = await replica.channel.request(
-                op, home.upstream, body, timeout_s=timeout_s, repeatable=op != Op.FORK, trace=current_trace() or ""
-            )
-        except DeadlinePassed:
-            if replica.state is ReplicaState.DOWN:
-                raise NotAtHome from None
-            raise UpstreamTimeout(f"no answer to {op} within {self._timeouts[op]:g} s") from None
-        except TransportError as error:
-            if await replica.confirm() is ReplicaState.DOWN:
-                raise NotAtHome from None
-            raise Unavailable(f"the connection to the session's env server broke: {error}") from None
+        reply, sent_once = await self._answer(op, home, replica, body, deadline)
         if not reply.failed:
             return reply.ok
         problem = _problem(reply)
-        if problem.type == problems.UNKNOWN_SESSION and op == Op.CLOSE and times_sent > 1:
+        if problem.type == problems.UNKNOWN_SESSION and op == Op.CLOSE and not sent_once:
             return _DONE  # the first try closed it, its answer was lost
         if problem.type in {problems.SESSION_LOST, problems.UNKNOWN_SESSION}:
             raise NotAtHome(problem)
         if problem.type in _ENDED:
             log.warning("session.failed", env=env, replica=replica.url, op=op, reason=problem.detail)
         raise RelayedProblem(problem)
+
+    async def _answer(
+        self, op: str, home: Home, replica: Replica, body: msgspec.Raw, deadline: float
+    ) -> tuple[RawReply, bool]:
+        """What the env server says, and whether it was asked but once.
+
+        One that lives and takes no connections is being started again, say, and asked until it answers or is dead.
+        """
+        lost = 0
+        while True:
+            timeout_s = max(deadline - time.perf_counter(), 0.001)
+            try:
+                reply, times_sent = await replica.channel.request(
+                    op, home.upstream, body, timeout_s=timeout_s, repeatable=op != Op.FORK, trace=current_trace() or ""
+                )
+            except DeadlinePassed:
+                if replica.state is ReplicaState.DOWN:
+                    raise NotAtHome from None
+                raise UpstreamTimeout(f"no answer to {op} within {self._timeouts[op]:g} s") from None
+            except TransportError as error:
+                if await replica.confirm() is ReplicaState.DOWN:
+                    raise NotAtHome from None
+                if op == Op.FORK or replica.closing or time.perf_counter() + _PAUSE_S > deadline:
+                    raise Unavailable(f"the connection to the session's env server broke: {error}") from None
+            else:
+                return reply, lost + times_sent == 1
+            lost += 1
+            await asyncio.sleep(_PAUSE_S)
 
     async def _rewritten(
         self, tenant: Tenant, op: str, session_id: str, env: str, home: Home, replica: Replica, ok: msgspec.Raw

@@ -87,7 +87,8 @@ class Replica:
         self._answered_at = time.monotonic()
         self._alarm = asyncio.Event()
         self._next_round = asyncio.Event()
-        self._closing = False
+        self.closing = False
+        """It was let go: nobody looks after it any more."""
 
     @property
     def load(self) -> int:
@@ -129,7 +130,7 @@ class Replica:
 
     async def confirm(self) -> ReplicaState:
         """The state after a probe that begins now; of a replica that was let go, the last one."""
-        if self._closing:
+        if self.closing:
             return self.state
         done = self._next_round
         self._alarm.set()
@@ -138,7 +139,7 @@ class Replica:
 
     async def aclose(self) -> None:
         """Hang up."""
-        self._closing = True
+        self.closing = True
         self._next_round.set()  # nobody probes any more
         await self.channel.aclose()
         await self._http.aclose()
@@ -153,7 +154,7 @@ class Replica:
         self._on_room()
 
     def _lost_contact(self) -> None:
-        if not self._closing:
+        if not self.closing:
             self._alarm.set()
 
     async def _probe(self) -> None:
