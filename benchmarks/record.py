@@ -92,7 +92,9 @@ def _commit() -> str:
 
 def _command() -> str:
     module = getattr(sys.modules["__main__"], "__spec__", None)
-    return shlex.join(["python", "-m", module.name if module else Path(_ARGUMENTS[0]).stem, *_ARGUMENTS[1:]])
+    # Directories of the machine that measured tell nobody anything.
+    given = [Path(one).name if Path(one).is_absolute() else one for one in _ARGUMENTS[1:]]
+    return shlex.join(["python", "-m", module.name if module else Path(_ARGUMENTS[0]).stem, *given])
 
 
 def _table(rows: Sequence[Row]) -> str:
