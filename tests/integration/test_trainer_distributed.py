@@ -14,14 +14,19 @@ from typing import Any, Final
 import pytest
 import torch
 from gymfleet_contracts.recipe import Recipe
+from gymfleet_trainer.batching import PackedBatch, pack
+from gymfleet_trainer.critic import ValueModel
 from gymfleet_trainer.learner import LocalLearner
 from gymfleet_trainer.policy_model import PolicyModel
 from gymfleet_trainer.ranks import Ranks
+from gymfleet_trainer.sharding import whole
+from gymfleet_trainer.update_metrics import Sums
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from tests.fixtures.scored import make_recipe, make_scored, make_turn
+from tests.fixtures.train_sequences import random_sequences
 from tests.fixtures.trainer_ranks import RankPool, Work, groups_of, learn, rank_pool
 from tests.models import build_tiny_model
 
@@ -36,6 +41,10 @@ RL: dict[str, Any] = {
     "steps": 4, "groups_per_step": 5, "group_size": 3, "tokens_per_microbatch": 40,
     "optimizer": {"learning_rate": 1e-3, "schedule": "cosine", "warmup_steps": 2},
 }  # fmt: skip
+PPO: dict[str, Any] = {
+    **RL, "algorithm": "ppo", "updates_per_step": 2, "epochs_per_step": 2,
+    "critic": {"warmup_steps": 1, "optimizer": {"learning_rate": 1e-3, "max_grad_norm": 0.1}},
+}  # fmt: skip
 SFT: dict[str, Any] = {"num_demonstrations": 7, "epochs": 3, "tokens_per_batch": 30}
 
 
@@ -46,8 +55,16 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 
 def weights(directory: Path) -> dict[str, Tensor]:
+    """The policy's, and the critic's where there is one."""
     state: dict[str, Tensor] = load_file(directory / "checkpoint" / "model" / "model.safetensors")
-    return state
+    critic: dict[str, Tensor] = updater(directory).get("critic", {})
+    return state | {f"critic.{name}": value for name, value in critic.items()}
+
+
+def updater(directory: Path) -> dict[str, Any]:
+    """The state that a checkpoint has of reinforcement learning."""
+    state: dict[str, dict[str, Any]] = torch.load(directory / "checkpoint" / "optimizer.pt", weights_only=True)
+    return state.get("rl", {})
 
 
 def assert_agree(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
@@ -79,6 +96,16 @@ def assert_metrics_agree(one: list[dict[str, Any]], other: list[dict[str, Any]])
              "aggregation": "sequence_mean_token_mean", "dual_clip": 3.0},
             id="a reference policy in the reward, an entropy bonus",
         ),
+        pytest.param(PPO, id="a critic"),
+        pytest.param(
+            {**PPO, "group_size": 1, "groups_per_step": 7, "tokens_per_microbatch": 1, "kl": {"coefficient": 0.1},
+             "aggregation": "sequence_mean_token_mean"},
+            id="a critic, seven micro-batches of one episode each, a reference policy in the loss",
+        ),
+        pytest.param(
+            {**PPO, "tokens_per_microbatch": 4096, "kl": {"coefficient": 0.1, "placement": "reward"}},
+            id="a critic, fewer sequences than two full micro-batches, a reference policy in the reward",
+        ),
     ],
 )  # fmt: skip
 def test_two_workers_train_as_one(pair: RankPool, tiny_model: Path, tmp_path: Path, rl: dict[str, Any]) -> None:
@@ -93,23 +120,25 @@ def test_two_workers_train_as_one(pair: RankPool, tiny_model: Path, tmp_path: Pa
     assert_metrics_agree(alone, together[0])
     assert_agree(weights(one.directory), weights(two.directory))
     start = load_file(tiny_model / "model.safetensors")
-    moved = torch.cat([(weights(one.directory)[name] - start[name]).abs().flatten() for name in start])
-    assert float(moved.mean()) > 1000 * MEAN, "and training did move them"
+    start |= {name.replace("model.", "critic.body.", 1): weight for name, weight in start.items()}
+    moved = {name: (weight - start.get(name, 0.0)).abs().mean() for name, weight in weights(one.directory).items()}
+    assert min(moved.values()) > 1000 * MEAN, "and training did move them"
 
 
 @pytest.mark.parametrize("writer", ["one writes", "two write"])
+@pytest.mark.parametrize("rl", [pytest.param(RL, id="grpo"), pytest.param(PPO, id="ppo")])
 def test_a_checkpoint_goes_on_with_another_number_of_workers(
-    pair: RankPool, tiny_model: Path, tmp_path: Path, writer: str
+    pair: RankPool, tiny_model: Path, tmp_path: Path, rl: dict[str, Any], writer: str
 ) -> None:
-    recipe = make_recipe(rl={**RL, "kl": {"coefficient": 0.1}})
-    whole = Work(recipe, tiny_model, tmp_path / "whole", steps=range(3))
+    recipe = make_recipe(rl={**rl, "kl": {"coefficient": 0.1}})
+    through = Work(recipe, tiny_model, tmp_path / "through", steps=range(3))
     first = Work(recipe, tiny_model, tmp_path / "first", steps=range(2))
     rest = Work(
         recipe, tiny_model, tmp_path / "rest", steps=range(2, 3),
         resume=first.directory / "checkpoint", reference=first.directory / "reference",
     )  # fmt: skip
 
-    undisturbed = learn(None, whole)
+    undisturbed = learn(None, through)
     if writer == "one writes":
         learn(None, first)
         resumed = pair.run(learn, rest)[0]
@@ -118,16 +147,21 @@ def test_a_checkpoint_goes_on_with_another_number_of_workers(
         resumed = learn(None, rest)
 
     assert_metrics_agree(undisturbed[2:], resumed)
-    assert_agree(weights(whole.directory), weights(rest.directory))
-    one, other = (
-        torch.load(work.directory / "checkpoint" / "optimizer.pt", weights_only=True)["rl"] for work in (whole, rest)
-    )
+    assert_agree(weights(through.directory), weights(rest.directory))
+    assert_same_state(updater(through.directory), updater(rest.directory))
+
+
+def assert_same_state(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Of the updaters: where they stand, and the moments of policy and critic."""
+    assert one.keys() == other.keys()
     assert one["rng"] == other["rng"]
-    assert one["optimizer"]["num_steps"] == other["optimizer"]["num_steps"] == 3
-    moments = [state["optimizer"]["adamw"]["state"] for state in (one, other)]
-    assert moments[0].keys() == moments[1].keys()
-    for index, state in moments[0].items():
-        assert state["exp_avg"] == pytest.approx(moments[1][index]["exp_avg"], abs=1e-6)
+    assert one.get("num_batches") == other.get("num_batches")
+    for name in one.keys() & {"optimizer", "critic_optimizer"}:
+        assert one[name]["num_steps"] == other[name]["num_steps"] >= 3
+        moments = [state[name]["adamw"]["state"] for state in (one, other)]
+        assert moments[0].keys() == moments[1].keys()
+        for index, state in moments[0].items():
+            assert state["exp_avg"] == pytest.approx(moments[1][index]["exp_avg"], abs=1e-6)
 
 
 def same_returns(ranks: Ranks, recipe: Recipe, model: Path, directory: Path) -> dict[str, Any]:
@@ -192,22 +226,21 @@ def test_what_is_published_is_what_was_probed(pair: RankPool, tmp_path: Path, ti
 
 
 def checkpointed_gradient(ranks: Ranks | None, model: Path, gradient_checkpointing: bool) -> dict[str, Tensor]:
-    """Of the log-probabilities' sum, with activations computed anew in the backward pass or kept."""
-    from gymfleet_trainer.batching import pack  # noqa: PLC0415
-    from gymfleet_trainer.sharding import whole  # noqa: PLC0415
-
-    from tests.fixtures.train_sequences import random_sequences  # noqa: PLC0415
-
+    """Of log-probabilities and values, with activations computed anew in the backward pass or kept."""
     policy = PolicyModel.from_pretrained(model, gradient_checkpointing=gradient_checkpointing, ranks=ranks)
-    parameters = list(policy.parameters())
+    critic = ValueModel(policy)
+    assert critic.body.is_gradient_checkpointing == gradient_checkpointing
+    torch.nn.init.ones_(critic.head.weight)
+    both = torch.nn.ModuleDict({"policy": policy, "critic": critic})
+    parameters = list(both.parameters())
     batches = pack(random_sequences(300, groups=1, samples=5), 1)
     assert len(batches) == 5, "an odd number: one rank makes a pass that must not count"
 
-    def loss_of(batch: Any) -> tuple[Tensor, dict[str, Tensor | float]]:
-        return policy.token_logprobs(batch, temperature=0.7).logprobs.sum(), {}
+    def loss_of(batch: PackedBatch) -> tuple[Tensor, Sums]:
+        return policy.token_logprobs(batch, temperature=0.7).logprobs.sum() + critic.values(batch).sum(), {}
 
     policy.lanes(parameters).accumulate(loss_of, batches, parameters)
-    return {name: whole(p.grad) for name, p in policy.named_parameters() if p.grad is not None}
+    return {name: whole(p.grad) for name, p in both.named_parameters() if p.grad is not None}
 
 
 def test_gradients_are_those_of_one_process_with_activations_computed_anew(pair: RankPool, tiny_model: Path) -> None:
@@ -215,5 +248,6 @@ def test_gradients_are_those_of_one_process_with_activations_computed_anew(pair:
     together = pair.run(checkpointed_gradient, tiny_model, gradient_checkpointing=True)[1]
 
     assert alone.keys() == together.keys()
+    assert {name.partition(".")[0] for name in alone} == {"policy", "critic"}
     for name, gradient in alone.items():
         torch.testing.assert_close(together[name], gradient, rtol=1e-4, atol=1e-4 * float(gradient.abs().max()))

@@ -9,11 +9,13 @@ from typing import Any
 
 import httpx
 import pytest
-from gymfleet_contracts.recipe import load_recipe
+import structlog
+from gymfleet_contracts.recipe import ScratchModel, load_recipe
 from gymfleet_contracts.streams import POLICY_OWNER, TRAINER_GROUP, trajectories_scored
 from gymfleet_kit.streams import connect, disconnect
+from gymfleet_trainer.build import corpus
 from gymfleet_trainer.checkpoint import Checkpoints
-from gymfleet_trainer.errors import PublishRefused
+from gymfleet_trainer.errors import PublishRefused, TooManyFailures
 from gymfleet_trainer.fleet import PolicyFleet
 from gymfleet_trainer.learner import LocalLearner
 from gymfleet_trainer.publish import Publisher
@@ -24,7 +26,9 @@ from gymfleet_trainer.worker import TorchWorker
 from redis import Redis
 from safetensors.torch import load_file
 
+from tests.fixtures.redis_server import free_port
 from tests.fixtures.trainer_runs import TrainerRun
+from tests.fixtures.wire_cutter import WireCutter
 from tests.fleet import Fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -218,6 +222,30 @@ def test_the_model_from_scratch_is_built_once(maze_fleet: Fleet, tiny_model: Pat
     assert (model / "model.safetensors").stat().st_mtime_ns == built
     assert run.tail().strip().endswith(str(model))
     assert {"config.json", "tokenizer.json", "build.json"} <= {path.name for path in model.iterdir()}
+
+
+async def test_the_model_is_built_although_the_gateway_starts_later(
+    maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
+) -> None:
+    recipe = load_recipe(TrainerRun(maze_fleet, tmp_path, tiny_model).recipe)
+    port = free_port()
+    settings = TrainerSettings(gateway_url=f"http://127.0.0.1:{port}", services_timeout_s=30)
+    with structlog.testing.capture_logs() as lines:
+        texts = asyncio.create_task(corpus(recipe, ScratchModel(corpus_episodes=8), settings))
+        while not lines:  # noqa: ASYNC110 - a log has no event
+            await asyncio.sleep(0.05)
+        async with WireCutter(maze_fleet.gateway.url, port=port):
+            assert len(await texts) > 16
+    assert {line["event"] for line in lines} == {"corpus.interrupted"}
+
+
+async def test_who_serves_no_expert_is_not_waited_for(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(TrainerRun(maze_fleet, tmp_path, tiny_model).recipe)
+    recipe = recipe.model_copy(update={"env": recipe.env.model_copy(update={"train_split": "test"})})
+    settings = TrainerSettings(gateway_url=maze_fleet.gateway.url, services_timeout_s=600)
+
+    with pytest.raises(TooManyFailures, match="could not be watched"):
+        await asyncio.wait_for(corpus(recipe, ScratchModel(corpus_episodes=8), settings), 30)
 
 
 class Misread(LocalLearner):

@@ -1,22 +1,33 @@
 """Pieces of training on several processes that need only one."""
 
 import os
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
 import torch
-from gymfleet_contracts.recipe import RecipeError
-from gymfleet_trainer.batching import pack
+import torch.distributed as dist
+from gymfleet_contracts.recipe import RlSection
+from gymfleet_trainer.batching import PackedBatch, pack
 from gymfleet_trainer.checkpoint import Checkpoints
+from gymfleet_trainer.critic import ValueModel
 from gymfleet_trainer.errors import WorkersLost
 from gymfleet_trainer.main import _learners
 from gymfleet_trainer.parallel import Threads
-from gymfleet_trainer.ranks import share
+from gymfleet_trainer.policy_model import PolicyModel
+from gymfleet_trainer.policy_update import global_counts
+from gymfleet_trainer.ppo_update import PpoUpdater
+from gymfleet_trainer.ranks import Ranks, share
 from gymfleet_trainer.ray_settings import prepare_ray
 from gymfleet_trainer.record import RunDirectory, recipe_hash
 from gymfleet_trainer.settings import TrainerSettings
 from gymfleet_trainer.sharding import collected_state, sharded_like
 from gymfleet_trainer.state import RunState
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tests.fixtures.scored import make_recipe
 from tests.fixtures.train_sequences import train_sequence
@@ -60,14 +71,64 @@ def test_weights_of_one_process_are_whole_already() -> None:
     assert sharded_like(tied, state["head"]) is state["head"]
 
 
-def test_ppo_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    recipe = make_recipe(rl={"algorithm": "ppo"}, trainer={"workers": 2})
+@pytest.fixture
+def second_of_two() -> Iterator[Ranks]:
+    """A rank whose other never speaks: enough for what needs no meeting."""
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    yield Ranks()
+    dist.destroy_process_group()
 
-    with (
-        pytest.raises(RecipeError, match=r"trainer\.workers > 1 .* one worker"),
-        _learners(recipe, RunDirectory(tmp_path), TrainerSettings()),
-    ):
-        raise AssertionError
+
+def second_half(weight: Tensor) -> Tensor:
+    """Rows; of an odd number, here the only one, the first rank has one more."""
+    return weight[(len(weight) + 1) // 2 :]
+
+
+def test_a_critic_is_cut_as_its_policy_is_and_takes_its_part_of_a_whole_one(
+    second_of_two: Ranks, tiny_model: Path
+) -> None:
+    given = load_file(tiny_model / "model.safetensors")
+    critic = ValueModel(PolicyModel.from_pretrained(tiny_model, ranks=second_of_two))
+    shards = {name: value for name, value in critic.state_dict().items() if isinstance(value, DTensor)}
+
+    assert len(shards) == len(list(critic.parameters()))
+    for name, shard in shards.items():
+        start = given[name.replace("body.", "model.", 1)] if name.startswith("body.") else torch.zeros(shard.shape)
+        assert torch.equal(shard.to_local(), second_half(start)), name
+    assert all(parameter.requires_grad and parameter.device.type == "cpu" for parameter in critic.parameters())
+
+    other = {name: torch.arange(shard.numel(), dtype=torch.float32).view(shard.shape) for name, shard in shards.items()}
+    critic.load_weights(other)
+
+    for name, parameter in critic.named_parameters():
+        assert isinstance(parameter, DTensor)
+        assert torch.equal(parameter.to_local(), second_half(other[name])), name
+
+
+def test_values_and_advantages_count_the_whole_batch_however_it_is_shared(tiny_model: Path) -> None:
+    # Values start at 0, nothing is discounted: four tokens of return 1, one of -3. Their mean is 1/5, their variance
+    # (4 * 0.64 + 10.24) / 4 = 3.2. The value loss is half of (4 * 1 + 9) / 5, of which the first episode has 4 / 5.
+    sequences = [
+        train_sequence([1] * 5, ".xxxx", rewards=[0.0, 0.0, 0.0, 0.0, 1.0], name="run/0/0"),
+        train_sequence([1] * 2, ".x", rewards=[0.0, -3.0], name="run/1/0"),
+    ]
+    rl = RlSection.model_validate({"algorithm": "ppo", "critic": {"lam": 1.0}})
+    updater = PpoUpdater(PolicyModel.from_pretrained(tiny_model), rl)
+
+    prepared = updater._with_advantages(sequences)
+
+    assert prepared[0].advantages == pytest.approx([0.0, *[0.8 / 3.2**0.5] * 4])
+    assert prepared[1].advantages == pytest.approx([0.0, -3.2 / 3.2**0.5])
+    counts = global_counts(prepared)
+
+    def added(batch: PackedBatch) -> float:
+        complete = updater._complete(batch, list(batch.indices), {})
+        return float(updater._loss(complete, counts, measure_parity=False)[1]["value_loss"])
+
+    batches = pack(prepared, 1)
+    losses = [[added(batch) for batch, counted in share(batches, rank, 3) if counted] for rank in range(3)]
+    assert [len(own) for own in losses] == [1, 1, 0]
+    assert sorted(chain(*losses)) == pytest.approx([0.4, 0.9])
 
 
 def test_one_worker_needs_no_ray(tmp_path: Path) -> None:

@@ -24,27 +24,58 @@ async def settled() -> None:
 
 async def test_a_call_goes_to_every_rank_and_its_answer_comes_back() -> None:
     desk = Desk()
-    group = await desk.join()
+    group = await desk.join(2)
     ranks = [await started(desk.take(group, 0)) for _ in range(2)]
 
     answer = await started(desk.call(group, "update", ["arguments"]))
 
     assert [await rank for rank in ranks] == [Call(1, "update", ["arguments"])] * 2
-    assert not answer.done()
-    await desk.answer(group, Answer({"loss": 1.0}))
-    assert (await answer) == Answer({"loss": 1.0})
+    for said in (Answer({"loss": 1.0}), None):
+        await settled()
+        assert not answer.done()
+        await desk.answer(1, said)
+    assert (await answer) == Answer({"loss": 1.0}), "the first rank's, whoever is last"
+
+
+async def test_a_rank_that_is_late_misses_no_call() -> None:
+    desk = Desk()
+    group = await desk.join(2)
+    load = await started(desk.call(group, "load_checkpoint", []))
+    await desk.answer(1, Answer())
+    await settled()
+
+    assert not load.done(), "or the next call would take its place"
+    assert (await desk.take(group, 0)) == Call(1, "load_checkpoint", [])
+    await desk.answer(1, None)
+    assert (await load) == Answer()
+
+
+async def test_what_the_first_rank_could_not_write_is_said_at_once() -> None:
+    desk = Desk()
+    group = await desk.join(2)
+    save = await started(desk.call(group, "save_checkpoint", []))
+
+    await desk.answer(1, Answer(error=OSError("no space left")))
+
+    assert str((await save).error) == "no space left", "the other rank may be waiting for the first one's weights"
+    following = await started(desk.call(group, "update", []))
+    await desk.answer(1, None)
+    await desk.answer(2, Answer())
+    await settled()
+    assert not following.done(), "its late answer is to the call before"
+    following.cancel()
 
 
 async def test_a_rank_that_has_made_a_call_waits_for_the_next() -> None:
     desk = Desk()
-    group = await desk.join()
+    group = await desk.join(1)
     first = await started(desk.call(group, "end_sft", []))
     done = await desk.take(group, 0)
     assert done is not None
 
     again = await started(desk.take(group, done.number + 1))
     assert not again.done(), "the same call is not made twice"
-    await desk.answer(group, Answer())
+    await desk.answer(done.number, Answer())
     await first
     second = await started(desk.call(group, "update", []))
 
@@ -54,10 +85,10 @@ async def test_a_rank_that_has_made_a_call_waits_for_the_next() -> None:
 
 async def test_who_waits_for_a_dead_group_hears_that_it_is_lost() -> None:
     desk = Desk()
-    old = await desk.join()
+    old = await desk.join(1)
     waiting = await started(desk.call(old, "update", []))
 
-    new = await desk.join()
+    new = await desk.join(1)
 
     assert isinstance((await waiting).error, WorkersLost)
     assert isinstance((await desk.call(old, "update", [])).error, WorkersLost), "and so does who comes later"
@@ -67,21 +98,23 @@ async def test_who_waits_for_a_dead_group_hears_that_it_is_lost() -> None:
 
 async def test_an_old_groups_late_answer_is_nobodys() -> None:
     desk = Desk()
-    old = await desk.join()
-    new = await desk.join()
+    old = await desk.join(1)
+    lost = await started(desk.call(old, "update", []))
+    new = await desk.join(1)
     waiting = await started(desk.call(new, "update", []))
 
-    await desk.answer(old, Answer("of the old group"))
+    await desk.answer(1, Answer("of the old group"))
     await settled()
     assert not waiting.done()
-    await desk.answer(new, Answer("of the new group"))
+    await desk.answer(2, Answer("of the new group"))
 
     assert (await waiting).value == "of the new group"
+    assert isinstance((await lost).error, WorkersLost)
 
 
 async def test_a_closed_desk_keeps_nobody_waiting() -> None:
     desk = Desk()
-    group = await desk.join()
+    group = await desk.join(1)
     waiting = await started(desk.call(group, "update", []))
     rank = await started(desk.take(group, 7))
     next_group = await started(desk.group(after=group))

@@ -3,11 +3,20 @@
 import asyncio
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Final
 
 import structlog
-from gymfleet_client.errors import ClientError
+from gymfleet_client.errors import (
+    ClientError,
+    EnvironmentFull,
+    SessionLost,
+    TransportError,
+    Unavailable,
+    UnknownEnvironment,
+    UpstreamTimeout,
+)
 from gymfleet_client.rest import GatewayClient
 from gymfleet_client.stream import SessionStream
 from gymfleet_contracts.grammar import Grammar, get_grammar
@@ -21,6 +30,9 @@ from gymfleet_trainer.settings import TrainerSettings
 log = structlog.get_logger()
 
 _CONCURRENCY: Final = 16
+_PAUSE_S: Final = 1.0
+_PASSING: Final = (TransportError, Unavailable, UpstreamTimeout, UnknownEnvironment, SessionLost, EnvironmentFull)
+"""What a service says, or does not say, that is not there yet or is being started again."""
 
 
 def initial_model(recipe: Recipe, directory: RunDirectory) -> str:
@@ -69,33 +81,43 @@ async def build(recipe: Recipe, directory: RunDirectory, settings: TrainerSettin
 async def corpus(recipe: Recipe, scratch: ScratchModel, settings: TrainerSettings) -> list[str]:
     """Texts of `corpus_episodes` expert episodes on train tasks: instructions, observations, replies.
 
-    In the order of the tasks, so that the same environment gives the same tokenizer.
+    In the order of the tasks, so that the same environment gives the same tokenizer. Services that are being
+    started, or started again, are waited for. Raises TooManyFailures after `settings.services_timeout_s`.
     """
+    deadline = time.monotonic() + settings.services_timeout_s
+    while True:
+        try:
+            return await _corpus(recipe, scratch, settings)
+        except (ClientError, ExceptionGroup) as error:
+            first: Exception = error
+            while isinstance(first, ExceptionGroup):
+                first = first.exceptions[0]
+            if not isinstance(first, ClientError):
+                raise
+            if not isinstance(first, _PASSING) or time.monotonic() > deadline:
+                raise TooManyFailures(
+                    f"the expert of {recipe.env.name} could not be watched through {settings.gateway_url}: {first}"
+                ) from None
+            log.warning("corpus.interrupted", env=recipe.env.name, reason=str(first))
+            await asyncio.sleep(_PAUSE_S)
+
+
+async def _corpus(recipe: Recipe, scratch: ScratchModel, settings: TrainerSettings) -> list[str]:
     key = settings.api_key.get_secret_value() if settings.api_key else None
     grammar = get_grammar(recipe.rollout.grammar)
     slots = asyncio.Semaphore(_CONCURRENCY)
-    try:
-        async with GatewayClient(settings.gateway_url, api_key=key) as client:
-            spec = await client.environment(recipe.env.name)
-        async with SessionStream(settings.gateway_url, api_key=key) as stream:
-            count = min(scratch.corpus_episodes, spec.splits[recipe.env.train_split])
-            limit = min(spec.max_turns, recipe.rollout.limits.max_turns)
+    async with GatewayClient(settings.gateway_url, api_key=key) as client:
+        spec = await client.environment(recipe.env.name)
+    async with SessionStream(settings.gateway_url, api_key=key) as stream:
+        count = min(scratch.corpus_episodes, spec.splits[recipe.env.train_split])
+        limit = min(spec.max_turns, recipe.rollout.limits.max_turns)
 
-            async def watch(index: int) -> list[str]:
-                async with slots:
-                    return await _episode(stream, recipe, index, grammar, limit)
+        async def watch(index: int) -> list[str]:
+            async with slots:
+                return await _episode(stream, recipe, index, grammar, limit)
 
-            async with asyncio.TaskGroup() as tasks:
-                episodes = [tasks.create_task(watch(index)) for index in range(count)]
-    except (ClientError, ExceptionGroup) as error:
-        first: Exception = error
-        while isinstance(first, ExceptionGroup):
-            first = first.exceptions[0]
-        if not isinstance(first, ClientError):
-            raise
-        raise TooManyFailures(
-            f"the expert of {recipe.env.name} could not be watched through {settings.gateway_url}: {first}"
-        ) from None
+        async with asyncio.TaskGroup() as tasks:
+            episodes = [tasks.create_task(watch(index)) for index in range(count)]
     return [*_rules(spec, grammar), *(text for episode in episodes for text in episode.result())]
 
 

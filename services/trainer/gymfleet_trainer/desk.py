@@ -1,5 +1,8 @@
 """Where the run leaves its calls, and the workers leave their answers. Runs as a Ray actor.
 
+A call is over when every rank has made it. Some calls are no meeting of the ranks, such as to load a checkpoint: a
+slow rank would find the next one in its place.
+
 Workers come in groups: when one dies, Ray Train ends its group and starts another, which knows nothing of the
 calls before. Whoever still waits for an answer of the old group is then told that it is lost.
 """
@@ -36,6 +39,8 @@ class Desk:
     def __init__(self) -> None:
         self._changed = asyncio.Condition()
         self._group = 0
+        self._ranks = 0
+        self._missing = 0
         self._number = 0
         self._call: Call | None = None
         self._answer: Answer | None = None
@@ -43,10 +48,11 @@ class Desk:
 
     # --- for the workers
 
-    async def join(self) -> int:
-        """Called once for a new group, by its first rank: the group's number, from 1."""
+    async def join(self, ranks: int) -> int:
+        """Called once for a new group of so many, by its first rank: the group's number, from 1."""
         async with self._changed:
             self._group += 1
+            self._ranks = ranks
             self._call = self._answer = None
             self._changed.notify_all()
             return self._group
@@ -59,11 +65,12 @@ class Desk:
             )
             return None if self._over(group) else self._call
 
-    async def answer(self, group: int, answer: Answer) -> None:
-        """The first rank's answer to the last call."""
+    async def answer(self, number: int, answer: Answer | None) -> None:
+        """A rank has made the call `number`; the first one says what came of it."""
         async with self._changed:
-            if group == self._group:
-                self._answer = answer
+            if self._call is not None and number == self._call.number:
+                self._missing -= 1
+                self._answer = answer or self._answer
                 self._changed.notify_all()
 
     # --- for the run
@@ -83,8 +90,9 @@ class Desk:
             if not self._over(group):
                 self._number += 1
                 self._call, self._answer = Call(self._number, method, arguments), None
+                self._missing = self._ranks
                 self._changed.notify_all()
-            await self._changed.wait_for(lambda: self._over(group) or self._answer is not None)
+            await self._changed.wait_for(lambda: self._over(group) or self._made())
             if self._closed is not None:
                 return Answer(error=WorkersFailed(self._closed))
             if group != self._group or self._answer is None:
@@ -96,6 +104,10 @@ class Desk:
         async with self._changed:
             self._closed = reason
             self._changed.notify_all()
+
+    def _made(self) -> bool:
+        """By all ranks, or given up by the first: the others may wait for it for ever then."""
+        return self._answer is not None and (self._missing == 0 or self._answer.error is not None)
 
     def _over(self, group: int) -> bool:
         return self._closed is not None or group != self._group

@@ -123,8 +123,6 @@ def _learners(recipe: Recipe, directory: RunDirectory, settings: TrainerSettings
     if recipe.trainer.workers == 1:
         yield LocalLearner
         return
-    if recipe.rl is not None and recipe.rl.algorithm == "ppo":
-        raise RecipeError('trainer.workers > 1 works with rl.algorithm = "grpo" alone; use one worker for "ppo"')
     prepare_ray()
     try:
         from gymfleet_trainer.workers import ray_workers  # noqa: PLC0415 - Ray is an extra

@@ -42,7 +42,8 @@ class PolicyModel(nn.Module):
         super().__init__()
         self.hf = model
         self.compute_dtype = compute_dtype
-        self._ranks: Ranks | None = None
+        self.ranks: Ranks | None = None
+        """Those that share the weights; None when they are whole."""
 
     @classmethod
     def from_pretrained(
@@ -65,13 +66,13 @@ class PolicyModel(nn.Module):
         )
         model.config.use_cache = False
         if gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            recompute_activations(model)
         model.train(not frozen).requires_grad_(not frozen)
         policy = cls(model, compute_dtype=compute_dtype)
         if ranks is None:
             return policy.to(device)
         shard(policy, model.model.layers, ranks, torch.device(device))
-        policy._ranks = ranks
+        policy.ranks = ranks
         return policy
 
     @property
@@ -90,7 +91,7 @@ class PolicyModel(nn.Module):
 
     def lanes(self, parameters: Sequence[nn.Parameter]) -> Lanes:
         """Where micro-batches run side by side that differentiate by `parameters`."""
-        return self._ranks if self._ranks is not None else Threads(self.device, parameters)
+        return self.ranks if self.ranks is not None else Threads(self.device, parameters)
 
     def hidden_states(self, batch: PackedBatch) -> Tensor:
         """The body's last hidden states, (T, hidden), in the computation's dtype."""
@@ -126,12 +127,17 @@ class PolicyModel(nn.Module):
 
         Of a sharded model every rank calls this, and the first one writes.
         """
-        if self._ranks is None:
+        if self.ranks is None:
             self.hf.save_pretrained(str(directory), safe_serialization=True)
             return
         state = collected_state(self.hf.state_dict(keep_vars=True))
-        if self._ranks.first:
+        if self.ranks.first:
             self.hf.save_pretrained(str(directory), state_dict=state, safe_serialization=True)
+
+
+def recompute_activations(model: Any) -> None:
+    """Have the layers of a transformers model keep their inputs alone, and compute the rest anew when it is needed."""
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
 def packed_hidden_states(body: Any, batch: PackedBatch, compute_dtype: torch.dtype) -> Tensor:

@@ -302,6 +302,7 @@ def _metrics(totals: Totals, num_sequences: int, num_trained: int, update_s: flo
         parity=totals.mean("parity", "parity_tokens"),
         importance_mean=totals.mean("importance", "trained_tokens"),
         value_loss=totals.mean("value_loss", "value_updates"),
+        value_grad_norm=totals.mean("value_grad_norm", "value_updates"),
         num_sequences=num_sequences,
         num_trained_sequences=num_trained,
         num_tokens=int(totals.get("tokens")),

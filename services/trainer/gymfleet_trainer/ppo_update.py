@@ -62,7 +62,7 @@ class PpoUpdater(PolicyUpdater):
     def state_dict(self) -> dict[str, Any]:
         """The policy's state, and the critic with its weights."""
         return super().state_dict() | {
-            "critic": self.critic.state_dict(),
+            "critic": self.critic.weights(),
             "critic_optimizer": self.critic_optimizer.state_dict(),
             "num_batches": self.num_batches,
         }
@@ -70,7 +70,7 @@ class PpoUpdater(PolicyUpdater):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue bit for bit where `state_dict` was taken, given the same policy weights."""
         super().load_state_dict(state)
-        self.critic.load_state_dict(state["critic"])
+        self.critic.load_weights(state["critic"])
         self.critic_optimizer.load_state_dict(state["critic_optimizer"])
         self.num_batches = int(state["num_batches"])
 
@@ -137,8 +137,7 @@ class PpoUpdater(PolicyUpdater):
     def _step(self, totals: Totals) -> None:
         if not self.critic_only:
             super()._step(totals)
-        norm = self.critic_optimizer.step()
-        totals.add({"value_updates": 1, "nonfinite": (~torch.isfinite(norm)).float()})
+        totals.add_norm(self.critic_optimizer.step(), "value_")
 
 
 def _padded(rows: list[Tensor]) -> Tensor:

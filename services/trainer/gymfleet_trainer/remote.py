@@ -140,7 +140,7 @@ def serve(config: dict[str, Any]) -> None:
     if isinstance(device, torch.device) and device.type == "cuda":
         torch.cuda.set_device(device)
     ranks, desk = Ranks(), config["desk"]
-    group = ranks.agree(ray.get(desk.join.remote()) if ranks.first else 0)
+    group = ranks.agree(ray.get(desk.join.remote(ranks.width)) if ranks.first else 0)
     log.info("worker.started", rank=ranks.rank, workers=ranks.width, group=group, device=str(device), pid=os.getpid())
     learner: LocalLearner | None = None
     number = 0
@@ -152,8 +152,7 @@ def serve(config: dict[str, Any]) -> None:
             answer = Answer(learner.vocab_size)
         else:
             answer = _made(learner, call, ranks)
-        if ranks.first:
-            ray.get(desk.answer.remote(group, answer))
+        ray.get(desk.answer.remote(call.number, answer if ranks.first else None))
 
 
 def _made(learner: LocalLearner | None, call: Call, ranks: Ranks) -> Answer:

@@ -31,6 +31,8 @@ class UpdateMetrics:
     """Mean truncated importance weight; 1 where trainer and sampler agree."""
     value_loss: float
     """PPO's critic: mean over its updates."""
+    value_grad_norm: float
+    """The critic's: mean over its updates, before clipping."""
     num_sequences: int
     num_trained_sequences: int
     """Sequences with a gradient: those of a group whose returns are all equal have none."""
@@ -82,10 +84,15 @@ class Totals:
                 self._sums[name] = self._sums.get(name, 0.0) + value
 
     def add_step(self, norm: Tensor, learning_rate: float) -> None:
-        """Count one optimiser update; a norm that is not finite was refused and stays out of the mean."""
-        finite = torch.isfinite(norm)
-        self.add({"updates": 1, "grad_norm": torch.where(finite, norm, 0.0), "nonfinite": (~finite).float()})
+        """Count one optimiser update of the policy."""
+        self.add_norm(norm)
         self.learning_rate = learning_rate
+
+    def add_norm(self, norm: Tensor, prefix: str = "") -> None:
+        """Count one update as `{prefix}updates`; a norm that is not finite was refused and stays out of the mean."""
+        finite = torch.isfinite(norm)
+        summed = torch.where(finite, norm, 0.0)
+        self.add({f"{prefix}updates": 1, f"{prefix}grad_norm": summed, "nonfinite": (~finite).float()})
 
     def get(self, name: str) -> float:
         """A sum; 0 if nothing was added."""
