@@ -2,7 +2,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export GYMFLEET_VENV := $(VENV)
 
-.PHONY: setup quickstart test check bench bench-gateway bench-rollout bench-trainer bench-quickstart bench-gpu bench-envs bench-data bench-stack bench-costs \
+.PHONY: setup quickstart test check bench bench-gateway bench-rollout bench-trainer bench-quickstart bench-gpu bench-envs bench-data bench-stack bench-costs bench-workers \
 	images test-compose test-k8s clean
 
 setup:
@@ -36,7 +36,7 @@ bench-gateway: setup
 	@set -e; for part in gateway openenv sessions isolation overload chaos soak; do $(BIN)/python -m benchmarks.bench_$$part; done
 	@$(BIN)/python -m benchmarks.tables
 
-bench-rollout bench-trainer bench-quickstart bench-gpu bench-envs bench-data bench-stack bench-costs: bench-%: setup
+bench-rollout bench-trainer bench-quickstart bench-gpu bench-envs bench-data bench-stack bench-costs bench-workers: bench-%: setup
 	@$(BIN)/python -m benchmarks.bench_$*
 	@$(BIN)/python -m benchmarks.tables
 
