@@ -150,13 +150,14 @@ async def _recovery(stack: Stack, signs: Signs, entry: Kill, killed: int) -> Rec
 
 @contextmanager
 def training(
-    recipe: Path, run_dir: Path, overrides: Sequence[str], *, fresh: bool = True
+    recipe: Path, run_dir: Path, overrides: Sequence[str], *, fresh: bool = True, threads: int = 1
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """`gymfleet train`; stopped with all its services when the block ends."""
+    """`gymfleet train`, with so many threads for its trainer; stopped with all its services when the block ends."""
     sets = [part for override in overrides for part in ("--set", override)]
     command = [str(Path(sys.executable).with_name("gymfleet")), "train", str(recipe), "--run-dir", str(run_dir)]
-    # One thread each for trainer and engine: two that share a core with a third process wait for each other.
-    settings = {"GYMFLEET_TRAINER_TORCH_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    # One thread for the engine, and by default for the trainer: two that share a core with a third process wait for
+    # each other.
+    settings = {"GYMFLEET_TRAINER_TORCH_THREADS": str(threads), "OMP_NUM_THREADS": "1"}
     run_dir.parent.mkdir(parents=True, exist_ok=True)
     if fresh:
         command.append("--fresh")
