@@ -12,7 +12,7 @@ import sys
 import sysconfig
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -65,12 +65,13 @@ def applies(requirement: Requirement, extras: Iterable[str]) -> bool:
     return requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in extras)
 
 
-def install(venv: Path, pins: Iterable[Requirement]) -> None:
+def install(venv: Path, pins: Sequence[Requirement]) -> None:
     """Make wheels with this interpreter's tools, where there are none, and install them without more."""
     with tempfile.TemporaryDirectory() as wheels:
         _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels, *map(str, pins))
-        files = sorted(str(file) for file in Path(wheels).iterdir())
-        _pip("--python", str(venv / "bin" / "python"), "install", "--no-deps", "--no-index", "--no-compile", *files)
+        # By name: of a file that it is given, pip would note down the temporary place.
+        found = ("--no-index", "--find-links", wheels)
+        _pip("--python", str(venv / "bin" / "python"), "install", "--no-deps", "--no-compile", *found, *map(str, pins))
 
 
 def _pip(*arguments: str) -> None:
