@@ -65,26 +65,23 @@ def test_a_misspelt_variable_is_told_the_known_ones(
     assert "known: KITTEST_POOL, KITTEST_PORT, KITTEST_TOKEN" in capsys.readouterr().err
 
 
-def test_help_names_the_settings_and_starts_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        pytest.param(["--help"], 0, "KITTEST_PORT", id="help names the settings"),
+        pytest.param(["--port", "7"], 2, "unrecognized arguments: --port 7", id="what nobody takes is refused"),
+    ],
+)
+def test_a_service_without_arguments_starts_with_none(
+    arguments: list[str], code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["gymfleet-example", "--help"])
+    monkeypatch.setattr("sys.argv", ["gymfleet-example", *arguments])
+
     with pytest.raises(SystemExit) as ended:
         no_arguments("gymfleet-example", "Set an example.", ExampleSettings)
 
-    assert ended.value.code == 0
-    assert "KITTEST_PORT" in capsys.readouterr().out
-
-
-def test_an_argument_that_nobody_takes_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["gymfleet-example", "--port", "7"])
-    with pytest.raises(SystemExit) as ended:
-        no_arguments("gymfleet-example", "Set an example.", ExampleSettings)
-
-    assert ended.value.code == 2
-    assert "unrecognized arguments: --port 7" in capsys.readouterr().err
+    assert ended.value.code == code
+    assert said in "".join(capsys.readouterr())
 
 
 def test_values_are_not_repeated_on_the_terminal(
