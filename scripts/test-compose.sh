@@ -32,6 +32,7 @@ cleanup() {
         docker network ls --quiet --filter "$ours" | xargs --no-run-if-empty docker network rm
     } >/dev/null 2>&1
     [ -z "$engine_pid" ] || { kill "$engine_pid" && wait "$engine_pid"; } 2>/dev/null
+    umount "$work"/exec/netns/* 2>/dev/null  # a dockerd leaves its own namespace mounted
     rm -rf "$work"
 }
 trap cleanup EXIT
