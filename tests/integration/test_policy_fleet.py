@@ -19,6 +19,7 @@ from gymfleet_kit.app import create_app
 from gymfleet_kit.serve import bind
 from gymfleet_kit.streams import RedisClient
 from gymfleet_rollout.routes import policy as routes
+from gymfleet_trainer import announce
 from gymfleet_trainer.announce import Announcement
 from gymfleet_trainer.app import serving
 from gymfleet_trainer.checkpoint import Checkpoints
@@ -315,6 +316,24 @@ async def test_one_run_has_the_replicas_and_lets_them_go(redis: RedisClient) -> 
     await first.withdraw()
     assert await redis.get(POLICY_OWNER) == b"second", "what is another's is left alone"
     await second.close()
+
+
+async def test_who_gets_the_replicas_back_keeps_them(redis: RedisClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(announce, "LIVE_POLICY_TTL_S", 1)
+    run = Announcement(redis, "first")
+    await run.claim()
+    await redis.set(POLICY_OWNER, "other")
+    with structlog.testing.capture_logs() as lines:
+        while not lines:  # noqa: ASYNC110 - a log has no event
+            await asyncio.sleep(0.05)
+    assert [line["event"] for line in lines] == ["policy.fleet_taken"]
+
+    await redis.delete(POLICY_OWNER)
+    assert await run.claim() == ""
+    await asyncio.sleep(1.5)  # longer than the key lives by itself
+
+    assert await redis.get(POLICY_OWNER) == b"first"
+    await run.close()
 
 
 async def test_who_lost_the_replicas_to_another_run_publishes_no_more(

@@ -32,11 +32,7 @@ from tests.models import build_tiny_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-NOTICEABLE: Final = 1e-6
-SHARE: Final = 1e-4
-"""Of the weights that may be off by more. AdamW divides a gradient by its own size: where it is next to nothing,
-another order of the same sum moves a weight by up to the learning rate, which is the bound below."""
-LARGEST: Final = 1e-3
+LARGEST: Final = 5e-5
 MEAN: Final = 1e-7
 METRIC: Final = 1e-5
 """Of a loss or a gradient norm, relative to it or absolute, whichever is more."""
@@ -45,9 +41,12 @@ RL: dict[str, Any] = {
     "steps": 4, "groups_per_step": 5, "group_size": 3, "tokens_per_microbatch": 40,
     "optimizer": {"learning_rate": 1e-3, "schedule": "cosine", "warmup_steps": 2},
 }  # fmt: skip
+# A gradient that is next to nothing is divided by its own size in AdamW's first update: another order of the same sum
+# then moves that weight visibly (9e-5 of one in 218,000), unless epsilon is above what rounding makes of it.
 PPO: dict[str, Any] = {
     **RL, "algorithm": "ppo", "updates_per_step": 2, "epochs_per_step": 2,
-    "critic": {"warmup_steps": 1, "optimizer": {"learning_rate": 1e-3, "max_grad_norm": 0.1}},
+    "optimizer": {**RL["optimizer"], "eps": 1e-6},
+    "critic": {"warmup_steps": 1, "optimizer": {"learning_rate": 1e-3, "max_grad_norm": 0.1, "eps": 1e-6}},
 }  # fmt: skip
 SFT: dict[str, Any] = {"num_demonstrations": 7, "epochs": 3, "tokens_per_batch": 30}
 
@@ -74,7 +73,6 @@ def updater(directory: Path) -> dict[str, Any]:
 def assert_agree(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     assert one.keys() == other.keys()
     differences = torch.cat([(one[name] - other[name]).abs().flatten() for name in one])
-    assert float((differences > NOTICEABLE).float().mean()) < SHARE
     assert float(differences.max()) < LARGEST
     assert float(differences.mean()) < MEAN
 

@@ -122,7 +122,7 @@ class Fleet:
         return sum(slots) if slots else None
 
     def max_opens(self, env: str) -> int:
-        """Opens of `env` that may be under way at once; one where nobody can take any, who then says so."""
+        """Opens of `env` that may be under way at once; where nobody can take any, as many as of one, to be told so."""
         takers = sum(replica.takes(env) for replica in self._replicas.values())
         return max(takers, 1) * self._settings.max_opens_per_replica
 

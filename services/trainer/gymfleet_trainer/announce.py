@@ -44,7 +44,7 @@ class Announcement:
         A run that was killed has them until its keys expire.
         """
         owner = await self._patience.call(self._claim, timeout_s=_PATIENCE_S)
-        if not owner and self._renewing is None:
+        if not owner and (self._renewing is None or self._renewing.done()):  # done: another run had them for a while
             self._renewing = asyncio.create_task(self._renew())
         return owner
 
