@@ -6,7 +6,7 @@ dataset converters all use the parser that is registered here under its name.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 
@@ -16,11 +16,30 @@ class ParsedReply:
 
     `action` is None when the reply holds none. `well_formed` says whether the
     reply follows the grammar to the letter; a sloppy reply can still carry an action.
+    `complete` says whether the format itself shows where the action ends (a closing
+    fence, the end of a line), so that it stands whole even if the reply was cut off.
     """
 
     thought: str
     action: str | None
     well_formed: bool
+    complete: bool
+
+    def if_cut(self) -> "ParsedReply":
+        """Return what the reply is worth where it was cut off: nothing that may be half an action."""
+        return self if self.complete else replace(self, action=None, well_formed=False)
+
+
+def _no_action(thought: str) -> ParsedReply:
+    return ParsedReply(thought=thought, action=None, well_formed=False, complete=False)
+
+
+def _first_line(text: str) -> tuple[str, bool]:
+    """Return the first line that is not blank, and whether a line break ends it."""
+    lines = text.lstrip().splitlines(keepends=True)
+    if not lines:
+        return "", False
+    return lines[0].strip(), lines[0] != lines[0].splitlines()[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +63,15 @@ _REACT: Final = re.compile(r"\s*Thought:(?P<thought>.*?)\s*Action:[ \t]*\n?[ \t]
 def _parse_react(text: str) -> ParsedReply:
     head, marker, tail = text.rpartition("Action:")
     if not marker:
-        return ParsedReply(thought=_strip_thought(text), action=None, well_formed=False)
-    lines = tail.strip().splitlines()
-    action = lines[0].strip() if lines else ""
+        return _no_action(_strip_thought(text))
+    action, ended = _first_line(tail)
     well_formed = _REACT.match(text) is not None and text.count("Action:") == 1 and text.count("Thought:") == 1
-    return ParsedReply(thought=_strip_thought(head), action=action or None, well_formed=well_formed and bool(action))
+    return ParsedReply(
+        thought=_strip_thought(head),
+        action=action or None,
+        well_formed=well_formed and bool(action),
+        complete=ended and bool(action),
+    )
 
 
 def _strip_thought(text: str) -> str:
@@ -74,19 +97,24 @@ def _parse_dbbench(text: str) -> ParsedReply:
     """The first `Action:` counts, and of an operation the first block, as AgentBench reads them."""
     head, marker, tail = text.partition("Action:")
     if not marker:
-        return ParsedReply(thought=_strip_thought(text), action=None, well_formed=False)
+        return _no_action(_strip_thought(text))
     kind, _, rest = tail.strip().partition("\n")
     alone = "Action:" not in rest
     if _FINAL_ANSWER in tail and kind.strip() != _OPERATION:
-        answer = (tail.partition(_FINAL_ANSWER)[2].strip().splitlines() or [""])[0].strip()
+        answer, ended = _first_line(tail.partition(_FINAL_ANSWER)[2])
         well_formed = bool(answer) and tail.strip() == f"Answer\n{_FINAL_ANSWER} {answer}" and alone
         action = f"{_FINAL_ANSWER} {answer}" if answer else None
-        return ParsedReply(thought=_strip_thought(head), action=action, well_formed=well_formed)
+        return ParsedReply(
+            thought=_strip_thought(head), action=action, well_formed=well_formed, complete=ended and bool(answer)
+        )
     before, _, block = tail.partition(_SQL_FENCE)
-    sql, _, after = block.partition("```")
+    sql, fence, after = block.partition("```")
     well_formed = alone and before.strip() == _OPERATION and block.count("```") == 1 and not after.strip()
     return ParsedReply(
-        thought=_strip_thought(head), action=sql.strip() or None, well_formed=well_formed and bool(sql.strip())
+        thought=_strip_thought(head),
+        action=sql.strip() or None,
+        well_formed=well_formed and bool(sql.strip()),
+        complete=bool(fence and sql.strip()),
     )
 
 
@@ -100,8 +128,7 @@ def _parse_sqlgym(text: str) -> ParsedReply:
     """The last block counts, as AgentGym's client reads it."""
     head, marker, block = text.rpartition(_SQL_FENCE)
     if not marker:
-        plain = _parse_react(text)
-        return ParsedReply(thought=plain.thought, action=plain.action, well_formed=False)
+        return replace(_parse_react(text), well_formed=False)
     sql, fence, after = block.partition("```")
     thought, action_marker, between = head.rpartition("Action:")
     well_formed = (
@@ -115,6 +142,7 @@ def _parse_sqlgym(text: str) -> ParsedReply:
         thought=_strip_thought(thought or between),
         action=sql.strip() or None,
         well_formed=well_formed and bool(sql.strip()),
+        complete=bool(fence and sql.strip()),
     )
 
 
@@ -160,12 +188,16 @@ def _parse_agentbench_os(text: str) -> ParsedReply:
     action = tail.strip()
     if marker and _OS_ACTION.fullmatch(action):
         well_formed = text.lstrip().startswith("Think:") and text.count("Act:") == 1 and text.count("Think:") == 1
-        return ParsedReply(thought=_strip_think(head), action=action, well_formed=well_formed)
-    blocks = _bash_blocks(text)
+        ended = not action.startswith("answer") or tail.rstrip(" \t").endswith("\n")
+        return ParsedReply(thought=_strip_think(head), action=action, well_formed=well_formed, complete=ended)
+    blocks, rest = _bash_blocks(text)
     for match in reversed(list(_ACT.finditer(text))):
         if (read := _os_action(match["action"].strip(), blocks)) is not None:
-            return ParsedReply(thought=_strip_think(text[: match.start()]), action=read, well_formed=False)
-    return ParsedReply(thought=_strip_think(text), action=None, well_formed=False)
+            # A fence behind the last block may be the begin of another one, which would belong to the action.
+            ended = "`" not in rest if read.startswith("bash") else match.end() < len(text)
+            thought = _strip_think(text[: match.start()])
+            return ParsedReply(thought=thought, action=read, well_formed=False, complete=ended)
+    return _no_action(_strip_think(text))
 
 
 def _os_action(line: str, blocks: list[str]) -> str | None:
@@ -179,13 +211,14 @@ def _os_action(line: str, blocks: list[str]) -> str | None:
     return f"answer({line[left + 1 : right]})" if lowered.startswith("answer") and -1 < left < right else None
 
 
-def _bash_blocks(text: str) -> list[str]:
+def _bash_blocks(text: str) -> tuple[list[str], str]:
+    """Return the code of each closed block, and the text behind the last of them."""
     blocks = []
-    start = text.find(_BASH_FENCE)
-    while start >= 0 and (end := text.find("\n```", start + len(_BASH_FENCE))) >= 0:
-        blocks.append(text[start + len(_BASH_FENCE) : end])
-        start = text.find(_BASH_FENCE, end + len("\n```"))
-    return blocks
+    rest = text
+    while (start := rest.find(_BASH_FENCE)) >= 0 and (end := rest.find("\n```", start + len(_BASH_FENCE))) >= 0:
+        blocks.append(rest[start + len(_BASH_FENCE) : end])
+        rest = rest[end + len("\n```") :]
+    return blocks, rest
 
 
 def _strip_think(text: str) -> str:

@@ -37,6 +37,9 @@ POLICY_VERSION_CONFLICT: Final = "/problems/policy-version-conflict"
 POLICY_UPDATE_FAILED: Final = "/problems/policy-update-failed"
 QUEUE_FULL: Final = "/problems/queue-full"
 
+IN_WORK: Final = "in_work"
+"""A member of `session-lost`: true when process or engine died at work on this very call, and perhaps of it."""
+
 
 class Problem(BaseModel):
     """An RFC 9457 problem. Members beyond these five are the problem's extensions."""

@@ -11,11 +11,14 @@ from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, ValidationErr
 
 from gymfleet_contracts._model import WireModel
 from gymfleet_contracts.rollout import EpisodeLimits, Sampling
-from gymfleet_contracts.scoring import Scoring
+from gymfleet_contracts.scoring import Discount, RewardTerms, Scoring
 from gymfleet_contracts.session import EnvironmentName, Split
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Replicas = Annotated[int, Field(ge=1, le=256)]
+
+MIN_TRAIN_TEMPERATURE: Final = 0.01
+"""vLLM raises any lower temperature but 0 to this one."""
 
 MODEL_INIT: Final = "model-init"
 """Where the model from scratch is built, inside the run directory."""
@@ -104,6 +107,13 @@ class RolloutSection(WireModel):
     limits: EpisodeLimits = EpisodeLimits()
 
 
+class RewardSection(RewardTerms):
+    """How episodes are scored."""
+
+    gamma: Discount | None = None
+    """Discount per token, for the discounted allocations; without it the algorithm's own."""
+
+
 class OptimizerSection(WireModel):
     """AdamW, a linear warm-up and a cosine or constant schedule."""
 
@@ -132,6 +142,16 @@ class KlSection(WireModel):
     coefficient: Annotated[float, Field(ge=0)] = 0.0
     estimator: Literal["k1", "k2", "k3"] = "k3"
     placement: Literal["loss", "reward"] = "loss"
+
+    @model_validator(mode="after")
+    def loss_has_a_gradient(self) -> Self:
+        """The expected gradient of k1 over the policy's own samples is 0: as a loss it is noise alone."""
+        if self.coefficient > 0 and self.placement == "loss" and self.estimator == "k1":
+            raise ValueError(
+                'rl.kl.estimator = "k1" has no gradient in expectation as a loss: give estimator = "k2" or "k3", or '
+                'placement = "reward"'
+            )
+        return self
 
 
 class CriticSection(WireModel):
@@ -183,6 +203,11 @@ class RlSection(WireModel):
         if self.updates_per_step > self.groups_per_step:
             raise ValueError("rl.updates_per_step must not exceed rl.groups_per_step")
         return self
+
+    @property
+    def gamma(self) -> float:
+        """The algorithm's discount per token: GRPO has none."""
+        return self.critic.gamma if self.algorithm == "ppo" else 1.0
 
 
 class EvalSection(WireModel):
@@ -245,13 +270,14 @@ class Recipe(WireModel):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
     description: str = ""
     seed: Annotated[int, Field(ge=0)] = 0
-    trainer_dtype: Literal["float32", "bfloat16"] = "float32"
+    trainer_dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    """Of the computation; weights are float32 at least. float64 is for comparisons, and slow."""
     trainer_device: Literal["auto", "cpu", "cuda"] = "auto"
     env: EnvironmentSection
     model: ModelSection
     inference: InferenceSection = InferenceSection()
     rollout: RolloutSection = RolloutSection()
-    reward: Scoring = Scoring()
+    reward: RewardSection = RewardSection()
     sft: SftSection | None = None
     rl: RlSection | None = None
     eval: EvalSection = EvalSection()
@@ -269,6 +295,39 @@ class Recipe(WireModel):
                 f"inference.max_model_len ({self.inference.max_model_len})"
             )
         return self
+
+    @model_validator(mode="after")
+    def trained_episodes_are_sampled(self) -> Self:
+        """A policy gradient is one over samples of the distribution whose log-probabilities the trainer computes."""
+        temperature = self.rollout.sampling.temperature
+        if self.rl is not None and temperature < MIN_TRAIN_TEMPERATURE:
+            raise ValueError(
+                f"rollout.sampling.temperature = {temperature:g} cannot be trained on: greedy replies have no "
+                "log-probabilities, and below "
+                f"{MIN_TRAIN_TEMPERATURE:g} the engine samples at another temperature than it is asked for; give "
+                "1.0, and greedy sampling to eval.sampling alone"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def returns_are_conserved(self) -> Self:
+        """GRPO sums the rewards of an episode's tokens: the sum must be the episode's reward."""
+        if self.rl is not None and self.rl.algorithm == "grpo" and self.reward.allocation == "discounted":
+            raise ValueError(
+                'reward.allocation = "discounted" gives each turn a reward of its own, and their sum, which grows '
+                'with the number of turns, would be the return for grpo: give "discounted_normalised", whose sum is '
+                "the episode's reward"
+            )
+        return self
+
+    @property
+    def scoring(self) -> Scoring:
+        """The reward section as it stands on the wire: with a discount, the algorithm's unless one is given."""
+        gamma = self.reward.gamma
+        if gamma is None:
+            gamma = 1.0 if self.rl is None else self.rl.gamma
+        terms = {name: getattr(self.reward, name) for name in RewardTerms.model_fields}
+        return Scoring(**terms, gamma=gamma)
 
 
 def initial_model(recipe: Recipe, run_dir: Path) -> str:

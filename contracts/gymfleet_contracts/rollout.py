@@ -1,9 +1,9 @@
 """What the trainer asks of the rollout service: groups of episodes, and new weights."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, StrictBool
+from pydantic import Field, StrictBool, model_validator
 
 from gymfleet_contracts._model import WireModel
 from gymfleet_contracts.numbers import NUMBER, Integer
@@ -38,18 +38,36 @@ class EpisodeLimits(WireModel):
 
 
 class GroupRequest(WireModel):
-    """One task, `num_samples` episodes. The id is fixed before the rollout: `run/group`."""
+    """One task, `num_samples` episodes. The id is fixed before the rollout: `run/group`.
+
+    With `samples` it asks for these of the group alone, which came to nothing or were lost; `replay` is higher
+    than it was when they were asked for before, and stands in their trajectories.
+    """
 
     run_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
     group_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
     task: OpenSession
     num_samples: Annotated[int, Field(ge=1, le=1024), NUMBER]
+    samples: tuple[Annotated[int, Field(ge=0), NUMBER], ...] | None = None
+    replay: Annotated[int, Field(ge=0), NUMBER] = 0
     purpose: Purpose = "train"
     strategy: Strategy = "policy"
     grammar: str = "react"
     sampling: Sampling = Sampling()
     limits: EpisodeLimits = EpisodeLimits()
     scoring: Scoring = Scoring()
+
+    @model_validator(mode="after")
+    def samples_are_of_the_group(self) -> Self:
+        """Each of `samples` is one of the `num_samples`."""
+        if self.samples is not None and any(sample >= self.num_samples for sample in self.samples):
+            raise ValueError(f"samples must be below num_samples ({self.num_samples})")
+        return self
+
+    @property
+    def wanted(self) -> tuple[int, ...]:
+        """The samples that are to be played."""
+        return tuple(range(self.num_samples)) if self.samples is None else self.samples
 
 
 class JobState(StrEnum):
@@ -130,6 +148,9 @@ class Policy(WireModel):
     dtype: str
     num_replicas: int
     tokens_generated: int
+    """In replies that have ended."""
+    tokens_sampled: int = 0
+    """Grows with every token that an engine samples for a reply, long before that ends: the sign that it lives."""
 
 
 class LivePolicy(WireModel):

@@ -8,28 +8,43 @@ from gymfleet_contracts._model import WireModel
 from gymfleet_contracts.numbers import NUMBER
 from gymfleet_contracts.trajectory import ScoredTrajectory, Trajectory
 
+OnError = Literal["fail", "zero"]
 
-class GoalReward(WireModel):
+
+class ComponentOptions(WireModel):
+    """What every component of the reward has."""
+
+    enabled: StrictBool = False
+    weight: StrictFloat = 1.0
+    on_error: OnError = "fail"
+    """What a component that keeps failing leads to: no reward at all (the episode is played anew), or 0 for it."""
+
+
+class GoalReward(ComponentOptions):
     """Success gives `success`, failure `failure`; with `partial` the environment's score on that scale."""
 
     enabled: StrictBool = True
-    weight: StrictFloat = 1.0
     success: StrictFloat = 1.0
     failure: StrictFloat = -1.0
     partial: StrictBool = False
 
 
-class FormatReward(WireModel):
+class EnvironmentReward(ComponentOptions):
+    """What the environment itself gave for each step."""
+
+    credit: Literal["sum", "per_turn"] = "sum"
+    """`sum`: allocated together with the rest; `per_turn`: each turn's own on the last token of its reply."""
+
+
+class FormatReward(ComponentOptions):
     """The share of replies that follow the grammar and whose action the environment understood."""
 
-    enabled: StrictBool = False
     weight: StrictFloat = 0.2
 
 
-class LengthReward(WireModel):
+class LengthReward(ComponentOptions):
     """A cost for replies outside `[min_tokens, max_tokens]`: the excess or the shortfall, in tokens."""
 
-    enabled: StrictBool = False
     weight: StrictFloat = -0.01
     min_tokens: Annotated[int, Field(ge=0), NUMBER] = 20
     max_tokens: Annotated[int, Field(ge=1), NUMBER] = 450
@@ -46,14 +61,23 @@ class LengthReward(WireModel):
 Allocation = Literal["last_token", "uniform_positive", "discounted", "discounted_normalised"]
 
 
-class Scoring(WireModel):
+Discount = Annotated[float, Field(ge=0, le=1), NUMBER]
+
+
+class RewardTerms(WireModel):
     """Weights, switches and the way in which the total is spread over tokens."""
 
     goal: GoalReward = GoalReward()
+    environment: EnvironmentReward = EnvironmentReward()
     format: FormatReward = FormatReward()
     length: LengthReward = LengthReward()
     allocation: Allocation = "last_token"
-    gamma: Annotated[float, Field(gt=0, le=1), NUMBER] = 1.0
+
+
+class Scoring(RewardTerms):
+    """The terms and their discount, as they stand on the wire."""
+
+    gamma: Discount = 1.0
     """Discount per token, for the discounted allocations."""
 
 

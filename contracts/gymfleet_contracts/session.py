@@ -15,6 +15,10 @@ MAX_SESSION_ID_CHARS = 256
 SessionId = Annotated[str, Field(min_length=1, max_length=MAX_SESSION_ID_CHARS)]
 
 
+RECOVERED: Final = "recovered"
+"""The key of `info` under which a session that was played again on another process says how often it was."""
+
+
 class ForkSupport(StrEnum):
     """How an environment makes a child in the parent's exact state."""
 
@@ -51,6 +55,8 @@ class EnvironmentSpec(WireModel):
     capabilities: Capabilities
     max_action_chars: int = 4096
     task_source: str = "generated"
+    reward_rule: str = ""
+    """The rule that rewards and scores follow, where an option of the environment chooses between several."""
     licence: str = ""
 
 
@@ -76,6 +82,8 @@ class OpenSession(WireModel):
     lease_s: Annotated[float, Field(gt=0, le=86_400), NUMBER] | None = None
     wait_s: Annotated[float, Field(ge=0, le=3600), NUMBER] | None = None
     """How long a gateway may let the caller wait for a slot, at most its own limit. Env servers never do."""
+    recoveries: Annotated[int, Field(ge=0, lt=2**31), NUMBER] | None = None
+    """How often the session was lost and played again. A gateway sets it, whatever was sent; `info` says it."""
     owner: Annotated[str, Field(max_length=64)] | None = None
     """Whom the session counts for in `ServerLoad`. The gateway sets it to the caller's tenant, whatever was sent."""
 
@@ -115,14 +123,14 @@ class Session(WireModel):
 
 
 class Step(WireModel):
-    """One action. `index` counts from 0 and makes a repeated request safe."""
+    """One action. `index` counts from 0 and makes a repeated request safe: the same index with another is refused."""
 
     index: Annotated[int, Field(ge=0, lt=2**63), NUMBER]
     action: str
 
 
 class StepResult(WireModel):
-    """What a step gave. A repeat of the last index gets the stored one again."""
+    """What a step gave. A repeat of the last step gets the stored one again."""
 
     index: int
     observation: str
@@ -134,7 +142,8 @@ class StepResult(WireModel):
     action_valid: bool = True
     """False when the environment did not understand the action."""
     info: dict[str, JsonValue] = Field(default_factory=dict)
-    """Diagnostics. Never holds a gold answer."""
+    """Diagnostics. Never holds a gold answer. `recovered` says how often the session was played again so far
+    because its process died; it is absent where that never happened."""
 
 
 class SessionStep(Step):
@@ -143,7 +152,18 @@ class SessionStep(Step):
     session_id: SessionId
 
 
-class Fork(WireModel):
+class AtIndex(WireModel):
+    """What the caller knows of the session, for calls that take no step.
+
+    Another `index` than the session's is refused as `step-out-of-order`, and a session whose process died is played
+    again only if all of these steps are known.
+    """
+
+    index: Annotated[int, Field(ge=0, lt=2**63), NUMBER] | None = None
+    """The number of steps taken."""
+
+
+class Fork(AtIndex):
     """How many children to make."""
 
     count: Annotated[int, Field(ge=1, le=64), NUMBER] = 1
@@ -170,3 +190,10 @@ class ExpertMove(WireModel):
 
     thought: str
     action: str
+
+
+class Ticket(WireModel):
+    """Opens one socket, once: `/v1/stream?ticket=...`. For browsers, whose sockets carry no header."""
+
+    ticket: str
+    expires_in_s: float

@@ -1,16 +1,24 @@
 """One record of an episode: what was seen, sampled, done and gained."""
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, JsonValue, StrictBool, StrictFloat
+from pydantic import Field, JsonValue, StrictBool, model_validator
 
 from gymfleet_contracts._model import WireModel
-from gymfleet_contracts.numbers import Integer
+from gymfleet_contracts.numbers import NUMBER, Integer
 from gymfleet_contracts.session import TaskRef
 
 Strategy = Literal["policy", "expert"]
 Purpose = Literal["train", "eval", "demonstration"]
+
+_LOGPROB_EPSILON: Final = 1e-3
+"""How far above 0 rounding may put the log-probability of a certain token."""
+
+TokenId = Annotated[int, Field(ge=0), NUMBER]
+PolicyVersion = Annotated[int, Field(ge=0), NUMBER]
+Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Logprob = Annotated[float, Field(strict=True, allow_inf_nan=False, le=_LOGPROB_EPSILON)]
 
 
 class Status(StrEnum):
@@ -39,39 +47,73 @@ class FinishReason(StrEnum):
     EXPERT_STUCK = "expert_stuck"
     ERROR = "error"
 
+    @property
+    def cut_by_recipe(self) -> bool:
+        """Whether the recipe's limits ended the episode: the environment would have gone on."""
+        return self in (FinishReason.MAX_TURNS, FinishReason.CONTEXT_LENGTH)
+
+
+class ReplyEnd(StrEnum):
+    """Why a reply ended."""
+
+    STOP = "stop"
+    """The policy ended it."""
+    LENGTH = "length"
+    """It was cut by `max_response_tokens` or by the context: what stands may be half an action."""
+
 
 class PolicyRef(WireModel):
     """Which weights wrote the episode; the two differ when a publish fell into it."""
 
     model: str
-    version_min: Integer
-    version_max: Integer
+    version_min: PolicyVersion
+    version_max: PolicyVersion
+
+    @model_validator(mode="after")
+    def versions_are_ordered(self) -> Self:
+        """`version_min <= version_max`."""
+        if self.version_min > self.version_max:
+            raise ValueError(f"version_min is {self.version_min}, above version_max, {self.version_max}")
+        return self
 
 
 class Turn(WireModel):
     """One exchange. The episode's tokens are all turns' prompt and response ids, in order."""
 
     observation: str
-    prompt_token_ids: tuple[Integer, ...]
+    prompt_token_ids: tuple[TokenId, ...]
     """Only what is new since the last response: template, observation, generation prompt."""
-    response_token_ids: tuple[Integer, ...]
-    response_logprobs: tuple[StrictFloat, ...] | None
+    response_token_ids: tuple[TokenId, ...]
+    response_logprobs: tuple[Logprob, ...] | None
     """As the engine gave them, after temperature and top-p; None when an expert wrote the turn."""
-    policy_version_min: Integer
-    policy_version_max: Integer
+    policy_version_min: PolicyVersion
+    policy_version_max: PolicyVersion
     text: str
+    reply_end: ReplyEnd = ReplyEnd.STOP
     thought: str
     action: str | None
     format_valid: StrictBool
     """The reply follows the grammar to the letter."""
     action_valid: StrictBool
     """The environment understood the action."""
-    reward: StrictFloat = 0.0
+    reward: Finite = 0.0
     terminated: StrictBool = False
     truncated: StrictBool = False
     info: dict[str, JsonValue] = Field(default_factory=dict)
-    generate_s: StrictFloat = 0.0
-    environment_s: StrictFloat = 0.0
+    generate_s: Finite = 0.0
+    environment_s: Finite = 0.0
+
+    @model_validator(mode="after")
+    def parts_fit_together(self) -> Self:
+        """One log-probability per sampled token; versions in order."""
+        num_tokens = len(self.response_token_ids)
+        if self.response_logprobs is not None and len(self.response_logprobs) != num_tokens:
+            raise ValueError(f"{num_tokens} response tokens have {len(self.response_logprobs)} log-probabilities")
+        if self.policy_version_min > self.policy_version_max:
+            raise ValueError(
+                f"policy_version_min is {self.policy_version_min}, above policy_version_max, {self.policy_version_max}"
+            )
+        return self
 
 
 class Trajectory(WireModel):
@@ -80,8 +122,10 @@ class Trajectory(WireModel):
     trajectory_id: str
     run_id: str
     group_id: str
-    sample: Integer
+    sample: Annotated[int, Field(ge=0), NUMBER]
     attempt: Integer = 1
+    replay: Annotated[int, Field(ge=0), NUMBER] = 0
+    """Of the request that it answers: 0 unless the trainer asked for this sample again."""
     task: TaskRef
     policy: PolicyRef
     strategy: Strategy = "policy"
@@ -91,16 +135,38 @@ class Trajectory(WireModel):
     turns: tuple[Turn, ...]
     final_observation: str = ""
     """What the environment showed after the last action."""
+    final_prompt_token_ids: tuple[TokenId, ...] = ()
+    """`final_observation` as the next prompt would have held it, where the recipe cut the episode: a critic
+    values the state from which the policy was not let go on."""
     status: Status
-    score: StrictFloat = 0.0
+    score: Finite = 0.0
     """The environment's own, in [0, 1]."""
     success: StrictBool = False
     finish_reason: FinishReason
     error: str | None = None
     parent: str | None = None
-    started_at: StrictFloat = 0.0
+    started_at: Finite = 0.0
     """Unix seconds."""
-    duration_s: StrictFloat = 0.0
+    duration_s: Finite = 0.0
+
+    @model_validator(mode="after")
+    def parts_fit_together(self) -> Self:
+        """The id says run, group and sample; the policy's versions span the turns'; what it sampled has its odds."""
+        if self.trajectory_id != (expected := trajectory_id(self.run_id, self.group_id, self.sample)):
+            raise ValueError(f"trajectory_id is {self.trajectory_id!r}, its parts make {expected!r}")
+        if self.strategy == "expert":
+            return self
+        for place, turn in enumerate(self.turns):
+            if turn.response_logprobs is None:
+                raise ValueError(f"turns.{place}: the policy's replies have log-probabilities")
+            if (
+                not self.policy.version_min
+                <= turn.policy_version_min
+                <= turn.policy_version_max
+                <= (self.policy.version_max)
+            ):
+                raise ValueError(f"turns.{place}: its policy versions are outside the trajectory's")
+        return self
 
     @property
     def num_response_tokens(self) -> int:
@@ -111,20 +177,20 @@ class Trajectory(WireModel):
 class RewardComponent(WireModel):
     """One term of the total: `value = weight * raw`."""
 
-    raw: StrictFloat
-    weight: StrictFloat
-    value: StrictFloat
+    raw: Finite
+    weight: Finite
+    value: Finite
     error: str | None = None
-    """Why the component could not be computed; it then counts 0 and is reported."""
+    """Why the component could not be computed, where its options say that it then counts 0."""
 
 
 class Reward(WireModel):
     """The total, its breakdown and its share for each sampled token."""
 
-    total: StrictFloat
+    total: Finite
     components: dict[str, RewardComponent]
     allocation: str
-    token_rewards: tuple[tuple[StrictFloat, ...], ...]
+    token_rewards: tuple[tuple[Finite, ...], ...]
     """One tuple per turn, aligned with `response_token_ids`."""
     scorers: dict[str, str]
     """Component name to the version of the code that computed it."""
@@ -135,6 +201,28 @@ class ScoredTrajectory(WireModel):
 
     trajectory: Trajectory
     reward: Reward | None
+    reward_error: str | None = None
+    """Why an episode that was played to its end has no reward: which component failed, and how."""
+
+    @model_validator(mode="after")
+    def reward_fits_the_trajectory(self) -> Self:
+        """A reward for each token, of an episode that says something about the policy."""
+        if self.reward is None:
+            return self
+        if not self.trajectory.status.trainable:
+            raise ValueError(f"an episode with status {self.trajectory.status.value} has no reward")
+        if self.reward_error is not None:
+            raise ValueError("there is a reward and an error that prevented it")
+        lengths = [len(turn.response_token_ids) for turn in self.trajectory.turns]
+        given = [len(tokens) for tokens in self.reward.token_rewards]
+        if given != lengths:
+            raise ValueError(f"turns of {_shown(lengths)} response tokens have {_shown(given)} token rewards")
+        return self
+
+
+def _shown(lengths: list[int]) -> str:
+    """Enough of a list of lengths to see where two differ."""
+    return str(lengths) if len(lengths) <= 16 else f"{lengths[:16]} and {len(lengths) - 16} more"
 
 
 TrajectoryId = Annotated[str, Field(pattern=r"^[^/\s]+/[^/\s]+/\d+$")]
