@@ -13,6 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gymfleet_kit.access import AccessMiddleware, AccessRules
 from gymfleet_kit.openapi import complete_openapi
 from gymfleet_kit.problems import (
     PayloadTooLarge,
@@ -29,6 +30,9 @@ Measure = Callable[[], Awaitable[Iterable[Metric]]]
 DEFAULT_MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 READY_TIMEOUT_S: Final = 5.0
 """For readiness at a scrape: Prometheus waits for ten seconds, for all of it."""
+
+
+_FOR_THIS_MACHINE: Final = AccessRules()
 
 
 class NotReady(ServiceError):
@@ -89,6 +93,7 @@ class _BodyLimit:
 def create_app(
     title: str,
     *,
+    access: AccessRules = _FOR_THIS_MACHINE,
     lifespan: Lifespan | None = None,
     ready: Readiness | None = None,
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
@@ -97,11 +102,15 @@ def create_app(
 ) -> FastAPI:
     """A FastAPI app with `/healthz`, `/readyz` and `/metrics`. `ready` raises `NotReady` until the engine answers.
 
+    `access` says who may call; without it, this machine and no web page of another.
     `measure` reads further metrics at each scrape; it returns within seconds and does not raise.
     """
     app = FastAPI(
         title=title,
         lifespan=lifespan,
+        # These pages of FastAPI's load scripts from other people's servers, with our users' keys beside them.
+        docs_url=None,
+        redoc_url=None,
         responses={
             422: {
                 "model": Problem,
@@ -112,6 +121,7 @@ def create_app(
     )
     app.add_middleware(_BodyLimit, max_body_bytes=max_body_bytes)
     app.add_middleware(TraceMiddleware)
+    app.add_middleware(AccessMiddleware, rules=access)  # the outermost: nothing of a stranger's request is read
     install_problem_handlers(app)
     complete_openapi(app)
 

@@ -4,12 +4,16 @@ import logging
 import sys
 
 import structlog
+from structlog.typing import EventDict
+
+from gymfleet_kit.trace import current_trace
 
 
 def configure_logs(service: str, *, level: str = "INFO", json: bool = True) -> None:
     """Set structlog and the standard library's loggers to one format; call once, in `main`."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
+        add_trace_id,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
@@ -34,3 +38,10 @@ def configure_logs(service: str, *, level: str = "INFO", json: bool = True) -> N
     handler.setFormatter(formatter)
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     structlog.contextvars.bind_contextvars(service=service)
+
+
+def add_trace_id(_: object, __: str, event: EventDict) -> EventDict:
+    """Say under which trace it happened. Looked up for a line that is written, not bound for each request."""
+    if (trace := current_trace()) is not None:
+        event.setdefault("trace_id", trace.split("-")[1])
+    return event

@@ -2,19 +2,24 @@
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import structlog
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from gymfleet_contracts import problems
 from gymfleet_contracts.problems import PROBLEM_MEDIA_TYPE, Problem
 from pydantic import JsonValue
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 log = structlog.get_logger()
+
+_MAX_FAULTS: Final = 16
+"""Of one request: a few bytes for each item of a long list would be answered with many."""
+_MAX_POINTER_CHARS: Final = 256
 
 
 class ServiceError(Exception):
@@ -100,11 +105,18 @@ def install_problem_handlers(app: FastAPI) -> None:
 
     async def invalid(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this class alone
+        found = error.errors()
         fields: list[JsonValue] = [
-            {"pointer": "/" + "/".join(str(part) for part in item["loc"]), "detail": str(item["msg"])}
-            for item in error.errors()
+            {
+                "pointer": "/" + "/".join(str(part) for part in item["loc"])[:_MAX_POINTER_CHARS],
+                "detail": str(item["msg"]),
+            }
+            for item in found[:_MAX_FAULTS]
         ]
-        detail = "; ".join(f"{f['pointer']}: {f['detail']}" for f in fields if isinstance(f, dict))
+        told = [f"{f['pointer']}: {f['detail']}" for f in fields if isinstance(f, dict)]
+        if len(found) > _MAX_FAULTS:
+            told.append(f"and {len(found) - _MAX_FAULTS} more")
+        detail = "; ".join(told)
         problem = {"type": problems.VALIDATION, "title": "The request is not valid", "status": 422, "detail": detail}
         return problem_response(Problem.model_validate({**problem, "errors": fields}))
 
@@ -117,6 +129,10 @@ def install_problem_handlers(app: FastAPI) -> None:
             headers["Allow"] = ", ".join(sorted(_methods(request)))
         return problem_response(problem, headers)
 
+    async def gone(_: Request, __: Exception) -> Response:
+        # The caller hung up in the middle of his body: no bug, and nobody reads this.
+        return Response(status_code=HTTPStatus.BAD_REQUEST)
+
     async def bug(request: Request, error: Exception) -> JSONResponse:
         log.error("request.failed", method=request.method, path=request.url.path, exc_info=error)
         return problem_response(internal_problem())
@@ -124,4 +140,5 @@ def install_problem_handlers(app: FastAPI) -> None:
     app.add_exception_handler(ServiceError, expected)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(ClientDisconnect, gone)
     app.add_exception_handler(Exception, bug)

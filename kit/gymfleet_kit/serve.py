@@ -14,6 +14,8 @@ import uvicorn
 from fastapi import FastAPI
 from gymfleet_contracts.frames import MAX_FRAME_BYTES
 
+from gymfleet_kit.http_protocol import BoundedProtocol
+
 # Well over every client's keep-alive expiry, so that the client closes first
 # and no request is sent into a connection that the server is closing.
 KEEP_ALIVE_S = 75
@@ -74,6 +76,23 @@ class _Server(uvicorn.Server):
             self.should_exit = True
 
 
+def server_config(app: FastAPI, *, grace_s: int = 10) -> uvicorn.Config:
+    """How every app of ours is served; `grace_s` is for running requests at the end."""
+    return uvicorn.Config(
+        app,
+        loop="uvloop",
+        http=BoundedProtocol,
+        ws="websockets-sansio",
+        ws_max_size=MAX_FRAME_BYTES,
+        ws_per_message_deflate=False,  # a zlib state per socket, and processor time on the hot path
+        log_config=None,
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=grace_s,
+        backlog=4096,
+    )
+
+
 def serve(
     app: FastAPI,
     *,
@@ -88,19 +107,7 @@ def serve(
     """
     listeners = [bind(host, number) for number in (port, *more_ports)]
     _calm_collector()
-    config = uvicorn.Config(
-        app,
-        loop="uvloop",
-        http="httptools",
-        ws="websockets-sansio",
-        ws_max_size=MAX_FRAME_BYTES,
-        ws_per_message_deflate=False,  # a zlib state per socket, and processor time on the hot path
-        log_config=None,
-        access_log=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=10,
-        backlog=4096,
-    )
+    config = server_config(app)
     # uvicorn shuts down at the signal and then raises it again for who was there before.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)

@@ -47,7 +47,7 @@ class EnvironmentFull(ServiceError):
 
 
 class StepOutOfOrder(ServiceError):
-    """`expected` is the index that the session waits for."""
+    """`expected` is the index that the session waits for; also for the last index with another action."""
 
     type = problems.STEP_OUT_OF_ORDER
     title = "The step's index is not the next one"

@@ -4,13 +4,16 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import Annotated, Final, Self, TypeVar
 
-from pydantic import ValidationError, model_validator
+from pydantic import AnyUrl, UrlConstraints, ValidationError, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsError
 
 S = TypeVar("S", bound="ServiceSettings")
 
+RedisUrl = Annotated[AnyUrl, UrlConstraints(allowed_schemes=["redis", "rediss", "unix"])]
+"""`redis://host:port/db`, `rediss://` with TLS, or `unix:///path/of/the/socket`."""
+LOCAL_REDIS: Final = AnyUrl("redis://127.0.0.1:6379/0")
 SECRETS_DIR: Final = Path("/run/secrets")
 """Where containers get secrets as files; `GYMFLEET_SECRETS_DIR` names another directory."""
 MAX_SECRET_BYTES: Final = 64 * 1024

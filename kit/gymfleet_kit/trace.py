@@ -1,18 +1,18 @@
 """The trace id of the work in hand: W3C `traceparent`, carried by HTTP headers and stream records."""
 
-import secrets
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Final
 
-import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gymfleet_kit.telemetry import TRACEPARENT, RequestSpan, attach, detach, is_sampled, request_span, span
 
 HEADER: Final = "traceparent"
+_HEADER: Final = HEADER.encode()
 _current: ContextVar[str | None] = ContextVar("traceparent", default=None)
 
 
@@ -23,9 +23,10 @@ def current_trace() -> str | None:
 
 def new_trace(*, sampled: bool | None = None) -> str:
     """Begin a trace; without `sampled` the configured sampler says whether spans are recorded for it."""
-    trace_id = secrets.token_hex(16)
+    drawn = os.urandom(24).hex()
+    trace_id = drawn[:32]
     flags = "01" if (is_sampled(trace_id) if sampled is None else sampled) else "00"
-    return f"00-{trace_id}-{secrets.token_hex(8)}-{flags}"
+    return f"00-{trace_id}-{drawn[32:]}-{flags}"
 
 
 @contextmanager
@@ -34,8 +35,7 @@ def traced(trace: str | None) -> Iterator[str]:
     trace = trace if trace is not None and TRACEPARENT.fullmatch(trace) else new_trace()
     token, otel_token = _current.set(trace), attach(trace)
     try:
-        with structlog.contextvars.bound_contextvars(trace_id=trace.split("-")[1]):
-            yield trace
+        yield trace
     finally:
         detach(otel_token)
         _current.reset(token)
@@ -87,14 +87,18 @@ class TraceMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        header = dict(scope["headers"]).get(HEADER.encode(), b"").decode("latin-1") or None
+        header = next((value.decode("latin-1") for name, value in scope["headers"] if name == _HEADER), None)
         recorded = request_span(scope["method"], header)
         if recorded is not None:
             await self._recorded(recorded, scope, receive, send)
             return
-        given = header is not None and TRACEPARENT.fullmatch(header)
-        with traced(header if given else new_trace(sampled=False)):
+        trace = header if header and TRACEPARENT.fullmatch(header) else new_trace(sampled=False)
+        token, otel_token = _current.set(trace), attach(trace)
+        try:
             await self._app(scope, receive, send)
+        finally:
+            detach(otel_token)
+            _current.reset(token)
 
     async def _recorded(self, request: RequestSpan, scope: Scope, receive: Receive, send: Send) -> None:
         status = 500  # what a server answers when the app raises

@@ -31,16 +31,20 @@ _LONGEST_PAUSE_S: Final = 2.0
 
 
 def connect(url: str) -> RedisClient:
-    """A client of bytes. It connects at its first command and heals a dropped connection by itself."""
+    """A client of bytes, for `redis://`, `rediss://` or `unix:///path`.
+
+    It connects at its first command and heals a dropped connection by itself.
+    """
+    over_tcp: dict[str, Any] = {} if url.startswith("unix:") else {"socket_keepalive": True}
     pool = BlockingConnectionPool.from_url(
         url,
+        **over_tcp,
         # Hundreds of episodes publish at once: they wait for a connection, they do not fail for want of one.
         max_connections=MAX_CONNECTIONS,
         timeout=SOCKET_TIMEOUT_S,
         decode_responses=False,
         socket_timeout=SOCKET_TIMEOUT_S,
         socket_connect_timeout=5.0,
-        socket_keepalive=True,
         health_check_interval=30,
         # One quick retry takes a fresh connection for one that a restart left dead;
         # longer absences are `Patience`'s part, which logs them.

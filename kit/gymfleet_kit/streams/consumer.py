@@ -33,6 +33,7 @@ class StreamConsumer(Generic[M]):
         lease_s: a message that its consumer has neither renewed nor acknowledged
             for so long is given to the next.
         max_attempts: deliveries before a message is buried.
+        on_unreadable: called with the body of a message that the schema refused, after it was buried.
     """
 
     def __init__(
@@ -45,12 +46,14 @@ class StreamConsumer(Generic[M]):
         consumer: str,
         lease_s: float = 30.0,
         max_attempts: int = 5,
+        on_unreadable: Callable[[bytes], None] | None = None,
     ) -> None:
         self.stream = stream
         self.group = group
         self.lease_s = lease_s
         self.max_attempts = max_attempts
         self._schema = schema
+        self._on_unreadable = on_unreadable
         self._commands = ConsumerGroup(redis, stream, group, consumer, int(lease_s * 1000))
         self._patience = Patience(stream=stream, group=group)
 
@@ -128,6 +131,8 @@ class StreamConsumer(Generic[M]):
         except (KeyError, ValidationError) as error:  # no retry can repair it
             reason = f"no field {error}" if isinstance(error, KeyError) else _summary(error)
             await self._commands.bury(entry, reason=f"unreadable: {reason}", attempts=attempt)
+            if self._on_unreadable is not None:
+                self._on_unreadable(fields.get(BODY_FIELD.encode(), b""))
             return None
         trace = fields.get(TRACE_FIELD.encode())
         return Delivery(entry_id, attempt, body, None if trace is None else trace.decode(errors="replace"))

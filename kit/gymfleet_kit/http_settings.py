@@ -1,0 +1,41 @@
+"""Settings that every service which listens has in common: where it listens, and who may call."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, SecretStr, model_validator
+
+from gymfleet_kit.access import AccessRules, is_loopback
+from gymfleet_kit.settings import ServiceSettings
+
+HostName = Annotated[str, Field(pattern=r"^(\*\.)?[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9_])?$")]
+"""A name without a port, in lower case; `*.example.com` stands for all names below `example.com`."""
+PageOrigin = Annotated[str, Field(pattern=r"^https?://[a-z0-9_.:\[\]-]{1,260}$")]
+"""As browsers send it: scheme, host and, where it is not the scheme's own, port."""
+ApiKey = Annotated[SecretStr, Field(min_length=8)]
+
+
+class HttpSettings(ServiceSettings):
+    """Where a service listens, and who may call."""
+
+    host: str = "127.0.0.1"
+    allowed_hosts: tuple[HostName, ...] = ()
+    """Names by which the service is called, as a JSON list; `localhost` and IP addresses need not be listed."""
+    allowed_origins: tuple[PageOrigin, ...] = ()
+    """Web pages that may call, as a JSON list of origins: `["https://play.example.com"]`."""
+    api_key: ApiKey | None = None
+    """Asked of every caller as `Authorization: Bearer <key>`."""
+
+    def rules(self, *open_prefixes: str) -> AccessRules:
+        """The rules for the app, which asks for the key itself."""
+        return AccessRules(self.api_key, self.allowed_hosts, self.allowed_origins, open_prefixes)
+
+    @model_validator(mode="after")
+    def others_need_a_key(self) -> Self:
+        """Without a key everybody who reaches the service may use it: that is for this machine alone."""
+        if self.api_key is None and not is_loopback(self.host):
+            prefix = self.model_config.get("env_prefix", "")
+            raise ValueError(
+                f"{prefix}HOST {self.host} can be reached from other machines, so callers need a key: set "
+                f"{prefix}API_KEY, and give it to those who call"
+            )
+        return self
