@@ -2,7 +2,9 @@
 
 import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,9 +12,10 @@ import structlog
 from gymfleet_contracts.session import Split
 
 from gymfleet_envs.os.task import Comparison, Match, OsTask, Script
-from gymfleet_envs.runtime.tasks import ListedTasks, Task, TaskDataError, TaskSource
+from gymfleet_envs.runtime.tasks import ListedTasks, Task, TaskDataError
 
 _COMPARISONS: Final[tuple[Comparison, ...]] = ("integer-match", "string-match", "size-match")
+_TRAINING_SCRIPTS: Final = "7"
 _MAX_FILE_BYTES: Final = 64 << 20
 _MAX_SCRIPT_CHARS: Final = 120_000  # the kernel's limit for one argument, less a little
 log = structlog.get_logger()
@@ -22,42 +25,105 @@ class _ScriptMissing(Exception):
     """A task names a script file that is not there."""
 
 
-def agentbench_tasks(data: Path) -> TaskSource[OsTask]:
-    """All tasks of `data/*.json`: `training*` to train on, `dev*` for validation, others for testing.
+@dataclass(frozen=True, slots=True)
+class _Problems:
+    """A file of tasks: where its scripts are, what its ids begin with, and what it is for."""
 
-    Task id: the file's stem and the task's place, such as `training-00042`. A task
-    whose script files are not in `data` is left out, and logged. Raises `TaskDataError`.
+    path: Path
+    scripts: tuple[Path, ...]
+    prefix: str
+    split: Split
+
+
+def agentbench_tasks(data: Path) -> ListedTasks[OsTask]:
+    """All tasks of AgentBench's tree as it is published, or of `data/*.json`.
+
+    `data` may be the repository, its `os_interaction`, or the `data` in that: the numbered sets test, with ids as in
+    AgentBench's configuration (`std-004-Q09-00000`), `dev.json` validates (`dev-001-dev-00000`), what lies in `train*`
+    trains. A directory of files: `training*` to train on, `dev*` for validation, others for testing, ids such as
+    `training-00042`. Tasks whose script files are not there are left out; `left_out` names them. Raises
+    `TaskDataError`.
     """
-    if not (files := sorted(data.glob("*.json"))):
+    tree = published_tree(data)
+    files, left_out = _flat(data) if tree is None else _published(tree)
+    if not files:
         raise TaskDataError(f"{data} holds no .json file; expected AgentBench's OS tasks, such as training.json")
-    tasks = [task for path in files for task in _read(path, data)]
+    tasks = [task for file in files for task in _read(file, tree or data, left_out)]
+    if left_out:
+        log.warning("tasks.left_out", env="os", count=len(left_out), reasons=left_out[:10])
     if not tasks:
         raise TaskDataError(f"{data} holds no task that can be played")
-    return ListedTasks("os", "agentbench", tasks)
+    return ListedTasks("os", "agentbench", tasks, left_out=left_out)
 
 
-def _read(path: Path, data: Path) -> Iterator[Task[OsTask]]:
-    if path.stat().st_size > _MAX_FILE_BYTES:
-        raise TaskDataError(f"{path.name} is larger than {_MAX_FILE_BYTES >> 20} MiB")
+def published_tree(place: Path) -> Path | None:
+    """AgentBench's `os_interaction`, from a place in or above it."""
+    for tree in (place, place / "os_interaction", place / "data" / "os_interaction", place.parent):
+        if (tree != place.parent or place.name == "data") and any((tree / "data").glob("[0-9]*/*.json")):
+            return tree
+    return None
+
+
+def import_tree(source: Path, target: Path) -> bool:
+    """Copy what `agentbench_tasks` reads of the published tree to `target`; False where `source` is none."""
+    if (tree := published_tree(source)) is None:
+        return False
+    wanted = [path for folder in ("data", "scripts", "train*") for path in sorted(tree.glob(f"{folder}/**/*"))]
+    for path in wanted:
+        if path.is_file() and not path.is_symlink():
+            place = target / path.relative_to(tree)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, place)
+    return True
+
+
+def _flat(data: Path) -> tuple[list[_Problems], list[str]]:
+    scripts = (data, data / "scripts", data / "scripts" / "dev")
+    return [
+        _Problems(path, scripts, f"{path.stem}-", _split(path.stem)) for path in sorted(data.glob("*.json"))
+    ], []  # fmt: skip
+
+
+def _published(tree: Path) -> tuple[list[_Problems], list[str]]:
+    """The pairs of AgentBench's configs/tasks/os.yaml, the training files, and what none of these names."""
+    found = []
+    for folder in sorted((path for path in (tree / "data").glob("[0-9]*") if path.name.isdigit()), key=_number):
+        for path in sorted(folder.glob("*.json")):
+            scripts = (tree / "scripts" / folder.name,)
+            found.append(_Problems(path, scripts, f"std-{_number(folder):03d}-{path.stem}-", "test"))
+    if (path := tree / "data" / "dev.json").is_file():
+        found.append(_Problems(path, (tree / "scripts" / "dev",), "dev-001-dev-", "validation"))
+    own = (tree / "scripts" / _TRAINING_SCRIPTS,)
+    found += [_Problems(path, own, f"{path.stem}-", "train") for path in sorted(tree.glob("train*/*.json"))]
+    read = {problems.path for problems in found}
+    others = [path for path in sorted((tree / "data").glob("**/*.json")) if path not in read]
+    return found, [f"{path.relative_to(tree)}: AgentBench's configuration does not name it" for path in others]
+
+
+def _number(folder: Path) -> int:
+    return int(folder.name)
+
+
+def _read(file: _Problems, data: Path, left_out: list[str]) -> Iterator[Task[OsTask]]:
+    name = str(file.path.relative_to(data))
+    if file.path.stat().st_size > _MAX_FILE_BYTES:
+        raise TaskDataError(f"{name} is larger than {_MAX_FILE_BYTES >> 20} MiB")
     try:
-        items = json.loads(path.read_bytes())
+        items = json.loads(file.path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise TaskDataError(f"{path.name} is not JSON: {error}") from None
+        raise TaskDataError(f"{name} is not JSON: {error}") from None
     if isinstance(items, dict):
         items = [items]
     if not isinstance(items, list):
-        raise TaskDataError(f"{path.name} must hold a list of tasks")
-    left_out = []
+        raise TaskDataError(f"{name} must hold a list of tasks")
     for place, item in enumerate(items):
-        task_id = f"{path.stem}-{place:05d}"
+        task_id = f"{file.prefix}{place:05d}"
         try:
-            task = _Reader(f"{path.name}[{place}]", data).task(item)
+            task = _Reader(f"{name}[{place}]", data, file.scripts).task(item)
         except _ScriptMissing as error:
             left_out.append(f"{task_id}: {error}")
             continue
-        yield Task(task_id=task_id, split=_split(path.stem), level="default", data=task)
-    if left_out:
-        log.warning("tasks.left_out", env="os", file=path.name, count=len(left_out), reasons=left_out[:10])
+        yield Task(task_id=task_id, split=file.split, level="default", data=task)
 
 
 def _split(stem: str) -> Split:
@@ -69,9 +135,10 @@ def _split(stem: str) -> Split:
 class _Reader:
     """Reads one task, as AgentBench does."""
 
-    def __init__(self, where: str, data: Path) -> None:
+    def __init__(self, where: str, data: Path, scripts: tuple[Path, ...]) -> None:
         self._where = where
         self._data = data
+        self._scripts = scripts
 
     def task(self, item: Any) -> OsTask:
         item = self._object(item, "the task")
@@ -140,14 +207,15 @@ class _Reader:
         return Script(self._text(entry.get("code"), "a script's code"), language)
 
     def _file(self, name: str) -> str:
-        """From the data directory, or from `scripts` in it or `scripts/dev`, as upstream's tree has it."""
-        for folder in (self._data, self._data / "scripts", self._data / "scripts" / "dev"):
+        """Never from outside of the data."""
+        for folder in self._scripts:
             path = (folder / name).resolve()
             if path.is_relative_to(self._data.resolve()) and path.is_file():
                 if path.stat().st_size > _MAX_SCRIPT_CHARS:
                     raise self._fault(f"{name} is too long for a script")
                 return self._text(path.read_bytes().decode(errors="replace"), name)
-        raise _ScriptMissing(f"no file {name}")
+        places = ", ".join(str(folder.relative_to(self._data)) for folder in self._scripts)
+        raise _ScriptMissing(f"no file {name} in {places}")
 
     def _object(self, value: Any, what: str) -> Mapping[str, Any]:
         if not isinstance(value, dict):

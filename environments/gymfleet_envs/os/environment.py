@@ -1,23 +1,27 @@
 """AgentBench's OS interaction as an environment."""
 
+import time
 from pathlib import Path
 from typing import ClassVar, Final
 
 from gymfleet_contracts.grammar import AGENTBENCH_OS
 from gymfleet_contracts.session import ExpertMove, ForkSupport
+from pydantic import JsonValue
 
 from gymfleet_envs.os.actions import Bash, read_action
+from gymfleet_envs.os.agentbench import import_tree
 from gymfleet_envs.os.expert import next_move
 from gymfleet_envs.os.observation import plain, shown
 from gymfleet_envs.os.options import OsOptions
 from gymfleet_envs.os.sandbox.base import Ran, Sandbox, SandboxError
 from gymfleet_envs.os.sandbox.opening import check_backend, open_sandbox
-from gymfleet_envs.os.scoring import solved
+from gymfleet_envs.os.scoring import solved, unsaid
 from gymfleet_envs.os.task import OsTask, Script
 from gymfleet_envs.os.tasks import agentbench_tasks, generated_tasks
 from gymfleet_envs.runtime.environment import EngineLost, Environment, Outcome
 from gymfleet_envs.runtime.tasks import TaskSource
 
+_START_S: Final = 8.0
 _SEEDS: Final = 32_768  # bash takes that many
 
 
@@ -44,6 +48,7 @@ class OsInteraction(Environment[OsTask]):
     licence: ClassVar[str] = "Apache-2.0, as AgentBench's tasks"
     options: ClassVar[OsOptions] = OsOptions()
     waits: ClassVar[bool] = True
+    calls_at_once: ClassVar[int | None] = 32
 
     def __init__(self) -> None:
         self._task: OsTask
@@ -53,9 +58,20 @@ class OsInteraction(Environment[OsTask]):
 
     @classmethod
     def task_source(cls, data: Path | None) -> TaskSource[OsTask]:
-        """Generated questions and chores, or AgentBench's `*.json` files in `data`."""
+        """Generated questions and chores, or AgentBench's, as published or as `*.json` files in `data`."""
         check_backend(cls.options)
         return generated_tasks() if data is None else agentbench_tasks(data)
+
+    @classmethod
+    def longest_call_s(cls) -> float:
+        """A verdict's or a preparation's programs with a sandbox's start, or a command."""
+        return max(cls.options.program_timeout_s, cls.options.command_timeout_s) + _START_S
+
+    @classmethod
+    def import_data(cls, source: Path, target: Path) -> None:
+        """AgentBench's tree without what no task reads, else a plain copy."""
+        if not import_tree(source, target):
+            super().import_data(source, target)
 
     @classmethod
     def programs(cls) -> tuple[str, ...]:
@@ -65,13 +81,10 @@ class OsInteraction(Environment[OsTask]):
     def reset(self, task: OsTask, seed: int) -> str:
         """Open a sandbox and run the task's preparation in it."""
         self._task = task
-        timeout_s = self.options.program_timeout_s
         try:
             self._sandbox = open_sandbox(self.options)
-            for script in task.init:
-                self._sandbox.program(_seeded(script, seed).argv(), timeout_s)
-            if task.start is not None:
-                self._sandbox.shell(task.start, timeout_s)
+            self._prepare(self._sandbox, task, seed)
+            self._sandbox.seal()
         except SandboxError as error:
             self.close()
             raise EngineLost(str(error)) from None
@@ -91,11 +104,21 @@ class OsInteraction(Environment[OsTask]):
             self.close()
             raise EngineLost(str(error)) from None
         said = "finish" if act.answer is None else "answer"
-        return Outcome(f"The task is over with your {said}.", reward=value, terminated=True, score=value)
+        unseen: list[JsonValue] = list(self._box.unseen)
+        info: dict[str, JsonValue] = {"not_seen_by_check": unseen} if unseen else {}
+        return Outcome(f"The task is over with your {said}.", reward=value, terminated=True, score=value, info=info)
 
     def expert(self) -> ExpertMove | None:
         """The next command of the task's plan, else the answer that the last one printed."""
         return None if self._over else next_move(self._task, self._printed)
+
+    def state_digest(self) -> str | None:
+        """A digest of the files that the session made, changed or removed."""
+        try:
+            return self._box.digest()
+        except SandboxError as error:
+            self.close()
+            raise EngineLost(str(error)) from None
 
     def close(self) -> None:
         """End the sandbox and all that runs in it."""
@@ -108,11 +131,30 @@ class OsInteraction(Environment[OsTask]):
             raise SandboxError("the sandbox is closed")
         return self._sandbox
 
+    def _prepare(self, sandbox: Sandbox, task: OsTask, seed: int) -> None:
+        """Run the task's scripts. Raises `SandboxError`, also for one that fails: what it leaves is not the task."""
+        timeout_s = self.options.program_timeout_s
+        until = time.monotonic() + timeout_s
+        for script in task.init:
+            ran = sandbox.program(_seeded(script, seed).argv(), max(until - time.monotonic(), 0.0))
+            if (fault := unsaid(ran, timeout_s)) is not None:
+                raise SandboxError(f"the task's preparation {fault}")
+            if ran.code != 0:
+                raise SandboxError(f"the task's preparation failed with exit code {ran.code}: {_last_line(ran)}")
+        if task.start is not None:
+            ran = sandbox.shell(task.start, max(until - time.monotonic(), 0.0))
+            if ran.timed_out or ran.shell_ended:
+                raise SandboxError("the task's start script did not give the shell back")
+
     def _run(self, code: str) -> Outcome:
         timeout_s = self.options.command_timeout_s
         ran: Ran = self._box.shell(code, timeout_s)
         self._printed = [*self._printed, plain(ran.output)]
         return Outcome(shown(ran, timeout_s), info={"exit_code": ran.code, "timed_out": ran.timed_out})
+
+
+def _last_line(ran: Ran) -> str:
+    return (plain(ran.output).splitlines() or [""])[-1][:200]
 
 
 def _seeded(script: Script, seed: int) -> Script:

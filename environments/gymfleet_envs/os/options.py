@@ -15,17 +15,22 @@ class OsOptions(Options):
     """Sandbox and limits. All limits are per session."""
 
     backend: Literal["bubblewrap", "docker"] = "bubblewrap"
-    rootfs: Path = Path("/")
-    """Bubblewrap: the tree whose programs (`/usr/bin`, `/usr/lib` ...) the sandbox shows, read-only."""
-    cgroups: tuple[Path, ...] = ()
+    rootfs: Path | None = None
+    """Bubblewrap: a tree of files that sessions start from, such as an unpacked image. Without, a root is made from
+    packages of the host."""
+    root_cache: Path | None = None
+    """Bubblewrap: the directory, this server's alone, in which prepared roots are kept."""
+    cgroups: tuple[Path, ...] | Literal["auto"] = ()
     """Bubblewrap: writable cgroup directories (one of version 2, or version 1's `memory`, `pids`, `cpu`) in which each
-    session gets one of its own. Without them rlimits and a watch over memory and processes bound a session."""
+    session gets one of its own; `auto` looks for them above the server's own. Without them rlimits and a watch over
+    memory and processes bound a session, and what the kernel holds for it is estimated."""
     image: str = f"gymfleet/os-sandbox:{version('gymfleet')}"
     """Docker: the image; it needs bash and python3."""
     command_timeout_s: Annotated[float, Field(gt=0, le=600)] = 10.0
     """For one command of the agent."""
-    program_timeout_s: Annotated[float, Field(gt=0, le=600)] = 30.0
-    """For one script of the task: its preparation, its check, its example solution."""
+    program_timeout_s: Annotated[float, Field(gt=0, le=600)] = 12.0
+    """For all scripts of a task's preparation together, and for all of its check. What takes longer is a technical
+    failure and no score. Well below the server's `step_timeout_s`, at which the whole shard is killed."""
     memory_mib: Annotated[int, _MIB] = 512
     disk_mib: Annotated[int, _MIB] = 64
     processes: Annotated[int, Field(ge=16, le=4096)] = 64

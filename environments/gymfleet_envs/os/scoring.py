@@ -1,10 +1,11 @@
 """AgentBench's verdicts: a comparison with the answer, or a list of check programs."""
 
 import re
+import time
 from collections.abc import Sequence
 from typing import Final
 
-from gymfleet_envs.os.sandbox.base import Sandbox
+from gymfleet_envs.os.sandbox.base import Ran, Sandbox, SandboxError
 from gymfleet_envs.os.task import Comparison, Match, OsTask
 
 _UNITS: Final[dict[str, int]] = {
@@ -12,10 +13,16 @@ _UNITS: Final[dict[str, int]] = {
     for unit in names.split()
 }  # fmt: skip
 _MAX_NUMBER_CHARS: Final = 1000
+_KILLED: Final = 128 + 9
 
 
 def solved(task: OsTask, answer: str | None, sandbox: Sandbox, timeout_s: float) -> bool:
-    """Whether the answer (None: the agent said that it is done) is right in this sandbox. Raises `SandboxError`."""
+    """Whether the answer (None: the agent said that it is done) is right in this sandbox.
+
+    `timeout_s` is for all programs of the check together. Raises `SandboxError`, also for a program that could not
+    say: it was stopped at the time limit, printed more than is kept, or was killed.
+    """
+    until = time.monotonic() + timeout_s
     if task.match is not None:
         return _matches(task.match, answer)
     outputs = [str(answer)]
@@ -28,11 +35,22 @@ def solved(task: OsTask, answer: str | None, sandbox: Sandbox, timeout_s: float)
         script = entry if entry is not None else task.example
         if script is None:
             return False
-        ran = sandbox.program(script.argv(*outputs), timeout_s)
+        ran = sandbox.check(script.argv(*outputs), max(until - time.monotonic(), 0.0))
+        if (fault := unsaid(ran, timeout_s)) is not None:
+            raise SandboxError(f"the check {fault}")
         if ran.code != 0:
             return False
         outputs.append(ran.output.decode(errors="replace"))
     return True
+
+
+def unsaid(ran: Ran, timeout_s: float) -> str | None:
+    """Why what a program of the task did says nothing; None where it ended by itself."""
+    if ran.timed_out or ran.code is None:
+        return f"was stopped after {timeout_s:g} seconds"
+    if ran.code == _KILLED:
+        return "was killed"
+    return "printed more than is kept" if ran.cut else None
 
 
 def compare(kind: Comparison, outputs: Sequence[str]) -> bool:

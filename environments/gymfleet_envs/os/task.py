@@ -14,9 +14,9 @@ class Script:
     language: Literal["bash", "python"] = "bash"
 
     def argv(self, *arguments: str) -> list[str]:
-        """The command line, as AgentBench writes it."""
+        """The command line, as AgentBench writes it; Python imports nothing from the directory or the home."""
         if self.language == "python":
-            return ["python3", "-c", self.code, *arguments]
+            return ["python3", "-I", "-c", self.code, *arguments]
         return ["bash", "-c", self.code, *(("--", *arguments) if arguments else ())]
 
 

@@ -12,11 +12,19 @@ ENVIRONMENT: Final = {
     "LANG": "C.UTF-8",
     "LC_ALL": "C.UTF-8",
     "LOGNAME": "root",
+    "PYTHONDONTWRITEBYTECODE": "1",
     "SHELL": "/bin/bash",
     "TERM": "dumb",
     "TZ": "UTC",
     "USER": "root",
 }
+CHECK_ENVIRONMENT: Final = {
+    **ENVIRONMENT,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "PYTHONNOUSERSITE": "1",
+    "PYTHONSAFEPATH": "1",
+}
+"""A check imports no module that the agent laid into its directory or home."""
 SHELL_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PROGRAM_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin"
 """For the task's own scripts: what the agent put into /usr/local does not stand in for a system program."""
@@ -64,7 +72,23 @@ class Sandbox(Protocol):
         """Run in the session's shell, which keeps its directory and variables. Raises `SandboxError`."""
 
     def program(self, argv: Sequence[str], timeout_s: float) -> Ran:
-        """Run beside the shell, in /root, with a clean environment. Raises `SandboxError`."""
+        """Prepare: run beside the shell, in /root, with a clean environment. Raises `SandboxError`."""
+
+    def seal(self) -> None:
+        """The preparation is over; from now on changes are the agent's. Raises `SandboxError`."""
+
+    def check(self, argv: Sequence[str], timeout_s: float) -> Ran:
+        """Run where the agent's files are seen and nothing of its own stands in for the system's.
+
+        With the first check the agent's processes stand still for good. Raises `SandboxError`.
+        """
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """Paths, a few of them, that the agent changed and checks do not see so."""
+
+    def digest(self) -> str:
+        """Equal for equal files. Raises `SandboxError`."""
 
     def close(self) -> None:
         """End all processes and forget all files. May be called again."""

@@ -18,9 +18,9 @@ _PAUSE_S: Final = 0.001  # after each chunk that nobody will see: endless output
 _LOWEST_FD: Final = 64  # out of the way of the numbers that the agent's shell uses itself
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pipe:
-    """Our end and the sandbox's."""
+    """Our end and the sandbox's; -1 when closed."""
 
     ours: int
     theirs: int
@@ -38,6 +38,19 @@ class Pipe:
         read, write = os.pipe()
         os.set_blocking(read, False)
         return cls(read, _raised(write))
+
+    def close_theirs(self) -> None:
+        """The sandbox has its own copy."""
+        if self.theirs >= 0:
+            os.close(self.theirs)
+            self.theirs = -1
+
+    def close(self) -> None:
+        """Both ends; a second call does nothing."""
+        self.close_theirs()
+        if self.ours >= 0:
+            os.close(self.ours)
+            self.ours = -1
 
 
 class Channel:

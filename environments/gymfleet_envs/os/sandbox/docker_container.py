@@ -27,9 +27,10 @@ from gymfleet_envs.os.sandbox.base import (
     Ran,
     SandboxError,
 )
+from gymfleet_envs.os.sandbox.docker_layer import ContainerLayer
 from gymfleet_envs.os.sandbox.docker_stream import Stream
 from gymfleet_envs.os.sandbox.docker_watch import LABEL, SERVER, SERVER_LABEL, WATCH
-from gymfleet_envs.os.sandbox.image import HOSTNAME
+from gymfleet_envs.os.sandbox.skeleton import HOSTNAME
 from gymfleet_envs.os.sandbox.supervisor import SHELL
 
 # Answers each byte of its input; on "k" it ends all other processes first. PR_SET_DUMPABLE 0 keeps root out of it.
@@ -132,6 +133,25 @@ class DockerContainer:
         self._overfull = True
         self._remove()
 
+    def seal(self) -> None:
+        """Nothing to do: checks run in the agent's own container."""
+
+    def check(self, argv: Sequence[str], timeout_s: float) -> Ran:
+        """Run beside the shell. Raises `SandboxError`."""
+        return self.program(argv, timeout_s)
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """None: a check sees all that the agent did, also to the system's programs."""
+        return ()
+
+    def digest(self) -> str:
+        """Of what differs from the image. Raises `SandboxError`."""
+        if not self.container_id:
+            raise SandboxError("the sandbox is closed")
+        with _errors(self._options.image):
+            return self._layer.digest()
+
     def close(self) -> None:
         """Remove the container. May be called again."""
         for stream in (self._shell, self._first):
@@ -152,6 +172,7 @@ class DockerContainer:
     def _start(self) -> None:
         container = self._client.containers.create(**container_arguments(self._options))
         self.container_id = container.id
+        self._layer = ContainerLayer(self._client.api, self.container_id)
         parameters = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
         self._first = Stream(container.attach_socket(params=parameters), lambda: True)
         container.start()

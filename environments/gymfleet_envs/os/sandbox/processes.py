@@ -3,12 +3,16 @@
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 _MAX_FOUND: Final = 20_000
 _KIB: Final = 1024
+_STILL: Final = frozenset("TtZXx")  # stopped, traced, ended
+_STOP_TIMEOUT_S: Final = 2.0
+_STOP_PAUSE_S: Final = 0.002
 
 
 class ProcessTree:
@@ -42,12 +46,15 @@ class ProcessTree:
 
     def kill(self, pids: Iterable[int]) -> None:
         """End processes, each only if it still is one of this sandbox's."""
+        self._signal(pids, signal.SIGKILL)
+
+    def _signal(self, pids: Iterable[int], number: signal.Signals) -> None:
         for pid in pids:
             with contextlib.suppress(OSError):
                 handle = os.pidfd_open(pid)
                 try:
                     if _namespace(pid) == self._namespace:
-                        signal.pidfd_send_signal(handle, signal.SIGKILL)
+                        signal.pidfd_send_signal(handle, number)
                 finally:
                     os.close(handle)
 
@@ -57,6 +64,16 @@ class ProcessTree:
             if not (doomed := self.pids() - before):
                 return
             self.kill(doomed)
+
+    def stop(self) -> None:
+        """Have all stand still; those that cannot be stopped in time end."""
+        until = time.monotonic() + _STOP_TIMEOUT_S
+        while time.monotonic() < until:
+            if not (running := [pid for pid in self.pids() if _state(pid) not in _STILL]):
+                return
+            self._signal(running, signal.SIGSTOP)
+            time.sleep(_STOP_PAUSE_S)
+        self.kill_new(set())
 
     def usage(self) -> tuple[int, int]:
         """Number of processes, and bytes of memory that are theirs alone or shared by mapping."""
@@ -76,6 +93,13 @@ def _children(pid: int) -> list[int]:
             with contextlib.suppress(OSError):
                 found += map(int, Path(task.path, "children").read_text().split())
     return found
+
+
+def _state(pid: int) -> str:
+    """One letter, as ps shows it; X for a process that is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return "X"
 
 
 def _status(pid: int) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The two bash programs inside of a sandbox.
 
-The supervisor is the first process of its process namespace: it unpacks the file
-system, starts the agent's shell, and runs the task's programs beside it. It holds a
+The supervisor starts the agent's shell, and runs the task's programs beside it. The agent's is the first process
+of its process namespace; another one runs the checks, in a root that the agent never controlled. It holds a
 capability that all it starts lack, so that the kernel lets none of them trace it,
 read its memory or open its files, though they are root as it is; and nothing inside
 can send it a signal. What it is told comes through a pipe, words ended by NUL:
@@ -33,16 +33,13 @@ done
 """`bash -c SHELL`: commands on descriptor 9, answers on 8."""
 
 SUPERVISOR: Final = r"""
-requests=$1 answers=$2 commands=$3 results=$4 output=$5 image=$6
-shell_limits=$7 program_limits=$8 shell=$9 shell_path=${10} program_path=${11}
-set -e
-tar -xp -f - -C / <&"$image"
-cd /root
-set +e
-exec {image}<&-
+requests=$1 answers=$2 commands=$3 results=$4 output=$5
+shell_limits=$6 program_limits=$7 shell=$8 shell_path=$9 program_path=${10}
+cd /root || exit 1
 exec {errors}>&2 2>/dev/null
 umask 022
-drop=(setpriv --bounding-set=-setpcap --inh-caps=-all --ambient-caps=-all)
+kept=-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setuid,+setgid
+drop=(setpriv --bounding-set="$kept" --inh-caps=-all --ambient-caps=-all)
 start_shell() {
     exec 9<&"$commands" 8>&"$results" >&"$output" 2>&1 </dev/null
     exec {requests}<&- {answers}>&- {commands}<&- {results}>&- {output}>&- {errors}>&-

@@ -1,13 +1,15 @@
 """Bounds a session's memory and processes as a whole, where no control group does.
 
 Process limits bound each process; many small ones could still fill the machine. One
-thread adds up what each sandbox holds and ends the one that holds too much.
+thread adds up what each sandbox holds, or the kernel for it, and ends the one that
+holds too much.
 """
 
 import threading
 import time
 from typing import Final
 
+from gymfleet_envs.os.sandbox.kernel_memory import kernel_bytes
 from gymfleet_envs.os.sandbox.processes import ProcessTree
 
 _EVERY_S: Final = 0.2
@@ -42,7 +44,7 @@ class Watch:
             watched = list(self._watched.items())
         for tree, (memory_bytes, processes) in watched:
             count, size = tree.usage()
-            if count > processes or size > memory_bytes:
+            if count > processes or size + kernel_bytes(tree.first, tree.pids()) > memory_bytes:
                 tree.kill(tree.pids())  # once: what starts after it, such as a new shell, has not earned it
 
     def _run(self) -> None:

@@ -1,0 +1,83 @@
+"""A digest of what a container's files became, by way of the daemon."""
+
+import contextlib
+import hashlib
+import tarfile
+from collections.abc import Generator, Iterator
+from typing import Any, Final, Protocol
+
+from docker.errors import NotFound
+
+_CHUNK: Final = 1 << 16
+_REMOVED: Final = 2
+_MAX_READ: Final = 1000
+"""So many changed files are looked into; of more, only names and kinds of change count."""
+
+
+Archive = tuple[Generator[bytes, None, None], dict[str, Any]]
+
+
+class Files(Protocol):
+    """What is asked of Docker's client."""
+
+    def diff(self, container: str) -> list[dict[str, Any]] | None:
+        """Paths that differ from the image's."""
+
+    def get_archive(self, container: str, path: str, chunk_size: int) -> Archive:
+        """A tar stream, and what the file is."""
+
+
+class ContainerLayer:
+    """Reads what changed in one container. What did not change since the last look is not read again."""
+
+    def __init__(self, files: Files, container_id: str) -> None:
+        self._files = files
+        self._id = container_id
+        self._known: dict[tuple[str, int, int, str], bytes] = {}
+
+    def digest(self) -> str:
+        """Equal for equal changes; times do not count. Raises Docker's errors."""
+        changes = sorted((str(change["Path"]), int(change["Kind"])) for change in self._files.diff(self._id) or ())
+        known, self._known = self._known, {}
+        total = hashlib.sha256()
+        for path, kind in changes:
+            total.update(f"{path}\0{kind}\0".encode(errors="surrogateescape"))
+            if kind != _REMOVED and len(changes) <= _MAX_READ:
+                total.update(self._content(path, known))
+        return total.hexdigest()
+
+    def _content(self, path: str, known: dict[tuple[str, int, int, str], bytes]) -> bytes:
+        try:
+            stream, state = self._files.get_archive(self._id, path, _CHUNK)
+        except NotFound:
+            return b"gone"  # a process took it away meanwhile
+        with contextlib.closing(stream):
+            key = (path, int(state["size"]), int(state["mode"]), str(state["mtime"]))
+            self._known[key] = known.get(key) or _hash(stream)
+        return self._known[key]
+
+
+class _Reader:
+    def __init__(self, stream: Iterator[bytes]) -> None:
+        self._stream = stream
+        self._left = b""
+
+    def read(self, size: int) -> bytes:
+        while len(self._left) < size and (chunk := next(self._stream, b"")):
+            self._left += chunk
+        taken, self._left = self._left[:size], self._left[size:]
+        return taken
+
+
+def _hash(stream: Iterator[bytes]) -> bytes:
+    """Of the first member: a directory's others are changes of their own."""
+    reader: Any = _Reader(stream)
+    with tarfile.open(fileobj=reader, mode="r|") as archive:
+        member = archive.next()
+        if member is None:
+            return b"empty"
+        total = hashlib.sha256(f"{member.type!r}{member.mode}:{member.uid}:{member.gid}:{member.linkname}".encode())
+        content = archive.extractfile(member) if member.isreg() else None
+        while content is not None and (chunk := content.read(_CHUNK)):
+            total.update(chunk)
+    return total.digest()
