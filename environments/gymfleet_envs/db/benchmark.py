@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import structlog
 from gymfleet_contracts.session import Split
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -21,8 +22,13 @@ from gymfleet_envs.runtime.tasks import ListedTasks, Task, TaskDataError
 _MAX_FILE_BYTES: Final = 256 * 2**20
 _SPLITS: Final[dict[str, Split]] = {"dev": "validation", "standard": "test", "std": "test", "test": "test"}
 _MD5: Final = re.compile(r"[0-9a-f]{32}(?:_[0-9a-f]{32})*")
+log = structlog.get_logger()
 _Name = Annotated[str, Field(max_length=1000)]
 _Cell = str | int | float | bool | None
+
+
+class _RaggedTable(Exception):
+    """A table cannot be set up, neither here nor in MySQL."""
 
 
 class _Column(BaseModel):
@@ -60,21 +66,24 @@ class _Entry(BaseModel):
 def benchmark_tasks(data: Path, options: DbOptions) -> ListedTasks[DbTask]:
     """Every line is a task; its id is the file's name without its ending, a dot, and the line's number from 0.
 
-    `dev` is for validation, `standard` for testing, any other file for training. Raises `TaskDataError`.
+    `dev` is for validation, `standard` for testing, any other file for training. A line whose table has rows of
+    another length than its columns is left out and named in the log. Raises `TaskDataError`.
     """
     files = sorted(data.glob("*.jsonl"))
     if not files:
         raise TaskDataError(f"db: {data} holds no tasks (*.jsonl, such as AgentBench's dev.jsonl)")
-    tasks = [
-        Task(
-            task_id=f"{file.stem}.{number}",
-            split=_SPLITS.get(file.stem, "train"),
-            level="dbbench",
-            data=_task(place, line, options),
-        )
-        for file in files
-        for number, (place, line) in enumerate(_lines(file))
-    ]
+    tasks, left_out = [], []
+    for file in files:
+        for number, (place, line) in enumerate(_lines(file)):
+            try:
+                data_of_line = _task(place, line, options)
+            except _RaggedTable as error:
+                left_out.append(str(error))
+                continue
+            split = _SPLITS.get(file.stem, "train")
+            tasks.append(Task(task_id=f"{file.stem}.{number}", split=split, level="dbbench", data=data_of_line))
+    if left_out:
+        log.warning("benchmark.left_out", env="db", tasks=len(left_out), reasons=left_out)
     if not tasks:
         raise TaskDataError(f"db: the files in {data} hold no task")
     return ListedTasks("db", "dbbench", tasks)
@@ -132,8 +141,8 @@ def _tables(place: str, entry: _Entry) -> tuple[Table, ...]:
         columns = fit_names(column.name for column in table.table_info.columns)
         for number, row in enumerate(table.table_info.rows):
             if len(row) != len(columns):
-                raise TaskDataError(
-                    f"db: {place}: table {name!r}: row {number} has {len(row)} values for {len(columns)} columns"
+                raise _RaggedTable(
+                    f"{place}: table {name!r}: row {number} has {len(row)} values for {len(columns)} columns"
                 )
         found.append(Table(name, columns, tuple(tuple(map(str, row)) for row in table.table_info.rows)))
     return tuple(found)

@@ -47,6 +47,7 @@ class DBBench(Environment[DbTask]):
     licence: ClassVar[str] = "Apache-2.0; benchmark tasks: AgentBench (Apache-2.0)"
     options: ClassVar[DbOptions] = DbOptions()
     waits: ClassVar[bool] = True
+    calls_at_once: ClassVar[int | None] = 32
 
     def __init__(self) -> None:
         self._task: DbTask

@@ -1,11 +1,15 @@
 """MySQL's functions that SQLite lacks, so that statements written for DBBench run on it."""
 
 import hashlib
+import math
 import sqlite3
 from collections.abc import Callable
 from datetime import date, datetime
 from functools import cache, wraps
 from typing import Any, Final
+
+from gymfleet_envs.db.collation import compare, fold
+from gymfleet_envs.runtime.sqlite_guard import PURE_FUNCTIONS
 
 _MONTHS_FIRST: Final = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d")
 _CODES: Final = {
@@ -18,15 +22,11 @@ _UNPADDED: Final = {"e": "day", "c": "month"}
 Value = str | int | float | bytes | None
 
 
-def install(connection: sqlite3.Connection, max_chars: int) -> frozenset[str]:
-    """Add the functions; those that make texts longer give NULL beyond `max_chars`, as MySQL does.
-
-    Returns their names.
-    """
-    functions = _functions(max_chars)
-    for name, function in functions.items():
-        connection.create_function(name, -1, function, deterministic=True)
-    return frozenset(functions)
+def install(connection: sqlite3.Connection, max_chars: int) -> None:
+    """Add the functions; those that make texts longer give NULL beyond `max_chars`, as MySQL does."""
+    for name, function in _functions(max_chars).items():
+        for count in _REPLACED.get(name, (-1,)):  # SQLite's own goes first where it says how many arguments it takes
+            connection.create_function(name, count, function, deterministic=True)
 
 
 @cache
@@ -99,6 +99,7 @@ def _substring_index(text: Value, mark: Value, count: Value) -> str:
 
 
 def _locate(part: Value, text: Value, start: Value = 1) -> int:
+    # MySQL compares as many bytes as `part` has here, so that a letter is not found by its form without an accent.
     return _text(text).lower().find(_text(part).lower(), max(0, int(_text(start)) - 1)) + 1
 
 
@@ -117,8 +118,8 @@ def _grouped(number: Value, places: Value) -> str:
 
 
 def _field(value: Value, *values: Value) -> int:
-    names = [None if item is None else _text(item).lower() for item in values]
-    return 0 if value is None or _text(value).lower() not in names else names.index(_text(value).lower()) + 1
+    names = [None if item is None else fold(_text(item)) for item in values]
+    return 0 if value is None or fold(_text(value)) not in names else names.index(fold(_text(value))) + 1
 
 
 def _if(condition: Value, yes: Value, no: Value) -> Value:
@@ -177,7 +178,11 @@ _STRICT: Final[dict[str, Callable[..., Any]]] = {
     "locate": _locate,
     "substring_index": _substring_index,
     "truncate": _truncate,
-    "strcmp": lambda one, two: (_text(one) > _text(two)) - (_text(one) < _text(two)),
+    "strcmp": lambda one, two: compare(_text(one), _text(two)),
+    "instr": lambda text, part: _locate(part, text),
+    "length": lambda text: len(text) if isinstance(text, bytes) else len(_text(text).encode()),
+    "log": lambda *values: _log(*(float(_text(value)) for value in values)),
+    "hex": lambda value: f"{round(value):X}" if isinstance(value, int | float) else _bytes(value).hex().upper(),
     "greatest": lambda *values: _least(values, greatest=True),
     "least": lambda *values: _least(values, greatest=False),
     "str_to_date": _str_to_date,
@@ -198,6 +203,24 @@ _LENIENT: Final[dict[str, Callable[..., Any]]] = {
 }
 
 
+def _log(base: float, number: float | None = None) -> float:
+    """The natural logarithm, or that to a base; SQLite's own is that to 10."""
+    return math.log(base) if number is None else math.log(number) / math.log(base)
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value
+
+
 def _last_day(day: date) -> date:
     following = date(day.year + day.month // 12, day.month % 12 + 1, 1)
     return date.fromordinal(following.toordinal() - 1)
+
+
+_REPLACED: Final = {"instr": (2,), "length": (1,), "log": (1, 2), "hex": (1,)}
+"""SQLite's own functions of the same name but another meaning, and the numbers of their arguments."""
+_NOT_MYSQL: Final = frozenset(
+    ("acosh", "asinh", "atanh", "cosh", "sinh", "tanh", "glob", "iif", "printf", "total", "trunc", "typeof", "unicode")
+)
+FUNCTIONS: Final = (PURE_FUNCTIONS - _NOT_MYSQL) | frozenset(_functions(1))
+"""What MySQL has, of SQLite's and of ours."""

@@ -11,6 +11,7 @@ from pymysql.cursors import Cursor, SSCursor
 
 from gymfleet_envs.db.database import DATABASE, NO_OPS, VERBS, Refused, clipped, shown
 from gymfleet_envs.db.mariadb_server import MariaServer, connect
+from gymfleet_envs.db.mariadb_session import Watch, WatchLimits, session_settings
 from gymfleet_envs.db.options import DbOptions
 from gymfleet_envs.db.tables import Table, quoted
 from gymfleet_envs.runtime.environment import EngineLost
@@ -22,6 +23,11 @@ _LOST: Final = (2006, 2013, 2014, 2055, 0)
 """Client errors that leave no connection: the server went away, or the client gave up waiting."""
 _READ_SLACK_S: Final = 5.0
 _MAX_STATE_ROWS: Final = 1_000_000
+_ROW_BYTES: Final = 32
+"""What a row costs besides its values."""
+_COM_RESET_CONNECTION: Final = 0x1F
+_SHARED: Final = frozenset(("get_lock", "release_lock", "release_all_locks", "is_free_lock", "is_used_lock"))
+"""Functions by which one session could wait for another, or tell it something."""
 
 
 class MariaDatabase:
@@ -37,6 +43,10 @@ class MariaDatabase:
         self._connection: Connection | None = None
         self._name = server.new_name()
         self._password = secrets.token_hex(16)
+        self._session = session_settings(options)
+        # Room for pages that are half full, and for what an update replaces until it is committed.
+        max_bytes = 2 * options.database_bytes + 16 * 2**20
+        self._limits = WatchLimits(time_s=options.statement_time_s + _READ_SLACK_S, file_bytes=max_bytes)
         try:
             self._set_up()
         except BaseException:
@@ -55,7 +65,10 @@ class MariaDatabase:
             return "[]"
         if words[0] == "show" and words[1:2] and words[1] not in _SHOWN:
             raise Refused("SHOW knows TABLES, COLUMNS FROM, CREATE TABLE and DATABASES here")
-        return self._anonymous(self._run(sql))
+        names = {piece.name for piece in statement if piece.kind != "double"}
+        if called := sorted(_SHARED & names):
+            raise Refused(f"{called[0].upper()} cannot be used here: the server's locks belong to all of its sessions")
+        return self._anonymous(self._run(sql, returning="returning" in names))
 
     def state(self) -> list[list[tuple[Any, ...]]]:
         """Read by the administrator: the agent's connection may be gone."""
@@ -105,41 +118,76 @@ class MariaDatabase:
             if others := {str(row[0]) for row in cursor.fetchall()} - {self._name, "information_schema"}:
                 raise EngineLost(f"the database server lets every user into {sorted(others)}: drop what is open to all")
 
-    def _run(self, sql: str) -> str:
+    def _run(self, sql: str, *, returning: bool) -> str:
         limit = self._options.observation_chars
+        watch = None
         try:
             with self._cursor() as cursor:
-                # Clock and dice stand still, so that the same statements give the same rows.
-                cursor.execute("SET timestamp = 1700000000, rand_seed1 = 1, rand_seed2 = 1")
-                cursor.execute(sql)
-                if cursor.description is None:
-                    return self._changed(cursor)
-                rows = self._some_rows(cursor, 4 * limit)
+                with Watch(self._server, self._name, cursor.connection, self._limits) as watch:
+                    cursor.execute(sql)
+                    rows, num_changed = self._result(cursor, returning=returning)
+                refusal = self._settled(cursor, num_changed)
         except pymysql.Error as error:
-            return clipped(self._failed(error), limit)
-        except (UnicodeError, ValueError) as error:
+            failure = clipped(self._failed(error), limit)
+            return self._full() if watch is not None and watch.exceeded else failure
+        except UnicodeError as error:
             return clipped(str(error), limit)
-        return shown(rows, limit)
+        except ValueError:
+            return "the statement was given up by the server"
+        return refusal or shown(rows, limit)
 
-    def _changed(self, cursor: Cursor) -> str:
-        connection = cursor.connection
-        if cursor.rowcount > self._options.max_changed_rows:
-            connection.rollback()
-            return f"one statement may change at most {self._options.max_changed_rows} rows"
-        connection.commit()
-        return "[]"
+    def _result(self, cursor: Cursor, *, returning: bool) -> tuple[list[tuple[Any, ...]], int]:
+        """What can be shown of the rows, and how many rows the statement has changed.
 
-    def _some_rows(self, cursor: Cursor, max_chars: int) -> list[tuple[Any, ...]]:
-        """Rows until there are more than can be shown; then the connection is given up, for it would send them all."""
+        A statement with rows may have changed some as well: with RETURNING it gives a row for each of them, and all
+        are read, because they are what there is to count.
+        """
+        if cursor.description is None:
+            return [], cursor.rowcount
         rows: list[tuple[Any, ...]] = []
-        num_chars = 0
+        num_rows = num_chars = 0
         while (row := cursor.fetchone()) is not None:
-            rows.append(row)
-            num_chars += sum(len(value) if isinstance(value, str | bytes) else 8 for value in row)
-            if num_chars > max_chars:
+            num_rows += 1
+            if num_chars <= 4 * self._options.observation_chars:
+                rows.append(row)
+                num_chars += sum(len(value) if isinstance(value, str | bytes) else 8 for value in row)
+            elif not returning:  # the server would send them all
                 self._give_up()
                 break
-        return rows
+        return rows, num_rows if returning else 0
+
+    def _settled(self, cursor: Cursor, num_changed: int) -> str:
+        """Commit, or undo what exceeds the limits and say so.
+
+        Every statement is a transaction, also one that only reads: it may hold locks.
+        """
+        connection = self._connection
+        if connection is None:  # given up: the server undoes it
+            return ""
+        if num_changed > self._options.max_changed_rows:
+            connection.rollback()
+            return f"one statement may change at most {self._options.max_changed_rows} rows"
+        if num_changed and self._num_bytes(cursor) > self._options.database_bytes:
+            connection.rollback()
+            return self._full()
+        connection.commit()
+        return ""
+
+    def _num_bytes(self, cursor: Cursor) -> int:
+        """What the tables' rows come to: the same on every server, which the size of its files is not."""
+        total = 0
+        for table in self._tables:
+            lengths = " + ".join(f"COALESCE(LENGTH({quoted(column)}), 0)" for column in table.columns)
+            cursor.execute(f"SELECT COALESCE(SUM({_ROW_BYTES} + {lengths}), 0) FROM {self._place(table)}")  # noqa: S608 - quoted
+            total += sum(int(row[0]) for row in cursor.fetchall())
+        return total
+
+    def _full(self) -> str:
+        """After a statement that was undone: its pages are given back to the disk."""
+        with self._administrator() as cursor:
+            for table in self._tables:
+                cursor.execute(f"ALTER TABLE {self._place(table)} FORCE")
+        return f"the tables may hold at most {self._options.database_bytes} bytes"
 
     def _failed(self, error: pymysql.Error) -> str:
         """What the agent sees of an error. Raises `EngineLost` when it was the server that failed."""
@@ -170,21 +218,31 @@ class MariaDatabase:
 
     @contextlib.contextmanager
     def _cursor(self) -> Any:
-        """The agent's connection, made anew when it was given up."""
+        """The agent's connection, made anew when it was given up, with nothing left of the statements before.
+
+        AgentBench connects anew for each statement too: user variables and locks last no longer than one.
+        """
         if self._connection is None:
-            limit_s = self._options.statement_time_s
             self._connection = connect(
                 self._options,
                 user=self._name,
                 password=self._password,
                 database=self._name,
                 cursorclass=SSCursor,
-                read_timeout=limit_s + _READ_SLACK_S,
-                init_command=f"SET max_statement_time = {limit_s:f}, sql_select_limit = 1000",
+                read_timeout=self._options.statement_time_s + _READ_SLACK_S,
             )
+        else:
+            self._connection._execute_command(_COM_RESET_CONNECTION, b"")  # noqa: SLF001 - PyMySQL has no method for it
+            self._connection._read_ok_packet()  # noqa: SLF001
         cursor = self._connection.cursor()
         try:
+            cursor.execute(self._session)
             yield cursor
+        except ValueError:
+            # A statement that cannot be sent; or MariaDB sent an empty text for a COUNT that it gave up, and closing
+            # the cursor would wait for the rest of the result.
+            self._give_up()
+            raise
         finally:
             if self._connection is not None:
                 with contextlib.suppress(pymysql.Error):

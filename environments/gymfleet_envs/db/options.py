@@ -17,7 +17,7 @@ class DbOptions(Options):
     unix_socket: Path | None = None
     """Instead of host and port."""
     user: str = "gymfleet"
-    """May make databases and users: CREATE USER and CONNECTION ADMIN, and ALL on `gymfleet%` with the grant option."""
+    """May make databases and users; the grants that it needs are in the README."""
     password_file: Path | None = None
     """A file that holds the user's password and nothing else."""
     statement_time_s: PositiveFloat = 10.0
@@ -26,7 +26,7 @@ class DbOptions(Options):
     value_bytes: PositiveInt = 65_536
     """SQLite: one value, and one row."""
     database_bytes: PositiveInt = 16 * 2**20
-    """SQLite: one episode's database."""
+    """One episode's database: SQLite's pages, what the rows in MariaDB come to."""
     memory_bytes: PositiveInt = 512 * 2**20
     """SQLite: all databases and statements of a worker process together."""
     max_changed_rows: PositiveInt = 10_000

@@ -4,14 +4,16 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any, Final, Self
 
+from gymfleet_envs.db.collation import compare, fold_each
 from gymfleet_envs.db.database import DATABASE, NO_OPS, VERBS, Refused, clipped, shown
 from gymfleet_envs.db.dialect import to_sqlite
-from gymfleet_envs.db.functions import install
+from gymfleet_envs.db.functions import FUNCTIONS, install
 from gymfleet_envs.db.options import DbOptions
+from gymfleet_envs.db.refusals import refuse_what_mysql_refuses
 from gymfleet_envs.db.tables import Table, quoted
+from gymfleet_envs.runtime.sql_like import LikeRules
 from gymfleet_envs.runtime.sql_text import Token, UnfitStatement, one_statement, tokens
 from gymfleet_envs.runtime.sqlite_guard import (
-    PURE_FUNCTIONS,
     WRITE_ACTIONS,
     GuardedConnection,
     StatementFailed,
@@ -21,6 +23,7 @@ from gymfleet_envs.runtime.sqlite_guard import (
 _PAGE_BYTES: Final = 4096
 _MAX_STATE_ROWS: Final = 1_000_000
 _MAX_SHOWN_ROWS: Final = 1000
+_COLLATION: Final = "mysql"
 
 
 class SqliteDatabase:
@@ -35,19 +38,23 @@ class SqliteDatabase:
         self._tables = tables
         self._options = options
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, cached_statements=0)
+        connection.create_collation(_COLLATION, compare)
         if image is None:
             _fill(connection, tables)
         else:
             connection.deserialize(image)
         connection.execute(f"PRAGMA max_page_count = {max(16, options.database_bytes // _PAGE_BYTES)}").fetchall()
-        functions = PURE_FUNCTIONS | install(connection, options.value_bytes)
         limits = StatementLimits(
             time_s=options.statement_time_s,
             steps=options.statement_steps,
             value_bytes=options.value_bytes,
             memory_bytes=options.memory_bytes,
         )
-        self._guarded = GuardedConnection(connection, limits, actions=WRITE_ACTIONS, functions=functions)
+        self._guarded = GuardedConnection(
+            connection, limits, actions=WRITE_ACTIONS, functions=FUNCTIONS, rules=LikeRules(fold_each, "\\")
+        )
+        install(connection, options.value_bytes)
+        self._columns = frozenset(column.lower() for table in tables for column in table.columns)
 
     def execute(self, sql: str) -> str:
         """Translated from MySQL's dialect; errors are SQLite's."""
@@ -63,6 +70,7 @@ class SqliteDatabase:
             return shown(self._described(statement), self._options.observation_chars)
         limit = self._options.observation_chars
         try:
+            refuse_what_mysql_refuses(statement, self._columns)
             # Four times what is shown: more than enough to be cut, however short the values are.
             rows, _ = self._guarded.run(to_sqlite(statement), max_rows=_MAX_SHOWN_ROWS, max_bytes=4 * limit)
         except StatementFailed as error:
@@ -114,8 +122,7 @@ class SqliteDatabase:
 
 def _fill(connection: sqlite3.Connection, tables: Sequence[Table]) -> None:
     for table in tables:
-        # MySQL's default collation takes no notice of case.
-        columns = ", ".join(f"{quoted(column)} TEXT COLLATE NOCASE" for column in table.columns)
+        columns = ", ".join(f"{quoted(column)} TEXT COLLATE {_COLLATION}" for column in table.columns)
         connection.execute("BEGIN")
         connection.execute(f"CREATE TABLE {quoted(table.name)} ({columns})")
         places = ", ".join("?" * len(table.columns))

@@ -27,7 +27,7 @@ _DATE_FUNCTIONS: Final = frozenset(("date", "time", "datetime", "julianday", "st
 _MAX_KEPT_ROWS: Final = 1_000_000
 
 
-def connect(task: SqlTask, options: SqlOptions) -> GuardedConnection:
+def connect(task: SqlTask, options: SqlOptions, *, bounded: bool = False) -> GuardedConnection:
     """The task's database, of which nothing can be changed. Raises `StatementFailed` when it cannot be opened."""
     limits = StatementLimits(
         time_s=options.query_time_s,
@@ -38,7 +38,8 @@ def connect(task: SqlTask, options: SqlOptions) -> GuardedConnection:
     try:
         connection = _open(task.path) if task.path is not None else _build(task)
         connection.text_factory = _text
-        return GuardedConnection(connection, limits, actions=READ_ACTIONS, functions=PURE_FUNCTIONS | _DATE_FUNCTIONS)
+        functions = PURE_FUNCTIONS | _DATE_FUNCTIONS
+        return GuardedConnection(connection, limits, actions=READ_ACTIONS, functions=functions, bounded=bounded)
     except sqlite3.Error as error:
         raise StatementFailed(f"{task.path or 'the database'}: {error}") from None
 
@@ -71,17 +72,17 @@ class Databases:
     def __init__(self, max_idle: int = 64) -> None:
         self._max_idle = max_idle
         self._lock = threading.Lock()
-        self._idle: OrderedDict[tuple[_Key, SqlOptions], GuardedConnection] = OrderedDict()
+        self._idle: OrderedDict[tuple[_Key, SqlOptions, bool], GuardedConnection] = OrderedDict()
         self._gold: OrderedDict[tuple[_Key, str], Rows] = OrderedDict()
         self._num_rows = 0
 
     @contextmanager
-    def connection(self, task: SqlTask, options: SqlOptions) -> Iterator[GuardedConnection]:
-        """The task's database. Raises what `connect` does."""
-        key = (_key(task), options)
+    def connection(self, task: SqlTask, options: SqlOptions, *, bounded: bool = False) -> Iterator[GuardedConnection]:
+        """The task's database, for a query that is `bounded` or not. Raises what `connect` does."""
+        key = (_key(task), options, bounded)
         with self._lock:
             found = self._idle.pop(key, None)
-        connection = found or connect(task, options)
+        connection = found or connect(task, options, bounded=bounded)
         try:
             yield connection
         except BaseException:

@@ -10,10 +10,11 @@ from gymfleet_contracts.session import ExpertMove
 
 from gymfleet_envs.runtime.environment import Environment, Outcome
 from gymfleet_envs.runtime.sql_text import UnfitStatement
-from gymfleet_envs.runtime.sqlite_guard import StatementFailed
+from gymfleet_envs.runtime.sqlite_functions import may_grow
+from gymfleet_envs.runtime.sqlite_guard import GuardedConnection, StatementFailed
 from gymfleet_envs.runtime.tasks import TaskSource
 from gymfleet_envs.sql.benchmark import benchmark_tasks, check_databases
-from gymfleet_envs.sql.engine import Databases, query
+from gymfleet_envs.sql.engine import Databases, Rows, query
 from gymfleet_envs.sql.generate import generated_tasks
 from gymfleet_envs.sql.options import SqlOptions
 from gymfleet_envs.sql.task import SqlTask
@@ -41,6 +42,7 @@ class Sql(Environment[SqlTask]):
     licence: ClassVar[str] = "Apache-2.0; benchmark questions and databases: BIRD, Spider (CC BY-SA 4.0)"
     options: ClassVar[SqlOptions] = SqlOptions()
     waits: ClassVar[bool] = True
+    calls_at_once: ClassVar[int | None] = 32
     _databases: ClassVar[Databases] = Databases()
 
     def __init__(self) -> None:
@@ -70,15 +72,22 @@ class Sql(Environment[SqlTask]):
         if self._over:
             return Outcome("The task is over.", score=self._score, terminated=True, action_valid=False)
         self._over = True
+        sql = read_query(action)
         with self._databases.connection(self._task, self.options) as connection:
             # First, for a gold query that fails is a fault of ours and no wrong answer.
             gold = self._databases.gold(self._task, connection, self.options)
-            try:
-                rows = query(connection, read_query(action), self.options)
-            except StatementFailed as error:
-                return Outcome(self._cut(str(error)), terminated=True)
-            except UnfitStatement as error:
-                return Outcome(self._cut(str(error)), terminated=True, action_valid=False)
+            if not may_grow(sql):
+                return self._judged(connection, sql, gold)
+        with self._databases.connection(self._task, self.options, bounded=True) as connection:
+            return self._judged(connection, sql, gold)
+
+    def _judged(self, connection: GuardedConnection, sql: str, gold: Rows) -> Outcome:
+        try:
+            rows = query(connection, sql, self.options)
+        except StatementFailed as error:
+            return Outcome(self._cut(str(error)), terminated=True)
+        except UnfitStatement as error:
+            return Outcome(self._cut(str(error)), terminated=True, action_valid=False)
         self._score = float(frozenset(rows) == gold)
         shown = self._cut(str(rows[: self.options.observation_chars]))
         return Outcome(shown, reward=self._score, terminated=True, score=self._score)

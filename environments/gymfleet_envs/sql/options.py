@@ -10,10 +10,11 @@ from gymfleet_envs.runtime.environment import Options
 class SqlOptions(Options):
     """What a query may use up, and how a task is put into words."""
 
-    query_time_s: PositiveFloat = 30.0
+    query_time_s: PositiveFloat = 12.0
+    """Twice this, for the gold query and the agent's, must be less than the server's `step_timeout_s`."""
     max_rows: PositiveInt = 100_000
     max_result_bytes: PositiveInt = 16 * 2**20
-    value_bytes: PositiveInt = 4 * 2**20
+    value_bytes: PositiveInt = 2**20
     memory_bytes: PositiveInt = 512 * 2**20
     """All queries of a worker process together."""
     observation_chars: PositiveInt = 100
