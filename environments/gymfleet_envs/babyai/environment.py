@@ -7,7 +7,7 @@ from typing import ClassVar, Final, Self
 from gymfleet_contracts.session import ExpertMove
 from pydantic import JsonValue
 
-from gymfleet_envs.babyai.actions import CHECK, Options, options
+from gymfleet_envs.babyai.actions import Options, options
 from gymfleet_envs.babyai.expert import Plan, choose, make_plan
 from gymfleet_envs.babyai.tasks import BabyAITask, generated_tasks, level_list_tasks
 from gymfleet_envs.babyai.view import describe, look
@@ -20,7 +20,7 @@ class BabyAI(Environment[BabyAITask]):
     """Minigrid's BabyAI levels behind AgentGym's text."""
 
     name: ClassVar[str] = "babyai"
-    version: ClassVar[str] = "1.0.0"
+    version: ClassVar[str] = "1.1.0"
     summary: ClassVar[str] = "Walk through rooms on a grid and do what the goal says"
     instructions: ClassVar[str] = (
         "You are in a room on a grid and have a goal. Each turn, take one action:\n"
@@ -42,6 +42,7 @@ class BabyAI(Environment[BabyAITask]):
         self._world: World
         self._options: Options
         self._plan: Plan = ()
+        self._at_a_loss: tuple[object, ...] | None = None
         self._over = False
 
     @classmethod
@@ -52,8 +53,9 @@ class BabyAI(Environment[BabyAITask]):
     def reset(self, task: BabyAITask, seed: int) -> str:
         """Build the world. The task says it all; the seed changes nothing."""
         del seed
-        self._world = World(task.level, task.seed)
+        self._world = World(task.level, task.seed, lenient=task.lenient)
         self._plan = ()
+        self._at_a_loss = None
         self._over = False
         return f"Your goal: {self._world.mission}\n{self._see()}{self._listing()}"
 
@@ -62,8 +64,10 @@ class BabyAI(Environment[BabyAITask]):
         name = " ".join(action.lower().split()).strip("\"'`.")
         if name.startswith("pick up "):
             name = "pickup " + name.removeprefix("pick up ")
-        if name == CHECK:
+        if "check" in name:
             return self._answer(f"You can take the following actions: {', '.join(self._options.names)}")
+        if not name:
+            return self._answer("No change in state.", action_valid=False)
         if name in self._options.refused:
             return self._answer(self._options.refused[name])
         if name not in self._options.possible:
@@ -73,11 +77,13 @@ class BabyAI(Environment[BabyAITask]):
 
     def expert(self) -> ExpertMove | None:
         """The bot's way, in text actions; a plan is kept as long as the episode follows it."""
-        if self._over:
+        signature = self._world.signature()
+        if self._over or signature == self._at_a_loss:
             return None
-        if not self._plan or self._plan[0].signature != self._world.signature():
+        if not self._plan or self._plan[0].signature != signature:
             self._plan = make_plan(self._world, self._plan[0].seen if self._plan else None)
         if not self._plan or (chosen := choose(self._world, self._options, self._plan)) is None:
+            self._at_a_loss = signature  # asked again here, it would look as long and find as little
             return None
         move, self._plan = chosen
         return move

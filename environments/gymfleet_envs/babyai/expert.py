@@ -9,6 +9,8 @@ from minigrid.utils.baby_ai_bot import BabyAIBot
 from gymfleet_envs.babyai.actions import Options
 from gymfleet_envs.babyai.world import HEADINGS, Cell, Pose, Primitive, World
 
+MAX_SEARCHES: Final = 48
+"""For one primitive action; the bot needs at most 10 where it knows what to do, and elsewhere never ends."""
 _MOVES: Final = frozenset({Primitive.LEFT, Primitive.RIGHT, Primitive.FORWARD})
 _THOUGHTS: Final = {
     "go to": "I go to the {thing}.",
@@ -38,6 +40,25 @@ class Stage:
 Plan = tuple[Stage, ...]
 
 
+class _Lost(Exception):
+    """The bot turns in a circle: it sets itself the same goals over and over."""
+
+
+class _BoundedBot(BabyAIBot):  # type: ignore[misc]
+    """Minigrid's bot with a bound on its work, which is the same on every machine, unlike one on time."""
+
+    def replan(self) -> Any:
+        """Return the next primitive action. Raises `_Lost`."""
+        self._searches = 0
+        return super().replan()
+
+    def _breadth_first_search(self, *args: Any, **kwargs: Any) -> Any:
+        self._searches += 1
+        if self._searches > MAX_SEARCHES:
+            raise _Lost
+        return super()._breadth_first_search(*args, **kwargs)
+
+
 def make_plan(world: World, seen: Any | None) -> Plan:
     """Let the bot play a copy, with what is already `seen`. Empty when it does not reach the goal."""
     rehearsal = world.copy()
@@ -46,7 +67,7 @@ def make_plan(world: World, seen: Any | None) -> Plan:
     while not rehearsal.out_of_steps:
         try:
             action = int(bot.replan())
-        except AssertionError:  # how the bot says that it is lost
+        except (AssertionError, _Lost):  # an assertion is how the bot itself says that it is lost
             return ()
         if action not in tuple(Primitive):
             # It takes the goal for reached, which an episode that begins in front of its goal notices only after a
@@ -62,7 +83,7 @@ def make_plan(world: World, seen: Any | None) -> Plan:
 
 
 def _new_bot(world: World, seen: Any | None) -> Any:
-    bot = BabyAIBot(world.engine)
+    bot = _BoundedBot(world.engine)
     if seen is not None:
         bot.vis_mask |= seen
     return bot

@@ -10,33 +10,36 @@ _TURNS: Final = tuple((((at - 1) % 4, Primitive.LEFT), ((at + 1) % 4, Primitive.
 
 
 class Paths:
-    """Shortest ways from where the agent stands, found in one search.
+    """The ways that AgentGym's server takes from where the agent stands, found in one search.
 
-    Cells out of sight count as free, and so do doors: the walk stops where it is blocked.
+    Cells out of sight count as free, and so do doors: the walk stops where it is blocked. Upstream's search remembers
+    of each pose the last way by which it was found before its turn came, and looks again from one that was found
+    twice. That decides among equally long ways, and so what an agent sees and bumps into.
     """
 
     def __init__(self, view: View) -> None:
         start = (view.cell, view.heading)
         came_from: dict[Pose, tuple[Pose, Primitive] | None] = {start: None}
+        settled: set[Pose] = set()
         arriving: dict[Cell, Pose] = {}
         facing: dict[Cell, Pose] = {}
         solid, columns, rows = view.solid, view.columns, view.rows
         queue = deque([start])
         while queue:
             pose = queue.popleft()
+            settled.add(pose)
             cell, heading = pose
             dx, dy = HEADINGS[heading]
             ahead = (cell[0] + dx, cell[1] + dy)
-            # The first pose found is a nearest one.
             arriving.setdefault(cell, pose)
             facing.setdefault(ahead, pose)
             following = (ahead, heading)
-            if following not in came_from and ahead not in solid and ahead[0] in columns and ahead[1] in rows:
+            if following not in settled and ahead not in solid and ahead[0] in columns and ahead[1] in rows:
                 came_from[following] = (pose, Primitive.FORWARD)
                 queue.append(following)
             for turned, primitive in _TURNS[heading]:
                 following = (cell, turned)
-                if following not in came_from:
+                if following not in settled:
                     came_from[following] = (pose, primitive)
                     queue.append(following)
         self._came_from, self._arriving, self._facing = came_from, arriving, facing

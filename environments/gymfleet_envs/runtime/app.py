@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from gymfleet_kit.access import AccessRules
 from gymfleet_kit.app import NotReady, create_app
 from gymfleet_kit.problems import ServiceError
 from prometheus_client import CollectorRegistry
@@ -15,7 +16,7 @@ from gymfleet_envs.runtime.routes import environments, load, play, sessions, str
 PROBE_TIMEOUT_S = 10.0
 
 
-def create_env_app(pool: ShardPool) -> FastAPI:
+def create_env_app(pool: ShardPool, access: AccessRules) -> FastAPI:
     """An app over `pool`, which was started; the app ends it on shutdown."""
     registry = CollectorRegistry()
     registry.register(pool.metrics)
@@ -37,7 +38,7 @@ def create_env_app(pool: ShardPool) -> FastAPI:
         except TimeoutError:
             raise NotReady(f"no answer from every shard within {PROBE_TIMEOUT_S:g} s") from None
 
-    app = create_app("gymfleet environment server", lifespan=lifespan, ready=ready, registry=registry)
+    app = create_app("gymfleet environment server", access=access, lifespan=lifespan, ready=ready, registry=registry)
     app.state.pool = pool
     for module in (environments, sessions, load, stream, play):
         app.include_router(module.router)

@@ -25,6 +25,8 @@ class ShardConfig(msgspec.Struct, frozen=True):
     max_observation_chars: int
     expert_splits: tuple[str, ...]
     log_level: str
+    step_timeout_s: float
+    expert_s: float | None = None
     max_threads: int = 1
     session_cpu_s: float | None = None
     session_wall_s: float | None = None
@@ -56,6 +58,8 @@ class Answer(msgspec.Struct, array_like=True):
     number: int
     ok: bool
     payload: msgspec.Raw
+    state: str = ""
+    """The digest of the session's state after `open` and `step`, where its environment tells one."""
 
 
 class Tally(msgspec.Struct, array_like=True):
@@ -83,6 +87,8 @@ class Report(msgspec.Struct, array_like=True):
     answers: list[Answer]
     num_sessions: int
     tallies: dict[str, Tally] = {}
+    stuck: int = 0
+    """Calls that were given up and still are in work."""
 
 
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -82,10 +82,16 @@ class Environment(ABC, Generic[TaskT]):
     threads, one at a time per session and not always the same, so that a session that waits holds up no other: what
     instances share must be safe for that."""
 
+    calls_at_once: ClassVar[int | None] = None
+    """With `waits`: so many calls of a shard's sessions, and so many opens, are made at once, and more wait in line;
+    None: as many as there are sessions. For engines that compute rather than wait, whose calls only slow each other."""
+
     turn_limit: int | None = None
     """Set by `reset` where the task allows fewer turns than `max_turns`."""
     start_info: Mapping[str, JsonValue] = MappingProxyType({})
     """Set by `reset`: what `Outcome.info` is to a step, for the first observation. Never holds a gold answer."""
+    start_score: float = 0.0
+    """Set by `reset` where an episode begins with part of its success: what `Outcome.score` is to a step."""
 
     @classmethod
     @abstractmethod
@@ -99,6 +105,14 @@ class Environment(ABC, Generic[TaskT]):
     def programs(cls) -> tuple[str, ...]:
         """Programs that the engine starts, such as `java`; the server refuses to start without them."""
         return ()
+
+    @classmethod
+    def longest_call_s(cls) -> float:
+        """Return how long one call may take by the environment's own limits; 0 where it has none.
+
+        A server that kills a shard earlier than that refuses to start: it would kill what was about to answer.
+        """
+        return 0.0
 
     @classmethod
     def import_data(cls, source: Path, target: Path) -> None:
@@ -117,7 +131,20 @@ class Environment(ABC, Generic[TaskT]):
         """Apply one action. Hostile input gets an `Outcome` with `action_valid=False`, not an exception."""
 
     def expert(self) -> ExpertMove | None:
-        """The next move of a policy that solves the task from here; None when there is none."""
+        """Return the next move of a policy that solves the task from here; None when there is none.
+
+        It leaves the episode as it is, and may be cut off anywhere in its Python code: what it tries out, it tries
+        on a copy. One that may search for long bounds its own work, which ends alike on every machine.
+        """
+        return None
+
+    def state_digest(self) -> str | None:
+        """Return a digest of the state behind the observations, such as the files that the agent has written.
+
+        Journaled with each step and compared after a replay: a session whose digest differs is lost, never
+        silently another one. None where the observations alone tell whether a replay went the same way.
+        Asked for after `reset` and after each step of a deterministic environment; agents never see it.
+        """
         return None
 
     def close(self) -> None:
@@ -131,6 +158,11 @@ class Environment(ABC, Generic[TaskT]):
     def has_expert(cls) -> bool:
         """Whether `expert` was written."""
         return cls.expert is not Environment.expert
+
+    @classmethod
+    def tells_state(cls) -> bool:
+        """Whether a replay is compared by more than what was observed."""
+        return cls.deterministic and cls.state_digest is not Environment.state_digest
 
     @classmethod
     def spec(cls, tasks: TaskSource[TaskT]) -> EnvironmentSpec:

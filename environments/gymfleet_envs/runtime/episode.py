@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 import structlog
-from gymfleet_contracts.session import ExpertMove, ForkSupport, Session, TaskRef
+from gymfleet_contracts import problems
+from gymfleet_contracts.session import RECOVERED, ExpertMove, ForkSupport, Session, TaskRef
 from gymfleet_kit.problems import ServiceError
 from gymfleet_kit.session_problems import (
     ActionTooLarge,
@@ -21,6 +22,7 @@ from gymfleet_kit.session_problems import (
 from pydantic import JsonValue
 
 from gymfleet_envs.runtime.catalogue import Entry
+from gymfleet_envs.runtime.deadline import Overdue, within
 from gymfleet_envs.runtime.environment import EngineLost, Environment, Outcome
 from gymfleet_envs.runtime.errors import ShardUnavailable
 from gymfleet_envs.runtime.tasks import Task
@@ -39,11 +41,21 @@ class Limits:
         beat: called with the environment's name before each call of it.
         session_cpu_s: processor time of a session; None for no limit.
         session_wall_s: age of a session; None for no limit.
+        expert_s: time for one move of an expert; None for no limit.
         cpu_clock: processor time of this thread, in seconds; read only where it is limited.
         threads: for environments that wait; without them all calls are made where they come from.
     """
 
-    __slots__ = ("beat", "cpu_clock", "max_observation_chars", "session_cpu_s", "session_wall_s", "threads", "trace")
+    __slots__ = (
+        "beat",
+        "cpu_clock",
+        "expert_s",
+        "max_observation_chars",
+        "session_cpu_s",
+        "session_wall_s",
+        "threads",
+        "trace",
+    )
 
     def __init__(
         self,
@@ -52,6 +64,7 @@ class Limits:
         *,
         session_cpu_s: float | None = None,
         session_wall_s: float | None = None,
+        expert_s: float | None = None,
         cpu_clock: Callable[[], float] = time.thread_time,
         threads: SessionThreads | None = None,
     ) -> None:
@@ -59,6 +72,7 @@ class Limits:
         self.beat = beat
         self.session_cpu_s = session_cpu_s
         self.session_wall_s = session_wall_s
+        self.expert_s = expert_s
         self.cpu_clock = cpu_clock if session_cpu_s is not None else _no_clock
         self.threads = threads
         self.trace = ""
@@ -85,9 +99,13 @@ class Episode:
     __slots__ = (
         "_actions",
         "_env",
+        "_expert_overdue",
         "_first_info",
         "_last",
+        "_last_action",
         "_limits",
+        "_recoveries",
+        "_tells_state",
         "_waits",
         "cpu_s",
         "entry",
@@ -97,13 +115,22 @@ class Episode:
         "score",
         "seed",
         "session_id",
+        "state",
         "task",
         "terminated",
         "truncated",
     )
 
     def __init__(
-        self, session_id: str, entry: Entry, task: Task[Any], seed: int, limits: Limits, *, owner: str = ""
+        self,
+        session_id: str,
+        entry: Entry,
+        task: Task[Any],
+        seed: int,
+        limits: Limits,
+        *,
+        owner: str = "",
+        recoveries: int = 0,
     ) -> None:
         self.session_id = session_id
         self.entry = entry
@@ -115,10 +142,16 @@ class Episode:
         self.truncated = False
         self.score = 0.0
         self.observation = ""
+        self.state = ""
+        """The digest of the state behind the last observation, where the environment tells one."""
         self.cpu_s = 0.0
         self._limits = limits
         self._waits = entry.kind.waits
+        self._tells_state = entry.kind.tells_state()
+        self._recoveries = recoveries
         self._last = b""
+        self._expert_overdue = False
+        self._last_action = ""
         self._first_info: dict[str, JsonValue] = {}
         self._actions: list[str] | None = [] if entry.kind.fork is ForkSupport.REPLAY else None
         self._env: Environment[Any]
@@ -133,7 +166,7 @@ class Episode:
         try:
             self._env = self.guarded(self.entry.kind)
             try:
-                self.observation, self._first_info = self.guarded(self._reset)
+                self.observation, self._first_info, self.score, self.state = self.guarded(self._reset)
             except ServiceError:
                 self.close()
                 raise
@@ -141,9 +174,16 @@ class Episode:
             name = self.entry.spec.name
             raise ShardUnavailable(f"the engine of {name} died while the episode began; try again") from None
 
-    def repeated(self, index: int) -> bytes:
-        """The stored result, when `index` is the last one again; empty otherwise."""
-        return self._last if index == self.index - 1 else b""
+    def repeated(self, index: int, action: str) -> bytes:
+        """The stored result, when this is the last step again; empty for another index.
+
+        Raises `StepOutOfOrder` for the last index with another action: its result would pass for that action's.
+        """
+        if index != self.index - 1:
+            return b""
+        if action != self._last_action:
+            raise StepOutOfOrder(f"step {index} was taken with another action", expected=self.index)
+        return self._last
 
     def step(self, index: int, action: str) -> bytes:
         """Apply the next action: the encoded `StepResult`.
@@ -170,6 +210,7 @@ class Episode:
             self.cpu_s += limits.cpu_clock() - began
         if self._actions is not None:
             self._actions.append(action)
+        self._last_action = action
         self.index += 1
         return self._last
 
@@ -179,13 +220,15 @@ class Episode:
         Raises `ForkUnsupported`, `EnvironmentFailed`, `SessionLost`; and `ShardUnavailable` when
         the engine of the child died, not that of its parent.
         """
-        child = Episode(session_id, self.entry, self.task, self.seed, self._limits, owner=self.owner)
+        child = Episode(
+            session_id, self.entry, self.task, self.seed, self._limits, owner=self.owner, recoveries=self._recoveries
+        )
         if self.entry.kind.fork is ForkSupport.NATIVE:
             child._env = self.guarded(self._env.snapshot)
         elif self._actions is not None and self.entry.kind.deterministic:
             child.begin()
             try:
-                child.replay(self._actions, self.observation)
+                child.replay(self._actions, self.observation, self.state)
             except ServiceError as error:
                 child.close()
                 if isinstance(error, SessionLost):
@@ -200,17 +243,23 @@ class Episode:
         child.truncated = self.truncated
         child.score = self.score
         child.observation = self.observation
+        child.state = self.state
         child._last = self._last
+        child._expert_overdue = self._expert_overdue
+        child._last_action = self._last_action
         child._first_info = self._first_info
         return child
 
-    def replay(self, actions: list[str], expected: str) -> None:
-        """Repeat `actions` from the beginning. Raises `ForkUnsupported` when that does not lead to `expected`."""
-        shown = self.observation
+    def replay(self, actions: list[str], expected: str, state: str) -> None:
+        """Repeat `actions` from the beginning.
+
+        Raises `ForkUnsupported` when that does not lead to the observation `expected` and to `state`.
+        """
+        shown, reached = self.observation, self.state
         for action in actions:
-            outcome = self.guarded(partial(self._env.step, action))
+            outcome, reached = self.guarded(partial(self._act, action))
             shown = self._text(outcome.observation)
-        if self.entry.kind.stable_observations and shown != expected:
+        if (self.entry.kind.stable_observations and shown != expected) or reached != state:
             log.error("environment.diverged", env=self.entry.spec.name, session_id=self.session_id)
             raise ForkUnsupported(f"{self.entry.spec.name} showed something else when the episode was replayed")
 
@@ -218,7 +267,8 @@ class Episode:
         """The expert's next move. Raises `ExpertUnavailable`, `EnvironmentFailed`, `SessionLost`."""
         if self.over:
             raise ExpertUnavailable("the episode is over")
-        move = self.guarded(self._env.expert)
+        limit_s = self._limits.expert_s
+        move = self.guarded(self._env.expert) if limit_s is None else self._expert_within(limit_s)
         if move is None:
             raise ExpertUnavailable(f"the expert of {self.entry.spec.name} knows no move here")
         return move
@@ -266,16 +316,46 @@ class Episode:
         finally:
             self.cpu_s += self._limits.cpu_clock() - began
 
-    def _reset(self) -> tuple[str, dict[str, JsonValue]]:
+    def _expert_within(self, limit_s: float) -> ExpertMove | None:
+        """Ask an expert that may never end: it holds up the other sessions once, as it is not asked again."""
+        name = self.entry.spec.name
+        if not self._expert_overdue:
+            try:
+                return self.guarded(partial(within, limit_s, self._env.expert))
+            except Overdue:
+                self._expert_overdue = True
+                log.error("expert.overdue", env=name, session_id=self.session_id, limit_s=limit_s)
+        raise ExpertUnavailable(f"the expert of {name} took longer than {limit_s:g} s in this session")
+
+    def _reset(self) -> tuple[str, dict[str, JsonValue], float, str]:
         shown = self._text(self._env.reset(self.task.data, self.seed))
-        return shown, checked_info(self._env.start_info)
+        score = float(self._env.start_score)
+        if not 0.0 <= score <= 1.0:
+            raise ValueError(f"the score must be within [0, 1], got {score}")
+        info = dict(self._env.start_info)
+        if self._recoveries:
+            info[RECOVERED] = self._recoveries
+        return shown, checked_info(info), score, self._digest()
+
+    def _act(self, action: str) -> tuple[Outcome, str]:
+        """The environment's answer and the digest of its state then, in one call: a thread is changed but once."""
+        return self._env.step(action), self._digest()
+
+    def _digest(self) -> str:
+        if not self._tells_state:
+            return ""
+        state = self._env.state_digest()
+        if state is not None and not isinstance(state, str):
+            raise TypeError(f"a digest of the state must be a str or None, got {type(state).__name__}")
+        return state or ""
 
     def _failure(self, error: BaseException) -> ServiceError:
         env, name = self.entry.spec.name, type(error).__name__
         trace = {"traceparent": self._limits.trace} if self._limits.trace else {}
         if isinstance(error, EngineLost):
             log.error("environment.engine_lost", env=env, session_id=self.session_id, reason=str(error), **trace)
-            return SessionLost(f"the engine of {env} died under the session", env=env, session_id=self.session_id)
+            detail, own = f"the engine of {env} died under the session", {problems.IN_WORK: True}
+            return SessionLost(detail, env=env, session_id=self.session_id, **own)
         log.error(
             "environment.failed",
             env=env, session_id=self.session_id, exception=name, exc_info=error, **trace,
@@ -289,8 +369,7 @@ class Episode:
 
     def _play(self, action: str) -> bytes:
         """Step the environment, check and encode what it answers, and take it over."""
-        outcome: Outcome
-        outcome = self._limits.apart(partial(self._env.step, action)) if self._waits else self._env.step(action)
+        outcome, state = self._limits.apart(partial(self._act, action)) if self._waits else self._act(action)
         reward, score = float(outcome.reward), float(outcome.score)
         if not (math.isfinite(reward) and 0.0 <= score <= 1.0):
             raise ValueError(f"reward must be finite and score within [0, 1], got {reward} and {score}")
@@ -306,8 +385,9 @@ class Episode:
             truncated=truncated,
             score=score,
             action_valid=outcome.action_valid,
-            info=outcome.info,
+            info={**outcome.info, RECOVERED: self._recoveries} if self._recoveries else outcome.info,
         )
+        self.state = state
         self.observation = observation
         self.score = score
         self.terminated = bool(outcome.terminated)

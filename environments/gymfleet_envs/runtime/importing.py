@@ -9,39 +9,54 @@ import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gymfleet_envs.runtime.catalogue import EnvironmentUnavailable, configured, load_entry
+from gymfleet_kit.settings import read_settings
+
+from gymfleet_envs.runtime.catalogue import EnvironmentUnavailable, configured, find_environment, load_entry
 from gymfleet_envs.runtime.environment import Environment
+from gymfleet_envs.runtime.settings import EnvServerSettings
 from gymfleet_envs.runtime.tasks import SPLITS, TaskDataError, TaskSource
 
 
-def import_benchmark(reference: str, source: Path, home: Path) -> dict[str, Any]:
+def import_benchmark(
+    reference: str, source: Path, home: Path, options: Mapping[str, Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
     """Put a benchmark's data at `home`/NAME, in place of what was there, once the environment could read all of it.
 
-    Returns `name`, `path`, `task_source` and `tasks` (level, split, count). Raises `EnvironmentUnavailable`;
-    then `home` is as it was.
+    Options are by environment, as those of a server are; those of others than this one mean nothing.
+
+    Returns `name`, `path`, `task_source`, `tasks` (level, split, count) and `left_out` (what cannot be played, and
+    why). Raises `EnvironmentUnavailable`; then `home` is as it was.
     """
-    kind = configured(reference)
+    kind = configured(reference, options)
     target = home / kind.name
     if not source.is_dir():
         raise EnvironmentUnavailable(f"{source} is not a directory; give the one that holds the benchmark's files")
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        tasks = _imported(reference, kind, source, scratch)
+        tasks = _imported(reference, kind, source, scratch, options)
         found = {level: {split: tasks.count(split, level) for split in SPLITS} for level in tasks.levels}
         _replace(scratch, target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return {"name": kind.name, "path": str(target), "task_source": tasks.name, "tasks": found}
+    left_out = list(getattr(tasks, "left_out", ()))
+    return {"name": kind.name, "path": str(target), "task_source": tasks.name, "tasks": found, "left_out": left_out}
 
 
-def _imported(reference: str, kind: type[Environment[Any]], source: Path, scratch: Path) -> TaskSource[Any]:
+def _imported(
+    reference: str,
+    kind: type[Environment[Any]],
+    source: Path,
+    scratch: Path,
+    options: Mapping[str, Mapping[str, Any]] | None,
+) -> TaskSource[Any]:
     try:
         kind.import_data(source, scratch)
-        return load_entry(reference, {kind.name: scratch}).tasks
+        return load_entry(reference, {kind.name: scratch}, options).tasks
     except TaskDataError as error:
         raise EnvironmentUnavailable(f"environment {kind.name}: {error}") from None
     except (OSError, shutil.Error) as error:
@@ -68,10 +83,14 @@ def main() -> None:
     parser.add_argument("environment", help="a name, package.module:Class, or the path of a .py file")
     parser.add_argument("source", type=Path)
     parser.add_argument("home", type=Path, help="where the directory of the environment's name is made")
+    parser.add_argument("--options", type=json.loads, default={}, help="options of the environment, as a JSON object")
     arguments = parser.parse_args()
+    settings = read_settings(EnvServerSettings)
     try:
         with contextlib.redirect_stdout(sys.stderr):  # what environments log and engines print is not the result
-            found = import_benchmark(arguments.environment, arguments.source, arguments.home)
+            name = find_environment(arguments.environment).name
+            options = {name: {**settings.options.get(name, {}), **arguments.options}}
+            found = import_benchmark(arguments.environment, arguments.source, arguments.home, options)
     except EnvironmentUnavailable as error:
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(2) from None

@@ -13,7 +13,7 @@ from gymfleet_kit.settings import read_settings
 from gymfleet_kit.telemetry import configure_tracing
 
 from gymfleet_envs.runtime.app import create_env_app
-from gymfleet_envs.runtime.catalogue import ENVIRONMENTS, EnvironmentUnavailable, load_entry
+from gymfleet_envs.runtime.catalogue import ENVIRONMENTS, EnvironmentUnavailable, configured, load_entry
 from gymfleet_envs.runtime.pool import ShardPool
 from gymfleet_envs.runtime.settings import EnvServerSettings
 
@@ -28,6 +28,13 @@ def _describe(references: Sequence[str], settings: EnvServerSettings) -> None:
         except EnvironmentUnavailable as error:
             found = {"error": str(error)}
         sys.stdout.write(json.dumps({"environment": reference, **found}) + "\n")
+
+
+def _check_options(references: Sequence[str], settings: EnvServerSettings) -> None:
+    """Print the environments' names. Raises `EnvironmentUnavailable` for options that they do not take."""
+    with contextlib.redirect_stdout(sys.stderr):
+        names = {reference: configured(reference, settings.options).name for reference in references}
+    sys.stdout.write(json.dumps(names) + "\n")
 
 
 def main() -> None:
@@ -46,11 +53,23 @@ def main() -> None:
         action="store_true",
         help="serve nothing: a line of JSON per environment, its spec or what it lacks",
     )
+    parser.add_argument(
+        "--check-options",
+        action="store_true",
+        help="serve nothing: the environments' names as JSON, once each could take its options",
+    )
     arguments = parser.parse_args()
     references = tuple(arguments.environment)
     settings = read_settings(EnvServerSettings)
     if arguments.describe:
         _describe(references, settings)
+        return
+    if arguments.check_options:
+        try:
+            _check_options(references, settings)
+        except EnvironmentUnavailable as error:
+            sys.stderr.write(f"error: {error}\n")
+            raise SystemExit(2) from None
         return
     configure_logs("env-server", level=settings.log_level)
     configure_tracing("env-server")
@@ -63,4 +82,5 @@ def main() -> None:
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     drain = partial(pool.drain, settings.drain_s) if settings.drain_s else None
-    serve(create_env_app(pool), host=settings.host, port=settings.port, drain=drain)
+    app = create_env_app(pool, settings.rules("/play/"))
+    serve(app, host=settings.host, port=settings.port, drain=drain)

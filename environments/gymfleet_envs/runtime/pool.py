@@ -3,10 +3,14 @@
 import asyncio
 import itertools
 import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 import structlog
+from gymfleet_contracts import problems
 from gymfleet_contracts.frames import Op
 from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.session import EnvironmentSpec, Fork, ServerLoad
@@ -14,16 +18,16 @@ from gymfleet_kit.problems import RelayedProblem, ServiceError
 from gymfleet_kit.session_problems import EnvironmentFull, InvalidRequest, SessionLost, StepTimeout, UnknownSession
 from gymfleet_kit.telemetry import span
 from gymfleet_kit.trace import current_trace
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 
 from gymfleet_envs.runtime.catalogue import EnvironmentUnavailable
 from gymfleet_envs.runtime.channel import Answer, Call, Report, ShardConfig
 from gymfleet_envs.runtime.errors import Draining, ShardUnavailable
 from gymfleet_envs.runtime.memory import MIB, ceiling_bytes, resident_bytes
 from gymfleet_envs.runtime.metrics import DIED, HUNG, MEMORY, SessionMetrics
-from gymfleet_envs.runtime.seats import Done, Pending, Seat, cheapest
+from gymfleet_envs.runtime.seats import Done, Opening, Pending, Result, Seat, Stated, cheapest
 from gymfleet_envs.runtime.session_ids import TAIL_CHARS, Home, home_of, new_instance, prefix
-from gymfleet_envs.runtime.sessions import PROBE
+from gymfleet_envs.runtime.sessions import ABANDON, PROBE
 from gymfleet_envs.runtime.settings import EnvServerSettings
 from gymfleet_envs.runtime.shard_process import Progress, ShardProcess
 
@@ -32,6 +36,10 @@ _QUICK_DEATH_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 5.0
 _WATCH_EVERY_S: Final = 0.25
 _DRAIN_POLL_S: Final = 0.05
+_MAX_STUCK: Final = 16
+"""Calls of threads that may be stuck in one shard, and their environments with them."""
+_HEED_S: Final = 5.0
+"""A shard that does not heed for so long that a call of a thread was given up hangs itself."""
 _decode: Final = msgspec.msgpack.Decoder().decode
 log = structlog.get_logger()
 
@@ -46,6 +54,8 @@ class ShardPool:
         self._numbers = itertools.count(1)
         self._seats = [Seat(index) for index in range(settings.shards)]
         self._homes: dict[str, Seat] = {}
+        self._waiting: deque[Opening] = deque()
+        """Opens that found no shard alive."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self.draining = False
@@ -95,6 +105,7 @@ class ShardPool:
     async def aclose(self) -> None:
         """End every shard."""
         self._closing = True
+        self._turn_away(lambda _: True, Draining("the server has ended"))
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -106,6 +117,7 @@ class ShardPool:
     async def drain(self, timeout_s: float) -> None:
         """Open no more sessions, and wait until those that are open are closed, or for `timeout_s`."""
         self.draining = True
+        self._turn_away(lambda _: True, _draining())
         began = time.monotonic()
         log.info("server.draining", sessions=self._num_sessions, drain_s=timeout_s)
         while time.monotonic() - began < timeout_s and any(seat.load or seat.pending for seat in self._seats):  # noqa: ASYNC110 - counts, no event
@@ -119,7 +131,7 @@ class ShardPool:
             trace, done = work.trace, work.ending(done)
         try:
             if op == Op.OPEN:
-                self._send(self._place(), op, "", body, done, trace, slots=self._reservable(1))
+                self._open(Opening(body, done, trace, time.monotonic() + self._settings.open_wait_s))
             elif (seat := self._homes.get(session_id[:-TAIL_CHARS]) or self._seat_of(session_id)) is None:
                 if op != Op.CLOSE:
                     raise SessionLost("the process that held this session died", session_id=session_id)
@@ -132,7 +144,7 @@ class ShardPool:
 
     async def call(self, op: str, session_id: str, body: Any) -> msgspec.Raw:
         """The same for one caller: the encoded result. Raises `ServiceError`."""
-        answer: asyncio.Future[msgspec.Raw | ServiceError] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         try:
             raw = msgspec.Raw(msgspec.msgpack.encode(body))
         except UnicodeEncodeError:  # JSON can write what is no text
@@ -141,7 +153,7 @@ class ShardPool:
         result = await answer
         if isinstance(result, ServiceError):
             raise result
-        return result
+        return result.ok if isinstance(result, Stated) else result
 
     async def probe(self) -> None:
         """Play the first moment of an episode of every environment on every shard. Raises `ServiceError`."""
@@ -149,7 +161,7 @@ class ShardPool:
             raise Draining(f"draining: {self._num_sessions} sessions are left")
         answers = []
         for seat in self._seats:
-            answer: asyncio.Future[msgspec.Raw | ServiceError] = asyncio.get_running_loop().create_future()
+            answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
             if not seat.alive:
                 raise ShardUnavailable(f"shard {seat.index} is being started")
             self._send(seat, PROBE, "", EMPTY, _resolver(answer), "", slots=0)
@@ -163,19 +175,37 @@ class ShardPool:
         return sum(seat.load for seat in self._seats)
 
     def _reservable(self, count: int) -> int:
-        taken = self._num_sessions
+        taken = self._num_sessions + len(self._waiting)
         if taken + count > self._settings.max_sessions:
             raise EnvironmentFull(
                 f"{taken} of {self._settings.max_sessions} sessions are open", max_sessions=self._settings.max_sessions
             )
         return count
 
-    def _place(self) -> Seat:
+    def _open(self, opening: Opening) -> None:
+        """Have a session opened where it costs least, as soon as there is a shard. Raises `ServiceError`."""
         if self.draining:
-            raise Draining("draining: the server ends when its sessions are closed; open elsewhere")
+            raise _draining()
+        slots = self._reservable(1)
         if (seat := cheapest(self._seats)) is None:
-            raise ShardUnavailable("every shard is being started; try again")
-        return seat
+            self._waiting.append(opening)
+        else:
+            self._send(seat, Op.OPEN, "", opening.body, opening.done, opening.trace, slots=slots, opening=opening)
+
+    def _reopen(self, opening: Opening) -> None:
+        """The same for one that has waited."""
+        try:
+            self._open(opening)
+        except ServiceError as error:
+            opening.done(error)
+
+    def _turn_away(self, which: Callable[[Opening], bool], error: ServiceError) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for opening in waiting:
+            if which(opening):
+                opening.done(error)
+            else:
+                self._waiting.append(opening)
 
     def _seat_of(self, session_id: str) -> Seat | None:
         """Where the session lives; None when its process died. Raises `UnknownSession`."""
@@ -190,12 +220,21 @@ class ShardPool:
         return seat if home.life == seat.life and seat.alive else None
 
     def _send(
-        self, seat: Seat, op: str, session_id: str, body: msgspec.Raw, done: Done, trace: str, *, slots: int
+        self,
+        seat: Seat,
+        op: str,
+        session_id: str,
+        body: msgspec.Raw,
+        done: Done,
+        trace: str,
+        *,
+        slots: int,
+        opening: Opening | None = None,
     ) -> None:
         if not seat.pending:
             seat.progress_at = time.monotonic()
         number = next(self._numbers)
-        seat.pending[number] = Pending(done, session_id, slots)
+        seat.pending[number] = Pending(done, session_id, slots, opening)
         seat.reserved += slots
         if not seat.outbox:  # one write for all calls of this turn of the loop
             asyncio.get_running_loop().call_soon(self._flush, seat)
@@ -209,12 +248,26 @@ class ShardPool:
     def _reported(self, seat: Seat, report: Report) -> None:
         seat.progress_at = time.monotonic()
         seat.num_sessions = report.num_sessions
+        seat.stuck = report.stuck
         if report.tallies:
             self.metrics.add(seat.index, report.tallies)
         for answer in report.answers:
-            pending = seat.pending.pop(answer.number)
+            pending = seat.pending.pop(answer.number, None)
+            if pending is None:  # it was given up while this was on its way
+                self._close_made(answer)
+                continue
             seat.reserved -= pending.slots
-            pending.done(answer.payload if answer.ok else _problem(answer))
+            if not answer.ok:
+                pending.done(_problem(answer))
+            else:
+                pending.done(Stated(answer.payload, answer.state) if answer.state else answer.payload)
+
+    def _close_made(self, answer: Answer) -> None:
+        """Nobody knows of the sessions that a call has made for which nobody waits any more."""
+        made = _decode(answer.payload) if answer.ok else []
+        for session in made if isinstance(made, list) else [made]:
+            if "session_id" in session:
+                self.submit(Op.CLOSE, session["session_id"], EMPTY, lambda _: None)
 
     def _spawn(self, seat: Seat) -> ShardProcess:
         settings = self._settings
@@ -229,8 +282,10 @@ class ShardPool:
                 lease_s=settings.lease_s,
                 max_observation_chars=settings.max_observation_chars,
                 expert_splits=settings.expert_splits,
+                expert_s=min(settings.expert_timeout_s, settings.step_timeout_s / 2),
                 log_level=settings.log_level,
-                max_threads=settings.threads,
+                step_timeout_s=settings.step_timeout_s,
+                max_threads=settings.threads or settings.max_sessions,
                 session_cpu_s=settings.session_cpu_s,
                 session_wall_s=settings.session_wall_s,
                 memory_ceiling_bytes=None if memory_mb is None else ceiling_bytes(memory_mb),
@@ -257,6 +312,9 @@ class ShardPool:
         )
         seat.occupy(process, time.monotonic())
         self._homes[seat.prefix] = seat
+        waiting, self._waiting = self._waiting, deque()
+        for opening in waiting:
+            self._reopen(opening)
 
     def _died(self, seat: Seat) -> None:
         """Answer what was pending, and start a successor."""
@@ -271,8 +329,15 @@ class ShardPool:
             found = {"cause": cause, "env": env, "session_id": "" if call is None else call.session_id}
             self._background(self._revive(seat, process, found))
         for number, call in pending.items():
-            hung = cause == HUNG and progress is not None and number == progress.number
-            call.done(self._verdict(call, hung=hung))
+            # Of several calls in threads nobody knows which one the process died of.
+            known = progress is not None and (not progress.since_us or len(pending) == 1)
+            in_work = known and progress is not None and number == progress.number
+            opening = call.opening
+            if opening is None or opening.again or self._closing or (in_work and cause == HUNG):
+                call.done(self._verdict(call, cause, in_work=in_work))
+            else:
+                opening.again = True
+                self._reopen(opening)
 
     def _env_of(self, progress: Progress | None) -> str:
         """The environment that was being played; empty between calls."""
@@ -280,12 +345,14 @@ class ShardPool:
             return ""
         return list(self.specs)[progress.place]
 
-    def _verdict(self, call: Pending, *, hung: bool) -> ServiceError:
-        extensions = {"session_id": call.session_id} if call.session_id else {}
-        if hung:
+    def _verdict(self, call: Pending, cause: str, *, in_work: bool) -> ServiceError:
+        extensions: dict[str, JsonValue] = {"session_id": call.session_id} if call.session_id else {}
+        if in_work and cause == HUNG:
             limit_s = self._settings.step_timeout_s
             return StepTimeout(f"no answer within {limit_s:g} s; the session is closed", **extensions)
         if call.session_id:
+            if in_work:
+                extensions[problems.IN_WORK] = True
             return SessionLost("the process that held this session died", **extensions)
         return ShardUnavailable("the process that was to hold the session died; try again")
 
@@ -320,14 +387,27 @@ class ShardPool:
         while True:
             await asyncio.sleep(min(max(limit_s / 10, 0.02), _WATCH_EVERY_S))
             now = time.monotonic()
+            self._turn_away(partial(_is_late, now), ShardUnavailable("every shard is being started; try again"))
             seats = [seat for seat in self._seats if seat.alive and seat.process is not None]
             for seat in seats:
                 seat.look(now)
-                if seat.hangs(now, limit_s):
-                    log.error("shard.hung", shard=seat.index, limit_s=limit_s, env=self._env_of(seat.seen))
-                    seat.condemn(HUNG)
+                if seat.hangs(now, limit_s) and not seat.heeds(now):
+                    self._end_hang(seat, now)
             if limit_mb is not None:
                 await self._watch_memory(seats, limit_mb)
+
+    def _end_hang(self, seat: Seat, now: float) -> None:
+        """Give up a call that waits in a thread, with its session; for any other the shard has to go."""
+        limit_s, number, env = self._settings.step_timeout_s, seat.seen.number, self._env_of(seat.seen)
+        call = seat.give_up(now, min(self._settings.threads or _MAX_STUCK, _MAX_STUCK), _HEED_S)
+        if call is None:
+            log.error("shard.hung", shard=seat.index, limit_s=limit_s, env=env)
+            seat.condemn(HUNG)
+            return
+        log.error("call.overdue", shard=seat.index, limit_s=limit_s, env=env, session_id=call.session_id)
+        body = msgspec.Raw(msgspec.msgpack.encode(number))
+        self._send(seat, ABANDON, call.session_id, body, lambda _: None, "", slots=0)
+        call.done(self._verdict(call, HUNG, in_work=True))
 
     async def _watch_memory(self, seats: list[Seat], limit_mb: int) -> None:
         lives = {seat.process.pid: (seat, seat.life) for seat in seats if seat.process is not None}
@@ -346,8 +426,16 @@ class ShardPool:
         task.add_done_callback(self._tasks.discard)
 
 
-def _resolver(answer: "asyncio.Future[msgspec.Raw | ServiceError]") -> Done:
-    def done(result: msgspec.Raw | ServiceError) -> None:
+def _draining() -> Draining:
+    return Draining("draining: the server ends when its sessions are closed; open elsewhere")
+
+
+def _is_late(now: float, opening: Opening) -> bool:
+    return opening.deadline < now
+
+
+def _resolver(answer: "asyncio.Future[Result]") -> Done:
+    def done(result: Result) -> None:
         if not answer.done():  # the caller may have gone away
             answer.set_result(result)
 

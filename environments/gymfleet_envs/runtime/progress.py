@@ -39,6 +39,9 @@ class ShardProgress:
         self._place = self._places[env]
         _WORK.pack_into(self._shared, 0, self._number, self._beats, self._place)
 
+    def abandon(self, number: int) -> None:
+        """Tell no more of a call: nobody waits for it. There is none here that could be left alone."""
+
     def worked(self, seconds: float) -> None:
         """So long it was busy."""
         self._busy_s += seconds
@@ -63,13 +66,21 @@ class ThreadedProgress(ShardProgress):
         self._lock = threading.Lock()
         self._numbers: dict[int, int] = {}
         self._at_work: dict[int, _AtWork] = {}  # by thread, the oldest first
+        self._abandoned: set[int] = set()
 
     def working_on(self, number: int) -> None:
         """As of this thread."""
         thread = threading.get_ident()
         with self._lock:
+            self._abandoned.discard(self._numbers.get(thread, 0))
             self._numbers[thread] = number
             self._leave(thread)
+            self._tell()
+
+    def abandon(self, number: int) -> None:
+        """Tell no more of a call: nobody waits for it."""
+        with self._lock:
+            self._abandoned.add(number)
             self._tell()
 
     def beat(self, env: str) -> None:
@@ -99,7 +110,7 @@ class ThreadedProgress(ShardProgress):
             super().worked(time.thread_time() - left.cpu_s)
 
     def _tell(self) -> None:
-        oldest = next(iter(self._at_work.values()), None)
+        oldest = next((call for call in self._at_work.values() if call.number not in self._abandoned), None)
         number, self._place, since_us = (0, self._place, 0) if oldest is None else oldest[:3]
         _WORK.pack_into(self._shared, 0, number, self._beats, self._place)
         _SINCE.pack_into(self._shared, _SINCE_OFFSET, since_us)

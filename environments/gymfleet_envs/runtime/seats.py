@@ -9,7 +9,16 @@ from gymfleet_kit.problems import ServiceError
 from gymfleet_envs.runtime.channel import Call
 from gymfleet_envs.runtime.shard_process import Progress, ShardProcess
 
-Done = Callable[["msgspec.Raw | ServiceError"], None]
+
+class Stated(msgspec.Struct, frozen=True):
+    """An encoded result and the digest of the state behind it, which is for a gateway's journal alone."""
+
+    ok: msgspec.Raw
+    state: str
+
+
+Result = msgspec.Raw | Stated | ServiceError
+Done = Callable[[Result], None]
 """Called once with the encoded result, or with what went wrong."""
 
 _BUSY_WEIGHT: Final = 8.0
@@ -18,15 +27,30 @@ _IDLE: Final = Progress(0, 0, 0, 0)
 _US: Final = 1e-6
 
 
+class Opening:
+    """An open on its way to a shard. It waits until `deadline` for one that is alive."""
+
+    __slots__ = ("again", "body", "deadline", "done", "trace")
+
+    def __init__(self, body: msgspec.Raw, done: Done, trace: str, deadline: float) -> None:
+        self.body = body
+        self.done = done
+        self.trace = trace
+        self.deadline = deadline
+        self.again = False
+        """A shard has died with it."""
+
+
 class Pending:
     """A call that waits for its answer. `slots` are reserved for the sessions that it may make."""
 
-    __slots__ = ("done", "session_id", "slots")
+    __slots__ = ("done", "opening", "session_id", "slots")
 
-    def __init__(self, done: Done, session_id: str, slots: int) -> None:
+    def __init__(self, done: Done, session_id: str, slots: int, opening: Opening | None = None) -> None:
         self.done = done
         self.session_id = session_id
         self.slots = slots
+        self.opening = opening
 
 
 class Seat:
@@ -52,6 +76,10 @@ class Seat:
         """Share of the time that the shard works, of late."""
         self.condemned = ""
         """Why the shard was killed, when it was us."""
+        self.stuck = 0
+        """Calls that were given up and are still in work."""
+        self.given_up = (0, 0.0)
+        """The last of them by its number, and until when the shard may take to notice."""
 
     @property
     def load(self) -> int:
@@ -78,6 +106,8 @@ class Seat:
         self.alive = False
         self.process = None
         self.condemned = ""
+        self.stuck = 0
+        self.given_up = (0, 0.0)
         self.num_sessions = self.reserved = 0
         self.pending, self.outbox = {}, []
         return left
@@ -103,6 +133,27 @@ class Seat:
         # Of calls in threads the oldest counts, whatever its neighbours achieve meanwhile.
         since = self.seen.since_us * _US if self.seen.since_us else self.progress_at
         return now - min(since, self.progress_at) > limit_s
+
+    def give_up(self, now: float, max_stuck: int, grace_s: float) -> Pending | None:
+        """Take a call that hangs off the shard where that costs its own session alone; None where it costs the shard.
+
+        That is so for calls in threads, as long as the shard heeds it and not too many threads are stuck.
+        """
+        number = self.seen.number
+        call = self.pending.get(number)
+        if not self.seen.since_us or call is None or self.stuck >= max_stuck:
+            return None
+        if not (call.session_id or call.opening):
+            return None  # a probe: the shard is not well
+        del self.pending[number]
+        self.reserved -= call.slots
+        self.given_up = (number, now + grace_s)
+        return call
+
+    def heeds(self, now: float) -> bool:
+        """Whether the shard may still be about to take notice that the oldest call was given up."""
+        number, until = self.given_up
+        return number == self.seen.number and now < until
 
     def condemn(self, cause: str) -> None:
         """Kill the shard; its end is noticed as any other."""

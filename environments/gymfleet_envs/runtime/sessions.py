@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 from gymfleet_contracts.frames import Op
-from gymfleet_contracts.session import ExpertMove, Fork, OpenSession, RenewLease, Session, Split, Step
+from gymfleet_contracts.session import AtIndex, ExpertMove, Fork, OpenSession, RenewLease, Session, Split, Step
 from gymfleet_kit.problems import ServiceError
 from gymfleet_kit.session_problems import (
     EnvironmentFailed,
@@ -19,6 +19,8 @@ from gymfleet_kit.session_problems import (
     InvalidRequest,
     SessionLimit,
     SessionLost,
+    StepOutOfOrder,
+    StepTimeout,
     UnknownEnvironment,
     UnknownSession,
 )
@@ -36,6 +38,8 @@ from gymfleet_envs.runtime.wire import decode
 PROBE: Final = "probe"
 PROBE_WAITING: Final = "probe-waiting"
 """The part of a probe that is left where there are threads: the environments that wait."""
+ABANDON: Final = "abandon"
+"""A call in a thread that the front has given up: its session is over, whatever comes of it."""
 _MAX_ENDED: Final = 1024
 _BUSY_S: Final = 0.1
 """How soon a session that is over its time is looked at again while a call of it is in work."""
@@ -75,16 +79,18 @@ class Sessions:
         self._expiries: list[tuple[float, str]] = []
         # Why a session was closed, for a while: so that a repeat gets the reason and not `unknown-session`.
         self._ended: OrderedDict[str, Callable[[], ServiceError]] = OrderedDict()
+        # Sessions that are over while a call of theirs is stuck: it closes them when it returns.
+        self._stuck: dict[str, Episode] = {}
         self._tallies = {name: new_tally() for name in entries}
         self._open: dict[str, dict[str, int]] = {name: {} for name in entries}
         self._changed: set[str] = set()
         self._calls: dict[str, Callable[[str, Any], Any]] = {
             Op.STEP: self._step_loosely,
             Op.OPEN: lambda _, body: self._open_session(_parse(OpenSession, body)).model_dump(),
-            Op.GET: lambda session_id, _: self._view(self._lease(session_id, touch=False)).model_dump(),
+            Op.GET: lambda session_id, body: self._view(self._at(session_id, body, touch=False)).model_dump(),
             Op.LEASE: lambda session_id, body: self._renew(session_id, _parse(RenewLease, body)).model_dump(),
             Op.FORK: self._fork_sessions,
-            Op.EXPERT: lambda session_id, _: self._expert(session_id).model_dump(),
+            Op.EXPERT: lambda session_id, body: self._expert(self._at(session_id, body)).model_dump(),
             Op.CLOSE: lambda session_id, _: self._close(session_id),
             PROBE: lambda *_: self._probe(here=True),
             PROBE_WAITING: lambda *_: self._probe(here=False),
@@ -103,7 +109,7 @@ class Sessions:
         """The encoded `StepResult`, from the store where the step was taken before. Raises `ServiceError`."""
         lease = self._lease(session_id)
         episode = lease.episode
-        if stored := episode.repeated(index):
+        if stored := episode.repeated(index, action):
             return stored
         began = time.perf_counter()
         try:
@@ -114,6 +120,28 @@ class Sessions:
         count_step(self._tally(episode.entry.spec.name), time.perf_counter() - began)
         self._check_cpu(episode)
         return result
+
+    def state(self, session_id: str) -> str:
+        """The digest of the session's state, where its environment tells one."""
+        lease = self._leases.get(session_id)
+        return "" if lease is None else lease.episode.state
+
+    def abandon(self, session_id: str) -> None:
+        """The session is over, and its environment in use by a call that is stuck: `release` closes it."""
+        if (lease := self._leases.get(session_id)) is None:
+            return
+        episode = self._stuck[session_id] = lease.episode
+        self._tally(episode.entry.spec.name).failures += 1
+        detail = "the environment did not answer in time; the session is closed"
+        self._remember(session_id, StepTimeout(detail, session_id=session_id))
+        self._drop(session_id)
+
+    def release(self, session_id: str) -> None:
+        """Close what was abandoned, or was made by a call that was."""
+        if (episode := self._stuck.pop(session_id, None)) is not None:
+            episode.close()
+        else:
+            self._close(session_id)
 
     def touch(self, calls: Iterable[Call]) -> None:
         """Renew the leases of the sessions that calls are waiting for."""
@@ -142,13 +170,18 @@ class Sessions:
             elif threads.busy(session_id):
                 heapq.heappush(self._expiries, (now + _BUSY_S, session_id))
             else:
-                threads.submit(session_id, partial(self._expire, session_id))
+                threads.submit(session_id, partial(self._expire, session_id), self.env_of(session_id))
         return None
 
     def waits(self, session_id: str) -> bool:
         """Whether calls of the session belong into a thread."""
         lease = self._leases.get(session_id)
         return lease is not None and lease.episode.entry.kind.waits
+
+    def env_of(self, session_id: str) -> str:
+        """The environment that the session plays; empty without such a session."""
+        lease = self._leases.get(session_id)
+        return "" if lease is None else lease.episode.entry.spec.name
 
     def opens_waiting(self, env: object) -> bool:
         """Whether a session of this environment would be such a one."""
@@ -162,7 +195,7 @@ class Sessions:
             if until():
                 return
             if threads is not None and self.waits(session_id):
-                threads.submit(session_id, partial(self._close, session_id))
+                threads.submit(session_id, partial(self._close, session_id), self.env_of(session_id))
             else:
                 self._close(session_id)
 
@@ -193,7 +226,9 @@ class Sessions:
             raise UnknownEnvironment(f"{request.env!r} is not served here; served: {', '.join(sorted(self._entries))}")
         task = self._task(entry, request)
         owner = sys.intern(request.owner or "")
-        episode = Episode(self._new_id(), entry, task, request.seed, self._limits, owner=owner)
+        episode = Episode(
+            self._new_id(), entry, task, request.seed, self._limits, owner=owner, recoveries=request.recoveries or 0
+        )
         try:
             episode.begin()
         except EnvironmentFailed:
@@ -230,10 +265,11 @@ class Sessions:
         return self._view(lease)
 
     def _fork_sessions(self, session_id: str, body: Any) -> list[dict[str, Any]]:
-        return [child.model_dump() for child in self._fork(session_id, _parse(Fork, body))]
+        request = _parse(Fork, body)
+        lease = self._at(session_id, {"index": request.index})
+        return [child.model_dump() for child in self._fork(lease, request)]
 
-    def _fork(self, session_id: str, request: Fork) -> list[Session]:
-        lease = self._lease(session_id)
+    def _fork(self, lease: Lease, request: Fork) -> list[Session]:
         children: list[Episode] = []
         try:
             for _ in range(request.count):
@@ -249,8 +285,8 @@ class Sessions:
             raise
         return [self._view(self._keep(child, lease.duration_s)) for child in children]
 
-    def _expert(self, session_id: str) -> ExpertMove:
-        episode = self._lease(session_id).episode
+    def _expert(self, lease: Lease) -> ExpertMove:
+        episode = lease.episode
         env = episode.entry.spec.name
         if not episode.entry.spec.capabilities.expert:
             raise ExpertUnavailable(f"{env} has no expert")
@@ -284,15 +320,21 @@ class Sessions:
 
     def _close(self, session_id: str) -> dict[str, Any]:
         self._ended.pop(session_id, None)
-        if (lease := self._leases.pop(session_id, None)) is not None:
-            env, owner = lease.episode.entry.spec.name, lease.episode.owner
-            owners = self._open[env]
-            owners[owner] -= 1
-            if not owners[owner]:
-                del owners[owner]
-            self._changed.add(env)
-            lease.episode.close()
+        if (episode := self._drop(session_id)) is not None:
+            episode.close()
         return {}
+
+    def _drop(self, session_id: str) -> Episode | None:
+        """Forget the session, and count it no more."""
+        if (lease := self._leases.pop(session_id, None)) is None:
+            return None
+        env, owner = lease.episode.entry.spec.name, lease.episode.owner
+        owners = self._open[env]
+        owners[owner] -= 1
+        if not owners[owner]:
+            del owners[owner]
+        self._changed.add(env)
+        return lease.episode
 
     def _probe(self, *, here: bool) -> dict[str, Any]:
         """Begin and close an episode of every environment that is called from here. Raises `ShardUnavailable`."""
@@ -327,6 +369,15 @@ class Sessions:
         if len(self._expiries) > 2 * len(self._leases) + _SLACK:
             self._expiries = [(lease.expires, session_id) for session_id, lease in self._leases.items()]
             heapq.heapify(self._expiries)
+
+    def _at(self, session_id: str, body: Any, *, touch: bool = True) -> Lease:
+        """The session, if it stands where the caller believes. Raises `StepOutOfOrder` when it does not."""
+        believed = _parse(AtIndex, {} if body is None else body).index
+        lease = self._lease(session_id, touch=touch)
+        stands = lease.episode.index
+        if believed not in {None, stands}:
+            raise StepOutOfOrder(f"the session has taken {stands} steps, not {believed}", expected=stands)
+        return lease
 
     def _lease(self, session_id: str, *, touch: bool = True) -> Lease:
         lease = self._leases.get(session_id)
@@ -370,10 +421,15 @@ class Sessions:
 
     def _end(self, episode: Episode, error: ServiceError) -> None:
         """Close the session and remember why."""
+        if episode.session_id in self._stuck:  # why it was closed is known, and it is closed in a moment
+            return
         self._close(episode.session_id)
+        self._remember(episode.session_id, error)
+
+    def _remember(self, session_id: str, error: ServiceError) -> None:
         # Not the error itself: its traceback holds the frames, and so the environment.
         kind, detail, extensions = type(error), error.detail, error.extensions
-        self._ended[episode.session_id] = lambda: kind(detail, **extensions)
+        self._ended[session_id] = lambda: kind(detail, **extensions)
         if len(self._ended) > _MAX_ENDED:
             self._ended.popitem(last=False)
 

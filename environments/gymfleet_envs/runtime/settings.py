@@ -4,26 +4,29 @@ from pathlib import Path
 from typing import Annotated, Self
 
 from gymfleet_contracts.session import Split
-from gymfleet_kit.settings import ServiceSettings
+from gymfleet_kit.http_settings import HttpSettings
 from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, model_validator
 from pydantic_settings import SettingsConfigDict
 
 
-class EnvServerSettings(ServiceSettings):
+class EnvServerSettings(HttpSettings):
     """How sessions are hosted."""
 
     model_config = SettingsConfigDict(env_prefix="GYMFLEET_ENV_", env_nested_delimiter="__", frozen=True)
 
-    host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=1, le=65_535)] = 8110
     shards: Annotated[int, Field(ge=1, le=256)] = 1
     """Worker processes. A session lives in one of them and shares it with its neighbours."""
     max_sessions: PositiveInt = 4096
     """Over all shards and environments; more get `environment-full`."""
-    threads: Annotated[int, Field(ge=1, le=1024)] = 32
-    """Per shard, for environments that wait: so many of their sessions' calls are in work at once."""
+    threads: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    """Per shard and environment that waits: so many of its sessions' calls are in work at once, and so many opens.
+    None: as many as there may be sessions. Threads come when they are needed and go when they were idle for a while."""
     step_timeout_s: PositiveFloat = 30.0
-    """A shard that works this long on one call of an environment is killed and started anew."""
+    """A call of an environment that takes longer ends its session; that alone where it waits in a thread, else with its
+    shard, which is started anew."""
+    open_wait_s: Annotated[float, Field(ge=0)] = 30.0
+    """How long an open waits while every shard is being started; then it is answered with 503."""
     start_timeout_s: PositiveFloat = 120.0
     """A shard that has not loaded its environments by then is given up."""
     lease_s: PositiveFloat = 600.0
@@ -46,6 +49,9 @@ class EnvServerSettings(ServiceSettings):
     """Options of environments, as JSON: `{"db": {"backend": "mariadb"}}`; their READMEs name them."""
     expert_splits: tuple[Split, ...] = ("train",)
     """Splits whose expert moves are served."""
+    expert_timeout_s: PositiveFloat = 5.0
+    """An expert that thinks longer of a move, or half of `step_timeout_s`, is cut off: there is no expert move, and the
+    session goes on without an expert. Environments that wait make no other session wait, and are not cut off."""
     log_level: str = "INFO"
 
     @model_validator(mode="after")

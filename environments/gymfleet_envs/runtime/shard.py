@@ -12,6 +12,7 @@ import resource
 import select
 import socket
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -39,13 +40,15 @@ from gymfleet_envs.runtime.channel import (
 from gymfleet_envs.runtime.episode import Limits
 from gymfleet_envs.runtime.lifeline import die_with_front
 from gymfleet_envs.runtime.progress import PROGRESS, ShardProgress, ThreadedProgress
-from gymfleet_envs.runtime.sessions import PROBE, PROBE_WAITING, Sessions
-from gymfleet_envs.runtime.threads import SessionThreads
+from gymfleet_envs.runtime.sessions import ABANDON, PROBE, PROBE_WAITING, Sessions
+from gymfleet_envs.runtime.threads import STACK_BYTES, SessionThreads
 from gymfleet_envs.runtime.wire import MAX_RESULT_BYTES, decode, decode_step, encode
 
 _RECV_BYTES: Final = 1 << 18
 _FLUSH_AFTER_S: Final = 0.002
 _TALLIES_EVERY_S: Final = 0.1
+_TELLING: Final = (Op.OPEN, Op.STEP)
+_MAKING: Final = (Op.OPEN, Op.FORK)
 CLOSE_S: Final = 2.0
 """For the environments of open sessions to be closed, when the server ends."""
 log = structlog.get_logger()
@@ -63,6 +66,10 @@ class Shard:
         self._turn = contextlib.nullcontext() if self._threads is None else self._threads.lock
         self._take = self._do if self._threads is None else partial(self._do_or_hand_over, self._threads)
         self._answers: list[Answer] = []
+        self._apart: set[int] = set()
+        """Calls that are in work in threads."""
+        self._given_up: set[int] = set()
+        """Those of them for which nobody waits any more."""
         self._reported = 0
         self._flushed_at = 0.0
         self._tallied_at = 0.0
@@ -125,10 +132,12 @@ class Shard:
         """Into a thread goes what may wait, behind all that the session asked for before."""
         if call.op == PROBE:
             self._probe(threads, call)
-        elif call.op == Op.OPEN and self._sessions.opens_waiting(_env_of(call)):
-            threads.submit(f"open {call.number}", partial(self._do_apart, call))
+        elif call.op == ABANDON:
+            self._abandon(threads, call)
+        elif call.op == Op.OPEN and self._sessions.opens_waiting(env := _env_of(call)):
+            threads.submit_open(_opening(call.number), partial(self._do_apart, call), str(env))
         elif threads.busy(call.session_id) or self._sessions.waits(call.session_id):
-            threads.submit(call.session_id, partial(self._do_apart, call))
+            threads.submit(call.session_id, partial(self._do_apart, call), self._sessions.env_of(call.session_id))
         else:
             self._do(call)
 
@@ -142,18 +151,49 @@ class Shard:
         else:
             self._answers.append(answer)
 
+    def _abandon(self, threads: SessionThreads, call: Call) -> None:
+        """End the session of a call that takes too long, and nobody else's: the front has answered it."""
+        stuck = decode(call.body)
+        if stuck in self._apart:
+            self._given_up.add(stuck)
+            self._progress.abandon(stuck)
+            self._sessions.abandon(call.session_id)
+            for job in threads.abandon(call.session_id or _opening(stuck)):
+                job()
+        elif call.session_id:  # it has just ended, and its answer was thrown away
+            env = self._sessions.env_of(call.session_id)
+            self._sessions.abandon(call.session_id)
+            threads.submit(call.session_id, partial(self._sessions.release, call.session_id), env)
+        self._answers.append(Answer(call.number, True, msgspec.Raw(encode({}))))
+
     def _do_apart(self, call: Call) -> None:
         """In a thread of its own; the answer goes out when the loop is woken."""
         self._progress.working_on(call.number)
+        self._apart.add(call.number)
         answer = self._answer(call)
+        self._apart.discard(call.number)
+        if call.number in self._given_up:
+            self._clear_away(call, answer)
+            self._given_up.discard(call.number)
+        else:
+            self._sessions.touch((call,))  # a call may last longer than the lease
+            self._answers.append(answer)
         self._progress.working_on(0)
-        self._sessions.touch((call,))  # a call may last longer than the lease
-        self._answers.append(answer)
+
+    def _clear_away(self, call: Call, answer: Answer) -> None:
+        """Close the session of a call that was given up, and the sessions that it has made."""
+        if call.session_id:
+            self._sessions.release(call.session_id)
+        if answer.ok and call.op in _MAKING:
+            made = decode(answer.payload)
+            for session in made if isinstance(made, list) else [made]:
+                self._sessions.release(session["session_id"])
 
     def _answer(self, call: Call) -> Answer:
         self._limits.trace = call.trace
         try:
-            return Answer(call.number, True, msgspec.Raw(self._result(call)))
+            result, state = self._result(call)
+            return Answer(call.number, True, msgspec.Raw(result), state)
         except ServiceError as error:
             problem = error.problem()
         except Exception:
@@ -162,18 +202,23 @@ class Shard:
         encoded = encode(problem.model_dump(mode="json", exclude_none=True))
         return Answer(call.number, False, msgspec.Raw(encoded))
 
-    def _result(self, call: Call) -> bytes:
+    def _result(self, call: Call) -> tuple[bytes, str]:
+        """What is answered, encoded, and the digest of the state that it leaves."""
         if call.op == Op.STEP:
             try:
                 step = decode_step(call.body)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 pass  # pydantic accepts it after all, or says what is wrong
             else:
-                return self._sessions.step(call.session_id, step.index, step.action)
-        ok = encode(self._sessions.handle(call.op, call.session_id, self._body(call)))
+                result = self._sessions.step(call.session_id, step.index, step.action)
+                return result, self._sessions.state(call.session_id)
+        answer = self._sessions.handle(call.op, call.session_id, self._body(call))
+        ok = encode(answer)
         if len(ok) > MAX_RESULT_BYTES:
             raise EnvironmentFailed(f"the result has {len(ok)} bytes; {MAX_RESULT_BYTES} is the limit")
-        return ok
+        if call.op not in _TELLING:
+            return ok, ""
+        return ok, self._sessions.state(answer["session_id"] if call.op == Op.OPEN else call.session_id)
 
     def _body(self, call: Call) -> object:
         try:
@@ -190,7 +235,7 @@ class Shard:
         if news:
             self._tallied_at = now
         self._reported = len(self._sessions)
-        self._channel.sendall(pack(Report(self._answers, self._reported, tallies)))
+        self._channel.sendall(pack(Report(self._answers, self._reported, tallies, len(self._given_up))))
         self._answers = []
         self._flushed_at = now
 
@@ -203,6 +248,11 @@ def load_entries(config: ShardConfig) -> dict[str, Entry]:
         entry = load_entry(reference, data, config.options)
         if entry.spec.name in entries:
             raise EnvironmentUnavailable(f"two environments are called {entry.spec.name!r}; serve one of them")
+        if (longest_s := entry.kind.longest_call_s()) >= config.step_timeout_s:
+            raise EnvironmentUnavailable(
+                f"environment {entry.spec.name} may take {longest_s:g} s for a call by its options, and a shard is "
+                f"killed after {config.step_timeout_s:g} s: raise GYMFLEET_ENV_STEP_TIMEOUT_S, or lower its limits"
+            )
         entries[entry.spec.name] = entry
     for variable, named in (("DATA", data), ("OPTIONS", config.options)):
         if unknown := sorted(set(named) - set(entries)):
@@ -210,6 +260,10 @@ def load_entries(config: ShardConfig) -> dict[str, Entry]:
                 f"GYMFLEET_ENV_{variable} names {', '.join(unknown)}, but served are {', '.join(entries)}"
             )
     return entries
+
+
+def _opening(number: int) -> str:
+    return f"open {number}"
 
 
 def _env_of(call: Call) -> object:
@@ -261,7 +315,9 @@ def _make_shard(config: ShardConfig, channel: socket.socket, entries: dict[str, 
     threads = None
     if any(entry.kind.waits for entry in entries.values()):
         progress = threaded = ThreadedProgress(shared, entries)
-        threads = SessionThreads(config.max_threads, threaded)
+        threading.stack_size(STACK_BYTES)
+        at_once = {name: most for name, entry in entries.items() if (most := entry.kind.calls_at_once) is not None}
+        threads = SessionThreads(config.max_threads, threaded, at_once)
     else:
         progress = ShardProgress(shared, entries)
     limits = Limits(
@@ -269,6 +325,7 @@ def _make_shard(config: ShardConfig, channel: socket.socket, entries: dict[str, 
         progress.beat,
         session_cpu_s=config.session_cpu_s,
         session_wall_s=config.session_wall_s,
+        expert_s=config.expert_s,
         threads=threads,
     )
     sessions = Sessions(

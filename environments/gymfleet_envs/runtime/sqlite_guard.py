@@ -12,6 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gymfleet_envs.runtime.sql_like import SQLITE_RULES, LikeRules
+from gymfleet_envs.runtime.sqlite_functions import install_bounded
+
 READ_ACTIONS: Final = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 )
@@ -29,8 +32,8 @@ PURE_FUNCTIONS: Final = frozenset(
 )  # fmt: skip
 """SQLite's functions that give the same result whenever they are called, and reach nothing outside."""
 
-_STEPS_PER_LOOK: Final = 50_000
-"""Virtual machine steps between two looks at the clock: about a millisecond."""
+_STEPS_PER_LOOK: Final = 10_000
+"""Virtual machine steps between two looks at the clock: some 200 microseconds, unless functions take longer."""
 
 
 class StatementFailed(Exception):
@@ -98,6 +101,9 @@ class GuardedConnection:
         connection: opened with `check_same_thread=False` and `isolation_level=None`; it is closed by `close`.
         actions: authorizer codes that are allowed.
         functions: names of SQL functions that are allowed.
+        bounded: whether the functions that one call can spend hours in are replaced, which makes them some 25 times
+            slower. They are quick on short texts; `may_grow` tells whether a statement makes long ones.
+        rules: of LIKE, where it is replaced.
     """
 
     def __init__(
@@ -107,6 +113,8 @@ class GuardedConnection:
         *,
         actions: frozenset[int],
         functions: frozenset[str],
+        bounded: bool = True,
+        rules: LikeRules = SQLITE_RULES,
     ) -> None:
         self._connection = connection
         self._limits = limits
@@ -116,7 +124,10 @@ class GuardedConnection:
         self._looks_left = 0
         self._stopped = ""
         self._denied = ""
+        self._failed = ""
         _set_limits(connection, limits)
+        if bounded:
+            install_bounded(connection, limits.value_bytes, self._check, self._fail, rules)
         connection.set_progress_handler(self._look, _STEPS_PER_LOOK)
         connection.set_authorizer(self._authorize)
 
@@ -153,7 +164,7 @@ class GuardedConnection:
         limits = self._limits
         self._deadline = time.monotonic() + limits.time_s
         self._looks_left = -1 if limits.steps is None else max(1, limits.steps // _STEPS_PER_LOOK)
-        self._stopped = self._denied = ""
+        self._stopped = self._denied = self._failed = ""
         rows: list[tuple[Any, ...]] = []
         num_bytes = 0
         cursor = self._connection.cursor()
@@ -166,7 +177,7 @@ class GuardedConnection:
                 num_bytes += sum(len(value) if isinstance(value, str | bytes) else 8 for value in row)
         except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
             # ValueError: NUL characters and lone surrogates, which SQLite cannot take
-            raise StatementFailed(self._stopped or self._denied or str(error)) from None
+            raise StatementFailed(self._stopped or self._denied or self._failed or str(error)) from None
         finally:
             cursor.close()
         return rows, False
@@ -179,6 +190,15 @@ class GuardedConnection:
         elif time.monotonic() > self._deadline:
             self._stopped = f"interrupted: the statement takes longer than {self._limits.time_s:g} s"
         return int(bool(self._stopped))
+
+    def _check(self) -> None:
+        """Raise when the time is over; called before a function that cannot be interrupted."""
+        if time.monotonic() > self._deadline:
+            self._stopped = f"interrupted: the statement takes longer than {self._limits.time_s:g} s"
+            raise TimeoutError
+
+    def _fail(self, message: str) -> None:
+        self._failed = message
 
     def _authorize(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
         if action not in self._actions:

@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
@@ -13,6 +14,8 @@ SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
 _BUCKETS: Final = 10
 _SPLIT_OF_BUCKET: Final[Mapping[int, Split]] = {8: "validation", 9: "test"}  # the other eight train
 _MAX_DRAWS: Final = 10_000
+_MAX_REMEMBERED: Final = 256
+"""Drawn tasks that are kept, for each environment."""
 
 TaskT = TypeVar("TaskT")
 TaskT_co = TypeVar("TaskT_co", covariant=True)
@@ -88,6 +91,7 @@ class GeneratedTasks(Generic[TaskT]):
         self.levels = tuple(levels)
         self.default_level = default_level
         self._counts = dict(counts)
+        self._drawn: OrderedDict[tuple[Split, str, int], Task[TaskT]] = OrderedDict()
 
     def count(self, split: Split, level: str) -> int:
         """Number of tasks offered; the same at every level."""
@@ -95,7 +99,20 @@ class GeneratedTasks(Generic[TaskT]):
         return self._counts[split]
 
     def by_index(self, split: Split, level: str, index: int) -> Task[TaskT]:
-        """Draw until the task's own hash puts it into the split."""
+        """Draw until the task's own hash puts it into the split.
+
+        The episodes of a group play one task, so it is remembered for a while, if nothing can change it.
+        """
+        if (drawn := self._drawn.get((split, level, index))) is not None:
+            return drawn
+        task = self._draw(split, level, index)
+        if _is_constant(task.data):
+            self._drawn[split, level, index] = task
+            if len(self._drawn) > _MAX_REMEMBERED:
+                self._drawn.popitem(last=False)
+        return task
+
+    def _draw(self, split: Split, level: str, index: int) -> Task[TaskT]:
         self._check(split, level)
         if not 0 <= index < self._counts[split]:
             raise UnknownTask(
@@ -124,10 +141,15 @@ class GeneratedTasks(Generic[TaskT]):
 
 
 class ListedTasks(Generic[TaskT]):
-    """Tasks read from a benchmark's files: a fixed list with the benchmark's own ids."""
+    """Tasks read from a benchmark's files: a fixed list with the benchmark's own ids.
 
-    def __init__(self, env: str, name: str, tasks: Sequence[Task[TaskT]]) -> None:
+    Args:
+        left_out: files and tasks that are there and cannot be played, each with its reason.
+    """
+
+    def __init__(self, env: str, name: str, tasks: Sequence[Task[TaskT]], *, left_out: Sequence[str] = ()) -> None:
         self._env = env
+        self.left_out = tuple(left_out)
         self.name = name
         self._by_id = {task.task_id: task for task in tasks}
         if len(self._by_id) != len(tasks):
@@ -163,3 +185,14 @@ def split_of(fingerprint: str) -> Split:
     """The split that a task belongs to by its content: 8 in 10 train, 1 validation, 1 test."""
     bucket = int.from_bytes(hashlib.sha256(fingerprint.encode()).digest()[:8], "big") % _BUCKETS
     return _SPLIT_OF_BUCKET.get(bucket, "train")
+
+
+def _is_constant(data: object) -> bool:
+    """Whether it is hashed by its content, as only what does not change should be."""
+    if type(data).__hash__ is object.__hash__:
+        return False
+    try:
+        hash(data)
+    except TypeError:
+        return False
+    return True

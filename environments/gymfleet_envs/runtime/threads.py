@@ -5,17 +5,22 @@ with its objects: whoever works holds it, and lays it down while a waiting envir
 is called. So nothing else of a shard has to know of threads.
 """
 
+import itertools
 import os
-import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol, TypeVar
 
 import structlog
 
 _POLL_S: Final = 0.005
+IDLE_S: Final = 30.0
+"""A thread that had nothing to do for so long ends."""
+STACK_BYTES: Final = 2 * 1024 * 1024
+"""Of a thread. The usual 8 MiB would count against a shard's limit of memory for each; in one of 1 MiB, CPython 3.11
+crashes before it comes to its limit of recursion."""
 T = TypeVar("T")
 Job = Callable[[], object]
 log = structlog.get_logger()
@@ -31,37 +36,55 @@ class Clock(Protocol):
 class SessionThreads:
     """Runs jobs under the lock: those of one session in their order, of different sessions at the same time.
 
+    Threads come with the jobs that need them and go when they were idle for a while. Opens have
+    threads of their own, so that a new session waits for none that is already there.
+
     Every method but `woken` and `wait_idle` is called with `lock` held.
 
     Args:
-        max_threads: jobs at once; more wait in line.
+        max_threads: jobs at once of an environment, and as many opens; more wait in line.
         clock: is told of each call's end before the lock is sought again.
+        at_once: a smaller number for some environments, by name.
     """
 
-    def __init__(self, max_threads: int, clock: Clock) -> None:
+    def __init__(self, max_threads: int, clock: Clock, at_once: Mapping[str, int] | None = None) -> None:
         self.lock: Final = threading.Lock()
         self.wake_fd, self._signal_fd = os.pipe()
         """`wake_fd` is readable when a job has ended since `woken`."""
         self._clock = clock
         self._signalled = False
-        # By session: the jobs that wait for the one in work.
-        self._lines: dict[str, deque[Job]] = {}
-        self._calls = _Threads("session", max_threads, self._run)
-        self._probes = _Threads("probe", 1, self._run)
+        self._max_threads = max_threads
+        self._at_once = at_once or {}
+        # By session: the jobs that wait for the one in work, and the threads that do them.
+        self._lines: dict[str, tuple[deque[Job], _Threads]] = {}
+        self._threads: dict[tuple[str, str], _Threads] = {}
+        # By session: the threads in one of which its job is stuck.
+        self._stuck: dict[str, _Threads] = {}
 
-    def submit(self, session_id: str, job: Job) -> None:
+    def submit(self, session_id: str, job: Job, env: str = "") -> None:
         """Run `job` when the session's jobs before it have ended. What it raises is logged."""
-        line = self._lines.get(session_id)
-        if line is None:
-            self._lines[session_id] = deque()
-            self._calls.put(session_id, job)
+        if (found := self._lines.get(session_id)) is None:
+            self._begin(session_id, job, self._of("session", env))
         else:
-            line.append(job)
+            found[0].append(job)
+
+    def submit_open(self, open_id: str, job: Job, env: str) -> None:
+        """Run `job` in a thread that no open session can keep busy."""
+        self._begin(open_id, job, self._of("open", env))
 
     def submit_probe(self, probe_id: str, job: Job) -> None:
         """Run `job` in a thread that no session can keep busy."""
-        self._lines[probe_id] = deque()
-        self._probes.put(probe_id, job)
+        self._begin(probe_id, job, self._of("probe", ""))
+
+    def abandon(self, session_id: str) -> list[Job]:
+        """Wait no more for the session's job in work, which is stuck: another thread may take its place.
+
+        Returns the jobs behind it. When the job ends after all, its thread goes on as any other.
+        """
+        line, threads = self._lines.pop(session_id)
+        self._stuck[session_id] = threads
+        threads.add_room(1)
+        return list(line)
 
     def busy(self, session_id: str) -> bool:
         """Whether a job of the session is in work or in line."""
@@ -78,10 +101,11 @@ class SessionThreads:
 
     def drop(self) -> None:
         """Forget the jobs that are still in line."""
-        for line in self._lines.values():
+        for line, _ in self._lines.values():
             line.clear()
-        for session_id in (*self._calls.take_all(), *self._probes.take_all()):
-            del self._lines[session_id]
+        for threads in self._threads.values():
+            for session_id in threads.take_all():
+                del self._lines[session_id]
 
     def woken(self) -> None:
         """Make `wake_fd` unreadable until the next job ends. Not to be called with `lock` held."""
@@ -94,54 +118,98 @@ class SessionThreads:
         while self._lines and not until():
             time.sleep(_POLL_S)
 
+    def _of(self, kind: str, env: str) -> "_Threads":
+        threads = self._threads.get((kind, env))
+        if threads is None:
+            at_once = 1 if kind == "probe" else min(self._at_once.get(env, self._max_threads), self._max_threads)
+            threads = self._threads[kind, env] = _Threads(kind, at_once, self.lock, self._run)
+        return threads
+
+    def _begin(self, session_id: str, job: Job, threads: "_Threads") -> None:
+        self._lines[session_id] = (deque(), threads)
+        threads.put(session_id, job)
+
     def _run(self, session_id: str, job: Job) -> None:
-        with self.lock:
-            try:
-                job()
-            except (Exception, SystemExit):
-                log.exception("job.failed", session_id=session_id)
-            line = self._lines[session_id]
+        """In a thread, with the lock held."""
+        try:
+            job()
+        except (Exception, SystemExit):
+            log.exception("job.failed", session_id=session_id)
+        if (stuck := self._stuck.pop(session_id, None)) is not None:
+            stuck.add_room(-1)
+        else:
+            line, threads = self._lines[session_id]
             if line:  # behind the jobs of others
-                self._calls.put(session_id, line.popleft())
+                threads.put(session_id, line.popleft())
             else:
                 del self._lines[session_id]
-            if not self._signalled:
-                self._signalled = True
-                os.write(self._signal_fd, b"\0")
+        if not self._signalled:
+            self._signalled = True
+            os.write(self._signal_fd, b"\0")
 
 
 class _Threads:
-    """Up to so many threads, started when they are first needed, that take jobs off one queue.
+    """Up to so many threads, started when they are needed, that take jobs off one queue.
 
-    They end with the process, whatever they wait for: those of `concurrent.futures` would keep it alive.
+    They end when they were idle for a while, and with the process, whatever they wait for: those of
+    `concurrent.futures` would keep it alive. All is done with the lock held.
     """
 
-    def __init__(self, name: str, max_threads: int, run: Callable[[str, Job], None]) -> None:
+    def __init__(self, name: str, max_threads: int, lock: threading.Lock, run: Callable[[str, Job], None]) -> None:
         self._name = name
         self._max_threads = max_threads
         self._run = run
-        self._jobs: queue.SimpleQueue[tuple[str, Job]] = queue.SimpleQueue()
+        self._jobs: deque[tuple[str, Job]] = deque()
+        self._lock = lock
+        self._changed = threading.Condition(lock)
+        self._names = itertools.count()
         self._num_threads = 0
-        self._idle = threading.Semaphore(0)
+        self._num_idle = 0
+        """Those that wait for a job, also when they were woken for one and have not begun."""
 
     def put(self, session_id: str, job: Job) -> None:
-        self._jobs.put((session_id, job))
-        if self._num_threads < self._max_threads and not self._idle.acquire(blocking=False):
-            threading.Thread(target=self._work, name=f"{self._name}-{self._num_threads}", daemon=True).start()
-            self._num_threads += 1
+        self._jobs.append((session_id, job))
+        if len(self._jobs) <= self._num_idle:
+            self._changed.notify()
+        elif self._num_threads < self._max_threads:
+            self._start()
+
+    def add_room(self, number: int) -> None:
+        """For so many threads more, or fewer again."""
+        self._max_threads += number
+        if len(self._jobs) > self._num_idle and self._num_threads < self._max_threads:
+            self._start()
 
     def take_all(self) -> list[str]:
         """The sessions of the jobs that no thread has taken; they are forgotten."""
-        taken = []
-        while True:
-            try:
-                taken.append(self._jobs.get_nowait()[0])
-            except queue.Empty:
-                return taken
+        taken = [session_id for session_id, _ in self._jobs]
+        self._jobs.clear()
+        return taken
+
+    def _start(self) -> None:
+        name = f"{self._name}-{next(self._names)}"
+        try:
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+        except RuntimeError as error:  # the system gives no more: the job waits for those that are there
+            log.warning("thread.not_started", threads=self._num_threads, reason=str(error))
+            if not self._num_threads:
+                raise
+        else:
+            self._num_threads += 1
 
     def _work(self) -> None:
-        while True:
-            session_id, job = self._jobs.get()
-            self._run(session_id, job)
-            del job  # else it would be held, and its session with it, until the next one
-            self._idle.release()
+        with self._lock:
+            while (taken := self._next()) is not None:
+                self._run(*taken)
+                del taken  # else the job would be held, and its session with it, until the next one
+            self._num_threads -= 1
+
+    def _next(self) -> tuple[str, Job] | None:
+        """None when there was none for a while."""
+        while not self._jobs:
+            self._num_idle += 1
+            woken = self._changed.wait(IDLE_S)
+            self._num_idle -= 1
+            if not woken and not self._jobs:
+                return None
+        return self._jobs.popleft()

@@ -52,7 +52,7 @@ class SciWorld(Environment[SciTask]):
     """Do an experiment, or find what the task asks for, in a house of ten places."""
 
     name: ClassVar[str] = "sciworld"
-    version: ClassVar[str] = "1.0.0"
+    version: ClassVar[str] = "1.1.0"
     summary: ClassVar[str] = "Solve tasks of elementary science in a simulated house"
     instructions: ClassVar[str] = (
         "You are an agent for science world. Every round I will give you an observation, you have to respond an action "
@@ -65,6 +65,7 @@ class SciWorld(Environment[SciTask]):
     fork: ClassVar[ForkSupport] = ForkSupport.REPLAY
     licence: ClassVar[str] = "Apache-2.0; engine and tasks: ScienceWorld 1.2.3 (Apache-2.0), from PyPI"
     waits: ClassVar[bool] = True
+    calls_at_once: ClassVar[int | None] = 32
     options: ClassVar[SciWorldOptions] = SciWorldOptions()
 
     def __init__(self) -> None:
@@ -72,6 +73,8 @@ class SciWorld(Environment[SciTask]):
         self._task: SciTask
         self._seat: Seat | None = None
         self._score = 0
+        self._paid = 0
+        """Points that were given as rewards."""
         self._moves = 0
         self._turns = 0
         self._done: list[tuple[str, bool]] = []
@@ -101,7 +104,8 @@ class SciWorld(Environment[SciTask]):
         self._task = task
         self._seat = seat = self._engines.begin(task)
         play = seat.play
-        self._score, self._moves = play.last.score, play.last.moves
+        self._score, self._paid, self._moves = play.last.score, 0, play.last.moves
+        self.start_score = max(self._score, 0) / 100
         self.start_info = {
             "task_name": task.task,
             "variation": task.variation,
@@ -140,7 +144,9 @@ class SciWorld(Environment[SciTask]):
         understood = not answer.text.startswith(_NOT_UNDERSTOOD)
         harmless = answer.moves == self._moves and (not understood or command.startswith(_HARMLESS))
         self._done.append((command, harmless))
-        reward, self._score, self._moves = answer.score - self._score, answer.score, answer.moves
+        # With the first step, those that the episode began with: rewards add up to the score.
+        reward = answer.score - self._paid
+        self._score, self._paid, self._moves = answer.score, answer.score, answer.moves
         self._turns += 1
         if answer.moves > _MOVES:
             self.turn_limit = self._turns  # upstream ends the episode here, as out of moves

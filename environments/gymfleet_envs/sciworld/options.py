@@ -20,8 +20,8 @@ class SciWorldOptions(Options):
     """`levels`: by difficulty, what can be solved in 100 moves. `published`: all 7,207 variations, by task."""
     simplifications: str = ""
     """ScienceWorld's, for task ids that name none: `easy`, or some of its five, separated by commas."""
-    agentgym_numbering: Literal["recorded", "current"] = "recorded"
-    """What a bare number means as a task id: that of AgentGym's recorded episodes, or that of its server with 1.2.3."""
+    agentgym_numbering: Literal["current", "recorded"] = "current"
+    """What a bare number means as a task id: that of AgentGym's server with 1.2.3, or that of its recorded episodes."""
     jar: Path | None = None
     """Another copy of ScienceWorld 1.2.3's jar than the one in the wheel."""
     heap_mb: int = Field(default=768, ge=256, le=65536)

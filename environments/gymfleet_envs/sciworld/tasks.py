@@ -110,7 +110,9 @@ _SPLIT_WORDS: Final[Mapping[str, Split]] = {
     "valid": "validation",
     "test": "test",
 }
+_HELD_OUT: Final[tuple[Split, ...]] = ("test", "validation", "train")
 _MAX_FILE_BYTES: Final = 64 * 2**20
+_MAX_NAMED: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,7 @@ class SciTasks:
         simplifications: of ids that name none.
         games: task and variation by AgentGym's number.
         home: the level that a task found by its id belongs to.
+        left_out: items of the lists that are not offered where they stand, each with its reason.
     """
 
     def __init__(
@@ -182,8 +185,10 @@ class SciTasks:
         simplifications: str,
         games: Sequence[tuple[str, int]],
         home: Callable[[SciTask], str],
+        left_out: Sequence[str] = (),
     ) -> None:
         self.name = name
+        self.left_out = tuple(left_out)
         self.levels: Sequence[str] = tuple(levels)
         self.default_level: str = default_level
         self._levels = levels
@@ -276,27 +281,21 @@ def published_tasks(*, simplifications: str, recorded: bool) -> SciTasks:
 def agentgym_tasks(data: Path, *, simplifications: str, recorded: bool) -> SciTasks:
     """AgentGym's lists of items: `*.json` files of `data`, each with a split's name in its own.
 
-    Each is a list of `{"item_id": "sciworld_1571", ...}` or of bare ids. Raises `TaskDataError`.
+    Each is a list of `{"item_id": "sciworld_1571", ...}` or of bare ids. What is in two lists is left out of that for
+    training, as AgentGym's published lists share items. Raises `TaskDataError`.
     """
     level = "agentgym"
     games = agentgym_games(recorded=recorded)
-    table: dict[Split, list[Task[SciTask]]] = {split: [] for split in SPLITS}
-    seen: dict[int, str] = {}
-    for path in sorted(data.glob("*.json")):
-        if (split := _split_of_file(path)) is None:
-            continue
-        for number in _numbers(path):
-            if number >= len(games):
-                raise TaskDataError(f"sciworld: {path}: AgentGym numbers its games 0 to {len(games) - 1}, not {number}")
-            if number in seen:
-                raise TaskDataError(f"sciworld: {path}: item {number} stands already in {seen[number]}")
-            seen[number] = path.name
-            table[split].append(Task(str(number), split, level, SciTask(*games[number], simplifications)))
-    if not seen:
+    listed, left_out = _listed_numbers(data, len(games))
+    if not any(listed.values()):
         raise TaskDataError(
             f"sciworld: {data} holds nothing to import: ScienceWorld's tasks come with its package. AgentGym's lists "
             "of items are taken: *.json with 'train', 'val' or 'test' in the name, such as sciworld_test.json"
         )
+    table: dict[Split, list[Task[SciTask]]] = {
+        split: [Task(str(number), split, level, SciTask(*games[number], simplifications)) for number in numbers]
+        for split, numbers in listed.items()
+    }
     return SciTasks(
         "agentgym",
         {level: table},
@@ -304,7 +303,38 @@ def agentgym_tasks(data: Path, *, simplifications: str, recorded: bool) -> SciTa
         simplifications=simplifications,
         games=games,
         home=lambda _: level,
+        left_out=left_out,
     )
+
+
+def _listed_numbers(data: Path, num_games: int) -> tuple[dict[Split, list[int]], list[str]]:
+    """Return each split's numbers in the order of its files, and what was left out of which file, and why.
+
+    A number in the lists of two splits stays in the one that is held out further.
+    """
+    found: dict[Split, dict[int, None]] = {split: {} for split in SPLITS}
+    left_out: list[str] = []
+    paths = [(split, path) for path in sorted(data.glob("*.json")) if (split := _split_of_file(path)) is not None]
+    for split, path in sorted(paths, key=lambda at: _HELD_OUT.index(at[0])):
+        dropped: dict[str, list[int]] = {}
+        for number in _numbers(path):
+            if number >= num_games:
+                raise TaskDataError(
+                    f"sciworld: {path}: AgentGym numbers its games 0 to {num_games - 1}, not {number}; its server with "
+                    f"ScienceWorld 1.2.3 numbers 4,639, its recorded episodes 4,339: option agentgym_numbering"
+                )
+            if holder := next((held for held in _HELD_OUT if number in found[held]), None):
+                dropped.setdefault("twice" if holder == split else f"in {holder} too", []).append(number)
+            else:
+                found[split][number] = None
+        left_out += [f"{path.name}: {_shown(numbers)} {why}" for why, numbers in dropped.items()]
+    return {split: list(numbers) for split, numbers in found.items()}, left_out
+
+
+def _shown(numbers: Sequence[int]) -> str:
+    some = ", ".join(map(str, numbers[:_MAX_NAMED]))
+    more = "" if len(numbers) <= _MAX_NAMED else " and more"
+    return f"{len(numbers)} {'item' if len(numbers) == 1 else 'items'} ({some}{more})"
 
 
 def _split_of_file(path: Path) -> Split | None:

@@ -36,7 +36,7 @@ class TextCraft(Environment[CraftTask]):
     """Get raw items, craft the goal from them."""
 
     name: ClassVar[str] = "textcraft"
-    version: ClassVar[str] = "1.0.0"
+    version: ClassVar[str] = "1.1.0"
     summary: ClassVar[str] = "Craft an item from raw materials by a list of crafting commands"
     instructions: ClassVar[str] = (
         "You craft items. Each turn, take one action:\n"
@@ -128,11 +128,18 @@ class TextCraft(Environment[CraftTask]):
             raise _Failed(f"Could not find enough items to craft {item_id(name)[:200]}")
         recipe = self._task.book.match(name, given) if len(parts) <= _MAX_INPUTS else None
         if recipe is None:
-            raise _Failed(f"Could not find a valid recipe for {output[:200]}")
+            raise _Failed(f"Could not find a valid recipe for {self._as_upstream_shows(wanted, name)}")
         left = {item: count - needed.get(item, 0) for item, count in self._inventory.items()}
         self._inventory = {item: count for item, count in left.items() if count}
         self._add(recipe.output)
         return f"Crafted {recipe.output.count} {item_id(recipe.output.name)}"
+
+    def _as_upstream_shows(self, wanted: Amount | None, name: str) -> str:
+        """Return what AgentGym's server says of the item: the text of one of its Python objects."""
+        identifier = item_id(name)[:200]
+        tag, item = (identifier, None) if self._task.book.is_kind(name) else (None, identifier)
+        count = wanted.count if wanted else 1
+        return f"ItemTagWithCount(item_tag=ItemTag(tag={tag!r}, item_id={item!r}), count={count})"
 
     def _add(self, amount: Amount) -> None:
         self._inventory = self._inventory | {amount.name: self._inventory.get(amount.name, 0) + amount.count}

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import ClassVar, Final, Literal, Self
 
-from gymfleet_contracts.session import ExpertMove
+from gymfleet_contracts.session import EnvironmentSpec, ExpertMove
 from pydantic import JsonValue
 
 from gymfleet_envs.runtime.environment import Environment, Options, Outcome
@@ -14,7 +14,7 @@ from gymfleet_envs.webshop import pages
 from gymfleet_envs.webshop.expert import item_move, results_move, search_move
 from gymfleet_envs.webshop.generate import generated_tasks
 from gymfleet_envs.webshop.products import Product
-from gymfleet_envs.webshop.scoring import score
+from gymfleet_envs.webshop.scoring import RewardRule, score
 from gymfleet_envs.webshop.tasks import GoalChoice, ShopTask, import_shop, webshop_goals
 
 _SUB_PAGES: Final = {name.lower(): name for name in pages.SUB_PAGES}
@@ -28,13 +28,15 @@ class WebShopOptions(Options):
     observation: Literal["text", "text_rich", "html"] = "text"
     goals: GoalChoice = "auto"
     """`auto`: human instructions where `items_human_ins.json` is there, else the synthetic ones."""
+    reward_rule: RewardRule | Literal["auto"] = "auto"
+    """How options count. `auto`: as in AgentGym for WebShop's goals, `exact_options` for generated ones."""
 
 
 class WebShop(Environment[ShopTask]):
     """Search, look at products, choose options, buy one."""
 
     name: ClassVar[str] = "webshop"
-    version: ClassVar[str] = "1.0.0"
+    version: ClassVar[str] = "1.1.0"
     summary: ClassVar[str] = "Search a shop and buy what the instruction asks for"
     instructions: ClassVar[str] = (
         "You are web shopping.\n"
@@ -73,7 +75,21 @@ class WebShop(Environment[ShopTask]):
     @classmethod
     def task_source(cls, data: Path | None) -> TaskSource[ShopTask]:
         """Generated catalogues, or WebShop's products and goals from its files or from an imported directory."""
-        return generated_tasks() if data is None else webshop_goals(data, cls.options.goals)
+        if data is None:
+            return generated_tasks(cls.reward_rule(generated=True))
+        return webshop_goals(data, cls.options.goals, cls.reward_rule(generated=False))
+
+    @classmethod
+    def reward_rule(cls, *, generated: bool) -> RewardRule:
+        """Return the rule by which purchases are rewarded."""
+        given = cls.options.reward_rule
+        return given if given != "auto" else "exact_options" if generated else "agentgym"
+
+    @classmethod
+    def spec(cls, tasks: TaskSource[ShopTask]) -> EnvironmentSpec:
+        """Name the reward rule beside what every environment says."""
+        rule = cls.reward_rule(generated=tasks.name == "generated")
+        return super().spec(tasks).model_copy(update={"reward_rule": rule})
 
     @classmethod
     def import_data(cls, source: Path, target: Path) -> None:
@@ -165,7 +181,8 @@ class WebShop(Environment[ShopTask]):
 
     def _buy(self) -> Outcome:
         product, price = self._product, float(self._task.shop.prices[self._place])
-        reward = score(product, price, tuple(self._chosen.values()), self._task.goal).total
+        task = self._task
+        reward = score(product, price, tuple(self._chosen.values()), task.goal, task.rule).total
         self._where = "done"
         chosen = json.dumps(self._chosen, sort_keys=True).translate(_HTML_SAFE) if self._chosen else "{}"
         self._clickables = ()
@@ -185,7 +202,7 @@ class WebShop(Environment[ShopTask]):
         if self._where == "results":
             begin = (self._number - 1) * shop.page_size
             products = [shop.shelf.at(place) for place in self._hits[begin : begin + shop.page_size]]
-            return pages.results_page(instruction, products, self._number, len(self._hits), shop.page_size)
+            return pages.results_page(instruction, products, self._number, len(self._hits))
         if self._where == "item":
             return pages.item_page(instruction, self._product)
         if self._where == "sub":

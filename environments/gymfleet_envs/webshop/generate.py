@@ -9,7 +9,7 @@ from typing import Final
 from gymfleet_envs.runtime.tasks import GeneratedTasks
 from gymfleet_envs.webshop.goals import PRICE_STEPS, make_goal
 from gymfleet_envs.webshop.products import Product, Wish
-from gymfleet_envs.webshop.scoring import CATEGORY_MARK, NO_CAP
+from gymfleet_envs.webshop.scoring import CATEGORY_MARK, NO_CAP, RewardRule
 from gymfleet_envs.webshop.shop import Shop, memory_shop
 from gymfleet_envs.webshop.tasks import ShopTask
 
@@ -90,11 +90,11 @@ def generated_shop(level: str) -> Shop:
     return memory_shop(products, max_results=shape.max_results, page_size=shape.page_size)
 
 
-def generated_tasks() -> GeneratedTasks[ShopTask]:
-    """Goals over the generated catalogues, by level."""
+def generated_tasks(rule: RewardRule) -> GeneratedTasks[ShopTask]:
+    """Return goals over the generated catalogues, by level."""
     return GeneratedTasks(
         "webshop",
-        _generate,
+        lambda rng, level: _generate(rng, level, rule),
         lambda task: task.goal.instruction,
         levels=LEVELS,
         default_level="single",
@@ -102,7 +102,7 @@ def generated_tasks() -> GeneratedTasks[ShopTask]:
     )
 
 
-def _generate(rng: random.Random, level: str) -> ShopTask:
+def _generate(rng: random.Random, level: str, rule: RewardRule) -> ShopTask:
     shop, shape = generated_shop(level), _SHAPES[level]
     product = shop.shelf.at(rng.randrange(len(shop.shelf)))
     options = tuple((name, rng.choice(values)) for name, values in product.options.items())
@@ -119,7 +119,7 @@ def _generate(rng: random.Random, level: str) -> ShopTask:
     if shape.has_cap:
         above = [step for step in PRICE_STEPS if step > product.prices[0]]
         cap = int(rng.choice(above[:2]))
-    return ShopTask(make_goal(product, Wish(text, attributes), text, options, cap), shop)
+    return ShopTask(make_goal(product, Wish(text, attributes), text, options, cap), shop, rule)
 
 
 def _plain(

@@ -35,13 +35,12 @@ def search_page(instruction: str) -> Page:
     return page.add("instruction", "Instruction:", instruction).add("button", SEARCH)
 
 
-def results_page(instruction: str, products: Sequence[Product], page_number: int, total: int, page_size: int) -> Page:
-    """One page of what was found."""
+def results_page(instruction: str, products: Sequence[Product], page_number: int, total: int) -> Page:
+    """Return one page of what was found. As upstream's, it always leads on, to pages without products in the end."""
     page = _headed(instruction).add("text", f"Page {page_number} (Total results: {total})")
     if page_number > 1:
         page.add("button", PREVIOUS)
-    if page_number * page_size < total:
-        page.add("button", NEXT)
+    page.add("button", NEXT)
     for product in products:
         page.add("link", product.asin).add("text", product.title, product.price_tag)
     return page

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, Literal
 
 from HanTa.HanoverTagger import HanoverTagger
 from rapidfuzz import fuzz
@@ -11,12 +11,14 @@ from rapidfuzz.utils import default_process
 
 from gymfleet_envs.webshop.products import Product
 
+RewardRule = Literal["agentgym", "exact_options"]
+"""How options are compared: as AgentGym's server does, or to the letter wherever the product offers what is wanted."""
 MATCH_ABOVE: Final = 85
 NO_CAP: Final = 1_000_000
 CATEGORY_MARK: Final = "\u203a"
 """Between the parts of a product's category."""
 # The first of these that occurs in an option stands for it.
-_COLORS: Final = (
+COLORS: Final = (
     "alabaster", "apricot", "aqua", "ash", "asphalt", "azure", "banana", "beige", "black", "blue", "blush", "bordeaux",
     "bronze", "brown", "burgundy", "camel", "camo", "caramel", "champagne", "charcoal", "cheetah", "chestnut",
     "chocolate", "christmas", "coffee", "cognac", "copper", "coral", "cranberry", "cream", "crystal", "dark", "denim",
@@ -29,11 +31,15 @@ _COLORS: Final = (
 )  # fmt: skip
 _TOKEN: Final = re.compile(r"\w+(?:['.]\w+)*")
 _MAX_TITLE_TOKENS: Final = 100
+_LATIN_1: Final = dict.fromkeys(range(128, 256))
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a purchase is compared with. `price_cap` is in dollars; options are (name, value)."""
+    """What a purchase is compared with. `price_cap` is in dollars.
+
+    Options are pairs of name and value; the name is empty where a person named values alone.
+    """
 
     instruction: str
     asin: str
@@ -56,8 +62,8 @@ class Score:
     total: float
 
 
-def score(product: Product, price: float, chosen: tuple[str, ...], goal: Goal) -> Score:
-    r"""The reward of buying `product` at `price` with the `chosen` options.
+def score(product: Product, price: float, chosen: tuple[str, ...], goal: Goal, rule: RewardRule) -> Score:
+    r"""Return the reward of buying `product` at `price` with the `chosen` options.
 
     .. math::
         r = \frac{n_{att} + n_{opt} + [price \le cap]}{|att| + |opt| + 1} \cdot r_{type}
@@ -65,8 +71,7 @@ def score(product: Product, price: float, chosen: tuple[str, ...], goal: Goal) -
     WebShop, arXiv:2207.01206, section 3 and its `engine/goal.py`.
     """
     attributes = sum(_has_attribute(product, wanted) for wanted in goal.attributes)
-    bought = [normalize_color(option) for option in chosen]
-    options = sum(any(_alike(option, normalize_color(wanted)) for option in bought) for _, wanted in goal.options)
+    options = sum(_has_option(product, chosen, name, wanted, rule) for name, wanted in goal.options)
     affordable = price <= goal.price_cap
     kind = type_score(product, goal)
     total = (attributes + options + affordable) / (len(goal.attributes) + len(goal.options) + 1) * kind
@@ -89,7 +94,7 @@ def type_score(product: Product, goal: Goal) -> float:
 
 def normalize_color(option: str) -> str:
     """The first of the known colors, in the order of the alphabet, that occurs in the option; else the option."""
-    return next((color for color in _COLORS if color in option), option)
+    return next((color for color in COLORS if color in option), option)
 
 
 @lru_cache(maxsize=4096)
@@ -112,16 +117,33 @@ def _has_attribute(product: Product, wanted: str) -> bool:
     return any(wanted in text.lower() for text in texts)
 
 
+def _has_option(product: Product, chosen: tuple[str, ...], name: str, wanted: str, rule: RewardRule) -> bool:
+    if rule == "exact_options" and any(wanted in values for values in product.options.values()):
+        return wanted in chosen
+    target = _pair(name, wanted) if name and rule == "agentgym" else normalize_color(wanted)
+    return any(_alike(normalize_color(option), target) for option in chosen)
+
+
+def _pair(name: str, wanted: str) -> str:
+    """Return what upstream compares with where options have names: the pair as Python shows it.
+
+    Its colors are looked for among the two, not within them, so that only a plain color stands for itself.
+    """
+    pair = (name, wanted)
+    return next((color for color in COLORS if color in pair), str(pair))
+
+
 def _categories(path: str) -> set[str]:
     return {part.strip() for part in path.split(CATEGORY_MARK)}
 
 
 @lru_cache(maxsize=65_536)
 def _alike(has: str, wanted: str) -> bool:
-    """`thefuzz.token_set_ratio` over the limit: it compares ASCII letters and digits in lower case, and rounds."""
+    """Whether `thefuzz.token_set_ratio` is over the limit: it compares words in lower case, and rounds."""
     ratio = fuzz.token_set_ratio(_ascii(has), _ascii(wanted), processor=default_process)
     return round(ratio) > MATCH_ABOVE
 
 
 def _ascii(text: str) -> str:
-    return text.encode("ascii", "ignore").decode()
+    """Drop what `thefuzz` drops: Latin-1's upper half. Other signs separate words, and other letters stay."""
+    return text.translate(_LATIN_1)

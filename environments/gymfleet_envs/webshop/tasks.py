@@ -14,7 +14,7 @@ from gymfleet_kit.session_problems import UnknownTask
 from gymfleet_envs.runtime.tasks import Task, TaskDataError
 from gymfleet_envs.webshop.goals import GoalKind, GoalRow, GoalTable, collect, goal_of
 from gymfleet_envs.webshop.products import Extras, Product, json_entries, json_object, read_products
-from gymfleet_envs.webshop.scoring import Goal
+from gymfleet_envs.webshop.scoring import Goal, RewardRule
 from gymfleet_envs.webshop.shop import MANIFEST, Shop, ShopWriter, memory_shop, open_shop
 
 PRODUCT_FILES: Final = ("products_1000.jsonl", "items_shuffle_1000.json", "items_shuffle.json", "products.jsonl")
@@ -29,10 +29,11 @@ GoalChoice = Literal["auto", "synthetic", "human"]
 
 @dataclass(frozen=True, slots=True)
 class ShopTask:
-    """Buy in `shop` what the goal asks for."""
+    """Buy in `shop` what the goal asks for; `rule` says how the options are compared."""
 
     goal: Goal
     shop: Shop = field(repr=False)
+    rule: RewardRule
 
 
 class ShopGoals:
@@ -40,8 +41,9 @@ class ShopGoals:
 
     name: Final = "webshop"
 
-    def __init__(self, shop: Shop, goals: npt.NDArray[np.int32], kind: GoalKind) -> None:
+    def __init__(self, shop: Shop, goals: npt.NDArray[np.int32], kind: GoalKind, rule: RewardRule) -> None:
         self._shop = shop
+        self._rule: RewardRule = rule
         self._goals = goals
         self._kind: GoalKind = kind
         self.levels: Sequence[str] = (kind,)
@@ -75,17 +77,17 @@ class ShopGoals:
     def _task(self, number: int, split: Split) -> Task[ShopTask]:
         place, item, cap = (int(value) for value in self._goals[number])
         goal = goal_of(self._shop.shelf.at(place), GoalRow(place, item, cap), self._kind)
-        return Task(task_id=str(number), split=split, level=self._kind, data=ShopTask(goal, self._shop))
+        return Task(task_id=str(number), split=split, level=self._kind, data=ShopTask(goal, self._shop, self._rule))
 
 
-def webshop_goals(data: Path, choice: GoalChoice) -> ShopGoals:
-    """The tasks in a directory. Raises `TaskDataError`."""
+def webshop_goals(data: Path, choice: GoalChoice, rule: RewardRule = "agentgym") -> ShopGoals:
+    """Return the tasks in a directory. Raises `TaskDataError`."""
     if (data / MANIFEST).is_file():
         shop, manifest, rows = open_shop(data)
         kind: GoalKind = "human" if manifest.get("kind") == "human" else "synthetic"
         if choice not in ("auto", kind):
             raise TaskDataError(f"{data.name} was imported with {kind} goals, not {choice} ones: import it again")
-        return ShopGoals(shop, rows, kind)
+        return ShopGoals(shop, rows, kind, rule)
     source = _Files(data, choice)
     products: list[Product] = []
     for product in source.products():
@@ -97,7 +99,7 @@ def webshop_goals(data: Path, choice: GoalChoice) -> ShopGoals:
             )
     prices, rows = collect(products, source.kind)
     _check_goals(len(rows), source)
-    return ShopGoals(memory_shop(products, prices), rows, source.kind)
+    return ShopGoals(memory_shop(products, prices), rows, source.kind, rule)
 
 
 def import_shop(data: Path, target: Path, choice: GoalChoice) -> None:

@@ -18,7 +18,7 @@ class Wordle(Environment[WordleTask]):
     """Six guesses at a word of five letters."""
 
     name: ClassVar[str] = "wordle"
-    version: ClassVar[str] = "1.0.0"
+    version: ClassVar[str] = "1.1.0"
     summary: ClassVar[str] = "Guess a hidden five-letter word within six tries"
     instructions: ClassVar[str] = (
         'Guess a hidden word of 5 letters in at most 6 tries. Write each guess as spaced letters, like "s h i r e". '

@@ -25,6 +25,8 @@ UPSTREAM_LISTS: Final = (
 )
 _FIXED: Final = "_fixed"
 _LEVEL_SIZES: Final = {"words_20": 20, "words_100": 100, "words_400": 400}
+_SHARED: Final = "shared_400"
+_SHARED_WORDS: Final = tuple(sorted(random.Random(_SHARED).sample(WORDS, 400)))
 _NUM_SEEDS: Final = 10_000
 _SPLIT_OF_DIGIT: Final[dict[int, Split]] = {8: "validation", 9: "test"}
 _MAX_FILE_BYTES: Final = 1024 * 1024
@@ -46,19 +48,22 @@ class WordleTask:
 
 
 def generated_tasks() -> GeneratedTasks[WordleTask]:
-    """Levels differ in the size of the vocabulary, which each task samples anew."""
+    """Return tasks whose levels differ in the size of the vocabulary.
+
+    Each task samples its own, but for those of the last level: they share one, and differ in the hidden word.
+    """
     return GeneratedTasks(
         "wordle",
         _generate,
         lambda task: f"{task.hidden} of {' '.join(task.vocabulary)}",
-        levels=tuple(_LEVEL_SIZES),
+        levels=(*_LEVEL_SIZES, _SHARED),
         default_level="words_20",
         counts={"train": 100_000, "validation": 1000, "test": 1000},
     )
 
 
 def _generate(rng: random.Random, level: str) -> WordleTask:
-    vocabulary = tuple(sorted(rng.sample(WORDS, _LEVEL_SIZES[level])))
+    vocabulary = _SHARED_WORDS if level == _SHARED else tuple(sorted(rng.sample(WORDS, _LEVEL_SIZES[level])))
     return WordleTask(vocabulary, hidden=rng.choice(vocabulary))
 
 

@@ -4,7 +4,7 @@ import asyncio
 from typing import Annotated, Final
 
 import msgspec
-from fastapi import APIRouter, Body, Response, status
+from fastapi import APIRouter, Body, Query, Response, status
 from gymfleet_contracts.frames import Op
 from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.session import (
@@ -39,6 +39,7 @@ from gymfleet_envs.runtime.pool import ShardPool
 from gymfleet_envs.runtime.routes.dependencies import PoolDep, json_answer
 
 MAX_BATCH: Final = 4096
+KnownIndex = Annotated[int | None, Query(ge=0, lt=2**63, description="Steps taken; another number is refused")]
 router = APIRouter(prefix="/v1", tags=["sessions"])
 _decode: Final = msgspec.msgpack.Decoder().decode
 _GONE: Final = (UnknownSession, SessionLost, SessionLimit)
@@ -60,7 +61,7 @@ async def open_session(body: OpenSession, pool: PoolDep) -> Response:
 
 @router.post("/sessions/{session_id}/steps", response_model=StepResult, responses=problem_responses(*_STEP))
 async def step(session_id: str, body: Step, pool: PoolDep) -> Response:
-    """Apply one action. Repeating the last index returns the recorded result."""
+    """Apply one action. Repeating the last index with the same action returns the recorded result."""
     return json_answer(await pool.call(Op.STEP, session_id, body.model_dump()))
 
 
@@ -77,7 +78,7 @@ async def step_many(
     "/sessions/{session_id}/fork",
     status_code=status.HTTP_201_CREATED,
     response_model=list[Session],
-    responses=problem_responses(*_GONE, ForkUnsupported, EnvironmentFull, *_BROKEN),
+    responses=problem_responses(*_GONE, StepOutOfOrder, ForkUnsupported, EnvironmentFull, *_BROKEN),
 )
 async def fork(session_id: str, body: Fork, pool: PoolDep) -> Response:
     """Children in the session's exact state."""
@@ -90,10 +91,10 @@ async def renew(session_id: str, body: RenewLease, pool: PoolDep) -> Response:
     return json_answer(await pool.call(Op.LEASE, session_id, body.model_dump(exclude_none=True)))
 
 
-@router.get("/sessions/{session_id}", response_model=Session, responses=problem_responses(*_GONE))
-async def get_session(session_id: str, pool: PoolDep) -> Response:
+@router.get("/sessions/{session_id}", response_model=Session, responses=problem_responses(*_GONE, StepOutOfOrder))
+async def get_session(session_id: str, pool: PoolDep, index: KnownIndex = None) -> Response:
     """The session as it stands. Looking does not renew the lease."""
-    return json_answer(await pool.call(Op.GET, session_id, {}))
+    return json_answer(await pool.call(Op.GET, session_id, {"index": index}))
 
 
 @router.delete(
@@ -110,11 +111,11 @@ async def close(session_id: str, pool: PoolDep) -> Response:
 @router.get(
     "/sessions/{session_id}/expert",
     response_model=ExpertMove,
-    responses=problem_responses(*_GONE, ExpertUnavailable, *_BROKEN),
+    responses=problem_responses(*_GONE, StepOutOfOrder, ExpertUnavailable, *_BROKEN),
 )
-async def expert(session_id: str, pool: PoolDep) -> Response:
+async def expert(session_id: str, pool: PoolDep, index: KnownIndex = None) -> Response:
     """What the environment's expert would do next."""
-    return json_answer(await pool.call(Op.EXPERT, session_id, {}))
+    return json_answer(await pool.call(Op.EXPERT, session_id, {"index": index}))
 
 
 async def _step_or_problem(pool: ShardPool, item: SessionStep) -> object:

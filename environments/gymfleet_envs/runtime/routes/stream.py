@@ -7,13 +7,14 @@ from typing import Final
 import msgspec
 import structlog
 from fastapi import APIRouter, WebSocket
-from gymfleet_contracts.frames import MAX_FRAME_BYTES, Op, ReplyFrame
+from gymfleet_contracts.frames import MAX_FRAME_BYTES, MAX_UNREADABLE, NO_REQUESTS, Op, ReplyFrame
 from gymfleet_kit.problems import ServiceError
 from gymfleet_kit.session_problems import InvalidRequest
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
 from gymfleet_envs.runtime.pool import EMPTY, ShardPool
 from gymfleet_envs.runtime.routes.batches import batches
+from gymfleet_envs.runtime.seats import Result, Stated
 
 MAX_IN_FLIGHT: Final = 16_384
 """Calls of one socket; more wait unread, so that a flood stays with its sender."""
@@ -55,6 +56,7 @@ class _Connection:
         self._in_flight = 0
         self._room = asyncio.Event()
         self._open = True
+        self._unreadable = 0
         self._overflow = asyncio.Event()
 
     async def run(self) -> bool:
@@ -83,15 +85,19 @@ class _Connection:
             if message["type"] == "websocket.disconnect":
                 return
             data = message.get("bytes")
-            if data is None:
-                self._problem(UNREADABLE, InvalidRequest("frames are binary msgpack, not text"))
-                continue
             try:
+                if data is None:
+                    raise msgspec.DecodeError("frames are binary msgpack, not text")
                 found = _decode_requests(data)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                self._unreadable += 1
+                if self._unreadable > MAX_UNREADABLE:
+                    await self._socket.close(*NO_REQUESTS)
+                    return
                 self._problem(UNREADABLE, InvalidRequest(f"the frame is not a request: {error}"))
                 await asyncio.sleep(0)  # garbage is refused faster than it arrives: others have their turn
                 continue
+            self._unreadable = 0
             requests = found if isinstance(found, list) else [found]
             for place, request in enumerate(requests, start=1):
                 self._dispatch(request)
@@ -113,12 +119,14 @@ class _Connection:
             error = InvalidRequest(f"unknown op {request.op[:32]!r}; known: {', '.join(Op)}")
             self._done(request.id, request.op, error)
 
-    def _done(self, frame_id: int, op: str, result: msgspec.Raw | ServiceError) -> None:
+    def _done(self, frame_id: int, op: str, result: Result) -> None:
         self._in_flight -= 1
         if not self._open:
             self._discard(op, result)
         elif isinstance(result, ServiceError):
             self._problem(frame_id, result)
+        elif isinstance(result, Stated):
+            self._send(_encode(ReplyFrame(frame_id, ok=result.ok, state=result.state)))
         else:
             self._send(_encode(ReplyFrame(frame_id, ok=result)))
 
@@ -133,11 +141,11 @@ class _Connection:
         if self._outbox_bytes > self._pool.max_outbox_bytes:
             self._overflow.set()
 
-    def _discard(self, op: str, result: msgspec.Raw | ServiceError) -> None:
+    def _discard(self, op: str, result: Result) -> None:
         """Close sessions that were made for a caller who has gone: nobody knows their ids."""
         if isinstance(result, ServiceError) or op not in (Op.OPEN, Op.FORK):
             return
-        made = _decode(result)
+        made = _decode(result.ok if isinstance(result, Stated) else result)
         for session in made if isinstance(made, list) else [made]:
             self._pool.submit(Op.CLOSE, session["session_id"], EMPTY, lambda _: None)
 
