@@ -9,11 +9,13 @@ from typing import Final
 
 import structlog
 from gymfleet_contracts.keys import Scope, key_digest, key_id
-from gymfleet_kit.access import Forbidden, Unauthorized, is_local_page
+from gymfleet_kit.access import Forbidden, Unauthorized
 from pydantic import SecretStr
 from starlette.requests import HTTPConnection
 
+from gymfleet_env_gateway.store import MemoryStore
 from gymfleet_env_gateway.tenants import DEFAULT, LOCAL, Grant, Tenant, read_tenants
+from gymfleet_env_gateway.tickets import Pass, Tickets
 
 __all__ = ["LOCAL", "Access", "Tenant"]
 
@@ -23,6 +25,7 @@ _CHECK_EVERY_S: Final = 1.0
 _ALL: Final = frozenset(Scope)
 # An unknown id is compared with this, so that it takes as long as a known one.
 _NOBODY: Final = Grant(tenant=LOCAL, scopes=frozenset(), sha256=key_digest(""))
+_HOLDER: Final = "gymfleet.holder"
 _LOCAL: Final = Grant(tenant=LOCAL, scopes=_ALL, sha256="")
 
 
@@ -32,11 +35,13 @@ class Access:
     Args:
         api_key: the one key, of the tenant `default`.
         tenants: the file of tenants; read again when it changes, so that keys come and go without a restart.
+        tickets: those that stand for a key when a socket is opened.
 
     With neither, everybody is the tenant `local`: the settings allow that on loopback alone.
     """
 
-    def __init__(self, api_key: SecretStr | None, tenants: Path | None = None) -> None:
+    def __init__(self, api_key: SecretStr | None, tenants: Path | None = None, tickets: Tickets | None = None) -> None:
+        self._tickets = tickets or Tickets(MemoryStore())
         self._single = None
         if api_key is not None:
             self._single = Grant(tenant=DEFAULT, scopes=_ALL, sha256=key_digest(api_key.get_secret_value()))
@@ -63,17 +68,35 @@ class Access:
             raise Forbidden(f"this key has no scope {scope.value!r}; use one that has it")
         return grant.tenant
 
+    async def admit(self, websocket: HTTPConnection) -> Tenant:
+        """As `tenant`, for a socket that may carry a ticket in its query; it stands for the key from then on.
+
+        Raises `Unavailable` too, when the gateways' tickets cannot be looked up.
+        """
+        ticket = websocket.query_params.get("ticket")
+        if ticket is not None and self._asks_for_keys:
+            holder = await self._tickets.redeem(ticket)
+            if holder is None:
+                raise Unauthorized("this ticket was used or ran out; get another from POST /v1/tickets")
+            websocket.scope[_HOLDER] = holder
+        return self.tenant(websocket)
+
+    async def issue_ticket(self, connection: HTTPConnection) -> str:
+        """A ticket for the holder of the request's key. Raises as `tenant` does, and `RateLimited`."""
+        self.tenant(connection)
+        return await self._tickets.issue(_shown(connection))
+
+    @property
+    def _asks_for_keys(self) -> bool:
+        return self._single is not None or self._file is not None
+
     def _grant(self, connection: HTTPConnection) -> Grant:
-        if self._single is None and self._file is None:
-            # Any web page may send requests to this machine, and open sockets; where there are no keys, nothing
-            # else would keep it out.
-            if (origin := connection.headers.get("origin")) and not is_local_page(origin):
-                raise Forbidden("web pages of other hosts may not use a gateway without keys")
+        if not self._asks_for_keys:
             return _LOCAL
         self._refresh()
-        key = _credential(connection.headers.get("authorization", ""))
-        grant = self._single or self._grants.get(key_id(key) or "", _NOBODY)
-        if not hmac.compare_digest(grant.sha256, key_digest(key)) or not key:
+        shown = _shown(connection)
+        grant = self._single or self._grants.get(shown.key_id, _NOBODY)
+        if not hmac.compare_digest(grant.sha256, shown.sha256) or grant is _NOBODY:
             raise Unauthorized(
                 "send a valid key of this gateway: 'Authorization: Bearer <key>', or as the password of Basic"
             )
@@ -95,6 +118,15 @@ class Access:
             return
         self._generation += 1
         log.info("tenants.read", keys=len(self._grants))
+
+
+def _shown(connection: HTTPConnection) -> Pass:
+    """The key of the request's header, or the one that its ticket stood for."""
+    passed: Pass | None = connection.scope.get(_HOLDER)
+    if passed is not None:
+        return passed
+    key = _credential(connection.headers.get("authorization", ""))
+    return Pass(key_id(key) or "", key_digest(key))
 
 
 def _credential(authorization: str) -> str:

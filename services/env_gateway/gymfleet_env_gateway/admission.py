@@ -33,6 +33,9 @@ class Capacity(Protocol):
     def free_slots(self, env: str) -> int | None:
         """Sessions of `env` that can still be opened; None when that is not known."""
 
+    def max_sessions(self, env: str) -> int:
+        """Sessions that the replicas of `env` can hold, open ones included."""
+
     def max_opens(self, env: str) -> int:
         """Opens of `env` that may be under way at once."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from gymfleet_kit.app import NotReady, create_app
+from gymfleet_kit.direct_route import direct_first
 from gymfleet_kit.streams import connect, disconnect
 from prometheus_client import REGISTRY, CollectorRegistry
 
@@ -21,13 +22,14 @@ from gymfleet_env_gateway.homes import Homes
 from gymfleet_env_gateway.ids import SessionIds
 from gymfleet_env_gateway.journal import Journal
 from gymfleet_env_gateway.metrics import Metrics
+from gymfleet_env_gateway.redis_store import make_store
 from gymfleet_env_gateway.relay import Relay
-from gymfleet_env_gateway.routes import environments, play, sessions, stream
+from gymfleet_env_gateway.routes import environments, play, sessions, stream, tickets
 from gymfleet_env_gateway.routing import Fleet
 from gymfleet_env_gateway.settings import GatewaySettings
 from gymfleet_env_gateway.state import Gateway
-from gymfleet_env_gateway.store import make_store
 from gymfleet_env_gateway.streams import Streams
+from gymfleet_env_gateway.tickets import Tickets
 
 
 def gateway_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGISTRY) -> FastAPI:
@@ -67,6 +69,7 @@ def gateway_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGI
 
     app = create_app(
         "gymfleet env gateway",
+        access=settings.rules(),
         lifespan=lifespan,
         ready=ready,
         max_body_bytes=settings.max_body_bytes,
@@ -74,7 +77,7 @@ def gateway_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGI
     )
     app.state.gateway = Gateway(
         settings=settings,
-        access=Access(settings.api_key, settings.tenants),
+        access=Access(settings.api_key, settings.tenants, Tickets(make_store(redis, "tickets"))),
         metrics=metrics,
         fleet=fleet,
         relay=relay,
@@ -84,12 +87,14 @@ def gateway_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGI
     app.include_router(sessions.router)
     app.include_router(stream.router)
     app.include_router(play.router)
+    app.include_router(tickets.router)
     if settings.agentgym:
         install_agentgym(app, agentgym)
     if settings.mcp:
         install_mcp(app)
     if settings.openenv:
         install_openenv(app, app.state.gateway, make_store(redis, "openenv"))
+    direct_first(app)
     return app
 
 

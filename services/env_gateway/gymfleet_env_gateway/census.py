@@ -1,6 +1,7 @@
 """How many gateways share a Redis, so that each gives its part of a tenant's rates."""
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Callable
 from typing import Final
@@ -15,6 +16,7 @@ KEY: Final = "gymfleet:gateway:census"
 _EVERY_S: Final = 2.0
 _GONE_AFTER_MS: Final = 7000
 _TIMEOUT_S: Final = 2.0
+_SIGN_OFF_S: Final = 1.0
 
 _COUNT: Final = """
 local t = redis.call('TIME')
@@ -47,11 +49,11 @@ async def keep_counting(redis: RedisClient, tell: Callable[[int], None]) -> None
             await asyncio.sleep(_EVERY_S)
     finally:
         # A gateway that ends in peace is not counted a moment longer.
-        await asyncio.wait([asyncio.create_task(_sign_off(redis, name))], timeout=1.0)
+        await _sign_off(redis, name)
 
 
 async def _sign_off(redis: RedisClient, name: str) -> None:
-    try:
-        await redis.zrem(KEY, name)
-    except RedisError:
-        return
+    """Best effort, and over when this returns: what goes on after the client is closed opens a connection again."""
+    with contextlib.suppress(RedisError, TimeoutError):
+        async with asyncio.timeout(_SIGN_OFF_S):
+            await redis.zrem(KEY, name)

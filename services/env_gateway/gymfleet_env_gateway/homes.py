@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
+from gymfleet_client.multiplex import RawReply
 from gymfleet_contracts import problems
 from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.session import Step
@@ -20,7 +21,7 @@ from gymfleet_env_gateway.errors import Unavailable
 from gymfleet_env_gateway.ids import SessionRef
 from gymfleet_env_gateway.journal import Home, Journal, Played, Record, Written, digest
 from gymfleet_env_gateway.metrics import Metrics
-from gymfleet_env_gateway.recovery import Recovery
+from gymfleet_env_gateway.recovery import Caller, Recovery
 from gymfleet_env_gateway.routing import Fleet
 from gymfleet_env_gateway.settings import GatewaySettings
 
@@ -60,6 +61,11 @@ class NotAtHome(Exception):
         """Its home lives and does not know it: closed, reaped, or moved by another gateway."""
         return self.problem is not None and self.problem.type == problems.UNKNOWN_SESSION
 
+    @property
+    def culprit(self) -> bool:
+        """Its process died while it worked on this very call."""
+        return self.problem is not None and bool((self.problem.model_extra or {}).get(problems.IN_WORK))
+
 
 class Homes:
     """The gateway's knowledge of its sessions; `journal` is None where there is no Redis."""
@@ -80,8 +86,8 @@ class Homes:
         """Where to look first."""
         return self._moved.get(session_id) or Home(ref.replica, ref.upstream)
 
-    async def begin(self, session_id: str, home: Home, session: dict[str, Any]) -> None:
-        """`session`, as its env server answered, was opened."""
+    async def begin(self, session_id: str, home: Home, session: dict[str, Any], state: str) -> None:
+        """`session`, as its env server answered, was opened, and began in a state with this digest."""
         task = session["task"]
         if (journal := self._journal_for(task["env"])) is None:
             return
@@ -93,16 +99,17 @@ class Homes:
             seed=task["seed"],
             lease_s=session["lease_s"],
             observed=digest(session["observation"]),
+            state=digest(state),
         )
         await journal.begin(session_id, home, record)
 
-    async def stepped(self, session_id: str, env: str, home: Home, body: msgspec.Raw, ok: msgspec.Raw) -> None:
+    async def stepped(self, session_id: str, env: str, home: Home, body: msgspec.Raw, reply: RawReply) -> None:
         """A step was taken. Raises `NotAtHome` when the session had been moved: then this result does not count."""
         if (journal := self._journal_for(env)) is None:
             return
-        step, result = _step(body), _decode_result(ok)
+        step, result = _step(body), _decode_result(reply.ok)
         over = result.terminated or result.truncated
-        played = Played(step.action, digest(result.observation), result.reward, over)
+        played = Played(step.action, digest(result.observation), result.reward, over, digest(reply.state))
         written = await journal.step(session_id, home, step.index, played)
         if written is Written.MOVED:
             raise NotAtHome
@@ -141,7 +148,7 @@ class Homes:
         if self._journal is not None:
             await self._journal.end(session_id)
 
-    async def seek(self, session_id: str, env: str, owner: str, home: Home, missed: NotAtHome) -> Home:
+    async def seek(self, session_id: str, env: str, caller: Caller, home: Home, missed: NotAtHome) -> Home:
         """Where the session lives now that it was missed at `home`, replayed on another replica if need be.
 
         Raises `UnknownSession`, `SessionLost`, `Unavailable`.
@@ -158,7 +165,7 @@ class Homes:
                 await self.forget(session_id)
                 raise UnknownSession("the session was closed, or its lease ran out")
         else:
-            found = await self._recovery.relocate(session_id, env, owner, home)
+            found = await self._recovery.relocate(session_id, env, caller, home, culprit=missed.culprit)
         self._moved[session_id] = found
         if len(self._moved) > _MAX_MOVED:
             self._moved.popitem(last=False)  # looked up again when it is needed

@@ -1,9 +1,14 @@
 """What has been played: every session's task and actions in Redis, so that another replica can play them again.
 
-One list per session: its home, its lease in milliseconds, the recoveries tried
-since its last step, the task, then one entry per step. All writes of one turn of
-the event loop are one script call: one round trip, whatever their number. The key
+One list per session: its home, its lease in milliseconds, the moves since its last step
+and how many of those its own calls made necessary, the moves since its beginning, the
+Redis server that vouches for it, the task, then one entry per step. All writes of one
+turn of the event loop are one script call: one round trip, whatever their number. The key
 lives as long as the session's lease: a session that nobody touches leaves nothing.
+
+A Redis server that was restarted may have lost the last writes. It has another `run_id`
+then, and no longer vouches for a journal until a call that tells the session's index
+shows that no step is missing.
 """
 
 import asyncio
@@ -22,10 +27,10 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 log = structlog.get_logger()
 
-_PREFIX: Final = "gymfleet:gateway:session:"
+_PREFIX: Final = "gymfleet:gateway:journal:"
 _MAX_BATCH: Final = 512
 _ARGS_PER_WRITE: Final = 5
-_HEAD: Final = 4
+_HEAD: Final = 7
 _READ_PATIENCE: Final = 5
 """A recovery can wait longer for the journal than a step can."""
 _SPOILING: Final = frozenset({"begin", "copy", "step", "end"})
@@ -33,8 +38,19 @@ _SPOILING: Final = frozenset({"begin", "copy", "step", "end"})
 _AFTER_OUTAGE_S: Final = 0.5
 """How long writes are skipped after one that failed: a dead Redis must not slow every step."""
 
+_SERVER: Final = "local server = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') "
+_READ: Final = _SERVER + "return {server, redis.call('LRANGE', KEYS[1], 0, -1)}"
 # KEYS: one per write. ARGV: op, home, number, lease in ms, payload for each.
-_APPLY: Final = """
+_APPLY: Final = (
+    _SERVER
+    + """
+local HEAD = 7
+local function vouch(key)
+  if redis.call('LINDEX', key, 5) ~= server then redis.call('LSET', key, 5, server) end
+end
+local function add(key, place, number)
+  redis.call('LSET', key, place, redis.call('LINDEX', key, place) + number)
+end
 local out = {}
 for i, key in ipairs(KEYS) do
   local a = (i - 1) * 5
@@ -42,14 +58,19 @@ for i, key in ipairs(KEYS) do
   local result = 1
   if op == 'begin' then
     redis.call('DEL', key)
-    redis.call('RPUSH', key, home, lease, 0, payload)
+    redis.call('RPUSH', key, home, lease, 0, 0, 0, server, payload)
     redis.call('PEXPIRE', key, lease)
   elseif op == 'copy' then
-    if redis.call('COPY', payload, key, 'REPLACE') == 1 then
-      redis.call('LTRIM', key, 0, 3 + number)
+    if redis.call('LLEN', payload) >= HEAD + number then
+      redis.call('COPY', payload, key, 'REPLACE')
+      redis.call('LTRIM', key, 0, HEAD - 1 + number)
       redis.call('LSET', key, 0, home)
+      redis.call('LSET', key, 2, 0)
+      redis.call('LSET', key, 3, 0)
+      vouch(key)
       redis.call('PEXPIRE', key, lease)
     else
+      redis.call('DEL', key)
       result = 0
     end
   elseif op == 'end' then
@@ -58,32 +79,43 @@ for i, key in ipairs(KEYS) do
     local now = redis.call('LINDEX', key, 0)
     if not now then
       result = 0
+    elseif op == 'move' and now == payload then
+      result = 1 -- this very write came before, and its answer was lost
     elseif now ~= home then
       result = 2
     elseif op == 'step' then
-      local played = redis.call('LLEN', key) - 4
-      if number == played then
-        redis.call('RPUSH', key, payload)
-        if redis.call('LINDEX', key, 2) ~= '0' then redis.call('LSET', key, 2, 0) end
-      elseif number > played then
+      local played = redis.call('LLEN', key) - HEAD
+      if number > played then
         redis.call('DEL', key)
         result = 0
+      else
+        if number == played then
+          redis.call('RPUSH', key, payload)
+          if redis.call('LINDEX', key, 2) ~= '0' then
+            redis.call('LSET', key, 2, 0)
+            redis.call('LSET', key, 3, 0)
+          end
+        end
+        -- Who takes the next step, or gets the last one again, knows of all that came before.
+        if number >= played - 1 then vouch(key) end
+        redis.call('PEXPIRE', key, redis.call('LINDEX', key, 1))
       end
-      redis.call('PEXPIRE', key, redis.call('LINDEX', key, 1) or 1)
     elseif op == 'lease' then
       redis.call('LSET', key, 1, lease)
       redis.call('PEXPIRE', key, lease)
     elseif op == 'move' then
       redis.call('LSET', key, 0, payload)
-    elseif op == 'try' then
-      result = 10 + redis.call('LINDEX', key, 2)
-      redis.call('LSET', key, 2, result - 9)
+      add(key, 2, 1)
+      add(key, 3, number)
+      add(key, 4, 1)
+      vouch(key)
     end
   end
   out[i] = result
 end
 return out
 """
+)
 
 
 class Written(IntEnum):
@@ -117,15 +149,18 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     seed: int
     lease_s: float
     observed: bytes
+    state: bytes = b""
+    """A hash of the digest of the state behind the observation; empty where the environment tells none."""
 
 
 class Played(msgspec.Struct, frozen=True, array_like=True):
-    """One step and what it gave; `observed` is a hash."""
+    """One step and what it gave; `observed` and `state` are hashes."""
 
     action: str
     observed: bytes
     reward: float
     over: bool
+    state: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +170,19 @@ class Story:
     home: Home
     record: Record
     steps: Sequence[Played]
+    tries: int = 0
+    """How often it was moved since its last step."""
+    killed: int = 0
+    """How often of those its process had died in a call of its own."""
+    recoveries: int = 0
+    """How often it was moved at all."""
+    vouched_for: bool = True
+    """Whether the Redis server that was written to last is the one that was read from: it forgot nothing between."""
 
 
-def digest(observation: str) -> bytes:
-    """64 bits of BLAKE2b: enough to see that a replay went elsewhere."""
-    return hashlib.blake2b(observation.encode(), digest_size=8).digest()
+def digest(text: str) -> bytes:
+    """64 bits of BLAKE2b, enough to see that a replay went elsewhere; of no text, nothing."""
+    return hashlib.blake2b(text.encode(), digest_size=8).digest() if text else b""
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -155,6 +198,7 @@ class Journal:
         self._redis = redis
         self._timeout_s = timeout_s
         self._apply = redis.register_script(_APPLY)
+        self._read = redis.register_script(_READ)
         self._outbox: list[_Write] = []
         self._wake = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
@@ -190,13 +234,12 @@ class Journal:
         """The session's lease begins anew."""
         return Written(await self._write(session_id, "lease", home, 0, lease_s, b""))
 
-    async def move(self, session_id: str, old: Home, new: Home) -> Written:
-        """The session lives elsewhere from now on; `MOVED` when another gateway was faster."""
-        return Written(await self._write(session_id, "move", old, 0, 0, str(new)))
+    async def move(self, session_id: str, old: Home, new: Home, *, culprit: bool = False) -> Written:
+        """The session lives elsewhere from now on; `MOVED` when another gateway was faster.
 
-    async def count_try(self, session_id: str, home: Home) -> int:
-        """Recoveries that were begun since the session's last step, this one not included."""
-        return max(await self._write(session_id, "try", home, 0, 0, b"") - 10, 0)
+        Of a `culprit` the process died in a call of its own.
+        """
+        return Written(await self._write(session_id, "move", old, int(culprit), 0, str(new)))
 
     async def check(self, session_id: str, home: Home) -> Written:
         """Whether `home` still is where the session lives."""
@@ -208,11 +251,20 @@ class Journal:
 
     async def read(self, session_id: str) -> Story | None:
         """The whole journal; None when there is none. Raises `RedisError`."""
-        entries: list[bytes] = await self._ask(self._redis.lrange(_PREFIX + session_id, 0, -1))
+        entries: list[bytes]
+        server, entries = await self._ask(self._read(keys=[_PREFIX + session_id]))
         if len(entries) < _HEAD:
             return None
-        steps = [_decode_played(entry) for entry in entries[_HEAD:]]
-        return Story(_home(entries[0]), _decode_record(entries[3]), steps)
+        home, _, tries, killed, recoveries, voucher, record, *steps = entries
+        return Story(
+            _home(home),
+            _decode_record(record),
+            [_decode_played(step) for step in steps],
+            tries=int(tries),
+            killed=int(killed),
+            recoveries=int(recoveries),
+            vouched_for=voucher == server,
+        )
 
     async def home(self, session_id: str) -> Home | None:
         """Where the session lives; None when it has no journal. Raises `RedisError`."""

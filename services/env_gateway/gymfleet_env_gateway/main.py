@@ -1,5 +1,8 @@
 """`gymfleet-env-gateway`: the process."""
 
+import resource
+from typing import Final
+
 from gymfleet_kit.logs import configure_logs
 from gymfleet_kit.serve import serve
 from gymfleet_kit.settings import no_arguments, read_settings
@@ -9,6 +12,8 @@ from gymfleet_env_gateway.app import gateway_app
 from gymfleet_env_gateway.settings import GatewaySettings
 from gymfleet_env_gateway.state import Gateway
 
+_OPEN_FILES: Final = 65_536
+
 
 def main() -> None:
     """Read the settings and serve."""
@@ -16,6 +21,15 @@ def main() -> None:
     settings = read_settings(GatewaySettings)
     configure_logs("env-gateway", level=settings.log_level)
     configure_tracing("env-gateway")
+    raise_file_limit()
     app = gateway_app(settings)
     gateway: Gateway = app.state.gateway
     serve(app, host=settings.host, port=settings.port, drain=gateway.streams.finish)
+
+
+def raise_file_limit() -> None:
+    """Clients of the fronts have a socket each: the usual soft limit of 1024 would turn most of a full fleet's away."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _NOTHING_ENDS_S: Final = 10.0
 """The advice while no slot was given within memory: nobody knows better."""
 _LONGEST_ADVICE_S: Final = 60.0
+_LEAST_LENGTH: Final = 1024
+_LENGTH_PER_SLOT: Final = 2
 _REMEMBERED: Final = 64
 
 
@@ -55,9 +57,14 @@ class Ticket:
 
 
 class OpenQueue:
-    """The queue of one environment."""
+    """The queue of one environment.
 
-    def __init__(self, env: str, capacity: "Capacity", metrics: Metrics, max_length: int) -> None:
+    Args:
+        max_length: opens that may wait; None for as many as follow from the environment's capacity, so that
+            all players of a large fleet may come at once and those of a small one are not kept waiting in vain.
+    """
+
+    def __init__(self, env: str, capacity: "Capacity", metrics: Metrics, max_length: int | None) -> None:
         self.length = 0
         self._env = env
         self._capacity = capacity
@@ -205,14 +212,21 @@ class OpenQueue:
 
     def _make_place(self, tenant: Tenant) -> None:
         """When the queue is full, who crowds it most for his weight gives up his newest place. Raises `QueueFull`."""
-        if self.length < self._max_length:
+        max_length = self._longest()
+        if self.length < max_length:
             return
         crowd = max(self._lines.values(), key=lambda line: len(line) / line[0].tenant.weight)
-        detail = f"the queue of {self._env} is full: {self._max_length} opens wait"
+        detail = f"the queue of {self._env} is full: {max_length} opens may wait"
         own = (len(self._lines.get(tenant.name, ())) + 1) / tenant.weight
         if own >= len(crowd) / crowd[0].tenant.weight:
             raise QueueFull(detail, wait_s=self._advice_s(tenant))
         self._turn_away(crowd[-1], QueueFull(detail, wait_s=self._advice_s(crowd[-1].tenant)))
+
+    def _longest(self) -> int:
+        """Opens that may wait now."""
+        if self._max_length is not None:
+            return self._max_length
+        return max(_LEAST_LENGTH, _LENGTH_PER_SLOT * self._capacity.max_sessions(self._env))
 
     def _over_quota(self, ticket: Ticket) -> bool:
         """The quota was looked at on entry; since then other gateways may have opened sessions of the tenant."""

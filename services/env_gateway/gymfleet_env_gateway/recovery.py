@@ -1,13 +1,16 @@
 """Brings a session back whose process died: the same task and the same actions on another replica.
 
-The replay must show what the journal says was shown; one that goes elsewhere is
-given up. A session has one home, whoever brings it back: within a gateway the work
-is shared, and among gateways the move in the journal succeeds for one alone.
+The replay must show what the journal says was shown, and lead to the same states; one
+that goes elsewhere is given up. So is a session whose own call killed a process twice. A
+journal that cannot be shown to be complete is not played: the session would go back to
+where it was before. A session has one home, whoever brings it back: within a gateway the
+work is shared, and among gateways the move in the journal succeeds for one alone.
 """
 
 import asyncio
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +24,7 @@ from redis.exceptions import RedisError
 
 from gymfleet_env_gateway.errors import Unavailable
 from gymfleet_env_gateway.ids import label
-from gymfleet_env_gateway.journal import Home, Journal, Played, Record, Story, Written, digest
+from gymfleet_env_gateway.journal import Home, Journal, Played, Story, Written, digest
 from gymfleet_env_gateway.metrics import Metrics
 from gymfleet_env_gateway.replica import Replica
 from gymfleet_env_gateway.routing import Fleet
@@ -31,6 +34,8 @@ log = structlog.get_logger()
 
 _WAIT_FOR_ROOM_S: Final = 0.5
 _MAX_AT_ONCE: Final = 64
+_MAX_KILLED: Final = 2
+"""Processes that one call may take with it: the first death may have had another cause."""
 _NO_ROOM: Final = frozenset({problems.ENVIRONMENT_FULL, problems.UNAVAILABLE})
 _NO_BODY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -38,7 +43,31 @@ _decode: Final = msgspec.msgpack.Decoder().decode
 
 
 class _ReplicaFailed(Exception):
-    """The replica that was to take the session did not: another may."""
+    """The replica that was to take the session did not: another may. `killed` if the replay itself may be why."""
+
+    def __init__(self, *, killed: bool = False) -> None:
+        super().__init__()
+        self.killed = killed
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whose call found the session gone, and what he knows of it."""
+
+    owner: str
+    index: int | None
+    """The number of steps that he knows of, or of the step that he wants to take; None when he did not say."""
+    stepping: bool
+
+    def agrees_with(self, story: Story) -> bool:
+        """Whether no step is missing from the journal, by what the caller knows or else by the word of its server."""
+        played = len(story.steps)
+        if self.index is not None:
+            if self.index > played:
+                return False
+            if self.index == played or (self.stepping and self.index == played - 1):
+                return True
+        return story.vouched_for
 
 
 class Recovery:
@@ -50,19 +79,22 @@ class Recovery:
         self._metrics = metrics
         self._timeout_s = settings.recovery_timeout_s
         self._max_tries = settings.max_recoveries
-        self._running: dict[str, asyncio.Task[Home]] = {}
+        # By caller as well: one who cannot show that the journal is complete must not fail another who can.
+        self._running: dict[tuple[str, Caller], asyncio.Task[Home]] = {}
         self._slots = asyncio.Semaphore(_MAX_AT_ONCE)
 
-    async def relocate(self, session_id: str, env: str, owner: str, lost: Home) -> Home:
+    async def relocate(self, session_id: str, env: str, caller: Caller, lost: Home, *, culprit: bool = False) -> Home:
         """Where the session lives now that it is no longer at `lost`; replayed there if it was nowhere.
 
-        Raises `SessionLost` when it is gone for good, `Unavailable` when no replica could take it in time.
+        `culprit` says that its process died in this very call. Raises `SessionLost` when it cannot be played again,
+        `Unavailable` when no replica could take it in time.
         """
-        task = self._running.get(session_id)
+        key = (session_id, caller)
+        task = self._running.get(key)
         if task is None:
-            task = asyncio.create_task(self._relocate(session_id, env, owner, lost))
-            self._running[session_id] = task
-            task.add_done_callback(lambda _: self._running.pop(session_id, None))
+            task = asyncio.create_task(self._relocate(session_id, env, caller, lost, culprit))
+            self._running[key] = task
+            task.add_done_callback(lambda _: self._running.pop(key, None))
         return await asyncio.shield(task)
 
     async def aclose(self) -> None:
@@ -72,12 +104,12 @@ class Recovery:
         if self._running:
             await asyncio.wait(list(self._running.values()))
 
-    async def _relocate(self, session_id: str, env: str, owner: str, lost: Home) -> Home:
+    async def _relocate(self, session_id: str, env: str, caller: Caller, lost: Home, culprit: bool) -> Home:
         started = time.monotonic()
         outcome = "failed"
         try:
             async with asyncio.timeout(self._timeout_s), self._slots:
-                home, outcome = await self._find_or_replay(session_id, env, owner, lost)
+                home, outcome = await self._find_or_replay(session_id, env, caller, lost, culprit)
         except TimeoutError:
             outcome = "no-room"
             raise Unavailable(f"no replica could take the session over within {self._timeout_s:g} s") from None
@@ -92,30 +124,47 @@ class Recovery:
             self._metrics.recovered(env, outcome, time.monotonic() - started)
         return home
 
-    async def _find_or_replay(self, session_id: str, env: str, owner: str, lost: Home) -> tuple[Home, str]:
+    async def _find_or_replay(
+        self, session_id: str, env: str, caller: Caller, lost: Home, culprit: bool
+    ) -> tuple[Home, str]:
         story = await self._journal.read(session_id)
         if story is None:
             raise SessionLost("the process that held the session died, and there is no journal to replay it from")
         if story.home != lost and self._fleet.find(story.home.replica) is not None:
             return story.home, "found"
+        if not caller.agrees_with(story):
+            raise SessionLost(
+                f"its journal knows of {len(story.steps)} steps, and that these are all cannot be shown; "
+                "say the index that the session has"
+            )
         spec = self._fleet.environment(env)
-        tries = await self._journal.count_try(session_id, story.home)
-        if tries >= self._max_tries:
-            await self._journal.end(session_id)
-            raise SessionLost(f"its processes died {tries + 1} times in a row without a step between")
-        while True:
+        killed = story.killed + culprit
+        if story.tries >= self._max_tries:
+            raise await self._given_up(session_id, f"{story.tries + 1} processes died under it without a step between")
+        while killed < _MAX_KILLED:
             for replica in self._fleet.takers(env):
-                with suppress(_ReplicaFailed):
-                    return await self._move(replica, session_id, spec, owner, story)
-            await self._fleet.wait_for_news(_WAIT_FOR_ROOM_S)
+                try:
+                    return await self._move(replica, session_id, spec, caller.owner, story, culprit=culprit)
+                except _ReplicaFailed as failed:
+                    killed += failed.killed
+                    if failed.killed:
+                        break
+            else:
+                await self._fleet.wait_for_news(_WAIT_FOR_ROOM_S)
+        raise await self._given_up(session_id, f"its own calls killed {killed} processes in a row")
+
+    async def _given_up(self, session_id: str, why: str) -> SessionLost:
+        """To play it again would end the same way."""
+        await self._journal.end(session_id)
+        return SessionLost(why)
 
     async def _move(
-        self, replica: Replica, session_id: str, spec: EnvironmentSpec, owner: str, story: Story
+        self, replica: Replica, session_id: str, spec: EnvironmentSpec, owner: str, story: Story, *, culprit: bool
     ) -> tuple[Home, str]:
         """Replay the session on `replica`, and make that its home unless another gateway was faster."""
         started = time.monotonic()
         home = await self._replay(replica, session_id, spec, owner, story)
-        written = await self._journal.move(session_id, story.home, home)
+        written = await self._journal.move(session_id, story.home, home, culprit=culprit)
         if written is Written.DONE:
             took_s = round(time.monotonic() - started, 3)
             steps = len(story.steps)
@@ -127,24 +176,29 @@ class Recovery:
         raise SessionLost("the session was closed while it was replayed")
 
     async def _replay(self, replica: Replica, session_id: str, spec: EnvironmentSpec, owner: str, story: Story) -> Home:
-        session = await self._ask(replica, Op.OPEN, "", _opening(story.record, owner))
+        session, state = await self._ask(session_id, replica, Op.OPEN, "", _opening(story, owner))
         home = Home(replica.key, session["session_id"])
         replica.opened(spec.name, owner)
         stable = spec.capabilities.stable_observations
         try:
-            if stable and digest(session["observation"]) != story.record.observed:
-                raise self._diverged(session_id, spec, "the first observation")
+            seen_as_before = not stable or digest(session["observation"]) == story.record.observed
+            if not seen_as_before or digest(state) != story.record.state:
+                raise await self._diverged(session_id, spec, "its beginning")
             for index, played in enumerate(story.steps):
                 body = {"index": index, "action": played.action}
-                result = await self._ask(replica, Op.STEP, home.upstream, msgspec.Raw(_encode(body)))
-                if not _same(result, played, stable=stable):
-                    raise self._diverged(session_id, spec, f"step {index}")
+                raw = msgspec.Raw(_encode(body))
+                result, state = await self._ask(session_id, replica, Op.STEP, home.upstream, raw)
+                if not _same(result, played, stable=stable) or digest(state) != played.state:
+                    raise await self._diverged(session_id, spec, f"step {index}")
         except BaseException:
             await self._close(replica, home, spec.name, owner)
             raise
         return home
 
-    async def _ask(self, replica: Replica, op: Op, upstream: str, body: msgspec.Raw) -> dict[str, Any]:
+    async def _ask(
+        self, session_id: str, replica: Replica, op: Op, upstream: str, body: msgspec.Raw
+    ) -> tuple[dict[str, Any], str]:
+        """What the replica answers to a call of the replay, and the digest of the state behind it."""
         try:
             reply, _ = await replica.channel.request(
                 op, upstream, body, timeout_s=self._timeout_s, repeatable=op != Op.OPEN
@@ -154,12 +208,13 @@ class Recovery:
             raise _ReplicaFailed from None
         if not reply.failed:
             answer: dict[str, Any] = _decode(reply.ok)
-            return answer
+            return answer, reply.state
         problem = _decode(reply.problem)
         kind = problem.get("type")
         if kind in _NO_ROOM or kind == problems.SESSION_LOST:
-            raise _ReplicaFailed
-        raise SessionLost(f"it could not be replayed: {problem.get('detail') or problem.get('title')}")
+            raise _ReplicaFailed(killed=bool(problem.get(problems.IN_WORK)))
+        reason = problem.get("detail") or problem.get("title")
+        raise await self._given_up(session_id, f"it could not be replayed: {reason}")
 
     async def _close(self, replica: Replica, home: Home, env: str, owner: str) -> None:
         """Best effort: the lease ends what cannot be closed."""
@@ -167,12 +222,13 @@ class Recovery:
             await replica.channel.request(Op.CLOSE, home.upstream, _NO_BODY, timeout_s=1.0, repeatable=True)
             replica.ended(env, owner)
 
-    def _diverged(self, session_id: str, spec: EnvironmentSpec, where: str) -> SessionLost:
+    async def _diverged(self, session_id: str, spec: EnvironmentSpec, where: str) -> SessionLost:
         log.error("session.replay_diverged", env=spec.name, version=spec.version, session=label(session_id), at=where)
-        return SessionLost(f"the replay of its episode showed something else at {where}")
+        return await self._given_up(session_id, f"the replay of its episode led elsewhere at {where}")
 
 
-def _opening(record: Record, owner: str) -> msgspec.Raw:
+def _opening(story: Story, owner: str) -> msgspec.Raw:
+    record = story.record
     request = OpenSession.model_validate(
         {
             "env": record.env,
@@ -182,6 +238,7 @@ def _opening(record: Record, owner: str) -> msgspec.Raw:
             "seed": record.seed,
             "lease_s": record.lease_s,
             "owner": owner,
+            "recoveries": story.recoveries + 1,
         }
     )
     return msgspec.Raw(_encode(request.model_dump(mode="json", exclude_none=True)))

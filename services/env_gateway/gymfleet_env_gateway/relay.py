@@ -7,6 +7,8 @@ their results go out.
 """
 
 import asyncio
+import math
+import random
 import time
 from typing import Any, Final
 
@@ -25,11 +27,12 @@ from pydantic import ValidationError
 
 from gymfleet_env_gateway.access import Tenant
 from gymfleet_env_gateway.admission import Admission
-from gymfleet_env_gateway.errors import Unavailable, UpstreamTimeout
+from gymfleet_env_gateway.errors import QueueFull, RateLimited, Unavailable, UpstreamTimeout
 from gymfleet_env_gateway.homes import Homes, NotAtHome
 from gymfleet_env_gateway.ids import SessionIds, SessionRef, label
 from gymfleet_env_gateway.journal import Home
 from gymfleet_env_gateway.metrics import Metrics
+from gymfleet_env_gateway.recovery import Caller
 from gymfleet_env_gateway.replica import Replica, ReplicaState
 from gymfleet_env_gateway.routing import Fleet
 from gymfleet_env_gateway.settings import GatewaySettings
@@ -45,6 +48,8 @@ _OF_THE_EPISODE: Final = frozenset({problems.STEP_OUT_OF_ORDER, problems.EPISODE
 """What an old copy of a session that was moved would say as well."""
 _VIEWS: Final = frozenset({Op.GET, Op.EXPERT})
 _PAUSE_S: Final = 0.2
+_SPREAD: Final = 0.1
+"""Many who were turned away at once do not all come back at once."""
 _DONE: Final = msgspec.Raw(_encode(None))
 
 
@@ -74,6 +79,7 @@ class Relay:
             Op.EXPERT: settings.step_timeout_s,
         }
         self._open_timeout_s = settings.open_timeout_s
+        self._fronts_wait_s = settings.fronts_wait_s
 
     async def open(self, tenant: Tenant, body: msgspec.Raw) -> msgspec.Raw:
         """Open a session on the least loaded replica, when there is room and it is the tenant's turn."""
@@ -82,7 +88,7 @@ class Relay:
         env = request["env"]
         self._fleet.candidates(env)  # what nobody can open is not queued for
         deadline = started + self._open_timeout_s
-        raw = msgspec.Raw(_encode({**request, "owner": tenant.name}))
+        raw = msgspec.Raw(_encode({**request, "owner": tenant.name, "recoveries": None}))
         outcome = "cancelled"
         try:
             with working("gateway.open", env=env, op=Op.OPEN):
@@ -96,6 +102,20 @@ class Relay:
         finally:
             self._metrics.record(env, tenant.name, Op.OPEN, outcome, started)
         return msgspec.Raw(_encode(session))
+
+    async def open_patiently(self, tenant: Tenant, body: msgspec.Raw) -> msgspec.Raw:
+        """Open a session for a client that would take a 429 for a failure, coming again when each says so.
+
+        A front's own client may say by `wait_s` that it has less time.
+        """
+        deadline = time.perf_counter() + min(self._fronts_wait_s, _wait_s(_opening(body), math.inf))
+        while True:
+            try:
+                return await self.open(tenant, body)
+            except (QueueFull, RateLimited) as error:  # a quota is different: to close a session is for the tenant
+                if time.perf_counter() + error.wait_s > deadline:
+                    raise
+                await asyncio.sleep(error.wait_s * (1 + random.uniform(0, _SPREAD)))
 
     async def call(self, tenant: Tenant, op: str, session_id: str, body: msgspec.Raw) -> msgspec.Raw:
         """Any call within a session. Raises `ServiceError`: the gateway's own, or the env server's as it is."""
@@ -123,8 +143,7 @@ class Relay:
 
     def _patience_s(self, request: dict[str, Any]) -> float:
         """Who gave up would not learn of the session that is opened for him."""
-        wait_s = request.get("wait_s")
-        return min(self._open_timeout_s, wait_s) if isinstance(wait_s, int | float) else self._open_timeout_s
+        return min(self._open_timeout_s, _wait_s(request, math.inf))
 
     async def _open_on_first(
         self, tenant: Tenant, env: str, body: msgspec.Raw, deadline: float
@@ -150,7 +169,8 @@ class Relay:
             if not reply.failed:
                 session = _decode(reply.ok)
                 adopted = self._adopt(tenant, replica, env, session)
-                await self._homes.begin(adopted["session_id"], Home(replica.key, session["session_id"]), session)
+                home = Home(replica.key, session["session_id"])
+                await self._homes.begin(adopted["session_id"], home, session, reply.state)
                 return adopted
             problem = _problem(reply)
             if problem.type not in _TRY_ELSEWHERE:
@@ -186,14 +206,15 @@ class Relay:
                 if op == Op.CLOSE and not missed.unknown:
                     await self._homes.forget(session_id)  # it is gone, as was asked
                     return _DONE
-                home = await self._homes.seek(session_id, ref.env, tenant.name, home, missed)
+                home = await self._homes.seek(session_id, ref.env, _caller(tenant, op, body), home, missed)
             except RelayedProblem as error:
                 kind = error.problem().type
                 if kind in _ENDED:  # to play it again would end the same way
                     await self._homes.forget(session_id)
                 if kind not in _OF_THE_EPISODE or not await self._homes.has_moved(session_id, ref.env, home):
                     raise
-                home = await self._homes.seek(session_id, ref.env, tenant.name, home, NotAtHome())
+                caller = _caller(tenant, op, body)
+                home = await self._homes.seek(session_id, ref.env, caller, home, NotAtHome())
             if time.perf_counter() > deadline:
                 raise UpstreamTimeout(f"no answer to {op} in time: its session had to be recovered")
 
@@ -203,14 +224,14 @@ class Relay:
         replica = await self._replica(home)
         if op == Op.CLOSE:
             return await self._close(tenant, session_id, env, home, replica, body, deadline)
-        ok = await self._call(op, env, home, replica, body, deadline)
+        reply = await self._call(op, env, home, replica, body, deadline)
         if op == Op.STEP:
-            await self._homes.stepped(session_id, env, home, body, ok)
+            await self._homes.stepped(session_id, env, home, body, reply)
         elif op in _VIEWS and await self._homes.has_moved(session_id, env, home):
             raise NotAtHome
         if op in _REWRITTEN:
-            return await self._rewritten(tenant, op, session_id, env, home, replica, ok)
-        return ok
+            return await self._rewritten(tenant, op, session_id, env, home, replica, reply.ok)
+        return reply.ok
 
     async def _close(
         self,
@@ -224,13 +245,13 @@ class Relay:
     ) -> msgspec.Raw:
         replica.occupancy.begins(env, tenant.name)
         try:
-            ok = await self._call(Op.CLOSE, env, home, replica, body, deadline)
+            reply = await self._call(Op.CLOSE, env, home, replica, body, deadline)
             replica.ended(env, tenant.name)
         finally:
             replica.occupancy.ends(env, tenant.name)
         await self._homes.forget(session_id)
         self._ids.forget(session_id, tenant.name)
-        return ok
+        return reply.ok
 
     async def _replica(self, home: Home) -> Replica:
         """The session's home. Raises `NotAtHome` when it is dead or unknown."""
@@ -245,13 +266,13 @@ class Relay:
 
     async def _call(
         self, op: str, env: str, home: Home, replica: Replica, body: msgspec.Raw, deadline: float
-    ) -> msgspec.Raw:
+    ) -> RawReply:
         reply, sent_once = await self._answer(op, home, replica, body, deadline)
         if not reply.failed:
-            return reply.ok
+            return reply
         problem = _problem(reply)
         if problem.type == problems.UNKNOWN_SESSION and op == Op.CLOSE and not sent_once:
-            return _DONE  # the first try closed it, its answer was lost
+            return RawReply(0, ok=_DONE)  # the first try closed it, its answer was lost
         if problem.type in {problems.SESSION_LOST, problems.UNKNOWN_SESSION}:
             raise NotAtHome(problem)
         if problem.type in _ENDED:
@@ -315,6 +336,20 @@ def _opening(body: msgspec.Raw) -> dict[str, Any]:
     if not isinstance(decoded, dict) or not isinstance(decoded.get("env"), str):
         raise InvalidRequest("/body/env: give the name of an environment", errors=[{"pointer": "/body/env"}])
     return decoded
+
+
+def _wait_s(request: dict[str, Any], otherwise: float) -> float:
+    wait_s = request.get("wait_s")
+    return wait_s if isinstance(wait_s, int | float) else otherwise
+
+
+def _caller(tenant: Tenant, op: str, body: msgspec.Raw) -> Caller:
+    """Who asks, and what he says of the session's index. What cannot be read says nothing."""
+    try:
+        index = _readable(body).get("index")
+    except (InvalidRequest, AttributeError):
+        index = None
+    return Caller(tenant.name, index if isinstance(index, int) else None, stepping=op == Op.STEP)
 
 
 def _num_children(body: msgspec.Raw) -> int:

@@ -26,6 +26,7 @@ _NO_LOAD: Final = ServerLoad(max_sessions=0)
 # Shorter than a process takes to start: whoever does not accept a connection by then is down.
 _RECONNECT_S: Final = 0.5
 _KEEP_ALIVE_S: Final = 4.0
+_KEY_REFUSED: Final = (401, 403)
 
 
 class ReplicaState(StrEnum):
@@ -66,8 +67,10 @@ class Replica:
         self.listed = True
         """False once discovery no longer names it: it keeps its sessions and gets no new ones."""
         self.opening = 0
+        key = None if settings.replica_api_key is None else settings.replica_api_key.get_secret_value()
         self.channel = FrameChannel(
             self.url,
+            api_key=key,
             connect_timeout_s=_RECONNECT_S,
             connections=settings.connections_per_replica,
             on_loss=self._lost_contact,
@@ -78,6 +81,7 @@ class Replica:
         self._on_room = on_room
         self._http = httpx.AsyncClient(
             base_url=self.url,
+            headers={} if key is None else {"Authorization": f"Bearer {key}"},
             timeout=settings.probe_timeout_s,
             limits=httpx.Limits(keepalive_expiry=_KEEP_ALIVE_S),
             trust_env=False,
@@ -87,6 +91,8 @@ class Replica:
         self._answered_at = time.monotonic()
         self._alarm = asyncio.Event()
         self._next_round = asyncio.Event()
+        self.refuses_key = False
+        """It answers, and asks for another key than `replica_api_key`."""
         self.closing = False
         """It was let go: nobody looks after it any more."""
 
@@ -94,6 +100,11 @@ class Replica:
     def load(self) -> int:
         """Open sessions: what the server said last, and what happened here since."""
         return self.occupancy.total + self.opening
+
+    @property
+    def max_sessions(self) -> int:
+        """Sessions that it can hold, of all environments."""
+        return self._load.max_sessions
 
     @property
     def free_slots(self) -> int:
@@ -173,12 +184,20 @@ class Replica:
             self._enter(ReplicaState.DOWN if dead else ReplicaState.SUSPECT, f"no answer for {silent_s:.1f} s")
         except (httpx.HTTPError, ValidationError) as error:
             # Something answers, but it is no healthy env server: sessions that it may hold are not given up yet.
+            self._note_key(error)
             self._enter(ReplicaState.SUSPECT if self.specs else ReplicaState.DOWN, str(error))
         else:
             self._answered_at = time.monotonic()
+            self.refuses_key = False
             self._load = load
             self.occupancy.hears(load)
             self._enter(ReplicaState.UP, "it answers")
+
+    def _note_key(self, error: Exception) -> None:
+        refuses = isinstance(error, httpx.HTTPStatusError) and error.response.status_code in _KEY_REFUSED
+        if refuses and not self.refuses_key:
+            log.error("replica.key_refused", replica=self.url, reason="GYMFLEET_ENV_API_KEY is another key there")
+        self.refuses_key = refuses
 
     async def _get(self, path: str) -> httpx.Response:
         """A refused or broken connection counts only when a second one fares the same."""

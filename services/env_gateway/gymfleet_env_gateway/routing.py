@@ -121,6 +121,10 @@ class Fleet:
         slots = [replica.free_slots for replica in self._replicas.values() if replica.takes(env)]
         return sum(slots) if slots else None
 
+    def max_sessions(self, env: str) -> int:
+        """Sessions that the replicas which take new ones of `env` can hold, open ones included."""
+        return sum(replica.max_sessions for replica in self._replicas.values() if replica.takes(env))
+
     def max_opens(self, env: str) -> int:
         """Opens of `env` that may be under way at once; where nobody can take any, as many as of one, to be told so."""
         takers = sum(replica.takes(env) for replica in self._replicas.values())
@@ -162,7 +166,8 @@ class Fleet:
             raise NotReady(f"{len(silent)} of {len(self._replicas)} replicas have not answered yet")
         environments = self.environments()
         if not environments:
-            raise NotReady("no replica answers")
+            refuses = any(replica.refuses_key for replica in self._replicas.values())
+            raise NotReady("the replicas refuse GYMFLEET_GATEWAY_REPLICA_API_KEY" if refuses else "no replica answers")
         for spec in environments:
             if not any(r.state is ReplicaState.UP and spec.name in r.specs for r in self._replicas.values()):
                 raise NotReady(f"no replica of {spec.name} answers")

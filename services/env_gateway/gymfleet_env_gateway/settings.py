@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Annotated, Self
 
 from gymfleet_contracts.frames import MAX_FRAME_BYTES
-from gymfleet_kit.access import is_loopback
-from gymfleet_kit.settings import ServiceSettings
-from pydantic import Field, HttpUrl, PositiveFloat, PositiveInt, RedisDsn, SecretStr, model_validator
+from gymfleet_kit.access import AccessRules, is_loopback
+from gymfleet_kit.http_settings import ApiKey, HttpSettings
+from gymfleet_kit.settings import RedisUrl
+from pydantic import Field, HttpUrl, PositiveFloat, PositiveInt, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from gymfleet_env_gateway.tenants import read_tenants
@@ -14,12 +15,11 @@ from gymfleet_env_gateway.tenants import read_tenants
 ENV_PREFIX = "GYMFLEET_GATEWAY_"
 
 
-class GatewaySettings(ServiceSettings):
+class GatewaySettings(HttpSettings):
     """Environment variables `GYMFLEET_GATEWAY_*`."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True)
 
-    host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=1, le=65_535)] = 8200
     replicas: tuple[HttpUrl, ...] = ()
     """Base URLs of the env servers, as a JSON list. Each is asked which environments it serves."""
@@ -27,21 +27,26 @@ class GatewaySettings(ServiceSettings):
     """Base URLs whose host is a DNS name with one address per env server, such as a headless service's."""
     discover_interval_s: PositiveFloat = 2.0
     """How often the names are resolved anew."""
+    replica_api_key: ApiKey | None = None
+    """Sent to the env servers, which ask for it as `GYMFLEET_ENV_API_KEY`."""
     secret: Annotated[SecretStr, Field(min_length=16)]
     """Signs session ids. Gateways with the same secret and the same replicas serve each other's sessions."""
     previous_secrets: tuple[Annotated[SecretStr, Field(min_length=16)], ...] = ()
     """Ids that were signed with these are good too, as a JSON list: while the secret is rotated."""
-    api_key: Annotated[SecretStr, Field(min_length=8)] | None = None
+    api_key: ApiKey | None = None
     """The one key, of the tenant `default`: sent as `Authorization: Bearer <key>` or as the password of Basic."""
     tenants: Path | None = None
     """A TOML file of tenants with their keys and limits, instead of `api_key`; read again when it changes."""
     max_opens_per_replica: PositiveInt = 64
     """Opens and forks that one gateway has under way on an env server; more wait in the queue. What an env server is
     given beyond its speed it works off when nobody waits for the answer any more."""
-    max_queue: PositiveInt = 1024
-    """Opens that may wait for a slot of one environment; more are answered with 429."""
+    max_queue: PositiveInt | None = None
+    """Opens that may wait for a slot of one environment; more are answered with 429. None: twice the sessions that its
+    replicas can hold, and at least 1024."""
     queue_timeout_s: PositiveFloat = 30.0
     """How long one waits for a slot before it is answered with 429."""
+    fronts_wait_s: Annotated[float, Field(ge=0)] = 120.0
+    """How long a front comes again after such a 429 for its client, to whom it would be the end: 0, not at all."""
     max_body_bytes: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = MAX_FRAME_BYTES
     """Larger requests are refused; a message on a stream may have as much as by default."""
     agentgym: bool = True
@@ -50,7 +55,7 @@ class GatewaySettings(ServiceSettings):
     """The OpenEnv front, `/openenv/{env}`; its clients authenticate as those of `/v1` do, or by their URL."""
     mcp: bool = True
     """The MCP front, `/mcp/{env}`; its clients authenticate as those of `/v1` do."""
-    redis_url: RedisDsn | None = None
+    redis_url: RedisUrl | None = None
     """The fleet's Redis, for the journal: without it a session dies with its process."""
     journal_timeout_s: PositiveFloat = 2.0
     """A journal that does not answer in time is done without: sessions go on, but cannot be recovered."""
@@ -86,6 +91,10 @@ class GatewaySettings(ServiceSettings):
     openenv_max_handles: PositiveInt = 4096
     """Sessions of OpenEnv's MCP clients at once, over all gateways."""
     log_level: Annotated[str, Field(pattern="^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"
+
+    def rules(self, *open_prefixes: str) -> AccessRules:
+        """Keys are the tenants', and asked for by the routes."""
+        return AccessRules(None, self.allowed_hosts, self.allowed_origins, open_prefixes)
 
     @model_validator(mode="after")
     def others_need_a_key(self) -> Self:

@@ -7,7 +7,8 @@ times and then raises; here the 500 says what was wrong.
 import re
 from typing import Any, Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
+from gymfleet_kit.direct_route import DirectRoute
 from pydantic import BaseModel
 
 from gymfleet_env_gateway.fronts.agentgym_games import SQLGYM, WEBSHOP, Game
@@ -18,6 +19,7 @@ from gymfleet_env_gateway.fronts.agentgym_wire import (
     Number,
     SessionsDep,
     TaskNumber,
+    answered,
     stepped,
 )
 from gymfleet_env_gateway.state import TenantDep
@@ -51,7 +53,7 @@ class _AvailableActions(BaseModel):
     clickables: list[str]
 
 
-router = APIRouter(prefix=PREFIX, tags=["agentgym"], responses={**FAILURES, **_MISTAKE})
+router = APIRouter(prefix=PREFIX, tags=["agentgym"], responses={**FAILURES, **_MISTAKE}, route_class=DirectRoute)
 
 
 def _common(game: Game) -> None:
@@ -77,11 +79,11 @@ def _common(game: Game) -> None:
         """The last observation."""
         return (await sessions.find(tenant, game, env_idx)).observation
 
-    @router.post(f"{game.path}/step", name=f"{game.env} step")
-    async def step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> dict[str, Any]:
-        """Apply an action. AgentGym's sqlgym puts the solution into `info`; here it is null for both."""
+    @router.post(f"{game.path}/step", name=f"{game.env} step", response_model=dict[str, Any])
+    async def step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
+        """Apply an action. AgentGym's sqlgym puts the solution into `info`; here it is null, or of a recovery."""
         _, result = await sessions.step(tenant, game, body.env_idx, body.action)
-        return {**stepped(result, "state"), "info": None}
+        return answered({"info": None, **stepped(result, "state")})
 
 
 for _game in (SQLGYM, WEBSHOP):

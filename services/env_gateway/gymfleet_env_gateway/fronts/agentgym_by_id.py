@@ -3,7 +3,8 @@
 import re
 from typing import Any, Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
+from gymfleet_kit.direct_route import DirectRoute
 from pydantic import BaseModel
 
 from gymfleet_env_gateway.fronts.agentgym_games import ALFWORLD, BABYAI, MAZE, SCIWORLD, TEXTCRAFT, WORDLE, Game
@@ -15,6 +16,7 @@ from gymfleet_env_gateway.fronts.agentgym_wire import (
     Number,
     SessionsDep,
     TaskNumber,
+    answered,
     stepped,
 )
 from gymfleet_env_gateway.state import TenantDep
@@ -58,7 +60,7 @@ class _TextCraftCreate(BaseModel):
     goal: str | None = None
 
 
-router = APIRouter(prefix=PREFIX, tags=["agentgym"], responses=FAILURES)
+router = APIRouter(prefix=PREFIX, tags=["agentgym"], responses=FAILURES, route_class=DirectRoute)
 
 
 def _common(game: Game) -> None:
@@ -114,11 +116,11 @@ async def textcraft_reset(body: _DataIndex, sessions: SessionsDep, tenant: Tenan
     return _textcraft(await sessions.reset(tenant, TEXTCRAFT, body.id, body.data_idx))
 
 
-@router.post("/textcraft/step")
-async def textcraft_step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> dict[str, Any]:
+@router.post("/textcraft/step", response_model=dict[str, Any])
+async def textcraft_step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
     """Apply a command."""
     _, result = await sessions.step(tenant, TEXTCRAFT, body.id, body.action)
-    return stepped(result)
+    return answered(stepped(result))
 
 
 @router.post("/babyai/reset")
@@ -128,11 +130,11 @@ async def babyai_reset(body: _DataIndex, sessions: SessionsDep, tenant: TenantDe
     return {"observation": player.observation, **_unscored(player)}
 
 
-@router.post("/babyai/step")
-async def babyai_step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> dict[str, Any]:
+@router.post("/babyai/step", response_model=dict[str, Any])
+async def babyai_step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
     """Apply an action. `score`, the sum of all rewards, is what AgentGym's client takes for the reward."""
     player, result = await sessions.step(tenant, BABYAI, body.id, body.action)
-    return {**stepped(result), "score": player.total_reward}
+    return answered({**stepped(result), "score": player.total_reward})
 
 
 @router.post("/maze/maze/reset")
@@ -141,13 +143,13 @@ async def maze_reset(body: _GameNumber, sessions: SessionsDep, tenant: TenantDep
     return {"observation": (await sessions.reset(tenant, MAZE, body.id, body.game)).observation}
 
 
-@router.post("/maze/maze/step")
-async def maze_step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> dict[str, Any]:
+@router.post("/maze/maze/step", response_model=dict[str, Any])
+async def maze_step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
     """Move; -1 when the turns have run out."""
     _, result = await sessions.step(tenant, MAZE, body.id, body.action)
     if result["truncated"] and not result["terminated"]:
-        return {"observation": "Failure\n", "reward": _FAILURE_REWARD, "done": True}
-    return stepped(result)
+        return answered({**stepped(result), "observation": "Failure\n", "reward": _FAILURE_REWARD})
+    return answered(stepped(result))
 
 
 @router.get("/wordle/wordle/filtered_vocab")
@@ -167,11 +169,11 @@ async def wordle_reset(body: _Seed, sessions: SessionsDep, tenant: TenantDep) ->
     return {"id": player.number, "observation": player.observation}
 
 
-@router.post("/wordle/wordle/step")
-async def wordle_step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> dict[str, Any]:
+@router.post("/wordle/wordle/step", response_model=dict[str, Any])
+async def wordle_step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
     """Guess."""
     _, result = await sessions.step(tenant, WORDLE, body.id, body.action)
-    return stepped(result)
+    return answered(stepped(result))
 
 
 @router.post("/alfworld/reset")
@@ -184,11 +186,11 @@ async def alfworld_reset(body: _World, sessions: SessionsDep, tenant: TenantDep)
     return {"id": player.number, "observation": player.observation, **told}
 
 
-@router.post("/alfworld/step")
-async def alfworld_step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> dict[str, Any]:
+@router.post("/alfworld/step", response_model=dict[str, Any])
+async def alfworld_step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
     """Apply a command."""
     player, result = await sessions.step(tenant, ALFWORLD, body.id, body.action)
-    return {**stepped(result), "available_actions": _available(player)}
+    return answered({**stepped(result), "available_actions": _available(player)})
 
 
 @router.get("/alfworld/available_actions")
@@ -203,14 +205,16 @@ async def sciworld_reset(body: _DataIndex, sessions: SessionsDep, tenant: Tenant
     player = await sessions.reset(tenant, SCIWORLD, body.id, body.data_idx)
     description, room = _sciworld_start(player)
     task = {"task_name": player.first_info.get("task_name", ""), "var_num": player.first_info.get("variation", 0)}
-    return {**task, "task_description": description, "observation": room, **_unscored(player)}
+    points = round(100 * player.first_score)  # AgentGym's server looks around first, which is rewarded by them
+    scored = _unscored(player) | {"reward": float(points), "score": float(points)}
+    return {**task, "task_description": description, "observation": room, **scored}
 
 
-@router.post("/sciworld/step")
-async def sciworld_step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> dict[str, Any]:
+@router.post("/sciworld/step", response_model=dict[str, Any])
+async def sciworld_step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
     """Apply an action. `score`, in 0 to 100 or below 0, is what AgentGym's client takes for the reward."""
     player, result = await sessions.step(tenant, SCIWORLD, body.id, body.action)
-    return {**stepped(result), "score": player.total_reward}
+    return answered({**stepped(result), "score": player.total_reward})
 
 
 @router.get("/sciworld/task_description")

@@ -32,6 +32,8 @@ class Game:
     """What AgentGym's server makes of the engine's text."""
     shows: tuple[str, ...] = ()
     """What of an observation's info AgentGym's server tells."""
+    generated_level: str | None = None
+    """The level of the generated tasks that fits AgentGym's client; None for the environment's default."""
     tells_errors: bool = True
     """A mistake of the client's is status 200 and `{"error"}`; elsewhere a 500."""
 
@@ -48,7 +50,7 @@ class Game:
         """
         selector: dict[str, Any] = {"task_id": self.benchmark_id(number)}
         if spec.task_source == _GENERATED:
-            selector = {"task_index": number % max(spec.splits.get("train", 1), 1)}
+            selector = {"task_index": number % max(spec.splits.get("train", 1), 1), "level": self.generated_level}
         return OpenSession(env=self.env, lease_s=lease_s, **selector).model_dump(mode="json", exclude_none=True)
 
 
@@ -70,7 +72,8 @@ TEXTCRAFT: Final = Game(
 )
 BABYAI: Final = Game("babyai", "/babyai", "This is environment BabyAI.")
 MAZE: Final = Game("maze", "/maze/maze", "This is environment LMRL-Gym.", lambda number: f"lmrlgym_maze_{number}")
-WORDLE: Final = Game("wordle", "/wordle/wordle", "This is environment LMRL-Gym.")
+# Its client asks for the vocabulary once, before the first game, and shows it with every one.
+WORDLE: Final = Game("wordle", "/wordle/wordle", "This is environment LMRL-Gym.", generated_level="shared_400")
 ALFWORLD: Final = Game(
     "alfworld", "/alfworld", "This is environment AlfWorld.", words=_without_banner,
     shows=("available_actions", "task_type"),

@@ -21,12 +21,12 @@ from gymfleet_kit.problems import ServiceError
 from gymfleet_env_gateway.access import Tenant
 from gymfleet_env_gateway.errors import Unavailable
 from gymfleet_env_gateway.fronts.agentgym_games import GAMES, Game
-from gymfleet_env_gateway.fronts.episode import Episode, NoEpisode, OutcomeUnknown
+from gymfleet_env_gateway.fronts.episode import Episode, NoEpisode, OutcomeUnknown, intent
 from gymfleet_env_gateway.metrics import Metrics
 from gymfleet_env_gateway.relay import Relay
 from gymfleet_env_gateway.routing import Fleet
 from gymfleet_env_gateway.settings import GatewaySettings
-from gymfleet_env_gateway.store import Store, StoreFull
+from gymfleet_env_gateway.store import NoEntry, Store, StoreFull
 
 log = structlog.get_logger()
 
@@ -51,6 +51,7 @@ class Player(Episode):
     number: int = 0
     task_id: str = ""
     first_observation: str = ""
+    first_score: float = 0.0
     first_info: dict[str, Any] = msgspec.field(default_factory=dict)
     info: dict[str, Any] = msgspec.field(default_factory=dict)
     """What the game shows of the last observation's."""
@@ -88,7 +89,7 @@ class AgentGymSessions:
         """The player with an id as it stands. Raises `AgentGymError`; another tenant's id does not exist."""
         stored = await self._store.get(_key(game, tenant, number))
         if stored is None:
-            raise AgentGymError(game, f"The id {number} is not valid.")
+            raise _invalid(game, number)
         return _decode(stored)
 
     async def numbers(self, tenant: Tenant, game: Game) -> list[int]:
@@ -109,20 +110,17 @@ class AgentGymSessions:
                 raise
             player.first_observation = player.observation = game.words(session["observation"])
             player.task_id = session["task"]["task_id"]
+            player.first_score = session["score"]
             player.info = player.first_info = _shown(game, session)
         return player
 
     async def step(self, tenant: Tenant, game: Game, number: int, action: str) -> tuple[Player, dict[str, Any]]:
         """Apply an action; the player after it, and the env server's result."""
-        async with self._held(tenant, game, number) as player:
+        async with self._held(tenant, game, number, intent(action)) as player:
             if player.session_id and player.over:
                 raise AgentGymError(game, f"The task with environment {number} has finished.")
-
-            async def save() -> None:
-                await self._save(game, tenant, player)
-
             try:
-                result = await player.step(self._relay, tenant, action, save=save)
+                result = await player.step(self._relay, tenant, action)
             except NoEpisode:
                 raise AgentGymError(game, f"Environment {number} has no episode: reset it first.") from None
             except OutcomeUnknown:
@@ -157,18 +155,22 @@ class AgentGymSessions:
             await asyncio.sleep(min(self._idle_s / 4, _MAX_COUNT_PAUSE_S))
 
     @asynccontextmanager
-    async def _held(self, tenant: Tenant, game: Game, number: int) -> AsyncIterator[Player]:
+    async def _held(self, tenant: Tenant, game: Game, number: int, intent: bytes = b"") -> AsyncIterator[Player]:
         """The player, for this call alone; what the call made of it is kept, whether it succeeds or fails."""
-        await self.find(tenant, game, number)  # whoever has no such id waits for no lock
-        async with self._store.lock(_key(game, tenant, number)):
-            player = await self.find(tenant, game, number)
-            try:
-                yield player
-            finally:
-                await self._save(game, tenant, player)
+        try:
+            async with self._store.hold(_key(game, tenant, number), ttl_s=self._idle_s, intent=intent) as held:
+                player = _decode(held.value)
+                player.recover(held.left)
+                try:
+                    yield player
+                finally:
+                    held.value = _encode(player)
+        except NoEntry:
+            raise _invalid(game, number) from None
 
-    async def _save(self, game: Game, tenant: Tenant, player: Player) -> None:
-        await self._store.set(_key(game, tenant, player.number), _encode(player), ttl_s=self._idle_s)
+
+def _invalid(game: Game, number: int) -> AgentGymError:
+    return AgentGymError(game, f"The id {number} is not valid.")
 
 
 def _shown(game: Game, answer: dict[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from typing import Annotated, Any, Final
 
-from fastapi import Depends, Request
+import msgspec
+from fastapi import Depends, Request, Response
 from gymfleet_contracts.numbers import NUMBER
+from gymfleet_contracts.session import RECOVERED
 from gymfleet_kit.problems import problem_responses
 from gymfleet_kit.session_problems import (
     ActionTooLarge,
@@ -28,6 +30,7 @@ from gymfleet_env_gateway.fronts.agentgym_sessions import AgentGymSessions
 
 PREFIX: Final = "/agentgym"
 Number = Annotated[int, NUMBER]
+_encode_json: Final = msgspec.json.Encoder().encode
 TaskNumber = Annotated[int, Field(ge=0, lt=2**63), NUMBER]
 
 
@@ -53,7 +56,15 @@ FAILURES: Final = problem_responses(
 def stepped(result: dict[str, Any], seen: str = "observation") -> dict[str, Any]:
     """The answer to a step, with the observation under the name `seen`.
 
-    No info, no score: AgentGym's clients read neither, and nothing of the task's solution may leave.
+    No score, and no info but that the session was recovered: AgentGym's clients read neither, and nothing of the
+    task's solution may leave.
     """
     done = bool(result["terminated"] or result["truncated"])
-    return {seen: result["observation"], "reward": float(result["reward"]), "done": done}
+    answer = {seen: result["observation"], "reward": float(result["reward"]), "done": done}
+    recovered = result["info"].get(RECOVERED)
+    return answer if recovered is None else {**answer, "info": {RECOVERED: recovered}}
+
+
+def answered(body: dict[str, Any]) -> Response:
+    """The answer to a step, which is most of what these clients ask for."""
+    return Response(_encode_json(body), media_type="application/json")

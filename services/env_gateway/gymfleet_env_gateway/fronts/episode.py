@@ -1,6 +1,6 @@
 """One episode as a front carries it from call to call, for clients that know no step index."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -8,6 +8,7 @@ import structlog
 from gymfleet_contracts import problems
 from gymfleet_contracts.frames import Op
 from gymfleet_kit.problems import ServiceError
+from gymfleet_kit.session_problems import InvalidRequest
 
 from gymfleet_env_gateway.access import Tenant
 from gymfleet_env_gateway.ids import label
@@ -33,7 +34,13 @@ _GONE: Final = frozenset(
     {problems.UNKNOWN_SESSION, problems.SESSION_LOST, problems.ENVIRONMENT_FAILED, problems.STEP_TIMEOUT}
 )
 
-Save = Callable[[], Awaitable[None]]
+
+def intent(action: str) -> bytes:
+    """The action as it is noted before it leaves. Raises `InvalidRequest`: JSON can write what is no text."""
+    try:
+        return action.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest("the text holds a lone surrogate; send valid Unicode") from None
 
 
 class NoEpisode(Exception):
@@ -49,7 +56,7 @@ class Episode(msgspec.Struct):
 
     `pending` is the action whose answer did not come: the step may have been
     executed. The same action again goes out under the same index, which makes
-    it safe; another one would be answered with the lost result of the first.
+    it safe; another one would be refused if it was, and played if it was not.
     """
 
     session_id: str = ""
@@ -62,7 +69,7 @@ class Episode(msgspec.Struct):
     async def begin(self, relay: Relay, tenant: Tenant, body: Mapping[str, Any]) -> dict[str, Any]:
         """End the last episode, which frees its slot, and open a session. Raises `ServiceError`."""
         await self.end(relay, tenant)
-        session: dict[str, Any] = _decode(await relay.open(tenant, msgspec.Raw(_encode(body))))
+        session: dict[str, Any] = _decode(await relay.open_patiently(tenant, msgspec.Raw(_encode(body))))
         self.adopt(session)
         return session
 
@@ -75,14 +82,16 @@ class Episode(msgspec.Struct):
         self.over = bool(session["terminated"] or session["truncated"])
         self.pending = None
 
-    async def step(self, relay: Relay, tenant: Tenant, action: str, *, save: Save) -> dict[str, Any]:
-        """Apply an action; `save` is called before it leaves. Raises `NoEpisode`, `OutcomeUnknown`, `ServiceError`."""
+    async def step(self, relay: Relay, tenant: Tenant, action: str) -> dict[str, Any]:
+        """Apply an action. Raises `NoEpisode`, `OutcomeUnknown`, `ServiceError`.
+
+        An episode that is kept outside of this process is held with the action for its intent (`Store.hold`).
+        """
         if not self.session_id:
             raise NoEpisode
         if self.pending not in {None, action}:
             raise OutcomeUnknown
         self.pending = action
-        await save()
         body = msgspec.Raw(_encode({"index": self.index, "action": action}))
         try:
             result: dict[str, Any] = _decode(await relay.call(tenant, Op.STEP, self.session_id, body))
@@ -95,6 +104,11 @@ class Episode(msgspec.Struct):
         self.total_reward += result["reward"]
         self.over = bool(result["terminated"] or result["truncated"])
         return result
+
+    def recover(self, left: bytes) -> None:
+        """Take up what a holder that died was about to do: it may have been done."""
+        if left and self.session_id and self.pending is None:
+            self.pending = left.decode()
 
     async def end(self, relay: Relay, tenant: Tenant) -> None:
         """Close the session, if there is one. A failure to do so is left to the session's lease."""

@@ -14,6 +14,7 @@ import msgspec
 import structlog
 from gymfleet_contracts.frames import Op
 from gymfleet_contracts.session import (
+    AtIndex,
     EnvironmentSpec,
     Fork,
     OpenSession,
@@ -51,7 +52,8 @@ _DESCRIPTIONS: Final = {
     "lease_s": "Seconds; a session that is not touched for so long is closed.",
     "index": (
         "The number of this step: 0 for the first after `reset`, then one more for each. "
-        "The last index again returns the stored result and does nothing: repeat a step whose answer was lost."
+        "The last index with the same action returns the stored result and does nothing: repeat a step whose answer "
+        "was lost."
     ),
     "action": "The action, in the environment's own words.",
     "count": "How many copies; 1 without it.",
@@ -98,7 +100,7 @@ _TOOLS: Final = {
         SessionStep,
         StepResult,
     ),
-    "state": _SessionTool(Op.GET, "The session as it stands.", None, Session, changes_nothing=True),
+    "state": _SessionTool(Op.GET, "The session as it stands.", AtIndex, Session, changes_nothing=True),
     "renew": _SessionTool(Op.LEASE, "Extend the session's life.", RenewLease, Session),
     "fork": _SessionTool(
         Op.FORK,
@@ -140,7 +142,7 @@ def _tool(
     )
 
 
-_OURS: Final = frozenset({"env", "owner"})
+_OURS: Final = frozenset({"env", "owner", "recoveries"})
 _LISTED: Final = [
     _tool(
         "reset",
@@ -214,7 +216,7 @@ class _Calls:
             raise InvalidRequest(f"unknown arguments {', '.join(taken)}")
         selected = arguments if {"task_id", "task_index"} & arguments.keys() else self._drawn(arguments)
         request = _parsed(OpenSession, {**selected, "env": self._spec.name})
-        opened = _decode(await self._relay.open(self._tenant, _raw(request)))
+        opened = _decode(await self._relay.open_patiently(self._tenant, _raw(request)))
         spec = self._spec
         rules = {
             "instructions": spec.instructions,

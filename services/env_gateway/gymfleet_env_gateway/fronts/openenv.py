@@ -15,7 +15,6 @@ from gymfleet_contracts import problems
 from gymfleet_contracts.numbers import NUMBER
 from gymfleet_contracts.problems import PROBLEM_MEDIA_TYPE, Problem
 from gymfleet_contracts.session import EnvironmentSpec
-from gymfleet_kit.access import is_local_page
 from gymfleet_kit.openapi import complete_openapi
 from gymfleet_kit.problems import ServiceError, install_problem_handlers, problem_response, problem_responses
 from gymfleet_kit.session_problems import SessionLost, UnknownEnvironment, UnknownSession, UnknownTask
@@ -143,7 +142,7 @@ sockets = APIRouter()
 
 
 @info.get("/health")
-async def health(spec: SpecDep, gateway: GatewayDep) -> Health:
+async def health(spec: Annotated[EnvironmentSpec, Depends(get_spec)], gateway: GatewayDep) -> Health:
     """A replica can take sessions; asked without a key, as probes do."""
     gateway.fleet.candidates(spec.name)
     return Health()
@@ -231,12 +230,8 @@ async def mcp_socket(websocket: WebSocket) -> None:
 async def _admit(websocket: WebSocket) -> Socket | None:
     """The connection, not yet accepted; None when it was refused."""
     gateway, shared = get_gateway(websocket), get_shared(websocket)
-    origin = websocket.headers.get("origin")
     try:
-        # Any web page may open a socket to any host; where there are no keys, nothing else keeps it out.
-        if origin is not None and not is_local_page(origin):
-            raise Forbidden("web pages of other hosts may not connect")
-        tenant = gateway.access.tenant(websocket)
+        tenant = await gateway.access.admit(websocket)
         spec = await get_spec(websocket)
     except (Unauthorized, Forbidden):
         await websocket.close(_POLICY_VIOLATION)  # before `accept`: the handshake is answered with 403

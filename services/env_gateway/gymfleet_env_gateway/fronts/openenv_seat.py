@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -14,10 +14,10 @@ from gymfleet_contracts.session import EnvironmentSpec
 from gymfleet_kit.problems import ServiceError
 
 from gymfleet_env_gateway.access import Tenant
-from gymfleet_env_gateway.fronts.episode import Episode, NoEpisode, OutcomeUnknown
+from gymfleet_env_gateway.fronts.episode import Episode, NoEpisode, OutcomeUnknown, intent
 from gymfleet_env_gateway.fronts.openenv_wire import ErrorCode, FrameError, ResetArguments, frame_error, observed
 from gymfleet_env_gateway.state import Gateway
-from gymfleet_env_gateway.store import Store, StoreFull
+from gymfleet_env_gateway.store import NoEntry, Store, StoreFull
 
 HANDLE_PREFIX: Final = "openenv-"
 """Begins the ids that `openenv/session/create` gives: they stay the same while sessions come and go."""
@@ -36,7 +36,6 @@ class OpenEnvEpisode(Episode):
 
 
 _read_episode: Final = msgspec.msgpack.Decoder(OpenEnvEpisode).decode
-Save = Callable[[], Awaitable[None]]
 
 
 class Seat:
@@ -65,7 +64,7 @@ class Seat:
 
     async def reset(self, arguments: ResetArguments) -> dict[str, Any]:
         """Begin an episode; the one before is over. The payload of its first observation."""
-        async with self._held() as (episode, _):
+        async with self._held() as episode:
             try:
                 body = arguments.body(self.spec, self.lease_s, secrets.randbits(62))
                 session = await episode.begin(self._relay, self.tenant, body)
@@ -81,7 +80,7 @@ class Seat:
 
     async def resume(self, session_id: str) -> None:
         """Go on in a session that another connection began."""
-        async with self._held() as (episode, _):
+        async with self._held() as episode:
             session = await self._look(session_id)
             if session["task"]["env"] != self.spec.name:
                 raise FrameError(ErrorCode.SESSION_ERROR, f"Unknown session_id: it plays {session['task']['env']}")
@@ -90,11 +89,11 @@ class Seat:
 
     async def step(self, message: str, index: int | None = None) -> dict[str, Any]:
         """Apply an action; the payload of the observation. `index`, where the client knows it, makes a repeat safe."""
-        async with self._held() as (episode, save):
+        async with self._held(message) as episode:
             if index is not None:
                 episode.index, episode.pending = index, None
             try:
-                result = await episode.step(self._relay, self.tenant, message, save=save)
+                result = await episode.step(self._relay, self.tenant, message)
             except NoEpisode:
                 raise FrameError(ErrorCode.SESSION_ERROR, _RESET_REQUIRED) from None
             except OutcomeUnknown:
@@ -116,10 +115,11 @@ class Seat:
 
     async def state(self) -> dict[str, Any]:
         """What the session itself says of the episode; empty before the first reset."""
-        async with self._held() as (episode, _):
+        async with self._held() as episode:
             if not episode.session_id:
                 return {"episode_id": None, "step_count": 0}
-            session = await self._look(episode.session_id)
+            # While an answer is missing, nobody knows whether that step was taken.
+            session = await self._look(episode.session_id, None if episode.pending else episode.index)
             return {
                 "episode_id": episode.episode_id,
                 "step_count": session["index"],
@@ -144,16 +144,13 @@ class Seat:
 
     async def leave(self) -> None:
         """Close the session."""
-        async with self._held() as (episode, _):
+        async with self._held() as episode:
             await episode.end(self._relay, self.tenant)
 
     @asynccontextmanager
-    async def _held(self) -> AsyncIterator[tuple[OpenEnvEpisode, Save]]:
-        async def save() -> None:
-            """One connection's episode is nobody else's business."""
-
+    async def _held(self, action: str = "") -> AsyncIterator[OpenEnvEpisode]:  # noqa: ARG002 - nobody else's business
         async with self._busy:
-            yield self._episode, save
+            yield self._episode
 
     def _refused(self, error: ServiceError) -> FrameError:
         """Why no session was opened; for want of room with OpenEnv's two figures."""
@@ -166,9 +163,10 @@ class Seat:
             failure.figures = {"active_sessions": active, "max_sessions": active + free, **failure.figures}
         return failure
 
-    async def _look(self, session_id: str) -> dict[str, Any]:
+    async def _look(self, session_id: str, index: int | None = None) -> dict[str, Any]:
+        body = msgspec.Raw(_encode({"index": index}))
         try:
-            session: dict[str, Any] = _decode(await self._relay.call(self.tenant, Op.GET, session_id, _NO_BODY))
+            session: dict[str, Any] = _decode(await self._relay.call(self.tenant, Op.GET, session_id, body))
         except ServiceError as error:
             raise frame_error(error) from None
         return session
@@ -222,11 +220,17 @@ class SharedSeat(Seat):
 
     async def check(self) -> None:
         """Raises `FrameError` when there is no such place."""
-        await self._load()
+        try:
+            stored = await self._store.get(self.handle)
+        except ServiceError as error:
+            raise frame_error(error) from None
+        episode = None if stored is None else _read_episode(stored)
+        if episode is None or (episode.tenant, episode.env) != (self.tenant.name, self.spec.name):
+            raise self._unknown()
 
     async def forget(self) -> None:
         """Close the session and the place."""
-        async with self._held() as (episode, _):
+        async with self._held() as episode:
             try:
                 await self._store.delete(self.handle)
             except ServiceError as error:
@@ -234,36 +238,28 @@ class SharedSeat(Seat):
             await episode.end(self._relay, self.tenant)
 
     @asynccontextmanager
-    async def _held(self) -> AsyncIterator[tuple[OpenEnvEpisode, Save]]:
-        await self._load()  # who has no such place waits for no lock
+    async def _held(self, action: str = "") -> AsyncIterator[OpenEnvEpisode]:
+        await self.check()  # another tenant's place is neither held nor prolonged
         try:
-            async with self._store.lock(self.handle):
-                episode = await self._load()
-
-                async def save() -> None:
-                    await self._store.set(self.handle, _encode(episode), ttl_s=self.lease_s)
-
+            async with self._store.hold(self.handle, ttl_s=self.lease_s, intent=intent(action)) as held:
+                episode = _read_episode(held.value)
+                episode.recover(held.left)
                 try:
-                    yield episode, save
+                    yield episode
                 finally:
-                    await save()
+                    held.value = _encode(episode)
+        except NoEntry:
+            raise self._unknown() from None
         except ServiceError as error:
             raise frame_error(error) from None
 
-    async def _load(self) -> OpenEnvEpisode:
-        try:
-            stored = await self._store.get(self.handle)
-        except ServiceError as error:
-            raise frame_error(error) from None
-        episode = None if stored is None else _read_episode(stored)
-        if episode is None or (episode.tenant, episode.env) != (self.tenant.name, self.spec.name):
-            raise FrameError(
-                ErrorCode.SESSION_ERROR,
-                f"Unknown session_id: {self.handle[:64]}",
-                type=problems.UNKNOWN_SESSION,
-                status=404,
-            )
-        return episode
+    def _unknown(self) -> FrameError:
+        return FrameError(
+            ErrorCode.SESSION_ERROR,
+            f"Unknown session_id: {self.handle[:64]}",
+            type=problems.UNKNOWN_SESSION,
+            status=404,
+        )
 
 
 def _opened(session: dict[str, Any], episode: OpenEnvEpisode) -> dict[str, Any]:

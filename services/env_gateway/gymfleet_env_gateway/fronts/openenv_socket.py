@@ -7,12 +7,13 @@ lease, so that the client can go on with `/ws?session_id=ID`.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 import structlog
 from fastapi import WebSocket, WebSocketDisconnect
 from fastapi.websockets import WebSocketState
+from gymfleet_contracts.frames import MAX_UNREADABLE, NO_REQUESTS
 from gymfleet_contracts.session import EnvironmentSpec
 from gymfleet_kit.problems import ServiceError
 from starlette.types import Message
@@ -36,6 +37,7 @@ from gymfleet_env_gateway.state import Gateway
 from gymfleet_env_gateway.store import Store
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
 _POLICY_VIOLATION: Final = 1008
 _NORMAL: Final = 1000
@@ -67,6 +69,7 @@ class Socket:
         self._seats = seats
         self._generation = gateway.access.generation
         self._seat = Seat(gateway, tenant, spec, lease_s=gateway.settings.openenv_lease_s)
+        self._unreadable = 0
 
     async def serve(self, session_id: str | None) -> None:
         """`/ws`, until the client goes."""
@@ -89,7 +92,7 @@ class Socket:
 
         async def answer(text: str | None) -> dict[str, Any]:
             try:
-                return await rpc.answer(read_json(text))
+                return await rpc.answer(self._read(read_json, text))
             except FrameError as error:
                 return rpc_failure(error)
 
@@ -112,10 +115,20 @@ class Socket:
                 finished = reply is None
                 if reply is not None:
                     await self._send(reply)
+                if self._unreadable > MAX_UNREADABLE:
+                    await self._hang_up(*NO_REQUESTS)
+                    break
         finally:
             if finished and not self._seat.shared:
                 await self._seat.leave()
         await self._hang_up()
+
+    def _read(self, read: Callable[[str | None], T], text: str | None) -> T:
+        """Count what cannot be read. Raises `FrameError`."""
+        self._unreadable += 1
+        value = read(text)
+        self._unreadable = 0
+        return value
 
     async def _receive(self) -> Message:
         """The next message. While the client thinks, its session's lease is renewed, but not for ever."""
@@ -133,7 +146,7 @@ class Socket:
     async def _answer(self, text: str | None) -> dict[str, Any] | None:
         """None when the client says that it is done."""
         try:
-            frame = read_frame(text)
+            frame = self._read(read_frame, text)
             if isinstance(frame, BareFrame):
                 return None if frame.type == "close" else {"type": "state", "data": await self._seat.state()}
             if isinstance(frame, RpcFrame):
@@ -182,10 +195,10 @@ class Socket:
         except (WebSocketDisconnect, RuntimeError):
             return
 
-    async def _hang_up(self, code: int = _NORMAL) -> None:
+    async def _hang_up(self, code: int = _NORMAL, reason: str = "") -> None:
         if self._websocket.client_state is WebSocketState.CONNECTED:
             try:
-                await self._websocket.close(code)
+                await self._websocket.close(code, reason)
             except (WebSocketDisconnect, RuntimeError):
                 return
 

@@ -52,7 +52,12 @@ async def get_spec(connection: HTTPConnection) -> EnvironmentSpec:
     return get_gateway(connection).fleet.environment(connection.path_params["env"])
 
 
-SpecDep = Annotated[EnvironmentSpec, Depends(get_spec)]
+async def get_readable(_: ReaderDep, connection: HTTPConnection) -> EnvironmentSpec:
+    """The same for the holder of a key: nobody else learns which environments there are."""
+    return await get_spec(connection)
+
+
+SpecDep = Annotated[EnvironmentSpec, Depends(get_readable)]
 
 
 async def get_named(env_name: Annotated[str, Path(max_length=64)], spec: SpecDep) -> EnvironmentSpec:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 MAX_FRAME_CHARS: Final = 1024 * 1024
 _MAX_ECHO_CHARS: Final = 64
+_MAX_FAULTS: Final = 16
 _decode_json: Final = msgspec.json.Decoder().decode
 _encode_json: Final = msgspec.json.Encoder().encode
 M = TypeVar("M", bound=BaseModel)
@@ -218,8 +219,9 @@ def read_model(model: type[M], value: Any) -> M:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        faults: list[JsonValue] = list(error.errors(include_url=False, include_input=False, include_context=False))  # type: ignore[arg-type]
-        told = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        found = error.errors(include_url=False, include_input=False, include_context=False)[:_MAX_FAULTS]
+        faults: list[JsonValue] = list(found)  # type: ignore[arg-type]
+        told = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in found)
         raise FrameError(ErrorCode.VALIDATION_ERROR, f"Invalid message: {told}", errors=faults) from None
 
 

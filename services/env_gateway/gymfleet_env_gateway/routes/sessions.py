@@ -8,10 +8,11 @@ from contextlib import suppress
 from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import APIRouter, Body, Request, Response, status
+from fastapi import APIRouter, Body, Query, Request, Response, status
 from gymfleet_contracts.frames import Op
 from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.session import (
+    AtIndex,
     ExpertMove,
     Fork,
     OpenSession,
@@ -21,6 +22,7 @@ from gymfleet_contracts.session import (
     Step,
     StepResult,
 )
+from gymfleet_kit.direct_route import DirectRoute
 from gymfleet_kit.problems import ServiceError, problem_responses
 from gymfleet_kit.session_problems import (
     ActionTooLarge,
@@ -58,13 +60,14 @@ _BROKEN: Final = (EnvironmentFailed, StepTimeout)
 _COMMON: Final = (*_NO_ANSWER, UnknownSession, SessionLost)
 _OPEN: Final = (*_NO_ANSWER, *_BROKEN, UnknownEnvironment, UnknownTask, *_NO_SLOT)
 _STEP: Final = (*_COMMON, *_BROKEN, StepOutOfOrder, EpisodeOver, ActionTooLarge, RateLimited)
-_FORK: Final = (*_COMMON, *_BROKEN, ForkUnsupported, *_NO_SLOT)
-_EXPERT: Final = (*_COMMON, *_BROKEN, ExpertUnavailable)
+_FORK: Final = (*_COMMON, *_BROKEN, StepOutOfOrder, ForkUnsupported, *_NO_SLOT)
+_EXPERT: Final = (*_COMMON, *_BROKEN, StepOutOfOrder, ExpertUnavailable)
+KnownIndex = Annotated[int | None, Query(ge=0, lt=2**63, description="Steps taken; another number is refused")]
 _NO_BODY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
 _decode: Final = msgspec.msgpack.Decoder().decode
 _encode_json: Final = msgspec.json.Encoder().encode
 
-router = APIRouter(prefix="/v1", tags=["sessions"])
+router = APIRouter(prefix="/v1", tags=["sessions"], route_class=DirectRoute)
 
 
 @router.post(
@@ -84,7 +87,7 @@ async def open_session(request: Request, body: OpenSession, gateway: GatewayDep,
 
 @router.post("/sessions/{session_id}/steps", response_model=StepResult, responses=problem_responses(*_STEP))
 async def step(session_id: str, body: Step, gateway: GatewayDep, tenant: TenantDep) -> Response:
-    """Apply one action. Repeating the last index returns the recorded result."""
+    """Apply one action. Repeating the last index with the same action returns the recorded result."""
     return _json(await gateway.relay.call(tenant, Op.STEP, session_id, _raw(body)))
 
 
@@ -125,22 +128,23 @@ async def renew(session_id: str, body: RenewLease, gateway: GatewayDep, tenant: 
     return _json(await gateway.relay.call(tenant, Op.LEASE, session_id, _raw(body)))
 
 
-@router.get("/sessions/{session_id}", response_model=Session, responses=problem_responses(*_COMMON))
-async def get(session_id: str, gateway: GatewayDep, tenant: TenantDep) -> Response:
+@router.get("/sessions/{session_id}", response_model=Session, responses=problem_responses(*_COMMON, StepOutOfOrder))
+async def get(session_id: str, gateway: GatewayDep, tenant: TenantDep, index: KnownIndex = None) -> Response:
     """The session as it stands."""
-    return _json(await gateway.relay.call(tenant, Op.GET, session_id, _NO_BODY))
+    return _json(await gateway.relay.call(tenant, Op.GET, session_id, _raw(AtIndex(index=index))))
 
 
 @router.delete("/sessions/{session_id}", status_code=status.HTTP_204_NO_CONTENT, responses=problem_responses(*_COMMON))
-async def close(session_id: str, gateway: GatewayDep, tenant: TenantDep) -> None:
+async def close(session_id: str, gateway: GatewayDep, tenant: TenantDep) -> Response:
     """Close the session and free its slot."""
     await gateway.relay.call(tenant, Op.CLOSE, session_id, _NO_BODY)
+    return Response(status_code=status.HTTP_204_NO_CONTENT)
 
 
 @router.get("/sessions/{session_id}/expert", response_model=ExpertMove, responses=problem_responses(*_EXPERT))
-async def expert(session_id: str, gateway: GatewayDep, tenant: TenantDep) -> Response:
+async def expert(session_id: str, gateway: GatewayDep, tenant: TenantDep, index: KnownIndex = None) -> Response:
     """What the environment's expert would do next."""
-    return _json(await gateway.relay.call(tenant, Op.EXPERT, session_id, _NO_BODY))
+    return _json(await gateway.relay.call(tenant, Op.EXPERT, session_id, _raw(AtIndex(index=index))))
 
 
 async def _step_item(gateway: Gateway, tenant: Tenant, item: SessionStep) -> Any:

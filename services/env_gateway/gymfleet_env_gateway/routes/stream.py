@@ -9,7 +9,7 @@ import msgspec
 import structlog
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from gymfleet_client.multiplex import RawReply, RawRequest, join_frames, split_frames
-from gymfleet_contracts.frames import FINISHED, Op
+from gymfleet_contracts.frames import FINISHED, MAX_UNREADABLE, NO_REQUESTS, Op
 from gymfleet_kit.problems import ServiceError, internal_problem, problem_response
 from gymfleet_kit.session_problems import InvalidRequest
 from gymfleet_kit.trace import enter_trace
@@ -39,8 +39,8 @@ async def stream(websocket: WebSocket) -> None:
     """Answer each request frame when its answer is there, in any order."""
     gateway = get_gateway(websocket)
     try:
-        tenant = gateway.access.tenant(websocket)
-    except (Unauthorized, Forbidden) as error:
+        tenant = await gateway.access.admit(websocket)
+    except ServiceError as error:
         await websocket.send_denial_response(problem_response(error.problem(), error.headers()))
         return
     if gateway.streams.finishing:
@@ -73,6 +73,7 @@ class _Stream:
         self._open = True
         self._finishing = False
         self._sending = False
+        self._unreadable = 0
 
     async def serve(self) -> None:
         """Read until the client goes. Calls in flight are carried to their end: sessions they make are closed."""
@@ -83,6 +84,9 @@ class _Stream:
                     await self._websocket.close(POLICY_VIOLATION, "this key is no longer valid")
                     break
                 await self._accept(message.get("bytes"))
+                if self._unreadable > MAX_UNREADABLE:
+                    await self._websocket.close(*NO_REQUESTS)
+                    break
         finally:
             self._open = False
             self._progress.set()
@@ -110,12 +114,12 @@ class _Stream:
 
     async def _accept(self, data: bytes | None) -> None:
         if data is None:
-            self._send(_failed(UNREADABLE, InvalidRequest("frames are binary msgpack, not text")))
+            self._refuse("frames are binary msgpack, not text")
             return
         try:
             frames = split_frames(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            self._send(_failed(UNREADABLE, InvalidRequest(f"the message is no frame and no array of frames: {error}")))
+            self._refuse(f"the message is no frame and no array of frames: {error}")
             return
         for frame in frames:
             # Until there is room the socket is not read: a flood, and answers that nobody reads, stay with the sender.
@@ -127,11 +131,20 @@ class _Stream:
             try:
                 request = _decode(frame)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                self._send(_failed(UNREADABLE, InvalidRequest(f"the frame is not a request: {error}")))
+                self._refuse(f"the frame is not a request: {error}")
+                if self._unreadable > MAX_UNREADABLE:
+                    return
                 continue
+            self._unreadable = 0
             call = asyncio.create_task(self._answer(request))
             self._calls.add(call)
             call.add_done_callback(self._done)
+
+    def _refuse(self, why: str) -> None:
+        """Answer what is no request; not for ever, since each answer is larger than what it answers."""
+        self._unreadable += 1
+        if self._unreadable <= MAX_UNREADABLE:
+            self._send(_failed(UNREADABLE, InvalidRequest(why)))
 
     def _done(self, call: asyncio.Task[None]) -> None:
         self._calls.discard(call)
