@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 
 from fastapi import Depends, FastAPI
-from gymfleet_kit.access import OneKey
 from gymfleet_kit.app import create_app
 
 from gymfleet_rollout.model import ModelPlace
@@ -24,11 +23,14 @@ def build_app(settings: RolloutSettings, model: ModelPlace, on_failure: Callable
             yield
 
     app = create_app(
-        "gymfleet rollout", lifespan=lifespan, ready=service.check_ready, max_body_bytes=settings.max_body_bytes
+        "gymfleet rollout",
+        access=settings.rules(),
+        lifespan=lifespan,
+        ready=service.check_ready,
+        max_body_bytes=settings.max_body_bytes,
     )
     app.state.service = service
-    key = Depends(OneKey(settings.api_key))
-    app.include_router(jobs.router, dependencies=[key])
-    app.include_router(policy.router, dependencies=[key])
-    app.include_router(policy.control, dependencies=[key, Depends(control_port(settings.control_port))])
+    app.include_router(jobs.router)
+    app.include_router(policy.router)
+    app.include_router(policy.control, dependencies=[Depends(control_port(settings.control_port))])
     return app

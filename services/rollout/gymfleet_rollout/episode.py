@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import random
 import time
 from collections.abc import Sequence
@@ -14,13 +15,15 @@ from gymfleet_client.errors import (
     DeadlinePassed,
     EnvironmentFull,
     ExpertUnavailable,
+    QuotaExceeded,
+    RateLimited,
     TransportError,
     Unavailable,
 )
 from gymfleet_contracts.grammar import Grammar
 from gymfleet_contracts.rollout import GroupRequest, Sampling
 from gymfleet_contracts.session import EnvironmentSpec, ExpertMove, OpenSession, Session, StepResult
-from gymfleet_contracts.trajectory import FinishReason, Status, Turn
+from gymfleet_contracts.trajectory import FinishReason, ReplyEnd, Status, Turn
 
 from gymfleet_rollout import metrics
 from gymfleet_rollout.inference.base import Generation, InferenceError
@@ -46,8 +49,8 @@ class Sessions(Protocol):
     async def close(self, session_id: str, *, timeout_s: float = ...) -> None:
         """Free the slot."""
 
-    async def expert(self, session_id: str, *, timeout_s: float = ...) -> ExpertMove:
-        """What the environment's expert would do."""
+    async def expert(self, session_id: str, *, index: int | None = ..., timeout_s: float = ...) -> ExpertMove:
+        """What the environment's expert would do after `index` steps."""
 
 
 class Sampler(Protocol):
@@ -70,6 +73,9 @@ class Sampler(Protocol):
     ) -> Generation:
         """Sample a reply. Raises InferenceError."""
 
+    def timeout(self, seconds: float) -> contextlib.AbstractAsyncContextManager[asyncio.Timeout]:
+        """As `asyncio.timeout`, but for the time in which nothing is sampled because weights are replaced."""
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -90,6 +96,7 @@ class _Reply:
     logprobs: tuple[float, ...] | None
     version_min: int
     version_max: int
+    end: ReplyEnd
 
 
 class PromptTooLong(InferenceError):
@@ -111,6 +118,8 @@ class Episode:
         self.session: Session | None = None
         self.turns: list[Turn] = []
         self.observation = ""
+        self.final_prompt: tuple[int, ...] = ()
+        """The prompt of the turn that the limits did not allow; empty where something else ended the episode."""
         self.score = 0.0
         self.finish_reason = FinishReason.ERROR
 
@@ -133,7 +142,7 @@ class Episode:
             await asyncio.shield(self._close(self.session.session_id))
 
     async def _open(self) -> Session:
-        """Wait for a free slot: a full environment is not a failure."""
+        """Wait for a free slot, as the gateway says how long: a full environment is not a failure."""
         limits = self._limits
         request = self._group.task
         if request.lease_s is None:
@@ -145,8 +154,10 @@ class Episode:
         while True:
             try:
                 return await self._table.sessions.open(request, timeout_s=limits.step_timeout_s)
-            except EnvironmentFull:
-                pass
+            except (EnvironmentFull, QuotaExceeded, RateLimited) as error:
+                if error.retry_after_s is not None:
+                    await asyncio.sleep(error.retry_after_s * random.uniform(1.0, 1.1))
+                    continue
             except DeadlinePassed:
                 raise
             except (Unavailable, TransportError):  # nothing was played: no attempt is used up
@@ -161,10 +172,10 @@ class Episode:
             await self._table.sessions.close(session_id, timeout_s=self._limits.step_timeout_s)
 
     async def _turn(self) -> FinishReason | None:
-        if len(self.turns) >= self._max_turns:
-            return FinishReason.MAX_TURNS
         observation = self.observation
         prompt = self._next_prompt(observation)
+        if len(self.turns) >= self._max_turns:
+            return self._cut(FinishReason.MAX_TURNS, prompt)
         room = self._max_context - len(self._context) - len(prompt)
         if room < 1:
             if not self.turns:
@@ -172,7 +183,7 @@ class Episode:
                     f"the first prompt has {len(prompt)} tokens, the context {self._max_context}: raise "
                     "limits.max_context_tokens and the engine's max_model_len"
                 )
-            return FinishReason.CONTEXT_LENGTH
+            return self._cut(FinishReason.CONTEXT_LENGTH, prompt)
         began = time.perf_counter()
         reply = await self._reply(prompt, min(room, self._limits.max_response_tokens))
         replied = time.perf_counter()
@@ -182,6 +193,9 @@ class Episode:
         self._context += reply.token_ids
         text = self._table.chat.text(reply.token_ids)
         parsed = self._table.grammar.parse(text)
+        if reply.end is ReplyEnd.LENGTH:
+            parsed = parsed.if_cut()
+            metrics.CUT_REPLIES.inc()
         result = None if parsed.action is None else await self._act(parsed.action)
         acted = time.perf_counter()
         turn = Turn(
@@ -192,6 +206,7 @@ class Episode:
             policy_version_min=reply.version_min,
             policy_version_max=reply.version_max,
             text=text,
+            reply_end=reply.end,
             thought=parsed.thought,
             action=parsed.action,
             format_valid=parsed.well_formed,
@@ -207,6 +222,11 @@ class Episode:
         metrics.TURNS.inc()
         metrics.GENERATE_SECONDS.observe(turn.generate_s)
         return self._settle(parsed.action, result)
+
+    def _cut(self, reason: FinishReason, prompt: tuple[int, ...]) -> FinishReason:
+        """Keep what the next prompt would have added, and no more of it than a whole context."""
+        self.final_prompt = prompt[: self._max_context]
+        return reason
 
     def _settle(self, action: str | None, result: StepResult | None) -> FinishReason | None:
         """Take over what the step led to, or the complaint about a reply that could not be executed."""
@@ -235,7 +255,7 @@ class Episode:
         if self._group.strategy == "expert":
             return await self._expert_reply(max_tokens)
         try:
-            async with asyncio.timeout(self._limits.generate_timeout_s):
+            async with self._table.policy.timeout(self._limits.generate_timeout_s):
                 generation: Generation = await self._table.policy.generate(
                     [*self._context, *prompt],
                     max_tokens=max_tokens,
@@ -244,19 +264,23 @@ class Episode:
                 )
         except TimeoutError:
             raise TimeoutError(f"no reply within generate_timeout_s = {self._limits.generate_timeout_s:g}") from None
-        return _Reply(generation.token_ids, generation.logprobs, generation.version_min, generation.version_max)
+        _require_sound(generation)
+        end = ReplyEnd(generation.finish_reason)
+        return _Reply(generation.token_ids, generation.logprobs, generation.version_min, generation.version_max, end)
 
     async def _expert_reply(self, max_tokens: int) -> _Reply | None:
         """The expert's move in the grammar's words; None when it has none, or none that fits."""
         assert self.session is not None  # noqa: S101 - `play` opened it
         try:
-            move = await self._table.sessions.expert(self.session.session_id, timeout_s=self._limits.step_timeout_s)
+            move = await self._table.sessions.expert(
+                self.session.session_id, index=self._index, timeout_s=self._limits.step_timeout_s
+            )
         except ExpertUnavailable:
             if not self.turns:
                 raise
             return None
         token_ids = self._table.chat.reply(self._table.grammar.render(move.thought, move.action))
-        return _Reply(token_ids, None, 0, 0) if len(token_ids) <= max_tokens else None
+        return _Reply(token_ids, None, 0, 0, ReplyEnd.STOP) if len(token_ids) <= max_tokens else None
 
     async def _act(self, action: str) -> StepResult | None:
         """Step the environment; None when the action is too long to be one, and nothing was stepped."""
@@ -279,5 +303,17 @@ class Episode:
         sampling = self._group.sampling
         if sampling.seed is None:
             return sampling
-        own = random.Random(f"{sampling.seed}/{self._sample}/{len(self.turns)}").randrange(_SEED_SPACE)
+        name = f"{sampling.seed}/{self._sample}/{len(self.turns)}"
+        if self._group.replay:  # the same draws again could meet the same failure
+            name += f"/{self._group.replay}"
+        own = random.Random(name).randrange(_SEED_SPACE)
         return sampling.model_copy(update={"seed": own})
+
+
+def _require_sound(generation: Generation) -> None:
+    """Raise InferenceError for a reply that could be trained on only by guessing."""
+    num_tokens, num_logprobs = len(generation.token_ids), len(generation.logprobs)
+    if num_tokens != num_logprobs:
+        raise InferenceError(f"the engine gave {num_tokens} tokens and {num_logprobs} log-probabilities")
+    if not all(map(math.isfinite, generation.logprobs)):
+        raise InferenceError("the engine gave a log-probability that is not finite")

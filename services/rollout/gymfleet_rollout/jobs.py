@@ -103,7 +103,7 @@ class Jobs:
         try:
             async with asyncio.TaskGroup() as tasks:
                 for group in job.body.groups:
-                    for sample in range(group.num_samples):
+                    for sample in group.wanted:
                         tasks.create_task(self._play(job, group, sample))
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None

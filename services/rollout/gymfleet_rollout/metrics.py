@@ -9,6 +9,7 @@ _LATENCY_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10
 EPISODES: Final = Counter("gymfleet_rollout_episodes_total", "Episodes that ended", ["env", "status"])
 EPISODES_IN_FLIGHT: Final = Gauge("gymfleet_rollout_episodes_in_flight", "Episodes being played")
 TURNS: Final = Counter("gymfleet_rollout_turns_total", "Turns played")
+CUT_REPLIES: Final = Counter("gymfleet_rollout_cut_replies_total", "Replies cut by a limit on their tokens")
 TOKENS: Final = Counter("gymfleet_rollout_tokens_total", "Tokens that the policy wrote")
 INTERRUPTED: Final = Counter("gymfleet_rollout_interrupted_total", "Replies interrupted by new weights and resumed")
 GENERATE_SECONDS: Final = Histogram("gymfleet_rollout_generate_seconds", "Time for one reply", buckets=_LATENCY_S)

@@ -20,6 +20,7 @@ from gymfleet_contracts.grammar import get_grammar
 from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.session import TaskRef
 from gymfleet_contracts.trajectory import FinishReason, PolicyRef, Status, Trajectory, trajectory_id
+from pydantic import ValidationError
 
 from gymfleet_rollout import metrics
 from gymfleet_rollout.environments import Environments
@@ -89,7 +90,7 @@ class Player:
         episode: Episode | None = None
         failure: BaseException | None = None
         try:
-            async with asyncio.timeout(group.limits.episode_timeout_s) as deadline:
+            async with self._policy.timeout(group.limits.episode_timeout_s) as deadline:
                 episode = Episode(await self._table(group), group, sample)
                 await episode.play()
         except EngineDied:
@@ -97,7 +98,7 @@ class Player:
         except TimeoutError as error:
             limit = group.limits.episode_timeout_s
             failure = TimeoutError(f"not over within episode_timeout_s = {limit:g}") if deadline.expired() else error
-        except (ClientError, InferenceError, UnknownGrammar) as error:
+        except (ClientError, InferenceError, UnknownGrammar, ValidationError) as error:  # the last: a turn that is none
             failure = error
         status = _status(failure) if failure is not None or episode is None else episode.status
         trajectory = self._trajectory(group, sample, attempt, episode, status, failure).model_copy(
@@ -132,6 +133,7 @@ class Player:
             group_id=group.group_id,
             sample=sample,
             attempt=attempt,
+            replay=group.replay,
             task=_requested_task(group) if session is None else session.task,
             policy=PolicyRef(
                 model="expert" if is_expert else self._policy.model,
@@ -144,6 +146,7 @@ class Player:
             grammar_version=_grammar_version(group.grammar),
             turns=turns,
             final_observation="" if episode is None else episode.observation,
+            final_prompt_token_ids=() if episode is None else episode.final_prompt,
             status=status,
             score=0.0 if episode is None or not status.trainable else episode.score,
             success=episode is not None and status.trainable and episode.score >= 1.0,

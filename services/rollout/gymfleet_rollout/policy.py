@@ -7,6 +7,7 @@ afterwards, as prompt plus partial reply, under whatever version is then live.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from gymfleet_contracts.rollout import ProbeSample, ReplicaProbe, Sampling, Stag
 from gymfleet_kit.app import NotReady
 
 from gymfleet_rollout import metrics
+from gymfleet_rollout.deadlines import Deadlines
 from gymfleet_rollout.errors import PolicyUnavailable, PolicyUpdateFailed, PolicyVersionConflict
 from gymfleet_rollout.inference.base import Continuation, EngineDied, Generation, InferenceError, Replica, ReplicaDown
 from gymfleet_rollout.inference.weights import require_same_tensors, tensor_shapes
@@ -72,6 +74,8 @@ class Policy:
         self._open = asyncio.Event()
         self._broken: str | None = None
         self._tokens_generated = 0
+        self._tokens_sampled = 0
+        self._deadlines = Deadlines()
         self._expiry: asyncio.Task[None] | None = None
         self._listeners: list[Callable[[], None]] = []
         self.failed = asyncio.Event()
@@ -107,6 +111,7 @@ class Policy:
             dtype=self._dtype,
             num_replicas=len(self._replicas),
             tokens_generated=self._tokens_generated,
+            tokens_sampled=self._tokens_sampled,
         )
 
     @property
@@ -206,6 +211,7 @@ class Policy:
                     sampling=sampling,
                     stop_token_ids=stop_token_ids,
                     cache_salt=str(version),
+                    on_tokens=self._count_sampled,
                 )
             except ReplicaDown as error:
                 self._replicas.mark_down(replica, error)
@@ -214,6 +220,13 @@ class Policy:
                 raise
             else:
                 return part, version
+
+    def timeout(self, seconds: float) -> contextlib.AbstractAsyncContextManager[asyncio.Timeout]:
+        """As `asyncio.timeout`; it stands still while a version is loaded and decided on."""
+        return self._deadlines.timeout(seconds)
+
+    def _count_sampled(self, num_tokens: int) -> None:
+        self._tokens_sampled += num_tokens
 
     async def stage(self, body: StageVersion) -> StagedVersion:
         """Load a version on every replica and sample the probe with it; nothing else is generated until a decision.
@@ -229,7 +242,7 @@ class Policy:
                 await asyncio.to_thread(self._require_loadable, path)
             except InferenceError as error:
                 raise PolicyUpdateFailed(str(error), version=body.version) from error
-            self._open.clear()
+            self._pause()
             try:
                 self._staged = await self._load_and_probe(body, path)
             except InferenceError as error:
@@ -246,7 +259,7 @@ class Policy:
             staged = self._require_staged(version)
             staged.timer.cancel()
             self._live, self._live_path, self._staged = staged.version, staged.path, None
-            self._open.set()
+            self._resume()
             metrics.LIVE_VERSION.set(version)
             log.info("policy.committed", version=version)
             for listener in self._listeners:
@@ -331,7 +344,15 @@ class Policy:
         except InferenceError as error:
             self._give_up(f"version {self._live} could not be restored: {error}")
         finally:
-            self._open.set()
+            self._resume()
+
+    def _pause(self) -> None:
+        self._open.clear()
+        self._deadlines.pause()
+
+    def _resume(self) -> None:
+        self._open.set()
+        self._deadlines.resume()
 
     async def _revive(self, replica: Replica) -> bool:
         """The live weights for a replica that may have been restarted; later, while a decision is pending."""

@@ -5,9 +5,9 @@ import secrets
 import socket
 from typing import Annotated, Literal, Self
 
-from gymfleet_kit.access import is_loopback
-from gymfleet_kit.settings import ServiceSettings
-from pydantic import AnyHttpUrl, Field, PositiveFloat, PositiveInt, RedisDsn, SecretStr, model_validator
+from gymfleet_kit.http_settings import HttpSettings
+from gymfleet_kit.settings import LOCAL_REDIS, RedisUrl
+from pydantic import AnyHttpUrl, Field, PositiveFloat, PositiveInt, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 
@@ -15,21 +15,18 @@ def _consumer_name() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
-class RolloutSettings(ServiceSettings):
+class RolloutSettings(HttpSettings):
     """Which policy is served, how, and how much is played at once."""
 
     model_config = SettingsConfigDict(env_prefix="GYMFLEET_ROLLOUT_", frozen=True)
 
     model: str
     """A local directory or a Hugging Face id: the policy of version 0, its tokenizer and chat template."""
-    host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=1, le=65_535)] = 8202
     control_port: Annotated[int, Field(ge=1, le=65_535)] | None = None
     """Where policy versions are staged, committed and refused, and then there alone; without it, on `port`."""
-    api_key: Annotated[SecretStr, Field(min_length=8)] | None = None
-    """Asked of every caller, on both ports, as `Authorization: Bearer <key>`."""
     log_level: Annotated[str, Field(pattern=r"(?i)^(debug|info|warning|error)$")] = "INFO"
-    redis_url: RedisDsn = RedisDsn("redis://127.0.0.1:6379/0")
+    redis_url: RedisUrl = LOCAL_REDIS
     gateway_url: AnyHttpUrl = AnyHttpUrl("http://127.0.0.1:8200")
     gateway_api_key: SecretStr | None = None
     gateway_connections: PositiveInt = 1
@@ -67,16 +64,6 @@ class RolloutSettings(ServiceSettings):
     max_kept_trajectories: PositiveInt = 10_000
     """Trajectories of jobs over HTTP that are kept for collection."""
     max_body_bytes: PositiveInt = 64 * 1024 * 1024
-
-    @model_validator(mode="after")
-    def others_need_a_key(self) -> Self:
-        """Without a key everybody who reaches the service may play, and replace the policy: for this machine alone."""
-        if self.api_key is None and not is_loopback(self.host):
-            raise ValueError(
-                f"GYMFLEET_ROLLOUT_HOST {self.host} can be reached from other machines, so callers need a key: set "
-                "GYMFLEET_ROLLOUT_API_KEY, and the trainer's GYMFLEET_TRAINER_ROLLOUT_API_KEY to the same"
-            )
-        return self
 
     @model_validator(mode="after")
     def ports_differ(self) -> Self:

@@ -27,22 +27,22 @@ _PRODUCED_TTL_S: Final = 24 * 3600
 
 
 class Output:
-    """The raw stream, on which a sample stands at most once."""
+    """The raw stream, on which a sample stands at most once for each time it was asked for."""
 
     def __init__(self, redis: RedisClient, *, max_len: int) -> None:
         self._redis = redis
         self._producer = StreamProducer(redis, TRAJECTORIES_RAW, max_len=max_len)
 
-    async def produced(self, group: GroupRequest) -> set[int]:
-        """Samples that an earlier delivery already put out."""
+    async def missing(self, group: GroupRequest) -> list[int]:
+        """Samples that are wanted and that no earlier delivery of the request has put out."""
         members = await self._redis.smembers(produced_samples(group.run_id, group.group_id))
-        return {int(member) for member in members}
+        return [sample for sample in group.wanted if _member(sample, group.replay).encode() not in members]
 
     async def put(self, group: GroupRequest, trajectory: Trajectory) -> None:
         """Publish; waits while the reward service is behind. Raises StreamFull."""
         key = produced_samples(group.run_id, group.group_id)
         request = ScoreRequest(trajectory=trajectory, scoring=group.scoring)
-        if await self._producer.publish_once(request, key=key, member=str(trajectory.sample)):
+        if await self._producer.publish_once(request, key=key, member=_member(trajectory.sample, group.replay)):
             await self._redis.expire(key, _PRODUCED_TTL_S)
         else:
             log.info("sample.dropped", trajectory_id=trajectory.trajectory_id, reason="already produced")
@@ -50,6 +50,10 @@ class Output:
     async def is_cancelled(self, run_id: str) -> bool:
         """Whether the run was stopped for good."""
         return bool(await self._redis.exists(cancelled_run(run_id)))
+
+
+def _member(sample: int, replay: int) -> str:
+    return f"{sample}.{replay}" if replay else str(sample)
 
 
 class Requests(StreamConsumer[GroupRequest]):
@@ -99,11 +103,10 @@ class RolloutWorker:
         if await self._output.is_cancelled(group.run_id):
             metrics.GROUPS.labels("cancelled").inc()
             return
-        done = await self._output.produced(group)
+        missing = await self._output.missing(group)
         async with asyncio.TaskGroup() as tasks:
-            for sample in range(group.num_samples):
-                if sample not in done:
-                    tasks.create_task(self._play(group, sample))
+            for sample in missing:
+                tasks.create_task(self._play(group, sample))
         metrics.GROUPS.labels("played").inc()
 
     async def _play(self, group: GroupRequest, sample: int) -> None:

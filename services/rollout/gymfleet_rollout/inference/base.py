@@ -5,14 +5,19 @@ is `gymfleet_rollout.policy`, the same for every backend.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from gymfleet_contracts.rollout import Sampling
 
 FinishReason = Literal["stop", "length"]
+REPLY_ENDS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"}
+"""What an engine may end a reply with. Whatever else it says ("abort", "error") is a failure of the engine."""
+
+
+OnTokens = Callable[[int], None]
 
 
 class InferenceError(Exception):
@@ -89,11 +94,14 @@ class Replica(ABC):
         sampling: Sampling,
         stop_token_ids: tuple[int, ...],
         cache_salt: str,
+        on_tokens: OnTokens | None = None,
     ) -> Continuation:
         """Sample until a stop token (included in the result), `max_tokens`, or an interruption.
 
         Log-probabilities are those of the sampled tokens after temperature, top-p
         and top-k. Blocks of the prefix cache are shared only within a `cache_salt`.
+        `on_tokens` is told, from whatever thread, how many tokens were sampled since
+        it was last told so; where the engine cannot tell of which request, of any.
         """
 
     @abstractmethod

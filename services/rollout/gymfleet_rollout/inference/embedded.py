@@ -17,11 +17,13 @@ import structlog
 from gymfleet_contracts.rollout import Sampling
 
 from gymfleet_rollout.inference.base import (
+    REPLY_ENDS,
     Continuation,
     EngineConfig,
     EngineDied,
     FinishReason,
     InferenceError,
+    OnTokens,
     Replica,
     WeightsRejected,
 )
@@ -36,7 +38,9 @@ _CLOSE_TIMEOUT_S = 30.0
 class _Request:
     """A request on its way through the engine. Only the engine's thread touches the lists."""
 
-    __slots__ = ("cache_salt", "future", "logprobs", "max_tokens", "prompt", "sampling", "stop", "token_ids")
+    __slots__ = (
+        "cache_salt", "future", "logprobs", "max_tokens", "on_tokens", "prompt", "sampling", "stop", "token_ids",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -46,6 +50,7 @@ class _Request:
         stop: tuple[int, ...],
         cache_salt: str,
         future: "asyncio.Future[Continuation]",
+        on_tokens: OnTokens | None,
     ) -> None:
         self.prompt = prompt
         self.max_tokens = max_tokens
@@ -53,6 +58,7 @@ class _Request:
         self.stop = stop
         self.cache_salt = cache_salt
         self.future = future
+        self.on_tokens = on_tokens
         self.token_ids: list[int] = []
         self.logprobs: list[float] = []
 
@@ -99,6 +105,7 @@ class EmbeddedReplica(Replica):
         sampling: Sampling,
         stop_token_ids: tuple[int, ...],
         cache_salt: str,
+        on_tokens: OnTokens | None = None,
     ) -> Continuation:
         """See `Replica.generate`. The request is in the engine's queue before the first suspension."""
         if self._failure is not None:
@@ -111,7 +118,7 @@ class EmbeddedReplica(Replica):
                 f"max_model_len ({self.max_model_len})"
             )
         future: asyncio.Future[Continuation] = self._loop.create_future()
-        request = _Request(list(prompt_token_ids), max_tokens, sampling, stop_token_ids, cache_salt, future)
+        request = _Request(list(prompt_token_ids), max_tokens, sampling, stop_token_ids, cache_salt, future, on_tokens)
         self._post(request)
         self.num_in_flight += 1
         try:
@@ -227,9 +234,16 @@ class EmbeddedReplica(Replica):
                 continue
             request.token_ids += token_ids
             request.logprobs += logprobs
-            if reason is not None:
-                del self._active[request_id]
-                finished.append((request.future, request.continuation(reason), None))
+            if request.on_tokens is not None:
+                request.on_tokens(len(token_ids))
+            if reason is None:
+                continue
+            del self._active[request_id]
+            if reason in REPLY_ENDS:
+                finished.append((request.future, request.continuation(REPLY_ENDS[reason]), None))
+            else:
+                error = InferenceError(f"the embedded engine ended a request with {reason!r}")
+                finished.append((request.future, None, error))
         if finished:
             self._deliver(finished)
 

@@ -14,13 +14,12 @@ from typing import Any, Final, Protocol
 
 from gymfleet_contracts.rollout import Sampling
 
-from gymfleet_rollout.inference.base import EngineConfig, EngineDied, FinishReason
+from gymfleet_rollout.inference.base import EngineConfig
 
 _GIB: Final = 1024**3
 _EXTENSION: Final = "gymfleet_rollout.inference.worker_extension.PolicyLoader"
-_REASONS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"}
 
-StepOutput = tuple[str, list[int], list[float], FinishReason | None]
+StepOutput = tuple[str, list[int], list[float], str | None]
 
 
 class Core(Protocol):
@@ -183,12 +182,7 @@ class VllmCore:
 
 
 def _unpack(output: Any) -> StepOutput:
-    reason: FinishReason | None = None
-    if output.finish_reason is not None:
-        name = str(output.finish_reason)
-        if name not in _REASONS:
-            raise EngineDied(f"a request ended with {name!r}")
-        reason = _REASONS[name]
+    reason = None if output.finish_reason is None else str(output.finish_reason)
     logprobs = output.new_logprobs
     values: list[float] = [] if logprobs is None else logprobs.logprobs[:, 0].tolist()
     return output.request_id, output.new_token_ids, values, reason

@@ -14,6 +14,7 @@ server that was restarted behind our back is noticed by its first token.
 
 import asyncio
 import math
+import re
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,9 +26,10 @@ import structlog
 from gymfleet_contracts.rollout import Sampling
 
 from gymfleet_rollout.inference.base import (
+    REPLY_ENDS,
     Continuation,
-    FinishReason,
     InferenceError,
+    OnTokens,
     Replica,
     ReplicaDown,
     WeightsRejected,
@@ -45,9 +47,10 @@ _LOAD_TIMEOUT_S: Final = 600.0
 _POLL_S: Final = 0.25
 _DRAIN_POLL_S: Final = 0.05
 _DRAIN_TIMEOUT_S: Final = 10.0
+_COUNT_TOKENS_S: Final = 2.0
+_GENERATED_TOKENS: Final = re.compile(rb"^vllm:generation_tokens_total(?:\{[^}]*\})? ([0-9.e+]+)$", re.MULTILINE)
 _DOWN_STATUS: Final = frozenset({502, 503, 504})
 _HEADERS: Final = {"content-type": "application/json"}
-_REASONS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"}
 
 
 class _Logprob(msgspec.Struct):
@@ -121,6 +124,8 @@ class ServerReplica(Replica):
         self._epoch = 0
         self._request_timeout_s = request_timeout_s
         self._http: aiohttp.ClientSession | None = None
+        self._watchers: list[OnTokens] = []
+        self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Wait for the server, then check that it was started as this service needs it."""
@@ -153,6 +158,7 @@ class ServerReplica(Replica):
         sampling: Sampling,
         stop_token_ids: tuple[int, ...],
         cache_salt: str,
+        on_tokens: OnTokens | None = None,
     ) -> Continuation:
         """See `Replica.generate`."""
         body = {
@@ -172,11 +178,13 @@ class ServerReplica(Replica):
         }
         epoch = self._epoch
         self.num_in_flight += 1
+        if on_tokens is not None:
+            self._watch(on_tokens)
         try:
             async with self._slots:
                 if epoch != self._epoch:  # interrupted while it waited for its turn
                     return Continuation([], [], None)
-                task = asyncio.create_task(self._sample(_encode(body)))
+                task = asyncio.create_task(self._sample(_encode(body), epoch))
                 self._tasks.add(task)
                 try:
                     return await task
@@ -189,6 +197,8 @@ class ServerReplica(Replica):
                     self._tasks.discard(task)
         finally:
             self.num_in_flight -= 1
+            if on_tokens is not None:
+                self._watchers.remove(on_tokens)
 
     async def interrupt(self) -> None:
         """Abort until nothing is left: a request can still be on its way to the server when the first abort arrives."""
@@ -213,6 +223,7 @@ class ServerReplica(Replica):
     async def load(self, weights_path: Path) -> None:
         """See `Replica.load`."""
         label = secrets.token_hex(8)
+        self._epoch += 1  # what is aborted from here on is not the server's fault
         await self._request("POST", "/pause", params={"mode": "abort"})
         try:
             await self._rpc("load_policy", {"weights_path": str(weights_path)}, timeout_s=_LOAD_TIMEOUT_S)
@@ -237,10 +248,31 @@ class ServerReplica(Replica):
         """Close the connections; the server goes on."""
         for task in self._tasks:
             task.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
         if self._http is not None:
             await self._http.close()
 
-    async def _sample(self, body: bytes) -> Continuation:
+    def _watch(self, on_tokens: OnTokens) -> None:
+        self._watchers.append(on_tokens)
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._count_tokens())
+
+    async def _count_tokens(self) -> None:
+        """Tell of tokens while replies are on their way: a long one says nothing before its end."""
+        before = math.inf
+        while self._watchers:
+            await asyncio.sleep(_COUNT_TOKENS_S)
+            try:
+                reply = await self._request("GET", "/metrics", timeout_s=_HEALTH_TIMEOUT_S)
+            except InferenceError:
+                continue
+            total = sum(float(value) for value in _GENERATED_TOKENS.findall(reply))
+            if total > before and self._watchers:
+                self._watchers[0](int(total - before))
+            before = total
+
+    async def _sample(self, body: bytes, epoch: int) -> Continuation:
         reply = await self._request("POST", "/inference/v1/generate", content=body)
         try:
             choice = _decode_generated(reply).choices[0]
@@ -251,11 +283,11 @@ class ServerReplica(Replica):
         logprobs = [entry.logprob for entry in choice.logprobs.content]
         if len(choice.token_ids) != len(logprobs):
             raise InferenceError(f"{self.name} gave {len(choice.token_ids)} tokens, {len(logprobs)} log-probabilities")
-        if choice.finish_reason == "abort":
+        if choice.finish_reason == "abort" and (self._draining or epoch != self._epoch):  # by us: it will be resumed
             return Continuation(choice.token_ids, logprobs, None)
-        if choice.finish_reason not in _REASONS:
+        if choice.finish_reason not in REPLY_ENDS:
             raise InferenceError(f"{self.name} ended a request with {choice.finish_reason!r}")
-        return Continuation(choice.token_ids, logprobs, _REASONS[choice.finish_reason])
+        return Continuation(choice.token_ids, logprobs, REPLY_ENDS[choice.finish_reason])
 
     async def _healthy(self) -> bool:
         try:
