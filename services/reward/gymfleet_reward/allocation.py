@@ -56,6 +56,24 @@ def discounted_normalised(total: float, lengths: Sequence[int], gamma: float) ->
     )
 
 
+def on_own_turns(token_rewards: TokenRewards, own: Sequence[float]) -> TokenRewards:
+    """Add to each turn's last token what is that turn's own.
+
+    An empty reply has no token: what it earned goes to the nearest one before it, and
+    at the episode's begin to the first one there is, so that the sum is conserved.
+    """
+    added = [0.0] * len(token_rewards)
+    place = next((index for index, tokens in enumerate(token_rewards) if tokens), None)
+    if place is None:
+        return token_rewards
+    for index, reward in enumerate(own):
+        place = index if token_rewards[index] else place
+        added[place] += reward
+    return tuple(
+        (*tokens[:-1], tokens[-1] + more) if tokens else () for tokens, more in zip(token_rewards, added, strict=True)
+    )
+
+
 def _weights(lengths: Sequence[int], gamma: float) -> list[float]:
     """Gamma to the number of tokens that follow each segment."""
     weights: list[float] = []

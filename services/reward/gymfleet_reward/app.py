@@ -52,6 +52,7 @@ def build_app(settings: RewardSettings) -> FastAPI:
 
     app = create_app(
         "gymfleet reward",
+        access=settings.rules(),
         lifespan=lifespan,
         ready=ready,
         max_body_bytes=settings.max_body_bytes,

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from gymfleet_contracts.scoring import Scoring
+from gymfleet_contracts.scoring import ComponentOptions, Scoring
 from gymfleet_contracts.trajectory import Trajectory
 
 
 class ComponentError(Exception):
-    """The component cannot judge this trajectory; the message says why."""
+    """The component cannot judge this trajectory, however often it is asked; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,7 @@ class Component:
 
     name: str
     version: str
-    enabled: Callable[[Scoring], bool]
-    weight: Callable[[Scoring], float]
+    options: Callable[[Scoring], ComponentOptions]
     raw: Callable[[Trajectory, Scoring], float]
 
 
@@ -32,6 +31,14 @@ def goal(trajectory: Trajectory, scoring: Scoring) -> float:
     if not 0 <= trajectory.score <= 1:
         raise ComponentError(f"the environment's score {trajectory.score} is outside [0, 1]")
     return section.failure + trajectory.score * (section.success - section.failure)
+
+
+def environment(trajectory: Trajectory, _: Scoring) -> float:
+    """The sum of what the environment gave for each step."""
+    rewards = [turn.reward for turn in trajectory.turns]
+    if not all(map(math.isfinite, rewards)):
+        raise ComponentError(f"the environment's rewards {rewards} are not all finite")
+    return math.fsum(rewards)
 
 
 def reply_format(trajectory: Trajectory, _: Scoring) -> float:
@@ -64,7 +71,8 @@ _SHAPES: Final[dict[str, Callable[[int], float]]] = {
 }
 
 COMPONENTS: Final = (
-    Component("goal", "1", lambda s: s.goal.enabled, lambda s: s.goal.weight, goal),
-    Component("format", "1", lambda s: s.format.enabled, lambda s: s.format.weight, reply_format),
-    Component("length", "1", lambda s: s.length.enabled, lambda s: s.length.weight, length),
+    Component("goal", "1", lambda scoring: scoring.goal, goal),
+    Component("environment", "1", lambda scoring: scoring.environment, environment),
+    Component("format", "1", lambda scoring: scoring.format, reply_format),
+    Component("length", "1", lambda scoring: scoring.length, length),
 )

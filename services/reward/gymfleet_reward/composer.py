@@ -1,59 +1,106 @@
 """The reward of a trajectory: the weighted sum of its components, with the breakdown kept."""
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 import structlog
-from gymfleet_contracts.scoring import ScoreRequest, Scoring
+from gymfleet_contracts.scoring import ComponentOptions, ScoreRequest, Scoring
 from gymfleet_contracts.trajectory import Reward, RewardComponent, ScoredTrajectory, Trajectory
 
-from gymfleet_reward.allocation import allocate
+from gymfleet_reward.allocation import TokenRewards, allocate, on_own_turns
 from gymfleet_reward.components import COMPONENTS, Component, ComponentError
 from gymfleet_reward.metrics import COMPONENT_FAILURES, SCORED
 
 log = structlog.get_logger()
 
+_PAUSES_S: Final = (0.1, 0.5)
+"""Between the attempts at a component: what it depends on may be back by then."""
+_MAX_ERROR_CHARS: Final = 2_000
+
+
+class NoReward(Exception):
+    """The total cannot be known; the message names the component and says why."""
+
 
 def score(request: ScoreRequest, components: Sequence[Component] = COMPONENTS) -> ScoredTrajectory:
-    """Score one trajectory. One that the machinery spoiled gets no reward: None, never 0."""
+    """Score one trajectory; blocks while a component that failed is tried again.
+
+    No reward, which is None and never 0, comes of a trajectory that the machinery
+    spoiled, and of a component that keeps failing.
+    """
     trajectory = request.trajectory
     if not trajectory.status.trainable:
         SCORED.labels("unrewarded").inc()
         return ScoredTrajectory(trajectory=trajectory, reward=None)
+    try:
+        reward = compose(trajectory, request.scoring, components)
+    except NoReward as error:
+        SCORED.labels("failed").inc()
+        return ScoredTrajectory(trajectory=trajectory, reward=None, reward_error=str(error)[:_MAX_ERROR_CHARS])
     SCORED.labels("rewarded").inc()
-    return ScoredTrajectory(trajectory=trajectory, reward=compose(trajectory, request.scoring, components))
+    return ScoredTrajectory(trajectory=trajectory, reward=reward)
 
 
 def compose(trajectory: Trajectory, scoring: Scoring, components: Sequence[Component] = COMPONENTS) -> Reward:
-    """Total, breakdown and token rewards. A component that raises counts 0 and says why in `error`."""
-    used = [component for component in components if component.enabled(scoring)]
+    """Total, breakdown and token rewards. Raises NoReward."""
+    used = [component for component in components if component.options(scoring).enabled]
     terms = {component.name: _evaluate(component, trajectory, scoring) for component in used}
-    total = math.fsum(term.value for term in terms.values())
-    lengths = [len(turn.response_token_ids) for turn in trajectory.turns]
+    total = _sum(term.value for term in terms.values())
     return Reward(
         total=total,
         components=terms,
         allocation=scoring.allocation,
-        token_rewards=allocate(scoring.allocation, total, lengths, scoring.gamma),
+        token_rewards=_token_rewards(trajectory, scoring, terms),
         scorers={component.name: component.version for component in used},
     )
 
 
-def _evaluate(component: Component, trajectory: Trajectory, scoring: Scoring) -> RewardComponent:
-    weight = component.weight(scoring)
+def _token_rewards(trajectory: Trajectory, scoring: Scoring, terms: dict[str, RewardComponent]) -> TokenRewards:
+    """Allocate the total, less what belongs to single turns and stands there."""
+    lengths = [len(turn.response_token_ids) for turn in trajectory.turns]
+    environment = terms.get("environment")
+    if environment is None or environment.error is not None or scoring.environment.credit == "sum":
+        return allocate(scoring.allocation, _sum(term.value for term in terms.values()), lengths, scoring.gamma)
+    rest = _sum(term.value for name, term in terms.items() if name != "environment")
+    own = [environment.weight * turn.reward for turn in trajectory.turns]
+    return on_own_turns(allocate(scoring.allocation, rest, lengths, scoring.gamma), own)
+
+
+def _sum(values: Iterable[float]) -> float:
     try:
-        raw = component.raw(trajectory, scoring)
-        value = weight * raw
-        if not math.isfinite(value):
-            raise ComponentError(f"{weight} * {raw} is not finite")
-    except Exception as error:
-        COMPONENT_FAILURES.labels(component.name).inc()
-        log.warning(
-            "component.failed",
-            component=component.name,
-            trajectory_id=trajectory.trajectory_id,
-            exc_info=None if isinstance(error, ComponentError) else error,
-            error=str(error),
-        )
-        return RewardComponent(raw=0.0, weight=weight, value=0.0, error=f"{type(error).__name__}: {error}")
-    return RewardComponent(raw=raw, weight=weight, value=value)
+        return math.fsum(values)
+    except OverflowError:
+        raise NoReward("the sum of the components is not finite") from None
+
+
+def _evaluate(component: Component, trajectory: Trajectory, scoring: Scoring) -> RewardComponent:
+    """Compute one term. What fails for a reason that may pass is tried again; then the component's options decide."""
+    options = component.options(scoring)
+    pauses_s = iter(_PAUSES_S)
+    while True:
+        try:
+            return _attempt(component, options, trajectory, scoring)
+        except Exception as error:
+            pause_s = None if isinstance(error, ComponentError) else next(pauses_s, None)
+            reason = f"{type(error).__name__}: {error}"
+            bound = log.bind(component=component.name, trajectory_id=trajectory.trajectory_id, error=reason)
+            if pause_s is None:
+                COMPONENT_FAILURES.labels(component.name).inc()
+                bound.warning("component.failed", exc_info=None if isinstance(error, ComponentError) else error)
+                if options.on_error == "zero":
+                    return RewardComponent(raw=0.0, weight=options.weight, value=0.0, error=reason)
+                raise NoReward(f"{component.name}: {reason}") from error
+            bound.info("component.retried", pause_s=pause_s)
+            time.sleep(pause_s)
+
+
+def _attempt(
+    component: Component, options: ComponentOptions, trajectory: Trajectory, scoring: Scoring
+) -> RewardComponent:
+    raw = component.raw(trajectory, scoring)
+    value = options.weight * raw
+    if not math.isfinite(value):
+        raise ComponentError(f"{options.weight} * {raw} is not finite")
+    return RewardComponent(raw=raw, weight=options.weight, value=value)

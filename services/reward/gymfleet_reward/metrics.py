@@ -4,7 +4,11 @@ from typing import Final
 
 from prometheus_client import Counter
 
-SCORED: Final = Counter("gymfleet_reward_scored", "Trajectories scored, by whether they got a reward", ["outcome"])
+SCORED: Final = Counter(
+    "gymfleet_reward_scored",
+    "Trajectories scored: rewarded, unrewarded (the machinery had failed), failed (a component did)",
+    ["outcome"],
+)
 COMPONENT_FAILURES: Final = Counter(
-    "gymfleet_reward_component_failures", "Components that could not be computed and counted 0", ["component"]
+    "gymfleet_reward_component_failures", "Components that could not be computed, after all attempts", ["component"]
 )

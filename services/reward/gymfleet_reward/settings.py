@@ -5,8 +5,9 @@ import secrets
 import socket
 from typing import Annotated
 
-from gymfleet_kit.settings import ServiceSettings
-from pydantic import Field, PositiveFloat, PositiveInt, RedisDsn
+from gymfleet_kit.http_settings import HttpSettings
+from gymfleet_kit.settings import LOCAL_REDIS, RedisUrl
+from pydantic import Field, PositiveFloat, PositiveInt
 from pydantic_settings import SettingsConfigDict
 
 
@@ -14,13 +15,12 @@ def _consumer_name() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
-class RewardSettings(ServiceSettings):
+class RewardSettings(HttpSettings):
     """Where Redis is, and how much is scored at once."""
 
     model_config = SettingsConfigDict(env_prefix="GYMFLEET_REWARD_", frozen=True)
 
-    redis_url: RedisDsn = RedisDsn("redis://127.0.0.1:6379/0")
-    host: str = "127.0.0.1"
+    redis_url: RedisUrl = LOCAL_REDIS
     port: Annotated[int, Field(ge=1, le=65_535)] = 8203
     log_level: Annotated[str, Field(pattern=r"(?i)^(debug|info|warning|error)$")] = "INFO"
     consumer: Annotated[str, Field(min_length=1, max_length=128)] = Field(default_factory=_consumer_name)

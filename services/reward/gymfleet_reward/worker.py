@@ -55,7 +55,7 @@ class RewardWorker:
     async def handle(self, delivery: Delivery[ScoreRequest]) -> None:
         """Score and publish. While the trainer is behind this waits, and so holds the rollout back."""
         run_id = delivery.body.trajectory.run_id
-        scored = score(delivery.body)
+        scored = await asyncio.to_thread(score, delivery.body)  # a component may wait and try again
         while not await self._publish(run_id, scored):
             if await self._redis.exists(cancelled_run(run_id)):
                 # Nobody will read the stream of a run that was stopped for good.
