@@ -82,7 +82,9 @@ def discounted_returns(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
     return torch.stack(columns[::-1], dim=1) if columns else rewards.clone()
 
 
-def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
+def gae(
+    rewards: Tensor, values: Tensor, final_values: Tensor, mask: Tensor, gamma: float, lam: float
+) -> tuple[Tensor, Tensor]:
     r"""Generalised advantage estimation over the tokens that the model wrote.
 
     .. math::
@@ -90,11 +92,13 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float)
         A_t = \delta_t + \gamma\lambda A_{next}
 
     arXiv:1506.02438, eq. 16. `next` is the next *written* token: an observation's tokens have no value of their own,
-    and bootstrapping from them would mix the environment's text into the estimate. After the last one V is 0.
+    and bootstrapping from them would mix the environment's text into the estimate. After the last one V is the final
+    value: 0 where the environment ended the episode, and what the critic expects where it was merely cut.
 
     Args:
         rewards: (B, T) float.
         values: (B, T) float, the value before each token is written; no grad.
+        final_values: (B,) float, the value of the state after the last token; no grad.
         mask: (B, T) bool, True on tokens that the model wrote.
         gamma: discount per written token.
         lam: trade-off between bias (0) and variance (1).
@@ -102,7 +106,7 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float)
     Returns:
         Advantages and returns (`advantages + values`), both (B, T) and 0 outside the mask.
     """
-    next_value = rewards.new_zeros(rewards.shape[0])
+    next_value = final_values
     next_advantage = rewards.new_zeros(rewards.shape[0])
     columns = []
     for t in range(rewards.shape[1] - 1, -1, -1):

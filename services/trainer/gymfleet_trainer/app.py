@@ -7,21 +7,22 @@ from collections.abc import AsyncIterator, Iterator
 
 import uvicorn
 from fastapi import FastAPI
+from gymfleet_kit.access import AccessRules
 from gymfleet_kit.app import NotReady, create_app
-from gymfleet_kit.serve import KEEP_ALIVE_S
+from gymfleet_kit.serve import server_config
 
 from gymfleet_trainer.progress import Reporter
 from gymfleet_trainer.routes import run
 
 
-def create(reporter: Reporter) -> FastAPI:
+def create(reporter: Reporter, access: AccessRules) -> FastAPI:
     """Health, readiness (the run has begun a phase), metrics and `GET /v1/run`."""
 
     async def ready() -> None:
         if reporter.current.phase == "starting":
             raise NotReady(reporter.current.message or "the run is starting")
 
-    app = create_app("gymfleet trainer", ready=ready)
+    app = create_app("gymfleet trainer", access=access, ready=ready)
     app.state.reporter = reporter
     app.include_router(run.router)
     return app
@@ -39,11 +40,7 @@ class _Server(uvicorn.Server):
 @contextlib.asynccontextmanager
 async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
     """Answer HTTP while the body runs."""
-    config = uvicorn.Config(
-        app, http="httptools", log_config=None, access_log=False,
-        timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=1,
-    )  # fmt: skip
-    server = _Server(config)
+    server = _Server(server_config(app, grace_s=1))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         yield

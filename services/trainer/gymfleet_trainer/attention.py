@@ -69,7 +69,7 @@ def packed_attention(
         query, key, value = (tensor.to(torch.get_autocast_dtype(device)) for tensor in (query, key, value))
     if query.is_cuda and _VARLEN is not None and query.dtype != torch.float32:
         return _varlen(query, key, value, scaling, segments), None
-    if device == "cpu" and query.dtype == torch.float32 and max(segments.lengths) <= MAX_SEGMENT:
+    if device == "cpu" and query.dtype in (torch.float32, torch.float64) and max(segments.lengths) <= MAX_SEGMENT:
         return blocked_attention(query, key, value, scaling, segments.lengths), None
     return _per_segment(query, key, value, scaling, segments.lengths), None
 

@@ -21,6 +21,9 @@ class TrainSequence:
     `loss_mask` is True on tokens that the model wrote. `behaviour_logprobs` (of the sampler) and `token_rewards` are 0
     elsewhere. `advantages` is empty until estimated. `staleness` counts the policy versions published since the
     oldest token was sampled.
+
+    `final_prompt_token_ids` is None where the environment ended the episode. Where the recipe cut it, it is the prompt
+    that the policy was not let answer: no part of the sequence, it leads to the state that a critic bootstraps from.
     """
 
     token_ids: list[int]
@@ -30,6 +33,7 @@ class TrainSequence:
     token_rewards: list[float]
     staleness: int
     trajectory_id: str
+    final_prompt_token_ids: list[int] | None = None
 
     def __post_init__(self) -> None:
         length = len(self.token_ids)
@@ -87,7 +91,8 @@ def sequence_from_trajectory(scored: ScoredTrajectory, *, current_version: int |
         logprobs += [*([0.0] * num_prompt), *turn_logprobs]
         rewards += [*([0.0] * num_prompt), *turn_rewards]
     staleness = 0 if current_version is None else max(0, current_version - trajectory.policy.version_min)
-    return TrainSequence(token_ids, loss_mask, logprobs, [], rewards, staleness, name)
+    final_prompt = list(trajectory.final_prompt_token_ids) if trajectory.finish_reason.cut_by_recipe else None
+    return TrainSequence(token_ids, loss_mask, logprobs, [], rewards, staleness, name, final_prompt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +112,11 @@ class PackedBatch:
     loss_mask: Tensor
     """(T,) bool."""
     behaviour_logprobs: Tensor
-    """(T,) float32."""
+    """(T,) float32, or as wide as the model."""
     advantages: Tensor
-    """(T,) float32."""
+    """(T,) float32, or as wide as the model."""
     token_rewards: Tensor
-    """(T,) float32."""
+    """(T,) float32, or as wide as the model."""
     lengths: tuple[int, ...]
     """The segments' lengths on the host: no device synchronisation to read them."""
     indices: tuple[int, ...]
@@ -119,13 +124,13 @@ class PackedBatch:
     trained: Tensor
     """(N,) int64, the positions where `loss_mask` is True."""
     old_logprobs: Tensor | None = field(default=None)
-    """(T,) float32, log-probabilities under the policy at the start of the batch (the proximal policy)."""
+    """(T,) float, log-probabilities under the policy at the start of the batch (the proximal policy)."""
     reference_logprobs: Tensor | None = field(default=None)
-    """(T,) float32, under the reference policy."""
+    """(T,) float, under the reference policy."""
     values: Tensor | None = field(default=None)
-    """(T,) float32, the critic's before the update."""
+    """(T,) float, the critic's before the update."""
     returns: Tensor | None = field(default=None)
-    """(T,) float32, what the critic learns."""
+    """(T,) float, what the critic learns."""
 
     @property
     def num_tokens(self) -> int:
@@ -148,7 +153,13 @@ class PackedBatch:
         return replace(self, **moved)
 
 
-def pack(sequences: Sequence[TrainSequence], tokens_per_microbatch: int, *, multiple_of: int = 1) -> list[PackedBatch]:
+def pack(
+    sequences: Sequence[TrainSequence],
+    tokens_per_microbatch: int,
+    *,
+    multiple_of: int = 1,
+    dtype: torch.dtype = torch.float32,
+) -> list[PackedBatch]:
     """Distribute sequences over micro-batches of near-equal size, none above `tokens_per_microbatch` tokens.
 
     First-fit-decreasing finds how many are needed, then the longest sequence goes to the emptiest one, of more if it
@@ -167,7 +178,7 @@ def pack(sequences: Sequence[TrainSequence], tokens_per_microbatch: int, *, mult
         if all(chosen and sum(lengths[i] for i in chosen) <= tokens_per_microbatch for chosen in balanced):
             bins = balanced
             break
-    return [_pack_one(sequences, chosen) for chosen in bins]
+    return [_pack_one(sequences, chosen, dtype) for chosen in bins]
 
 
 def _first_fit(order: list[int], lengths: list[int], capacity: int) -> list[list[int]]:
@@ -194,7 +205,7 @@ def _emptiest_first(order: list[int], lengths: list[int], num_bins: int) -> list
     return bins
 
 
-def _pack_one(sequences: Sequence[TrainSequence], chosen: list[int]) -> PackedBatch:
+def _pack_one(sequences: Sequence[TrainSequence], chosen: list[int], dtype: torch.dtype) -> PackedBatch:
     segments = [sequences[index] for index in chosen]
     lengths = tuple(len(segment.token_ids) for segment in segments)
     starts = [0, *accumulate(lengths)]
@@ -205,14 +216,14 @@ def _pack_one(sequences: Sequence[TrainSequence], chosen: list[int]) -> PackedBa
         positions=torch.tensor(list(chain.from_iterable(map(range, lengths))), dtype=torch.int64),
         cu_seqlens=torch.tensor(starts, dtype=torch.int32),
         loss_mask=loss_mask,
-        behaviour_logprobs=_floats(s.behaviour_logprobs for s in segments),
-        advantages=_floats(s.advantages or [0.0] * len(s.token_ids) for s in segments),
-        token_rewards=_floats(s.token_rewards for s in segments),
+        behaviour_logprobs=_floats((s.behaviour_logprobs for s in segments), dtype),
+        advantages=_floats((s.advantages or [0.0] * len(s.token_ids) for s in segments), dtype),
+        token_rewards=_floats((s.token_rewards for s in segments), dtype),
         lengths=lengths,
         indices=tuple(chosen),
         trained=loss_mask.nonzero().flatten(),
     )
 
 
-def _floats(rows: Iterable[list[float]]) -> Tensor:
-    return torch.tensor(list(chain.from_iterable(rows)), dtype=torch.float32)
+def _floats(rows: Iterable[list[float]], dtype: torch.dtype) -> Tensor:
+    return torch.tensor(list(chain.from_iterable(rows)), dtype=dtype)

@@ -103,7 +103,7 @@ async def corpus(recipe: Recipe, scratch: ScratchModel, settings: TrainerSetting
 
 
 async def _corpus(recipe: Recipe, scratch: ScratchModel, settings: TrainerSettings) -> list[str]:
-    key = settings.api_key.get_secret_value() if settings.api_key else None
+    key = settings.gateway_api_key.get_secret_value() if settings.gateway_api_key else None
     grammar = get_grammar(recipe.rollout.grammar)
     slots = asyncio.Semaphore(_CONCURRENCY)
     async with GatewayClient(settings.gateway_url, api_key=key) as client:

@@ -137,8 +137,8 @@ class Checkpoints:
         )
 
     def _prune(self, newest: Path) -> None:
-        complete = sorted(path for path in self._directory.glob(f"{_PREFIX}*") if path != newest)
-        for path in complete[: len(complete) - (self._keep - 1)]:
+        older = sorted((path for path in self._directory.glob(f"{_PREFIX}*") if path != newest), reverse=True)
+        for path in older[self._keep - 1 :]:
             shutil.rmtree(path, ignore_errors=True)
         log.debug("checkpoint.written", path=newest.name)
 

@@ -22,7 +22,7 @@ def blocked_attention(
     """Causal attention within each segment, differentiable.
 
     Args:
-        query: (1, H, T, D) float32.
+        query: (1, H, T, D) float32 or float64.
         key: (1, H_kv, T, D), H a multiple of H_kv.
         value: (1, H_kv, T, D).
         scaling: factor of the scores, `D ** -0.5` when None.

@@ -24,6 +24,7 @@ class ValueModel(nn.Module):
         with torch.device("meta"):  # without memory until it is sharded: no rank has room for a whole one
             self.body = type(theirs)(theirs.config)
             self.head = nn.Linear(theirs.config.hidden_size, 1)
+            self.to(policy.dtype)
         if theirs.is_gradient_checkpointing:
             recompute_activations(self.body)
         if policy.ranks is not None:
@@ -35,9 +36,10 @@ class ValueModel(nn.Module):
             for parameter in self.head.parameters():
                 parameter.zero_()
         self.compute_dtype = policy.compute_dtype
+        self.dtype = policy.dtype
 
     def values(self, batch: PackedBatch) -> Tensor:
-        """(T,) float32: the value of the state in which each trained token is written, 0 at other positions.
+        """(T,) in the weights' dtype: the value of the state in which each trained token is written, elsewhere 0.
 
         The state before token t is the body's output at t - 1, as for the log-probability of t.
         """
@@ -48,8 +50,8 @@ class ValueModel(nn.Module):
         """See `values`. A call of the module, for that is what gathers a sharded model's weights."""
         with fast_float32_matmul(batch.tokens.device):
             hidden = packed_hidden_states(self.body, batch, self.compute_dtype)[batch.trained - 1]
-            values = self.head(hidden.float())[:, 0]
-        return torch.zeros(batch.num_tokens, device=values.device).index_copy(0, batch.trained, values)
+            values: Tensor = self.head(hidden.to(self.dtype))[:, 0]
+        return values.new_zeros(batch.num_tokens).index_copy(0, batch.trained, values)
 
     def weights(self) -> dict[str, Tensor]:
         """All weights, whole, by name. Over shards, all ranks call this and the first has them."""

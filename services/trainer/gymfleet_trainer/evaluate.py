@@ -4,7 +4,7 @@ import time
 
 import structlog
 from gymfleet_contracts.rollout import GroupRequest
-from gymfleet_contracts.trajectory import ScoredTrajectory
+from gymfleet_contracts.trajectory import ReplyEnd, ScoredTrajectory
 
 from gymfleet_trainer.context import RunContext
 from gymfleet_trainer.errors import TooManyFailures
@@ -24,14 +24,14 @@ async def measure(run: RunContext, name: str) -> EvalResult:
     played anew: neither says anything about this policy.
 
     Raises:
-        TooManyFailures: one task's episodes failed more often than `max_replacements`.
+        TooManyFailures: one task's episodes failed more often than `max_replacements`, and so did all others.
     """
     started = time.monotonic()
     plan = _Plan(run, name)
     run.reporter.begin(name, step=0, total=run.recipe.eval.num_episodes, unit="episodes")
     while len(plan.counted) < run.recipe.eval.num_episodes:
         await run.collector.ask(plan.due())
-        plan.take(await run.collector.next_group())
+        plan.take(await run.collector.next_group(plan.asked))
         run.reporter.advance(
             len(plan.counted), f"{plan.num_successes} successes", metrics={"success_now": plan.success}
         )
@@ -55,6 +55,8 @@ class _Plan:
         self._again: list[GroupRequest] = []
         self._asked: dict[str, tuple[int, int]] = {}
         self._failed = 0
+        self._failed_in_a_row = 0
+        """Groups of which nothing could be counted, since the last of which something could."""
         self.counted: list[ScoredTrajectory] = []
 
     @property
@@ -64,6 +66,10 @@ class _Plan:
     @property
     def success(self) -> float:
         return self.num_successes / len(self.counted) if self.counted else 0.0
+
+    def asked(self, group_id: str) -> bool:
+        """Whether the measurement waits for a group: training groups may complete meanwhile."""
+        return group_id in self._asked
 
     def due(self) -> list[GroupRequest]:
         """What to ask for now; a bounded number of groups is open at a time."""
@@ -77,17 +83,17 @@ class _Plan:
     def take(self, group: Group) -> None:
         """Count what counts and ask again for the rest."""
         self._run.collector.settle(group.group_id)
-        if group.group_id not in self._asked:
-            return
         task, replacement = self._asked.pop(group.group_id)
         good = [s for s in group.trajectories if s.trajectory.status.trainable and is_current(s, self._run.state)]
         self.counted += good
         missing = group.request.num_samples - len(good)
+        self._failed_in_a_row = 0 if good else self._failed_in_a_row + 1
         if not missing:
             return
         self._failed += missing
         log.warning("eval.retried", group_id=group.group_id, episodes=missing, reason=group.failure_reason() or "stale")
-        if replacement >= self._run.settings.max_replacements:
+        allowed = self._run.settings.max_replacements
+        if replacement >= allowed and self._failed_in_a_row > allowed:
             raise TooManyFailures(
                 f"held-out task {task} failed {replacement + 1} times ({group.failure_reason() or 'stale weights'}); "
                 "a technical failure is not counted as a failure of the policy, so there is nothing to measure: "
@@ -98,6 +104,7 @@ class _Plan:
     def result(self, seconds: float) -> EvalResult:
         """The measurement."""
         episodes = [scored.trajectory for scored in self.counted]
+        ends = [turn.reply_end for episode in episodes for turn in episode.turns]
         return EvalResult(
             name=self._name,
             num_episodes=len(episodes),
@@ -106,6 +113,7 @@ class _Plan:
             interval=wilson_interval(self.num_successes, len(episodes)),
             mean_score=sum(episode.score for episode in episodes) / len(episodes),
             mean_turns=sum(len(episode.turns) for episode in episodes) / len(episodes),
+            cut_replies=ends.count(ReplyEnd.LENGTH) / max(len(ends), 1),
             policy_version=self._run.state.version,
             failed_episodes=self._failed,
             seconds=seconds,

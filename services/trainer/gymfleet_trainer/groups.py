@@ -15,6 +15,10 @@ class Group:
     samples: dict[int, ScoredTrajectory] = field(default_factory=dict)
     waited_s: dict[int, float] = field(default_factory=dict)
     """Per sample, from the end of its episode to its arrival here: queues and scoring."""
+    replays: dict[int, int] = field(default_factory=dict)
+    """Per sample that was asked for again, what was last asked for: failures of older ones are known."""
+    lost: dict[int, str] = field(default_factory=dict)
+    """Samples that are not asked for again although nothing usable came, and why."""
 
     @property
     def group_id(self) -> str:
@@ -24,7 +28,7 @@ class Group:
     @property
     def complete(self) -> bool:
         """Whether every sample is there."""
-        return len(self.samples) == self.request.num_samples
+        return len(self.samples) + len(self.lost) == self.request.num_samples
 
     @property
     def trajectories(self) -> list[ScoredTrajectory]:
@@ -34,20 +38,36 @@ class Group:
     @property
     def failed(self) -> list[ScoredTrajectory]:
         """Samples that say nothing about the policy: the machinery failed, or no reward could be computed."""
-        return [s for s in self.trajectories if not s.trajectory.status.trainable or s.reward is None]
+        return [s for s in self.trajectories if is_failure(s)]
+
+    @property
+    def missing(self) -> list[int]:
+        """Samples that are still waited for."""
+        return [n for n in range(self.request.num_samples) if n not in self.samples and n not in self.lost]
 
     def failure_reason(self) -> str:
         """One line about the first failure; empty without one."""
         if not self.failed:
-            return ""
-        trajectory = self.failed[0].trajectory
-        detail = trajectory.error or ("no reward" if trajectory.status.trainable else "")
+            return next((f"lost: {reason}" for _, reason in sorted(self.lost.items())), "")
+        first = self.failed[0]
+        trajectory = first.trajectory
+        detail = f"no reward: {first.reward_error}" if trajectory.status.trainable else trajectory.error
         return f"{trajectory.status.value}: {detail}" if detail else trajectory.status.value
 
     @property
     def oldest_version(self) -> int:
         """The oldest policy version that wrote any of it."""
         return min(s.trajectory.policy.version_min for s in self.samples.values())
+
+
+def is_failure(scored: ScoredTrajectory) -> bool:
+    """Whether the sample says nothing about the policy: the machinery failed, or no reward could be computed."""
+    return not scored.trajectory.status.trainable or scored.reward is None
+
+
+def _improves(scored: ScoredTrajectory, there: ScoredTrajectory) -> bool:
+    """Whether a sample that was played again takes the place of the failure that is there."""
+    return is_failure(there) and not is_failure(scored)
 
 
 class GroupBook:
@@ -93,22 +113,40 @@ class GroupBook:
     def place(self, scored: ScoredTrajectory, waited_s: float = 0.0) -> Group | None:
         """Put a sample into its group. Returns the group when this sample completed it.
 
-        A sample that is there already (delivery is at least once), that is none of
-        the request's, or whose group is settled changes nothing.
+        A sample that is there already (delivery is at least once), unless as a failure, that is none of the
+        request's, or whose group is settled changes nothing; nor does a failure for which the sample was asked for
+        again.
         """
         trajectory = scored.trajectory
         group = self._open.get(trajectory.group_id)
         if group is None:
-            if trajectory.group_id not in self._settled and not self._is_settled(trajectory.group_id):
+            if not self.is_settled(trajectory.group_id):
                 self._early.setdefault(trajectory.group_id, []).append((scored, waited_s))
             return None
-        if trajectory.run_id != group.request.run_id or trajectory.sample in group.samples:
+        there = group.samples.get(trajectory.sample)
+        if trajectory.run_id != group.request.run_id or (there is not None and not _improves(scored, there)):
             return None
-        if not 0 <= trajectory.sample < group.request.num_samples:
+        if trajectory.sample in group.lost or trajectory.sample >= group.request.num_samples:
+            return None
+        if is_failure(scored) and trajectory.replay < group.replays.get(trajectory.sample, 0):
             return None
         group.samples[trajectory.sample] = scored
         group.waited_s[trajectory.sample] = waited_s
         return group if group.complete else None
+
+    def is_settled(self, group_id: str) -> bool:
+        """Whether this life of the run, or an earlier one, was done with a group."""
+        return group_id in self._settled or self._is_settled(group_id)
+
+    def get(self, group_id: str) -> Group | None:
+        """An open group."""
+        return self._open.get(group_id)
+
+    def reopen(self, group: Group, sample: int, replay: int) -> None:
+        """Wait for a sample again, and let no older failure of it count."""
+        group.samples.pop(sample, None)
+        group.waited_s.pop(sample, None)
+        group.replays[sample] = replay
 
     def incomplete(self) -> list[Group]:
         """Groups that wait for samples."""

@@ -1,15 +1,17 @@
 """Scored trajectories as they arrive, held until the checkpoint that contains them is on the disk."""
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
 import structlog
 from gymfleet_contracts.streams import TRAINER_GROUP, trajectories_scored
 from gymfleet_contracts.trajectory import ScoredTrajectory
-from gymfleet_kit.streams import OUTAGE, RedisClient, StreamConsumer
+from gymfleet_kit.streams import OUTAGE, Delivery, RedisClient, StreamConsumer
 
 log = structlog.get_logger()
 
@@ -19,6 +21,15 @@ _BATCH: Final = 64
 _CANCEL_S: Final = 1.0
 # A delivery is counted at every restart of the trainer; being restarted often is no fault of the message.
 _MAX_ATTEMPTS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LostSample:
+    """A sample whose record could not be read: what can still be told of it."""
+
+    group_id: str
+    sample: int
+    replay: int
 
 
 class Intake:
@@ -35,7 +46,8 @@ class Intake:
         self._stream = trajectories_scored(run_id)
         self._lease_s = lease_s
         self._consumer = self._make_consumer(lease_s)
-        self._held: dict[str, str] = {}
+        self._held: dict[str, Delivery[ScoredTrajectory]] = {}
+        self._lost: list[LostSample] = []
         self._recovered: list[ScoredTrajectory] = []
         self._renewing: asyncio.Task[None] | None = None
         self._closed = False
@@ -44,6 +56,7 @@ class Intake:
         return StreamConsumer(
             self._redis, self._stream, TRAINER_GROUP, ScoredTrajectory,
             consumer=CONSUMER, lease_s=lease_s, max_attempts=_MAX_ATTEMPTS,
+            on_unreadable=self._note_lost,
         )  # fmt: skip
 
     async def __aenter__(self) -> Self:
@@ -82,9 +95,20 @@ class Intake:
             await asyncio.sleep(min(timeout_s, 1.0))
             return []
 
+    def take_lost(self) -> list[LostSample]:
+        """Samples whose records were buried as unreadable since the last call."""
+        lost, self._lost = self._lost, []
+        return lost
+
+    async def bury(self, scored: ScoredTrajectory, reason: str) -> None:
+        """Move a delivery that is of no use to this run to the dead letters."""
+        for delivery in [one for one in self._held.values() if one.body is scored]:
+            await self._consumer.bury(delivery, reason)
+            del self._held[delivery.id]
+
     async def acknowledge(self, is_open: Callable[[str], bool]) -> int:
         """Acknowledge the deliveries of every group that is not open any more; returns how many."""
-        settled = [delivery for delivery, group in self._held.items() if not is_open(group)]
+        settled = [delivery for delivery, held in self._held.items() if not is_open(held.body.trajectory.group_id)]
         if settled:
             await self._consumer.ack(settled)
         for delivery in settled:
@@ -108,8 +132,17 @@ class Intake:
         deliveries = await consumer.receive(count, max(1, int(timeout_s * 1000)))
         fresh = [delivery for delivery in deliveries if delivery.id not in self._held]
         for delivery in fresh:
-            self._held[delivery.id] = delivery.body.trajectory.group_id
+            self._held[delivery.id] = delivery
         return [delivery.body for delivery in fresh]
+
+    def _note_lost(self, body: bytes) -> None:
+        log.error("trajectory.unreadable", stream=self._stream)
+        try:
+            trajectory = json.loads(body)["trajectory"]
+            lost = LostSample(str(trajectory["group_id"]), int(trajectory["sample"]), int(trajectory.get("replay", 0)))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
+            return  # whose it was cannot be told: the wait for it ends with a stall, and then it is asked for again
+        self._lost.append(lost)
 
     async def _renew_for_ever(self) -> None:
         while not self._closed:

@@ -10,6 +10,7 @@ from torch import Tensor
 KlEstimator = Literal["k1", "k2", "k3"]
 
 _MAX_LOG_RATIO = 20.0
+_MAX_K3 = 10.0
 
 
 def k1(logp: Tensor, reference_logp: Tensor) -> Tensor:
@@ -23,9 +24,14 @@ def k2(logp: Tensor, reference_logp: Tensor) -> Tensor:
 
 
 def k3(logp: Tensor, reference_logp: Tensor) -> Tensor:
-    """`exp(-x) - 1 + x`: unbiased, never negative. `-x` is clamped to 20, so that it stays finite. Shapes (...)."""
+    """`exp(-x) - 1 + x`: unbiased within its bounds, never negative. Shapes (...).
+
+    Clamped as verl does: `-x` to +-20, so that it stays finite, and the value to 10 (from `-x` = 2.6 on): otherwise
+    one token that the policy has all but ruled out outweighs all others, with 1.8e8 at 19 nats and a gradient alike.
+    A clamped token has no gradient.
+    """
     minus_x = (reference_logp - logp).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
-    return minus_x.exp() - 1 - minus_x
+    return (minus_x.exp() - 1 - minus_x).clamp(max=_MAX_K3)
 
 
 def kl_estimate(logp: Tensor, reference_logp: Tensor, estimator: KlEstimator) -> Tensor:

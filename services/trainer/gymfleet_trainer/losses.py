@@ -39,7 +39,13 @@ class PolicyLoss:
     """() float, the largest ratio."""
 
 
-def token_weights(mask: Tensor, cu_seqlens: Tensor, aggregation: LossAggregation, counts: GlobalCounts) -> Tensor:
+def token_weights(
+    mask: Tensor,
+    cu_seqlens: Tensor,
+    aggregation: LossAggregation,
+    counts: GlobalCounts,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
     r"""What each token's loss counts, (T,) float, 0 outside the mask.
 
     ========================== ========================================
@@ -53,8 +59,9 @@ def token_weights(mask: Tensor, cu_seqlens: Tensor, aggregation: LossAggregation
         cu_seqlens: (S + 1,) int, where sequences start.
         aggregation: which of the three.
         counts: N and B of the global batch; :math:`n_i` is counted here, since sequences are never split.
+        dtype: of the weights.
     """
-    weights = mask.float()
+    weights = mask.to(dtype)
     if aggregation == "token_mean":
         return weights / max(counts.tokens, 1)
     if aggregation == "sequence_mean_token_mean":

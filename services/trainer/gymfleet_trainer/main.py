@@ -103,7 +103,7 @@ async def _train(
     from gymfleet_trainer.progress import Reporter  # noqa: PLC0415
 
     reporter = Reporter(directory, run_id)
-    async with app.serving(app.create(reporter), listener):
+    async with app.serving(app.create(reporter, settings.rules()), listener):
         try:
             await run.train(recipe, directory, settings, reporter, run_id, learner)
         except asyncio.CancelledError:

@@ -26,15 +26,16 @@ class TokenLogprobs:
     """Per token of a packed batch, aligned with it; 0 where no token is trained."""
 
     logprobs: Tensor
-    """(T,) float32, with grad unless under `torch.no_grad`."""
+    """(T,) in the weights' dtype, with grad unless under `torch.no_grad`."""
     entropy: Tensor | None
-    """(T,) float32, of the distribution that the token was drawn from."""
+    """(T,) likewise, of the distribution that the token was drawn from."""
 
 
 class PolicyModel(nn.Module):
     """Weights in float32; with `compute_dtype` bfloat16 the matrix products run in it, under autocast.
 
-    Optimiser steps of reinforcement learning are smaller than bfloat16 resolves, so master weights stay float32.
+    Optimiser steps of reinforcement learning are smaller than bfloat16 resolves, so master weights stay float32. With
+    float64 everything is float64.
     """
 
     def __init__(self, model: Any, *, compute_dtype: torch.dtype = torch.float32) -> None:
@@ -56,13 +57,13 @@ class PolicyModel(nn.Module):
         ranks: Ranks | None = None,
         frozen: bool = False,
     ) -> "PolicyModel":
-        """Load a hub id or a local path. `dtype` is the one of the computation; weights are held in float32.
+        """Load a hub id or a local path. `dtype` is the one of the computation; weights are held in float32 at least.
 
         With `ranks`, each of them calls this and keeps its shard. A frozen model has no gradients.
         """
         compute_dtype: torch.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
         model = AutoModelForCausalLM.from_pretrained(
-            str(path), dtype=torch.float32, attn_implementation=PACKED_ATTENTION
+            str(path), dtype=_at_least_float32(compute_dtype), attn_implementation=PACKED_ATTENTION
         )
         model.config.use_cache = False
         if gradient_checkpointing:
@@ -79,6 +80,11 @@ class PolicyModel(nn.Module):
     def device(self) -> torch.device:
         """Where the weights are."""
         return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights, and of everything that is computed from log-probabilities."""
+        return next(self.parameters()).dtype
 
     @property
     def config(self) -> Any:
@@ -144,7 +150,7 @@ def packed_hidden_states(body: Any, batch: PackedBatch, compute_dtype: torch.dty
     """Run a decoder body over a packed batch; (T, hidden)."""
     device = batch.tokens.device
     segments = Segments(batch.lengths, batch.cu_seqlens)
-    mixed = compute_dtype != torch.float32
+    mixed = compute_dtype != _at_least_float32(compute_dtype)
     with torch.autocast(device.type, dtype=compute_dtype, enabled=mixed):
         embedded = body.embed_tokens(batch.tokens[None])
         output = body(
@@ -170,7 +176,7 @@ def selected_logprobs(
         with_entropy: also the entropies.
 
     Returns:
-        (N,) float32 each; the softmax is float32 whatever the dtype of the matrix product.
+        (N,) each; the softmax is float32 at least, whatever the dtype of the matrix product.
     """
     if temperature <= 0:
         raise ValueError(f"temperature must be above 0, not {temperature}: greedy sampling has no log-probabilities")
@@ -188,7 +194,7 @@ class _HeadLogprobs(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, with_entropy: bool
     ) -> tuple[Tensor, Tensor]:
-        logprobs = torch.empty(len(targets), dtype=torch.float32, device=hidden.device)
+        logprobs = torch.empty(len(targets), dtype=_at_least_float32(hidden.dtype), device=hidden.device)
         entropy = torch.zeros_like(logprobs)
         log_norm = torch.empty_like(logprobs)
         for rows in _chunks(hidden, weight):
@@ -209,7 +215,7 @@ class _HeadLogprobs(torch.autograd.Function):
     def backward(ctx: Any, grad_logp: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, targets, log_norm, entropy = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden)
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32)
+        grad_weight = torch.zeros_like(weight, dtype=_at_least_float32(weight.dtype))
         for rows in _chunks(hidden, weight):
             logp = _logits(hidden[rows], weight, ctx.temperature).sub_(log_norm[rows, None])
             grad = logp.exp()
@@ -232,8 +238,12 @@ def _chunks(hidden: Tensor, weight: Tensor) -> list[slice]:
 
 
 def _logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
-    logits = (hidden @ weight.T).float()
+    logits = (hidden @ weight.T).to(_at_least_float32(hidden.dtype))
     return logits if temperature == 1.0 else logits.div_(temperature)
+
+
+def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
 
 
 def _scatter(values: Tensor, batch: PackedBatch) -> Tensor:

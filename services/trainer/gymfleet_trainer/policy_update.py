@@ -59,12 +59,7 @@ class PolicyUpdater:
                 one and none is given. A resumed run must give it.
             sampler_is_exact: the sampler computes as exactly as the trainer (both float32), so that fresh sequences
                 carry their old log-probabilities already and they need not be computed again.
-
-        Raises:
-            ValueError: the recipe's KL term has no gradient.
         """
-        if rl.kl.coefficient > 0 and rl.kl.placement == "loss" and rl.kl.estimator == "k1":
-            raise ValueError('rl.kl.estimator "k1" as a loss has no gradient in expectation: use "k3" or "k2"')
         self.model = model
         self.rl = rl
         self.temperature = temperature
@@ -92,7 +87,7 @@ class PolicyUpdater:
     def batch_parity(self, sequences: Sequence[TrainSequence]) -> float:
         """Mean |trainer - sampler| log-probability over the tokens that the model wrote; nan without any."""
         differences = [
-            (logprobs - torch.tensor(sequences[index].behaviour_logprobs))[_mask(sequences[index])].abs()
+            (logprobs - self._floats(sequences[index].behaviour_logprobs))[_mask(sequences[index])].abs()
             for index, logprobs in self._logprobs(self.model, sequences, range(len(sequences))).items()
         ]
         together = torch.cat(differences) if differences else torch.empty(0)
@@ -122,7 +117,7 @@ class PolicyUpdater:
         """Fill in GRPO's advantages, unless every sequence brought its own."""
         if all(sequence.advantages for sequence in sequences):
             return sequences
-        returns = torch.tensor([sum(rewards) for rewards in self._penalised_rewards(sequences)])
+        returns = self._floats([sum(rewards) for rewards in self._penalised_rewards(sequences)])
         groups = [sequence.group_id for sequence in sequences]
         advantages = grpo_advantages(returns, groups, self.rl.normalise_by_std).tolist()
         return [s.with_advantage(a) for s, a in zip(sequences, advantages, strict=True)]
@@ -137,7 +132,7 @@ class PolicyUpdater:
         penalised = []
         for index, sequence in enumerate(sequences):
             kl = kl_estimate(policy[index], reference[index], self.rl.kl.estimator) * _mask(sequence)
-            penalised.append((torch.tensor(sequence.token_rewards) - self.rl.kl.coefficient * kl).tolist())
+            penalised.append((self._floats(sequence.token_rewards) - self.rl.kl.coefficient * kl).tolist())
         return penalised
 
     def _proximal_logprobs(self, sequences: Sequence[TrainSequence], epochs: list[list[list[int]]]) -> Logprobs:
@@ -152,7 +147,7 @@ class PolicyUpdater:
         known: Logprobs = {}
         if self.sampler_is_exact:
             fresh = {index for index in needed if sequences[index].staleness == 0}
-            known = {index: torch.tensor(sequences[index].behaviour_logprobs) for index in sorted(fresh)}
+            known = {index: self._floats(sequences[index].behaviour_logprobs) for index in sorted(fresh)}
             needed -= fresh
         return known | self._logprobs(self.model, sequences, sorted(needed))
 
@@ -175,7 +170,7 @@ class PolicyUpdater:
             return list(torch.split(logprobs, list(batch.lengths)))
 
         lanes = self._lanes
-        batches = pack([sequences[i] for i in chosen], self.rl.tokens_per_microbatch, multiple_of=lanes.width)
+        batches = self._pack([sequences[i] for i in chosen])
         return {
             chosen[place]: part
             for batch, parts in zip(batches, lanes.map(work, batches), strict=True)
@@ -185,6 +180,13 @@ class PolicyUpdater:
     @property
     def _lanes(self) -> Lanes:
         return self.model.lanes(self.optimizer.parameters)
+
+    def _pack(self, sequences: Sequence[TrainSequence]) -> list[PackedBatch]:
+        width = self._lanes.width
+        return pack(sequences, self.rl.tokens_per_microbatch, multiple_of=width, dtype=self.model.dtype)
+
+    def _floats(self, values: list[float]) -> Tensor:
+        return torch.tensor(values, dtype=self.model.dtype)
 
     def _update_part(
         self,
@@ -204,9 +206,7 @@ class PolicyUpdater:
         lanes = self._lanes
         batches = [
             self._complete(batch, [chosen[place] for place in batch.indices], proximal).to(self.model.device)
-            for batch in pack(
-                [sequences[index] for index in chosen], self.rl.tokens_per_microbatch, multiple_of=lanes.width
-            )
+            for batch in self._pack([sequences[index] for index in chosen])
         ]
 
         def loss_of(batch: PackedBatch) -> tuple[Tensor, Sums]:
@@ -231,7 +231,7 @@ class PolicyUpdater:
 
     def _loss(self, batch: PackedBatch, counts: GlobalCounts, *, measure_parity: bool) -> tuple[Tensor, Sums]:
         """One micro-batch's share of the loss, () float with grad, and what it adds to the totals."""
-        weight = token_weights(batch.loss_mask, batch.cu_seqlens, self.rl.aggregation, counts)
+        weight = token_weights(batch.loss_mask, batch.cu_seqlens, self.rl.aggregation, counts, self.model.dtype)
         output = self.model.token_logprobs(batch, temperature=self.temperature, with_entropy=True)
         loss, sums = self._policy_loss(batch, output.logprobs, weight)
         if output.entropy is not None:

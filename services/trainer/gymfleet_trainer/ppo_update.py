@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from gymfleet_trainer.advantages import gae, masked_whiten
-from gymfleet_trainer.batching import PackedBatch, TrainSequence, pack
+from gymfleet_trainer.batching import PackedBatch, TrainSequence
 from gymfleet_trainer.critic import ValueModel
 from gymfleet_trainer.losses import GlobalCounts, token_weights, value_loss
 from gymfleet_trainer.optimizer import build_optimizer
@@ -75,14 +75,18 @@ class PpoUpdater(PolicyUpdater):
         self.num_batches = int(state["num_batches"])
 
     def _with_advantages(self, sequences: list[TrainSequence]) -> list[TrainSequence]:
-        """GAE over the tokens that the model wrote, whitened over the batch; also keeps values and returns."""
+        """GAE over the tokens that the model wrote, whitened over the batch; also keeps values and returns.
+
+        Raises ValueError where the recipe cut an episode whose record lacks the final prompt.
+        """
         if not sequences:
             return sequences
-        values = self._critic_values(sequences)
+        values, final_values = self._critic_values(sequences)
         mask = _padded([torch.tensor(s.loss_mask) for s in sequences])
         mask[:, 0] = False
-        rewards = _padded([torch.tensor(row) for row in self._penalised_rewards(sequences)])
-        advantages, returns = gae(rewards, _padded(values), mask, self.rl.critic.gamma, self.rl.critic.lam)
+        rewards = _padded([self._floats(row) for row in self._penalised_rewards(sequences)])
+        critic = self.rl.critic
+        advantages, returns = gae(rewards, _padded(values), final_values, mask, critic.gamma, critic.lam)
         whitened = masked_whiten(advantages, mask) if int(mask.sum()) > 1 else advantages
         lengths = [len(sequence.token_ids) for sequence in sequences]
         self._values = dict(enumerate(values))
@@ -92,7 +96,9 @@ class PpoUpdater(PolicyUpdater):
             for sequence, row, length in zip(sequences, whitened, lengths, strict=True)
         ]
 
-    def _critic_values(self, sequences: Sequence[TrainSequence]) -> list[Tensor]:
+    def _critic_values(self, sequences: Sequence[TrainSequence]) -> tuple[list[Tensor], Tensor]:
+        """Per sequence, (L,) values; (B,) values of the states in which the recipe cut, 0 where an episode ended."""
+
         def work(batch: PackedBatch) -> list[Tensor]:
             with torch.no_grad():
                 values = self.critic.values(batch.to(self.model.device)).cpu()
@@ -100,10 +106,14 @@ class PpoUpdater(PolicyUpdater):
 
         values: dict[int, Tensor] = {}
         lanes = self._lanes
-        batches = pack(sequences, self.rl.tokens_per_microbatch, multiple_of=lanes.width)
+        batches = self._pack([_with_final_state(sequence) for sequence in sequences])
         for batch, parts in zip(batches, lanes.map(work, batches), strict=True):
             values |= dict(zip(batch.indices, parts, strict=True))
-        return [values[index] for index in range(len(sequences))]
+        rows = [values[index] for index in range(len(sequences))]
+        ended = [sequence.final_prompt_token_ids is None for sequence in sequences]
+        final_values = torch.stack([row[-1] for row in rows]).masked_fill(torch.tensor(ended), 0.0)
+        own = [row[: len(sequence.token_ids)] for row, sequence in zip(rows, sequences, strict=True)]
+        return own, final_values
 
     def _has_gradient(self, sequence: TrainSequence) -> bool:
         """The critic learns from every sequence."""
@@ -124,7 +134,7 @@ class PpoUpdater(PolicyUpdater):
         """The policy's loss and the critic's: they share no weight, so their sum has both gradients."""
         if batch.values is None or batch.returns is None:
             raise RuntimeError("a critic update needs the batch's values and returns")
-        weight = token_weights(batch.loss_mask, batch.cu_seqlens, "token_mean", counts)
+        weight = token_weights(batch.loss_mask, batch.cu_seqlens, "token_mean", counts, self.model.dtype)
         critic_loss = value_loss(
             self.critic.values(batch), batch.values, batch.returns, weight, clip=self.rl.critic.value_clip
         )
@@ -138,6 +148,28 @@ class PpoUpdater(PolicyUpdater):
         if not self.critic_only:
             super()._step(totals)
         totals.add_norm(self.critic_optimizer.step(), "value_")
+
+
+def _with_final_state(sequence: TrainSequence) -> TrainSequence:
+    """Where the recipe cut an episode, the final prompt and one token more, before which the final state is valued.
+
+    Raises ValueError when the prompt is missing: the cut must not pass for an end.
+    """
+    prompt = sequence.final_prompt_token_ids
+    if prompt is None:
+        return sequence
+    if not prompt:
+        raise ValueError(f"{sequence.trajectory_id}: cut by the recipe, without the tokens of its final observation")
+    added = [*prompt, prompt[-1]]  # which token comes last makes no difference
+    nothing = [0.0] * len(added)
+    return replace(
+        sequence,
+        token_ids=sequence.token_ids + added,
+        loss_mask=sequence.loss_mask + [False] * len(prompt) + [True],
+        behaviour_logprobs=sequence.behaviour_logprobs + nothing,
+        token_rewards=sequence.token_rewards + nothing,
+        advantages=[],
+    )
 
 
 def _padded(rows: list[Tensor]) -> Tensor:

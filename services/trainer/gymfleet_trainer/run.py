@@ -31,6 +31,7 @@ from gymfleet_trainer.phases.sft import warm_start
 from gymfleet_trainer.progress import Reporter
 from gymfleet_trainer.publish import Publisher
 from gymfleet_trainer.record import RunDirectory, recipe_hash, sync_directory
+from gymfleet_trainer.replays import Referee
 from gymfleet_trainer.settings import TrainerSettings
 from gymfleet_trainer.state import EvalResult, Phase, RunState
 from gymfleet_trainer.summary import summarise
@@ -136,8 +137,9 @@ async def opened(
             state, policy = await _restore(recipe, directory, checkpoints, worker, run_id, start_from, learner)
             publisher = Publisher(endpoint, policy, worker, directory, checkpoints, recipe)
             async with Intake(redis, run_id, lease_s=settings.lease_s) as intake:
-                collector = Collector(redis, intake, endpoint, settings, state, publisher.bring_up)
                 demand = Demand(recipe, run_id, spec.splits[recipe.env.train_split])
+                referee = Referee(demand.find, policy.vocab_size)
+                collector = Collector(redis, intake, endpoint, settings, state, publisher.bring_up, referee)
                 run = RunContext(
                     recipe, settings, directory, state, checkpoints, policy, worker, endpoint, publisher, collector,
                     demand, reporter, redis,
@@ -228,7 +230,7 @@ async def _missing(settings: TrainerSettings, redis: RedisClient, endpoint: Poli
 
 
 async def _environment(recipe: Recipe, settings: TrainerSettings) -> EnvironmentSpec:
-    key = settings.api_key.get_secret_value() if settings.api_key else None
+    key = settings.gateway_api_key.get_secret_value() if settings.gateway_api_key else None
     async with GatewayClient(settings.gateway_url, api_key=key) as client:
         try:
             spec = await client.environment(recipe.env.name)

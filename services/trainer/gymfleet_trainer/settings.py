@@ -3,7 +3,7 @@
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
-from gymfleet_kit.settings import ServiceSettings
+from gymfleet_kit.http_settings import HttpSettings
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, SecretStr
 from pydantic_settings import SettingsConfigDict
 
@@ -18,7 +18,7 @@ def _base_urls(value: str) -> str:
     return value
 
 
-class TrainerSettings(ServiceSettings):
+class TrainerSettings(HttpSettings):
     """Environment variables `GYMFLEET_TRAINER_*`."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True)
@@ -29,9 +29,8 @@ class TrainerSettings(ServiceSettings):
     """Base URLs of rollout services, separated by commas. Each address that a host name stands for is a replica."""
     rollout_api_key: SecretStr | None = None
     """Sent to the rollout services, where those ask for one."""
-    api_key: SecretStr | None = None
+    gateway_api_key: SecretStr | None = None
     """Sent to the gateway, where that asks for one."""
-    host: str = "127.0.0.1"
     port: int = Field(default=8204, ge=0, le=65_535)
     log_level: str = "INFO"
     log_json: bool = True

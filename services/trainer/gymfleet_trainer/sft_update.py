@@ -64,13 +64,18 @@ class SftUpdater:
         device = self.model.device
 
         def loss_of(batch: PackedBatch) -> tuple[Tensor, Sums]:
-            weight = token_weights(batch.loss_mask, batch.cu_seqlens, "token_mean", counts)
+            weight = token_weights(batch.loss_mask, batch.cu_seqlens, "token_mean", counts, self.model.dtype)
             loss = sft_loss(self.model.token_logprobs(batch).logprobs, weight)
             summed = loss.detach() * counts.tokens
             return loss, {"loss": summed, "tokens": batch.num_tokens, "trained_tokens": len(batch.trained)}
 
         lanes = self.model.lanes(self.optimizer.parameters)
-        packed = pack([s for s in part if s.num_trained], _TOKENS_PER_MICROBATCH, multiple_of=lanes.width)
+        packed = pack(
+            [s for s in part if s.num_trained],
+            _TOKENS_PER_MICROBATCH,
+            multiple_of=lanes.width,
+            dtype=self.model.dtype,
+        )
         batches = [batch.to(device) for batch in packed]
         for sums in lanes.accumulate(loss_of, batches, self.optimizer.parameters):
             totals.add(sums)

@@ -38,6 +38,8 @@ class EvalResult(BaseModel):
     mean_score: float
     mean_turns: float
     policy_version: int
+    cut_replies: float = 0.0
+    """Share of the replies that a limit on their tokens cut off."""
     failed_episodes: int
     """Technical failures, played anew and not counted."""
     seconds: float
@@ -66,6 +68,8 @@ class RunState(BaseModel):
     """The next slot that a training group is asked for."""
     open_slots: dict[str, tuple[int, int]] = Field(default_factory=dict)
     """Training groups asked for and not settled: id to (slot, replacement)."""
+    asked_ages: dict[str, int] = Field(default_factory=dict)
+    """Age of the weights when each of these was asked for."""
     trained: list[str] = Field(default_factory=list)
     dropped: dict[str, str] = Field(default_factory=dict)
     """Group id to the reason."""

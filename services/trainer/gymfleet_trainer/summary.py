@@ -38,6 +38,9 @@ def summarise(recipe: Recipe, state: RunState, policy: Policy | None) -> dict[st
         "tokens_trained": state.counts.get("tokens_trained", 0) + state.counts.get("tokens_trained_sft", 0),
         "policy_versions_published": state.counts.get("versions_published", 0),
         "last_policy_version": state.version,
+        "samples_replayed": state.counts.get("samples_replayed", 0),
+        "records_buried": state.counts.get("trajectories_buried", 0) + state.counts.get("trajectories_unreadable", 0),
+        "episodes_without_reward": state.counts.get("trajectories_without_reward", 0),
         "parity_mean_abs": state.parity_worst,
         "parity_batch_mean_abs": state.parity_batch_worst,
         "groups": {

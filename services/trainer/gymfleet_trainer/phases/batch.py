@@ -1,18 +1,36 @@
 """What is said of one batch of groups: may it be trained on, what was in it, where did its time go."""
 
+from gymfleet_contracts.trajectory import ReplyEnd
+
 from gymfleet_trainer.groups import Group
 from gymfleet_trainer.state import RunState
 
 
-def refusal(group: Group, state: RunState, max_staleness: int) -> str:
-    """Why a complete group must not be trained on; empty if it may be."""
+def refusal(group: Group, state: RunState, max_staleness: int, *, bootstraps: bool = False) -> str:
+    """Why a complete group must not be trained on; empty if it may be.
+
+    With `bootstraps` a critic values the state in which the recipe cut an episode, and needs its tokens.
+    """
     if reason := group.failure_reason():
+        return f"failed: {reason}"
+    if bootstraps and (reason := _unvalued_cut(group)):
         return f"failed: {reason}"
     staleness = state.staleness(group.oldest_version)
     if staleness is None:
         return f"stale: the weights of version {group.oldest_version} were lost"
     if staleness > max_staleness:
         return f"stale: {staleness} versions behind, rl.max_staleness is {max_staleness}"
+    return ""
+
+
+def _unvalued_cut(group: Group) -> str:
+    for scored in group.trajectories:
+        trajectory = scored.trajectory
+        if trajectory.finish_reason.cut_by_recipe and not trajectory.final_prompt_token_ids:
+            return (
+                f"{trajectory.trajectory_id} was cut ({trajectory.finish_reason.value}) and has no "
+                "final_prompt_token_ids: ppo cannot value the state that it was cut in"
+            )
     return ""
 
 
@@ -65,7 +83,8 @@ def batch_metrics(state: RunState, groups: list[Group], *, wait_s: float, update
     trajectories = [scored.trajectory for group in groups for scored in group.trajectories]
     rewards = [total for group in groups for total in totals(group)]
     staleness = [state.age - 1 - state.ages[group.oldest_version] for group in groups]
-    num_turns = sum(len(trajectory.turns) for trajectory in trajectories)
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    num_turns = len(turns)
     return {
         "success": sum(trajectory.success for trajectory in trajectories) / len(trajectories),
         "score": sum(trajectory.score for trajectory in trajectories) / len(trajectories),
@@ -74,6 +93,7 @@ def batch_metrics(state: RunState, groups: list[Group], *, wait_s: float, update
         "groups_zero_variance": sum(not has_signal(group) for group in groups),
         "turns": num_turns,
         "turns_mean": num_turns / len(trajectories),
+        "cut_replies": sum(turn.reply_end is ReplyEnd.LENGTH for turn in turns) / max(num_turns, 1),
         "truncated": sum(trajectory.status.value == "truncated" for trajectory in trajectories) / len(trajectories),
         "tokens": sum(trajectory.num_response_tokens for trajectory in trajectories),
         "staleness_max": max(staleness),

@@ -1,12 +1,15 @@
 """Reinforcement learning: ask ahead of need, collect whole groups, update, checkpoint, acknowledge, publish."""
 
 import time
+from collections import Counter
+from collections.abc import Set as AbstractSet
 
 import structlog
 from gymfleet_contracts.recipe import RlSection
+from gymfleet_contracts.rollout import GroupRequest
 
 from gymfleet_trainer.context import RunContext
-from gymfleet_trainer.demand import Slot, planned_slots
+from gymfleet_trainer.demand import Demand, Slot, planned_slots
 from gymfleet_trainer.errors import PublishRefused, TooManyFailures
 from gymfleet_trainer.evaluate import measure
 from gymfleet_trainer.groups import Group
@@ -20,9 +23,7 @@ log = structlog.get_logger()
 async def reinforce(run: RunContext, rl: RlSection) -> None:
     """Run the steps that are left, until the last or until the time is up."""
     run.reporter.begin("rl", step=run.state.step, total=rl.steps, unit="steps")
-    await run.collector.ask(
-        [run.demand.train(Slot(number, replacement)) for number, replacement in run.state.open_slots.values()]
-    )
+    await run.collector.ask([run.demand.train(slot_of(run.demand, group_id)) for group_id in run.state.open_slots])
     while run.state.step < rl.steps and not _out_of_time(run.state, rl):
         await _evaluate_if_due(run, rl)
         await _ask_ahead(run)
@@ -37,7 +38,7 @@ async def reinforce(run: RunContext, rl: RlSection) -> None:
 async def _step(run: RunContext, rl: RlSection) -> None:
     state = run.state
     started = time.monotonic()
-    groups = await _collect(run, rl)
+    groups = await collect(run, rl)
     wait_s = time.monotonic() - started
     version = state.version
     await _check_batch(run, groups)
@@ -47,8 +48,7 @@ async def _step(run: RunContext, rl: RlSection) -> None:
     update_s = time.monotonic() - updating
     for group in groups:
         state.trained.append(group.group_id)
-        state.open_slots.pop(group.group_id)
-        run.collector.settle(group.group_id)
+        _close(run, group.group_id)
     state.step += 1
     state.age += 1
     book_batch(state, groups, wait_s=wait_s, update_s=update_s)
@@ -73,45 +73,84 @@ def _record(run: RunContext, groups: list[Group], metrics: dict[str, float], ver
 async def _ask_ahead(run: RunContext) -> None:
     requests = []
     for number in range(run.state.cursor, planned_slots(run.recipe, run.state.step)):
-        requests.append(run.demand.train(Slot(number)))
-        run.state.open_slots[requests[-1].group_id] = (number, 0)
+        requests.append(_open(run, Slot(number)))
         run.state.cursor = number + 1
     await run.collector.ask(requests)
 
 
-async def _collect(run: RunContext, rl: RlSection) -> list[Group]:
-    """Whole groups, fresh enough, as many as a step needs; in the order of their slots, not of their arrival."""
-    accepted: list[Group] = []
-    while len(accepted) < rl.groups_per_step:
-        group = await run.collector.next_group()
-        if group.group_id not in run.state.open_slots:  # an early end left it over
-            run.collector.settle(group.group_id)
-        elif reason := refusal(group, run.state, rl.max_staleness):
-            await _replace(run, group, reason)
-        else:
-            accepted.append(group)
-            run.reporter.advance(run.state.step, f"{len(accepted)} of {rl.groups_per_step} groups")
-    return sorted(accepted, key=lambda group: run.state.open_slots[group.group_id])
+def _open(run: RunContext, slot: Slot) -> GroupRequest:
+    """Book a slot's group as asked for with the weights of now."""
+    request = run.demand.train(slot)
+    run.state.open_slots[request.group_id] = (slot.number, slot.replacement)
+    run.state.asked_ages[request.group_id] = run.state.age
+    return request
 
 
-async def _replace(run: RunContext, group: Group, reason: str) -> None:
-    number, replacement = run.state.open_slots[group.group_id]
+def _close(run: RunContext, group_id: str) -> None:
+    run.state.open_slots.pop(group_id)
+    run.state.asked_ages.pop(group_id, None)
+    run.collector.settle(group_id)
+
+
+async def collect(run: RunContext, rl: RlSection) -> list[Group]:
+    """The groups of a step, fresh enough to be trained on; in the order of their slots, not of their arrival.
+
+    Raises:
+        TooManyFailures: one slot's groups were replaced more often than `max_replacements` within the step.
+    """
+    replaced: Counter[int] = Counter()
+    while True:
+        for group in [one for name, one in run.collector.ready.items() if name in run.state.open_slots]:
+            if reason := refusal(group, run.state, rl.max_staleness, bootstraps=rl.algorithm == "ppo"):
+                await _replace(run, group, reason, replaced)
+        ready = run.collector.ready.keys() & run.state.open_slots.keys()
+        chosen = choose(run.state, ready, rl)
+        if chosen:
+            groups = [run.collector.ready[group_id] for group_id in chosen]
+            return sorted(groups, key=lambda group: run.state.open_slots[group.group_id])
+        run.reporter.advance(run.state.step, f"{min(len(ready), rl.groups_per_step)} of {rl.groups_per_step} groups")
+        await run.collector.more()
+
+
+def choose(state: RunState, ready: AbstractSet[str], rl: RlSection) -> list[str]:
+    """The groups to train on now, of those that are ready; none while it is right to wait.
+
+    The oldest asked come first, and a group that would be too old after this step is
+    waited for: otherwise long episodes would always come too late, and none be learned from.
+    """
+    oldest_first = sorted(state.open_slots, key=lambda name: (state.asked_ages.get(name, 0), state.open_slots[name]))
+    due = [name for name in oldest_first if state.age - state.asked_ages.get(name, 0) >= rl.max_staleness]
+    due = due[: rl.groups_per_step]
+    others = [name for name in oldest_first if name in ready and name not in due]
+    chosen = [*due, *others][: rl.groups_per_step]
+    return chosen if len(chosen) == rl.groups_per_step and ready >= set(due) else []
+
+
+async def _replace(run: RunContext, group: Group, reason: str, replaced: Counter[int]) -> None:
+    """Have a slot's group played anew: what came too late with its own task, what kept failing with another one."""
+    slot = slot_of(run.demand, group.group_id)
     _drop(run, group.group_id, reason)
-    if replacement >= run.settings.max_replacements:
+    replaced[slot.number] += 1
+    if replaced[slot.number] > run.settings.max_replacements:
         raise TooManyFailures(
-            f"group {group.group_id} and {replacement} before it in its place were dropped, the last because of: "
-            f"{reason}; look into the rollout's and the environment's logs"
+            f"group {group.group_id} and {replaced[slot.number] - 1} before it in its place were dropped within one "
+            f"step, the last because of: {reason}; look into the rollout's and the environment's logs"
         )
-    request = run.demand.train(Slot(number, replacement + 1))
-    run.state.open_slots[request.group_id] = (number, replacement + 1)
+    request = _open(run, slot.again() if reason.startswith("stale") else slot.redrawn())
     await run.collector.ask([request])
+
+
+def slot_of(demand: Demand, group_id: str) -> Slot:
+    """Where an open group stands. Raises ValueError for a group of another recipe."""
+    if (slot := demand.slot(group_id)) is None:
+        raise ValueError(f"{group_id} is no training group of this run")
+    return slot
 
 
 def _drop(run: RunContext, group_id: str, reason: str) -> None:
     state = run.state
-    state.open_slots.pop(group_id)
+    _close(run, group_id)
     state.dropped[group_id] = reason
-    run.collector.settle(group_id)
     kind = reason.split(":", maxsplit=1)[0]
     state.count(f"groups_dropped.{kind}")
     GROUPS.labels("dropped").inc()

@@ -9,7 +9,7 @@ from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_trainer.context import RunContext
 from gymfleet_trainer.errors import TooManyFailures
 from gymfleet_trainer.groups import Group
-from gymfleet_trainer.state import Phase
+from gymfleet_trainer.state import DEMONSTRATION_PREFIX, Phase
 
 log = structlog.get_logger()
 
@@ -42,7 +42,7 @@ async def _collect(run: RunContext, sft: SftSection) -> list[ScoredTrajectory]:
     await run.collector.ask(run.demand.demonstrations())
     groups: list[Group] = []
     while len(groups) < sft.num_demonstrations:
-        groups.append(await run.collector.next_group())
+        groups.append(await run.collector.next_group(lambda group_id: group_id.startswith(DEMONSTRATION_PREFIX)))
         run.reporter.advance(len(groups), "collecting demonstrations")
     # In the order of the tasks, so that training does not depend on which episode ended first.
     groups.sort(key=lambda group: group.group_id)
