@@ -113,9 +113,9 @@ def steps(items: Sequence[SessionStep]) -> Call[list[StepResult | Problem]]:
     return Call("POST", "/v1/steps", _STEPS.validate_json, content)
 
 
-def fork(session_id: str, count: int) -> Call[list[Session]]:
+def fork(session_id: str, count: int, index: int | None) -> Call[list[Session]]:
     """`POST /v1/sessions/{id}/fork`."""
-    content = Fork(count=count).model_dump_json().encode()
+    content = Fork(count=count, index=index).model_dump_json(exclude_none=True).encode()
     return Call("POST", _session(session_id, "/fork"), _SESSIONS.validate_json, content, repeatable=False)
 
 
@@ -125,9 +125,9 @@ def renew(session_id: str, lease_s: float | None) -> Call[Session]:
     return Call("POST", _session(session_id, "/lease"), _SESSION.validate_json, content)
 
 
-def get(session_id: str) -> Call[Session]:
+def get(session_id: str, index: int | None) -> Call[Session]:
     """`GET /v1/sessions/{id}`."""
-    return Call("GET", _session(session_id), _SESSION.validate_json)
+    return Call("GET", _session(session_id, at=index), _SESSION.validate_json)
 
 
 def close(session_id: str) -> Call[None]:
@@ -135,9 +135,9 @@ def close(session_id: str) -> Call[None]:
     return Call("DELETE", _session(session_id), lambda _: None, gone_is_done=True)
 
 
-def expert(session_id: str) -> Call[ExpertMove]:
+def expert(session_id: str, index: int | None) -> Call[ExpertMove]:
     """`GET /v1/sessions/{id}/expert`."""
-    return Call("GET", _session(session_id, "/expert"), _MOVE.validate_json)
+    return Call("GET", _session(session_id, "/expert", at=index), _MOVE.validate_json)
 
 
 def _seconds(retry_after: str | None) -> float | None:
@@ -145,8 +145,9 @@ def _seconds(retry_after: str | None) -> float | None:
     return float(retry_after) if retry_after is not None and re.fullmatch(r"[0-9]{1,9}", retry_after) else None
 
 
-def _session(session_id: str, suffix: str = "") -> str:
-    return f"/v1/sessions/{quote(session_id, safe='')}{suffix}"
+def _session(session_id: str, suffix: str = "", at: int | None = None) -> str:
+    query = "" if at is None else f"?index={at}"
+    return f"/v1/sessions/{quote(session_id, safe='')}{suffix}{query}"
 
 
 def _dump(body: Any) -> bytes:

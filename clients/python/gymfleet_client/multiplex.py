@@ -52,6 +52,7 @@ class RawReply(msgspec.Struct, omit_defaults=True):
     id: int
     ok: msgspec.Raw = msgspec.Raw()
     problem: msgspec.Raw = msgspec.Raw()
+    state: str = ""
 
     @property
     def failed(self) -> bool:

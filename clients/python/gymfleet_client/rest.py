@@ -3,7 +3,7 @@
 import asyncio
 import math
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -12,7 +12,7 @@ from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.session import EnvironmentSpec, ExpertMove, OpenSession, Session, SessionStep, StepResult
 
 from gymfleet_client import _calls
-from gymfleet_client._patience import Patience, with_wait
+from gymfleet_client._patience import Patience
 from gymfleet_client.errors import DeadlinePassed, ProblemError, TransportError
 
 __all__ = ["GatewayClient"]
@@ -84,7 +84,8 @@ class GatewayClient:
     async def open(self, request: OpenSession, *, timeout_s: float | None = None) -> Session:
         """Open a session and get its first observation."""
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        return await self._execute(_calls.open_session(with_wait(request, limit_s)), limit_s)
+        patience = Patience(limit_s, request)
+        return await self._patiently(lambda: _calls.open_session(patience.told(request)), patience, limit_s)
 
     async def step(self, session_id: str, index: int, action: str, *, timeout_s: float | None = None) -> StepResult:
         """Apply one action, exactly once: `index` counts the session's steps from 0."""
@@ -96,29 +97,34 @@ class GatewayClient:
         """Apply one action in each of several sessions; one result or problem per item, in order."""
         return await self._execute(_calls.steps(items), timeout_s)
 
-    async def fork(self, session_id: str, count: int = 1, *, timeout_s: float | None = None) -> list[Session]:
-        """Make `count` children in the session's exact state."""
-        return await self._execute(_calls.fork(session_id, count), timeout_s)
+    async def fork(
+        self, session_id: str, count: int = 1, *, index: int | None = None, timeout_s: float | None = None
+    ) -> list[Session]:
+        """Make `count` children in the session's exact state; `index` is the number of steps that it has taken."""
+        return await self._execute(_calls.fork(session_id, count, index), timeout_s)
 
     async def renew(self, session_id: str, lease_s: float | None = None, *, timeout_s: float | None = None) -> Session:
         """Extend the session's lease."""
         return await self._execute(_calls.renew(session_id, lease_s), timeout_s)
 
-    async def get(self, session_id: str, *, timeout_s: float | None = None) -> Session:
-        """The session as it stands."""
-        return await self._execute(_calls.get(session_id), timeout_s)
+    async def get(self, session_id: str, *, index: int | None = None, timeout_s: float | None = None) -> Session:
+        """The session as it stands; `index`, where given, is the number of steps that it must have taken."""
+        return await self._execute(_calls.get(session_id, index), timeout_s)
 
     async def close(self, session_id: str, *, timeout_s: float | None = None) -> None:
         """Close the session and free its slot."""
         await self._execute(_calls.close(session_id), timeout_s)
 
-    async def expert(self, session_id: str, *, timeout_s: float | None = None) -> ExpertMove:
-        """What the environment's expert would do next."""
-        return await self._execute(_calls.expert(session_id), timeout_s)
+    async def expert(self, session_id: str, *, index: int | None = None, timeout_s: float | None = None) -> ExpertMove:
+        """What the environment's expert would do next, after the `index` steps that the session has taken."""
+        return await self._execute(_calls.expert(session_id, index), timeout_s)
 
     async def _execute(self, call: _calls.Call[T], timeout_s: float | None = None) -> T:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        patience = Patience(limit_s)
+        return await self._patiently(lambda: call, Patience(limit_s), limit_s)
+
+    async def _patiently(self, next_try: Callable[[], _calls.Call[T]], patience: Patience, limit_s: float) -> T:
+        call = next_try()
         try:
             async with asyncio.timeout(limit_s):
                 while True:
@@ -129,6 +135,7 @@ class GatewayClient:
                         if pause is None:
                             raise
                     await asyncio.sleep(pause)  # without a slot: a call that ends the shortage may need it
+                    call = next_try()
         except (TimeoutError, httpx.TimeoutException):
             raise DeadlinePassed(f"no answer to {call.method} {call.path} within {limit_s:g} s") from None
         except httpx.TransportError as error:

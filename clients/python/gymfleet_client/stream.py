@@ -1,6 +1,7 @@
 """The session API over `WS /v1/stream`: the fast path for many concurrent episodes."""
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -9,7 +10,7 @@ from gymfleet_contracts.frames import Op
 from gymfleet_contracts.session import ExpertMove, Fork, OpenSession, RenewLease, Session, StepResult
 from pydantic import BaseModel, ValidationError
 
-from gymfleet_client._patience import Patience, with_wait
+from gymfleet_client._patience import Patience
 from gymfleet_client._trace import current_traceparent
 from gymfleet_client.errors import ProblemError, TransportError, UnknownSession, parse_problem, problem_error
 from gymfleet_client.multiplex import FrameChannel, RawReply
@@ -61,17 +62,23 @@ class SessionStream:
 
     async def open(self, request: OpenSession, *, timeout_s: float = 60.0) -> Session:
         """Open a session and get its first observation."""
-        body = with_wait(request, timeout_s).model_dump(mode="json", exclude_none=True)
-        return _model(Session, await self._call(Op.OPEN, "", body, timeout_s, repeatable=False))
+        patience = Patience(timeout_s, request)
+
+        def body() -> dict[str, Any]:
+            return patience.told(request).model_dump(mode="json", exclude_none=True)
+
+        return _model(Session, await self._patiently(Op.OPEN, "", body, patience, repeatable=False))
 
     async def step(self, session_id: str, index: int, action: str, *, timeout_s: float = 60.0) -> StepResult:
         """Apply one action, exactly once: `index` counts the session's steps from 0."""
         body = {"index": index, "action": action}
         return _model(StepResult, await self._call(Op.STEP, session_id, body, timeout_s))
 
-    async def fork(self, session_id: str, count: int = 1, *, timeout_s: float = 60.0) -> list[Session]:
-        """Make `count` children in the session's exact state."""
-        body = Fork(count=count).model_dump(mode="json")
+    async def fork(
+        self, session_id: str, count: int = 1, *, index: int | None = None, timeout_s: float = 60.0
+    ) -> list[Session]:
+        """Make `count` children in the session's exact state; `index` is the number of steps that it has taken."""
+        body = Fork(count=count, index=index).model_dump(mode="json", exclude_none=True)
         children = await self._call(Op.FORK, session_id, body, timeout_s, repeatable=False)
         if not isinstance(children, list):
             raise TransportError("the server's answer to fork is not a list")
@@ -82,9 +89,9 @@ class SessionStream:
         body = RenewLease(lease_s=lease_s).model_dump(mode="json", exclude_none=True)
         return _model(Session, await self._call(Op.LEASE, session_id, body, timeout_s))
 
-    async def get(self, session_id: str, *, timeout_s: float = 30.0) -> Session:
-        """The session as it stands."""
-        return _model(Session, await self._call(Op.GET, session_id, None, timeout_s))
+    async def get(self, session_id: str, *, index: int | None = None, timeout_s: float = 30.0) -> Session:
+        """The session as it stands; `index`, where given, is the number of steps that it must have taken."""
+        return _model(Session, await self._call(Op.GET, session_id, _at(index), timeout_s))
 
     async def close(self, session_id: str, *, timeout_s: float = 30.0) -> None:
         """Close the session and free its slot."""
@@ -97,17 +104,28 @@ class SessionStream:
             if times_sent == 1:  # else an earlier try closed it and its answer was lost
                 raise
 
-    async def expert(self, session_id: str, *, timeout_s: float = 60.0) -> ExpertMove:
-        """What the environment's expert would do next."""
-        return _model(ExpertMove, await self._call(Op.EXPERT, session_id, None, timeout_s))
+    async def expert(self, session_id: str, *, index: int | None = None, timeout_s: float = 60.0) -> ExpertMove:
+        """What the environment's expert would do next, after the `index` steps that the session has taken."""
+        return _model(ExpertMove, await self._call(Op.EXPERT, session_id, _at(index), timeout_s))
 
     async def _call(
         self, op: Op, session_id: str, body: dict[str, Any] | None, timeout_s: float, *, repeatable: bool = True
     ) -> Any:
-        patience = Patience(timeout_s)
+        return await self._patiently(op, session_id, lambda: body, Patience(timeout_s), repeatable=repeatable)
+
+    async def _patiently(
+        self,
+        op: Op,
+        session_id: str,
+        body: Callable[[], dict[str, Any] | None],
+        patience: Patience,
+        *,
+        repeatable: bool,
+    ) -> Any:
+        trace = current_traceparent()
         while True:
             reply, _ = await self._channel.request(
-                op, session_id, body, timeout_s=patience.remaining_s, repeatable=repeatable, trace=current_traceparent()
+                op, session_id, body(), timeout_s=patience.remaining_s, repeatable=repeatable, trace=trace
             )
             try:
                 return _result(reply)
@@ -116,6 +134,10 @@ class SessionStream:
                 if pause is None:
                     raise
             await asyncio.sleep(pause)
+
+
+def _at(index: int | None) -> dict[str, Any] | None:
+    return None if index is None else {"index": index}
 
 
 def _result(reply: RawReply) -> Any:

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from gymfleet_client.benchmark_data import chosen, data_home
 from gymfleet_client.cli.console import CliError, UsageProblem, err, out, plain
+from gymfleet_client.cli.options import one_option
 from gymfleet_client.supervisor.service import console_script
 
 app = typer.Typer(help="Benchmark data: import, list.", no_args_is_help=True)
@@ -28,11 +29,15 @@ DataOption = Annotated[
 def import_data(
     env: Annotated[str, typer.Argument(help="Environment: a name, package.module:Class or a .py file.")],
     path: Annotated[Path, typer.Argument(help="Directory with the benchmark's files, as they were published.")],
+    option: Annotated[
+        list[str] | None, typer.Option("--option", help="Set an option of the environment: KEY=VALUE. Repeat.")
+    ] = None,
 ) -> None:
     """Check a benchmark's files, convert or index them where needed, and keep them for `--data ENV`."""
+    options = json.dumps(dict(map(one_option, option or ())))
     if not path.is_dir():
         raise UsageProblem(f"{path} is not a directory; give the one that holds the benchmark's files")
-    argv = [console_script("gymfleet-env-import"), env, str(path), str(data_home())]
+    argv = [console_script("gymfleet-env-import"), env, str(path), str(data_home()), "--options", options]
     with err.status(f"checking {env}'s files"):
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -46,6 +51,8 @@ def import_data(
     for level, counts in found["tasks"].items():
         table.add_row(plain(level), *(str(counts[split]) for split in ("train", "validation", "test")))
     out.print(table)
+    for reason in found["left_out"]:
+        out.print(plain(f"left out: {reason}"), soft_wrap=True)
     name = found["name"]
     out.print(plain(f"kept in {found['path']}"), soft_wrap=True)
     out.print(plain(f'use it with `gymfleet up --env {env} --data {name}`, or `tasks = "benchmark"` in a recipe'))

@@ -8,6 +8,7 @@ import typer
 from gymfleet_contracts.recipe import Recipe, initial_model
 
 from gymfleet_client.cli.console import CliError, UsageProblem, err, out, plain
+from gymfleet_client.cli.options import served_options
 from gymfleet_client.cli.outcome import success_line
 from gymfleet_client.cli.progress import Progress, RunDisplay, read_progress
 from gymfleet_client.cli.recipes import load_with_overrides
@@ -59,7 +60,7 @@ def evaluate(
             envs=(source,),
             gateway_secret=gateway_secret(state_dir),
             data=recipe_data(recipe),
-            options={recipe.env.name: recipe.env.options},
+            options=served_options((source,), {recipe.env.name: recipe.env.options}),
             scale=recipe.scale,
         )
         err.print(plain(f"measuring {found.checkpoint or 'the initial model'} · logs {state_dir / 'logs'}"))

@@ -11,6 +11,7 @@ from rich.text import Text
 from gymfleet_client.cli.console import CliError, UsageProblem, err, out, plain
 from gymfleet_client.cli.data import DataOption, data_of
 from gymfleet_client.cli.display import StartDisplay
+from gymfleet_client.cli.options import OptionsOption, options_of, served_options
 from gymfleet_client.cli.progress import describe, read_progress
 from gymfleet_client.run_directory import RUN_STATE
 from gymfleet_client.supervisor.interrupts import Interrupts
@@ -32,6 +33,7 @@ def up(
         typer.Option(help="Environment to serve: a name, package.module:Class or a .py file. Repeat for several."),
     ] = None,
     data: DataOption = None,
+    option: OptionsOption = None,
     model: Annotated[Path | None, typer.Option(help="Model directory; also starts the rollout service.")] = None,
     state_dir: StateDir = Path(".gymfleet"),
     ports_from: Annotated[int, typer.Option(help="First of a row of ports.")] = 8200,
@@ -55,6 +57,7 @@ def up(
         envs=envs,
         gateway_secret=secrets.token_hex(32),
         data=benchmarks,
+        options=served_options(envs, options_of(option or ())),
     )
     waves = [[plan.redis(), *plan.env_servers()], [*plan.gateways(), *plan.rewards()]]
     if model is not None:
@@ -62,7 +65,11 @@ def up(
     with (
         Interrupts() as interrupts,
         Supervisor(
-            state_dir, interrupts=interrupts, tethered=foreground, gateway_secret=plan.gateway_secret
+            state_dir,
+            interrupts=interrupts,
+            tethered=foreground,
+            gateway_secret=plan.gateway_secret,
+            keys=plan.keys,
         ) as supervisor,
     ):
         start_waves(supervisor, waves)
@@ -118,5 +125,5 @@ def _readiness(service: ServiceRecord) -> Text:
         return Text(f"dead, see {service.log}", style="red")
     if service.probe == "none":
         return Text("running", style="green")
-    reason = unready_reason(service.probe, service.port)
+    reason = unready_reason(service.probe, service.url)
     return Text("ready", style="green") if reason is None else plain(reason, "yellow")

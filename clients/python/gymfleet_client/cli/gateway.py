@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,9 +14,10 @@ from gymfleet_contracts.session import EnvironmentSpec
 
 from gymfleet_client.cli.console import CliError, err
 from gymfleet_client.cli.display import StartDisplay
+from gymfleet_client.cli.options import served_options
 from gymfleet_client.supervisor.errors import ServiceFailed
 from gymfleet_client.supervisor.interrupts import Interrupts
-from gymfleet_client.supervisor.plan import GATEWAY, Plan, choose_ports
+from gymfleet_client.supervisor.plan import ENV_SERVER, GATEWAY, Plan, choose_ports
 from gymfleet_client.supervisor.service import console_script
 from gymfleet_client.supervisor.state import read_state
 from gymfleet_client.supervisor.supervisor import Supervisor
@@ -31,15 +33,17 @@ def session_api(
     """A client of the session API; without a gateway, `envs` are served as long as the block lasts.
 
     `data` names benchmark files, by environment: with it they are served anew, whatever runs already.
+    A service that asks for a key is sent that of the variable GYMFLEET_API_KEY.
     """
     found = url or (None if data else running_gateway(state_dir))
     if found is not None:
-        with SyncGatewayClient(found, timeout_s=_CALL_TIMEOUT_S) as client:
+        key = os.environ.get("GYMFLEET_API_KEY")
+        with SyncGatewayClient(found, api_key=key, timeout_s=_CALL_TIMEOUT_S) as client:
             yield client
         return
     with (
-        _temporary_server(envs, data or {}) as address,
-        SyncGatewayClient(address, timeout_s=_CALL_TIMEOUT_S) as client,
+        _temporary_server(envs, data or {}) as (address, key),
+        SyncGatewayClient(address, api_key=key, timeout_s=_CALL_TIMEOUT_S) as client,
     ):
         yield client
 
@@ -68,12 +72,14 @@ def running_gateway(state_dir: Path) -> str | None:
 
 
 @contextmanager
-def _temporary_server(envs: tuple[str, ...], data: Mapping[str, Path]) -> Iterator[str]:
-    """One server for all of `envs`: an env server speaks the same session API as the gateway."""
+def _temporary_server(envs: tuple[str, ...], data: Mapping[str, Path]) -> Iterator[tuple[str, str]]:
+    """One server for all of `envs`, and its key: an env server speaks the same session API as the gateway."""
     interrupts = Interrupts()
     with TemporaryDirectory(prefix="gymfleet-") as name:
         directory = Path(name)
-        plan = Plan(directory=directory, ports=choose_ports(envs, None), envs=envs, gateway_secret="", data=data)
+        secret = secrets.token_hex(32)
+        plan = Plan(directory=directory, ports=choose_ports(envs, None), envs=envs, gateway_secret=secret, data=data,
+                    options=served_options(envs, {}))  # fmt: skip
         service = plan.env_server(*envs)
         with Supervisor(directory, interrupts=interrupts, tethered=True) as supervisor:
             with interrupts, StartDisplay(err, lambda: supervisor.waiting, quiet=True) as display:
@@ -82,4 +88,4 @@ def _temporary_server(envs: tuple[str, ...], data: Mapping[str, Path]) -> Iterat
                     supervisor.wait_ready([service.name], display.refresh)
                 except ServiceFailed as error:  # without the log's path: it is removed with the server
                     raise CliError(f"{', '.join(envs)} cannot be served: {error.reason}") from None
-            yield service.url
+            yield service.url, plan.key(ENV_SERVER)

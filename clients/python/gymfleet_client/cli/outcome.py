@@ -44,6 +44,8 @@ def _figures(data: RunData) -> list[tuple[str, str]]:
     if data.steps:
         rows.append(("steps", str(len(data.steps))))
         rows.append(("tokens trained on", f"{sum(step.tokens for step in data.steps):,.0f}"))
+    if isinstance(unrewarded := data.summary.get("episodes_without_reward"), int) and unrewarded:
+        rows.append(("episodes whose reward could not be computed", f"{unrewarded:,}"))
     if data.publishes:
         worst = max(one.parity_mean_abs for one in data.publishes)
         rows.append(("versions published", f"{len(data.publishes)} (worst mean parity {worst:.2g})"))

@@ -54,7 +54,7 @@ def _play(client: SyncGatewayClient, spec: EnvironmentSpec, session: Session) ->
     turn = 0
     while (line := _ask()) is not None:
         if line in {"hint", "?"}:
-            _hint(client, session)
+            _hint(client, session, turn)
             continue
         try:
             result = client.step(session.session_id, turn, line)
@@ -84,9 +84,9 @@ def _ask() -> str | None:
             return line.strip()
 
 
-def _hint(client: SyncGatewayClient, session: Session) -> None:
+def _hint(client: SyncGatewayClient, session: Session, turn: int) -> None:
     try:
-        move = client.expert(session.session_id)
+        move = client.expert(session.session_id, index=turn)
     except ExpertUnavailable as error:
         out.print(plain(str(error), "yellow"))
     else:

@@ -103,6 +103,7 @@ def work_with_services(plan: Plan, work: Work, display: RunDisplay) -> None:
             interrupts=interrupts,
             tethered=True,
             gateway_secret=plan.gateway_secret,
+            keys=plan.keys,
             run_dir=work.run_dir,
         ) as supervisor,
     ):

@@ -10,6 +10,7 @@ import typer
 from gymfleet_contracts.recipe import Recipe, RecipeError, ScaleSection, TrainerSection, load_recipe
 
 from gymfleet_client.cli.console import CliError, UsageProblem, err, out, plain
+from gymfleet_client.cli.options import served_options
 from gymfleet_client.cli.outcome import print_outcome
 from gymfleet_client.cli.progress import RunDisplay, read_progress
 from gymfleet_client.cli.recipes import load_with_overrides
@@ -80,7 +81,7 @@ def _work(work: Work, env: str, state_dir: Path, ports_from: int | None) -> None
         envs=(env,),
         gateway_secret=gateway_secret(state_dir),
         data=recipe_data(work.recipe),
-        options={work.recipe.env.name: work.recipe.env.options},
+        options=served_options((env,), {work.recipe.env.name: work.recipe.env.options}),
         scale=work.recipe.scale,
     )
     err.print(plain(f"run directory {work.run_dir} · logs {state_dir / 'logs'}"), soft_wrap=True)

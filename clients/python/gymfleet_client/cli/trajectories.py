@@ -112,6 +112,8 @@ def _print_episode(phase: str, scored: ScoredTrajectory) -> None:
             f"{name} {component.value:.3g}" for name, component in sorted(scored.reward.components.items())
         )
         out.print(plain(f"reward {scored.reward.total:.3g} = {terms or '0'}"))
+    if scored.reward_error:
+        out.print(plain(f"no reward: {scored.reward_error}", "red"))
     if episode.error:
         out.print(plain(episode.error, "red"))
 

@@ -4,6 +4,8 @@ Settings are environment variables; every one that is set here is a field of the
 service's own settings model, which refuses names it does not know.
 """
 
+import hashlib
+import hmac
 import itertools
 import json
 import os
@@ -18,12 +20,16 @@ from pydantic import JsonValue
 from gymfleet_client.supervisor.errors import FleetError
 from gymfleet_client.supervisor.ports import LOOPBACK, free_ports, row_of_ports
 from gymfleet_client.supervisor.service import Service, console_script
+from gymfleet_client.supervisor.sockets import socket_path
 
 REDIS = "redis"
 GATEWAY = "env-gateway"
 ROLLOUT = "rollout"
 REWARD = "reward"
 TRAINER = "trainer"
+ENV_SERVER = "env-server"
+OPTIONS_VARIABLE = "GYMFLEET_ENV_OPTIONS"
+"""Options of an env server's environments by their names, as JSON."""
 ENGINE_START_TIMEOUT_S = 600.0
 """vLLM loads and may compile its kernels first."""
 ONE_OF_EACH = ScaleSection()
@@ -44,11 +50,6 @@ class Ports:
     def __getitem__(self, name: str) -> int:
         return self.by_name[name]
 
-    @property
-    def redis_url(self) -> str:
-        """Redis, as the services want it."""
-        return f"redis://{LOOPBACK}:{self[REDIS]}/0"
-
     def url(self, name: str) -> str:
         """A service's HTTP address."""
         return f"http://{LOOPBACK}:{self[name]}"
@@ -60,8 +61,8 @@ def replica_names(name: str, count: int) -> list[str]:
 
 
 def service_names(envs: Sequence[str], scale: ScaleSection = ONE_OF_EACH) -> list[str]:
-    """All names of a fleet, in the order in which `--ports-from` counts: the first of each, then the others."""
-    counts = {GATEWAY: scale.gateways, REDIS: 1, ROLLOUT: scale.rollouts, REWARD: scale.rewards, TRAINER: 1}
+    """All that listen on ports, in the order in which `--ports-from` counts: the first of each, then the others."""
+    counts = {GATEWAY: scale.gateways, ROLLOUT: scale.rollouts, REWARD: scale.rewards, TRAINER: 1}
     first = [*counts, *(env_server_name(env) for env in envs)]
     return first + [more for name in first for more in replica_names(name, counts.get(name, scale.env_servers))[1:]]
 
@@ -85,17 +86,26 @@ class Plan:
     gateway_secret: str
     data: Mapping[str, Path] = field(default_factory=dict)
     """Directories of benchmark files, by environment."""
-    options: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
-    """Settings of environments, by environment."""
+    options: Mapping[str, Mapping[str, Mapping[str, JsonValue]]] = field(default_factory=dict)
+    """What `OPTIONS_VARIABLE` holds for each of `envs`."""
     scale: ScaleSection = ONE_OF_EACH
     """How many of what."""
 
+    def key(self, service: str) -> str:
+        """What callers of a service show to it. Other users of this machine reach its ports, and do not know it."""
+        return hmac.new(self.gateway_secret.encode(), service.encode(), hashlib.sha256).hexdigest()
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """The keys of all services that ask for one. The gateway asks for none: it serves this machine."""
+        return {service: self.key(service) for service in (ENV_SERVER, REWARD, ROLLOUT, TRAINER)}
+
     def redis(self) -> Service:
-        """A durable Redis, its file in the fleet's directory."""
-        port = self.ports[REDIS]
-        data = self.directory / "redis"
-        argv = (console_script("gymfleet-redis"), "--port", str(port), "--dir", str(data.resolve()))
-        return Service(name=REDIS, argv=argv, port=port, probe="redis", start_timeout_s=60)
+        """A durable Redis, its file in the fleet's directory; nobody but this user may open its socket."""
+        data = (self.directory / "redis").resolve()
+        path = socket_path(data)
+        argv = (console_script("gymfleet-redis"), "--socket", str(path), "--dir", str(data))
+        return Service(name=REDIS, argv=argv, socket=path, probe="redis", start_timeout_s=60)
 
     def env_servers(self) -> list[Service]:
         """The servers of each environment."""
@@ -109,7 +119,6 @@ class Plan:
         """A server that hosts `envs`, under the name of the first."""
         name = name or env_server_name(envs[0])
         data = {env: str(path) for env, path in self.data.items() if self._serves(envs, env)}
-        options = {env: dict(given) for env, given in self.options.items() if given and self._serves(envs, env)}
         return Service(
             name=name,
             argv=(console_script("gymfleet-env-server"), *envs),
@@ -117,11 +126,17 @@ class Plan:
             env={
                 "GYMFLEET_ENV_HOST": LOOPBACK,
                 "GYMFLEET_ENV_PORT": str(self.ports[name]),
+                "GYMFLEET_ENV_API_KEY": self.key(ENV_SERVER),
                 **({"GYMFLEET_ENV_SHARDS": str(self.scale.env_shards)} if self.scale.env_shards > 1 else {}),
                 **({"GYMFLEET_ENV_DATA": json.dumps(data)} if data else {}),
-                **({"GYMFLEET_ENV_OPTIONS": json.dumps(options)} if options else {}),
+                **self._options_of(envs),
             },
         )
+
+    def _options_of(self, envs: Sequence[str]) -> dict[str, str]:
+        """A server refuses the options of what it does not serve, so that the user's own variable is not passed on."""
+        options = {name: given for env in envs for name, given in self.options.get(env, {}).items()}
+        return {OPTIONS_VARIABLE: json.dumps(options)} if options or OPTIONS_VARIABLE in os.environ else {}
 
     def _serves(self, envs: Sequence[str], name: str) -> bool:
         """Whether a server of `envs` hosts the environment; a file or class does not say its name."""
@@ -136,8 +151,9 @@ class Plan:
         env = {
             "GYMFLEET_GATEWAY_PORT": str(self.ports[name]),
             "GYMFLEET_GATEWAY_REPLICAS": json.dumps(replicas),
+            "GYMFLEET_GATEWAY_REPLICA_API_KEY": self.key(ENV_SERVER),
             "GYMFLEET_GATEWAY_SECRET": self.gateway_secret,
-            "GYMFLEET_GATEWAY_REDIS_URL": self.ports.redis_url,
+            "GYMFLEET_GATEWAY_REDIS_URL": self.redis().url,
         }
         return Service(name=name, argv=(console_script("gymfleet-env-gateway"),), port=self.ports[name], env=env)
 
@@ -148,7 +164,8 @@ class Plan:
     def _reward(self, name: str) -> Service:
         env = {
             "GYMFLEET_REWARD_PORT": str(self.ports[name]),
-            "GYMFLEET_REWARD_REDIS_URL": self.ports.redis_url,
+            "GYMFLEET_REWARD_API_KEY": self.key(REWARD),
+            "GYMFLEET_REWARD_REDIS_URL": self.redis().url,
         }
         return Service(name=name, argv=(console_script("gymfleet-reward"),), port=self.ports[name], env=env)
 
@@ -161,7 +178,8 @@ class Plan:
     def _rollout(self, name: str, gateway_url: str, model: str | None, recipe: tuple[str, ...]) -> Service:
         env = {
             "GYMFLEET_ROLLOUT_PORT": str(self.ports[name]),
-            "GYMFLEET_ROLLOUT_REDIS_URL": self.ports.redis_url,
+            "GYMFLEET_ROLLOUT_API_KEY": self.key(ROLLOUT),
+            "GYMFLEET_ROLLOUT_REDIS_URL": self.redis().url,
             "GYMFLEET_ROLLOUT_GATEWAY_URL": gateway_url,
             **({} if model is None else {"GYMFLEET_ROLLOUT_MODEL": model}),
             **_shared_cores(),
@@ -178,7 +196,9 @@ class Plan:
         """A command of the trainer, which ends by itself: `build`, `run` or `eval`."""
         env = {
             "GYMFLEET_TRAINER_PORT": str(self.ports[TRAINER]),
-            "GYMFLEET_TRAINER_REDIS_URL": self.ports.redis_url,
+            "GYMFLEET_TRAINER_API_KEY": self.key(TRAINER),
+            "GYMFLEET_TRAINER_ROLLOUT_API_KEY": self.key(ROLLOUT),
+            "GYMFLEET_TRAINER_REDIS_URL": self.redis().url,
             "GYMFLEET_TRAINER_GATEWAY_URL": self.ports.url(GATEWAY),
             "GYMFLEET_TRAINER_ROLLOUT_URL": ",".join(map(self.ports.url, replica_names(ROLLOUT, self.scale.rollouts))),
             **_shared_cores(),

@@ -1,4 +1,4 @@
-"""One service: its command, its settings, its port, and how to tell that it is ready."""
+"""One service: its command, its settings, its address, and how to tell that it is ready."""
 
 import json
 import socket
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
+from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 
@@ -20,11 +21,12 @@ _TAIL_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What to run. `probe` is `none` for a command that does its work and ends."""
+    """What to run. `probe` is `none` for a command that does its work and ends; Redis has a socket and no port."""
 
     name: str
     argv: tuple[str, ...]
-    port: int
+    port: int = 0
+    socket: Path | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     probe: Literal["http", "redis", "none"] = "http"
     start_timeout_s: float = 120.0
@@ -32,9 +34,7 @@ class Service:
     @property
     def url(self) -> str:
         """Where it is reached."""
-        scheme = "redis" if self.probe == "redis" else "http"
-        suffix = "/0" if self.probe == "redis" else ""
-        return f"{scheme}://{LOOPBACK}:{self.port}{suffix}"
+        return f"http://{LOOPBACK}:{self.port}" if self.socket is None else f"unix://{quote(str(self.socket))}"
 
 
 def console_script(name: str) -> str:
@@ -45,17 +45,12 @@ def console_script(name: str) -> str:
     return str(script)
 
 
-def is_ready(probe: str, port: int) -> bool:
-    """Ask once."""
-    return unready_reason(probe, port) is None
-
-
-def unready_reason(probe: str, port: int) -> str | None:
-    """None when the service answers that it is ready, else what it said instead."""
+def unready_reason(probe: str, url: str) -> str | None:
+    """None when the service answers that it is ready, else what it said instead. Asks once."""
     if probe == "redis":
-        return _redis_reason(port)
+        return _redis_reason(unquote(urlsplit(url).path))
     try:
-        answer = httpx.get(f"http://{LOOPBACK}:{port}/readyz", timeout=_PROBE_TIMEOUT_S, trust_env=False)
+        answer = httpx.get(f"{url}/readyz", timeout=_PROBE_TIMEOUT_S, trust_env=False)
     except httpx.HTTPError:
         return "no answer yet"
     if answer.status_code == httpx.codes.OK:
@@ -66,9 +61,11 @@ def unready_reason(probe: str, port: int) -> str | None:
         return f"HTTP status {answer.status_code}"
 
 
-def _redis_reason(port: int) -> str | None:
+def _redis_reason(path: str) -> str | None:
     try:
-        with socket.create_connection((LOOPBACK, port), timeout=_PROBE_TIMEOUT_S) as connection:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_PROBE_TIMEOUT_S)
+            connection.connect(path)
             connection.sendall(b"PING\r\n")
             answer = connection.recv(64)
     except OSError:

@@ -1,4 +1,4 @@
-"""`fleet.json`: which processes run, where they listen, and the gateway's secret. Readable by its owner alone."""
+"""`fleet.json`: which processes run, where they listen, and their secrets. Readable by its owner alone."""
 
 import os
 import tempfile
@@ -55,6 +55,8 @@ class FleetState(_Record):
     """The command that watches over them; None when they run on their own."""
     run_dir: str | None = None
     gateway_secret: str = ""
+    keys: dict[str, str] = {}
+    """What to send to a service, `Authorization: Bearer <key>`, by the service's name."""
     services: tuple[ServiceRecord, ...] = ()
 
     @property

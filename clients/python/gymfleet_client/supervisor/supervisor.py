@@ -5,11 +5,11 @@ import os
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 from gymfleet_client.supervisor.errors import ServiceFailed
@@ -59,6 +59,7 @@ class Supervisor:
         interrupts: Interrupts,
         tethered: bool,
         gateway_secret: str = "",
+        keys: Mapping[str, str] = MappingProxyType({}),
         run_dir: Path | None = None,
         stop_grace_s: float = 6.0,
         max_restarts: int = MAX_RESTARTS,
@@ -67,6 +68,7 @@ class Supervisor:
         self._interrupts = interrupts
         self._tethered = tethered
         self._secret = gateway_secret
+        self._keys = dict(keys)
         self._run_dir = run_dir
         self._grace_s = stop_grace_s
         self._max_restarts = max_restarts
@@ -105,7 +107,7 @@ class Supervisor:
         while pending := [self._running[name] for name in names if not self._running[name].ready]:
             for one in pending:
                 self._require_alive(one)
-                one.waits_for = unready_reason(one.service.probe, one.service.port) or ""
+                one.waits_for = unready_reason(one.service.probe, one.service.url) or ""
                 one.ready = not one.waits_for
                 if not one.ready and time.monotonic() - started > one.service.start_timeout_s:
                     reason = f"not ready after {one.service.start_timeout_s:.0f} s: {one.waits_for}"
@@ -245,7 +247,7 @@ class Supervisor:
         )
         owner = identity(os.getpid()) if self._tethered else None
         run_dir = None if self._run_dir is None else str(self._run_dir)
-        state = FleetState(owner=owner, run_dir=run_dir, gateway_secret=self._secret, services=records)
+        state = FleetState(owner=owner, run_dir=run_dir, gateway_secret=self._secret, keys=self._keys, services=records)
         write_state(self._directory, state)
 
 
