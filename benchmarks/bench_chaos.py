@@ -28,6 +28,7 @@ from gymfleet_client import ClientError
 from gymfleet_client.errors import DeadlinePassed, SessionLost, TransportError, Unavailable, UnknownSession
 
 from benchmarks.calls import Caller
+from benchmarks.command import BenchmarkCommand
 from benchmarks.leftovers import held
 from benchmarks.lossy_proxy import LossyProxy
 from benchmarks.record import Row, record
@@ -43,17 +44,19 @@ DROP: Final = 0.2
 DUPLICATE: Final = 0.2
 ANSWER_S: Final = 0.3
 """How long the client on the bad network waits before it asks again."""
-ORPHAN_LEASE_S: Final = 10.0
 SETTLE_S: Final = 3.0
 NUM_SERVERS: Final = 4
 NUM_GATEWAYS: Final = 2
-KILL_EVERY_S: Final = 5.0
 CALL_S: Final = 30.0
 CONNECT_S: Final = 0.2
 """How long a gateway that is not there is tried before the other is asked."""
 RETRY_FOR_S: Final = 120.0
 RETRY_PAUSE_S: Final = 0.05
 GOAL_RESUMED: Final = 0.99
+SMOKE: Final = {
+    "network_episodes": 32, "network_concurrency": 16, "orphan_lease_s": 2.0,
+    "episodes": 16, "concurrency": 16, "kill_every_s": 3.0, "pause_s": 0.2,
+}  # fmt: skip
 _RECOVERIES: Final = re.compile(
     r'^gymfleet_gateway_recoveries_total\{.*outcome="([^"]+)".*\} ([0-9.e+]+)$', re.MULTILINE
 )
@@ -192,20 +195,20 @@ def running(num_servers: int, num_gateways: int) -> Iterator[Fleet]:
                 yield Fleet(servers, gateways)
 
 
-async def network(num_episodes: int, concurrency: int) -> list[Row]:
+async def network(num_episodes: int, concurrency: int, lease_s: float) -> list[Row]:
     """Replies get lost, requests arrive twice."""
     with running(1, 1) as fleet:
         async with (
             LossyProxy(fleet.gateways[0].url, drop=DROP, duplicate=DUPLICATE, seed=1) as proxy,
             Caller(proxy.url, connections=2, timeout_s=ANSWER_S) as caller,
         ):
-            player = Player([caller], pause_s=0.0, lease_s=ORPHAN_LEASE_S)
+            player = Player([caller], pause_s=0.0, lease_s=lease_s)
             numbers = iter(range(num_episodes))
             started = time.perf_counter()
             await asyncio.gather(*(player.play(numbers) for _ in range(concurrency)))
             seconds = time.perf_counter() - started
         opened = sum(map(float, _OPENED.findall(await fleet.metrics())))
-        await asyncio.sleep(ORPHAN_LEASE_S + SETTLE_S)
+        await asyncio.sleep(lease_s + SETTLE_S)
         left = await asyncio.to_thread(held, fleet.servers[0].url)
     seen = player.seen
     requests = proxy.requests.total()
@@ -227,7 +230,7 @@ async def network(num_episodes: int, concurrency: int) -> list[Row]:
 
 
 async def kills(
-    name: str, num_episodes: int, concurrency: int, pause_s: float, victims: Callable[[Fleet], Sequence[ServiceProcess]]
+    name: str, options: argparse.Namespace, victims: Callable[[Fleet], Sequence[ServiceProcess]]
 ) -> list[Row]:
     """One process after the other is killed and started again, for as long as the episodes last."""
     with running(NUM_SERVERS, NUM_GATEWAYS) as fleet:
@@ -235,11 +238,11 @@ async def kills(
             Caller(fleet.gateways[0].url, timeout_s=CALL_S, connect_timeout_s=CONNECT_S) as one,
             Caller(fleet.gateways[1].url, timeout_s=CALL_S, connect_timeout_s=CONNECT_S) as other,
         ):
-            player = Player([one, other], pause_s=pause_s, lease_s=600.0)
-            numbers = iter(range(num_episodes))
+            player = Player([one, other], pause_s=options.pause_s, lease_s=600.0)
+            numbers = iter(range(options.episodes))
             started = time.perf_counter()
-            playing = [asyncio.create_task(player.play(numbers)) for _ in range(concurrency)]
-            killed, hit = await _kill(victims(fleet), playing)
+            playing = [asyncio.create_task(player.play(numbers)) for _ in range(options.concurrency)]
+            killed, hit = await _kill(victims(fleet), playing, options.kill_every_s)
             await asyncio.gather(*playing)
             seconds = time.perf_counter() - started
         for service in (*fleet.servers, *fleet.gateways):
@@ -247,14 +250,16 @@ async def kills(
         outcomes: Counter[str] = Counter()
         for outcome, number in _RECOVERIES.findall(await fleet.metrics()):
             outcomes[outcome] += int(float(number))
-    return _kill_rows(name, player.seen, killed, hit, outcomes, num_episodes, seconds)
+    return _kill_rows(name, player.seen, killed, hit, outcomes, options.episodes, seconds)
 
 
-async def _kill(victims: Sequence[ServiceProcess], playing: Sequence[asyncio.Task[None]]) -> tuple[int, int]:
+async def _kill(
+    victims: Sequence[ServiceProcess], playing: Sequence[asyncio.Task[None]], every_s: float
+) -> tuple[int, int]:
     """`kill -9`, in turn, until the episodes are over; the kills, and the sessions that lived on who was killed."""
     hit = 0
     for number, victim in enumerate(itertools.cycle(victims)):
-        _, still = await asyncio.wait(playing, timeout=KILL_EVERY_S)
+        _, still = await asyncio.wait(playing, timeout=every_s)
         if not still:
             return number, hit
         hit += await _held(victim)
@@ -311,28 +316,27 @@ async def measure(options: argparse.Namespace) -> list[Row]:
     """The phases that were asked for, one after the other."""
     rows: list[Row] = []
     if "network" in options.phases:
-        rows += await network(options.network_episodes, options.network_concurrency)
+        rows += await network(options.network_episodes, options.network_concurrency, options.orphan_lease_s)
     if "servers" in options.phases:
-        rows += await kills(
-            "env servers", options.episodes, options.concurrency, options.pause_s, lambda fleet: fleet.servers
-        )
+        rows += await kills("env servers", options, lambda fleet: fleet.servers)
     if "gateways" in options.phases:
-        rows += await kills(
-            "gateways", options.episodes, options.concurrency, options.pause_s, lambda fleet: fleet.gateways
-        )
+        rows += await kills("gateways", options, lambda fleet: fleet.gateways)
     return rows
 
 
 def main() -> None:
     """Measure and record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = BenchmarkCommand(__doc__, SMOKE)
     parser.add_argument("--phases", nargs="+", choices=PHASES, default=list(PHASES))
     parser.add_argument("--network-episodes", type=int, default=10_000)
     parser.add_argument("--network-concurrency", type=int, default=512)
     parser.add_argument("--episodes", type=int, default=5000, help="under kills")
     parser.add_argument("--concurrency", type=int, default=256)
     parser.add_argument("--pause-s", type=float, default=0.2, help="before each step, under kills")
-    record("chaos", uvloop.run(measure(parser.parse_args())))
+    parser.add_argument("--kill-every-s", type=float, default=5.0)
+    parser.add_argument("--orphan-lease-s", type=float, default=10.0, help="of sessions on the bad network")
+    options = parser.options()
+    record("chaos", uvloop.run(measure(options)), options)
 
 
 if __name__ == "__main__":

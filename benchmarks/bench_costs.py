@@ -6,7 +6,6 @@ service. Counted are processor time of each process, what Redis keeps, writes an
 memory of each process that has done nothing yet.
 """
 
-import argparse
 import asyncio
 import json
 import tempfile
@@ -32,6 +31,7 @@ from gymfleet_rollout.inference.base import Generation
 from gymfleet_rollout.player import Player
 from gymfleet_rollout.tokens import ChatTokens
 
+from benchmarks.command import BenchmarkCommand
 from benchmarks.processes import cpu_seconds, family, resident_bytes
 from benchmarks.record import Row, record
 from tests.fixtures import gateway_fleet
@@ -48,6 +48,7 @@ SCORED_S: Final = 120.0
 START_S: Final = 60.0
 REFUSED: Final = "http://127.0.0.1:1"
 """Where no vLLM server listens."""
+SMOKE: Final = {"episodes": 2, "sessions": 4, "concurrency": 2}
 _POLL_S: Final = 0.02
 T = TypeVar("T")
 
@@ -61,6 +62,10 @@ class Instant:
 
     def __init__(self, token_ids: Sequence[int]) -> None:
         self._reply = Generation(tuple(token_ids), (-0.5,) * len(token_ids), "stop", 0, 0)
+
+    def timeout(self, seconds: float) -> asyncio.Timeout:
+        """No weights are ever replaced."""
+        return asyncio.timeout(seconds)
 
     async def generate(
         self, prompt_token_ids: Sequence[int], *, max_tokens: int, sampling: Sampling, stop_token_ids: tuple[int, ...]
@@ -280,12 +285,12 @@ async def measure(episodes: int, sessions: int, concurrency: int) -> list[Row]:
 
 def main() -> None:
     """Measure and record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = BenchmarkCommand(__doc__, SMOKE)
     parser.add_argument("--episodes", type=int, default=1000)
     parser.add_argument("--sessions", type=int, default=2000, help="held open at once")
     parser.add_argument("--concurrency", type=int, default=256)
-    options = parser.parse_args()
-    record("costs", uvloop.run(measure(options.episodes, options.sessions, options.concurrency)))
+    options = parser.options()
+    record("costs", uvloop.run(measure(options.episodes, options.sessions, options.concurrency)), options)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ Needs the benchmarks' files (`--data`): a part whose files are missing is left o
 says so. Tasks that an expert does not solve are named on stderr.
 """
 
-import argparse
 import json
 import random
 import shutil
@@ -20,6 +19,7 @@ from gymfleet_envs.runtime.catalogue import ENVIRONMENTS, Entry, load_entry
 from gymfleet_envs.runtime.expert_play import ExpertFault, solve
 from gymfleet_envs.runtime.tasks import Task
 
+from benchmarks.command import BenchmarkCommand
 from benchmarks.record import Row, record
 from tests.fixtures import recorded_dialogues as dialogues
 from tests.fixtures.mariadb import PrivateMariaDB
@@ -32,29 +32,30 @@ NUM_GENERATED: Final[Mapping[str, int]] = {"os": 40, "sciworld": 60}
 """Test tasks per level where an episode takes seconds; `SAMPLE` of the others."""
 DBBENCH_GOALS: Final[Mapping[str, float]] = {"SQLite": 0.97, "MariaDB": 0.99}
 Rows = list[Row]
+SMOKE: Final = {"one_in": 100}
 
 
 class Missing(Exception):
     """A part cannot be measured here. The message says what it needs."""
 
 
-def os_tasks(data: Path) -> Rows:
+def os_tasks(data: Path, one_in: int) -> Rows:
     """AgentBench OS: what loads, and whether gold scripts pass their checks in the sandbox."""
     tasks = load_entry("os", {"os": needed(data / "agentbench_os")})
     count = tasks.tasks.count("train", "default")
-    chosen = random.Random(0).sample(range(count), SAMPLE)
+    chosen = random.Random(0).sample(range(count), SAMPLE // one_in)
     share = solved(tasks, [tasks.tasks.by_index("train", "default", index) for index in chosen])
     return [
         Row.of("os: AgentBench's training tasks that load", count, "", goal=1000),
-        Row.of(f"  gold scripts that pass their check, of {SAMPLE}", share, "", goal=0.99),
+        Row.of(f"  gold scripts that pass their check, of {len(chosen)}", share, "", goal=0.99),
         Row.of("  development tasks that load, of 26", tasks.tasks.count("validation", "default"), ""),
     ]
 
 
-def db_tasks(data: Path) -> Rows:
+def db_tasks(data: Path, one_in: int) -> Rows:
     """DBBench's development tasks, in SQLite and in a MariaDB of our own."""
     folder = needed(data / "dbbench")
-    rows = dbbench(folder, "SQLite", {})
+    rows = dbbench(folder, "SQLite", {}, one_in)
     if shutil.which("mariadbd") is None:
         tell("db: mariadbd is not on PATH: its rows are left out")
         return rows
@@ -63,17 +64,17 @@ def db_tasks(data: Path) -> Rows:
         try:
             server.start()
             server.prepare()
-            return rows + dbbench(folder, "MariaDB", server.options(Path(directory)))
+            return rows + dbbench(folder, "MariaDB", server.options(Path(directory)), one_in)
         finally:
             server.kill()
 
 
-def dbbench(folder: Path, backend: str, options: Mapping[str, Any]) -> Rows:
+def dbbench(folder: Path, backend: str, options: Mapping[str, Any], one_in: int) -> Rows:
     """A change scores 1 when the tables' digest is the stored one; a question, when the answer is the stored one."""
     entry = load_entry("db", {"db": folder}, {"db": options})
     tasks = every(entry, "validation")
-    changes = [task for task in tasks if task.data.changes]
-    questions = [task for task in tasks if not task.data.changes]
+    changes = [task for task in tasks if task.data.changes][::one_in]
+    questions = [task for task in tasks if not task.data.changes][::one_in]
     return [
         Row.of(f"db: DBBench's {len(questions)} questions, {backend}: gold answers that score 1",
                solved(entry, questions), "", goal=1.0),
@@ -81,7 +82,7 @@ def dbbench(folder: Path, backend: str, options: Mapping[str, Any]) -> Rows:
     ]  # fmt: skip
 
 
-def sql_tasks(data: Path) -> Rows:
+def sql_tasks(data: Path, one_in: int) -> Rows:
     """Spider's development questions."""
     folder = needed(data / "spider")
     entry = load_entry("sql", {"sql": folder})
@@ -89,23 +90,23 @@ def sql_tasks(data: Path) -> Rows:
     dropped = len(json.loads((folder / "dev.json").read_text(encoding="utf-8"))) - len(tasks)
     return [
         Row.of("sql: Spider's gold queries that run", len(tasks), ""),
-        Row.of("  of those, that score 1", solved(entry, tasks), "", goal=1.0),
+        Row.of("  of those, that score 1", solved(entry, tasks[::one_in]), "", goal=1.0),
         Row.of("  questions dropped, as their query cannot run", dropped, ""),
     ]
 
 
-def webshop_goals(data: Path) -> Rows:
+def webshop_goals(data: Path, one_in: int) -> Rows:
     """WebShop's small set of products, and AgentGym's recorded purchases in it."""
     entry = load_entry("webshop", {"webshop": needed(data / "webshop")})
     count = dialogues.count(entry.tasks)
-    chosen = [entry.tasks.by_id(str(number)) for number in random.Random(1).sample(range(count), SAMPLE)]
+    chosen = [entry.tasks.by_id(str(number)) for number in random.Random(1).sample(range(count), SAMPLE // one_in)]
     rows = [
         Row.of("webshop: synthetic goals of the 1,000 products", count, "", goal=6910),
-        Row.of(f"  goals bought with reward 1 by the expert, of {SAMPLE}", solved(entry, chosen), "", goal=0.95),
+        Row.of(f"  goals bought with reward 1 by the expert, of {len(chosen)}", solved(entry, chosen), "", goal=0.95),
     ]
     if "webshop" not in dialogues.present(data):
         return rows
-    replays = dialogues.replay("webshop", data)
+    replays = dialogues.replay("webshop", data, every=one_in)
     answers = dialogues.answers_of(replays)
     form = dialogues.GAMES["webshop"].form
     return [
@@ -116,63 +117,66 @@ def webshop_goals(data: Path) -> Rows:
     ]
 
 
-def recorded_games(data: Path) -> Rows:
+def recorded_games(data: Path, one_in: int) -> Rows:
     """AgentGym's recorded episodes of the light games."""
     here = dialogues.present(data)
     rows = []
     if "babyai" in here:
-        babyai = dialogues.replay("babyai", data)
+        babyai = dialogues.replay("babyai", data, every=one_in)
         rows.append(Row.of(f"babyai: recorded episodes that succeed, of {len(babyai)}", won(babyai), "", goal=0.99))
     if "maze" in here:
-        answers = dialogues.answers_of(dialogues.replay("maze", data))
+        answers = dialogues.answers_of(dialogues.replay("maze", data, every=one_in))
         name = f"maze: recorded observations that are identical, of {len(answers)}"
         rows.append(Row.of(name, dialogues.alike(answers, str), "", goal=1.0))
     if "textcraft" in here:
-        crafted = dialogues.replay("textcraft", data)
+        crafted = dialogues.replay("textcraft", data, every=one_in)
         rows.append(Row.of(f"textcraft: recorded episodes solved, of {len(crafted)}", won(crafted), "", goal=0.95))
     if not rows:
         raise Missing(f"no recordings in {data / 'trajectories'}")
     return rows
 
 
-def sciworld_dialogues(data: Path) -> Rows:
+def sciworld_dialogues(data: Path, one_in: int) -> Rows:
     """AgentGym's recorded episodes in ScienceWorld."""
     if "sciworld" not in dialogues.present(data):
         raise Missing(f"no recordings in {data / 'trajectories' / 'sciworld'}")
-    replays = dialogues.replay("sciworld", data)
+    replays = dialogues.replay("sciworld", data, every=one_in)
     return [Row.of(f"sciworld: recorded episodes that reach 100, of {len(replays)}", won(replays), "")]
 
 
-def alfworld_names(data: Path) -> Rows:
+def alfworld_names(data: Path, one_in: int) -> Rows:
     """Games generated for the names in AgentGym's and AgentBench's lists."""
     entry = load_entry("alfworld", {"alfworld": needed(data / "alfworld")})
     tasks = [task for split in ("train", "validation", "test") for task in every(entry, split)]
-    share = solved(entry, random.Random(0).sample(tasks, 40))
+    chosen = random.Random(0).sample(tasks, 40)[::one_in]
     return [
         Row.of("alfworld: names in the published lists that load", len(tasks), ""),
-        Row.of("  games for them that the expert solves, of 40", share, "", goal=EXPERT_GOAL),
+        Row.of(
+            f"  games for them that the expert solves, of {len(chosen)}", solved(entry, chosen), "", goal=EXPERT_GOAL
+        ),
     ]
 
 
-def experts(_: Path) -> Rows:
+def experts(_: Path, one_in: int) -> Rows:
     """Every environment's expert on the first generated test tasks of every level."""
-    return [row for env in ENVIRONMENTS for row in expert(env)]
+    return [row for env in ENVIRONMENTS for row in expert(env, one_in)]
 
 
-def expert(env: str) -> Rows:
+def expert(env: str, one_in: int = 1) -> Rows:
     """One row per level."""
     began = time.monotonic()
     entry = load_entry(env, {})
     rows = []
     for level in entry.tasks.levels:
         number = min(entry.tasks.count("test", level), NUM_GENERATED.get(env, SAMPLE))
+        number = max(1, number // one_in)
         share = solved(entry, [entry.tasks.by_index("test", level, index) for index in range(number)])
         rows.append(Row.of(f"{env}: expert, {level}, of {number} test tasks", share, "", goal=EXPERT_GOAL))
     tell(f"  {env}: {time.monotonic() - began:.0f} s")
     return rows
 
 
-PARTS: Final[Mapping[str, Callable[[Path], Rows]]] = {
+PARTS: Final[Mapping[str, Callable[[Path, int], Rows]]] = {
     "os": os_tasks,
     "db": db_tasks,
     "sql": sql_tasks,
@@ -234,11 +238,11 @@ def tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def measure(name: str, data: Path) -> Rows:
+def measure(name: str, data: Path, one_in: int = 1) -> Rows:
     """The rows of a part; none where it lacks something."""
     began = time.monotonic()
     try:
-        rows = PARTS[name](data)
+        rows = PARTS[name](data, one_in)
     except Missing as lack:
         tell(f"{name}: left out, {lack}")
         return []
@@ -248,12 +252,13 @@ def measure(name: str, data: Path) -> Rows:
 
 def main() -> None:
     """Measure and record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = BenchmarkCommand(__doc__, SMOKE)
     parser.add_argument("--data", type=Path, default=dialogues.DATA, help="the folder of the benchmarks' files")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="NAME",
                         help=f"of {', '.join(PARTS)}")  # fmt: skip
-    options = parser.parse_args()
-    record("data", [row for name in options.only for row in measure(name, options.data)])
+    parser.add_argument("--one-in", type=int, default=1, help="play one task of so many")
+    options = parser.options()
+    record("data", [row for name in options.only for row in measure(name, options.data, options.one_in)], options)
 
 
 if __name__ == "__main__":

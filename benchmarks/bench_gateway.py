@@ -6,7 +6,6 @@ straight to the env server alternate, so that a busy machine is busy for both. T
 processor time of every process on the way says where each microsecond of a step goes.
 """
 
-import argparse
 import asyncio
 import os
 import statistics
@@ -22,6 +21,7 @@ from gymfleet_client import GatewayClient, SessionStream
 from gymfleet_contracts.session import OpenSession, Session, SessionStep, StepResult
 
 from benchmarks import echo_environment
+from benchmarks.command import BenchmarkCommand
 from benchmarks.processes import cpu_seconds, family
 from benchmarks.record import Row, record
 from tests.fixtures import gateway_fleet
@@ -31,6 +31,7 @@ GOAL_STEPS_PER_S: Final = 2000.0
 MAX_STEPS: Final = 50
 """Then a session is replaced by a new one, as in real episodes."""
 ACTION: Final = "hello"
+SMOKE: Final = {"sessions": 4, "seconds": 0.5, "rounds": 1}
 
 
 @dataclass
@@ -77,7 +78,7 @@ async def in_batches(url: str, seats: list[Seat], until: float) -> list[float]:
     """All sessions in one request after the other."""
     taken: list[float] = []
     async with GatewayClient(url) as client:
-        while time.perf_counter() < until:
+        while not taken or time.perf_counter() < until:
             if seats[0].index == MAX_STEPS:
                 await asyncio.gather(*(_renew(seat, lambda: client.open(_task()), client.close) for seat in seats))
             started = time.perf_counter()
@@ -97,8 +98,8 @@ async def _steps(
     open_: Callable[[], Awaitable[Session]],
     close: Callable[[str], Awaitable[None]],
 ) -> list[float]:
-    taken = []
-    while time.perf_counter() < until:
+    taken: list[float] = []
+    while not taken or time.perf_counter() < until:
         if seat.index == MAX_STEPS:
             await _renew(seat, open_, close)
         started = time.perf_counter()
@@ -186,12 +187,12 @@ def _rows(name: str, results: dict[str, list[Measured]], goal: float | None) -> 
 
 def main() -> None:
     """Measure and record."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = BenchmarkCommand(__doc__, SMOKE)
     parser.add_argument("--sessions", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=5.0, help="per round")
     parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
-    record("gateway", uvloop.run(measure(options.sessions, options.seconds, options.rounds)))
+    options = parser.options()
+    record("gateway", uvloop.run(measure(options.sessions, options.seconds, options.rounds)), options)
 
 
 if __name__ == "__main__":

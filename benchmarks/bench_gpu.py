@@ -6,7 +6,6 @@ a tiny shape on the CPU and records nothing. Needs torch, transformers and pydan
 Every token but a segment's first is trained: the head, a third of this model's FLOPs, works at every position.
 """
 
-import argparse
 import importlib
 import time
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from gymfleet_trainer.policy_model import PolicyModel
 from gymfleet_trainer.update import PolicyUpdater
 from transformers import AttentionInterface, AutoModelForCausalLM, Qwen3Config
 
+from benchmarks.command import BenchmarkCommand
 from benchmarks.record import Row, record
 
 GOAL_TOKENS_PER_S: Final = 3 * 11_900.0
@@ -54,22 +54,18 @@ CPU_SMOKE: Final = Plan("cpu", SMOKE, (256,), 64, 2, 1, 256)
 
 def main() -> None:
     """Measure and record."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--smoke", action="store_true", help="a tiny shape on the CPU; records nothing")
+    parser = BenchmarkCommand(__doc__, {})
     parser.add_argument("--compile", action="store_true", help="torch.compile every decoder layer")
     parser.add_argument("--liger", action="store_true", help="liger-kernel's norm, rotary embedding and SwiGLU")
     parser.add_argument("--gradient-checkpointing", action="store_true", help="recompute layers to save memory")
-    arguments = parser.parse_args()
+    arguments = parser.options()
     if not arguments.smoke and not torch.cuda.is_available():
         parser.error("no GPU here: use --smoke, or run it where there is one")
     plan = CPU_SMOKE if arguments.smoke else GPU
     rows = measure(
         plan, compiled=arguments.compile, liger=arguments.liger, checkpointing=arguments.gradient_checkpointing
     )
-    if arguments.smoke:
-        print("\n".join(f"{row.name}: {row.value:,.3f} {row.unit}" for row in rows))
-    else:
-        record("gpu", rows)
+    record("gpu", rows, arguments)
 
 
 def measure(plan: Plan, *, compiled: bool = False, liger: bool = False, checkpointing: bool = False) -> list[Row]:

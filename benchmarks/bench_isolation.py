@@ -5,7 +5,6 @@ ones, straight at the env server. It is opened last: that it gets a shard of its
 part of what is measured.
 """
 
-import argparse
 import asyncio
 import statistics
 import tempfile
@@ -19,6 +18,7 @@ import uvloop
 from gymfleet_client import SessionStream
 from gymfleet_contracts.session import OpenSession, Session
 
+from benchmarks.command import BenchmarkCommand
 from benchmarks.record import Row, record
 from tests.fixtures import gateway_fleet
 
@@ -30,6 +30,7 @@ PAUSE_S: Final = 0.002
 """Between the light session's steps: an agent thinks."""
 MAX_STEPS: Final = 900
 """Fewer than the environment allows."""
+SMOKE: Final = {"busy": 2, "seconds": 1.0, "rounds": 1}
 
 
 async def open_one(stream: SessionStream) -> Session:
@@ -119,12 +120,12 @@ def percentile(values: list[float], percent: int) -> float:
 
 def main() -> None:
     """Measure and record."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = BenchmarkCommand(__doc__, SMOKE)
     parser.add_argument("--busy", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=5.0, help="per round")
     parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
-    record("isolation", uvloop.run(measure(options.busy, options.seconds, options.rounds)))
+    options = parser.options()
+    record("isolation", uvloop.run(measure(options.busy, options.seconds, options.rounds)), options)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ Both load generators are one process each with the bare wire: a socket per sessi
 with JSON for OpenEnv, as its protocol has it, and the SDK's multiplexed socket for ours.
 """
 
-import argparse
 import asyncio
 import json
 import os
@@ -30,6 +29,7 @@ from gymfleet_contracts.frames import Op
 from websockets.asyncio.client import connect
 
 from benchmarks import echo_environment
+from benchmarks.command import BenchmarkCommand
 from benchmarks.record import Row, record
 from tests.fixtures import gateway_fleet
 from tests.fixtures.redis_server import RedisServer, free_port
@@ -38,6 +38,7 @@ WORKERS: Final = 2
 WARM_UP_S: Final = 1.0
 GOAL_RATIO: Final = 2.0
 GOAL_P99_RATIO: Final = 0.5
+SMOKE: Final = {"sessions": [8], "seconds": 1.5, "rounds": 1}
 PEERS: Final = Path(os.environ.get("GYMFLEET_PEERS_VENV", Path(__file__).parents[1] / ".venv-peers"))
 _decode: Final = msgspec.msgpack.Decoder().decode
 
@@ -190,16 +191,16 @@ def _rows(size: int, ours: list[Measured], theirs: list[Measured]) -> list[Row]:
 
 def main() -> None:
     """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = BenchmarkCommand(__doc__, SMOKE)
     parser.add_argument("--sessions", type=int, nargs="+", default=[512, 2000])
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
+    options = parser.options()
     if not (PEERS / "bin" / "uvicorn").exists():
         parser.error("OpenEnv is not installed: run scripts/peers.sh")
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    record("openenv", measure(options.sessions, options.seconds, options.rounds))
+    record("openenv", measure(options.sessions, options.seconds, options.rounds), options)
 
 
 if __name__ == "__main__":

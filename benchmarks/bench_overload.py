@@ -6,7 +6,6 @@ capacity. Every player begins the next episode as soon as the last one ended; ov
 stream, in one run, first the exact load and then the overload.
 """
 
-import argparse
 import asyncio
 import random
 import statistics
@@ -23,6 +22,7 @@ from gymfleet_client.errors import EnvironmentFull
 from gymfleet_contracts.keys import key_digest, new_key
 from gymfleet_contracts.session import OpenSession
 
+from benchmarks.command import BenchmarkCommand
 from benchmarks.record import Row, record
 from tests.fixtures import gateway_fleet, tally_environment
 
@@ -30,6 +30,7 @@ WEIGHTS: Final = {"light": 1, "heavy": 3}
 OVERLOAD: Final = 10
 WARM_UP_S: Final = 3.0
 TASK: Final = OpenSession(env="tally", task_index=0)
+SMOKE: Final = {"slots": 8, "steps": 3, "pause_s": 0.02, "seconds": 2.0}
 
 
 @dataclass(frozen=True)
@@ -165,13 +166,14 @@ def _rows(calm: Seen, flood: Seen, seconds: float, shares: dict[str, float]) -> 
 
 def main() -> None:
     """Measure and record."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = BenchmarkCommand(__doc__, SMOKE)
     parser.add_argument("--slots", type=int, default=64)
     parser.add_argument("--steps", type=int, default=10, help="per episode")
     parser.add_argument("--pause-s", type=float, default=0.05, help="before each step")
     parser.add_argument("--seconds", type=float, default=60.0, help="per phase")
-    options = parser.parse_args()
-    record("overload", uvloop.run(measure(options.slots, options.steps, options.pause_s, options.seconds)))
+    options = parser.options()
+    rows = uvloop.run(measure(options.slots, options.steps, options.pause_s, options.seconds))
+    record("overload", rows, options)
 
 
 if __name__ == "__main__":

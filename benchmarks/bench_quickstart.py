@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.command import BenchmarkCommand
 from benchmarks.record import Row, record
 
 
@@ -25,30 +26,37 @@ class Goals:
 
 GOALS: Final = {"quickstart": Goals(gain=0.30, seconds=600.0)}
 ROOT = Path(__file__).parents[1]
+SMOKE: Final[dict[str, Any]] = {"seeds": [0], "set": [
+    "model.scratch.corpus_episodes=40", "sft.num_demonstrations=24", "sft.epochs=3", "rl.steps=2",
+    "rl.groups_per_step=4", "rl.group_size=4", "eval.num_tasks=40",
+]}  # fmt: skip
 
 
 def main() -> None:
-    """Run, read the summaries, write `results/quickstart.json`."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Run, read the summaries, record."""
+    parser = BenchmarkCommand(__doc__, SMOKE)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--recipe", default="quickstart", help="a name in recipes/")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="changes of the recipe")
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs", help="directory of the run directories")
     parser.add_argument("--keep", action="store_true", help="use runs that are already finished")
-    arguments = parser.parse_args()
+    arguments = parser.options()
     name: str = arguments.recipe
-    rows = [
-        row for seed in arguments.seeds for row in _rows(seed, _run(name, seed, keep=arguments.keep), GOALS.get(name))
-    ]
-    record(name, rows)
+    rows = [row for seed in arguments.seeds for row in _rows(seed, _run(seed, arguments), GOALS.get(name))]
+    record(name, rows, arguments)
 
 
-def _run(name: str, seed: int, *, keep: bool) -> dict[str, Any]:
-    run_dir = ROOT / "runs" / f"bench-{name}-{seed}"
+def _run(seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    name = arguments.recipe
+    run_dir = arguments.runs / f"bench-{name}-{seed}"
     gymfleet = str(Path(sys.executable).with_name("gymfleet"))
     recipe = str(ROOT / "recipes" / f"{name}.toml")
-    fresh = [] if keep and (run_dir / "summary.json").is_file() else ["--fresh"]
-    subprocess.run(
-        [gymfleet, "train", recipe, "--run-dir", str(run_dir), "--seed", str(seed), *fresh], check=True, cwd=ROOT
-    )
+    command = [gymfleet, "train", recipe, "--run-dir", str(run_dir), "--seed", str(seed)]
+    if not (arguments.keep and (run_dir / "summary.json").is_file()):
+        command.append("--fresh")
+    for change in arguments.set:
+        command += ["--set", change]
+    subprocess.run(command, check=True, cwd=ROOT)
     summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
     return summary
 

@@ -5,7 +5,6 @@ of an environment whose every observation is a hash over all its actions: a step
 was lost, repeated or taken in another's session shows.
 """
 
-import argparse
 import asyncio
 import hashlib
 import statistics
@@ -23,6 +22,7 @@ import uvloop
 from gymfleet_client import ClientError
 
 from benchmarks.calls import Caller
+from benchmarks.command import BenchmarkCommand
 from benchmarks.leftovers import held, session_keys
 from benchmarks.processes import family, num_threads, resident_bytes
 from benchmarks.record import Row, record
@@ -40,6 +40,7 @@ FUTURE: Final = 20
 CONCURRENCY: Final = 512
 WARM_UP_SESSIONS: Final = 64
 SETTLE_S: Final = 1.0
+SMOKE: Final = {"sessions": 32, "steps": 2, "timed_forks": 4, "forks": 8}
 T = TypeVar("T")
 
 
@@ -171,7 +172,7 @@ async def fork(fleet: Fleet, num_timed: int, num_forks: int) -> list[Row]:
         parent, twin = [await caller.open("chain", 7) for _ in range(2)]
         for session in (parent, twin):
             for index in range(FUTURE):
-                await caller.step(session["session_id"], index, f"past {index}")
+                await caller.step(session["session_id"], index, _past(index))
         parent_id = parent["session_id"]
         before = await _visible(caller, parent_id)
         seconds = []
@@ -208,8 +209,12 @@ async def _visible(caller: Caller, session_id: str) -> str:
     """A hash over all that a session shows, but for its name and the time that is left to it."""
     session = await caller.get(session_id)
     shown = {name: value for name, value in session.items() if name not in {"session_id", "expires_in_s"}}
-    last = await caller.step(session_id, session["index"] - 1, "again")  # the stored result of the last step
+    last = await caller.step(session_id, FUTURE - 1, _past(FUTURE - 1))  # the stored result of the last step
     return hashlib.sha256(msgspec.msgpack.encode([sorted(shown.items()), sorted(last.items())])).hexdigest()
+
+
+def _past(index: int) -> str:
+    return f"past {index}"
 
 
 async def _future(caller: Caller, session_id: str) -> list[dict[str, Any]]:
@@ -218,16 +223,16 @@ async def _future(caller: Caller, session_id: str) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure and record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = BenchmarkCommand(__doc__, SMOKE)
     parser.add_argument("--sessions", type=int, default=16_384)
     parser.add_argument("--steps", type=int, default=20, help="of each session")
     parser.add_argument("--timed-forks", type=int, default=1000, help=f"into {CHILDREN} children each")
     parser.add_argument("--forks", type=int, default=10_000, help="with the timed ones")
-    options = parser.parse_args()
+    options = parser.options()
     with running(options.sessions) as fleet:
         rows = uvloop.run(hold(fleet, options.sessions, options.steps))
         rows += uvloop.run(fork(fleet, options.timed_forks, options.forks))
-    record("sessions", rows)
+    record("sessions", rows, options)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ its lease of two seconds; as fast as it goes. Memory is sampled all the while, a
 last part of the run is held against the part that followed the warm-up.
 """
 
-import argparse
 import asyncio
 import itertools
 import statistics
@@ -20,6 +19,7 @@ import uvloop
 from gymfleet_client import ClientError
 
 from benchmarks.calls import Caller
+from benchmarks.command import BenchmarkCommand
 from benchmarks.leftovers import held, session_keys
 from benchmarks.processes import cpu_seconds, family, num_files, num_threads, resident_bytes
 from benchmarks.record import Row, record
@@ -36,10 +36,10 @@ WINDOW: Final = 0.15
 """The warm-up, and the part at the end, as shares of the run. The part that the end is held against follows the
 warm-up."""
 GOAL_GROWTH: Final = 0.02
-SAMPLE_EVERY_S: Final = 1.0
 PROGRESS_EVERY_S: Final = 10.0
 SETTLE_S: Final = 3.0
 MIB: Final = 2**20
+SMOKE: Final = {"sessions": 400, "concurrency": 16, "sample_every_s": 0.02}
 
 
 @dataclass
@@ -95,6 +95,7 @@ class Soak:
 
     fleet: Fleet
     num_sessions: int
+    sample_every_s: float
     done: int = 0
     steps: int = 0
     failures: int = 0
@@ -135,7 +136,7 @@ class Soak:
         began = time.perf_counter()
         shown = began
         for tick in itertools.count(1):
-            await asyncio.sleep(max(began + tick * SAMPLE_EVERY_S - time.perf_counter(), 0))
+            await asyncio.sleep(max(began + tick * self.sample_every_s - time.perf_counter(), 0))
             sample = self.fleet.sample(self.done)
             self.samples.append(sample)
             now = time.perf_counter()
@@ -149,7 +150,7 @@ class Soak:
         return [s for s in self.samples if begin * self.num_sessions <= s.done <= end * self.num_sessions]
 
 
-def measure(num_sessions: int, concurrency: int) -> list[Row]:
+def measure(num_sessions: int, concurrency: int, sample_every_s: float) -> list[Row]:
     """Run it, wait for the leases, and count what is left."""
     with tempfile.TemporaryDirectory() as directory:
         logs = Path(directory)
@@ -159,7 +160,7 @@ def measure(num_sessions: int, concurrency: int) -> list[Row]:
             gateway = gateway_fleet.gateway(logs, [server.url], redis_url=redis.url)
             with gateway_fleet.running(server, gateway):
                 fleet = Fleet(redis, server, gateway)
-                soak = Soak(fleet, num_sessions)
+                soak = Soak(fleet, num_sessions, sample_every_s)
                 used = fleet.processor_s()
                 uvloop.run(soak.run(concurrency))
                 time.sleep(LEASE_S + SETTLE_S)
@@ -224,11 +225,12 @@ def _left(fleet: Fleet, samples: list[Sample]) -> list[Row]:
 
 def main() -> None:
     """Measure and record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = BenchmarkCommand(__doc__, SMOKE)
     parser.add_argument("--sessions", type=int, default=1_000_000)
     parser.add_argument("--concurrency", type=int, default=128)
-    options = parser.parse_args()
-    record("soak", measure(options.sessions, options.concurrency))
+    parser.add_argument("--sample-every-s", type=float, default=1.0, help="of the processes' memory")
+    options = parser.options()
+    record("soak", measure(options.sessions, options.concurrency, options.sample_every_s), options)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ ready and, begun after that, a session was played through the gateway and a scor
 the end of a training step is measured beside it.
 """
 
-import argparse
 import asyncio
 import json
 import os
@@ -27,6 +26,7 @@ from gymfleet_contracts.recipe import Recipe, load_recipe
 from gymfleet_contracts.session import OpenSession
 from pydantic import BaseModel, Field
 
+from benchmarks.command import BenchmarkCommand
 from benchmarks.record import Row, record
 from benchmarks.stack_accounts import Accounts
 from benchmarks.stack_signs import Signs, Watch
@@ -56,6 +56,13 @@ OVERRIDES: Final = (
     # The schedule is that of 2000 steps, of which about a tenth happens: a smaller, nearly constant rate.
     "rl.optimizer.learning_rate=2e-4",
 )  # fmt: skip
+
+
+SMOKE: Final = {
+    "window_s": 42.0,
+    "set": ["rl.steps=2000", "rl.max_wall_s=55", "rl.groups_per_step=2", "rl.updates_per_step=1", "eval.num_tasks=5"],
+}
+"""One kill of every kind; the run lasts longer than the window by what the last recovery takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,23 +277,26 @@ def _policy_rows(accounts: Accounts) -> list[Row]:
 
 def main() -> None:
     """Measure and record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = BenchmarkCommand(__doc__, SMOKE)
     parser.add_argument("--recipe", type=Path, default=ROOT / "recipes" / "quickstart.toml")
     parser.add_argument("--run-dir", type=Path, default=ROOT / "runs" / "bench-stack")
     parser.add_argument("--seed", type=int, default=1, help="of the schedule")
     parser.add_argument("--window-s", type=float, default=WINDOW_S, help="over which the kills are spread")
+    parser.add_argument("--set", nargs="+", default=OVERRIDES, metavar="KEY=VALUE", help="changes of the recipe")
     parser.add_argument("--resume", action="store_true", help="finish a run whose kills are over, and do its books")
     parser.add_argument("--compose", metavar="PROJECT", help="a compose project that trains in --run-dir already")
     parser.add_argument("--secrets", type=Path, default=ROOT / "deploy" / "compose" / "secrets", help="of that project")
-    options = parser.parse_args()
-    plan = [] if options.resume else schedule(KILLS, options.window_s, options.seed)
+    options = parser.options()
+    kills = dict.fromkeys(Kind, 1) if options.smoke else KILLS
+    plan = [] if options.resume else schedule(kills, options.window_s, options.seed)
     recipe = load_recipe(options.recipe)
     if options.compose:
         project = ComposeProject(options.compose, options.run_dir, recipe.env.name, options.secrets)
-        record("stack-compose", _measured(project, recipe, plan, None))
+        record("stack-compose", _measured(project, recipe, plan, None), options)
         return
-    with training(options.recipe, options.run_dir, OVERRIDES, fresh=not options.resume) as process:
-        record("stack", _measured(LocalFleet(options.run_dir, recipe.env.name), recipe, plan, process))
+    with training(options.recipe, options.run_dir, options.set, fresh=not options.resume) as process:
+        measured = _measured(LocalFleet(options.run_dir, recipe.env.name), recipe, plan, process)
+    record("stack", measured, options)
 
 
 def _measured(

@@ -4,14 +4,13 @@
 the same model: transformers' forward pass on padded rows, all logits, PyTorch's own matrix products.
 """
 
-import argparse
 import random
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from gymfleet_contracts.recipe import RlSection, ScratchModel
@@ -25,27 +24,24 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
+from benchmarks.command import BenchmarkCommand
 from benchmarks.record import Row, record
 
 MICROBATCHES = (2048, 4096, 8192, 16384)
+SMOKE: Final = {"sequences": 3, "repeat": 1}
 
 
 def main() -> None:
     """Measure and record."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--smoke", action="store_true", help="a few sequences, to see that it runs; records nothing")
+    parser = BenchmarkCommand(__doc__, SMOKE)
     parser.add_argument("--sequences", type=int, default=256)
     parser.add_argument("--repeat", type=int, default=3, help="the best of so many is kept")
-    arguments = parser.parse_args()
+    options = parser.options()
     transformers_logging.disable_progress_bar()
-    count, repeat = (12, 1) if arguments.smoke else (arguments.sequences, arguments.repeat)
     with tempfile.TemporaryDirectory() as directory:
         path = build_scratch_model(["a"], ScratchModel(), directory, 0, max_position=1024)
-        rows = measure(path, count, repeat)
-    if arguments.smoke:
-        print("\n".join(f"{row.name}: {row.value:,.5g} {row.unit}" for row in rows))
-    else:
-        record("trainer", rows)
+        rows = measure(path, options.sequences, options.repeat)
+    record("trainer", rows, options)
 
 
 def measure(path: Path, count: int, repeat: int) -> list[Row]:

@@ -20,15 +20,18 @@ from typing import Any, Final
 import uvloop
 
 from benchmarks.bench_stack import POLL_S, ROOT, training
+from benchmarks.command import BenchmarkCommand
 from benchmarks.record import Row, record
 
 RECIPE: Final = ROOT / "recipes" / "tiny-distributed.toml"
-STEPS: Final = 6
 KILL_AFTER: Final = 2
+SMOKE: Final = {"only": ["killed"], "steps": 3}
 THREADS: Final = 2
 """Of one process; two workers get one each."""
 GOAL_S: Final = 15.0
 LIMIT_S: Final = 900.0
+RUNS: Final = {"one": 1, "two": 2, "killed": 2}
+"""The runs and their workers."""
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -49,9 +52,9 @@ def started(run_dir: Path) -> list[dict[str, Any]]:
     return [line for log in logs for line in lines(log) if line.get("event") == "worker.started"]
 
 
-async def trained(run_dir: Path, workers: int, *, kill: bool) -> dict[str, float]:
+async def trained(run_dir: Path, workers: int, num_steps: int, *, kill: bool) -> dict[str, float]:
     """Train; seconds of an update (median, the first one left out), and of the recovery if a worker is killed."""
-    overrides = (f"trainer.workers={workers}", f"rl.steps={STEPS}", "eval.num_tasks=20")
+    overrides = (f"trainer.workers={workers}", f"rl.steps={num_steps}", "eval.num_tasks=20")
     figures: dict[str, float] = {}
     shutil.rmtree(run_dir, ignore_errors=True)  # with its logs, which are read
     with training(RECIPE, run_dir, overrides, threads=THREADS) as process:
@@ -73,36 +76,39 @@ async def trained(run_dir: Path, workers: int, *, kill: bool) -> dict[str, float
         if process.returncode != 0:
             raise RuntimeError(f"the run in {run_dir} ended with code {process.returncode}; see {run_dir}.log")
     ended = steps(run_dir)
-    if [line["step"] for line in ended] != list(range(1, STEPS + 1)):
+    if [line["step"] for line in ended] != list(range(1, num_steps + 1)):
         raise RuntimeError(f"steps in {run_dir}: {[line['step'] for line in ended]}")
     figures["update"] = statistics.median(line["update_s"] for line in ended[1:])
     return figures
 
 
-def rows(one: dict[str, float], two: dict[str, float], recovery: dict[str, float]) -> Sequence[Row]:
-    """The figures."""
-    return [
-        Row.of("one process of two threads: an update of 128 episodes", one["update"], "s"),
-        Row.of("two workers of one thread: an update of 128 episodes", two["update"], "s", baseline=one["update"]),
-        Row.of("a worker killed: both successors joined", recovery["joined"], "s", goal=GOAL_S, lower_is_better=True),
-        Row.of("a worker killed: the next training step ended", recovery["step"], "s"),
-    ]
-
-
-async def measured(directory: Path) -> Sequence[Row]:
-    """All three runs, one after the other."""
-    one = await trained(directory / "one", 1, kill=False)
-    two = await trained(directory / "two", 2, kill=False)
-    return rows(one, two, await trained(directory / "killed", 2, kill=True))
+async def measured(options: argparse.Namespace) -> Sequence[Row]:
+    """The runs that were asked for, one after the other."""
+    rows = []
+    update_s = None
+    for name in options.only:
+        figures = await trained(options.runs / name, RUNS[name], options.steps, kill=name == "killed")
+        if name == "one":
+            update_s = figures["update"]
+            rows.append(Row.of("one process of two threads: an update of 128 episodes", update_s, "s"))
+        if name == "two":
+            what = "two workers of one thread: an update of 128 episodes"
+            rows.append(Row.of(what, figures["update"], "s", baseline=update_s))
+        if name == "killed":
+            what = "a worker killed: both successors joined"
+            rows.append(Row.of(what, figures["joined"], "s", goal=GOAL_S, lower_is_better=True))
+            rows.append(Row.of("a worker killed: the next training step ended", figures["step"], "s"))
+    return rows
 
 
 def main() -> None:
     """Measure and record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--runs", type=Path, default=ROOT / "runs" / "bench-workers", help="directory of the three runs"
-    )
-    record("workers", uvloop.run(measured(parser.parse_args().runs)))
+    parser = BenchmarkCommand(__doc__, SMOKE)
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "bench-workers", help="directory of the runs")
+    parser.add_argument("--only", nargs="+", choices=RUNS, default=list(RUNS), help="which of the three")
+    parser.add_argument("--steps", type=int, default=6, help="of each run")
+    options = parser.options()
+    record("workers", uvloop.run(measured(options)), options)
 
 
 if __name__ == "__main__":

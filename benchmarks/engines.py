@@ -86,9 +86,9 @@ def _shop(entry: Entry, plays: Plays, seconds: float) -> float:
             if verb == "search":
                 hits = tuple(shop.search(value.lower()))
                 products = [shop.shelf.at(hit) for hit in hits[: shop.page_size]]
-                page = pages.results_page(goal.instruction, products, 1, len(hits), shop.page_size)
+                page = pages.results_page(goal.instruction, products, 1, len(hits))
             elif value.lower() == "buy now":
-                total = score(shop.shelf.at(place), float(shop.prices[place]), tuple(chosen), goal).total
+                total = score(shop.shelf.at(place), float(shop.prices[place]), tuple(chosen), goal, task.rule).total
                 page = pages.done_page(shop.shelf.at(place).asin, "{}", total)
             else:
                 found = [hit for hit in hits if shop.shelf.at(hit).asin.lower() == value.lower()]

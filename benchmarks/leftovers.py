@@ -5,7 +5,7 @@ from typing import Final
 import httpx
 from redis import Redis
 
-_SESSION_KEYS: Final = "gymfleet:gateway:session:*"
+_SESSION_KEYS: Final = "gymfleet:gateway:journal:*"
 
 
 def held(server_url: str) -> int:

@@ -1,5 +1,6 @@
-"""What every benchmark leaves behind: a table on the screen and `benchmarks/results/NAME.json`."""
+"""What every benchmark leaves behind: a table on the screen, and a file where its command line says."""
 
+import argparse
 import json
 import os
 import platform
@@ -11,7 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from benchmarks.sources import digest
+
 RESULTS: Final = Path(__file__).parent / "results"
+"""The published figures, which the docs show."""
+OWN_RESULTS: Final = Path(__file__).parents[1] / "runs" / "benchmarks"
+"""Those of whoever runs a benchmark; git ignores them."""
 _ARGUMENTS: Final = tuple(sys.argv)
 """As they were given: some engines write their own into `sys.argv`."""
 
@@ -51,19 +57,27 @@ class Row:
         )
 
 
-def record(name: str, rows: Sequence[Row]) -> None:
-    """Write the rows with hardware, commit and command, and print them."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+def record(name: str, rows: Sequence[Row], options: argparse.Namespace) -> None:
+    """Print the rows, and write them with hardware, commit, command and the hash of what was measured.
+
+    `options` are those of a `BenchmarkCommand`: a smoke run writes nothing.
+    """
     document = {
         "hardware": hardware(),
         "commit": _commit(),
         "command": _command(),
+        "sources": digest(name),
         "rows": [asdict(row) for row in rows],
     }
-    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     print(f"{name}: {document['hardware']}, commit {document['commit']}")
     print(_table(rows))
+    if options.smoke:
+        return
+    directory = RESULTS if options.publish else OWN_RESULTS
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{name}.json"
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    print(f"written to {path}" + ("; `make tables` puts it into the docs" if options.publish else ""))
 
 
 def hardware() -> str:

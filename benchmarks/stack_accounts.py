@@ -12,7 +12,7 @@ import torch
 from gymfleet_client.run_directory import RunFiles
 from gymfleet_trainer.state import Phase, RunState
 
-_TRAINING_GROUP: Final = re.compile(r"s\d{6}-g\d{2,}(-r\d+)?")
+_TRAINING_GROUP: Final = re.compile(r"s\d{6}-g\d{2,}(-t\d+)?(-r\d+)?")
 EXPECTED_DROPS: Final = frozenset({"lost", "not needed", "stale"})
 """Reasons that follow from a kill or from an early end; `failed` or `mismatch` would be another matter."""
 

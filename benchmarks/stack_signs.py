@@ -104,7 +104,9 @@ class Watch:
             members = await pipe.execute()
         for key, samples in zip(keys, members, strict=True):
             group_id = key.decode().rpartition(":")[2]
-            self.signs.produced.setdefault(group_id, set()).update(map(int, samples))
+            # "2.1" is sample 2, played again.
+            numbers = {int(member.partition(b".")[0]) for member in samples}
+            self.signs.produced.setdefault(group_id, set()).update(numbers)
 
     async def _read_steps(self) -> None:
         # A trainer that resumes cuts the file first; a line may be half there.

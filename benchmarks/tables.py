@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from benchmarks.capacity_page import LOADS, summary_table, without_gpu, worked_example
 from benchmarks.record import RESULTS
+from benchmarks.sources import digest
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 ENVIRONMENTS_PAGE: Final = PAGE.with_name("environments.md")
@@ -23,7 +24,10 @@ _HEAD: Final = """# Benchmarks
 Written by `python -m benchmarks.tables` from `benchmarks/results/*.json`: edit neither by hand.
 Absolute figures on a shared machine are noisy; a baseline was measured side by side in the same run.
 A commit with `+changes` was measured on a tree that had changes which were not committed yet.
+**Older than the code** stands where what a benchmark measures has changed since: run it again with `--publish`.
+Without that option, figures go to `runs/benchmarks` and stay yours; `--smoke` only shows that a benchmark runs.
 """
+_OLDER: Final = "**older than the code**"
 _COLUMNS: Final = ("name", "value", "unit", "baseline", "ratio", "goal", "met")
 
 
@@ -33,7 +37,7 @@ def render(results: Path = RESULTS) -> str:
     for path in sorted(results.glob("*.json")):
         document = json.loads(path.read_text(encoding="utf-8"))
         parts.append(f"## {path.stem}\n")
-        parts.append(f"{document['hardware']} · commit {document['commit']} · `{document['command']}`\n")
+        parts.append(f"{_origin(path.stem, document)}\n")
         parts.append("| | value | unit | baseline | ratio | goal | met |\n|---|---:|---|---:|---:|---:|---|")
         parts.extend(_line(row) for row in document["rows"])
         parts.append("")
@@ -50,7 +54,7 @@ def environments_table(results: Path = RESULTS) -> str:
     columns = ("", "steps/s, served", "p99, ms", "create, ms", "MB per session", "steps/s, class alone",
                "bare engine, steps/s", "AgentGym's server, as published")  # fmt: skip
     lines = [
-        f"{document['hardware']} · commit {document['commit']} · `{document['command']}`",
+        _origin("envs", document),
         "",
         f"| {' | '.join(columns)} |",
         "|---|---:|---:|---:|---:|---:|---|---|",
@@ -67,7 +71,7 @@ def environments_table(results: Path = RESULTS) -> str:
 def capacity_tables(results: Path = RESULTS) -> str:
     """The part of docs/capacity.md between its marks."""
     document = json.loads((results / "costs.json").read_text(encoding="utf-8"))
-    parts = [f"{document['hardware']} · commit {document['commit']} · `{document['command']}`"]
+    parts = [_origin("costs", document)]
     parts += [f"### {env}\n\n{summary_table(env, results)}" for env in LOADS]
     parts += [f"### {env}, 10,000 episodes, worked out\n\n{worked_example(env, 10_000, results)}" for env in _WORKED]
     parts.append(f"### Two cores and no GPU, a model of 0.9 million parameters\n\n{without_gpu(results)}")
@@ -82,6 +86,11 @@ def with_environments(page: str, results: Path = RESULTS) -> str:
 def with_capacity(page: str, results: Path = RESULTS) -> str:
     """The page with its tables renewed."""
     return _renewed(page, capacity_tables(results))
+
+
+def _origin(name: str, document: dict[str, Any]) -> str:
+    origin = f"{document['hardware']} · commit {document['commit']} · `{document['command']}`"
+    return origin if document.get("sources") == digest(name) else f"{origin} · {_OLDER}"
 
 
 def _renewed(page: str, figures: str) -> str:

@@ -1,0 +1,44 @@
+"""What each benchmark measures, as a hash: a figure whose sources have changed since says so in the docs."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+_BASE: Final = ("contracts", "kit", "clients/python")
+_ENVIRONMENTS: Final = (*_BASE, "environments")
+_SERVED: Final = (*_BASE, "environments/gymfleet_envs/runtime", "services/env_gateway")
+_PLAYED: Final = (*_SERVED, "services/rollout")
+_TRAINED: Final = (*_ENVIRONMENTS, "services", "recipes")
+SOURCES: Final[Mapping[str, Sequence[str]]] = {
+    "gateway": _SERVED,
+    "openenv": _SERVED,
+    "sessions": _SERVED,
+    "isolation": _SERVED,
+    "overload": _SERVED,
+    "chaos": _SERVED,
+    "soak": _SERVED,
+    "envs": _ENVIRONMENTS,
+    "data": _ENVIRONMENTS,
+    "rollout": _PLAYED,
+    "costs": (*_PLAYED, "services/reward", "environments/gymfleet_envs"),
+    "trainer": ("contracts", "services/trainer"),
+    "gpu": ("contracts", "services/trainer"),
+}
+"""Folders by benchmark; those that are not named here measure everything that a run needs."""
+
+
+def digest(name: str, root: Path = ROOT) -> str:
+    """Hash the paths and contents of all Python and recipe files that benchmark `name` measures."""
+    files = {
+        path
+        for folder in SOURCES.get(name, _TRAINED)
+        for pattern in ("*.py", "*.toml")
+        for path in (root / folder).rglob(pattern)
+    }
+    found = hashlib.sha256()
+    for path in sorted(files):
+        found.update(f"{path.relative_to(root).as_posix()}\0".encode())
+        found.update(hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()[:16]
