@@ -3,7 +3,7 @@ BIN := $(VENV)/bin
 export GYMFLEET_VENV := $(VENV)
 
 .PHONY: setup quickstart test check bench bench-gateway bench-rollout bench-trainer bench-quickstart bench-gpu bench-envs bench-data bench-stack bench-costs bench-workers \
-	images test-compose test-k8s clean
+	tables images test-compose test-k8s clean
 
 setup:
 	@scripts/setup.sh
@@ -30,14 +30,16 @@ test-k8s: setup
 
 bench: bench-gateway bench-rollout bench-trainer bench-quickstart
 
+# Figures go to runs/benchmarks; ARGS=--publish replaces the published ones, which `make tables` then puts into the docs.
 # All figures of the gateway, the OpenEnv comparison and the million-session soak included: about 25 minutes.
 bench-gateway: setup
 	@scripts/peers.sh
-	@set -e; for part in gateway openenv sessions isolation overload chaos soak; do $(BIN)/python -m benchmarks.bench_$$part; done
-	@$(BIN)/python -m benchmarks.tables
+	@set -e; for part in gateway openenv sessions isolation overload chaos soak; do $(BIN)/python -m benchmarks.bench_$$part $(ARGS); done
 
 bench-rollout bench-trainer bench-quickstart bench-gpu bench-envs bench-data bench-stack bench-costs bench-workers: bench-%: setup
-	@$(BIN)/python -m benchmarks.bench_$*
+	@$(BIN)/python -m benchmarks.bench_$* $(ARGS)
+
+tables: setup
 	@$(BIN)/python -m benchmarks.tables
 
 clean:

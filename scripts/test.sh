@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# The whole test suite: fast tests on both cores first, then those that start engines and processes, one at a time.
+# The whole test suite on both cores: unit tests with their coverage, then those with real services, of which many wait.
+# Arguments go to pytest, both times.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BIN=${GYMFLEET_VENV:-.venv}/bin
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
 scripts/system.sh
-echo "== fast tests"
-"$BIN/python" -m pytest -q -n 2 tests/unit tests/contract "$@"
+echo "== unit tests"
+"$BIN/python" -m pytest -q -n 2 --cov --cov-report= --cov-fail-under=65 tests/unit "$@"
 scripts/peers.sh
-echo "== tests with real services, one at a time"
-"$BIN/python" -m pytest -q tests/conformance tests/integration tests/chaos tests/deploy tests/e2e "$@"
+echo "== tests with real services"
+"$BIN/python" -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder --durations=25 --durations-min=5 \
+    tests/contract tests/conformance tests/integration tests/chaos tests/deploy tests/e2e "$@"

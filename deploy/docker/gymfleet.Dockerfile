@@ -25,15 +25,17 @@ ARG PIP_NO_INDEX=
 ENV PIP_CERT=/etc/ssl/certs/ca-certificates.crt PIP_CONFIG_FILE=/run/secrets/pip.conf PIP_FIND_LINKS=/wheels \
     PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_CACHE_DIR=1
 WORKDIR /source
-COPY requirements/lock.txt requirements/images.txt requirements/
+COPY requirements/lock.txt requirements/images.txt requirements/engine.txt requirements/build.txt requirements/
 RUN --mount=type=bind,source=deploy/docker/wheels,target=/wheels --mount=type=secret,id=pip.conf \
     --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
     python3 -m venv --without-pip /opt/gymfleet \
-    && python3 -m venv /opt/build && /opt/build/bin/pip install -c requirements/lock.txt hatchling setuptools wheel
+    && python3 -m venv /opt/build && /opt/build/bin/pip install --no-deps --require-hashes -r requirements/build.txt
 ARG EXTRA
+COPY environments/gymfleet_envs/os/sandbox/packages.py /opt/build/
 # (Java's package links its manual there, in slim images too.)
 RUN case "$EXTRA" in \
         env-alfworld) packages="cmake g++ make python3-dev" ;; \
+        env-os) packages=$(cd /opt/build && python3 -c 'from packages import PACKAGES; print(*PACKAGES)') ;; \
         env-sciworld) packages=openjdk-17-jdk-headless ;; \
         *) exit 0 ;; \
     esac \
@@ -61,6 +63,10 @@ RUN /opt/build/bin/pip wheel --quiet --no-deps --no-index --no-build-isolation -
     && (cd /opt/gymfleet/lib/python3*/site-packages && /source/deploy/docker/slim.sh /opt/gymfleet) \
     && printf 'from gymfleet_envs.%s.environment import ENVIRONMENT as ENVIRONMENT\n' "${EXTRA#env-}" > /opt/gymfleet/environment.py \
     && find /opt/gymfleet -exec touch --no-dereference --date=@0 {} +
+# What sessions of os have as their system: a copy of the files of the packages above, which belongs to the server's user.
+RUN install -d -o 10001 -g 10001 /opt/os-root \
+    && if [ "$EXTRA" = env-os ]; then setpriv --reuid 10001 --regid 10001 --clear-groups /opt/gymfleet/bin/python -c \
+        'from gymfleet_envs.os.sandbox.rootfs import make_image_root; make_image_root()'; fi
 
 
 # What every image of a process ends with.
@@ -74,9 +80,9 @@ LABEL org.opencontainers.image.title=gymfleet org.opencontainers.image.licenses=
 FROM process AS env
 ARG EXTRA
 RUN test "$EXTRA" != env-os || { apt-get update \
-    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-        bubblewrap bsdextrautils file gawk less procps psmisc time tree util-linux xxd \
+    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends bubblewrap \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/* /var/cache/ldconfig/* /var/log/*; }
+COPY --from=build --chown=10001:10001 /opt/os-root /opt/os-root
 COPY --from=build /opt/gymfleet /opt/gymfleet
 ENV GYMFLEET_ENV_HOST=0.0.0.0
 USER 10001:10001

@@ -1,7 +1,8 @@
-"""Install what an extra of gymfleet needs into a virtual environment, in the versions of the lock.
+"""Install what an extra of gymfleet needs into a virtual environment, in the versions of the lock and by its hashes.
 
 Run by the interpreter of another environment, which has pip and packaging. Nothing is resolved: the requirements of
-what is installed are followed, and each must be met by a pin.
+what is installed are followed, and each must be met by a pin. Only torch, whose builds for CPUs differ from index to
+index, and what pip resolves for CUDA are held to versions alone.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from packaging.utils import canonicalize_name
 
 SOURCE: Final = Path(__file__).resolve().parents[2]
 PINS: Final = tuple(SOURCE / "requirements" / name for name in ("lock.txt", "images.txt"))
+HASHED: Final = (*PINS, SOURCE / "requirements" / "engine.txt")
 NOT_NEEDED: Final = {
     "prompt-toolkit": "textworld's games for people",
     "spacy": "jericho's parser of Z-machine games; textworld's PDDL games load none",
@@ -39,10 +41,20 @@ CUDA_DECIDES: Final = {"apache-tvm-ffi", "triton"}
 
 
 def read_pins(files: Iterable[Path], more: Iterable[str]) -> dict[str, Requirement]:
-    """The `name==version` lines of files and others, by canonical name."""
-    lines = [*(line for file in files for line in file.read_text(encoding="utf-8").splitlines()), *more]
-    pins = [Requirement(line) for line in lines if line.strip() and not line.startswith("#")]
+    """The `name==version` of files and others, by canonical name."""
+    pins = [Requirement(line) for line in (*_entries(files), *more)]
     return {canonicalize_name(pin.name): pin for pin in pins if applies(pin, [""])}
+
+
+def read_hashes(files: Iterable[Path]) -> dict[str, list[str]]:
+    """The hashes of each `name==version`, as options of pip."""
+    return {str(Requirement(pin)): hashes for pin, hashes in _entries(files).items()}
+
+
+def _entries(files: Iterable[Path]) -> dict[str, list[str]]:
+    lines = "\n".join(file.read_text(encoding="utf-8") for file in files).replace("\\\n", " ").splitlines()
+    parts = [line.split() for line in lines if line.strip() and not line.startswith("#")]
+    return {pin: hashes for pin, *hashes in parts}
 
 
 def roots(extras: Iterable[str]) -> list[Requirement]:
@@ -67,8 +79,16 @@ def applies(requirement: Requirement, extras: Iterable[str]) -> bool:
 
 def install(venv: Path, pins: Sequence[Requirement]) -> None:
     """Make wheels with this interpreter's tools, where there are none, and install them without more."""
+    hashes = read_hashes(HASHED)
+    hashed = [" ".join((str(pin), *hashes[str(pin)])) for pin in pins if str(pin) in hashes]
     with tempfile.TemporaryDirectory() as wheels:
-        _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels, *map(str, pins))
+        to_wheel = ("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels)
+        if hashed:
+            file = Path(wheels, "hashed.txt")
+            file.write_text("\n".join(hashed))
+            _pip(*to_wheel, "--require-hashes", "--requirement", str(file))
+        if others := [str(pin) for pin in pins if str(pin) not in hashes]:
+            _pip(*to_wheel, *others)
         # By name: of a file that it is given, pip would note down the temporary place.
         found = ("--no-index", "--find-links", wheels)
         _pip("--python", str(venv / "bin" / "python"), "install", "--no-deps", "--no-compile", *found, *map(str, pins))
