@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import AsyncIterator, Iterator
+from typing import Final
 
 import pytest
 from gymfleet_kit.streams import RedisClient, connect, disconnect
@@ -10,6 +11,24 @@ from tests.fixtures.redis_server import RedisServer
 from tests.fleet import maze_fleet, tiny_model
 
 __all__ = ["maze_fleet", "redis", "redis_url", "tiny_model"]
+
+
+_LONGEST_FIRST: Final = ("e2e", "chaos", "integration", "conformance", "contract", "deploy", "unit")
+"""Folders in the order in which processes that run tests side by side take them: what waits longest begins first."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a file on one process, and those of the shared fleet, which is slow to start, on two.
+
+    Read by `--dist loadgroup` alone.
+    """
+    places = {name: place for place, name in enumerate(_LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.parent.name, len(places)))
+    for item in items:
+        fleet = "maze_fleet" in getattr(item, "fixturenames", ())
+        name = f"fleet of {item.path.parent.name == 'chaos'}" if fleet else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(name))
 
 
 def pytest_runtest_teardown() -> None:

@@ -119,6 +119,48 @@ def test_dead_shard_loses_its_own_sessions_alone(server: EnvServer, caller: Call
         caller.close(session_id)
 
 
+def test_opens_wait_while_the_only_shard_is_started_again(tmp_path: Path) -> None:
+    with EnvServer(tmp_path, ENV_FILE, shards=1) as server:
+        caller = Caller(server.url)
+        body = {"env": "troublesome", "task_index": 0}
+        with caller.http, concurrent.futures.ThreadPoolExecutor(9) as threads:
+            first = caller.open(0)
+            pid = caller.step(first, 0, "a")["info"]["pid"]
+            slow = threads.submit(caller.step, first, 1, "sleep 60")
+            behind = [threads.submit(caller.http.post, "/v1/sessions", json=body) for _ in range(4)]
+            os.kill(pid, signal.SIGKILL)
+            assert slow.result()["type"] == "/problems/session-lost"
+            after = [threads.submit(caller.http.post, "/v1/sessions", json=body) for _ in range(4)]
+            assert [each.result().status_code for each in (*behind, *after)] == [201] * 8
+
+            for each in after:
+                assert caller.step(each.result().json()["session_id"], 0, "a")["info"]["pid"] != pid
+
+
+def test_an_open_waits_no_longer_than_it_may(tmp_path: Path) -> None:
+    """A shard that cannot start again: its environment's file is gone."""
+    source = tmp_path / "gone.py"
+    source.write_text(Path(ENV_FILE).read_text())
+    with EnvServer(tmp_path, str(source), shards=1, open_wait_s=0.5) as server:
+        caller = Caller(server.url)
+        with caller.http:
+            pid = caller.step(caller.open(0), 0, "a")["info"]["pid"]
+            source.unlink()
+            os.kill(pid, signal.SIGKILL)
+            wait_until_gone([pid])
+            refused = caller.http.post("/v1/sessions", json={"env": "troublesome", "task_index": 0})
+
+    assert (refused.status_code, refused.json()["type"]) == (503, "/problems/unavailable")
+    assert refused.headers["retry-after"] == "1"
+
+
+def test_an_open_that_kills_each_shard_is_refused(server: EnvServer, caller: Caller) -> None:
+    refused = caller.http.post("/v1/sessions", json={"env": "troublesome", "task_index": 0, "seed": 999})
+
+    assert (refused.status_code, refused.json()["type"]) == (503, "/problems/unavailable")
+    assert server.log.count("shard.died") >= 2
+
+
 def test_stopped_shard_is_noticed(server: EnvServer, caller: Caller) -> None:
     session_id, neighbour = caller.open(0), caller.open(1)
     pid = caller.step(session_id, 0, "a")["info"]["pid"]

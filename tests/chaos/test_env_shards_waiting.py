@@ -35,29 +35,67 @@ def caller(server: EnvServer) -> Iterator[Caller]:
         yield caller
 
 
-def test_hanging_call_is_found_among_neighbours_that_make_progress(server: EnvServer, caller: Caller) -> None:
-    hanging, patient, busy = caller.open(), caller.open(), caller.open()
-    pid = caller.step(busy, 0, "go")["info"]["pid"]
-    hung_at = time.monotonic()
+def test_hanging_call_ends_its_own_session_alone(tmp_path: Path) -> None:
+    closed, gate = tmp_path / "closed", tmp_path / "gate"
+    options = json.dumps({"waiting": {"closed": str(closed)}})
+    with EnvServer(tmp_path, WAITING, step_timeout_s=STEP_TIMEOUT_S, threads=3, options=options) as server:
+        caller = Caller(server.url)
+        with caller.http, ThreadPoolExecutor(3) as background:
+            hanging, behind, busy = caller.open(), caller.open(), caller.open()
+            pid = caller.step(busy, 0, "go")["info"]["pid"]
+            hung = [
+                background.submit(caller.step, hanging, 0, f"wait {gate}"),
+                background.submit(caller.step, hanging, 0, f"wait {gate}"),  # a duplicate, in line behind it
+                background.submit(caller.step, behind, 0, f"wait {gate}"),
+            ]
+            index = 1
+            while not all(call.done() for call in hung):
+                assert caller.step(busy, index, "go")["info"]["pid"] == pid
+                index += 1
 
-    with ThreadPoolExecutor(2) as background:
-        hung = background.submit(caller.step, hanging, 0, "sleep 600")
-        time.sleep(0.5)
-        waiting = background.submit(caller.step, patient, 0, "sleep 600")  # younger: it is no culprit
-        index = 1
-        while (answer := caller.step(busy, index, "go"))["status"] == 200:
-            index += 1
-            assert time.monotonic() - hung_at < 10 * STEP_TIMEOUT_S
-            time.sleep(0.01)
+            assert {(call.result()["status"], call.result()["type"]) for call in hung} == {
+                (504, "/problems/step-timeout")
+            }
+            assert caller.step(hanging, 0, "go")["type"] == "/problems/step-timeout", "it is over, and says why"
+            assert caller.step(caller.open(), 0, "go")["info"]["pid"] == pid, "there is a thread for others"
+            assert "shard.died" not in server.log
+            assert server.log.count("call.overdue") == 2
+            assert "wait" not in closed.read_text(), "the environments are still in use"
+            gate.touch()
+            until(lambda: closed.read_text().splitlines().count("wait") == 2)
+            assert caller.step(busy, index, "go")["info"]["pid"] == pid
 
-    assert (hung.result()["status"], hung.result()["type"]) == (504, "/problems/step-timeout")
-    assert (waiting.result()["status"], waiting.result()["type"]) == (410, "/problems/session-lost")
-    assert (answer["status"], answer["type"]) == (410, "/problems/session-lost")
-    assert index > 20
-    wait_until_gone([pid])
-    until(lambda: any("shard.died" in line and hanging in line for line in server.log.splitlines()))
-    line = next(line for line in server.log.splitlines() if "shard.died" in line and hanging in line)
-    assert (json.loads(line)["cause"], json.loads(line)["env"]) == ("hung", "waiting")
+
+def test_shard_with_too_many_stuck_threads_is_replaced(tmp_path: Path) -> None:
+    with EnvServer(tmp_path, WAITING, step_timeout_s=STEP_TIMEOUT_S, threads=1) as server:
+        caller = Caller(server.url)
+        with caller.http, ThreadPoolExecutor(2) as background:
+            first, second, neighbour = caller.open(), caller.open(), caller.open()
+            pid = caller.step(neighbour, 0, "go")["info"]["pid"]
+            assert caller.step(first, 0, "sleep 600")["type"] == "/problems/step-timeout"
+            answer = caller.step(neighbour, 1, "go")
+            assert answer["status"] == 200, answer
+            assert answer["info"]["pid"] == pid
+            stuck = background.submit(caller.step, second, 0, "sleep 600")
+            assert stuck.result()["type"] == "/problems/step-timeout"
+            wait_until_gone([pid])
+            assert caller.step(neighbour, 2, "go")["type"] == "/problems/session-lost"
+            line = next(line for line in server.log.splitlines() if "shard.died" in line)
+            assert (json.loads(line)["cause"], json.loads(line)["session_id"]) == ("hung", second)
+
+
+def test_opening_that_hangs_is_given_up_and_closed_when_it_returns(tmp_path: Path) -> None:
+    closed, gate = tmp_path / "closed", tmp_path / "gate"
+    options = json.dumps({"waiting": {"closed": str(closed), "gate": str(gate)}})
+    with EnvServer(tmp_path, WAITING, step_timeout_s=STEP_TIMEOUT_S, options=options) as server:
+        caller = Caller(server.url)
+        with caller.http:
+            refused = caller.http.post("/v1/sessions", json={"env": "waiting", "task_index": 0, "seed": 68})
+            assert (refused.status_code, refused.json()["type"]) == (504, "/problems/step-timeout")
+            before = len(closed.read_text().splitlines())  # of probes
+            gate.touch()
+            until(lambda: len(closed.read_text().splitlines()) > before)
+            assert "shard.died" not in server.log
 
 
 def test_slow_calls_by_the_dozen_are_no_hang(tmp_path: Path) -> None:

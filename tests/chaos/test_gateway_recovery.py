@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 from gymfleet_client import GatewayClient, SessionStream
-from gymfleet_client.errors import SessionLost, StepTimeout, Unavailable, UnknownSession
+from gymfleet_client.errors import SessionLost, StepOutOfOrder, StepTimeout, Unavailable, UnknownSession
+from gymfleet_client.multiplex import FrameChannel
+from gymfleet_contracts.frames import Op
 from gymfleet_contracts.session import OpenSession, Session, SessionStep, StepResult
 from gymfleet_env_gateway.census import KEY
 from gymfleet_env_gateway.ids import SessionIds, replica_key
@@ -23,7 +26,7 @@ from tests.fixtures.fragile_environments import chain
 from tests.fixtures.gateway_fleet import SECRET, ServiceProcess
 from tests.fixtures.redis_server import RedisServer
 
-CLASSES = tuple(f"tests.fixtures.fragile_environments:{name}" for name in ("Chain", "Dice", "Liar", "Moody"))
+CLASSES = tuple(f"tests.fixtures.fragile_environments:{name}" for name in ("Chain", "Dice", "Liar", "Moody", "Hidden"))
 ENV_SETTINGS = {"shards": "2", "step_timeout_s": "2"}
 DETECTION_S = 2.0
 
@@ -147,7 +150,10 @@ async def test_a_lost_answer_is_the_same_after_the_move(fleet: Fleet, stream: Se
     (player,) = await players_on(fleet, fleet.servers[0], stream, 1)
     before = await stream.step(player.session.session_id, 3, "the last")
     fleet.servers[0].kill()
-    assert await stream.step(player.session.session_id, 3, "the last") == before
+    with pytest.raises(StepOutOfOrder):
+        await stream.step(player.session.session_id, 3, "not the last")
+    after = await stream.step(player.session.session_id, 3, "the last")
+    assert after == before.model_copy(update={"info": {"recovered": 1}})
     assert (await stream.get(player.session.session_id)).index == 4
 
 
@@ -241,13 +247,118 @@ async def test_words_that_change_are_no_divergence_where_that_was_said(fleet: Fl
             fleet.servers[0].kill()
 
 
+async def test_a_replay_that_leads_to_another_state_is_no_recovery(fleet: Fleet, stream: SessionStream) -> None:
+    same, lucky = [await on(fleet, fleet.servers[0], stream, "hidden") for _ in range(2)]
+    for index, actions in enumerate([("write", "write"), ("read", "draw"), ("read", "read")]):
+        for session, action in zip((same, lucky), actions, strict=True):
+            result = await stream.step(session.session_id, index, action)
+            assert result.info == {}
+    fleet.servers[0].kill()
+
+    with pytest.raises(SessionLost, match="step 1"):
+        await stream.step(lucky.session_id, 3, "read")
+    for index in (3, 4):
+        assert (await stream.step(same.session_id, index, "read")).info == {"recovered": 1}
+    assert (await stream.get(same.session_id)).info == {"recovered": 1}
+    (child,) = await stream.fork(same.session_id)
+    assert (await stream.step(child.session_id, 5, "read")).info == {"recovered": 1}
+    with pytest.raises(SessionLost):
+        await stream.get(lucky.session_id)
+
+
+async def test_the_digest_of_a_state_is_told_to_gateways_alone(fleet: Fleet) -> None:
+    async def states(url: str) -> list[str]:
+        channel = FrameChannel(url)
+        try:
+            opened, _ = await channel.request(
+                Op.OPEN, "", {"env": "hidden", "task_index": 0}, timeout_s=10, repeatable=False
+            )
+            session = Session.model_validate(msgspec.msgpack.decode(opened.ok))
+            body = {"index": 0, "action": "go"}
+            stepped, _ = await channel.request(Op.STEP, session.session_id, body, timeout_s=10, repeatable=True)
+            await channel.request(Op.CLOSE, session.session_id, None, timeout_s=10, repeatable=True)
+            assert b"state" not in bytes(opened.ok) + bytes(stepped.ok)
+            return [opened.state, stepped.state]
+        finally:
+            await channel.aclose()
+
+    start, after = await states(fleet.servers[0].url)
+    assert after == chain(start, "go")
+    assert await states(fleet.gateways[0].url) == ["", ""]
+
+
+async def test_a_journal_that_missed_steps_is_not_played(fleet: Fleet, stream: SessionStream) -> None:
+    """Redis is away for three steps, and the gateway that knows of it dies: what is left tells of half an episode."""
+    (player,) = await players_on(fleet, fleet.servers[0], stream, 1)
+    session_id = player.session.session_id
+    await asyncio.to_thread(fleet.redis.stop)
+    for _ in range(3):
+        await player.step("unwritten")
+    fleet.gateways[0].kill()
+    await asyncio.to_thread(fleet.redis.start)
+    fleet.servers[0].kill()
+
+    async with SessionStream(fleet.gateways[1].url) as other, GatewayClient(fleet.gateways[1].url) as rest:
+        for client in (other, rest):
+            for call in (
+                client.get(session_id), client.get(session_id, index=6), client.fork(session_id),
+                client.fork(session_id, index=6), client.expert(session_id), client.step(session_id, 6, "go"),
+            ):  # fmt: skip
+                with pytest.raises(SessionLost):
+                    await call
+
+
+async def test_after_a_restart_of_redis_who_knows_the_index_goes_on(fleet: Fleet, stream: SessionStream) -> None:
+    told, stepped, asked, unknown = await players_on(fleet, fleet.servers[0], stream, 4)
+    await asyncio.to_thread(fleet.redis.stop)
+    await asyncio.to_thread(fleet.redis.start)
+    await told.step("go")
+    fleet.servers[0].kill()
+
+    assert (await stream.get(told.session.session_id)).index == told.index, "a step since then vouches for it"
+    await stepped.step("on")
+    (child,) = await stream.fork(asked.session.session_id, index=3)
+    assert (child.index, child.observation) == (3, asked.state)
+    with pytest.raises(SessionLost):
+        await stream.get(unknown.session.session_id)
+    await unknown.step("and so does a step now")
+
+
+async def test_another_index_than_the_sessions_is_refused(fleet: Fleet, stream: SessionStream) -> None:
+    (player,) = await players_on(fleet, fleet.servers[0], stream, 1)
+    session_id = player.session.session_id
+    async with GatewayClient(fleet.gateways[0].url) as rest:
+        for client in (stream, rest):
+            for call in (client.get(session_id, index=2), client.fork(session_id, index=4)):
+                with pytest.raises(StepOutOfOrder):
+                    await call
+            assert (await client.get(session_id, index=3)).index == 3
+            assert len(await client.fork(session_id, 2, index=3)) == 2
+
+
 async def test_a_session_that_kills_its_process_each_time_is_given_up(fleet: Fleet, stream: SessionStream) -> None:
     killer, *neighbours = await players_on(fleet, fleet.servers[0], stream, 4)
+    before = await deaths(fleet)
     with pytest.raises(SessionLost):
         await killer.step("exit")
     with pytest.raises(SessionLost):
         await killer.step("exit")
     await asyncio.gather(*(player.step("alive") for player in neighbours))
+    assert await deaths(fleet) - before == 2, "the first might have had another cause"
+
+
+@pytest.mark.parametrize(("does", "killed"), [("exit", 2), ("hang", 1)])
+async def test_a_step_that_kills_when_it_is_replayed_is_not_replayed_for_ever(
+    fleet: Fleet, stream: SessionStream, tmp_path: Path, does: str, killed: int
+) -> None:
+    (player,) = await players_on(fleet, fleet.servers[0], stream, 1)
+    await player.step(f"{does} again {tmp_path / 'taken'}")
+    before = await deaths(fleet)
+    fleet.servers[0].kill()
+    for _ in range(2):
+        with pytest.raises(SessionLost):
+            await player.step("on")
+    assert await deaths(fleet) - before == killed
 
 
 async def test_a_step_that_hangs_is_reported_and_its_neighbours_go_on(fleet: Fleet, stream: SessionStream) -> None:
@@ -291,7 +402,9 @@ async def test_an_old_home_that_still_lives_is_not_believed(
     await journal.aclose()
 
     if asked == "the last step":
-        result = await stream.step(player.session.session_id, 3, "something else")
+        with pytest.raises(StepOutOfOrder):
+            await stream.step(player.session.session_id, 3, "something else")
+        result = await stream.step(player.session.session_id, 3, "what the other gateway did")
         assert result.observation == copy.state, "step 3 was taken there, and is not taken again"
     elif asked == "the session":
         assert (await stream.get(player.session.session_id)).index == 4
@@ -399,6 +512,14 @@ async def open_when_possible(client: SessionStream) -> Session:
         except Unavailable:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.1)
+
+
+async def deaths(fleet: Fleet) -> int:
+    """Shards that died under their front so far; a server is ready when it has logged them and started others."""
+    for server in fleet.servers:
+        if server.alive:
+            await asyncio.to_thread(server.wait_ready)
+    return sum(server.log().count("shard.died") for server in fleet.servers)
 
 
 async def sessions_on(server: ServiceProcess) -> int:

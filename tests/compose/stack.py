@@ -58,7 +58,11 @@ class Stack:
     def compose(self, *arguments: str, timeout_s: float = 300.0) -> str:
         """A command of the compose program, on this stack; its output."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("GYMFLEET_", "COMPOSE_"))}
-        environment = kept | {"GYMFLEET_COMPOSE_SECRETS": str(self.secrets), **self.settings}
+        given = {
+            "GYMFLEET_COMPOSE_SECRETS": str(self.secrets),
+            "GYMFLEET_OS_SECCOMP": str(COMPOSE_FILE.parent / "docker/seccomp-os.json"),
+        }
+        environment = {**kept, **given, **self.settings}
         files = [part for file in self.files for part in ("-f", str(file))]
         command = (*self.program, "-p", self.project, *files, *arguments)
         return run(*command, timeout_s=timeout_s, environment=environment)

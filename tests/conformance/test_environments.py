@@ -182,7 +182,8 @@ def test_last_step_repeated_returns_the_stored_result_and_a_gap_is_refused(serve
     action = served.move(session.session_id)
     first = served.step(session.session_id, 0, action)
 
-    assert served.step(session.session_id, 0, "something else") == first
+    assert served.step(session.session_id, 0, action) == first
+    assert problem(served.post(session.session_id, 0, "something else")) == (409, "/problems/step-out-of-order")
     assert served.get(session.session_id).index == 1
     gap = served.post(session.session_id, 2, action)
     if not (first.terminated or first.truncated):

@@ -80,6 +80,8 @@ class Troublesome(Environment[int]):
     def reset(self, task: int, seed: int) -> str:
         if seed == 666:
             raise RuntimeError("secret of the reset")
+        if seed == 999:
+            os._exit(9)
         self._steps = 0
         self.turn_limit = 3 if seed == 3 else None
         return f"task {task}"

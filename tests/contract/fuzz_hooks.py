@@ -39,6 +39,8 @@ def _session() -> str:
 def before_call(context: HookContext, case: Case[Any], kwargs: dict[str, Any]) -> None:
     """Put names that exist into well-formed calls."""
     positive = case.meta is not None and case.meta.generation.mode is GenerationMode.POSITIVE
+    for node in _nodes(case.body) if positive else ():
+        _fit(node)
     if not (ENVIRONMENTS and positive and next(_real)):
         return
     path = case.path_parameters
@@ -64,6 +66,20 @@ def after_call(context: HookContext, case: Case[Any], response: Response) -> Non
     """Jobs that were begun are ended: other tests need the service too."""
     if response.status_code == 202:
         _call("DELETE", f"/v1/jobs/{response.json()['job_id']}")
+
+
+def _fit(node: dict[str, Any]) -> None:
+    """Make the parts of a trajectory, or of a request for a group, agree with one another."""
+    if {"trajectory_id", "policy", "turns"} <= node.keys():
+        node["trajectory_id"] = f"{node['run_id']}/{node['group_id']}/{int(node['sample'])}"
+        policy = node["policy"]
+        low, high = sorted((policy["version_min"], policy["version_max"]))
+        policy["version_min"], policy["version_max"] = low, high
+        for turn in node["turns"]:
+            turn["policy_version_min"], turn["policy_version_max"] = low, high
+            turn["response_logprobs"] = [-0.5] * len(turn["response_token_ids"])
+    if {"num_samples", "samples"} <= node.keys() and node["samples"] is not None:
+        node["samples"] = [sample for sample in node["samples"] if sample < node["num_samples"]]
 
 
 def _crossed(node: dict[str, Any]) -> bool:

@@ -56,7 +56,10 @@ def test_the_session_api_is_the_env_servers(document: dict[str, Any]) -> None:
 
     ours, theirs = operations(document, "/v1"), operations(server.openapi(), "/v1")
 
-    assert ours.keys() == theirs.keys()
+    assert ours.keys() - theirs.keys() == {("/v1/tickets", "post")}, (
+        "env servers are called by gateways, which have keys"
+    )
+    assert theirs.keys() <= ours.keys()
     for call, operation in theirs.items():
         assert ours[call].get("requestBody") == operation.get("requestBody"), call
         success = {status: body for status, body in operation["responses"].items() if status.startswith("2")}

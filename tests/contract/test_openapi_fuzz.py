@@ -21,6 +21,7 @@ from typing import Final
 
 import pytest
 import uvicorn
+from gymfleet_kit.access import AccessRules
 from gymfleet_trainer.app import create
 from gymfleet_trainer.progress import Reporter
 from gymfleet_trainer.record import RunDirectory
@@ -132,7 +133,9 @@ def serving(reporter: Reporter) -> Iterator[str]:
     """The URL of the trainer's app, which is served by whoever trains: here by a thread."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(create(reporter), log_config=None, timeout_graceful_shutdown=1))
+        server = uvicorn.Server(
+            uvicorn.Config(create(reporter, AccessRules()), log_config=None, timeout_graceful_shutdown=1)
+        )
         thread = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
         thread.start()
         while not server.started:

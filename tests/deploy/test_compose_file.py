@@ -28,6 +28,8 @@ DEFAULTS: Final = dict(
 )
 ENV_SERVICES: Final = [f"env-{name}" for name in ENVIRONMENTS]
 RECIPE: Final = load_recipe(ROOT / "recipes" / f"{DEFAULTS['GYMFLEET_RECIPE']}.toml")
+OS_SECCOMP: Final = str(DEPLOY / "docker/seccomp-os.json")
+"""Given whole: docker-compose 1.29 seeks a relative one where it is called."""
 THIRD_PARTY: Final = ("redis", "vllm-gpu")
 
 
@@ -156,6 +158,14 @@ def test_a_container_has_few_rights(name: str) -> None:
 
 
 @every_service
+def test_a_container_has_a_filter_of_system_calls(name: str) -> None:
+    filters = [option for option in SERVICES[name]["security_opt"] if option.startswith("seccomp")]
+
+    assert filters == (["seccomp=docker/seccomp-os.json"] if name == "env-os" else []), "none is the engine's own"
+    assert (DEPLOY / "docker/seccomp-os.json").is_file()
+
+
+@every_service
 def test_a_container_has_limits_a_health_check_and_time_to_stop(name: str) -> None:
     service = SERVICES[name]
 
@@ -255,7 +265,7 @@ def resolved(program: list[str]) -> dict[str, dict[str, Any]]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("GYMFLEET_", "COMPOSE_"))}
     done = subprocess.run(
         [*program, "-f", str(COMPOSE_FILE), "config"], check=False, capture_output=True, text=True, timeout=120,
-        env=environment | {"COMPOSE_PROFILES": ",".join(profiles)},
+        env=environment | {"COMPOSE_PROFILES": ",".join(profiles), "GYMFLEET_OS_SECCOMP": OS_SECCOMP},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     services: dict[str, dict[str, Any]] = yaml.safe_load(done.stdout)["services"]

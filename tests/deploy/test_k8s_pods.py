@@ -1,5 +1,6 @@
 """What every pod is: restricted, bounded, probed, without secrets in its environment; and the exceptions by name."""
 
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from tests.deploy.k8s_manifests import (
     FLEETS,
     OVERLAYS,
+    ROOT,
     Manifest,
     Workload,
     every_workload,
@@ -56,6 +58,14 @@ def test_pods_are_restricted_but_for_the_sandbox(overlay: str, workload: Workloa
     exceptions = {"env-os": ["procMount", "seccompProfile"]}
 
     assert _restricted(workload) == exceptions.get(workload.name, [])
+
+
+def test_the_sandbox_has_a_filter_that_was_made_for_it() -> None:
+    (sandbox,) = workloads("sandbox")
+    profile = sandbox.pod["containers"][0]["securityContext"]["seccompProfile"]
+
+    assert profile == {"type": "Localhost", "localhostProfile": "gymfleet/seccomp-os.json"}
+    assert (ROOT / "deploy/docker" / Path(profile["localhostProfile"]).name).is_file()
 
 
 def test_the_sandbox_has_users_of_its_own_and_a_namespace_without_neighbours() -> None:
@@ -216,7 +226,8 @@ def test_secrets_are_different_each_time_and_long() -> None:
     secrets.cache_clear()
     again = secrets()
 
-    values = [made["redis"]["password"], *made["env-gateway"].values(), *made["rollout"].values()]
+    services = ("env-gateway", "rollout", "reward", "trainer", "env-server")
+    values = [made["redis"]["password"], *(value for name in services for value in made[name].values())]
     assert len(set(values)) == len(values)
     assert {len(value) for value in values} == {64}
     assert not set(values) & {again["redis"]["password"], *again["env-gateway"].values()}

@@ -109,15 +109,18 @@ def test_secrets_reach_both_ends(overlay: str, tmp_path: Path, monkeypatch: pyte
     read = {
         workload.component: settings_of(overlay, workload, tmp_path / workload.name, monkeypatch).model_dump()
         for workload in workloads(overlay)
-        if workload.component != "environment" and workload.name not in WITHOUT
+        if workload.name not in WITHOUT
     }
+    assert read["environment"]["api_key"] == read["env-gateway"]["replica_api_key"]
+    keys = [read[component]["api_key"] for component in SETTINGS]
+    assert len({key.get_secret_value() for key in keys}) == len(SETTINGS), "each service has a key of its own"
     key = secrets()["env-gateway"]["api-key"]
 
     assert read["env-gateway"]["api_key"].get_secret_value() == key
     assert read["rollout"]["gateway_api_key"].get_secret_value() == key
-    assert read["trainer"]["api_key"].get_secret_value() == key
+    assert read["trainer"]["gateway_api_key"].get_secret_value() == key
     assert read["trainer"]["rollout_api_key"] == read["rollout"]["api_key"]
-    assert len({str(settings["redis_url"]) for settings in read.values()}) == 1
+    assert len({str(settings["redis_url"]) for settings in read.values() if "redis_url" in settings}) == 1
 
 
 @pytest.mark.parametrize("overlay", FLEETS)
@@ -251,7 +254,7 @@ def test_vllm_is_told_what_the_recipe_says(overlay: str) -> None:
 
 def test_ray_is_the_version_that_is_pinned() -> None:
     (job,) = of_kind(render("prod"), "RayJob")
-    lock = (ROOT / "requirements" / "lock.txt").read_text().splitlines()
+    lock = (ROOT / "requirements" / "lock.txt").read_text().split()
 
     assert f"ray=={job['spec']['rayClusterSpec']['rayVersion']}" in lock
 

@@ -9,16 +9,10 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from benchmarks.bench_quickstart import SMOKE
+from tests.fixtures.benchmarks import smoke
+
 ROOT = Path(__file__).parents[2]
-SMALL = (
-    "model.scratch.corpus_episodes=40",
-    "sft.num_demonstrations=24",
-    "sft.epochs=3",
-    "rl.steps=2",
-    "rl.groups_per_step=4",
-    "rl.group_size=4",
-    "eval.num_tasks=40",
-)
 
 
 def quickstart(run_dir: Path, *changes: str) -> dict[str, Any]:
@@ -30,7 +24,7 @@ def quickstart(run_dir: Path, *changes: str) -> dict[str, Any]:
         "--run-dir",
         str(run_dir),
     ]
-    for change in (*SMALL, *changes):
+    for change in (*SMOKE["set"], *changes):
         command += ["--set", change]
     done = subprocess.run(command, capture_output=True, text=True, timeout=420, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -60,12 +54,24 @@ def test_the_gain_comes_from_the_gradient(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(480)
-@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
-def test_everything_that_the_readme_names_is_written(tmp_path: Path, algorithm: str) -> None:
-    run = tmp_path / "run"
+def test_the_benchmark_of_the_recipe_runs_small(tmp_path: Path) -> None:
+    printed = smoke("quickstart", "--runs", str(tmp_path))
 
-    summary = quickstart(run, f"rl.algorithm={algorithm}")
+    assert "seed 0: held-out success after" in printed
+    check_everything_is_written(tmp_path / "bench-quickstart-0")
 
+
+@pytest.mark.slow
+@pytest.mark.timeout(480)
+def test_the_recipe_with_ppo(tmp_path: Path) -> None:
+    quickstart(tmp_path / "run", "rl.algorithm=ppo")
+
+    check_everything_is_written(tmp_path / "run")
+
+
+def check_everything_is_written(run: Path) -> None:
+    """What the README names is there."""
+    summary = json.loads((run / "summary.json").read_text())
     assert summary["env"] == "babyai"
     assert summary["num_eval_episodes"] == 40
     assert 0 < summary["parity_mean_abs"] <= 0.001

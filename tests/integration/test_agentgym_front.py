@@ -60,7 +60,7 @@ def front(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def native_task(client: SyncGatewayClient, env: str, number: int) -> OpenSession:
     """The task that AgentGym's number must mean."""
     if client.environment(env).task_source == "generated":
-        return OpenSession(env=env, task_index=number)
+        return OpenSession(env=env, task_index=number, level="shared_400" if env == "wordle" else None)
     return OpenSession(env=env, task_id=f"lmrlgym_maze_{number}" if env == "maze" else str(number))
 
 
@@ -176,6 +176,15 @@ def test_wordles_vocabulary_is_what_may_be_guessed(front: Front) -> None:
     assert re.fullmatch(r"[byg]( [byg]){4}\s*", observation) is not None
     assert reward in (0, 1)
     assert "invalid" in client.step("x x x x x")[0]
+
+
+def test_wordles_vocabulary_is_that_of_every_game(front: Front) -> None:
+    client = WordleClient(front.gateway.url)
+
+    for number in (0, 1, 17, 1450):
+        client.reset(number)
+        answers = [client.step(" ".join(word))[0].strip() for word in client.vocabulary[number % 5 : number % 5 + 2]]
+        assert all(re.fullmatch(r"[byg]( [byg]){4}", answer) for answer in answers), (number, answers)
 
 
 def test_a_maze_that_is_not_solved_in_time_costs_one(front: Front) -> None:

@@ -10,6 +10,7 @@ from gymfleet_client.conformance import Protocol, Verdict, checks_of, examine
 from gymfleet_client.conformance.detect import find_protocol, find_targets
 from gymfleet_client.conformance.site import Site
 from gymfleet_contracts.session import OpenSession, Session
+from gymfleet_envs.sciworld.tasks import agentgym_games
 
 from tests.fixtures import gateway_fleet
 from tests.fixtures.agentgym_clients import (
@@ -219,6 +220,17 @@ def test_sciworlds_description_is_the_first_observations_beginning(gateway: Serv
     assert description.startswith("Your task is to ")
     assert first.startswith(f"{description}\nThis ")
     assert description not in first.removeprefix(description)
+
+
+def test_sciworlds_points_are_told_from_the_reset_on(gateway: ServiceProcess) -> None:
+    client = SciWorldClient(gateway.url)
+    number = agentgym_games(recorded=False).index(("find-living-thing", 150))  # what is looked for stands in the room
+
+    reset = client.post("reset", {"id": client.id, "data_idx": number})
+    step = client.post("step", {"id": client.id, "action": "look around"})
+
+    assert (reset["task_name"], reset["var_num"]) == ("find-living-thing", 150)
+    assert (reset["reward"], reset["score"], step["score"]) == (8, 8, 8)
 
 
 def test_sqlgym_plays_one_query(gateway: ServiceProcess) -> None:

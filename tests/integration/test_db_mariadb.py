@@ -15,6 +15,7 @@ from gymfleet_envs.db.tables import Table, state_digest
 from gymfleet_envs.db.task import DbTask
 from gymfleet_envs.runtime.catalogue import EnvironmentUnavailable, load_entry
 from gymfleet_envs.runtime.environment import EngineLost
+from gymfleet_envs.runtime.tasks import TaskDataError
 
 from tests.fixtures.mariadb import PrivateMariaDB
 
@@ -119,6 +120,147 @@ def test_an_agent_reaches_nothing_but_its_rows(server: PrivateMariaDB, kind: typ
     assert environment.step("SELECT COUNT(*) FROM `my shop`").observation == "[(2,)]"
     environment.close()
     assert server.left() == []
+
+
+@pytest.mark.parametrize("returned", ["", " RETURNING 1"], ids=["alone", "with RETURNING"])
+@pytest.mark.parametrize(
+    ("kind_of_change", "statement"),
+    [
+        ("INSERT", "INSERT INTO `my shop` VALUES ('cup', '3')"),
+        ("INSERT", "REPLACE INTO `my shop` VALUES ('cup', '3')"),
+        ("DELETE", "DELETE FROM `my shop` WHERE item = 'rug'"),
+    ],
+)
+def test_what_a_statement_changes_counts_whether_it_gives_rows_or_not(
+    kind: type[DBBench], kind_of_change: str, statement: str, returned: str
+) -> None:
+    rows = [*SHOP.rows, ("cup", "3")] if kind_of_change == "INSERT" else SHOP.rows[:1]
+    environment = opened(kind, DbTask("Change it", kind_of_change, (SHOP,), statement, state=state_digest([rows])))
+
+    shown = environment.step(statement + returned).observation
+    score = environment.step("Final Answer: done").score
+
+    assert (shown, score) == ("[(1,)]" if returned else "[]", 1.0)
+    environment.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO `my shop` SELECT a.item, b.item FROM `my shop` a, `my shop` b{}",
+        "DELETE FROM `my shop`{}",
+        "UPDATE `my shop` SET price = 1",
+        "DELETE a FROM `my shop` a, `my shop` b",
+    ],
+)
+@pytest.mark.parametrize("returned", ["", " RETURNING item"], ids=["alone", "with RETURNING"])
+def test_no_statement_changes_more_rows_than_one_may(kind: type[DBBench], statement: str, returned: str) -> None:
+    shop = Table("my shop", ("item", "price"), tuple((f"item {number}", "9") for number in range(60)))
+    environment = opened(kind, DbTask("Which?", "other", (shop,), "SELECT 1", answers=("1",)))
+
+    shown = environment.step(statement.format(returned)).observation
+
+    assert shown == "one statement may change at most 50 rows"
+    assert environment.step("SELECT COUNT(*), MIN(price) FROM `my shop`").observation == "[(60, '9')]"
+    environment.close()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT price FROM people WHERE name = 'jose' ORDER BY price + 0",
+        "SELECT COUNT(DISTINCT name) FROM people",
+        "SELECT name FROM people WHERE name LIKE '%ZOE'",
+        "SELECT name FROM people WHERE name LIKE '_os_' AND price = 9",
+        r"SELECT '10%' LIKE '10\%', '10x' LIKE '10\%', '10x' LIKE '10|%' ESCAPE '|'",
+        "SELECT name FROM people WHERE name IN ('ZOE', 'ann') ORDER BY name DESC",
+        "SELECT INSTR(name, 'E'), LOCATE('O', name), LENGTH(name), CHAR_LENGTH(name) FROM people WHERE price = '9'",
+        "SELECT HEX(255), HEX('a'), ROUND(LOG(10), 3), LOG(2, 8)",
+        "SELECT FIELD('É', 'a', 'e'), STRCMP('José', 'jose')",
+        "SELECT name, COUNT(*) FROM people GROUP BY name HAVING COUNT(*) > 1",
+        "UPDATE people SET price = 1 WHERE name = 'JOSÉ'",
+        "SELECT MAX(name), MIN(name) FROM people WHERE name < 'k'",
+    ],
+)
+def test_sqlite_shows_what_mariadb_shows(kind: type[DBBench], sql: str) -> None:
+    people = Table("people", ("name", "price"), (("José", "9"), ("JOSE", "10"), ("Zoë", "8"), ("Ann", "x7")))
+    task = DbTask("Which?", "other", (people,), "SELECT 1", answers=("1",))
+    maria, lite = opened(kind, task), opened(DBBench, task)
+
+    assert lite.step(sql).observation == maria.step(sql).observation
+    assert lite._database.state() == maria._database.state()
+    maria.close()
+    lite.close()
+
+
+def test_a_statement_that_only_reads_holds_no_locks_after_it(kind: type[DBBench]) -> None:
+    environment = opened(kind)
+
+    environment.step("SELECT item FROM `my shop` FOR UPDATE")
+    twin = environment.snapshot()  # reads the same rows
+
+    assert twin.step("SELECT COUNT(*) FROM `my shop`").observation == "[(2,)]"
+    environment.close()
+    twin.close()
+
+
+def test_each_statement_has_a_session_of_its_own(kind: type[DBBench]) -> None:
+    environment = opened(kind)
+
+    assert environment.step("SELECT @rank := 3").observation == "[(3,)]"
+    assert environment.step("SELECT @rank").observation == "[(None,)]", "a fork would not have it either"
+    environment.close()
+
+
+@pytest.mark.parametrize("call", ["GET_LOCK('a', 1)", "`is_used_lock`('a')", "/*! release_all_locks() */"])
+def test_sessions_have_no_locks_in_common(kind: type[DBBench], call: str) -> None:
+    environment = opened(kind)
+
+    outcome = environment.step(f"SELECT {call}")
+
+    assert not outcome.action_valid
+    assert "LOCK" in outcome.observation
+    assert environment.step('SELECT item FROM `my shop` WHERE item = "get_lock"').observation == "[]"
+    environment.close()
+
+
+def test_a_database_keeps_within_its_size(server: PrivateMariaDB, kind: type[DBBench]) -> None:
+    class Small(kind):  # type: ignore[valid-type, misc]
+        options = kind.options.model_copy(update={"database_bytes": 2**20, "max_changed_rows": 10_000})
+
+    shop = Table("my shop", ("item", "price"), tuple((f"item {number}", "9") for number in range(1500)))
+    environment = opened(Small, DbTask("Which?", "other", (shop,), "SELECT 1", answers=("1",)))
+    full = "the tables may hold at most 1048576 bytes"
+
+    assert environment.step("UPDATE `my shop` SET item = REPEAT('x', 60000) LIMIT 20").observation == full
+    assert environment.step("UPDATE `my shop` SET item = REPEAT('x', 60000), price = item").observation == full
+    assert environment.step("UPDATE `my shop` SET item = REPEAT('x', 60000) LIMIT 5").observation == "[]"
+
+    assert environment.step("SELECT COUNT(*) FROM `my shop` WHERE price = '9'").observation == "[(1500,)]"
+    assert server_for(Small.options).size(environment._database._name) < 4 * 2**20  # type: ignore[attr-defined]
+    environment.close()
+    server_for(Small.options).close()
+
+
+def test_the_sql_mode_is_that_of_the_published_answers_whatever_the_server_has(
+    server: PrivateMariaDB, kind: type[DBBench]
+) -> None:
+    server.run("SET GLOBAL sql_mode = 'ANSI_QUOTES,STRICT_ALL_TABLES'")
+    environment = opened(kind)
+    server.run("SET GLOBAL sql_mode = DEFAULT")
+
+    assert environment.step("UPDATE `my shop` SET price = CAST('12 kg' AS UNSIGNED) + 1").observation == "[]"
+    assert environment.step('SELECT price FROM `my shop` WHERE item = "rug"').observation == "[('13',)]"
+    environment.close()
+
+
+def test_an_administrator_who_may_not_watch_the_files_is_refused(server: PrivateMariaDB, kind: type[DBBench]) -> None:
+    server.run("REVOKE PROCESS ON *.* FROM gymfleet@localhost")
+    try:
+        with pytest.raises(TaskDataError, match="PROCESS"):
+            kind.task_source(None)
+    finally:
+        server.run("GRANT PROCESS ON *.* TO gymfleet@localhost")
 
 
 def test_an_endless_result_is_given_up(kind: type[DBBench]) -> None:

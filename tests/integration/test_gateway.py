@@ -216,6 +216,24 @@ async def test_a_repeated_step_is_executed_once(stream: SessionStream, rest: Gat
         await stream.step(session_id, 7, "too far")
 
 
+async def test_an_index_that_was_played_with_another_action_is_refused(
+    stream: SessionStream, rest: GatewayClient
+) -> None:
+    session_id = (await stream.open(COUNTER)).session_id
+    await stream.step(session_id, 0, "once")
+
+    for client in (stream, rest):
+        with pytest.raises(StepOutOfOrder):
+            await client.step(session_id, 0, "twice")
+    items = [SessionStep(session_id=session_id, index=0, action=action) for action in ("twice", "once")]
+    other, same = await rest.steps(items)
+
+    assert isinstance(other, Problem)
+    assert (other.status, other.type) == (409, "/problems/step-out-of-order")
+    assert isinstance(same, StepResult)
+    assert (await stream.get(session_id)).index == 1
+
+
 async def test_a_batch_answers_each_item_in_its_place(rest: GatewayClient, stream: SessionStream) -> None:
     first, second = [(await stream.open(COUNTER)).session_id for _ in range(2)]
     items = [

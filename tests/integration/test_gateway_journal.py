@@ -1,6 +1,7 @@
 """The journal of sessions, on a real Redis."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -87,17 +88,65 @@ async def test_a_fork_begins_with_what_its_parent_had_played_then(journal: Journ
     assert child.home == THERE
 
 
-async def test_recoveries_are_counted_until_a_step_is_taken(journal: Journal) -> None:
+async def test_moves_are_counted_until_a_step_is_taken(journal: Journal) -> None:
+    async def counts() -> tuple[int, int, int]:
+        story = await journal.read("s")
+        assert story is not None
+        return story.tries, story.killed, story.recoveries
+
     await journal.begin("s", HERE, RECORD)
-    assert [await journal.count_try("s", HERE) for _ in range(3)] == [0, 1, 2]
+    await journal.move("s", HERE, THERE)
+    await journal.move("s", THERE, HERE, culprit=True)
+    await journal.move("s", HERE, THERE)
+    assert await counts() == (3, 1, 3)
+    await journal.step("s", THERE, 0, played("up"))
+    assert await counts() == (0, 0, 3)
+
+
+async def test_a_move_whose_answer_was_lost_succeeds_when_it_is_written_again(journal: Journal) -> None:
+    await journal.begin("s", HERE, RECORD)
+    for _ in range(2):
+        assert await journal.move("s", HERE, THERE) is Written.DONE
+    story = await journal.read("s")
+    assert story is not None
+    assert (story.home, story.recoveries) == (THERE, 1)
+
+
+async def test_a_redis_that_was_restarted_vouches_for_no_journal_until_its_index_was_told(tmp_path: Path) -> None:
+    with RedisServer(tmp_path, crash_safe=True) as redis_server:
+        async with journal_on(redis_server.url) as journal:
+
+            async def vouched_for(*session_ids: str) -> list[bool]:
+                stories = [await journal.read(session_id) for session_id in session_ids]
+                return [story is not None and story.vouched_for for story in stories]
+
+            for session_id in ("stepped", "repeated", "renewed", "forked"):
+                await journal.begin(session_id, HERE, RECORD)
+                await journal.step(session_id, HERE, 0, played("up"))
+            assert await vouched_for("stepped", "repeated", "renewed", "forked") == [True] * 4
+            redis_server.stop(signal.SIGKILL)
+            redis_server.start()
+            assert await vouched_for("stepped", "repeated", "renewed", "forked") == [False] * 4
+
+            await journal.step("stepped", HERE, 1, played("down"))
+            await journal.step("repeated", HERE, 0, played("up"))
+            await journal.renew("renewed", HERE, 30.0)
+            await journal.copy("forked", "child", THERE, 1, 30.0)
+            assert await vouched_for("stepped", "repeated", "renewed", "forked") == [True, True, False, False]
+            assert await vouched_for("child") == [True], "its env server has just said how far it is"
+
+
+async def test_a_fork_of_a_journal_that_lacks_steps_has_none(journal: Journal) -> None:
+    await journal.begin("s", HERE, RECORD)
     await journal.step("s", HERE, 0, played("up"))
-    assert await journal.count_try("s", HERE) == 0
+    await journal.copy("s", "child", THERE, 2, 30.0)
+    assert await journal.read("child") is None, "the second step is not known"
 
 
 async def test_a_journal_lives_as_long_as_its_session(journal: Journal, redis_url: str) -> None:
     redis = connect(redis_url)
     await journal.begin("s", HERE, RECORD)
-    key = "gymfleet:gateway:session:s"
+    key = "gymfleet:gateway:journal:s"
     await redis.pexpire(key, 1000)
     await journal.step("s", HERE, 0, played("up"))
     assert 29_000 < await redis.pttl(key) <= 30_000, "a step renews it"

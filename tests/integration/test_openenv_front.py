@@ -237,21 +237,27 @@ def test_a_failure_of_the_machinery_is_no_observation(tmp_path: Path) -> None:
     assert "EXECUTION_ERROR" in refused["message"]
 
 
-async def test_a_full_server_says_how_full(tmp_path: Path) -> None:
+async def test_a_full_server_is_waited_for_and_then_says_how_full(tmp_path: Path) -> None:
     server = gateway_fleet.env_server(tmp_path, "maze", max_sessions="1")
     gateway = gateway_fleet.gateway(tmp_path, [server.url], queue_timeout_s="0.2")
-    with gateway_fleet.running(server, gateway):
-        async with socket(base(gateway)) as first, socket(base(gateway)) as second:
+    hasty = gateway_fleet.gateway(tmp_path, [server.url], queue_timeout_s="0.2", fronts_wait_s="0")
+    with gateway_fleet.running(server, gateway, hasty):
+        async with socket(base(gateway)) as first, socket(base(gateway)) as second, socket(base(hasty)) as third:
             assert (await ask(first, {"type": "reset"}))["type"] == "observation"
-            refused = await ask(second, {"type": "reset"})
+            deadline = time.monotonic() + 20
+            while (refused := await ask(third, {"type": "reset"}))["data"].get("active_sessions") == 0:
+                assert time.monotonic() < deadline, "the other gateway's session is seen by the next probe"
             await ask(first, {"type": "reset"})  # frees its slot first, so there is one
 
             assert refused["data"]["code"] == "CAPACITY_REACHED"
             assert refused["data"]["active_sessions"] == refused["data"]["max_sessions"] >= 1
+            waiting = asyncio.create_task(ask(second, {"type": "reset"}))
+            await asyncio.sleep(0.4)  # by now the queue has turned it away
+            assert not waiting.done()
             await first.send('{"type":"close"}')
             await first.wait_closed()
             assert first.close_code == 1000
-            assert (await ask(second, {"type": "reset"}))["type"] == "observation", "the socket survived"
+            assert (await waiting)["type"] == "observation", "the socket survived, and the front came again"
 
 
 BAD_FRAMES = [

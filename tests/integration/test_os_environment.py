@@ -1,7 +1,11 @@
 """The OS environment: scoring in the sandbox, hostile actions, and neighbours on the same server."""
 
+import json
+import os
 import random
+import select
 import shutil
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -114,9 +118,8 @@ def test_dead_sandbox_is_lost_and_never_a_reward() -> None:
     environment = ENVIRONMENT()
     environment.reset(COUNT, 0)
     assert isinstance(environment._sandbox, Bubblewrap)
-    assert environment._sandbox._process is not None
-    environment._sandbox._process.kill()
-    environment._sandbox._process.wait()  # until then it may still answer
+    os.kill(environment._sandbox._room.pid, signal.SIGKILL)
+    select.select([environment._sandbox._room.handle], [], [], 20)  # until then it may still answer
 
     with pytest.raises(EngineLost, match="the sandbox ended"):
         environment.step("answer(3)")
@@ -154,6 +157,27 @@ def test_hostile_session_leaves_its_neighbour_alone(tmp_path: Path) -> None:
             step(good, 6, "bash echo \u202e\x1b[31m日本語").json()["observation"]
             == "The output of the OS:\n\n\u202e日本語"
         )
+
+
+def test_a_check_that_is_too_slow_loses_its_session_and_not_the_shard(tmp_path: Path) -> None:
+    tasks = [{"description": "d", "evaluation": {"check": script}} for script in ("sleep 60", "exit 0")]
+    (tmp_path / "os").mkdir()
+    (tmp_path / "os" / "training.json").write_text(json.dumps(tasks))
+    data, options = json.dumps({"os": str(tmp_path / "os")}), '{"os": {"program_timeout_s": 0.5}}'
+    with (
+        EnvServer(tmp_path, "os", data=data, options=options) as server,
+        httpx.Client(base_url=server.url, timeout=60) as http,
+    ):
+        opened = [
+            http.post("/v1/sessions", json={"env": "os", "split": "train", "task_index": n}).json() for n in (0, 1)
+        ]
+        slow, quick = (session["session_id"] for session in opened)
+
+        lost = http.post(f"/v1/sessions/{slow}/steps", json={"index": 0, "action": "answer(1)"})
+        kept = http.post(f"/v1/sessions/{quick}/steps", json={"index": 0, "action": "answer(1)"})
+
+    assert (lost.status_code, lost.json()["type"]) == (410, "/problems/session-lost")
+    assert (kept.status_code, kept.json()["score"]) == (200, 1.0)
 
 
 @pytest.mark.parametrize("data", [DATA] if DATA.is_dir() else [], ids=["upstream"])

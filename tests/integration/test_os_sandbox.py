@@ -1,7 +1,9 @@
 """The sandbox against what an agent may do, by design or by accident. Every command here is run for real."""
 
 import os
+import select
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -39,6 +41,12 @@ def text(box: Bubblewrap, command: str, timeout_s: float = LIMIT_S) -> str:
     return box.shell(command, timeout_s).output.decode(errors="replace")
 
 
+def kill(box: Bubblewrap) -> None:
+    """From outside, and wait: until then it may still answer."""
+    os.kill(box._room.pid, signal.SIGKILL)
+    select.select([box._room.handle], [], [], LIMIT_S)
+
+
 def host_processes(marker: str) -> int:
     count = 0
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
@@ -47,6 +55,22 @@ def host_processes(marker: str) -> int:
         except OSError:
             continue
     return count
+
+
+def test_a_sandbox_opens_and_checks_whatever_descriptors_its_server_has_open() -> None:
+    first = os.open(os.devnull, os.O_RDONLY)
+    held = [first, *(os.dup(first) for _ in range(590 - first))]  # the steward moves what it gets to 600 and up
+    try:
+        sandbox = Bubblewrap(SMALL)
+        try:
+            assert text(sandbox, "echo $((6 * 7))") == "42\n"
+            sandbox.seal()
+            assert sandbox.check(["echo", "seen"], LIMIT_S).output == b"seen\n"
+        finally:
+            sandbox.close()
+    finally:
+        for handle in held:
+            os.close(handle)
 
 
 def test_shell_keeps_directory_and_variables(box: Bubblewrap) -> None:
@@ -79,7 +103,7 @@ def test_root_inside_can_do_what_preparation_scripts_do(box: Bubblewrap) -> None
 
 
 def test_outside_it_is_nobody_and_no_host_user(box: Bubblewrap) -> None:
-    tree = box._tree
+    tree = box._room.tree
     assert tree is not None
     for pid in (tree.first, *tree.pids()):
         status = Path(f"/proc/{pid}/status").read_text()
@@ -112,9 +136,6 @@ def test_works_with_one_user_where_the_server_is_not_root() -> None:
         ("unshare -U true", "not permitted"),
         ("unshare -m true", "not permitted"),
         ("nsenter -t 1 -m true", "denied"),
-        ("echo x > /usr/bin/evil", "Read-only file system"),
-        ("rm -f /usr/bin/env", "Read-only file system"),
-        ("touch /lib/evil", "Read-only file system"),
         ("echo x > /dev/full2", "Read-only file system"),
         ("mknod /tmp/disk b 8 0", "not permitted"),
         ("echo 1 > /proc/sys/kernel/panic", "Read-only file system|Permission denied"),
@@ -135,6 +156,11 @@ def test_ways_out_are_shut(shared: Bubblewrap, command: str, shown: str | None) 
     if shown is not None:
         assert any(part in printed for part in shown.split("|")), printed
     assert shared.shell("true", LIMIT_S).code == 0
+
+
+def test_a_command_has_nothing_open_but_its_own_pipes(shared: Bubblewrap) -> None:
+    assert text(shared, "ls /proc/self/fd").split() == ["0", "1", "2", "3"], "3: the directory that is listed"
+    assert shared.program(["ls", "/proc/self/fd"], LIMIT_S).output.split() == [b"0", b"1", b"2", b"3"]
 
 
 def test_nothing_of_the_host_is_to_be_seen(shared: Bubblewrap, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -229,7 +255,7 @@ def test_fork_bomb_stays_inside(box: Bubblewrap) -> None:
 def test_memory_bomb_gets_no_memory(box: Bubblewrap) -> None:
     assert "MemoryError" in text(box, "python3 -c 'x = bytearray(10 ** 9)'")
     assert box.shell("x=$(head -c 200M /dev/zero | tr '\\0' x)", LIMIT_S).code != 0
-    assert text(box, "echo ok") == "ok\n"
+    assert text(box, "echo ok").endswith("ok\n"), "after what the ended pipe had to say"
 
 
 def test_many_small_memory_bombs_end_the_shell(box: Bubblewrap) -> None:
@@ -243,7 +269,7 @@ def test_many_small_memory_bombs_end_the_shell(box: Bubblewrap) -> None:
 
 
 def test_watch_measures_what_is_held(box: Bubblewrap) -> None:
-    tree = box._tree
+    tree = box._room.tree
     assert tree is not None
     box.shell('python3 -c \'import time; x = bytearray(30 << 20); open("/tmp/up", "w"); time.sleep(60)\' &', LIMIT_S)
     box.shell("while [ ! -e /tmp/up ]; do sleep 0.05; done", LIMIT_S)
@@ -311,9 +337,7 @@ def test_program_that_takes_too_long_is_stopped(box: Bubblewrap) -> None:
 
 def test_killed_sandbox_is_reported_and_the_neighbour_lives(box: Bubblewrap) -> None:
     neighbour = Bubblewrap(SMALL)
-    assert box._process is not None
-    box._process.kill()
-    box._process.wait()  # until then it may still answer
+    kill(box)
     try:
         with pytest.raises(SandboxError, match="the sandbox ended"):
             box.shell("true", LIMIT_S)
@@ -352,7 +376,7 @@ def test_nothing_is_left_behind() -> None:
     for _ in range(5):
         sandbox = Bubblewrap(SMALL)
         sandbox.shell("exit", LIMIT_S)
-        tree = sandbox._tree
+        tree = sandbox._room.tree
         sandbox.close()
         sandbox.close()
         assert tree is not None
@@ -382,11 +406,11 @@ def test_missing_tree_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_a_process_of_another_namespace_is_never_killed(box: Bubblewrap) -> None:
-    tree = box._tree
+    tree = box._room.tree
     assert tree is not None
     neighbour = Bubblewrap(SMALL)
     try:
-        other = neighbour._tree
+        other = neighbour._room.tree
         assert other is not None
         tree.kill(other.pids())
         assert text(neighbour, "echo $$; echo ok").endswith("ok\n")

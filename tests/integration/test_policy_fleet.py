@@ -10,11 +10,10 @@ from types import SimpleNamespace
 import pytest
 import structlog
 import torch
-from fastapi import Depends
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.rollout import LivePolicy
 from gymfleet_contracts.streams import LAST_POLICY_VERSION, LIVE_POLICY, POLICY_OWNER
-from gymfleet_kit.access import OneKey
+from gymfleet_kit.access import AccessRules
 from gymfleet_kit.app import create_app
 from gymfleet_kit.serve import bind
 from gymfleet_kit.streams import RedisClient
@@ -82,10 +81,10 @@ class Site:
         for address in addresses:
             world = self.worlds[address] = World(partial(numbered_weights, self._directory))
             await world.policy.start()
-            app = create_app("rollout")
+            app = create_app("rollout", access=AccessRules(KEY))
             app.state.service = SimpleNamespace(policy=world.policy)
             for router in (routes.router, routes.control):
-                app.include_router(router, dependencies=[Depends(OneKey(KEY))])
+                app.include_router(router)
             stack = self._stacks[address] = contextlib.AsyncExitStack()
             listener = bind(address, self.port)
             await stack.enter_async_context(serving(app, listener))

@@ -35,7 +35,7 @@ async def test_streams_are_counted_with_their_dead_letters(redis: RedisClient) -
 
 
 async def test_durable_is_append_only_and_never_evicting(tmp_path: Path) -> None:
-    with RedisServer(tmp_path) as server:
+    with RedisServer(tmp_path, administrator=True) as server:
         client = connect(server.url)
         watch = RedisWatch(client, list)
 
@@ -55,7 +55,7 @@ async def test_durable_is_append_only_and_never_evicting(tmp_path: Path) -> None
 async def test_durable_is_a_file_that_can_be_rewritten(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    with RedisServer(data) as server:
+    with RedisServer(data, administrator=True) as server:
         client = connect(server.url)
         shutil.rmtree(data)
         await client.execute_command("BGREWRITEAOF")  # type: ignore[no-untyped-call]  # the stubs lack it
@@ -69,7 +69,7 @@ async def test_durable_is_a_file_that_can_be_rewritten(tmp_path: Path) -> None:
 
 
 async def test_the_memory_limit_is_that_of_redis_or_of_its_machine(tmp_path: Path) -> None:
-    with RedisServer(tmp_path) as server:
+    with RedisServer(tmp_path, administrator=True) as server:
         client = connect(server.url)
         watch = RedisWatch(client, list)
         unlimited = values(await watch.measure())

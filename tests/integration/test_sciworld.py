@@ -20,6 +20,7 @@ from gymfleet_envs.runtime.catalogue import load_entry
 from gymfleet_envs.runtime.environment import EngineLost, Outcome
 from gymfleet_envs.sciworld.engines import Engines, Seat
 from gymfleet_envs.sciworld.environment import SciWorld
+from gymfleet_envs.sciworld.jvm import EngineFault
 from gymfleet_envs.sciworld.options import SciWorldOptions
 from gymfleet_envs.sciworld.tasks import LEVELS, VARIATIONS, SciTask, agentgym_games, variations
 from py4j.protocol import Py4JError
@@ -93,6 +94,32 @@ def test_rewards_are_changes_of_the_score_and_add_up_to_it() -> None:
     for outcome in outcomes:
         total += outcome.reward
         assert outcome.score == total / 100
+
+
+def test_points_that_an_episode_begins_with_are_in_its_score_and_paid_with_the_first_step() -> None:
+    environment = opened(SciTask("find-animal", 0, "openDoors"))
+    assert environment.start_score == 0.08
+
+    first = environment.step("look around")
+    outcomes = solve(environment)
+
+    assert (first.reward, first.score) == (8, 0.08)
+    assert (first.reward + sum(outcome.reward for outcome in outcomes), outcomes[-1].score) == (100, 1)
+
+
+def test_an_action_that_the_engine_fails_at_leaves_the_points_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = opened(SciTask("find-animal", 0, "openDoors"))
+
+    def fail(_: Seat, action: str) -> None:
+        raise EngineFault(action)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Seat, "act", fail)
+        failed = environment.step("look around")
+    after = environment.step("look around")
+
+    assert [(outcome.reward, outcome.score) for outcome in (failed, after)] == [(8, 0.08), (0, 0.08)]
+    environment.close()
 
 
 def test_wrong_focus_ends_the_episode_below_zero() -> None:

@@ -1,10 +1,12 @@
 """`gymfleet data`: what a user brings is checked whole before it takes the place of anything."""
 
+import json
 from pathlib import Path
 
 import pytest
 from gymfleet_client.benchmark_data import chosen, data_home, imported
 from gymfleet_client.cli.main import run
+from gymfleet_client.cli.options import options_of, served_options
 from gymfleet_client.supervisor.plan import Plan, choose_ports
 from gymfleet_envs.runtime.catalogue import EnvironmentUnavailable
 from gymfleet_envs.runtime.importing import import_benchmark
@@ -109,7 +111,7 @@ def test_each_env_server_gets_its_own_data_alone(words: Path, tmp_path: Path) ->
 
 def test_options_go_to_the_server_of_their_environment_alone(tmp_path: Path) -> None:
     envs = ("alfworld", "maze")
-    options = {"alfworld": {"show_actions": True}, "maze": {}}
+    options = {"alfworld": {"alfworld": {"show_actions": True}}, "maze": {}}
     plan = Plan(directory=tmp_path, ports=choose_ports(envs, None), envs=envs, gateway_secret="s" * 32, options=options)
     alfworld, maze = plan.env_servers()
 
@@ -121,13 +123,76 @@ def test_the_only_environment_of_a_fleet_gets_what_is_meant_for_it_by_its_own_na
     envs = ("./my/hunt.py",)
     plan = Plan(
         directory=tmp_path, ports=choose_ports(envs, None), envs=envs, gateway_secret="s" * 32,
-        data={"hunt": tmp_path}, options={"hunt": {"hard": True}},
+        data={"hunt": tmp_path}, options={"./my/hunt.py": {"hunt": {"hard": True}}},
     )  # fmt: skip
 
     (server,) = plan.env_servers()
 
     assert server.env["GYMFLEET_ENV_DATA"] == f'{{"hunt": "{tmp_path}"}}'
     assert server.env["GYMFLEET_ENV_OPTIONS"] == '{"hunt": {"hard": true}}'
+
+
+def test_the_users_own_variable_is_split_among_the_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GYMFLEET_ENV_OPTIONS", '{"db": {"observation_chars": 80}, "sql": {"evidence": true}}')
+    envs = ("db", "sql", "maze")
+    options = served_options(envs, options_of(["db.statement_time_s=2.5", "db.observation_chars=90"]))
+    plan = Plan(directory=tmp_path, ports=choose_ports(envs, None), envs=envs, gateway_secret="s" * 32, options=options)
+
+    db, sql, maze = (json.loads(server.env["GYMFLEET_ENV_OPTIONS"]) for server in plan.env_servers())
+
+    assert db == {"db": {"observation_chars": 90, "statement_time_s": 2.5}}
+    assert sql == {"sql": {"evidence": True}}
+    assert maze == {}
+
+
+def test_options_reach_an_environment_that_is_given_as_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "other_name.py"
+    file.write_text(
+        "from gymfleet_envs.db.environment import DBBench\n\n\n"
+        "class Mine(DBBench):\n    name = 'mine'\n\n\nENVIRONMENT = Mine\n"
+    )
+
+    options = served_options(("maze", str(file)), options_of(["mine.observation_chars=90"]))
+
+    assert options == {str(file): {"mine": {"observation_chars": 90}}}
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        (["db.backnd=mariadb"], "backnd: Extra inputs are not permitted (it knows: backend, host, port,"),
+        (["db.backend=oracle"], "backend: Input should be 'sqlite' or 'mariadb'"),
+        (["dbb.backend=sqlite"], "options are given for dbb, but served are maze, db"),
+        (["backend=sqlite"], "--option backend=sqlite: give ENV.KEY=VALUE, such as db.backend=mariadb"),
+        (["db.backend"], "--option db.backend: give KEY=VALUE"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_anything_starts(
+    given: list[str], fault: str, tmp_path: Path, capsys: Capture
+) -> None:
+    options = [part for one in given for part in ("--option", one)]
+
+    assert run(["up", "--env", "maze", "--env", "db", *options, "--state-dir", str(tmp_path / "state")]) == 2
+
+    assert fault in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "state").exists()
+
+
+def test_import_honours_options(tmp_path: Path, home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "dbbench"
+    folder.mkdir()
+    table = {"table_name": "t", "table_info": {"columns": [{"name": "a"}], "rows": [["x"]]}}
+    gold = "UPDATE t SET a = HEX('" + "x" * 80 + "')"
+    line = {"description": "Change it", "type": ["UPDATE"], "table": table, "label": [gold]}
+    (folder / "dev.jsonl").write_text(json.dumps(line))
+
+    assert run(["data", "import", "db", str(folder), "--option", "value_bytes=100"]) == 1
+    assert "the gold statement fails" in capsys.readouterr().err
+    monkeypatch.setenv("GYMFLEET_ENV_OPTIONS", '{"db": {"value_bytes": 100}, "os": {}}')
+    assert run(["data", "import", "db", str(folder)]) == 1
+    assert run(["data", "import", "db", str(folder), "--option", "value_bytes=1000"]) == 0
+    assert run(["data", "import", "db", str(folder), "--option", "value_byte=1000"]) == 1
+    assert "value_byte: Extra inputs are not permitted" in capsys.readouterr().err
 
 
 def test_a_fleet_refuses_data_of_what_it_does_not_serve(words: Path, capsys: Capture) -> None:

@@ -10,6 +10,7 @@ from gymfleet_client import GatewayClient, SessionStream, SyncGatewayClient
 from gymfleet_client import _patience as module
 from gymfleet_client.errors import EnvironmentFull, ProblemError, QuotaExceeded, RateLimited, Unauthorized
 from gymfleet_contracts.frames import ReplyFrame, decode_request, encode
+from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.session import OpenSession
 from websockets.asyncio.server import ServerConnection, serve
 
@@ -119,9 +120,8 @@ async def test_anything_else_is_told_at_once(
 
 
 @EVERY_WAY
-async def test_a_repeat_that_could_not_be_answered_in_time_is_not_begun(
-    way: Way, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_open_waits_again_for_as_long_as_the_caller_can(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 20 s, 16 are for waiting. Each try takes 11 s: 16 are left at first, then 5, then none."""
     now = 0.0
 
     class Clock:
@@ -130,12 +130,13 @@ async def test_a_repeat_that_could_not_be_answered_in_time_is_not_begun(
             return now
 
     monkeypatch.setattr(module, "time", Clock)
-    gateway = Gateway(too_many(retry_after_s=0.01))
+    monkeypatch.setattr("random.uniform", lambda *_: 0.0)
+    gateway = Gateway(*(too_many(retry_after_s=0.01) for _ in range(3)))
     answer = gateway.answer
 
     def slowly(request: dict[str, Any]) -> dict[str, Any] | None:
         nonlocal now
-        now += 11.0  # of 20: another wait in the queue would end after the caller has gone
+        now += 11.0
         return answer(request)
 
     monkeypatch.setattr(gateway, "answer", slowly)
@@ -143,7 +144,27 @@ async def test_a_repeat_that_could_not_be_answered_in_time_is_not_begun(
         with pytest.raises(EnvironmentFull):
             await open_(MAZE, 20.0)
 
-    assert len(gateway.requests) == 1
+    assert [request["wait_s"] for request in gateway.requests] == [16.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("took_s", "pause_s"),
+    [
+        pytest.param(9.0, 1.0, id="9 s, 1 s and 9 s: within 20"),
+        pytest.param(9.5, None, id="9.5 s, 1 s and 9.5 s: the caller would not learn what came of the last try"),
+    ],
+)
+def test_another_call_is_repeated_only_if_a_try_as_long_fits(
+    took_s: float, pause_s: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("random.uniform", lambda *_: 0.0)
+    patience = module.Patience(20.0)
+
+    now[0] = took_s
+
+    assert patience.pause_s(RateLimited(Problem(title="not now", status=429), retry_after_s=1.0)) == pause_s
 
 
 @EVERY_WAY

@@ -8,6 +8,7 @@ import pytest
 from gymfleet_contracts.grammar import DBBENCH
 from gymfleet_envs.db.actions import Answer, Operation, read_action
 from gymfleet_envs.db.answers import read_answer, same_answer
+from gymfleet_envs.db.benchmark import benchmark_tasks
 from gymfleet_envs.db.environment import ENVIRONMENT, DBBench
 from gymfleet_envs.db.options import DbOptions
 from gymfleet_envs.db.sqlite import SqliteDatabase, state_after
@@ -307,7 +308,6 @@ def test_benchmark_files_become_tasks(tmp_path: Path) -> None:
         (entry(type=[]), "type: "),
         (entry(label=[]), "label: a question needs an answer"),
         (entry(table={"table_name": "t", "table_info": {"columns": [], "rows": []}}), "columns"),
-        (entry(table={"table_name": "t", "table_info": {"columns": [{"name": "a"}], "rows": [[1, 2]]}}), "2 values for 1"),
         (entry(answer_md5="nonsense", type=["UPDATE"]), "answer_md5 holds no md5"),
         (entry(type=["UPDATE"], label=["UPDATE nowhere SET a = 1"]), "the gold statement fails: no such table"),
         (entry(type=["UPDATE"], label=["ATTACH 'x' AS y"]), "the gold statement fails: .*cannot be executed"),
@@ -354,3 +354,89 @@ def test_sessions_are_cheap() -> None:
     assert all(database.execute("SELECT COUNT(*) FROM `my shop`") == "[(2,)]" for database in databases)
     for database in databases:
         database.close()
+
+
+def test_a_line_with_a_ragged_table_is_left_out_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ragged = entry(table={"table_name": "t", "table_info": {"columns": [{"name": "a"}], "rows": [["x"], [1, 2]]}})
+    lines = [entry(), ragged, entry(description="Another?")]
+    (tmp_path / "dev.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
+
+    tasks = benchmark_tasks(tmp_path, DbOptions())
+
+    assert tasks.count("validation", "dbbench") == 2
+    assert tasks.by_id("dev.2").data.prompt.startswith("Another?"), "the ids of the others stay"
+    assert "dev.jsonl:2: table 't': row 1 has 2 values for 1 columns" in capsys.readouterr().out
+
+
+PEOPLE = Table("people", ("name", "age"), (("José", "9"), ("JOSE", "10"), ("Zoë", "8"), ("Ann", "x7")))
+
+
+@pytest.mark.parametrize(
+    ("sql", "rows"),
+    [
+        ("SELECT age FROM people WHERE name = 'jose' ORDER BY age + 0", [("9",), ("10",)]),
+        ("SELECT COUNT(DISTINCT name) FROM people", [(3,)]),
+        ("SELECT name FROM people WHERE name LIKE '%ZOE'", [("Zoë",)]),
+        ("SELECT name FROM people WHERE name LIKE '_os_' AND age = 9", [("José",)]),
+        ("SELECT '10%' LIKE '10\\%', '10x' LIKE '10\\%', '10x' LIKE '10|%' ESCAPE '|'", [(1, 0, 0)]),
+        ("SELECT name FROM people WHERE name IN ('ZOE', 'ann') ORDER BY name DESC", [("Zoë",), ("Ann",)]),
+        ("SELECT INSTR(name, 'E'), LOCATE('O', name), LENGTH(name) FROM people WHERE age = '9'", [(0, 2, 5)]),
+        ("SELECT HEX(255), HEX('a'), ROUND(LOG(10), 3), LOG(2, 8)", [("FF", "61", 2.303, 3.0)]),
+        ("SELECT FIELD('É', 'a', 'e'), STRCMP('José', 'jose')", [(2, 0)]),
+        ("UPDATE people SET age = 1 WHERE age = (SELECT m FROM (SELECT MIN(age) m FROM people) x)", []),
+        ("SELECT CAST(age AS SIGNED) FROM people WHERE name IS NOT NULL AND age IS TRUE LIMIT 1", [(9,)]),
+    ],
+)
+def test_sqlite_compares_as_mysql_does(sql: str, rows: list[tuple[Any, ...]]) -> None:
+    database = SqliteDatabase([PEOPLE], DbOptions())
+
+    assert database.execute(sql) == str(rows)
+    database.close()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE people SET age = 1 RETURNING age",
+        "SELECT * FROM people WHERE name == 'Ann'",
+        "SELECT * FROM people WHERE name IS 'Ann'",
+        "SELECT * FROM people WHERE name GLOB 'A*'",
+        "SELECT CAST(age AS INTEGER) FROM people",
+        "SELECT CAST(age AS TEXT) FROM people",
+        "SELECT CAST(CONCAT(age, '') AS VARCHAR(9)) FROM people",
+        "INSERT OR REPLACE INTO people VALUES ('a', 'b')",
+        "INSERT INTO people VALUES ('a', 'b') ON CONFLICT DO NOTHING",
+        "UPDATE OR IGNORE people SET age = 1",
+        "SELECT * FROM people a FULL OUTER JOIN people b ON a.age = b.age",
+        "SELECT COUNT(*) FILTER (WHERE age = 1) FROM people",
+        "SELECT * FROM people ORDER BY age NULLS LAST",
+        "SELECT rowid FROM people",
+        "DELETE FROM people WHERE _rowid_ = 1",
+        "SELECT * FROM people WHERE age IN (SELECT age FROM people ORDER BY age LIMIT 1)",
+        "UPDATE people SET age = (SELECT MAX(age) FROM people)",
+        "DELETE FROM people WHERE age = (SELECT MIN(p.age) FROM people p)",
+    ],
+)
+def test_what_mysql_refuses_is_refused(sql: str) -> None:
+    database = SqliteDatabase([PEOPLE], DbOptions())
+
+    shown = database.execute(sql)
+
+    assert re.match(r"(1064|1054|1235|1093) \(\w+\): ", shown), shown
+    assert database.execute("SELECT COUNT(*) FROM people WHERE age <> 1") == "[(4,)]"
+    database.close()
+
+
+@pytest.mark.parametrize("call", ["TYPEOF(age)", "PRINTF('%d', 1)", "IIF(1, 2, 3)", "TOTAL(age)"])
+def test_functions_that_mysql_does_not_have_are_not_there(call: str) -> None:
+    database = SqliteDatabase([PEOPLE], DbOptions())
+
+    assert database.execute(f"SELECT {call} FROM people").startswith("no such function")
+    database.close()
+
+
+def test_a_column_may_have_the_name_of_a_word_that_is_sqlites() -> None:
+    database = SqliteDatabase([Table("t", ("materialized", "oid"), (("a", "b"),))], DbOptions())
+
+    assert database.execute("SELECT materialized, oid FROM t") == "[('a', 'b')]"
+    database.close()

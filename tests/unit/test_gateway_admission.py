@@ -31,6 +31,9 @@ class Slots:
     def max_opens(self, env: str) -> int:
         return self.opens
 
+    def max_sessions(self, env: str) -> int:
+        return self.total or 0
+
     def free_slots(self, env: str) -> int | None:
         taken = 0 if self.stale else self.sessions.total()
         return None if self.total is None else self.total - taken
@@ -253,12 +256,32 @@ async def test_the_advice_is_the_rate_at_which_slots_were_given(monkeypatch: pyt
     await cancel(*waiting)
 
 
+@pytest.mark.parametrize(
+    ("capacity", "places"),
+    [
+        pytest.param(600, 1200, id="twice the capacity: all players of the fleet, and all of its next turn"),
+        pytest.param(4, 1024, id="a small fleet has a queue too"),
+    ],
+)
+async def test_the_queue_is_as_long_as_the_capacity_asks_for(capacity: int, places: int) -> None:
+    gate = Gate(capacity)
+    gate.slots.opens = 0  # the replicas have as many opens under way as they may
+    waiting = [gate.start(A) for _ in range(places)]
+    await settle()
+    assert gate.admission.waiting("maze") == places
+
+    with pytest.raises(QueueFull, match=f"the queue of maze is full: {places} opens may wait"):
+        await gate.open(A)
+
+    await cancel(*waiting)
+
+
 async def test_a_full_queue_turns_away_who_crowds_it() -> None:
     gate = Gate(0, max_queue=4)
     crowd = [gate.start(A) for _ in range(4)]
     await settle()
 
-    with pytest.raises(QueueFull, match="the queue of maze is full: 4 opens wait"):
+    with pytest.raises(QueueFull, match="the queue of maze is full: 4 opens may wait"):
         await gate.open(A)
     late = gate.start(B)
     await settle()

@@ -52,6 +52,7 @@ def test_generated_tasks_are_counted_through_modulo(game: Game) -> None:
     body = game.task(spec(game, "generated"), 2 * 100 + 7, 60)
 
     assert (body["task_index"], body["split"]) == (7, "train")
+    assert body.get("level") == ("shared_400" if game is WORDLE else None)
     assert "task_id" not in body
 
 

@@ -8,9 +8,10 @@ from gymfleet_contracts import problems
 from gymfleet_contracts.frames import Op
 from gymfleet_contracts.problems import Problem
 from gymfleet_env_gateway.access import LOCAL
-from gymfleet_env_gateway.fronts.episode import Episode, NoEpisode, OutcomeUnknown
+from gymfleet_env_gateway.fronts.episode import Episode, NoEpisode, OutcomeUnknown, intent
 from gymfleet_env_gateway.relay import Relay
 from gymfleet_kit.problems import RelayedProblem, ServiceError
+from gymfleet_kit.session_problems import InvalidRequest
 
 
 class ScriptedRelay:
@@ -37,21 +38,17 @@ class Table:
         self.relay = ScriptedRelay()
         self.relay.answers = list(answers)
         self.episode = Episode(session_id="s", index=3)
-        self.saved: list[str | None] = []
 
     async def step(self, action: str) -> dict[str, Any]:
-        async def save() -> None:
-            self.saved.append(self.episode.pending)
-
-        return await self.episode.step(cast(Relay, self.relay), LOCAL, action, save=save)
+        return await self.episode.step(cast(Relay, self.relay), LOCAL, action)
 
 
-async def test_an_action_is_noted_before_it_leaves_and_forgotten_with_its_answer() -> None:
+async def test_an_action_is_forgotten_with_its_answer() -> None:
     table = Table(None)
 
     await table.step("up")
 
-    assert (table.saved, table.episode.pending) == (["up"], None)
+    assert table.episode.pending is None
     assert (table.episode.index, table.episode.total_reward, table.episode.observation) == (4, 0.5, "seen")
 
 
@@ -70,14 +67,32 @@ async def test_after_an_answer_that_did_not_come_only_the_same_action_goes_out(k
 
 
 async def test_what_another_gateway_left_pending_counts_too() -> None:
-    table = Table()
-    table.episode = msgspec.msgpack.decode(
+    noted, died = Table(), Table()
+    noted.episode = msgspec.msgpack.decode(
         msgspec.msgpack.encode(Episode(session_id="s", index=3, pending="up")), type=Episode
     )
+    died.episode.recover(intent("up"))
 
-    with pytest.raises(OutcomeUnknown):
-        await table.step("down")
-    assert table.relay.calls == []
+    for table in (noted, died):
+        with pytest.raises(OutcomeUnknown):
+            await table.step("down")
+        assert table.relay.calls == []
+
+
+async def test_what_was_left_from_before_the_episode_does_not_count() -> None:
+    table = Table(None)
+    table.episode.recover(b"")
+    ended = Episode()
+    ended.recover(intent("up"))
+
+    await table.step("down")
+
+    assert ended.pending is None
+
+
+def test_what_is_no_text_is_refused_before_it_is_noted() -> None:
+    with pytest.raises(InvalidRequest, match="lone surrogate"):
+        intent("\ud800")
 
 
 @pytest.mark.parametrize("kind", [problems.ACTION_TOO_LARGE, problems.RATE_LIMITED, problems.EPISODE_OVER])

@@ -1,8 +1,10 @@
 """The gateway's settings refuse what cannot work."""
 
+import resource
 from pathlib import Path
 
 import pytest
+from gymfleet_env_gateway.main import raise_file_limit
 from gymfleet_env_gateway.settings import GatewaySettings
 from pydantic import ValidationError
 
@@ -84,3 +86,16 @@ def test_a_secret_has_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(ValidationError, match="secret"):
         GatewaySettings.model_validate({})
+
+
+def test_a_full_fleets_clients_may_have_a_socket_each() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 8192:
+        pytest.skip(f"this machine allows {hard} open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    try:
+        raise_file_limit()
+
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 8192
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

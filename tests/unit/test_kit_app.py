@@ -8,8 +8,9 @@ import pytest
 from fastapi import FastAPI
 from gymfleet_contracts.problems import PROBLEM_MEDIA_TYPE, Problem
 from gymfleet_kit.app import NotReady, create_app
+from gymfleet_kit.logs import add_trace_id
 from gymfleet_kit.problems import RelayedProblem, ServiceError, problem_responses
-from gymfleet_kit.trace import current_trace, new_trace
+from gymfleet_kit.trace import current_trace, new_trace, traced
 from prometheus_client.core import GaugeMetricFamily, Metric
 from pydantic import BaseModel, ConfigDict
 from structlog.testing import capture_logs
@@ -69,7 +70,7 @@ def app() -> FastAPI:
 @pytest.fixture
 async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://teapot") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
 
 
@@ -194,7 +195,7 @@ async def test_a_readiness_that_hangs_does_not_hold_up_the_scrape(monkeypatch: p
 
     monkeypatch.setattr("gymfleet_kit.app.READY_TIMEOUT_S", 0.01)
     app = create_app("teapot", ready=hang, measure=measure)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://teapot") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
         text = (await client.get("/metrics")).text
 
     assert "\ngymfleet_ready 0.0\n" in text
@@ -223,3 +224,12 @@ async def test_a_malformed_trace_is_replaced(client: httpx.AsyncClient, header: 
     assert answer != header
     assert len(answer) == len(new_trace())
     assert current_trace() is None
+
+
+def test_a_log_line_says_under_which_trace_it_was_written() -> None:
+    trace = new_trace(sampled=False)
+    with traced(trace):
+        inside = add_trace_id(None, "info", {"event": "tea.poured"})
+
+    assert inside == {"event": "tea.poured", "trace_id": trace.split("-")[1]}
+    assert add_trace_id(None, "info", {"event": "tea.poured"}) == {"event": "tea.poured"}

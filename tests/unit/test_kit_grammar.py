@@ -1,7 +1,7 @@
 """The grammars on hand-made replies."""
 
 import pytest
-from gymfleet_contracts.grammar import DBBENCH, GRAMMARS, REACT, SQLGYM, Grammar, get_grammar
+from gymfleet_contracts.grammar import AGENTBENCH_OS, DBBENCH, GRAMMARS, REACT, SQLGYM, Grammar, get_grammar
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -137,3 +137,59 @@ def test_every_grammar_takes_any_text(grammar: Grammar, text: str) -> None:
 def test_no_grammar_takes_long(grammar: Grammar) -> None:
     for text in ("```sql " * 50_000, "Action: " * 50_000, "Action: Operation\n```sql" + "\n" * 100_000):
         grammar.parse(text)
+
+
+BASH = "Think: I look.\n\nAct: bash\n\n```bash\nls /tmp/scratch\n```"
+
+
+@pytest.mark.parametrize(
+    ("grammar", "text", "complete"),
+    [
+        pytest.param(REACT, "Thought: a Action: rm -rf /tmp/scr", False, id="react: nothing ends the line"),
+        pytest.param(REACT, "Thought: a Action: rm -rf /tmp/scratch\n", True, id="react: the line is ended"),
+        pytest.param(REACT, "Thought: a Action: b\nThought: and", True, id="react: talks on in the next line"),
+        pytest.param(REACT, "Thought: a Action:\nb", False, id="react: an open line behind the marker's own"),
+        pytest.param(REACT, "Thought: a Action: b\nAction: c", False, id="react: the last action's line is open"),
+        pytest.param(REACT, "Thought: a Action: \n", False, id="react: no action"),
+        pytest.param(REACT, "Thought: I wonder", False, id="react: no marker"),
+        pytest.param(DBBENCH, OPERATE, True, id="dbbench: a closed block"),
+        pytest.param(DBBENCH, OPERATE[:-1], False, id="dbbench: two of three backticks"),
+        pytest.param(DBBENCH, OPERATE + "\nI", True, id="dbbench: talks on behind the block"),
+        pytest.param(DBBENCH, ANSWER, False, id="dbbench: the answer's line is open"),
+        pytest.param(DBBENCH, ANSWER + "\n", True, id="dbbench: the answer's line is ended"),
+        pytest.param(SQLGYM, QUERY, True, id="sqlgym: a closed block"),
+        pytest.param(SQLGYM, QUERY[:-4], False, id="sqlgym: an open block"),
+        pytest.param(SQLGYM, f"{QUERY}\n```sql\nDROP", False, id="sqlgym: the last block is open"),
+        pytest.param(SQLGYM, "Thought: a\nAction: DROP TABLE t", False, id="sqlgym: no block, an open line"),
+        pytest.param(AGENTBENCH_OS, BASH, True, id="os: a closed block"),
+        pytest.param(AGENTBENCH_OS, BASH[:-1], False, id="os: two of three backticks"),
+        pytest.param(AGENTBENCH_OS, f"I look. {BASH}\n```bash\nrm", False, id="os: another block is open"),
+        pytest.param(AGENTBENCH_OS, f"{BASH}\n``", False, id="os: the begin of another block"),
+        pytest.param(AGENTBENCH_OS, f"{BASH}\nSo", True, id="os: talks on behind the block"),
+        pytest.param(AGENTBENCH_OS, "Think: a\n\nAct: finish", True, id="os: finish is a word"),
+        pytest.param(AGENTBENCH_OS, "Think: a\n\nAct: fin", False, id="os: half of finish"),
+        pytest.param(AGENTBENCH_OS, "Think: a\n\nAct: answer(f(1)", False, id="os: the answer's line is open"),
+        pytest.param(AGENTBENCH_OS, "Think: a\n\nAct: answer(f(1))\n", True, id="os: the answer's line is ended"),
+        pytest.param(AGENTBENCH_OS, "Act: answer(1) or", False, id="os: a sloppy answer in an open line"),
+        pytest.param(AGENTBENCH_OS, "Act: answer(1) or\nso", True, id="os: a sloppy answer in an ended line"),
+    ],
+)
+def test_only_what_the_format_itself_ends_survives_a_cut(grammar: Grammar, text: str, complete: bool) -> None:
+    parsed = grammar.parse(text)
+
+    assert parsed.complete is complete
+    if complete:
+        assert parsed.if_cut() == parsed
+        assert parsed.action is not None
+    else:
+        assert (parsed.if_cut().action, parsed.if_cut().well_formed) == (None, False)
+        assert parsed.if_cut().thought == parsed.thought
+
+
+@pytest.mark.parametrize("grammar", GRAMMARS.values(), ids=lambda grammar: grammar.name)
+@given(st.text(alphabet="`sql\nAct: FinalAnswerOperationbash()", max_size=200), st.text(alphabet="abc )", max_size=9))
+def test_more_of_the_same_line_changes_no_complete_action(grammar: Grammar, text: str, more: str) -> None:
+    parsed = grammar.parse(text)
+
+    if parsed.complete:
+        assert grammar.parse(text + more).action == parsed.action

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from gymfleet_contracts.recipe import RecipeError, load_recipe
+from gymfleet_contracts.recipe import Recipe, RecipeError, load_recipe
 
 MINIMAL = """
 name = "maze-grpo"
@@ -16,7 +16,7 @@ max_context_tokens = 1024
 """
 
 
-def load(tmp_path: Path, text: str) -> object:
+def load(tmp_path: Path, text: str) -> Recipe:
     path = tmp_path / "recipe.toml"
     path.write_text(text, encoding="utf-8")
     return load_recipe(path)
@@ -46,6 +46,23 @@ def test_a_minimal_recipe_has_defaults_for_the_rest(tmp_path: Path) -> None:
         pytest.param("[inference]\nmax_model_len = 512", "must not exceed inference.max_model_len", id="does not fit"),
         pytest.param('[inference]\nbackend = "server"', "inference.urls must be given", id="a server without URL"),
         pytest.param("[rl\n", "is not readable TOML", id="not TOML"),
+        pytest.param(
+            "[rollout.sampling]\ntemperature = 0\n[rl]",
+            "rollout.sampling.temperature = 0 cannot be trained on",
+            id="greedy training",
+        ),
+        pytest.param(
+            "[rollout.sampling]\ntemperature = 0.001\n[rl]", "below 0.01 the engine samples", id="all but greedy"
+        ),
+        pytest.param(
+            '[rl.kl]\ncoefficient = 0.1\nestimator = "k1"',
+            'rl.kl: Value error, rl.kl.estimator = "k1" has no gradient in expectation as a loss: '
+            'give estimator = "k2" or "k3", or placement = "reward"',
+            id="k1 as a loss",
+        ),
+        pytest.param(
+            '[rl]\n[reward]\nallocation = "discounted"', '"discounted_normalised"', id="returns that grow with turns"
+        ),
     ],
 )
 def test_a_mistake_is_named_with_its_key_and_file(tmp_path: Path, addition: str, message: str) -> None:
@@ -54,6 +71,51 @@ def test_a_mistake_is_named_with_its_key_and_file(tmp_path: Path, addition: str,
 
     assert message in str(error.value)
     assert "recipe.toml" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "addition",
+    [
+        pytest.param("[rollout.sampling]\ntemperature = 0", id="greedy, without training"),
+        pytest.param("[eval.sampling]\ntemperature = 0\n[rl]", id="greedy measurements"),
+        pytest.param('[rl.kl]\ncoefficient = 0.1\nestimator = "k1"\nplacement = "reward"', id="k1 in the reward"),
+        pytest.param('[rl.kl]\nestimator = "k1"', id="k1 that is off"),
+        pytest.param('[rl]\nalgorithm = "ppo"\n[reward]\nallocation = "discounted"', id="discounted, with a critic"),
+        pytest.param('[rl]\n[reward]\nallocation = "discounted_normalised"', id="conserved returns, for grpo"),
+    ],
+)
+def test_what_is_sound_is_not_refused(tmp_path: Path, addition: str) -> None:
+    load(tmp_path, MINIMAL + addition)
+
+
+@pytest.mark.parametrize(
+    ("addition", "gamma"),
+    [
+        pytest.param("", 1.0, id="no training"),
+        pytest.param("[rl]\n[rl.critic]\ngamma = 0.5", 1.0, id="grpo does not discount"),
+        pytest.param('[rl]\nalgorithm = "ppo"\n[rl.critic]\ngamma = 0.5', 0.5, id="as the critic does"),
+        pytest.param('[rl]\nalgorithm = "ppo"\n[rl.critic]\ngamma = 0.5\n[reward]\ngamma = 0.9', 0.9, id="as given"),
+        pytest.param('[rl]\nalgorithm = "ppo"\n[reward]\ngamma = 0', 0.0, id="a given 0 is given"),
+    ],
+)
+def test_the_reward_is_discounted_as_the_algorithm_does(tmp_path: Path, addition: str, gamma: float) -> None:
+    recipe = load(tmp_path, MINIMAL + addition)
+
+    assert recipe.scoring.gamma == gamma
+
+
+def test_every_term_of_the_reward_goes_onto_the_wire(tmp_path: Path) -> None:
+    terms = """
+    allocation = "uniform_positive"
+    gamma = 0.25
+    environment = {enabled = true, weight = 1.5, on_error = "zero", credit = "per_turn"}
+    goal = {enabled = false, weight = 2.0, success = 3.0, failure = 4.0, partial = true}
+    format = {enabled = true, weight = 5.0}
+    length = {enabled = true, weight = 6.0, min_tokens = 7, max_tokens = 8, shape = "log"}
+    """
+    recipe = load(tmp_path, f"{MINIMAL}[reward]\n{terms}")
+
+    assert recipe.scoring.model_dump() == recipe.reward.model_dump()
 
 
 def test_several_mistakes_are_all_named(tmp_path: Path) -> None:

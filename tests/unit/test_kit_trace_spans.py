@@ -173,7 +173,7 @@ async def ask(method: str, path: str, trace: str | None = None) -> httpx.Respons
 
     headers = {} if trace is None else {"traceparent": trace}
     transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://teapot") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         return await client.request(method, path, headers=headers)
 
 

@@ -5,12 +5,15 @@ import pytest
 from gymfleet_contracts.grammar import AGENTBENCH_OS
 from gymfleet_envs.os.actions import Bash, Commit, bash, read_action
 from gymfleet_envs.os.agentbench import agentbench_tasks
+from gymfleet_envs.os.environment import OsInteraction
 from gymfleet_envs.os.generate import LEVELS
 from gymfleet_envs.os.observation import plain, shown
 from gymfleet_envs.os.sandbox.base import Head, Ran
 from gymfleet_envs.os.scoring import compare
 from gymfleet_envs.os.task import Comparison, Match, Script
 from gymfleet_envs.os.tasks import generated_tasks
+from gymfleet_envs.runtime.catalogue import load_entry
+from gymfleet_envs.runtime.importing import import_benchmark
 from gymfleet_envs.runtime.tasks import TaskDataError
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "agentbench_os"
@@ -205,6 +208,69 @@ def test_agentbench_files_are_read(tmp_path: Path) -> None:
 def test_damaged_files_are_refused_with_their_fault(tmp_path: Path, content: object, complaint: str) -> None:
     with pytest.raises(TaskDataError, match=complaint):
         agentbench_tasks(write(tmp_path, content))
+
+
+def published(tree: Path) -> Path:
+    """AgentBench's `os_interaction` in small: two numbered sets, dev, training, and a file that is in no set."""
+    scripted = {"description": "d", "evaluation": {"check": {"file": "check/a.sh"}}}
+    files: dict[str, object] = {
+        "data/1/stock.json": [CHECKED, scripted],
+        "data/4/Q09.json": scripted,
+        "data/4/N11.json": [CHECKED | {"create": {"init": {"file": "init/i.sh"}}}],
+        "data/6-backup.json": [CHECKED] * 3,
+        "data/dev.json": [scripted],
+        "train_0317/training.json": [CHECKED, scripted],
+    }
+    scripts = {"1/check/a.sh": "exit 1", "4/check/a.sh": "exit 4", "7/check/a.sh": "exit 7", "dev/check/a.sh": "exit 0"}
+    for name, content in files.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(json.dumps(content))
+    for name, code in scripts.items():
+        (tree / "scripts" / name).parent.mkdir(parents=True)
+        (tree / "scripts" / name).write_text(code)
+    return tree
+
+
+@pytest.mark.parametrize("place", ["", "data", ".."], ids=["os_interaction", "its data", "above"])
+@pytest.mark.parametrize("imported", [False, True], ids=["read", "imported"])
+def test_the_published_tree_is_read_from_any_place_in_it(tmp_path: Path, place: str, imported: bool) -> None:
+    tree = published(tmp_path / "data" / "os_interaction")
+    source = (tree / place).resolve()
+    if imported:
+        (tmp_path / "home").mkdir()
+        OsInteraction.import_data(source, tmp_path / "home")
+        source = tmp_path / "home"
+
+    tasks = agentbench_tasks(source)
+
+    assert [tasks.by_index("test", "default", place).task_id for place in range(tasks.count("test", "default"))] == [
+        "std-001-stock-00000", "std-001-stock-00001", "std-004-Q09-00000",
+    ]  # fmt: skip
+    assert tasks.by_id("std-001-stock-00001").data.check == (Script("exit 1"),), "each set has its own scripts"
+    assert tasks.by_id("std-004-Q09-00000").data.check == (Script("exit 4"),)
+    assert tasks.by_id("dev-001-dev-00000").data.check == (Script("exit 0"),)
+    assert tasks.by_id("training-00001").data.check == (Script("exit 7"),)
+    assert (tasks.count("train", "default"), tasks.count("validation", "default")) == (2, 1)
+    assert tasks.left_out == (
+        "data/6-backup.json: AgentBench's configuration does not name it",
+        "std-004-N11-00000: no file init/i.sh in scripts/4",
+    )
+
+
+def test_the_repository_is_a_place_too(tmp_path: Path) -> None:
+    published(tmp_path / "data" / "os_interaction")
+
+    assert agentbench_tasks(tmp_path).count("test", "default") == 3
+
+
+def test_import_says_what_it_left_out(tmp_path: Path) -> None:
+    tree = published(tmp_path / "os_interaction")
+
+    found = import_benchmark("os", tree, tmp_path / "home")
+
+    assert found["tasks"] == {"default": {"train": 2, "validation": 1, "test": 3}}
+    assert found["left_out"][1] == "std-004-N11-00000: no file init/i.sh in scripts/4"
+    load_entry("os", {})
 
 
 def test_empty_directory_is_refused(tmp_path: Path) -> None:

@@ -4,10 +4,18 @@ import math
 from typing import Any
 
 import pytest
-from gymfleet_contracts.scoring import FormatReward, GoalReward, LengthReward, ScoreRequest, Scoring
+from gymfleet_contracts.scoring import (
+    ComponentOptions,
+    EnvironmentReward,
+    FormatReward,
+    GoalReward,
+    LengthReward,
+    ScoreRequest,
+    Scoring,
+)
 from gymfleet_contracts.trajectory import Status, Trajectory
-from gymfleet_reward.components import COMPONENTS, Component
-from gymfleet_reward.composer import compose, score
+from gymfleet_reward.components import COMPONENTS, Component, ComponentError
+from gymfleet_reward.composer import NoReward, compose, score
 
 from tests.fixtures.trajectories import make_trajectory, make_turn
 
@@ -82,37 +90,188 @@ def test_everything_together_with_its_breakdown_and_its_tokens() -> None:
     assert reward.scorers == {"goal": "1", "format": "1", "length": "1"}
 
 
-def test_a_component_that_raises_counts_nothing_and_says_why() -> None:
-    def broken(_: Trajectory, __: Scoring) -> float:
-        raise RuntimeError("the judge is away")
+class Judge:
+    """A component that answers the script's values in order, the last one for ever; exceptions are raised."""
 
-    judge = Component("judge", "7", lambda _: True, lambda _: 3.0, broken)
+    def __init__(self, *script: float | Exception, on_error: Any = "fail") -> None:
+        self.script = list(script)
+        self.calls = 0
+        options = ComponentOptions(enabled=True, weight=3.0, on_error=on_error)
+        self.component = Component("judge", "7", lambda _: options, self.raw)
 
-    reward = compose(make_trajectory(), Scoring(), [*COMPONENTS, judge])
+    def raw(self, _: Trajectory, __: Scoring) -> float:
+        self.calls += 1
+        answer = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
-    assert reward.components["judge"].value == 0.0
-    assert reward.components["judge"].error == "RuntimeError: the judge is away"
-    assert reward.components["goal"].error is None
-    assert reward.total == 1.0
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gymfleet_reward.composer._PAUSES_S", (0.0, 0.0))
+
+
+def test_a_component_that_keeps_failing_leaves_no_reward_at_all() -> None:
+    judge = Judge(RuntimeError("the judge is away"))
+
+    scored = score(ScoreRequest(trajectory=make_trajectory(success=False)), [*COMPONENTS, judge.component])
+
+    assert scored.reward is None, "with 0 for the judge a broken scorer would be worth more than a failing policy"
+    assert scored.reward_error == "judge: RuntimeError: the judge is away"
+    assert judge.calls == 3
+
+
+def test_a_component_that_fails_once_is_asked_again() -> None:
+    judge = Judge(RuntimeError("connection reset"), 0.5)
+
+    reward = compose(make_trajectory(), Scoring(), [*COMPONENTS, judge.component])
+
+    assert (reward.total, reward.components["judge"].error, judge.calls) == (2.5, None, 2)
+
+
+def test_a_component_that_cannot_judge_is_not_asked_again() -> None:
+    judge = Judge(ComponentError("no such rubric"))
+
+    with pytest.raises(NoReward, match="judge: ComponentError: no such rubric"):
+        compose(make_trajectory(), Scoring(), [judge.component])
+
+    assert judge.calls == 1
+
+
+def test_a_component_may_be_told_to_count_nothing_when_it_fails() -> None:
+    judge = Judge(RuntimeError("the judge is away"), on_error="zero")
+
+    scored = score(ScoreRequest(trajectory=make_trajectory()), [*COMPONENTS, judge.component])
+
+    assert scored.reward is not None
+    assert scored.reward_error is None
+    assert scored.reward.components["judge"].value == 0.0
+    assert scored.reward.components["judge"].error == "RuntimeError: the judge is away"
+    assert scored.reward.components["goal"].error is None
+    assert scored.reward.total == 1.0
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e308])
+def test_a_value_that_is_no_number_is_a_failure(bad: float) -> None:
+    scored = score(ScoreRequest(trajectory=make_trajectory()), [Judge(bad).component])
+
+    assert scored.reward is None
+    assert "is not finite" in str(scored.reward_error)
+
+
+def test_a_total_that_is_no_number_is_a_failure() -> None:
+    scored = score(ScoreRequest(trajectory=make_trajectory()), [Judge(5e307).component, Judge(5e307).component])
+    assert scored.reward is not None, "one name, one term"
+    other = Component("other", "1", Judge(0.0).component.options, Judge(5e307).raw)
+
+    scored = score(ScoreRequest(trajectory=make_trajectory()), [Judge(5e307).component, other])
+
+    assert (scored.reward, scored.reward_error) == (None, "the sum of the components is not finite")
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1.5, -0.1])
-def test_a_score_that_is_none_never_reaches_the_total(bad: float) -> None:
-    reward = compose(make_trajectory(score=bad), Scoring(goal=GoalReward(partial=True)))
+def test_a_score_that_is_none_is_no_reward(bad: float) -> None:
+    scoring = Scoring(goal=GoalReward(partial=True))
 
-    assert reward.total == 0.0
-    assert reward.components["goal"].error is not None
+    # As a stream would never let it in: the contract knows finite scores alone.
+    trajectory = make_trajectory().model_copy(update={"score": bad})
+
+    scored = score(ScoreRequest.model_construct(trajectory=trajectory, scoring=scoring))
+
+    assert scored.reward is None
+    assert str(scored.reward_error).startswith("goal: ComponentError: ")
 
 
 @pytest.mark.parametrize("section", ["format", "length"])
 def test_without_turns_there_are_no_replies_to_judge(section: str) -> None:
-    scoring = Scoring.model_validate({section: {"enabled": True, "weight": 1.0}})
+    scoring = Scoring.model_validate({section: {"enabled": True, "weight": 1.0, "on_error": "zero"}})
 
     reward = compose(make_trajectory(()), scoring)
 
     assert reward.components[section].error == "ComponentError: the trajectory has no turns"
     assert reward.total == 1.0
     assert reward.token_rewards == ()
+
+
+# --- the environment's own rewards
+
+STEPS = (make_turn(2, reward=0.5), make_turn(1, reward=-0.25), make_turn(3, reward=0.0))
+
+
+def environment_scoring(**changes: Any) -> Scoring:
+    options = {"enabled": True, "weight": 2.0, **changes.pop("environment", {})}
+    return Scoring.model_validate({"environment": options, **changes})
+
+
+def test_the_environments_own_rewards_join_the_total() -> None:
+    reward = compose(make_trajectory(turns=STEPS), environment_scoring())
+
+    assert reward.components["environment"].raw == 0.25
+    assert reward.components["environment"].value == 0.5
+    assert reward.total == 1.5
+    assert reward.token_rewards == ((0.0, 0.0), (0.0,), (0.0, 0.0, 1.5))
+
+
+@pytest.mark.parametrize(
+    ("allocation", "success", "gamma", "expected"),
+    [  # the environment gives 1, -0.5 and 0 on the last tokens; the goal's 1 or -1 is allocated
+        pytest.param("last_token", True, 1.0, ((0, 1), (-0.5,), (0, 0, 1)), id="last token"),
+        pytest.param("uniform_positive", True, 1.0, ((1 / 6, 7 / 6), (-1 / 3,), (1 / 6,) * 3), id="a gain by parts"),
+        pytest.param("uniform_positive", False, 1.0, ((0, 1), (-0.5,), (0, 0, -1)), id="a loss on the last token"),
+        # weights 0.5^4, 0.5^3, 1 for turns of 2, 1 and 3 tokens
+        pytest.param("discounted", True, 0.5, ((1 / 32, 1 + 1 / 32), (1 / 8 - 0.5,), (1 / 3,) * 3), id="discounted"),
+        pytest.param(
+            "discounted_normalised", True, 1.0, ((1 / 6, 7 / 6), (1 / 3 - 0.5,), (1 / 9,) * 3), id="normalised"
+        ),
+    ],
+)
+def test_each_turns_reward_lands_on_its_own_last_token(
+    allocation: str, success: bool, gamma: float, expected: tuple[tuple[float, ...], ...]
+) -> None:
+    scoring = environment_scoring(environment={"credit": "per_turn"}, allocation=allocation, gamma=gamma)
+
+    reward = compose(make_trajectory(turns=STEPS, success=success), scoring)
+
+    assert reward.total == (1.0 if success else -1.0) + 0.5
+    for tokens, wanted in zip(reward.token_rewards, expected, strict=True):
+        assert tokens == pytest.approx(wanted)
+    if allocation != "discounted":
+        assert math.fsum(token for tokens in reward.token_rewards for token in tokens) == pytest.approx(reward.total)
+
+
+def test_what_an_empty_reply_earned_goes_to_the_nearest_reply_before_it() -> None:
+    turns = (make_turn(0, reward=1.0), make_turn(2, reward=2.0), make_turn(0, reward=4.0), make_turn(1, reward=8.0))
+    scoring = Scoring.model_validate(
+        {"goal": {"enabled": False}, "environment": {"enabled": True, "credit": "per_turn"}}
+    )
+
+    reward = compose(make_trajectory(turns=turns), scoring)
+
+    assert reward.token_rewards == ((), (0.0, 7.0), (), (8.0,))
+    assert reward.total == 15.0
+
+
+def test_an_episode_without_tokens_has_nothing_to_put_a_turns_reward_on() -> None:
+    scoring = Scoring(environment=EnvironmentReward(enabled=True, credit="per_turn"))
+
+    reward = compose(make_trajectory(turns=(make_turn(0, reward=1.0),)), scoring)
+
+    assert (reward.total, reward.token_rewards) == (2.0, ((),))
+
+
+@pytest.mark.parametrize("on_error", ["fail", "zero"])
+def test_an_environments_reward_that_is_no_number_is_a_failure(on_error: str) -> None:
+    turns = (make_turn(1).model_copy(update={"reward": math.nan}), make_turn(1, reward=1.0))
+    scoring = environment_scoring(environment={"credit": "per_turn", "on_error": on_error})
+
+    scored = score(ScoreRequest(trajectory=make_trajectory(turns=turns), scoring=scoring))
+
+    if on_error == "fail":
+        assert scored.reward is None
+    else:
+        assert scored.reward is not None
+        assert scored.reward.token_rewards == ((0.0,), (1.0,)), "the goal alone"
 
 
 @pytest.mark.parametrize("status", list(Status))

@@ -26,6 +26,7 @@ class CountingCore:
         self.gate = threading.Event()
         self.gate.set()
         self.fail = False
+        self.reason = "length"
 
     def add(self, prompt: list[int], max_tokens: int, sampling: Sampling, stop: tuple[int, ...], salt: str) -> str:
         request_id = str(len(self.requests))
@@ -41,7 +42,7 @@ class CountingCore:
         for request_id, left in list(self.requests.items()):
             if left > 0 and request_id not in self.aborted:
                 self.requests[request_id] = left - 1
-                outputs.append((request_id, [int(request_id)], [-1.0], "length" if left == 1 else None))
+                outputs.append((request_id, [int(request_id)], [-1.0], self.reason if left == 1 else None))
         return outputs
 
     def abort(self, request_ids: Sequence[str]) -> None:
@@ -68,6 +69,28 @@ async def replica(core: CountingCore) -> AsyncIterator[EmbeddedReplica]:
     yield replica
     core.gate.set()
     await replica.close()
+
+
+async def test_tokens_are_told_of_as_they_are_sampled(replica: EmbeddedReplica, core: CountingCore) -> None:
+    told: list[int] = []
+    many = threading.Event()
+
+    def on_tokens(number: int) -> None:
+        told.append(number)
+        if len(told) >= 5:
+            core.gate.clear()  # the reply is far from its end
+            many.set()
+
+    task = asyncio.create_task(
+        replica.generate(
+            (1,), max_tokens=900, sampling=SAMPLING, stop_token_ids=(), cache_salt="0", on_tokens=on_tokens
+        )
+    )
+    assert await asyncio.to_thread(many.wait, 10)
+
+    assert not task.done()
+    assert sum(told) == len(told) >= 5
+    task.cancel()
 
 
 def ask(replica: EmbeddedReplica, max_tokens: int) -> "asyncio.Task[Continuation]":
@@ -139,6 +162,18 @@ async def test_a_request_that_does_not_fit_is_refused_alone(replica: EmbeddedRep
         await ask(replica, 999)
 
     assert (await ask(replica, 998 - 900)).finish_reason == "length"
+
+
+@pytest.mark.parametrize("reason", ["abort", "error"])
+async def test_a_reply_that_the_engine_did_not_finish_is_a_failure_of_that_request(
+    replica: EmbeddedReplica, core: CountingCore, reason: str
+) -> None:
+    core.reason = reason
+    with pytest.raises(InferenceError, match=f"ended a request with '{reason}'"):
+        await ask(replica, 3)
+
+    core.reason = "stop"
+    assert (await ask(replica, 3)).finish_reason == "stop", "the engine lives on"
 
 
 async def test_the_engines_death_fails_everything_by_name(replica: EmbeddedReplica, core: CountingCore) -> None:

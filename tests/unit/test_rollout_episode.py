@@ -1,6 +1,7 @@
 """Episodes against a scripted policy and a scripted environment: what is recorded, what ends them, what fails."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from gymfleet_client.errors import (
     EnvironmentFull,
     ExpertUnavailable,
     ProblemError,
+    QuotaExceeded,
+    RateLimited,
     SessionLost,
     StepTimeout,
     TransportError,
@@ -30,7 +33,7 @@ from gymfleet_contracts.session import (
     StepResult,
     TaskRef,
 )
-from gymfleet_contracts.trajectory import FinishReason, Status, Trajectory
+from gymfleet_contracts.trajectory import FinishReason, ReplyEnd, Status, Trajectory
 from gymfleet_rollout.inference.base import EngineDied, Generation, InferenceError
 from gymfleet_rollout.player import Player
 from gymfleet_rollout.tokens import ChatTokens
@@ -60,6 +63,9 @@ class ScriptedPolicy:
         self.replies = list(replies)
         self.max_model_len = max_model_len
         self.calls: list[tuple[tuple[int, ...], int, Sampling]] = []
+
+    def timeout(self, seconds: float) -> contextlib.AbstractAsyncContextManager[asyncio.Timeout]:
+        return asyncio.timeout(seconds)
 
     async def generate(
         self, prompt_token_ids: Sequence[int], *, max_tokens: int, sampling: Sampling, stop_token_ids: tuple[int, ...]
@@ -113,7 +119,7 @@ class Door:
         self.closed.append(session_id)
         self._maybe_fail("close")
 
-    async def expert(self, session_id: str, *, timeout_s: float = 0) -> ExpertMove:
+    async def expert(self, session_id: str, *, index: int | None = None, timeout_s: float = 0) -> ExpertMove:
         self._maybe_fail("expert")
         return ExpertMove(thought="I know", action="open" if self.actions else "go left")
 
@@ -258,6 +264,82 @@ async def test_a_reply_that_was_cut_is_closed_in_the_next_prompt(door: Door) -> 
     assert second.prompt_token_ids[0] == CHAT.turn_end_id
 
 
+@pytest.mark.parametrize("cut_by", ["limits", "context"])
+async def test_a_reply_that_was_cut_is_no_action(door: Door, cut_by: str) -> None:
+    cut = "Thought: here Action: go left and then"
+    num_prompt = len(CHAT.first("\n\n".join((SPEC.instructions, REACT.instructions, "A door."))))
+    num_reply = len(CHAT.reply(cut)) - 1  # all of it but the token that would have ended it
+    limits = (
+        EpisodeLimits(max_response_tokens=num_reply, max_turns=1)
+        if cut_by == "limits"
+        else EpisodeLimits(max_context_tokens=num_prompt + num_reply, max_turns=1)
+    )
+
+    trajectory = await play(ScriptedPolicy(cut), door, limits=limits)
+
+    turn = trajectory.turns[0]
+    assert turn.text == cut
+    assert (turn.reply_end, turn.action) == (ReplyEnd.LENGTH, None)
+    assert (turn.format_valid, turn.action_valid, turn.reward) == (False, False, 0.0)
+    assert door.actions == [], "half an action was not executed"
+    assert trajectory.final_observation == REACT.complaint
+    assert trajectory.status is Status.TRUNCATED, "it counts as a turn"
+
+
+async def test_a_cut_reply_whose_action_stands_whole_is_executed(door: Door) -> None:
+    whole = "Thought: here Action: open\nThought: and"
+    limits = EpisodeLimits(max_response_tokens=len(CHAT.reply(whole)) - 1)
+
+    trajectory = await play(ScriptedPolicy(whole), door, limits=limits)
+
+    turn = trajectory.turns[0]
+    assert (turn.reply_end, turn.action, turn.format_valid) == (ReplyEnd.LENGTH, "open", False)
+    assert trajectory.status is Status.COMPLETED
+
+
+async def test_a_reply_that_the_policy_ended_says_so(door: Door) -> None:
+    trajectory = await play(ScriptedPolicy(OPEN), door)
+
+    assert [turn.reply_end for turn in trajectory.turns] == [ReplyEnd.STOP]
+
+
+async def test_an_episode_cut_by_its_turns_keeps_the_prompt_that_would_have_followed(door: Door) -> None:
+    cut = await play(ScriptedPolicy(LEFT), door, limits=EpisodeLimits(max_turns=2))
+    longer = await play(ScriptedPolicy(LEFT), Door(), limits=EpisodeLimits(max_turns=3))
+
+    assert cut.final_prompt_token_ids == longer.turns[2].prompt_token_ids
+    assert cut.final_observation == longer.turns[2].observation
+
+
+async def test_an_episode_cut_by_its_context_keeps_the_prompt_that_did_not_fit(door: Door) -> None:
+    cut = await play(ScriptedPolicy(LEFT), door, limits=EpisodeLimits(max_context_tokens=240))
+    longer = await play(ScriptedPolicy(LEFT), Door(), limits=EpisodeLimits(max_turns=len(cut.turns) + 1))
+
+    assert cut.finish_reason is FinishReason.CONTEXT_LENGTH
+    following = longer.turns[len(cut.turns)].prompt_token_ids
+    ended = CHAT.ended(cut.turns[-1].response_token_ids)
+    assert cut.final_prompt_token_ids == (following if ended else (CHAT.turn_end_id, *following))
+
+
+async def test_no_more_than_a_context_is_kept_of_a_prompt_that_did_not_fit(door: Door) -> None:
+    class Talkative(Door):
+        async def step(self, session_id: str, index: int, action: str, *, timeout_s: float = 0) -> StepResult:
+            result = await super().step(session_id, index, action, timeout_s=timeout_s)
+            return result.model_copy(update={"observation": "You see a wall. " * 1000})
+
+    cut = await play(ScriptedPolicy(LEFT), Talkative(), limits=EpisodeLimits(max_context_tokens=240))
+
+    assert (cut.finish_reason, len(cut.final_prompt_token_ids)) == (FinishReason.CONTEXT_LENGTH, 240)
+
+
+@pytest.mark.parametrize("reply", [OPEN, LEFT], ids=["solved", "the environment's own limit"])
+async def test_an_end_that_the_environment_made_has_no_prompt_behind_it(reply: str) -> None:
+    trajectory = await play(ScriptedPolicy(reply), Door(turn_limit=2))
+
+    assert trajectory.finish_reason in (FinishReason.TERMINATED, FinishReason.ENV_TURN_LIMIT)
+    assert trajectory.final_prompt_token_ids == ()
+
+
 async def test_a_first_prompt_that_does_not_fit_is_a_mistake_in_the_limits(door: Door) -> None:
     trajectory = await play(ScriptedPolicy(LEFT), door, limits=EpisodeLimits(max_context_tokens=20))
 
@@ -302,13 +384,39 @@ async def test_a_new_attempt_starts_from_nothing() -> None:
     assert [session for session, _, _ in door.actions] == ["s1", "s2"]
 
 
-@pytest.mark.parametrize("error", [failure(EnvironmentFull), failure(Unavailable), TransportError("refused")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        failure(EnvironmentFull),
+        failure(QuotaExceeded),
+        failure(RateLimited),
+        failure(Unavailable),
+        TransportError("refused"),
+    ],
+)
 async def test_a_full_or_restarting_environment_is_waited_for(error: Exception) -> None:
     busy = Door({"open": [error] * 5})
 
     trajectory = await play(ScriptedPolicy(OPEN), busy)
 
     assert (trajectory.status, trajectory.attempt) == (Status.COMPLETED, 1)
+
+
+async def test_an_open_comes_again_when_the_gateway_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    sleep = asyncio.sleep
+
+    async def note(seconds: float) -> None:
+        slept.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", note)
+    full = EnvironmentFull(Problem(title="full", status=429), retry_after_s=7.0)
+
+    trajectory = await play(ScriptedPolicy(OPEN), Door({"open": [full, full]}))
+
+    assert trajectory.status is Status.COMPLETED
+    assert [7.0 <= seconds <= 7.7 for seconds in slept[:2]] == [True, True]
 
 
 async def test_an_unknown_task_is_not_tried_again() -> None:
@@ -332,6 +440,29 @@ async def test_an_engine_that_fails_a_request_is_a_policy_error(door: Door) -> N
 
     assert (trajectory.status, trajectory.attempt) == (Status.POLICY_ERROR, 3)
     assert len(door.closed) == 3
+
+
+@pytest.mark.parametrize(
+    ("generation", "words"),
+    [
+        pytest.param(Generation((1, 2, 3), (-0.5,), "stop", 3, 3), "3 tokens and 1 log-probabilities", id="too few"),
+        pytest.param(Generation((1,), (float("nan"),), "stop", 3, 3), "not finite", id="no number"),
+    ],
+)
+async def test_a_reply_that_cannot_be_trained_on_is_a_policy_error(
+    door: Door, generation: Generation, words: str
+) -> None:
+    policy = ScriptedPolicy(OPEN)
+
+    async def generate(*_: Any, **__: Any) -> Generation:
+        return generation
+
+    policy.generate = generate  # type: ignore[method-assign]
+
+    trajectory = await play(policy, door)
+
+    assert (trajectory.status, trajectory.attempt, trajectory.turns) == (Status.POLICY_ERROR, 3, ())
+    assert words in str(trajectory.error)
 
 
 async def test_a_dead_engine_makes_no_trajectory(door: Door) -> None:
@@ -396,6 +527,18 @@ async def test_a_groups_seed_gives_each_sample_and_turn_its_own(door: Door) -> N
 
     assert first == again
     assert len({*first, *other}) == 4
+
+
+async def test_a_sample_that_is_played_again_draws_other_numbers(door: Door) -> None:
+    seeds: dict[int, set[int | None]] = {}
+    for replay in (0, 1, 1):
+        policy = ScriptedPolicy(OPEN)
+        trajectory = await play(policy, Door(), sampling=Sampling(seed=11), samples=(1,), replay=replay)
+        assert (trajectory.replay, trajectory.trajectory_id) == (replay, "run/g/1")
+        seeds.setdefault(replay, set()).add(policy.calls[0][2].seed)
+
+    assert [len(found) for found in seeds.values()] == [1, 1]
+    assert seeds[0] != seeds[1]
 
 
 async def test_the_expert_writes_what_the_policy_would_have_to(door: Door) -> None:

@@ -45,6 +45,55 @@ async def test_a_resumed_reply_counts_its_tokens_and_draws_new_numbers(world: Wo
     assert [seed for seed in world.replicas[0].seeds if seed is not None] == [7, 10]
 
 
+async def test_tokens_count_before_their_reply_has_ended(world: World) -> None:
+    task = asyncio.create_task(world.ask(50))
+    await asyncio.sleep(0)
+
+    state = world.policy.state()
+
+    assert (state.tokens_sampled, state.tokens_generated) == (3, 0)
+    task.cancel()
+
+
+async def test_what_only_asks_for_health_is_no_sign_of_life(world: World) -> None:
+    await world.policy.check_ready()
+
+    assert world.policy.state().tokens_sampled == 0
+
+
+async def test_a_publish_does_not_count_against_a_time_limit(world: World) -> None:
+    async def within_a_limit() -> str:
+        try:
+            async with world.policy.timeout(0.2):
+                await asyncio.sleep(30)
+        except TimeoutError:
+            return "over"
+        return "never"
+
+    before = asyncio.create_task(within_a_limit())
+    await asyncio.sleep(0)
+    await world.policy.stage(world.body(4))
+    within = asyncio.create_task(within_a_limit())
+    done, _ = await asyncio.wait([before, within], timeout=0.5)
+    assert not done, "both stand still while a version is decided on"
+
+    await world.policy.commit(4)
+
+    async with asyncio.timeout(10):
+        assert [await before, await within] == ["over", "over"]
+
+
+async def test_a_limit_that_was_kept_is_forgotten(world: World) -> None:
+    async with world.policy.timeout(30):
+        await world.policy.stage(world.body(4))
+    async with world.policy.timeout(30):
+        pass
+
+    await world.policy.refuse(4)
+
+    assert world.policy._deadlines._running == set()
+
+
 async def test_every_version_has_its_own_cache_salt(world: World) -> None:
     await world.ask()
     await world.policy.stage(world.body(3))

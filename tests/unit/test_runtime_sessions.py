@@ -1,12 +1,15 @@
 """A shard's sessions without a process around them: leases by a clock of our own, failures, forks."""
 
+import contextlib
 import gc
+import signal
+import time
 import weakref
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
-from gymfleet_contracts.session import ForkSupport
+from gymfleet_contracts.session import ExpertMove, ForkSupport
 from gymfleet_envs.runtime.catalogue import Entry
 from gymfleet_envs.runtime.channel import Call, Tally
 from gymfleet_envs.runtime.environment import Outcome
@@ -16,6 +19,7 @@ from gymfleet_kit.problems import ServiceError
 from gymfleet_kit.session_problems import (
     EnvironmentFailed,
     EpisodeOver,
+    ExpertUnavailable,
     ForkUnsupported,
     InvalidRequest,
     SessionLimit,
@@ -43,6 +47,19 @@ class Unforkable(Troublesome):
     fork: ClassVar[ForkSupport] = ForkSupport.NONE
 
 
+class Endless(Troublesome):
+    """Its expert never ends, and lets no exception out."""
+
+    name: ClassVar[str] = "endless"
+    asked: ClassVar[int] = 0
+
+    def expert(self) -> ExpertMove:
+        type(self).asked += 1
+        while True:
+            with contextlib.suppress(Exception):
+                time.sleep(0.001)
+
+
 class Clock:
     now = 100.0
 
@@ -51,23 +68,28 @@ class Clock:
 
 
 class Host:
-    """Sessions of three environments and their clock."""
+    """Sessions of some environments and their clock."""
 
     def __init__(self, *, session_cpu_s: float | None = None, session_wall_s: float | None = None) -> None:
         self.clock = Clock()
         self.cpu_clock = Clock()
         self.beats = 0
         entries = {}
-        for kind in (Troublesome, Unstable, Unforkable):
+        for kind in (Troublesome, Unstable, Unforkable, Endless):
             tasks = kind.task_source(None)
             entries[kind.name] = Entry(kind=kind, tasks=tasks, spec=kind.spec(tasks))
         limits = Limits(
-            1000, self.beat, cpu_clock=self.cpu_clock, session_cpu_s=session_cpu_s, session_wall_s=session_wall_s
+            1000,
+            self.beat,
+            cpu_clock=self.cpu_clock,
+            session_cpu_s=session_cpu_s,
+            session_wall_s=session_wall_s,
+            expert_s=0.02,
         )
         self.sessions = Sessions("p", entries, limits, lease_s=60, expert_splits=("train",), clock=self.clock)
 
     def beat(self, env: str) -> None:
-        assert env in ("troublesome", "unstable", "unforkable")
+        assert env in ("troublesome", "unstable", "unforkable", "endless")
         self.beats += 1
 
     def open(self, **fields: Any) -> str:
@@ -143,7 +165,7 @@ def test_step_is_executed_once_and_in_order(host: Host) -> None:
     first = host.step(session_id, 0, "a")
     beats = host.beats
 
-    assert host.step(session_id, 0, "b") == first
+    assert host.step(session_id, 0, "a") == first
     assert host.beats == beats, "the environment was not called"
     with pytest.raises(StepOutOfOrder) as caught:
         host.step(session_id, 2)
@@ -151,6 +173,25 @@ def test_step_is_executed_once_and_in_order(host: Host) -> None:
     assert host.step(session_id, 1, "c")["observation"] == "step 2: c"
     with pytest.raises(StepOutOfOrder):
         host.step(session_id, 0)
+
+
+def test_an_index_that_was_played_with_another_action_is_refused(host: Host) -> None:
+    session_id = host.open(seed=3)
+    first = host.step(session_id, 0, "a")
+    child = host.sessions.handle("fork", session_id, {"count": 1})[0]["session_id"]
+    beats = host.beats
+
+    for played in (session_id, child):
+        with pytest.raises(StepOutOfOrder) as caught:
+            host.step(played, 0, "b")
+        assert caught.value.extensions == {"expected": 1}
+        assert host.step(played, 0, "a") == first, "the refusal changed nothing"
+    assert host.beats == beats, "the environment was not called"
+    for index in (1, 2):
+        host.step(session_id, index, f"step {index}")
+    with pytest.raises(StepOutOfOrder):
+        host.step(session_id, 2, "b")
+    assert host.step(session_id, 2, "step 2")["truncated"], "the last result of an episode that is over is kept"
 
 
 def test_turn_limit_of_the_task_truncates(host: Host) -> None:
@@ -214,7 +255,7 @@ def test_fork_by_replay_continues_where_the_parent_stands(host: Host) -> None:
 
     assert [(child["index"], child["observation"]) for child in children] == [(3, "step 3: a2")] * 2
     first, second = (child["session_id"] for child in children)
-    assert host.step(first, 2, "again") == last, "the last result is stored in the child as well"
+    assert host.step(first, 2, "a2") == last, "the last result is stored in the child as well"
     assert host.step(first, 3, "b")["observation"] == "step 4: b"
     grandchild = host.sessions.handle("fork", first, {})[0]
     assert host.step(grandchild["session_id"], 4, "c")["observation"] == "step 5: c"
@@ -377,3 +418,27 @@ def test_result_that_cannot_travel_closes_the_session(host: Host) -> None:
         host.step(session_id, 0, "unspeakable")
 
     assert len(host.sessions) == 0
+
+
+def test_an_expert_without_end_is_cut_off_once_and_the_session_goes_on(host: Host) -> None:
+    handler = signal.getsignal(signal.SIGALRM)
+    session_id = host.open(env="endless")
+
+    for _ in range(2):
+        with pytest.raises(ExpertUnavailable, match=r"the expert of endless took longer than 0\.02 s in this session"):
+            host.sessions.handle("expert", session_id, None)
+    (child,) = host.sessions.handle("fork", session_id, {"count": 1})
+    with pytest.raises(ExpertUnavailable):
+        host.sessions.handle("expert", child["session_id"], None)
+
+    assert Endless.asked == 1, "asked again, in the session or its children, it is not tried again"
+    assert host.step(session_id, 0)["observation"] == "step 1: go"
+    assert signal.getsignal(signal.SIGALRM) is handler, "no alarm is left behind"
+
+
+def test_an_expert_in_time_leaves_no_alarm_behind(host: Host) -> None:
+    session_id = host.open()
+
+    assert host.sessions.handle("expert", session_id, None) == {"thought": "I know.", "action": "win"}
+    time.sleep(0.03)
+    assert host.step(session_id, 0)["observation"] == "step 1: go"

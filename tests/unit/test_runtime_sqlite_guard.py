@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from gymfleet_envs.runtime.sql_text import MAX_EXPANSION, UnfitStatement, one_statement, tokens
+from gymfleet_envs.runtime.sqlite_functions import install_bounded, may_grow
 from gymfleet_envs.runtime.sqlite_guard import (
     PURE_FUNCTIONS,
     READ_ACTIONS,
@@ -203,3 +204,105 @@ def test_any_text_can_be_taken_apart(text: str, mysql: bool) -> None:
 def test_unfit_statements_are_told_apart(sql: str, fault: str) -> None:
     with pytest.raises(UnfitStatement, match=fault):
         one_statement(tokens(sql, mysql=True), VERBS)
+
+
+LONG = "printf('%.65000c', 'a')"
+"""A text as long as one may be."""
+
+
+@pytest.mark.parametrize(
+    ("expression", "fault"),
+    [
+        ("printf('%.2147483647c', 'x')", "too big"),
+        ("format('%' || 2147483647 || 'd', 1)", "too big"),
+        ("printf('%*d', 2147483647, 1)", "too big"),
+        ("printf('%.*c', '2147483647', 'x')", "too big"),
+        ("printf(replace(hex(zeroblob(9)), '0', '%9999d'))", "no such function: zeroblob"),
+        ("printf(replace('aaaaaaaaa', 'a', '%9999d'))", "too big"),
+        (f"instr({LONG}, substr({LONG}, 30000) || 'b')", "instr: the texts are too long"),
+        (f"replace({LONG}, substr({LONG}, 30000) || 'b', '')", "replace: the texts are too long"),
+        (f"trim({LONG} || 'z', {LONG} || 'z')", "trim: the texts are too long"),
+        (f"{LONG} GLOB '*' || replace(substr({LONG}, 1, 600), 'a', '[b-z]')", "too long"),
+        (f"{LONG} LIKE substr({LONG}, 1, 1001)", "too complex"),
+        (f"{LONG} LIKE '%_' || substr({LONG}, 1, 990) || 'b%'", "too complex"),
+    ],
+)
+def test_what_nothing_could_interrupt_is_refused(expression: str, fault: str) -> None:
+    with pytest.raises(StatementFailed, match=fault):
+        rows(opened(), f"SELECT length({expression})")
+
+
+def test_a_pattern_with_many_wildcards_takes_no_longer_than_another() -> None:
+    pattern = f"'%' || replace(substr({LONG}, 1, 450), 'a', 'a%') || 'b'"
+
+    assert rows(opened(), f"SELECT {LONG} LIKE {pattern}, {LONG} || 'b' LIKE {pattern}") == [(0, 1)]
+
+
+def test_time_is_looked_at_before_a_function_that_cannot_be_interrupted() -> None:
+    many = ", ".join(["b LIKE p"] * 200)
+    guarded = opened(StatementLimits(time_s=0.001, steps=None, value_bytes=65_536, memory_bytes=2**27))
+
+    with pytest.raises(StatementFailed, match=r"longer than 0\.001 s"):
+        rows(guarded, f"SELECT {many} FROM (SELECT {LONG} b, '%' || substr({LONG}, 1, 990) || 'b' p)")
+
+
+_TEXTS = st.one_of(
+    st.text("aAbBéÉ\n%_\\1.", max_size=8), st.integers(-9, 99), st.sampled_from([0.1 + 0.2, 1e20]), st.none()
+)
+
+
+@given(_TEXTS, st.text("aAbB%_éÉ\n\\1.", max_size=7), st.sampled_from(["", " ESCAPE '\\'"]))
+def test_like_says_what_sqlite_says(text: object, pattern: str, escape: str) -> None:
+    query = f"SELECT ? LIKE ?{escape}"
+    connection = sqlite3.connect(":memory:")
+    theirs = connection.execute(query, (text, pattern)).fetchall()
+    install_bounded(connection, 65_536, lambda: None, lambda message: None)
+    ours = connection.execute(query, (text, pattern)).fetchall()
+    connection.close()
+
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "printf('%5.2f|%-6s|%,d|%05d|%%|%c|%x', 3.14159, 'ab', 1234567, 42, 'x', 255)",
+        "printf('%*d', 5, 42)",
+        "printf('%.*f', '2', 3.14159)",
+        "format('%s', 0.1 + 0.2)",
+        "printf(NULL)",
+        "printf()",
+        "printf('50% of 9999999 people %d', 3)",
+        "replace(12.5, '.', ',')",
+        "replace(NULL, 1, 2)",
+        "replace('abc', '', 'x')",
+        "trim('  a ')",
+        "trim('xxaxx', 'x')",
+        "ltrim(5, '5')",
+        "instr(x'0102', x'02')",
+        "instr('abc', 2)",
+        "'abc' GLOB 'a[b-c]?'",
+        "1.5 LIKE '1.%'",
+    ],
+)
+def test_a_bounded_function_gives_what_sqlites_gives(call: str) -> None:
+    plain = sqlite3.connect(":memory:")
+
+    assert rows(opened(), f"SELECT {call}") == plain.execute(f"SELECT {call}").fetchall()
+    plain.close()
+
+
+@pytest.mark.parametrize(
+    ("sql", "grows"),
+    [
+        ("SELECT a FROM t WHERE a LIKE '%x%' AND instr(a, 'y') > 0", False),
+        ("SELECT 'Printf' FROM t", True),
+        ("SELECT a || b FROM t", True),
+        ('SELECT "printf"(a) FROM t', True),
+        ("SELECT [hex] (a) FROM t", True),
+        ("SELECT /* x */ group_concat(a) FROM t", True),
+        (f"SELECT instr(a, '{'x' * 5000}') FROM t", True),
+    ],
+)
+def test_a_statement_that_may_make_longer_texts_is_known(sql: str, grows: bool) -> None:
+    assert may_grow(sql) is grows

@@ -54,6 +54,19 @@ class Silent(Corridor):
         return Outcome("still dark")
 
 
+class HalfDone(Corridor):
+    name: ClassVar[str] = "halfdone"
+
+    def reset(self, task: int, seed: int) -> str:
+        self.start_score = 0.5
+        return super().reset(task, seed)
+
+
+class Overdone(Corridor):
+    name: ClassVar[str] = "overdone"
+    start_score = 1.5
+
+
 class Wrong(Corridor):
     name: ClassVar[str] = "wrong"
 
@@ -64,7 +77,7 @@ class Wrong(Corridor):
 
 @pytest.fixture
 def sessions() -> Sessions:
-    kinds = (Corridor, Replayed, Silent, Wrong)
+    kinds = (Corridor, Replayed, Silent, HalfDone, Overdone, Wrong)
     entries = {
         kind.name: Entry(kind=kind, tasks=(tasks := kind.task_source(None)), spec=kind.spec(tasks)) for kind in kinds
     }
@@ -102,3 +115,16 @@ def test_what_is_no_json_fails_the_environment_and_not_the_shard(sessions: Sessi
     with pytest.raises(EnvironmentFailed, match="ValidationError"):
         opened(sessions, "wrong")
     assert len(sessions) == 0
+
+
+def test_a_session_that_begins_with_part_of_its_success_says_so(sessions: Sessions) -> None:
+    first = opened(sessions, "halfdone")
+    [child] = sessions.handle("fork", first.session_id, {"count": 1})
+
+    assert (first.score, child["score"], opened(sessions, "corridor").score) == (0.5, 0.5, 0.0)
+    assert sessions.handle("get", first.session_id, {})["score"] == 0.5
+
+
+def test_a_score_beyond_one_fails_the_environment(sessions: Sessions) -> None:
+    with pytest.raises(EnvironmentFailed, match="ValueError"):
+        opened(sessions, "overdone")

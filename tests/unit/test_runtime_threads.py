@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from gymfleet_envs.runtime import progress as progress_module
+from gymfleet_envs.runtime import threads as threads_module
 from gymfleet_envs.runtime.catalogue import Entry
 from gymfleet_envs.runtime.channel import Tally
 from gymfleet_envs.runtime.episode import Limits
@@ -98,6 +99,81 @@ def test_more_jobs_than_threads_wait_and_a_probe_does_not(threads: SessionThread
     assert jobs["c"].began.wait(WAIT_S)
     for job in (*jobs.values(), probe):
         job.leave.set()
+    finish(threads)
+
+
+def test_an_open_waits_for_no_session(threads: SessionThreads) -> None:
+    log: list[str] = []
+    jobs = {name: Meeting(threads, log, name) for name in "abc"}
+    opening = Meeting(threads, log, "open")
+
+    with threads.lock:
+        for name, job in jobs.items():
+            threads.submit(name, job, "env")
+        threads.submit_open("open 1", opening, "env")
+
+    assert opening.began.wait(WAIT_S), "both of the sessions' threads wait, and a third session is in line"
+    for job in (*jobs.values(), opening):
+        job.leave.set()
+    finish(threads)
+
+
+def test_threads_come_with_the_sessions_that_wait_as_far_as_their_environment_allows() -> None:
+    threads = SessionThreads(200, Silent(), {"small": 3})
+    log: list[str] = []
+    wide = [Meeting(threads, log, f"wide{number}") for number in range(100)]
+    small = [Meeting(threads, log, f"small{number}") for number in range(4)]
+
+    with threads.lock:
+        for number, job in enumerate(wide):
+            threads.submit(f"w{number}", job, "wide")
+        for number, job in enumerate(small):
+            threads.submit(f"s{number}", job, "small")
+
+    assert all(job.began.wait(WAIT_S) for job in (*wide, *small[:3])), "a hundred wait at once"
+    assert not small[3].began.is_set()
+    for job in (*wide, *small):
+        job.leave.set()
+    finish(threads)
+
+
+def names() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("session-")}
+
+
+def test_idle_threads_end_and_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads_module, "IDLE_S", 0.05)
+    threads = SessionThreads(8, Silent())
+    before = names()
+    for _ in range(2):
+        done = [threading.Event() for _ in range(8)]
+        with threads.lock:
+            for number, event in enumerate(done):
+                threads.submit(str(number), event.set)
+        assert all(event.wait(WAIT_S) for event in done)
+        deadline = time.monotonic() + WAIT_S
+        while len(names()) > len(before):
+            assert time.monotonic() < deadline, "they were idle for longer than they may"
+            time.sleep(0.01)
+
+
+def test_where_the_system_gives_no_more_threads_the_jobs_wait_for_those_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads = SessionThreads(8, Silent())
+    first, second = Meeting(threads, [], "a"), threading.Event()
+    with threads.lock:
+        threads.submit("a", first)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with threads.lock:
+        threads.submit("b", second.set)
+    first.leave.set()
+
+    assert second.wait(WAIT_S)
     finish(threads)
 
 
@@ -222,6 +298,49 @@ def test_processor_time_of_threads_makes_a_shard_busy_and_waiting_does_not() -> 
     assert seen(shared).busy_us >= 50_000
 
 
+def test_call_that_was_given_up_is_told_no_more() -> None:
+    shared = mmap.mmap(-1, PROGRESS.size)
+    progress = ThreadedProgress(shared, ("env",))
+    with ThreadPoolExecutor(1) as stuck, ThreadPoolExecutor(1) as other:
+        for pool, number in ((stuck, 1), (other, 2)):
+            pool.submit(progress.working_on, number).result()
+            pool.submit(progress.beat, "env").result()
+        assert seen(shared).number == 1
+
+        progress.abandon(1)
+        assert seen(shared).number == 2
+        stuck.submit(progress.beat, "env").result()
+        other.submit(progress.working_on, 0).result()
+        assert (seen(shared).number, seen(shared).since_us) == (0, 0)
+        stuck.submit(progress.working_on, 0).result()
+        stuck.submit(progress.working_on, 3).result()
+        stuck.submit(progress.beat, "env").result()
+        assert seen(shared).number == 3, "its thread works for others again"
+
+
+def test_session_whose_job_is_stuck_gives_its_thread_to_others(threads: SessionThreads) -> None:
+    log: list[str] = []
+    stuck = [Meeting(threads, log, name) for name in ("one", "two")]
+    with threads.lock:
+        for number, job in enumerate(stuck):
+            threads.submit(str(number), job)
+        threads.submit("0", lambda: log.append("behind"))
+        threads.submit("2", lambda: log.append("other"))
+    for job in stuck:
+        assert job.began.wait(WAIT_S)
+    assert "other" not in log, "both threads are taken"
+
+    with threads.lock:
+        left = threads.abandon("0")
+        assert len(left) == 1
+        assert not threads.busy("0")
+        threads.submit("3", lambda: log.append("another"))
+    stuck[1].leave.set()
+    finish(threads)
+    assert {"other", "another"} <= set(log)
+    stuck[0].leave.set()
+
+
 def test_shard_without_threads_tells_no_moment() -> None:
     shared = mmap.mmap(-1, PROGRESS.size)
     progress = ShardProgress(shared, ("env",))
@@ -261,6 +380,32 @@ def test_old_call_hangs_although_its_neighbours_make_progress() -> None:
     assert seat.hangs(11.1, 10.0)
     seat.pending.clear()
     assert not seat.hangs(11.1, 10.0), "nobody waits for it"
+
+
+def test_call_in_a_thread_is_given_up_and_the_shard_has_to_heed_it() -> None:
+    seat, worker = Seat(0), Worker()
+    process: Any = worker
+    seat.occupy(process, 0.0)
+    for number in (7, 8):
+        seat.pending[number] = Pending(lambda _: None, f"session {number}", 0)
+    worker.now = Progress(7, 1, 0, 0, 1_000_000)
+    seat.look(12.0)
+
+    call = seat.give_up(12.0, 2, 5.0)
+    assert call is not None
+    assert call.session_id == "session 7"
+    assert list(seat.pending) == [8]
+    assert seat.heeds(16.9)
+    assert not seat.heeds(17.1), "it is still told as the oldest: the shard itself hangs"
+    worker.now = Progress(8, 2, 0, 0, 2_000_000)
+    seat.look(13.0)
+    assert not seat.heeds(13.0)
+    seat.stuck = 2
+    assert seat.give_up(13.0, 2, 5.0) is None, "too many threads are stuck"
+    seat.stuck = 0
+    worker.now = Progress(8, 2, 0, 0, 0)
+    seat.look(14.0)
+    assert seat.give_up(14.0, 2, 5.0) is None, "it is no call of a thread"
 
 
 class Host:

@@ -9,6 +9,7 @@ import pytest
 from gymfleet_envs.runtime.catalogue import EnvironmentUnavailable, load_entry
 from gymfleet_envs.runtime.tasks import SPLITS, TaskDataError
 from gymfleet_envs.sciworld.engines import jar_of
+from gymfleet_envs.sciworld.environment import SciWorld
 from gymfleet_envs.sciworld.options import SciWorldOptions
 from gymfleet_envs.sciworld.tasks import (
     LEVELS,
@@ -153,6 +154,35 @@ def test_agentgyms_lists_are_read(tmp_path: Path) -> None:
     assert tasks.by_id("1572").data == SciTask("test-conductivity", 436), "others can still be asked for"
 
 
+def test_what_is_in_two_lists_is_held_out_and_named(tmp_path: Path) -> None:
+    (tmp_path / "sciworld_train.json").write_text("[1, 2, 2, 3, 4, 5]")
+    (tmp_path / "sciworld_val.json").write_text("[3, 4, 6]")
+    (tmp_path / "sciworld_test.json").write_text('["sciworld_4", 5, 4638]')
+
+    tasks = agentgym_tasks(tmp_path, simplifications="", recorded=False)
+
+    offered = {
+        split: [tasks.by_index(split, "agentgym", index).task_id for index in range(tasks.count(split, "agentgym"))]
+        for split in SPLITS
+    }
+    assert offered == {"train": ["1", "2"], "validation": ["3", "6"], "test": ["4", "5", "4638"]}
+    assert tasks.left_out == (
+        "sciworld_val.json: 1 item (4) in test too",
+        "sciworld_train.json: 1 item (2) twice",
+        "sciworld_train.json: 1 item (3) in validation too",
+        "sciworld_train.json: 2 items (4, 5) in test too",
+    )
+    assert tasks.by_id("4").split == "test"
+
+
+def test_numbers_are_those_of_agentgyms_server_unless_its_recordings_are_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SciWorld, "options", SciWorldOptions())  # what load_entry sets is put back
+
+    assert load_entry("sciworld", {}).tasks.by_id("1096").data.task == "measure-melting-point-unknown-substance"
+    recorded = load_entry("sciworld", {}, {"sciworld": {"agentgym_numbering": "recorded"}})
+    assert recorded.tasks.by_id("1096").data.task == "power-component"
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [
@@ -162,7 +192,6 @@ def test_agentgyms_lists_are_read(tmp_path: Path) -> None:
         pytest.param({"train.json": "{}"}, "must hold a list", id="no list"),
         pytest.param({"train.json": '["webshop_1"]'}, "entry 0: 'webshop_1' is no item", id="another game's"),
         pytest.param({"train.json": "[4339]"}, "0 to 4338, not 4339", id="beyond the last"),
-        pytest.param({"train.json": "[5]", "val.json": "[5]"}, r"item 5 stands already in train\.json", id="twice"),
         pytest.param({"train.json": "[" * 100_000}, r"train\.json is not JSON", id="deep"),
         pytest.param({"train.json": "\xff"}, r"train\.json is not JSON", id="no text"),
     ],

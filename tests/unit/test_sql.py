@@ -109,6 +109,14 @@ def test_a_query_that_never_ends_is_stopped() -> None:
     assert (outcome.score, outcome.observation) == (0.0, "interrupted: the statement takes longer than 0.05 s")
 
 
+def test_a_function_that_nothing_interrupts_is_refused() -> None:
+    environment = opened(TASK)
+
+    outcome = environment.step("SELECT length(printf('%.2147483647c', 'x'))")
+
+    assert (outcome.score, outcome.observation) == (0.0, "string or blob too big")
+
+
 def test_too_many_rows_are_no_answer() -> None:
     class Small(Sql):
         options = SqlOptions(max_rows=5)

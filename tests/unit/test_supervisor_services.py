@@ -4,13 +4,15 @@ import json
 import os
 import socket
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
 from gymfleet_client.supervisor.errors import FleetError, PortInUse
 from gymfleet_client.supervisor.plan import ONE_OF_EACH, Plan, Ports, choose_ports, env_server_name, service_names
 from gymfleet_client.supervisor.ports import free_ports, row_of_ports
-from gymfleet_client.supervisor.service import Service, last_log_line
+from gymfleet_client.supervisor.service import Service, last_log_line, unready_reason
+from gymfleet_client.supervisor.sockets import socket_path
 from gymfleet_client.supervisor.state import FleetState, ProcessId, read_state, write_state
 from gymfleet_client.supervisor.supervisor import identity
 from gymfleet_contracts.recipe import ScaleSection
@@ -109,7 +111,7 @@ def make_plan(directory: Path, scale: ScaleSection = ONE_OF_EACH) -> Plan:
 def test_ports_from_count_in_a_fixed_order() -> None:
     names = service_names(("maze",))
 
-    assert names == ["env-gateway", "redis", "rollout", "reward", "trainer", "env-maze"]
+    assert names == ["env-gateway", "rollout", "reward", "trainer", "env-maze"]
     assert Ports({"env-gateway": 8200}).url("env-gateway") == "http://127.0.0.1:8200"
 
 
@@ -141,13 +143,80 @@ def test_a_recipe_may_want_several_of_each(tmp_path: Path) -> None:
     assert all(rollout.argv[1:] == ("--recipe", "r.toml") for rollout in rollouts)
     assert plan.trainer("run").env["GYMFLEET_TRAINER_ROLLOUT_URL"].split(",") == [rollout.url for rollout in rollouts]
     everything = [*servers, *gateways, *plan.rewards(), *rollouts, plan.redis(), plan.trainer("run")]
-    assert len({service.port for service in everything}) == len(everything)
+    assert len({service.url for service in everything}) == len(everything)
 
 
 def test_replicas_come_last_in_a_row_of_ports() -> None:
     assert service_names(("maze",), ScaleSection(rollouts=2, env_servers=2)) == [
-        "env-gateway", "redis", "rollout", "reward", "trainer", "env-maze", "rollout-2", "env-maze-2",
+        "env-gateway", "rollout", "reward", "trainer", "env-maze", "rollout-2", "env-maze-2",
     ]  # fmt: skip
+
+
+def test_redis_has_a_socket_beside_its_data_that_every_service_is_told(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path / "a run?#%")
+    redis = plan.redis()
+
+    assert redis.socket == tmp_path / "a run?#%/redis/redis.sock"
+    assert redis.url == f"unix://{tmp_path}/a%20run%3F%23%25/redis/redis.sock"
+    users = (*plan.gateways(), *plan.rewards(), *plan.rollouts("m"), plan.trainer("run"))
+    assert [url for user in users for name, url in user.env.items() if name.endswith("REDIS_URL")] == [redis.url] * 4
+    assert unready_reason("redis", redis.url) == "no answer yet"
+
+
+def test_a_deep_directory_has_its_socket_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    deep = tmp_path / ("d" * 60) / ("e" * 60)
+
+    one, again, other = socket_path(deep), socket_path(deep), socket_path(deep / "f")
+
+    assert one == again != other
+    assert len(os.fsencode(one)) <= 107
+    assert one.parent == other.parent
+    assert stat.S_IMODE(one.parent.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("made", ["readable", "link", "file"])
+def test_a_directory_for_sockets_that_others_may_enter_is_refused(
+    made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ours = tmp_path / f"gymfleet-{os.getuid()}"
+    if made == "readable":
+        ours.mkdir()
+        ours.chmod(0o755)
+    elif made == "link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        ours.symlink_to(tmp_path / "elsewhere")
+    else:
+        ours.touch(mode=0o700)
+
+    with pytest.raises(FleetError, match=r"not a directory of yours alone"):
+        socket_path(Path("/") / ("d" * 120))
+
+
+def test_where_no_socket_fits_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = tmp_path / ("t" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+
+    with pytest.raises(FleetError, match="let TMPDIR name a directory with a short path"):
+        socket_path(Path("/") / ("d" * 120))
+
+
+def test_every_service_of_the_fleet_but_its_gateway_asks_for_a_key_that_its_callers_have(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path)
+    (server, *_), (gateway,), (reward,) = plan.env_servers(), plan.gateways(), plan.rewards()
+    (rollout,), trainer = plan.rollouts("m"), plan.trainer("run")
+
+    assert gateway.env["GYMFLEET_GATEWAY_REPLICA_API_KEY"] == server.env["GYMFLEET_ENV_API_KEY"]
+    assert trainer.env["GYMFLEET_TRAINER_ROLLOUT_API_KEY"] == rollout.env["GYMFLEET_ROLLOUT_API_KEY"]
+    asked = [service.env[f"GYMFLEET_{name}_API_KEY"] for service, name in (
+        (server, "ENV"), (rollout, "ROLLOUT"), (reward, "REWARD"), (trainer, "TRAINER"),
+    )]  # fmt: skip
+    assert sorted(asked) == sorted(plan.keys.values())
+    assert len(set(asked)) == 4
+    assert plan.gateway_secret not in asked
+    assert "GYMFLEET_GATEWAY_API_KEY" not in gateway.env
 
 
 def test_every_service_accepts_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

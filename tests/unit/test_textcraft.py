@@ -49,6 +49,7 @@ def test_an_episode_by_hand() -> None:
 
     assert first.startswith("Crafting commands:\ncraft 4 oak planks using 1 oak logs\n")
     assert first.endswith("\ncraft 4 torch using 1 stick, 1 coal\n\nGoal: craft torch.")
+    no_recipe = "Could not find a valid recipe for ItemTagWithCount(item_tag=ItemTag({}), count={})"  # as AgentGym's
     script = [
         ("inventory", "Inventory: You are not carrying anything."),
         ("get 1 stick", "Could not find stick"),
@@ -58,7 +59,8 @@ def test_an_episode_by_hand() -> None:
         ("get 1 oak logs", "Got 1 oak logs"),
         ("craft 4 oak planks using 1 oak logs", "Crafted 4 minecraft:oak_planks"),
         ("craft 4 stick using 2 planks", "Could not find enough items to craft minecraft:stick"),
-        ("craft 4 stick using 1 oak planks, 1 oak planks", "Could not find a valid recipe for 4 stick"),
+        ("craft 4 stick using 1 oak planks, 1 oak planks", no_recipe.format("tag=None, item_id='minecraft:stick'", 4)),
+        ("craft planks using 2 oak planks", no_recipe.format("tag='minecraft:planks', item_id=None", 1)),
         ("craft 4 stick using 2 oak planks", "Crafted 4 minecraft:stick"),
         ("get 1 coal", "Got 1 coal"),
         ("inventory", "Inventory: [oak planks] (2) [stick] (4) [coal] (1)"),

@@ -66,7 +66,7 @@ def test_gae_on_one_uninterrupted_turn() -> None:
     rewards = torch.tensor([[0.0, 0.0, 1.0]])
     values = torch.tensor([[0.1, 0.2, 0.4]])
 
-    advantages, returns = gae(rewards, values, torch.ones(1, 3, dtype=torch.bool), 0.5, 0.5)
+    advantages, returns = gae(rewards, values, torch.zeros(1), torch.ones(1, 3, dtype=torch.bool), 0.5, 0.5)
 
     assert close(advantages, [[0.0375, 0.15, 0.6]])
     assert close(returns, [[0.1375, 0.35, 1.0]])
@@ -78,10 +78,42 @@ def test_gae_skips_observation_tokens() -> None:
     values = torch.tensor([[50.0, 0.1, 0.2, 50.0, 50.0, 0.4, 50.0]])
     mask = torch.tensor([[0, 1, 1, 0, 0, 1, 0]], dtype=torch.bool)
 
-    advantages, returns = gae(rewards, values, mask, 0.5, 0.5)
+    advantages, returns = gae(rewards, values, torch.zeros(len(rewards)), mask, 0.5, 0.5)
 
     assert close(advantages, [[0.0, 0.0375, 0.15, 0.0, 0.0, 0.6, 0.0]])
     assert close(returns, [[0.0, 0.1375, 0.35, 0.0, 0.0, 1.0, 0.0]])
+
+
+def test_gae_goes_on_from_the_value_of_the_state_in_which_an_episode_was_cut() -> None:
+    # Nothing was gained and the critic expects 0.8 throughout. Cut: as expected, all deltas are 0. Ended: the last
+    # delta is 0 - 0.8, and lambda 0.5 carries half of it to the token before. The observation in between is skipped.
+    rewards = torch.zeros(2, 4)
+    values = torch.tensor([[0.8, 50.0, 0.8, 50.0], [0.8, 50.0, 0.8, 50.0]])
+    mask = torch.tensor([[1, 0, 1, 0], [1, 0, 1, 0]], dtype=torch.bool)
+
+    advantages, returns = gae(rewards, values, torch.tensor([0.8, 0.0]), mask, 1.0, 0.5)
+
+    assert close(advantages, [[0.0, 0.0, 0.0, 0.0], [-0.4, 0.0, -0.8, 0.0]])
+    assert close(returns, [[0.8, 0.0, 0.8, 0.0], [0.4, 0.0, 0.0, 0.0]])
+
+
+def test_gae_discounts_the_final_value_by_one_token() -> None:
+    # d1 = 1 + 0.5 * 4 - 2 = 1; d0 = 0 + 0.5 * 2 - 1 = 0; A0 = 0.5 * 0.5 * 1.
+    one = torch.ones(1, 2, dtype=torch.bool)
+
+    advantages, _ = gae(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 2.0]]), torch.tensor([4.0]), one, 0.5, 0.5)
+
+    assert close(advantages, [[0.25, 1.0]])
+
+
+def test_gae_sees_the_reward_of_every_turn() -> None:
+    # Values 0, gamma 1, lambda 1: the advantage is the sum of what is still to come. Turns of two tokens gain 1, -2, 4.
+    rewards = torch.tensor([[0.0, 1.0, 0.0, 0.0, -2.0, 0.0, 4.0]])
+    mask = torch.tensor([[1, 1, 0, 1, 1, 0, 1]], dtype=torch.bool)
+
+    advantages, _ = gae(rewards, torch.zeros(1, 7), torch.zeros(1), mask, 1.0, 1.0)
+
+    assert close(advantages, [[3.0, 3.0, 0.0, 2.0, 2.0, 0.0, 4.0]])
 
 
 def test_gae_with_lambda_one_is_the_return_less_the_value() -> None:
@@ -89,7 +121,7 @@ def test_gae_with_lambda_one_is_the_return_less_the_value() -> None:
     rewards, values = torch.randn(3, 9, generator=generator), torch.randn(3, 9, generator=generator)
     mask = torch.rand(3, 9, generator=generator) > 0.4
 
-    advantages, returns = gae(rewards, values, mask, 0.9, 1.0)
+    advantages, returns = gae(rewards, values, torch.zeros(len(rewards)), mask, 0.9, 1.0)
 
     to_go = discounted_returns(rewards, mask, 0.9)
     assert torch.allclose(returns, to_go, atol=1e-5)

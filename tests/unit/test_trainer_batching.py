@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from gymfleet_contracts.trajectory import ScoredTrajectory
+from gymfleet_contracts.trajectory import FinishReason, ScoredTrajectory
 from gymfleet_trainer.batching import TrainSequence, pack, sequence_from_trajectory
 
 from tests.fixtures.scored import make_scored, make_turn
@@ -42,10 +42,26 @@ def test_staleness_counts_from_the_oldest_token(current: int | None, staleness: 
     assert sequence_from_trajectory(two_turns(), current_version=current).staleness == staleness
 
 
+@pytest.mark.parametrize(
+    ("reason", "final_prompt"),
+    [
+        pytest.param(FinishReason.MAX_TURNS, [5, 6], id="the recipe allows no more turns"),
+        pytest.param(FinishReason.CONTEXT_LENGTH, [5, 6], id="the recipe allows no more tokens"),
+        pytest.param(FinishReason.TERMINATED, None, id="the environment ended it"),
+        pytest.param(FinishReason.ENV_TURN_LIMIT, None, id="the environment allows no more turns"),
+    ],
+)
+def test_only_cuts_by_the_recipe_go_on_in_a_final_state(reason: FinishReason, final_prompt: list[int] | None) -> None:
+    sequence = sequence_from_trajectory(make_scored(cut=reason, final_prompt=(5, 6)))
+
+    assert sequence.final_prompt_token_ids == final_prompt
+    assert sequence.token_ids == [5, 6, 7, 8, 9], "and are no part of what is trained"
+
+
 def test_an_experts_turn_has_no_log_probabilities() -> None:
     expert = make_turn().model_copy(update={"response_logprobs": None})
 
-    sequence = sequence_from_trajectory(make_scored(turns=(expert,)))
+    sequence = sequence_from_trajectory(make_scored(turns=(expert,), strategy="expert"))
 
     assert sequence.behaviour_logprobs == [0.0] * 5
     assert sequence.loss_mask == [False] * 3 + [True] * 2

@@ -42,13 +42,15 @@ def test_the_last_checkpoint_is_found_again(tmp_path: Path) -> None:
     assert (last[1].step, last[1].trained, last[1].serial) == (2, ["a", "b"], 2)
 
 
-def test_only_the_last_few_are_kept(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=2)
+@pytest.mark.parametrize("keep", [1, 2, 3, 4, 7, 20])
+def test_as_many_of_the_last_are_kept_as_asked_for(tmp_path: Path, keep: int) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=keep)
 
-    for number in range(5):
+    for number in range(1, 10):
         save(checkpoints, str(number))
 
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-000004", "checkpoint-000005", "latest"]
+        kept = sorted(p.name for p in tmp_path.iterdir() if p.name != "latest")
+        assert kept == [f"checkpoint-{serial:06d}" for serial in range(max(1, number - keep + 1), number + 1)]
 
 
 KILLED = """

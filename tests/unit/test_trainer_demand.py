@@ -40,6 +40,44 @@ def test_group_ids_say_step_place_and_replacement() -> None:
     assert demand.train(Slot(1, 2)).group_id == "s000001-g01-r2"
 
 
+def test_what_came_too_late_keeps_its_task_and_what_kept_failing_gets_another() -> None:
+    demand = Demand(make_recipe(), RUN_ID, 100)
+    planned = demand.train(Slot(1))
+
+    again, other = demand.train(Slot(1).again()), demand.train(Slot(1).again().redrawn())
+
+    assert (again.group_id, again.task) == ("s000001-g01-r1", planned.task)
+    assert other.group_id == "s000001-g01-t1-r2"
+    assert other.task.task_index != planned.task.task_index
+    assert demand.train(Slot(1).again().redrawn().again()).task == other.task
+
+
+def test_every_id_of_the_run_leads_back_to_its_request() -> None:
+    demand = Demand(make_recipe(sft={"num_demonstrations": 3}, eval={"num_tasks": 4}), RUN_ID, 100)
+    slots = [Slot(*parts) for parts in itertools.product(range(6), range(3), range(3))]
+
+    assert [demand.slot(demand.train(slot).group_id) for slot in slots] == slots
+    for request in (
+        *map(demand.train, slots), *demand.demonstrations(), demand.evaluation("eval_before", 3, 0, 1),
+        demand.evaluation("eval_step_000002", 0, 5, 1),
+    ):  # fmt: skip
+        assert demand.find(request.group_id) == request
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        "s000004-g00", "s000000-g00", "s000001-g02", "s1-g0", "s0000001-g00", "s000001-g00-r0", "s000001-g00-r1-t1",
+        "s000001-g00\n", "demo-000003", "demo-1", "eval_before-t000004", "eval_later-t000001", "eval_before-t1", "",
+        "s" + "9" * 40 + "-g00",
+    ],
+)  # fmt: skip
+def test_an_id_that_the_run_never_asks_under_leads_nowhere(stranger: str) -> None:
+    demand = Demand(make_recipe(sft={"num_demonstrations": 3}, eval={"num_tasks": 4}), RUN_ID, 100)
+
+    assert demand.find(stranger) is None
+
+
 def test_two_trainers_of_one_run_ask_for_the_same() -> None:
     one, other = (Demand(make_recipe(seed=7), RUN_ID, 100) for _ in range(2))
     slots = [Slot(number, replacement) for number, replacement in itertools.product(range(6), range(3))]

@@ -1,5 +1,5 @@
 import pytest
-from gymfleet_contracts.trajectory import Status
+from gymfleet_contracts.trajectory import FinishReason, Status
 from gymfleet_trainer.demand import Demand, Slot
 from gymfleet_trainer.groups import Group, GroupBook
 from gymfleet_trainer.phases.batch import batch_metrics, book_batch, has_signal, refusal, wait_shares
@@ -57,6 +57,19 @@ def test_what_was_not_asked_for_changes_nothing(stranger: object) -> None:
 
     assert group is not None
     assert [s.reward.total for s in group.trajectories if s.reward] == [1.0, 2.0]
+
+
+def test_what_was_played_again_takes_the_place_of_the_failure() -> None:
+    book = GroupBook(lambda _: False)
+    for scored in (make_scored(sample=0, status=Status.TIMEOUT), make_scored(sample=1), make_scored(sample=0, total=2)):
+        book.place(scored)  # a restarted trainer gets them before it asks
+
+    group = book.add(DEMAND.train(Slot(0)))
+
+    assert group is not None
+    assert group.failed == []
+    assert book.place(make_scored(sample=0, status=Status.TIMEOUT)) is None, "delivered once more"
+    assert group.failed == []
 
 
 def test_a_settled_group_takes_no_more_samples() -> None:
@@ -118,9 +131,24 @@ def test_a_technical_failure_is_never_trained_as_a_reward_of_zero(status: Status
 
 def test_an_episode_without_a_reward_is_a_failure() -> None:
     group = make_group(1.0, 0.0)
-    group.samples[1] = group.samples[1].model_copy(update={"reward": None})
+    update = {"reward": None, "reward_error": "judge: RuntimeError: the judge is away"}
+    group.samples[1] = group.samples[1].model_copy(update=update)
 
-    assert refusal(group, make_state(ages={1: 0}), max_staleness=0) == "failed: completed: no reward"
+    reason = refusal(group, make_state(ages={1: 0}), max_staleness=0)
+
+    assert reason == "failed: completed: no reward: judge: RuntimeError: the judge is away"
+
+
+def test_a_cut_that_a_critic_cannot_value_is_never_trained_as_an_end() -> None:
+    group = make_group(1.0)
+    group.samples[1] = make_scored(sample=1, cut=FinishReason.MAX_TURNS)
+
+    reason = refusal(group, make_state(ages={1: 0}), max_staleness=0, bootstraps=True)
+
+    assert reason.startswith("failed: run-1/s000001-g00/1 was cut (max_turns) and has no final_prompt_token_ids")
+    assert refusal(group, make_state(ages={1: 0}), max_staleness=0) == "", "grpo has no use for them"
+    group.samples[1] = make_scored(sample=1, cut=FinishReason.MAX_TURNS, final_prompt=(5, 6))
+    assert refusal(group, make_state(ages={1: 0}), max_staleness=0, bootstraps=True) == ""
 
 
 @pytest.mark.parametrize(

@@ -51,5 +51,25 @@ def test_gradient_as_a_loss(estimator: KlEstimator, has_gradient: bool) -> None:
     assert torch.allclose(actual, wanted if has_gradient else torch.zeros(3), atol=1e-6)
 
 
-def test_k3_stays_finite() -> None:
-    assert torch.isfinite(kl_estimate(torch.tensor([-200.0, 0.0]), torch.tensor([0.0, -200.0]), "k3")).all()
+@pytest.mark.parametrize(
+    ("minus_x", "value", "slope"),
+    [
+        # The slope of exp(-x) - 1 + x by x is 1 - exp(-x).
+        pytest.param(0.0, 0.0, 0.0, id="equal"),
+        pytest.param(math.log(2), 1 - math.log(2), -1.0, id="half as likely as under the reference"),
+        pytest.param(-2.0, math.exp(-2) + 1, 1 - math.exp(-2), id="more likely"),
+        pytest.param(2.6, math.exp(2.6) - 3.6, 1 - math.exp(2.6), id="just below the bound"),
+        pytest.param(2.7, 10.0, 0.0, id="just above the bound"),
+        pytest.param(19.0, 10.0, 0.0, id="19 nats: not 1.8e8"),
+        pytest.param(200.0, 10.0, 0.0, id="beyond what exp can hold"),
+        pytest.param(-200.0, 10.0, 0.0, id="ruled out by the reference"),
+    ],
+)
+def test_k3_is_bounded_in_value_and_gradient(minus_x: float, value: float, slope: float) -> None:
+    logp = torch.tensor(-minus_x, dtype=torch.float64, requires_grad=True)
+
+    estimate = kl_estimate(logp, torch.zeros((), dtype=torch.float64), "k3")
+
+    (gradient,) = torch.autograd.grad(estimate, logp)
+    assert estimate.item() == pytest.approx(value, abs=1e-12)
+    assert gradient.item() == pytest.approx(slope, abs=1e-12)

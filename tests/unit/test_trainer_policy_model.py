@@ -59,7 +59,8 @@ def test_packed_equals_one_by_one_with_gradients(model_dir: Path, temperature: f
     grads = {name: parameter.grad for name, parameter in plain.named_parameters()}
     for name, parameter in model.hf.named_parameters():
         assert parameter.grad is not None, name
-        assert torch.allclose(parameter.grad, grads[name], rtol=1e-4, atol=1e-4), name
+        # Float32 rounds in proportion to the sums' largest terms, in another order on every CPU.
+        assert (parameter.grad - grads[name]).abs().max() <= 1e-5 * grads[name].abs().max(), name
 
 
 def test_chunks_of_the_head_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

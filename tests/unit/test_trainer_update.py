@@ -12,12 +12,16 @@ from typing import Any
 import pytest
 import torch
 from gymfleet_contracts.recipe import RlSection, SftSection
-from gymfleet_trainer.batching import TrainSequence, pack
+from gymfleet_contracts.scoring import Scoring
+from gymfleet_contracts.trajectory import ScoredTrajectory
+from gymfleet_reward.composer import compose
+from gymfleet_trainer.batching import TrainSequence, pack, sequence_from_trajectory
 from gymfleet_trainer.policy_model import PolicyModel
 from gymfleet_trainer.update import PolicyUpdater, PpoUpdater, SftUpdater, build_updater
 from torch import Tensor
 
-from tests.fixtures.train_sequences import random_sequences
+from tests.fixtures.scored import make_scored, make_turn
+from tests.fixtures.train_sequences import random_sequences, train_sequence
 from tests.models import build_tiny_model
 
 
@@ -282,11 +286,6 @@ def test_a_kl_in_the_reward_lowers_the_returns_of_what_strayed(model: PolicyMode
         assert sum(row) == pytest.approx(sequence.total_reward - 0.5 * divergence, abs=1e-3)
 
 
-def test_k1_as_a_loss_is_refused(model: PolicyModel) -> None:
-    with pytest.raises(ValueError, match=r'"k1" as a loss has no gradient'):
-        PolicyUpdater(model, section(kl={"coefficient": 0.1, "estimator": "k1"}))
-
-
 def test_an_entropy_bonus_raises_the_entropy(model_dir: Path) -> None:
     entropies = []
     for coefficient in (0.0, 1.0):
@@ -340,6 +339,75 @@ def test_ppo_learns_values_and_a_policy(model: PolicyModel) -> None:
     assert losses[0] == pytest.approx(0.5, rel=1e-4), "values start at 0 and every return is 1 or -1"
     assert losses[-1] < losses[0]
     assert not same(before, weights(model))
+
+
+def test_each_turns_own_reward_reaches_the_tokens_that_led_to_it(model: PolicyModel) -> None:
+    turns = tuple(make_turn((5, 6), (8, 9)).model_copy(update={"reward": gain}) for gain in (1.0, -2.0, 4.0))
+    trajectory = make_scored(turns=turns).trajectory
+    scoring = Scoring.model_validate(
+        {"goal": {"enabled": False}, "environment": {"enabled": True, "credit": "per_turn"}}
+    )
+    scored = ScoredTrajectory(trajectory=trajectory, reward=compose(trajectory, scoring))
+    sequence = sequence_from_trajectory(scored)
+    updater = PpoUpdater(model, section(algorithm="ppo", critic={"lam": 1.0}))
+
+    updater._with_advantages([sequence])
+
+    # Values start at 0: a return is what is still to come. Two tokens of a prompt, two of a reply, three times.
+    to_come = [0.0, 0.0, 3.0, 3.0, 0.0, 0.0, 2.0, 2.0, 0.0, 0.0, 4.0, 4.0]
+    assert updater._returns[0].tolist() == pytest.approx(to_come)
+    assert sequence.total_reward == 3.0, "what grpo compares within a group"
+
+
+@pytest.mark.parametrize(
+    ("final_prompt", "to_come"),
+    [
+        # V is 0.8 everywhere and nothing was gained.
+        pytest.param([5, 6], 0.8, id="cut by the recipe: as much is to come as was expected"),
+        pytest.param(None, 0.0, id="ended by the environment: nothing is to come"),
+    ],
+)
+def test_ppo_bootstraps_where_the_recipe_cut(
+    model: PolicyModel, final_prompt: list[int] | None, to_come: float
+) -> None:
+    updater = PpoUpdater(model, section(algorithm="ppo", critic={"lam": 1.0}))
+    torch.nn.init.constant_(updater.critic.head.bias, 0.8)
+    sequences = [
+        train_sequence([5, 6, 7, 8, 9], "..x.x", final_prompt=final_prompt),
+        train_sequence([5, 6, 7], ".xx", rewards=[0.0, 0.0, 0.8], name="run/group/1"),
+    ]
+
+    prepared = updater._with_advantages(sequences)
+
+    assert updater._returns[0].tolist() == pytest.approx([0.0, 0.0, to_come, 0.0, to_come], abs=1e-6)
+    assert updater._returns[1].tolist() == pytest.approx([0.0, 0.8, 0.8], abs=1e-6)
+    assert (prepared[0].advantages[2] < prepared[1].advantages[1]) is (to_come < 0.8)
+    assert [len(sequence.token_ids) for sequence in prepared] == [5, 3], "trained on what was written, as before"
+
+
+def test_the_final_state_is_the_one_after_the_final_prompt(model: PolicyModel) -> None:
+    updater = PpoUpdater(model, section(algorithm="ppo"))
+    torch.manual_seed(0)
+    torch.nn.init.normal_(updater.critic.head.weight)
+    sequences = [
+        train_sequence([5, 6, 7, 8], "..xx", final_prompt=[9, 4, 3]),
+        train_sequence([5, 6, 7], "..x", name="run/group/1"),
+        train_sequence([5, 2, 7], "..x", final_prompt=[8], name="run/group/2"),
+    ]
+
+    _, final_values = updater._critic_values(sequences)
+
+    whole = [train_sequence([5, 6, 7, 8, 9, 4, 3, 1], ".......x"), train_sequence([5, 2, 7, 8, 1], "....x")]
+    expected = [updater.critic.values(pack([sequence], 100)[0])[-1].item() for sequence in whole]
+    assert final_values.tolist() == pytest.approx([expected[0], 0.0, expected[1]], abs=1e-5)
+    assert abs(expected[0] - expected[1]) > 0.01
+
+
+def test_ppo_refuses_a_cut_without_its_final_prompt(model: PolicyModel) -> None:
+    updater = PpoUpdater(model, section(algorithm="ppo"))
+
+    with pytest.raises(ValueError, match="run/group/0: cut by the recipe, without the tokens of its final observation"):
+        updater.update([train_sequence([5, 6], ".x", final_prompt=[])])
 
 
 def test_ppo_needs_no_group(model: PolicyModel) -> None:

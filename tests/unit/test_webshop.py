@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 from gymfleet_envs.runtime.environment import Outcome
+from gymfleet_envs.runtime.tasks import ListedTasks, Task
 from gymfleet_envs.webshop.environment import ENVIRONMENT, WebShop, WebShopOptions, parse_action
 from gymfleet_envs.webshop.goals import GoalTable
 from gymfleet_envs.webshop.products import Product, Review, Wish
@@ -57,7 +58,7 @@ HEAD = f"Instruction: [SEP] {GOAL.instruction} [SEP] Back to Search"
 
 def opened(goal: Goal = GOAL, shop: Shop = SHOP) -> WebShop:
     environment = ENVIRONMENT()
-    environment.reset(ShopTask(goal, shop), 0)
+    environment.reset(ShopTask(goal, shop, "agentgym"), 0)
     return environment
 
 
@@ -72,7 +73,7 @@ def play(environment: WebShop, *actions: str) -> Outcome:
 def test_an_episode_by_hand_in_upstreams_words() -> None:
     environment = ENVIRONMENT()
 
-    first = environment.reset(ShopTask(GOAL, SHOP), 0)
+    first = environment.reset(ShopTask(GOAL, SHOP, "agentgym"), 0)
 
     assert first == f"WebShop [SEP] Instruction: [SEP] {GOAL.instruction} [SEP] Search"
     assert environment.start_info == {"has_search_bar": True, "clickables": ["search"]}
@@ -86,8 +87,8 @@ def test_an_episode_by_hand_in_upstreams_words() -> None:
     ]  # fmt: skip
     second = play(environment, "click[Next >]")
     assert second.observation == (
-        f"{HEAD} [SEP] Page 2 (Total results: 12) [SEP] < Prev [SEP] B000000109 [SEP] Shoe 9 [SEP] $19.99 to $24.99 "
-        "[SEP] B000000110 [SEP] Shoe 10 [SEP] $19.99 to $24.99"
+        f"{HEAD} [SEP] Page 2 (Total results: 12) [SEP] < Prev [SEP] Next > [SEP] B000000109 [SEP] Shoe 9 "
+        "[SEP] $19.99 to $24.99 [SEP] B000000110 [SEP] Shoe 10 [SEP] $19.99 to $24.99"
     )
     item = play(environment, "click[< Prev]", "click[B000000001]")
     assert item.observation == (
@@ -194,8 +195,18 @@ def test_a_search_is_taken_on_every_page_and_may_find_nothing() -> None:
     environment = opened()
     nothing = play(environment, "search[canvas]", "click[b000000001]", "search[zzz]")
 
-    assert nothing.observation == f"{HEAD} [SEP] Page 1 (Total results: 0)"
+    assert nothing.observation == f"{HEAD} [SEP] Page 1 (Total results: 0) [SEP] Next >"
     assert play(environment, "click[back to search]").observation.startswith("WebShop [SEP] ")
+
+
+def test_there_is_always_a_next_page_and_a_way_back() -> None:
+    environment = opened()
+    play(environment, "search[canvas shoe]", "click[next >]")
+
+    beyond = play(environment, "click[next >]")
+
+    assert beyond.observation == f"{HEAD} [SEP] Page 3 (Total results: 12) [SEP] < Prev [SEP] Next >"
+    assert play(environment, "click[< prev]").observation.count("$19.99") == 2
 
 
 def test_options_called_like_buttons_or_shared_by_groups_act_as_upstream() -> None:
@@ -215,8 +226,8 @@ def test_options_called_like_buttons_or_shared_by_groups_act_as_upstream() -> No
         pytest.param({}, 30.01, ("9", "dark red"), 0.8, id="above the cap: (2 + 2 + 0) / 5"),
         pytest.param({}, 20.0, (), 0.6, id="no option: (2 + 0 + 1) / 5"),
         pytest.param({}, 20.0, ("8", "sky blue"), 0.6, id="wrong options: (2 + 0 + 1) / 5"),
-        pytest.param({}, 20.0, ("9", "bright red"), 0.8, id="dark red is 'dark', bright red 'red': (2 + 1 + 1) / 5"),
-        pytest.param({}, 20.0, ("9", "dark green"), 1.0, id="both are 'dark': (2 + 2 + 1) / 5"),
+        pytest.param({}, 20.0, ("9", "bright red"), 1.0, id="'red' is among 'color dark red': (2 + 2 + 1) / 5"),
+        pytest.param({}, 20.0, ("9", "dark green"), 1.0, id="and so is 'dark': (2 + 2 + 1) / 5"),
         pytest.param({"bullets": ()}, 20.0, ("9", "dark red"), 0.8, id="machine wash is nowhere: (1 + 2 + 1) / 5"),
         pytest.param({"attributes": ("rubber soles",)}, 20.0, ("9", "dark red"), 1.0, id="'rubber soles' is alike"),
         pytest.param({"title": "Lamp"}, 20.0, ("9", "dark red"), 0.0, id="no noun in common: nothing"),
@@ -228,7 +239,32 @@ def test_options_called_like_buttons_or_shared_by_groups_act_as_upstream() -> No
 def test_rewards_worked_out_by_hand(
     changes: dict[str, Any], price: float, chosen: tuple[str, ...], reward: float
 ) -> None:
-    assert score(variant(1, **changes), price, chosen, GOAL).total == pytest.approx(reward)
+    assert score(variant(1, **changes), price, chosen, GOAL, "agentgym").total == pytest.approx(reward)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "chosen", "agentgym", "exact"),
+    [
+        pytest.param(("size", "x-large"), "large", 1, 0, id="'large' is among 'size x large'"),
+        pytest.param(("size", "large"), "x-large", 0, 0, id="'x large' is not among 'size large'"),
+        pytest.param(("", "large"), "x-large", 1, 0, id="without names, 'large' is among 'x large'"),
+        pytest.param(("size", "standard"), "standard", 0, 1, id="'tan', part of 'standard', is not in 'size standard'"),
+        pytest.param(("color", "red"), "red", 1, 1, id="a plain color stands for itself"),
+        pytest.param(("color", "sky red"), "bright red", 1, 0, id="'red' is among 'color sky red'"),
+        pytest.param(("", "sky red"), "bright red", 1, 0, id="without names, both are 'red'"),
+        pytest.param(("color", "crimson\xa0one"), "crimson\xa0one", 0, 1, id="Python shows the pair with an escape"),
+        pytest.param(("fit", "men\u2019s fit"), "fit men s", 1, 0, id="a sign beyond Latin-1 separates words"),
+        pytest.param(("size", "elsewhere s"), "x-large", 0, 0, id="what is not offered is compared by its words"),
+        pytest.param(("size", "elsewhere x large"), "x-large", 1, 1, id="and may be alike"),
+    ],
+)  # fmt: skip
+def test_options_are_compared_by_the_rule(wanted: tuple[str, str], chosen: str, agentgym: int, exact: int) -> None:
+    goal = Goal("", "B", "Canvas Shoe", "shoes", "A", ("a",), (wanted,))
+    offered = () if "elsewhere" in wanted[1] else (wanted[1],)
+    product = variant(1, options={"other": (chosen, *offered)})
+
+    assert score(product, 20.0, (chosen,), goal, "agentgym").options == agentgym
+    assert score(product, 20.0, (chosen,), goal, "exact_options").options == exact
 
 
 @pytest.mark.parametrize(
@@ -335,7 +371,7 @@ def test_html_escapes_what_it_shows_and_loads_nothing() -> None:
 def shown_first() -> str:
     environment = ENVIRONMENT()
     environment._mode = "html"
-    return environment.reset(ShopTask(GOAL, SHOP), 0)
+    return environment.reset(ShopTask(GOAL, SHOP, "agentgym"), 0)
 
 
 def test_no_goal_leaves_the_server() -> None:
@@ -378,7 +414,40 @@ def test_the_expert_turns_pages_and_finds_its_way_back() -> None:
     assert environment.expert() is None
 
 
+def test_the_reward_rule_is_an_option_and_the_spec_names_the_one_that_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    generated = WebShop.task_source(None)
+    listed = ListedTasks("webshop", "webshop", [Task("0", "test", "human", ShopTask(GOAL, SHOP, "agentgym"))])
+
+    assert WebShop.spec(generated).reward_rule == "exact_options"
+    assert WebShop.spec(listed).reward_rule == "agentgym"
+    assert generated.by_index("train", "options", 0).data.rule == "exact_options"
+    monkeypatch.setattr(WebShop, "options", WebShopOptions(reward_rule="agentgym"))
+    assert WebShop.spec(WebShop.task_source(None)).reward_rule == "agentgym"
+    assert WebShop.task_source(None).by_index("train", "options", 0).data.rule == "agentgym"
+
+
+def test_a_larger_size_is_not_the_wanted_one_in_a_generated_shop() -> None:
+    tasks = WebShop.task_source(None)
+    found = (tasks.by_index("train", "options", index).data for index in range(1000))
+    task = next(
+        task
+        for task in found
+        if ("size", "large") in task.goal.options
+        and "x-large" in task.shop.shelf.at(task.shop.shelf.place_of(task.goal.asin)).options["size"]
+    )
+    environment = ENVIRONMENT()
+    environment.reset(task, 0)
+    wanted = [value for name, value in task.goal.options if name != "size"]
+    search, item = f"search[{task.goal.title}]", f"click[{task.goal.asin}]"
+
+    outcome = play(
+        environment, search, item, *[f"click[{value}]" for value in wanted], "click[x-large]", "click[buy now]"
+    )
+
+    assert outcome.reward < 1
+
+
 def test_the_observation_is_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WebShop, "options", WebShopOptions(observation="html"))
 
-    assert ENVIRONMENT().reset(ShopTask(GOAL, SHOP), 0).startswith("<!DOCTYPE html>")
+    assert ENVIRONMENT().reset(ShopTask(GOAL, SHOP, "agentgym"), 0).startswith("<!DOCTYPE html>")

@@ -1,3 +1,4 @@
+import difflib
 import json
 import random
 import re
@@ -13,6 +14,8 @@ from gymfleet_envs.webshop import products as products_module
 from gymfleet_envs.webshop import tasks as tasks_module
 from gymfleet_envs.webshop.environment import WebShop
 from gymfleet_envs.webshop.goals import PRICE_STEPS
+from gymfleet_envs.webshop.products import Product
+from gymfleet_envs.webshop.scoring import COLORS, Goal, score
 from gymfleet_envs.webshop.tasks import ShopGoals
 from gymfleet_kit.session_problems import UnknownTask
 
@@ -270,10 +273,74 @@ def test_the_small_set_has_6910_goals_in_upstreams_splits(real: ShopGoals, folde
 
 
 @pytest.mark.parametrize("folder", [SHOP] if SHOP.is_dir() else [])
+def test_options_count_as_upstream_counts_them(real: ShopGoals, folder: Path) -> None:
+    rng = random.Random(7)
+    short_of_all = 0
+    for number in rng.sample(range(6910), 700):
+        goal, product, _ = bought(real, number)
+        asked = [value for _, value in goal.options]
+        other = [rng.choice(values) for values in product.options.values()]
+        mixed = [rng.choice(pair) for pair in zip(asked, other, strict=True)]
+        for chosen in (asked, other, mixed):
+            hits = score(product, 1.0, tuple(chosen), goal, "agentgym").options
+            assert hits == upstreams_option_hits(chosen, dict(goal.options)), (chosen, goal.options)
+        short_of_all += score(product, 1.0, tuple(asked), goal, "agentgym").options < len(asked)
+    assert 25 <= short_of_all <= 70, "458 of all 6,910 goals, bought exactly as asked, are not rewarded in full"
+
+
+@pytest.mark.parametrize("folder", [SHOP] if SHOP.is_dir() else [])
+def test_by_the_exact_rule_all_that_was_asked_for_counts_and_nothing_else(real: ShopGoals, folder: Path) -> None:
+    for number in random.Random(3).sample(range(6910), 500):
+        goal, product, price = bought(real, number)
+        asked = tuple(value for _, value in goal.options)
+        assert score(product, price, asked, goal, "exact_options").options == len(asked)
+        for place, (name, value) in enumerate(goal.options):
+            others = [other for other in product.options[name] if other not in asked]
+            if others:
+                wrong = (*asked[:place], others[0], *asked[place + 1 :])
+                assert score(product, price, wrong, goal, "exact_options").options < len(asked), (value, others[0])
+
+
+def bought(goals: ShopGoals, number: int) -> tuple[Goal, Product, float]:
+    """A goal, the product that it asks for, and its price."""
+    task = goals.by_id(str(number)).data
+    place = task.shop.shelf.place_of(task.goal.asin)
+    return task.goal, task.shop.shelf.at(place), float(task.shop.prices[place])
+
+
+def upstreams_option_hits(chosen: list[str], wanted: dict[str, str]) -> int:
+    """What AgentGym's pinned release of thefuzz, without its optional speed-up, counts over (name, value) pairs."""
+
+    def plain(option: Any) -> Any:
+        return next((color for color in COLORS if color in option), option)
+
+    pairs = [plain(pair) for pair in wanted.items()]
+    return sum(any(token_set_ratio(plain(value), pair) > 85 for value in chosen) for pair in pairs)
+
+
+def token_set_ratio(one: object, other: object) -> int:
+    first, second = words_of(one), words_of(other)
+    if not first or not second:
+        return 0
+    shared = " ".join(sorted(first & second))
+    left, right = ((shared + " " + " ".join(sorted(only))).strip() for only in (first - second, second - first))
+    return max(ratio(shared, left), ratio(shared, right), ratio(left, right))
+
+
+def words_of(value: object) -> set[str]:
+    kept = "".join(sign for sign in str(value) if not 128 <= ord(sign) < 256)
+    return set(re.sub(r"\W", " ", kept).lower().split())
+
+
+def ratio(one: str, other: str) -> int:
+    return round(100 * difflib.SequenceMatcher(None, one, other).ratio())
+
+
+@pytest.mark.parametrize("folder", [SHOP] if SHOP.is_dir() else [])
 def test_the_expert_gets_the_full_reward_on_the_small_set(real: ShopGoals, folder: Path) -> None:
     rewards = [solve(real.by_id(str(number)).data) for number in random.Random(1).sample(range(6910), 200)]
 
-    assert sum(reward == 1 for reward in rewards) >= 190
+    assert sum(reward == 1 for reward in rewards) >= 180, "7 in 100 goals cannot be had in full: see above"
 
 
 def solve(task: tasks_module.ShopTask) -> float:

@@ -44,7 +44,7 @@ def test_a_wrong_purchase_is_worth_less() -> None:
         if asin == task.goal.asin:
             continue
         place = task.shop.shelf.place_of(asin)
-        assert score(task.shop.shelf.at(place), 1.0, (), task.goal).total < 1
+        assert score(task.shop.shelf.at(place), 1.0, (), task.goal, task.rule).total < 1
 
 
 def test_tasks_do_not_depend_on_the_process() -> None:

@@ -98,6 +98,22 @@ def test_the_expert_solves_generated_tasks(level: str, size: int, split: Any) ->
     assert sum(scores) >= 29
 
 
+def test_the_tasks_of_the_shared_level_have_one_vocabulary_and_their_splits_hide_different_words() -> None:
+    tasks = Wordle.task_source(None)
+    drawn = {
+        split: [tasks.by_index(split, "shared_400", index).data for index in range(60)]
+        for split in ("train", "validation", "test")
+    }
+
+    (vocabulary,) = {task.vocabulary for tasks in drawn.values() for task in tasks}
+    hidden = {split: {task.hidden for task in tasks} for split, tasks in drawn.items()}
+
+    assert len(vocabulary) == 400
+    assert min(len(words) for words in hidden.values()) >= 10
+    assert sum(map(len, hidden.values())) == len(set.union(*hidden.values())), "no word is hidden in two splits"
+    assert sum(solve(opened(task)) for task in drawn["test"][:20]) >= 19
+
+
 def test_the_words_are_words() -> None:
     assert len(WORDS) == len(set(WORDS)) >= 600
     assert all(len(word) == 5 and word.isalpha() and word.islower() and word.isascii() for word in WORDS)

@@ -1,0 +1,34 @@
+"""What the rollout still has to play of a request, and what it puts out once."""
+
+import pytest
+from gymfleet_contracts.rollout import GroupRequest
+from gymfleet_contracts.session import OpenSession
+from gymfleet_contracts.streams import TRAJECTORIES_RAW
+from gymfleet_kit.streams import RedisClient
+from gymfleet_rollout.worker import Output
+from pydantic import ValidationError
+
+from tests.fixtures.trajectories import make_trajectory
+
+GROUP = GroupRequest(run_id="run", group_id="g0", task=OpenSession(env="maze", task_index=0), num_samples=3)
+AGAIN = GROUP.model_copy(update={"samples": (0, 2), "replay": 1})
+
+
+async def test_a_sample_is_put_out_once_for_each_time_it_was_asked_for(redis: RedisClient) -> None:
+    output = Output(redis, max_len=100)
+    assert await output.missing(GROUP) == [0, 1, 2]
+    for sample in (0, 0, 1, 2):
+        await output.put(GROUP, make_trajectory(sample=sample))
+
+    assert await output.missing(GROUP) == []
+    assert await output.missing(AGAIN) == [0, 2], "they were lost, or failed, and are wanted again"
+    for sample in (2, 2):
+        await output.put(AGAIN, make_trajectory(sample=sample, replay=1))
+
+    assert await output.missing(AGAIN) == [0]
+    assert await redis.xlen(TRAJECTORIES_RAW) == 4
+
+
+def test_a_request_asks_for_no_sample_beyond_its_group() -> None:
+    with pytest.raises(ValidationError, match="below num_samples"):
+        GroupRequest.model_validate(GROUP.model_dump() | {"samples": (3,)})

@@ -1,0 +1,102 @@
+"""What no reader of a trajectory has to check again, because the contract refuses it."""
+
+import math
+from typing import Any
+
+import pytest
+from gymfleet_contracts.scoring import ScoreRequest
+from gymfleet_contracts.trajectory import Reward, ScoredTrajectory, Status
+from pydantic import ValidationError
+
+from tests.fixtures.trajectories import make_trajectory, make_turn
+
+
+def scored(**changes: Any) -> dict[str, Any]:
+    """A good record of turns of 3 and 2 tokens, as JSON would hold it."""
+    reward = Reward(
+        total=1.0, components={}, allocation="last_token", token_rewards=((0.0,) * 3, (0.0, 1.0)), scorers={}
+    )
+    good = ScoredTrajectory(trajectory=make_trajectory((3, 2)), reward=reward)
+    return good.model_dump(mode="json") | changes
+
+
+def turn(**changes: Any) -> dict[str, Any]:
+    """A record whose second turn is other than the good one."""
+    record = scored()
+    record["trajectory"]["turns"][1] |= changes
+    return record
+
+
+def episode(**changes: Any) -> dict[str, Any]:
+    record = scored()
+    record["trajectory"] |= changes
+    return record
+
+
+def reward(**changes: Any) -> dict[str, Any]:
+    record = scored()
+    record["reward"] |= changes
+    return record
+
+
+def test_a_good_record_is_read() -> None:
+    assert ScoredTrajectory.model_validate(scored()).reward is not None
+
+
+@pytest.mark.parametrize(
+    ("record", "complaint"),
+    [
+        pytest.param(turn(response_logprobs=[-1.0]), "2 response tokens have 1 log-prob", id="too few log-probs"),
+        pytest.param(turn(response_logprobs=[-1.0] * 3), "2 response tokens have 3", id="too many log-probs"),
+        pytest.param(turn(response_logprobs=None), "turns.1: the policy's replies have", id="no log-probs"),
+        pytest.param(turn(response_logprobs=[-1.0, math.nan]), "finite number", id="a log-prob that is nan"),
+        pytest.param(turn(response_logprobs=[-1.0, -math.inf]), "finite number", id="an impossible token"),
+        pytest.param(turn(response_logprobs=[-1.0, 0.1]), "less than or equal", id="a probability above 1"),
+        pytest.param(turn(response_token_ids=[4, -1]), "greater than or equal", id="a negative token"),
+        pytest.param(turn(prompt_token_ids=[-1]), "greater than or equal", id="a negative token in the prompt"),
+        pytest.param(turn(reward=math.nan), "finite number", id="a step's reward that is nan"),
+        pytest.param(turn(policy_version_min=1), "above policy_version_max", id="a turn's versions in disorder"),
+        pytest.param(turn(policy_version_max=9), "outside the trajectory's", id="a turn by other weights"),
+        pytest.param(episode(policy={"model": "m", "version_min": 2, "version_max": 1}), "above", id="disorder"),
+        pytest.param(episode(policy={"model": "m", "version_min": -1, "version_max": 1}), "greater", id="version -1"),
+        pytest.param(episode(trajectory_id="run/g0/7"), "its parts make 'run/g0/0'", id="another one's id"),
+        pytest.param(episode(sample=-1), "greater than or equal", id="a negative sample"),
+        pytest.param(episode(score=math.inf), "finite number", id="an infinite score"),
+        pytest.param(episode(final_prompt_token_ids=[-5]), "greater than or equal", id="a negative final token"),
+        pytest.param(episode(status="timeout"), "status timeout has no reward", id="a reward for a failure"),
+        pytest.param(reward(token_rewards=[[0.0] * 3]), r"\[3, 2\] response tokens have \[3\]", id="a turn too few"),
+        pytest.param(reward(token_rewards=[[0.0] * 3, [1.0]]), r"have \[3, 1\] token rewards", id="a token too few"),
+        pytest.param(reward(token_rewards=[[0.0] * 3, [0.0, math.nan]]), "finite number", id="a reward that is nan"),
+        pytest.param(reward(total=math.inf), "finite number", id="an infinite total"),
+        pytest.param(scored(reward_error="judge: away"), "a reward and an error", id="both reward and error"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(record: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValidationError, match=complaint):
+        ScoredTrajectory.model_validate(record)
+
+
+def test_certainty_may_be_rounded_up() -> None:
+    ScoredTrajectory.model_validate(turn(response_logprobs=[0.0, 1e-6]))
+
+
+def test_an_expert_needs_no_log_probabilities() -> None:
+    record = turn(response_logprobs=None)
+    record["trajectory"] |= {"strategy": "expert"}
+
+    assert ScoredTrajectory.model_validate(record).trajectory.turns[1].response_logprobs is None
+
+
+def test_a_failure_and_an_episode_without_a_reward_are_read() -> None:
+    failure = episode(status=Status.TIMEOUT.value) | {"reward": None}
+
+    assert ScoredTrajectory.model_validate(failure).reward is None
+    assert ScoredTrajectory.model_validate(scored(reward=None, reward_error="judge: away")).reward is None
+
+
+def test_the_raw_stream_holds_no_worse() -> None:
+    trajectory = make_trajectory(turns=(make_turn(3),)).model_dump(mode="json")
+    trajectory["turns"][0]["response_logprobs"] = [-1.0]
+
+    with pytest.raises(ValidationError, match="3 response tokens have 1 log-probabilities"):
+        ScoreRequest.model_validate({"trajectory": trajectory})
