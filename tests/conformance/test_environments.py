@@ -300,10 +300,11 @@ def test_fork_makes_equal_children_and_leaves_the_parent_alone(served: Served) -
         return
     index, action = len(moves), served.move(parent.session_id)
     ahead = served.step(one.session_id, index, action)
-    served.step(two.session_id, index, "nonsense")
+    astray = served.step(two.session_id, index, "nonsense")
     assert served.get(parent.session_id).model_dump(exclude=unlike) == before.model_dump(exclude=unlike)
     assert served.step(parent.session_id, index, action) == ahead
-    assert served.step(two.session_id, index, action) != ahead or ahead == served.step(two.session_id, index, "")
+    assert served.step(two.session_id, index, "nonsense") == astray
+    assert problem(served.post(two.session_id, index, action)) == (409, "/problems/step-out-of-order")
 
 
 def test_expert_is_served_on_the_train_split_alone(served: Served) -> None:
