@@ -1,6 +1,6 @@
 """Settings that every service which listens has in common: where it listens, and who may call."""
 
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, SecretStr, model_validator
 
@@ -17,6 +17,8 @@ ApiKey = Annotated[SecretStr, Field(min_length=8)]
 class HttpSettings(ServiceSettings):
     """Where a service listens, and who may call."""
 
+    key_holders: ClassVar[str] = "those who call"
+    """Who is to be given the key, for the message that one is missing."""
     host: str = "127.0.0.1"
     allowed_hosts: tuple[HostName, ...] = ()
     """Names by which the service is called, as a JSON list; `localhost` and IP addresses need not be listed."""
@@ -36,6 +38,6 @@ class HttpSettings(ServiceSettings):
             prefix = self.model_config.get("env_prefix", "")
             raise ValueError(
                 f"{prefix}HOST {self.host} can be reached from other machines, so callers need a key: set "
-                f"{prefix}API_KEY, and give it to those who call"
+                f"{prefix}API_KEY, and give it to {self.key_holders}"
             )
         return self

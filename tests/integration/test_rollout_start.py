@@ -164,6 +164,6 @@ def test_what_is_wrong_with_the_arguments_is_one_line(tiny_model: Path, tmp_path
     assert [done.returncode for done in (nowhere, alone, everywhere, twice)] == [2] * 4
     assert nowhere.stderr == f"error: no recipe at {tmp_path / 'no.toml'}\n"
     assert alone.stderr.endswith("error: --recipe and --run-dir are given together\n")
-    assert "set GYMFLEET_ROLLOUT_API_KEY, and the trainer's GYMFLEET_TRAINER_ROLLOUT_API_KEY" in everywhere.stderr
+    assert "give it to the trainer, as GYMFLEET_TRAINER_ROLLOUT_API_KEY" in everywhere.stderr
     assert everywhere.stderr.count("\n") == 1
     assert "choose another, or leave it out" in twice.stderr

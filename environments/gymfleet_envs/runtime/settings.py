@@ -1,7 +1,7 @@
 """Settings of the environment server: `GYMFLEET_ENV_*`."""
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 from gymfleet_contracts.session import Split
 from gymfleet_kit.http_settings import HttpSettings
@@ -13,6 +13,7 @@ class EnvServerSettings(HttpSettings):
     """How sessions are hosted."""
 
     model_config = SettingsConfigDict(env_prefix="GYMFLEET_ENV_", env_nested_delimiter="__", frozen=True)
+    key_holders: ClassVar[str] = "the gateway, as GYMFLEET_GATEWAY_REPLICA_API_KEY"
 
     port: Annotated[int, Field(ge=1, le=65_535)] = 8110
     shards: Annotated[int, Field(ge=1, le=256)] = 1

@@ -3,7 +3,7 @@
 import os
 import secrets
 import socket
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from gymfleet_kit.http_settings import HttpSettings
 from gymfleet_kit.settings import LOCAL_REDIS, RedisUrl
@@ -19,6 +19,7 @@ class RolloutSettings(HttpSettings):
     """Which policy is served, how, and how much is played at once."""
 
     model_config = SettingsConfigDict(env_prefix="GYMFLEET_ROLLOUT_", frozen=True)
+    key_holders: ClassVar[str] = "the trainer, as GYMFLEET_TRAINER_ROLLOUT_API_KEY"
 
     model: str
     """A local directory or a Hugging Face id: the policy of version 0, its tokenizer and chat template."""
