@@ -103,7 +103,7 @@ def episodes_of(entry: Entry, load: Load) -> list[Episode]:
     """The expert's way through the first training tasks."""
     found = []
     for index in range(load.tasks):
-        environment = entry.kind()
+        environment = entry.make()
         environment.reset(_task(entry, load, index), 0)
         actions: list[str] = []
         while len(actions) < entry.kind.max_turns and (move := environment.expert()) is not None:
@@ -127,7 +127,7 @@ def in_a_loop(entry: Entry, load: Load, episodes: list[Episode], seconds: float)
     while time.perf_counter() < until:
         for episode in episodes:
             began = time.perf_counter()
-            environment = entry.kind()
+            environment = entry.make()
             environment.reset(_task(entry, load, episode.index), 0)
             creates.append(time.perf_counter() - began)
             for action in episode.actions:

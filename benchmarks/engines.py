@@ -28,7 +28,7 @@ def _minigrid(entry: Entry, plays: Plays, seconds: float) -> float:
     """Minigrid alone: the primitive actions into which our text actions come apart, observations thrown away."""
     taken: list[tuple[BabyAITask, int, list[int]]] = []
     for task, actions in plays:
-        environment: Any = entry.kind()
+        environment: Any = entry.make()
         environment.reset(task, 0)
         engine = environment._world.engine  # noqa: SLF001 - the engine has no other door
         primitives: list[int] = []

@@ -355,6 +355,6 @@ def task_snapshot(entry: Entry) -> dict[str, str]:
     for level in entry.spec.levels:
         for split in SPLITS:
             task = entry.tasks.by_index(split, level, 7)
-            first = entry.kind().reset(task.data, 0)
+            first = entry.make().reset(task.data, 0)
             shown[task.task_id] = hashlib.sha256(first.encode()).hexdigest()[:16]
     return shown

@@ -93,7 +93,7 @@ def test_sciworlds_numbers_mean_the_recorded_tasks(game: str) -> None:
 def test_sqlgyms_databases_are_described_in_the_recorded_words(game: str) -> None:
     entry = load_entry("sql", {})
 
-    ours = [entry.kind().reset(entry.tasks.by_index("train", level, 0).data, 0) for level in entry.tasks.levels]
+    ours = [entry.make().reset(entry.tasks.by_index("train", level, 0).data, 0) for level in entry.tasks.levels]
 
     assert all(SCHEMA.fullmatch(dialogue.turns[2]) for dialogue in recorded(game)), (
         "the pattern is that of the recordings"

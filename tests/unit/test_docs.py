@@ -2,8 +2,10 @@
 
 import json
 import re
+import threading
 import typing
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from gymfleet_contracts.recipe import Recipe
 from gymfleet_env_gateway.metrics import Metrics
 from gymfleet_env_gateway.settings import GatewaySettings
 from gymfleet_envs.runtime.catalogue import load_entry
+from gymfleet_envs.runtime.environment import EngineLost
 from gymfleet_envs.runtime.metrics import SessionMetrics
 from gymfleet_envs.runtime.settings import EnvServerSettings
 from gymfleet_reward.settings import RewardSettings
@@ -137,7 +140,7 @@ def test_environment_of_the_readme_is_solved_by_its_expert(tmp_path: Path) -> No
     entry = load_entry(str(tmp_path / "guess.py"), {})
 
     for index in range(20):
-        environment = entry.kind()
+        environment = entry.make()
         environment.reset(entry.tasks.by_index("test", "only", index).data, 0)
         assert not environment.step("-1").action_valid
         scores: list[float] = []
@@ -146,3 +149,33 @@ def test_environment_of_the_readme_is_solved_by_its_expert(tmp_path: Path) -> No
             assert move is not None
             scores.append(environment.step(move.action).score)
         assert len(scores) <= 10
+
+
+def test_awaiting_environment_of_the_guide_is_played(tmp_path: Path) -> None:
+    guide = (ROOT / "docs/adding-an-environment.md").read_text(encoding="utf-8")
+    source = next(
+        block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "AsyncEnvironment" in block
+    )
+    (tmp_path / "desk.py").write_text(source, encoding="utf-8")
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            number = self.path.removeprefix("/number/")
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(number.encode())
+
+        def log_message(self, *_: object) -> None:
+            """Quietly."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as service:
+        threading.Thread(target=service.serve_forever, daemon=True).start()
+        entry = load_entry(str(tmp_path / "desk.py"), {}, {"desk": {"url": f"http://127.0.0.1:{service.server_port}"}})
+        task = entry.tasks.by_index("test", "only", 0).data
+        desk = entry.make()
+        desk.reset(task, 0)
+        assert desk.step("ask").observation == str(task)
+        assert desk.step(str(2 * task)).score == 1
+        service.shutdown()
+    with pytest.raises(EngineLost):
+        desk.step("ask")

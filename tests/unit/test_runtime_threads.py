@@ -331,8 +331,9 @@ def test_session_whose_job_is_stuck_gives_its_thread_to_others(threads: SessionT
     assert "other" not in log, "both threads are taken"
 
     with threads.lock:
-        left = threads.abandon("0")
+        left = threads.abandon("0", lambda: log.append("heeded"))
         assert len(left) == 1
+        assert log[-1] == "heeded"
         assert not threads.busy("0")
         threads.submit("3", lambda: log.append("another"))
     stuck[1].leave.set()

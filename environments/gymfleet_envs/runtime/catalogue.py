@@ -15,7 +15,8 @@ from typing import Any, Final
 from gymfleet_contracts.session import EnvironmentSpec
 from pydantic import ValidationError
 
-from gymfleet_envs.runtime.environment import Environment
+from gymfleet_envs.runtime.coroutines import Settled
+from gymfleet_envs.runtime.environment import COROUTINES, AnyEnvironment, AsyncEnvironment, Environment
 from gymfleet_envs.runtime.tasks import TaskDataError, TaskSource
 
 ENVIRONMENTS: Final = (
@@ -35,9 +36,14 @@ class EnvironmentUnavailable(Exception):
 class Entry:
     """An environment, ready to be served."""
 
-    kind: type[Environment[Any]]
+    kind: type[AnyEnvironment]
     tasks: TaskSource[Any]
     spec: EnvironmentSpec
+
+    def make(self) -> Environment[Any] | Settled:
+        """An instance, for one episode."""
+        instance = self.kind()
+        return Settled(instance) if isinstance(instance, AsyncEnvironment) else instance
 
 
 def load_entry(reference: str, data: Mapping[str, Path], options: Mapping[str, Any] | None = None) -> Entry:
@@ -55,14 +61,14 @@ def load_entry(reference: str, data: Mapping[str, Path], options: Mapping[str, A
         raise EnvironmentUnavailable(f"environment {kind.name} lacks its engine: {error}") from None
 
 
-def configured(reference: str, options: Mapping[str, Any] | None = None) -> type[Environment[Any]]:
+def configured(reference: str, options: Mapping[str, Any] | None = None) -> type[AnyEnvironment]:
     """The class, with the operator's options in place and its programs found. Raises `EnvironmentUnavailable`."""
     kind = find_environment(reference)
     _configure(kind, (options or {}).get(kind.name, {}))
     return kind
 
 
-def find_environment(reference: str) -> type[Environment[Any]]:
+def find_environment(reference: str) -> type[AnyEnvironment]:
     """The class behind a name, a `package.module:Class` or a path. Raises `EnvironmentUnavailable`."""
     if reference.endswith(".py") or "/" in reference:
         return _exported(_from_file(Path(reference)), reference)
@@ -116,7 +122,7 @@ def _from_file(path: Path) -> ModuleType:
     return module
 
 
-def _exported(module: ModuleType, reference: str) -> type[Environment[Any]]:
+def _exported(module: ModuleType, reference: str) -> type[AnyEnvironment]:
     """The module's `ENVIRONMENT`, else the only environment that it defines."""
     found = getattr(module, "ENVIRONMENT", None)
     if found is None:
@@ -124,7 +130,7 @@ def _exported(module: ModuleType, reference: str) -> type[Environment[Any]]:
             value
             for value in vars(module).values()
             if inspect.isclass(value)
-            and issubclass(value, Environment)
+            and issubclass(value, Environment | AsyncEnvironment)
             and not inspect.isabstract(value)
             and value.__module__ == module.__name__
         ]
@@ -134,17 +140,22 @@ def _exported(module: ModuleType, reference: str) -> type[Environment[Any]]:
     return _checked(found, reference, "ENVIRONMENT")
 
 
-def _checked(found: object, reference: str, what: str) -> type[Environment[Any]]:
-    if not (inspect.isclass(found) and issubclass(found, Environment)):
+def _checked(found: object, reference: str, what: str) -> type[AnyEnvironment]:
+    if not (inspect.isclass(found) and issubclass(found, Environment | AsyncEnvironment)):
         raise EnvironmentUnavailable(f"{reference}: {what} is not a subclass of gymfleet_envs.runtime's Environment")
     if inspect.isabstract(found):
         raise EnvironmentUnavailable(f"{reference}: {what} must define {', '.join(sorted(found.__abstractmethods__))}")
+    awaited = issubclass(found, AsyncEnvironment)
+    for name in COROUTINES:
+        if inspect.iscoroutinefunction(getattr(found, name)) != awaited:
+            cure = f"make it async def {name}" if awaited else "derive from AsyncEnvironment"
+            raise EnvironmentUnavailable(f"{reference}: {name} of {what} is {'not ' * awaited}async def; {cure}")
     if missing := [name for name in _REQUIRED if not hasattr(found, name)]:
         raise EnvironmentUnavailable(f"{reference}: {what} must set {', '.join(missing)}")
     return found
 
 
-def _configure(kind: type[Environment[Any]], given: Mapping[str, Any]) -> None:
+def _configure(kind: type[AnyEnvironment], given: Mapping[str, Any]) -> None:
     """Put the operator's options in place, and look for the programs that they ask for."""
     known = type(kind.options)
     try:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar
 
 from gymfleet_contracts.session import Capabilities, EnvironmentSpec, ExpertMove, ForkSupport
 from pydantic import BaseModel, ConfigDict, JsonValue
@@ -54,14 +54,8 @@ class EngineLost(Exception):
     """
 
 
-class Environment(ABC, Generic[TaskT]):
-    """One episode's world. The runtime makes one instance per session and calls it from one thread, but see `waits`.
-
-    `reset` is called once, before the first `step`. Neither may touch global
-    state: the same task, seed and actions give the same episode in any process,
-    unless `deterministic` says otherwise. The runtime counts turns, cuts the
-    episode at `max_turns`, stores results for repeated requests and renews leases.
-    """
+class EnvironmentClass(ABC, Generic[TaskT]):
+    """What `Environment` and `AsyncEnvironment` have in common: what a class says of its episodes, and its tasks."""
 
     name: ClassVar[str]
     version: ClassVar[str]
@@ -122,6 +116,56 @@ class Environment(ABC, Generic[TaskT]):
         """
         shutil.copytree(source, target, dirs_exist_ok=True)
 
+    @classmethod
+    def has_expert(cls) -> bool:
+        """Whether `expert` was written."""
+        return cls._wrote("expert")
+
+    @classmethod
+    def tells_state(cls) -> bool:
+        """Whether a replay is compared by more than what was observed."""
+        return cls.deterministic and cls._wrote("state_digest")
+
+    @classmethod
+    def _wrote(cls, name: str) -> bool:
+        """Whether a method is the author's, not the one that stands here for want of it."""
+        return any(name in vars(kind) for kind in cls.__mro__ if kind.__module__ != __name__)
+
+    @classmethod
+    def spec(cls, tasks: TaskSource[TaskT]) -> EnvironmentSpec:
+        """What the environment says of itself on the wire."""
+        level = tasks.default_level
+        return EnvironmentSpec(
+            name=cls.name,
+            version=cls.version,
+            summary=cls.summary,
+            grammar=cls.grammar,
+            instructions=cls.instructions,
+            max_turns=cls.max_turns,
+            levels=tuple(tasks.levels),
+            default_level=level,
+            splits={split: tasks.count(split, level) for split in SPLITS},
+            capabilities=Capabilities(
+                deterministic=cls.deterministic,
+                stable_observations=cls.stable_observations,
+                fork=cls.fork,
+                expert=cls.has_expert(),
+            ),
+            max_action_chars=cls.max_action_chars,
+            task_source=tasks.name,
+            licence=cls.licence,
+        )
+
+
+class Environment(EnvironmentClass[TaskT]):
+    """One episode's world. The runtime makes one instance per session and calls it from one thread, but see `waits`.
+
+    `reset` is called once, before the first `step`. Neither may touch global
+    state: the same task, seed and actions give the same episode in any process,
+    unless `deterministic` says otherwise. The runtime counts turns, cuts the
+    episode at `max_turns`, stores results for repeated requests and renews leases.
+    """
+
     @abstractmethod
     def reset(self, task: TaskT, seed: int) -> str:
         """Begin the episode and return the first observation."""
@@ -154,37 +198,41 @@ class Environment(ABC, Generic[TaskT]):
         """An independent copy in exactly this state. Override where a deep copy is slow or wrong."""
         return copy.deepcopy(self)
 
-    @classmethod
-    def has_expert(cls) -> bool:
-        """Whether `expert` was written."""
-        return cls.expert is not Environment.expert
 
-    @classmethod
-    def tells_state(cls) -> bool:
-        """Whether a replay is compared by more than what was observed."""
-        return cls.deterministic and cls.state_digest is not Environment.state_digest
+class AsyncEnvironment(EnvironmentClass[TaskT]):
+    """An environment whose calls await something: a model's judgement, a browser, a service over HTTP.
 
-    @classmethod
-    def spec(cls, tasks: TaskSource[TaskT]) -> EnvironmentSpec:
-        """What the environment says of itself on the wire."""
-        level = tasks.default_level
-        return EnvironmentSpec(
-            name=cls.name,
-            version=cls.version,
-            summary=cls.summary,
-            grammar=cls.grammar,
-            instructions=cls.instructions,
-            max_turns=cls.max_turns,
-            levels=tuple(tasks.levels),
-            default_level=level,
-            splits={split: tasks.count(split, level) for split in SPLITS},
-            capabilities=Capabilities(
-                deterministic=cls.deterministic,
-                stable_observations=cls.stable_observations,
-                fork=cls.fork,
-                expert=cls.has_expert(),
-            ),
-            max_action_chars=cls.max_action_chars,
-            task_source=tasks.name,
-            licence=cls.licence,
-        )
+    As `Environment`, but that its methods are coroutines. They run in one event loop of their process, so that a
+    thousand sessions that wait hold no thread: never block it, and share what you like (a client, a semaphore).
+    A call that takes too long is cancelled and ends its session; code that blocks the loop for so long ends the shard.
+    """
+
+    waits: ClassVar[bool] = True
+
+    @abstractmethod
+    async def reset(self, task: TaskT, seed: int) -> str:
+        """Begin the episode and return the first observation."""
+
+    @abstractmethod
+    async def step(self, action: str) -> Outcome:
+        """Apply one action. Hostile input gets an `Outcome` with `action_valid=False`, not an exception."""
+
+    async def expert(self) -> ExpertMove | None:
+        """As `Environment.expert`."""
+        return None
+
+    async def state_digest(self) -> str | None:
+        """As `Environment.state_digest`."""
+        return None
+
+    async def close(self) -> None:
+        """As `Environment.close`."""
+
+    async def snapshot(self) -> Self:
+        """As `Environment.snapshot`."""
+        return copy.deepcopy(self)
+
+
+AnyEnvironment: TypeAlias = Environment[Any] | AsyncEnvironment[Any]
+COROUTINES: Final = ("reset", "step", "expert", "state_digest", "close", "snapshot")
+"""What is `async def` in an `AsyncEnvironment`, and in no other."""

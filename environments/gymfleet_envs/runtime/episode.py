@@ -1,7 +1,6 @@
 """One session's episode: exactly-once steps, the turn limit, and copies in the same state."""
 
 import math
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -22,6 +21,7 @@ from gymfleet_kit.session_problems import (
 from pydantic import JsonValue
 
 from gymfleet_envs.runtime.catalogue import Entry
+from gymfleet_envs.runtime.coroutines import Settled, own_cpu_s
 from gymfleet_envs.runtime.deadline import Overdue, within
 from gymfleet_envs.runtime.environment import EngineLost, Environment, Outcome
 from gymfleet_envs.runtime.errors import ShardUnavailable
@@ -42,7 +42,7 @@ class Limits:
         session_cpu_s: processor time of a session; None for no limit.
         session_wall_s: age of a session; None for no limit.
         expert_s: time for one move of an expert; None for no limit.
-        cpu_clock: processor time of this thread, in seconds; read only where it is limited.
+        cpu_clock: processor time of whoever calls, in seconds; read only where it is limited.
         threads: for environments that wait; without them all calls are made where they come from.
     """
 
@@ -65,7 +65,7 @@ class Limits:
         session_cpu_s: float | None = None,
         session_wall_s: float | None = None,
         expert_s: float | None = None,
-        cpu_clock: Callable[[], float] = time.thread_time,
+        cpu_clock: Callable[[], float] = own_cpu_s,
         threads: SessionThreads | None = None,
     ) -> None:
         self.max_observation_chars = max_observation_chars
@@ -154,7 +154,7 @@ class Episode:
         self._last_action = ""
         self._first_info: dict[str, JsonValue] = {}
         self._actions: list[str] | None = [] if entry.kind.fork is ForkSupport.REPLAY else None
-        self._env: Environment[Any]
+        self._env: Environment[Any] | Settled
 
     @property
     def over(self) -> bool:
@@ -164,7 +164,7 @@ class Episode:
     def begin(self) -> None:
         """Make the instance and reset it. Raises `EnvironmentFailed`, `ShardUnavailable`."""
         try:
-            self._env = self.guarded(self.entry.kind)
+            self._env = self.guarded(self.entry.make)
             try:
                 self.observation, self._first_info, self.score, self.state = self.guarded(self._reset)
             except ServiceError:
@@ -224,7 +224,8 @@ class Episode:
             session_id, self.entry, self.task, self.seed, self._limits, owner=self.owner, recoveries=self._recoveries
         )
         if self.entry.kind.fork is ForkSupport.NATIVE:
-            child._env = self.guarded(self._env.snapshot)
+            copied: Callable[[], Environment[Any] | Settled] = self._env.snapshot
+            child._env = self.guarded(copied)
         elif self._actions is not None and self.entry.kind.deterministic:
             child.begin()
             try:

@@ -13,7 +13,7 @@ class ExpertFault(Exception):
 
 def solve(entry: Entry, data: Any, seed: int = 0) -> bool:
     """Whether the expert solves a task within its turns, speaking through the grammar. Raises `ExpertFault`."""
-    environment = entry.kind()
+    environment = entry.make()
     environment.reset(data, seed)
     try:
         return _play(entry, environment)

@@ -16,7 +16,7 @@ from typing import Any
 from gymfleet_kit.settings import read_settings
 
 from gymfleet_envs.runtime.catalogue import EnvironmentUnavailable, configured, find_environment, load_entry
-from gymfleet_envs.runtime.environment import Environment
+from gymfleet_envs.runtime.environment import AnyEnvironment
 from gymfleet_envs.runtime.settings import EnvServerSettings
 from gymfleet_envs.runtime.tasks import SPLITS, TaskDataError, TaskSource
 
@@ -49,7 +49,7 @@ def import_benchmark(
 
 def _imported(
     reference: str,
-    kind: type[Environment[Any]],
+    kind: type[AnyEnvironment],
     source: Path,
     scratch: Path,
     options: Mapping[str, Mapping[str, Any]] | None,

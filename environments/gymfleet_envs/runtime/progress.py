@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from gymfleet_envs.runtime.coroutines import caller, own_cpu_s
+
 PROGRESS: Final = struct.Struct("=QQQQQ")
 """The number of the call in work (0: none), a count of calls into environments, the place of the environment
 that was called last, the microseconds spent on calls so far, and the moment at which a thread's call began."""
@@ -49,7 +51,7 @@ class ShardProgress:
 
 
 class _AtWork(NamedTuple):
-    """A call into an environment, in some thread."""
+    """A call into an environment, in some thread or on some stack."""
 
     number: int
     place: int
@@ -58,23 +60,24 @@ class _AtWork(NamedTuple):
 
 
 class ThreadedProgress(ShardProgress):
-    """Written by a shard that makes calls in threads: of those in work, it tells of the oldest."""
+    """Written by a shard that makes calls in threads and in an event loop: of those in work, it tells of the oldest."""
 
     def __init__(self, shared: mmap.mmap, environments: Iterable[str]) -> None:
         super().__init__(shared, environments)
         # Its own lock: a call that has returned must not count while its thread waits for the shard's.
         self._lock = threading.Lock()
         self._numbers: dict[int, int] = {}
-        self._at_work: dict[int, _AtWork] = {}  # by thread, the oldest first
+        self._at_work: dict[int, _AtWork] = {}  # by caller, the oldest first
         self._abandoned: set[int] = set()
 
     def working_on(self, number: int) -> None:
-        """As of this thread."""
-        thread = threading.get_ident()
+        """As of whoever calls."""
+        who = caller()
         with self._lock:
-            self._abandoned.discard(self._numbers.get(thread, 0))
-            self._numbers[thread] = number
-            self._leave(thread)
+            self._abandoned.discard(self._numbers.pop(who, 0))
+            if number:
+                self._numbers[who] = number
+            self._leave(who)
             self._tell()
 
     def abandon(self, number: int) -> None:
@@ -84,20 +87,20 @@ class ThreadedProgress(ShardProgress):
             self._tell()
 
     def beat(self, env: str) -> None:
-        """As of this thread."""
-        thread = threading.get_ident()
+        """As of whoever calls."""
+        who = caller()
         with self._lock:
             self._beats += 1
-            self._leave(thread)
+            self._leave(who)
             began_us = int(1e6 * time.monotonic())
-            number = self._numbers.get(thread, 0)
-            self._at_work[thread] = _AtWork(number, self._places[env], began_us, time.thread_time())
+            number = self._numbers.get(who, 0)
+            self._at_work[who] = _AtWork(number, self._places[env], began_us, own_cpu_s())
             self._tell()
 
     def returned(self) -> None:
-        """The call of this thread into an environment is over."""
+        """The call into an environment of whoever calls is over."""
         with self._lock:
-            self._leave(threading.get_ident())
+            self._leave(caller())
             self._tell()
 
     def worked(self, seconds: float) -> None:
@@ -105,9 +108,9 @@ class ThreadedProgress(ShardProgress):
         with self._lock:
             super().worked(seconds)
 
-    def _leave(self, thread: int) -> None:
-        if (left := self._at_work.pop(thread, None)) is not None:
-            super().worked(time.thread_time() - left.cpu_s)
+    def _leave(self, who: int) -> None:
+        if (left := self._at_work.pop(who, None)) is not None:
+            super().worked(own_cpu_s() - left.cpu_s)
 
     def _tell(self) -> None:
         oldest = next((call for call in self._at_work.values() if call.number not in self._abandoned), None)

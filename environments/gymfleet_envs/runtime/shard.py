@@ -37,6 +37,7 @@ from gymfleet_envs.runtime.channel import (
     decode_config,
     pack,
 )
+from gymfleet_envs.runtime.environment import AsyncEnvironment
 from gymfleet_envs.runtime.episode import Limits
 from gymfleet_envs.runtime.lifeline import die_with_front
 from gymfleet_envs.runtime.progress import PROGRESS, ShardProgress, ThreadedProgress
@@ -156,9 +157,9 @@ class Shard:
         stuck = decode(call.body)
         if stuck in self._apart:
             self._given_up.add(stuck)
-            self._progress.abandon(stuck)
             self._sessions.abandon(call.session_id)
-            for job in threads.abandon(call.session_id or _opening(stuck)):
+            heeded = partial(self._progress.abandon, stuck)
+            for job in threads.abandon(call.session_id or _opening(stuck), heeded):
                 job()
         elif call.session_id:  # it has just ended, and its answer was thrown away
             env = self._sessions.env_of(call.session_id)
@@ -167,7 +168,7 @@ class Shard:
         self._answers.append(Answer(call.number, True, msgspec.Raw(encode({}))))
 
     def _do_apart(self, call: Call) -> None:
-        """In a thread of its own; the answer goes out when the loop is woken."""
+        """In a thread or on a stack of its own; the answer goes out when the loop is woken."""
         self._progress.working_on(call.number)
         self._apart.add(call.number)
         answer = self._answer(call)
@@ -317,7 +318,8 @@ def _make_shard(config: ShardConfig, channel: socket.socket, entries: dict[str, 
         progress = threaded = ThreadedProgress(shared, entries)
         threading.stack_size(STACK_BYTES)
         at_once = {name: most for name, entry in entries.items() if (most := entry.kind.calls_at_once) is not None}
-        threads = SessionThreads(config.max_threads, threaded, at_once)
+        awaiting = {name for name, entry in entries.items() if issubclass(entry.kind, AsyncEnvironment)}
+        threads = SessionThreads(config.max_threads, threaded, at_once, awaiting)
     else:
         progress = ShardProgress(shared, entries)
     limits = Limits(

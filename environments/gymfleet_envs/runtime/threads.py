@@ -2,7 +2,8 @@
 
 One lock lets one thread at a time at a shard's sessions, as the interpreter's own does
 with its objects: whoever works holds it, and lays it down while a waiting environment
-is called. So nothing else of a shard has to know of threads.
+is called. So nothing else of a shard has to know of threads. Environments that await
+take part with `coroutines` instead of threads.
 """
 
 import itertools
@@ -10,10 +11,12 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Final, Protocol, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 import structlog
+
+from gymfleet_envs.runtime.coroutines import Job, SessionCoroutines
 
 _POLL_S: Final = 0.005
 IDLE_S: Final = 30.0
@@ -22,15 +25,15 @@ STACK_BYTES: Final = 2 * 1024 * 1024
 """Of a thread. The usual 8 MiB would count against a shard's limit of memory for each; in one of 1 MiB, CPython 3.11
 crashes before it comes to its limit of recursion."""
 T = TypeVar("T")
-Job = Callable[[], object]
+_Workers: TypeAlias = "_Threads | SessionCoroutines"
 log = structlog.get_logger()
 
 
 class Clock(Protocol):
-    """Is told when a thread's call into an environment has returned."""
+    """Is told when a call into an environment has returned."""
 
     def returned(self) -> None:
-        """The call of this thread."""
+        """The call of whoever calls."""
 
 
 class SessionThreads:
@@ -45,9 +48,16 @@ class SessionThreads:
         max_threads: jobs at once of an environment, and as many opens; more wait in line.
         clock: is told of each call's end before the lock is sought again.
         at_once: a smaller number for some environments, by name.
+        awaiting: environments whose jobs run in the event loop, and in no thread.
     """
 
-    def __init__(self, max_threads: int, clock: Clock, at_once: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        max_threads: int,
+        clock: Clock,
+        at_once: Mapping[str, int] | None = None,
+        awaiting: Collection[str] = (),
+    ) -> None:
         self.lock: Final = threading.Lock()
         self.wake_fd, self._signal_fd = os.pipe()
         """`wake_fd` is readable when a job has ended since `woken`."""
@@ -55,11 +65,12 @@ class SessionThreads:
         self._signalled = False
         self._max_threads = max_threads
         self._at_once = at_once or {}
-        # By session: the jobs that wait for the one in work, and the threads that do them.
-        self._lines: dict[str, tuple[deque[Job], _Threads]] = {}
-        self._threads: dict[tuple[str, str], _Threads] = {}
-        # By session: the threads in one of which its job is stuck.
-        self._stuck: dict[str, _Threads] = {}
+        self._awaiting = awaiting
+        # By session: the jobs that wait for the one in work, and who does them.
+        self._lines: dict[str, tuple[deque[Job], _Workers]] = {}
+        self._workers: dict[tuple[str, str], _Workers] = {}
+        # By session: those with whom its job is stuck.
+        self._stuck: dict[str, _Workers] = {}
 
     def submit(self, session_id: str, job: Job, env: str = "") -> None:
         """Run `job` when the session's jobs before it have ended. What it raises is logged."""
@@ -76,14 +87,15 @@ class SessionThreads:
         """Run `job` in a thread that no session can keep busy."""
         self._begin(probe_id, job, self._of("probe", ""))
 
-    def abandon(self, session_id: str) -> list[Job]:
-        """Wait no more for the session's job in work, which is stuck: another thread may take its place.
+    def abandon(self, session_id: str, heeded: Callable[[], None]) -> list[Job]:
+        """Wait no more for the session's job in work, which is stuck: another may take its place.
 
-        Returns the jobs behind it. When the job ends after all, its thread goes on as any other.
+        Returns the jobs behind it. When the job ends after all, its thread goes on as any other. `heeded` is called
+        as soon as that holds up nobody else, which it does where it blocks the event loop.
         """
-        line, threads = self._lines.pop(session_id)
-        self._stuck[session_id] = threads
-        threads.add_room(1)
+        line, workers = self._lines.pop(session_id)
+        self._stuck[session_id] = workers
+        workers.give_up(session_id, heeded)
         return list(line)
 
     def busy(self, session_id: str) -> bool:
@@ -103,8 +115,8 @@ class SessionThreads:
         """Forget the jobs that are still in line."""
         for line, _ in self._lines.values():
             line.clear()
-        for threads in self._threads.values():
-            for session_id in threads.take_all():
+        for workers in self._workers.values():
+            for session_id in workers.take_all():
                 del self._lines[session_id]
 
     def woken(self) -> None:
@@ -118,19 +130,23 @@ class SessionThreads:
         while self._lines and not until():
             time.sleep(_POLL_S)
 
-    def _of(self, kind: str, env: str) -> "_Threads":
-        threads = self._threads.get((kind, env))
-        if threads is None:
+    def _of(self, kind: str, env: str) -> _Workers:
+        workers = self._workers.get((kind, env))
+        if workers is None:
             at_once = 1 if kind == "probe" else min(self._at_once.get(env, self._max_threads), self._max_threads)
-            threads = self._threads[kind, env] = _Threads(kind, at_once, self.lock, self._run)
-        return threads
+            if env in self._awaiting:
+                workers = SessionCoroutines(at_once, self.lock, self._run)
+            else:
+                workers = _Threads(kind, at_once, self.lock, self._run)
+            self._workers[kind, env] = workers
+        return workers
 
-    def _begin(self, session_id: str, job: Job, threads: "_Threads") -> None:
-        self._lines[session_id] = (deque(), threads)
-        threads.put(session_id, job)
+    def _begin(self, session_id: str, job: Job, workers: _Workers) -> None:
+        self._lines[session_id] = (deque(), workers)
+        workers.put(session_id, job)
 
     def _run(self, session_id: str, job: Job) -> None:
-        """In a thread, with the lock held."""
+        """In a thread or on a stack, with the lock held."""
         try:
             job()
         except (Exception, SystemExit):
@@ -138,9 +154,9 @@ class SessionThreads:
         if (stuck := self._stuck.pop(session_id, None)) is not None:
             stuck.add_room(-1)
         else:
-            line, threads = self._lines[session_id]
+            line, workers = self._lines[session_id]
             if line:  # behind the jobs of others
-                threads.put(session_id, line.popleft())
+                workers.put(session_id, line.popleft())
             else:
                 del self._lines[session_id]
         if not self._signalled:
@@ -179,6 +195,11 @@ class _Threads:
         self._max_threads += number
         if len(self._jobs) > self._num_idle and self._num_threads < self._max_threads:
             self._start()
+
+    def give_up(self, _session_id: str, heeded: Callable[[], None]) -> None:
+        """Leave a thread to the job that it is stuck in."""
+        self.add_room(1)
+        heeded()
 
     def take_all(self) -> list[str]:
         """The sessions of the jobs that no thread has taken; they are forgotten."""
