@@ -22,6 +22,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 from gymfleet_kit.streams import RedisClient
+from gymfleet_kit.streams.script_line import Script, ScriptLine
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -41,7 +42,7 @@ _AFTER_OUTAGE_S: Final = 0.5
 _SERVER: Final = "local server = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') "
 _READ: Final = _SERVER + "return {server, redis.call('LRANGE', KEYS[1], 0, -1)}"
 # KEYS: one per write. ARGV: op, home, number, lease in ms, payload for each.
-_APPLY: Final = (
+_APPLY: Final = Script(
     _SERVER
     + """
 local HEAD = 7
@@ -197,7 +198,7 @@ class Journal:
     def __init__(self, redis: RedisClient, *, timeout_s: float) -> None:
         self._redis = redis
         self._timeout_s = timeout_s
-        self._apply = redis.register_script(_APPLY)
+        self._line = ScriptLine(redis)
         self._read = redis.register_script(_READ)
         self._outbox: list[_Write] = []
         self._wake = asyncio.Event()
@@ -304,7 +305,7 @@ class Journal:
                 args = [arg for _, own, _ in batch for arg in own]
                 try:
                     async with asyncio.timeout(self._timeout_s):
-                        results = await self._apply(keys=keys, args=args)
+                        results = await self._line.call(_APPLY, keys, args)
                 except (RedisError, TimeoutError) as error:
                     self._note_loss(error)
                     self._spoilt.update(key for key, (op, *_), _ in batch if op in _SPOILING)

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 from gymfleet_kit.streams.connection import RedisClient
+from gymfleet_kit.streams.script_line import Script, ScriptLine
 from redis.exceptions import RedisError
 
 from gymfleet_env_gateway.errors import Unavailable
@@ -45,7 +46,7 @@ return 1
 # its text, then all texts in a row: the Redis client takes longer for each single argument than for everything else,
 # and Redis reads no binary strings in msgpack.
 # The index lists the living keys by the time of their end, and lives as long as the last of them.
-_APPLY: Final = (
+_APPLY: Final = Script(
     _NOW
     + """
 local out, at = {}, 1
@@ -100,7 +101,7 @@ class RedisStore:
         self._prefix = f"{_PREFIX}:{namespace}:"
         self._index = f"{_PREFIX}:{namespace}"
         self._add = redis.register_script(_ADD)
-        self._apply = redis.register_script(_APPLY)
+        self._line = ScriptLine(redis)
         self._keys = redis.register_script(_KEYS)
         self._renew = redis.register_script(_RENEW)
         self._outbox: list[_Asked] = []
@@ -173,7 +174,7 @@ class RedisStore:
                 batch, self._outbox = self._outbox[:_MAX_BATCH], self._outbox[_MAX_BATCH:]
                 try:
                     args = [_encode([asked for asked, _, _ in batch]), b"".join(text for _, text, _ in batch)]
-                    answers = await self._apply(keys=[self._index], args=args)
+                    answers = await self._line.call(_APPLY, [self._index], args)
                 except RedisError as error:
                     for _, _, done in batch:
                         if not done.done():

@@ -1,0 +1,137 @@
+"""AgentGym's wire: this gateway's front against a server that is built as AgentGym's are, side by side.
+
+Clients play TextCraft over one kept connection each, one step after the other. The front plays with a Redis behind it,
+in which it keeps ids and journals so that any gateway can take the next call, and without. Rounds alternate.
+"""
+
+import asyncio
+import contextlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import uvloop
+
+from benchmarks import agentgym_server
+from benchmarks.command import BenchmarkCommand
+from benchmarks.http_calls import HttpCaller
+from benchmarks.processes import cpu_seconds, family
+from benchmarks.record import Row, record
+from tests.fixtures import gateway_fleet
+from tests.fixtures.redis_server import RedisServer, free_port
+
+GOAL_RATIO: Final = 2.0
+MAX_STEPS: Final = 50
+"""Then another episode begins under the same id."""
+ACTIONS: Final = ("inventory", "get 1 stick", "craft 1 nothing using 1 air", "look around")
+SMOKE: Final = {"clients": 2, "seconds": 0.5, "rounds": 1}
+START_TIMEOUT_S: Final = 30.0
+
+
+@contextlib.contextmanager
+def own_server() -> Iterator[tuple[str, int]]:
+    """The server of AgentGym's kind: its address and process id."""
+    port = free_port()
+    command = [sys.executable, "-m", agentgym_server.__name__, str(port)]
+    process = subprocess.Popen(command, cwd=Path(__file__).parents[1])
+    try:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(httpx.TransportError):
+                httpx.get(f"http://127.0.0.1:{port}/", trust_env=False)
+                break
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}", process.pid
+    finally:
+        process.terminate()
+        process.wait()
+
+
+async def one_round(url: str, pids: dict[str, int], num_clients: int, seconds: float) -> tuple[float, dict[str, float]]:
+    """Steps a second of all clients together, and processor microseconds of each process for a step."""
+    async with AsyncExitStack() as stack:
+        callers = [await stack.enter_async_context(HttpCaller(url)) for _ in range(num_clients)]
+        ids = [(await caller.post("/create", {}))["id"] for caller in callers]
+        used_s, started = {name: cpu_seconds(pid) for name, pid in pids.items()}, time.perf_counter()
+        until = started + seconds
+        taken = sum(await asyncio.gather(*(_play(c, number, until) for c, number in zip(callers, ids, strict=True))))
+        elapsed_s = time.perf_counter() - started
+        cpu_us = {name: 1e6 * (cpu_seconds(pid) - used_s[name]) / taken for name, pid in pids.items()}
+    return taken / elapsed_s, cpu_us
+
+
+async def _play(caller: HttpCaller, number: int, until: float) -> int:
+    taken = 0
+    while not taken or time.perf_counter() < until:
+        if taken and taken % MAX_STEPS == 0:
+            await caller.post("/reset", {"id": number, "data_idx": taken})
+        answer: dict[str, Any] = await caller.post("/step", {"id": number, "action": ACTIONS[taken % len(ACTIONS)]})
+        assert "observation" in answer, answer
+        taken += 1
+    return taken
+
+
+async def measure(num_clients: int, seconds: float, rounds: int) -> list[Row]:
+    """All three in turns; medians of rounds."""
+    with tempfile.TemporaryDirectory() as directory, own_server() as (own_url, own_pid):
+        logs = Path(directory)
+        (logs / "redis").mkdir()
+        with RedisServer(logs / "redis") as redis:
+            server = gateway_fleet.env_server(logs, "textcraft")
+            shared = gateway_fleet.gateway(logs, [server.url], redis_url=redis.url)
+            alone = gateway_fleet.gateway(logs, [server.url])
+            with gateway_fleet.running(server, shared, alone):
+                front, shard = family(server.pid)
+                pids = {"env front": front, "env shard": shard, "redis": redis.pid}
+                ways = {
+                    "own": (own_url, {"own": own_pid}),
+                    "redis": (f"{shared.url}/agentgym/textcraft", {**pids, "gateway": shared.pid}),
+                    "alone": (f"{alone.url}/agentgym/textcraft", {**pids, "gateway": alone.pid}),
+                }
+                results: dict[str, list[tuple[float, dict[str, float]]]] = {name: [] for name in ways}
+                for _ in range(rounds):
+                    for name, (url, own) in ways.items():
+                        results[name].append(await one_round(url, own, num_clients, seconds))
+    return _rows(results)
+
+
+def _rows(results: dict[str, list[tuple[float, dict[str, float]]]]) -> list[Row]:
+    def speed(name: str) -> float:
+        return statistics.median(steps_per_s for steps_per_s, _ in results[name])
+
+    def cpu_us(name: str, process: str) -> float:
+        return statistics.median(cpu[process] for _, cpu in results[name])
+
+    own = speed("own")
+    rows = [
+        Row.of("front with Redis, over a server of AgentGym's kind", speed("redis"), "steps/s", baseline=own,
+               goal=GOAL_RATIO * own),
+        Row.of("front without Redis, over a server of AgentGym's kind", speed("alone"), "steps/s", baseline=own),
+        Row.of("processor time of a step, server of AgentGym's kind", cpu_us("own", "own"), "us"),
+    ]  # fmt: skip
+    rows += [
+        Row.of(f"processor time of a step with Redis, {process}", cpu_us("redis", process), "us")
+        for process in ("gateway", "redis", "env front", "env shard")
+    ]
+    return [*rows, Row.of("processor time of a step without Redis, gateway", cpu_us("alone", "gateway"), "us")]
+
+
+def main() -> None:
+    """Measure and record."""
+    parser = BenchmarkCommand(__doc__, SMOKE)
+    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--seconds", type=float, default=5.0, help="per round")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.options()
+    record("agentgym", uvloop.run(measure(options.clients, options.seconds, options.rounds)), options)
+
+
+if __name__ == "__main__":
+    main()
