@@ -9,8 +9,9 @@ from gymfleet_env_gateway.errors import Unavailable
 from gymfleet_env_gateway.redis_store import RedisStore
 from gymfleet_env_gateway.store import MemoryStore, NoEntry, Store, StoreFull
 from gymfleet_kit.streams import RedisClient, connect, disconnect
+from gymfleet_kit.streams.script_line import ScriptLine
 
-from tests.fixtures.redis_server import RedisServer
+from tests.fixtures.redis_server import RedisServer, free_port
 
 LONG_S = 60.0
 MODULE = "gymfleet_env_gateway.redis_store"
@@ -226,3 +227,53 @@ async def test_a_redis_that_is_away_is_said_to_be(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="Redis"):
         await put(store, "a", b"")
     await disconnect(client)
+
+
+async def test_what_is_kept_early_is_written_once_and_stays_with_its_holder(redis: RedisClient) -> None:
+    ours, theirs = RedisStore(redis, "test"), RedisStore(redis, "test")
+    await ours.add("a", b"1", ttl_s=LONG_S, limit=9)
+
+    async with ours.hold("a", ttl_s=LONG_S, intent=b"what for") as held:
+        held.value = b"2"
+        held.keep(b"2")
+        other = asyncio.create_task(put(theirs, "a", b"3"))
+        await asyncio.sleep(0.05)
+        assert await theirs.get("a") == b"2", "written while it is held"
+        assert not other.done(), "and held all the same"
+        began = await redis.info("commandstats")
+    written = (await redis.info("commandstats"))["cmdstat_hset"]["calls"] - began["cmdstat_hset"]["calls"]
+    await other
+
+    assert written <= 1, "by the other alone"
+    assert await ours.get("a") == b"3"
+    async with ours.hold("a", ttl_s=LONG_S) as held:
+        assert held.left == b"", "the intent went with the value"
+
+
+async def test_another_value_in_the_end_takes_the_place_of_the_one_that_was_kept(redis: RedisClient) -> None:
+    store = RedisStore(redis, "test")
+    await store.add("a", b"1", ttl_s=LONG_S, limit=9)
+
+    async with store.hold("a", ttl_s=LONG_S) as held:
+        held.keep(b"2")
+        held.value = b"1, and more"
+
+    assert await store.get("a") == b"1, and more"
+    async with asyncio.timeout(1):
+        await put(RedisStore(redis, "test"), "a", b"4")
+
+
+async def test_a_kept_value_that_was_not_written_is_an_error(redis: RedisClient, server: RedisServer) -> None:
+    lost = connect(f"redis://127.0.0.1:{free_port()}")
+    store = RedisStore(redis, "test")
+    await store.add("a", b"1", ttl_s=LONG_S, limit=9)
+
+    async def keep() -> None:
+        async with store.hold("a", ttl_s=LONG_S) as held:
+            store._line = ScriptLine(lost)
+            held.value = b"2"
+            held.keep(b"2")
+
+    with pytest.raises(Unavailable):
+        await keep()
+    await disconnect(lost)

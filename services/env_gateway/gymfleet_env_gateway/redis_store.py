@@ -70,14 +70,14 @@ for i, asked in ipairs(cmsgpack.unpack(ARGV[1])) do
       out[i] = {2, found[1], found[2] or ''}
     end
   else
-    if mine and redis.call('EXISTS', entry) == 1 then
+    if op ~= 'free' and mine and redis.call('EXISTS', entry) == 1 then
       redis.call('HSET', entry, 'value', text)
       redis.call('HDEL', entry, 'intent')
       redis.call('PEXPIRE', entry, ms)
       redis.call('ZADD', KEYS[1], 'XX', now + ms, name)
       if redis.call('PTTL', KEYS[1]) < ms then redis.call('PEXPIRE', KEYS[1], ms) end
     end
-    if holder == token then redis.call('DEL', lock) end
+    if op ~= 'keep' and holder == token then redis.call('DEL', lock) end
     out[i] = {0}
   end
 end
@@ -137,12 +137,24 @@ class RedisStore:
         """See `Store`."""
         token = secrets.token_hex(8)
         held = await self._take(key, token, intent)
+        kept: tuple[bytes, asyncio.Future[list[Any]]] | None = None
+
+        def keep(value: bytes) -> None:
+            nonlocal kept
+            kept = value, self._ask("keep", key, token, _ms(ttl_s), value)
+
+        held.keep = keep
         keeper = _Keeper(self._renewed, f"{self._prefix}{key}:lock", token)
         try:
             yield held
         finally:
             keeper.stop()
-            await self._ask("give", key, token, _ms(ttl_s), held.value)
+            if kept is None or kept[0] != held.value:
+                await self._ask("give", key, token, _ms(ttl_s), held.value)
+            else:
+                await kept[1]
+                # Nobody waits for it: what comes to this gateway comes after it, and others look for the lock again.
+                self._ask("free", key, token, 0, b"").add_done_callback(asyncio.Future.exception)
 
     async def _take(self, key: str, token: str, intent: bytes) -> Held:
         deadline, pause_s = time.monotonic() + _LOCK_WAIT_S, _FIRST_PAUSE_S
@@ -160,12 +172,13 @@ class RedisStore:
     async def _renewed(self, lock: str, token: str) -> bool:
         return bool(await self._renew(keys=[lock], args=[token, _ms(_LOCK_S)]))
 
-    async def _ask(self, op: str, key: str, token: str, ms: int, text: bytes) -> list[Any]:
+    def _ask(self, op: str, key: str, token: str, ms: int, text: bytes) -> "asyncio.Future[list[Any]]":
+        """The answer, which comes in its turn whether somebody waits for it or not."""
         done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         self._outbox.append(((op, key, token, ms, len(text)), text, done))
         if self._sending is None:
             self._sending = asyncio.create_task(self._send())
-        return await done
+        return done
 
     async def _send(self) -> None:
         """One call for all that has come together; what comes meanwhile goes with the next."""

@@ -28,6 +28,8 @@ class Held:
     """As it was; what stands here at the end is kept, if the entry was not deleted meanwhile."""
     left: bytes = b""
     """The intent of a holder that died with it."""
+    keep: Callable[[bytes], None] = field(default=lambda _: None)
+    """Begin to write a value that is likely to be the last one, beside other work; nobody else has the entry yet."""
 
 
 class Store(Protocol):
