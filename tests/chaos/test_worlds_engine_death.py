@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from gymfleet_client import SessionStream
+from gymfleet_client.errors import SessionLost
 from gymfleet_contracts.session import OpenSession
 
 from benchmarks.processes import family
@@ -49,3 +50,25 @@ async def test_an_episode_goes_on_when_its_engine_is_killed(env: str, tmp_path: 
             assert "environment.engine_lost" in server.log()
             assert "session.recovered" in gateway.log()
             assert "shard.died" not in server.log()
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="os needs bwrap, see scripts/system.sh")
+async def test_files_that_a_replay_cannot_make_again_are_no_recovery(tmp_path: Path) -> None:
+    """Nothing is shown of the bytes before the kill: the files alone tell."""
+    with RedisServer(tmp_path) as redis:
+        server = gateway_fleet.env_server(tmp_path, "os", shards="1")
+        gateway = gateway_fleet.gateway(tmp_path, [server.url], redis_url=redis.url)
+        with gateway_fleet.running(server, gateway):
+            async with SessionStream(gateway.url) as stream:
+                same, lucky = [(await stream.open(OpenSession(env="os", task_index=1))).session_id for _ in range(2)]
+                await stream.step(same, 0, "bash echo 8 bytes > /root/drawn")
+                await stream.step(lucky, 0, "bash head -c 8 /dev/urandom > /root/drawn")
+                for pid in running(server.pid, "bwrap"):
+                    os.kill(pid, signal.SIGKILL)
+
+                result = await stream.step(same, 1, "bash cat /root/drawn")
+                with pytest.raises(SessionLost, match="step 0"):
+                    await stream.step(lucky, 1, "bash xxd /root/drawn")
+
+            assert "8 bytes" in result.observation
+            assert result.info["recovered"] == 1
