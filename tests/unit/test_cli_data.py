@@ -7,6 +7,7 @@ import pytest
 from gymfleet_client.benchmark_data import chosen, data_home, imported
 from gymfleet_client.cli.main import run
 from gymfleet_client.cli.options import options_of, served_options
+from gymfleet_client.supervisor.errors import FleetError
 from gymfleet_client.supervisor.plan import Plan, choose_ports
 from gymfleet_envs.runtime.catalogue import EnvironmentUnavailable
 from gymfleet_envs.runtime.importing import import_benchmark
@@ -107,6 +108,27 @@ def test_each_env_server_gets_its_own_data_alone(words: Path, tmp_path: Path) ->
 
     assert wordle.env["GYMFLEET_ENV_DATA"] == f'{{"wordle": "{words}"}}'
     assert "GYMFLEET_ENV_DATA" not in maze.env
+
+
+def test_data_of_the_users_own_variable_goes_to_the_server_that_it_is_for(
+    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envs = ("wordle", "maze")
+    monkeypatch.setenv("GYMFLEET_ENV_DATA", f'{{"wordle": "/elsewhere", "maze": "{tmp_path}"}}')
+    plan = Plan(
+        directory=tmp_path, ports=choose_ports(envs, None), envs=envs, gateway_secret="s" * 32, data={"wordle": words}
+    )
+
+    wordle, maze = plan.env_servers()
+
+    assert wordle.env["GYMFLEET_ENV_DATA"] == f'{{"wordle": "{words}"}}', "what is said by hand goes first"
+    assert maze.env["GYMFLEET_ENV_DATA"] == f'{{"maze": "{tmp_path}"}}'
+    monkeypatch.setenv("GYMFLEET_ENV_DATA", '{"webshop": "/data"}')
+    with pytest.raises(FleetError, match="there is data for webshop, but served are wordle, maze"):
+        plan.env_servers()
+    monkeypatch.setenv("GYMFLEET_ENV_DATA", "/data")
+    with pytest.raises(FleetError, match="GYMFLEET_ENV_DATA is no JSON"):
+        plan.env_servers()
 
 
 def test_options_go_to_the_server_of_their_environment_alone(tmp_path: Path) -> None:

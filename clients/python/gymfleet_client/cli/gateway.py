@@ -17,7 +17,7 @@ from gymfleet_client.cli.display import StartDisplay
 from gymfleet_client.cli.options import served_options
 from gymfleet_client.supervisor.errors import ServiceFailed
 from gymfleet_client.supervisor.interrupts import Interrupts
-from gymfleet_client.supervisor.plan import ENV_SERVER, GATEWAY, Plan, choose_ports
+from gymfleet_client.supervisor.plan import DATA_VARIABLE, ENV_SERVER, GATEWAY, Plan, choose_ports
 from gymfleet_client.supervisor.service import console_script
 from gymfleet_client.supervisor.state import read_state
 from gymfleet_client.supervisor.supervisor import Supervisor
@@ -50,7 +50,7 @@ def session_api(
 
 def describe(envs: Sequence[str], data: Mapping[str, Path]) -> tuple[list[EnvironmentSpec], list[str]]:
     """Specs of environments that nobody serves; and of those that this machine cannot, what they lack."""
-    settings = {"GYMFLEET_ENV_DATA": json.dumps({env: str(path) for env, path in data.items()})} if data else {}
+    settings = {DATA_VARIABLE: json.dumps({env: str(path) for env, path in data.items()})} if data else {}
     done = subprocess.run(
         [console_script("gymfleet-env-server"), "--describe", *envs],
         capture_output=True, text=True, check=False, env={**os.environ, **settings},

@@ -30,6 +30,8 @@ TRAINER = "trainer"
 ENV_SERVER = "env-server"
 OPTIONS_VARIABLE = "GYMFLEET_ENV_OPTIONS"
 """Options of an env server's environments by their names, as JSON."""
+DATA_VARIABLE = "GYMFLEET_ENV_DATA"
+"""Directories of benchmark files, by environment, as JSON."""
 ENGINE_START_TIMEOUT_S = 600.0
 """vLLM loads and may compile its kernels first."""
 ONE_OF_EACH = ScaleSection()
@@ -118,7 +120,6 @@ class Plan:
     def env_server(self, *envs: str, name: str | None = None) -> Service:
         """A server that hosts `envs`, under the name of the first."""
         name = name or env_server_name(envs[0])
-        data = {env: str(path) for env, path in self.data.items() if self._serves(envs, env)}
         return Service(
             name=name,
             argv=(console_script("gymfleet-env-server"), *envs),
@@ -128,10 +129,25 @@ class Plan:
                 "GYMFLEET_ENV_PORT": str(self.ports[name]),
                 "GYMFLEET_ENV_API_KEY": self.key(ENV_SERVER),
                 **({"GYMFLEET_ENV_SHARDS": str(self.scale.env_shards)} if self.scale.env_shards > 1 else {}),
-                **({"GYMFLEET_ENV_DATA": json.dumps(data)} if data else {}),
+                **self._data_of(envs),
                 **self._options_of(envs),
             },
         )
+
+    def _data_of(self, envs: Sequence[str]) -> dict[str, str]:
+        """As with options, each server its own. Raises `FleetError` for data of what nobody serves."""
+        inherited = os.environ.get(DATA_VARIABLE)
+        try:
+            data = {**json.loads(inherited or "{}"), **{env: str(path) for env, path in self.data.items()}}
+        except (ValueError, TypeError):
+            raise FleetError(f'{DATA_VARIABLE} is no JSON of the form {{"webshop": "DIRECTORY"}}') from None
+        if unserved := sorted(env for env in data if not self._serves(self.envs, env)):
+            raise FleetError(
+                f"there is data for {', '.join(unserved)}, but served are {', '.join(self.envs)}; a file or a class "
+                "that has data is served alone"
+            )
+        own = {env: path for env, path in data.items() if self._serves(envs, env)}
+        return {DATA_VARIABLE: json.dumps(own)} if own or inherited else {}
 
     def _options_of(self, envs: Sequence[str]) -> dict[str, str]:
         """A server refuses the options of what it does not serve, so that the user's own variable is not passed on."""
