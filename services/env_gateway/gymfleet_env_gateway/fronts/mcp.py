@@ -5,53 +5,39 @@ issued, no stream is held open, and the lease is an argument of the tools. So an
 gateway replica answers any request, also of the clients that begin with `initialize`.
 """
 
+import asyncio
+import importlib
+import importlib.util
+from functools import cache
 from typing import Final
 
 from fastapi import FastAPI
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.server.transport_security import TransportSecuritySettings
-from starlette.requests import Request
 from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gymfleet_env_gateway.fronts.mcp_tools import environment_server
-from gymfleet_env_gateway.state import get_gateway
-
-# The app's own rules, `gymfleet_kit.access`, stand before it.
-_ANY_HOST: Final = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+_ENDPOINT: Final = "gymfleet_env_gateway.fronts.mcp_endpoint"
 
 
 class _Endpoint:
-    """The ASGI app behind `/mcp/{env}`."""
+    """The ASGI app behind `/mcp/{env}`. The package takes half of a gateway's start: the first request imports it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one POST. Raises `ServiceError` for what concerns no single message."""
-        request = Request(scope, receive)
-        tenant = get_gateway(request).access.tenant(request)
-        gateway = get_gateway(request)
-        spec = gateway.fleet.environment(request.path_params["env"])
-        # Read before the manager's task group begins: what a body limit raises would leave it as a group.
-        body = await request.body()
-        manager = StreamableHTTPSessionManager(
-            environment_server(spec, gateway.relay, tenant),
-            json_response=True,
-            stateless=True,
-            security_settings=_ANY_HOST,
-            max_request_body_size=max(len(body), 1),
-        )
-        async with manager.run():
-            await manager.handle_request(scope, _replay(body, receive), send)
+        """Serve one POST."""
+        serve = await asyncio.to_thread(_loaded)
+        await serve(scope, receive, send)
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
-    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def replayed() -> Message:
-        return waiting.pop() if waiting else await receive()
-
-    return replayed
+@cache
+def _loaded() -> ASGIApp:
+    serve: ASGIApp = importlib.import_module(_ENDPOINT).serve
+    return serve
 
 
 def install_mcp(app: FastAPI) -> None:
-    """Serve the front from `app`. GET and DELETE are answered with 405: there is no stream and no session."""
+    """Serve the front from `app`. GET and DELETE are answered with 405: there is no stream and no session.
+
+    Raises `ImportError` where the package is not there.
+    """
+    if importlib.util.find_spec("mcp") is None:
+        raise ImportError("GYMFLEET_GATEWAY_MCP needs the package mcp: install gymfleet[env-gateway]")
     app.router.routes.append(Route("/mcp/{env}", _Endpoint(), methods=["POST"], include_in_schema=False))
