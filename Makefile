@@ -3,7 +3,7 @@ BIN := $(VENV)/bin
 export GYMFLEET_VENV := $(VENV)
 
 .PHONY: setup quickstart test check bench bench-gateway bench-rollout bench-trainer bench-quickstart bench-gpu bench-envs bench-data bench-stack bench-costs bench-workers \
-	tables images test-compose test-k8s clean
+	peers tables images test-compose test-k8s clean
 
 setup:
 	@scripts/setup.sh
@@ -13,6 +13,12 @@ quickstart: setup
 
 test: setup
 	@scripts/test.sh
+
+# Other people's clients and servers, in an environment of their own (500 MB): leaves tests/peers/result.json to be
+# committed, without which `make test` refuses a change of what they speak with.
+peers: setup
+	@scripts/peers.sh
+	@$(BIN)/python -m tests.peers.matrix
 
 check: setup
 	@scripts/check.sh
@@ -34,7 +40,7 @@ bench: bench-gateway bench-rollout bench-trainer bench-quickstart
 # All figures of the gateway, the OpenEnv comparison and the million-session soak included: about 25 minutes.
 bench-gateway: setup
 	@scripts/peers.sh
-	@set -e; for part in gateway openenv sessions isolation overload chaos soak; do $(BIN)/python -m benchmarks.bench_$$part $(ARGS); done
+	@set -e; for part in gateway agentgym openenv sessions isolation overload chaos soak; do $(BIN)/python -m benchmarks.bench_$$part $(ARGS); done
 
 bench-rollout bench-trainer bench-quickstart bench-gpu bench-envs bench-data bench-stack bench-costs bench-workers: bench-%: setup
 	@$(BIN)/python -m benchmarks.bench_$* $(ARGS)

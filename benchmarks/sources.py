@@ -13,6 +13,7 @@ _PLAYED: Final = (*_SERVED, "services/rollout")
 _TRAINED: Final = (*_ENVIRONMENTS, "services", "recipes")
 SOURCES: Final[Mapping[str, Sequence[str]]] = {
     "gateway": _SERVED,
+    "agentgym": _SERVED,
     "openenv": _SERVED,
     "sessions": _SERVED,
     "isolation": _SERVED,
@@ -31,11 +32,13 @@ SOURCES: Final[Mapping[str, Sequence[str]]] = {
 
 def digest(name: str, root: Path = ROOT) -> str:
     """Hash the paths and contents of all Python and recipe files that benchmark `name` measures."""
-    files = {
-        path
-        for folder in SOURCES.get(name, _TRAINED)
-        for pattern in ("*.py", "*.toml")
-        for path in (root / folder).rglob(pattern)
+    return digest_of(SOURCES.get(name, _TRAINED), root)
+
+
+def digest_of(places: Sequence[str], root: Path = ROOT) -> str:
+    """The same for files, and for all Python and recipe files in folders."""
+    files = {root / place for place in places if (root / place).is_file()} | {
+        path for folder in places for pattern in ("*.py", "*.toml") for path in (root / folder).rglob(pattern)
     }
     found = hashlib.sha256()
     for path in sorted(files):

@@ -29,7 +29,14 @@ def files(*directories: Path) -> dict[Path, str]:
     }
 
 
-@pytest.mark.parametrize("name", [name for name in BENCHMARKS if name not in ELSEWHERE])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.peers] if name == "openenv" else [])
+        for name in BENCHMARKS
+        if name not in ELSEWHERE
+    ],
+)
 def test_a_benchmark_runs_small_and_keeps_nothing(name: str) -> None:
     before = files(RESULTS, OWN_RESULTS)
 

@@ -1,7 +1,6 @@
 """The conformance kit: ours passes it, and each broken server is caught by the checks that are meant for it."""
 
 import asyncio
-import os
 import re
 import subprocess
 import time
@@ -30,13 +29,12 @@ from gymfleet_client.conformance.openenv.sample import smallest
 from gymfleet_client.conformance.run import MAX_SILENT
 from gymfleet_client.conformance.site import Failed, NotApplicable, Site, Target
 
-from tests.fixtures import broken_servers, gateway_fleet
+from tests.fixtures import broken_servers, gateway_fleet, peers
 from tests.fixtures.broken_servers import BROKEN
 from tests.fixtures.corridor_server import Server, serving
 
 ROOT = Path(__file__).parents[2]
 OURS = ("maze", "textcraft", "wordle", "babyai")
-PEERS = Path(os.environ.get("GYMFLEET_PEERS_VENV", ROOT / ".venv-peers")) / "bin" / "python"
 ECHO = ROOT / "tests" / "peers" / "openenv_echo_server.py"
 HEAVY = ("bodies.huge", "batch.too-many", "stream.flood", "stream.oversized-frame", "sessions.close-frees")
 """Large bodies and many sessions: tried on the sound servers alone."""
@@ -213,7 +211,7 @@ def reference(tmp_path: Path) -> Iterator[str]:
     port, log = gateway_fleet.free_port(), tmp_path / "openenv.log"
     url = f"http://127.0.0.1:{port}"
     with log.open("wb") as output:
-        peer = subprocess.Popen([str(PEERS), str(ECHO), str(port)], stdout=output, stderr=output)
+        peer = subprocess.Popen([peers.command("python"), str(ECHO), str(port)], stdout=output, stderr=output)
     try:
         deadline = time.monotonic() + 60
         while not _answers(f"{url}/health"):
@@ -232,8 +230,8 @@ def _answers(url: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize("version", ["0.10"] if PEERS.exists() else [])
-async def test_reference_openenv_server(reference: str, version: str) -> None:
+@pytest.mark.peers
+async def test_reference_openenv_server(reference: str) -> None:
     assert set(failures(await examined(reference, Protocol.OPENENV))) == {
         "openenv.http-step-needs-an-episode",
         "openenv.not-an-object",

@@ -348,6 +348,7 @@ def test_the_front_can_be_switched_off(fleet: Fleet, tmp_path: Path) -> None:
     assert answer.status_code == 404
 
 
+@pytest.mark.peers
 def test_the_client_of_the_1_line_plays(fleet: Fleet) -> None:
     seen = peers.run("mcp_legacy_client", *(gateway.url for gateway in fleet.gateways), "maze")
 

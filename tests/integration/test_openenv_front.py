@@ -83,6 +83,7 @@ async def ask(connection: ClientConnection, frame: Any) -> Any:
     return json.loads(await connection.recv())
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("env", ENVIRONMENTS)
 def test_an_episode_is_won_by_the_experts_moves(gateway: ServiceProcess, env: str) -> None:
     with Peer(base(gateway, env)) as peer, SyncGatewayClient(gateway.url) as native:
@@ -110,6 +111,7 @@ def test_an_episode_is_won_by_the_experts_moves(gateway: ServiceProcess, env: st
             assert "EXECUTION_ERROR" in over["message"]
 
 
+@pytest.mark.peers
 def test_two_clients_stay_apart(gateway: ServiceProcess) -> None:
     with Peer(base(gateway)) as peer:
         for name in ("a", "b"):
@@ -121,6 +123,7 @@ def test_two_clients_stay_apart(gateway: ServiceProcess) -> None:
         assert peer("a", "state")["session_id"] != peer("b", "state")["session_id"]
 
 
+@pytest.mark.peers
 def test_a_seed_names_a_task_and_none_draws_one(gateway: ServiceProcess) -> None:
     with Peer(base(gateway)) as peer, SyncGatewayClient(gateway.url) as native:
         count = native.environment("maze").splits["train"]
@@ -132,6 +135,7 @@ def test_a_seed_names_a_task_and_none_draws_one(gateway: ServiceProcess) -> None
     assert len(drawn) > 1
 
 
+@pytest.mark.peers
 def test_openenv_validate_passes(gateway: ServiceProcess) -> None:
     argv = [peers.command("openenv"), "validate", "--url", base(gateway), "--json"]
     report = json.loads(subprocess.run(argv, capture_output=True, check=True, timeout=120).stdout)
@@ -140,6 +144,7 @@ def test_openenv_validate_passes(gateway: ServiceProcess) -> None:
     assert report["summary"]["failed_criteria"] == []
 
 
+@pytest.mark.peers
 def test_mcp_tools_and_socket_share_an_episode(gateway: ServiceProcess) -> None:
     with Peer(base(gateway)) as peer:
         assert [tool["name"] for tool in peer("mcp", "list_tools")] == ["act", "observe", "begin"]
@@ -154,6 +159,7 @@ def test_mcp_tools_and_socket_share_an_episode(gateway: ServiceProcess) -> None:
         assert peer("mcp", "state")["step_count"] == 0
 
 
+@pytest.mark.peers
 def test_a_client_whose_gateway_died_must_reset_or_resume(tmp_path: Path) -> None:
     server = gateway_fleet.env_server(tmp_path, "maze")
     gateway = gateway_fleet.gateway(tmp_path, [server.url])
@@ -178,6 +184,7 @@ def test_a_client_whose_gateway_died_must_reset_or_resume(tmp_path: Path) -> Non
         assert again["metadata"]["session_id"] != first["metadata"]["session_id"]
 
 
+@pytest.mark.peers
 def test_a_close_frees_the_slot_and_a_lost_client_its_lease(tmp_path: Path) -> None:
     server = gateway_fleet.env_server(tmp_path, "maze")
     gateway = gateway_fleet.gateway(tmp_path, [server.url], openenv_lease_s="3")
@@ -208,6 +215,7 @@ async def test_a_proper_end_of_the_socket_closes_at_once(gateway: ServiceProcess
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.peers
 def test_a_client_may_think_longer_than_a_lost_one_is_waited_for(tmp_path: Path) -> None:
     server = gateway_fleet.env_server(tmp_path, "maze")
     gateway = gateway_fleet.gateway(tmp_path, [server.url], openenv_lease_s="1", openenv_idle_s="4")
@@ -223,6 +231,7 @@ def test_a_client_may_think_longer_than_a_lost_one_is_waited_for(tmp_path: Path)
         assert "SESSION_ERROR" in peer("one", "step", message="move up")["message"]
 
 
+@pytest.mark.peers
 def test_a_failure_of_the_machinery_is_no_observation(tmp_path: Path) -> None:
     server = gateway_fleet.env_server(tmp_path, "maze")
     gateway = gateway_fleet.gateway(tmp_path, [server.url])
@@ -436,6 +445,7 @@ def test_mcp_sessions_are_known_to_every_gateway(tmp_path: Path) -> None:
             assert rpc(two, "openenv/session/close", {"session_id": session_id})["result"]["closed"] is True
 
 
+@pytest.mark.peers
 async def test_keys_are_asked_for_before_the_handshake(tmp_path: Path) -> None:
     server = gateway_fleet.env_server(tmp_path, "maze")
     gateway = gateway_fleet.gateway(tmp_path, [server.url], api_key="a key of these tests")
