@@ -17,7 +17,8 @@ from gymfleet_contracts.keys import key_digest
 from pydantic import SecretStr
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gymfleet_kit.problems import ServiceError, problem_response
+from gymfleet_kit.problem_handlers import problem_response
+from gymfleet_kit.problems import ServiceError
 
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json"})
 """Asked without a key, by probes, scrapers and code generators; pages of other hosts may not ask even these."""

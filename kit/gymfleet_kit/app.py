@@ -15,13 +15,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gymfleet_kit.access import AccessMiddleware, AccessRules
 from gymfleet_kit.openapi import complete_openapi
-from gymfleet_kit.problems import (
-    PayloadTooLarge,
-    ServiceError,
-    install_problem_handlers,
-    problem_response,
-    problem_responses,
-)
+from gymfleet_kit.problem_handlers import install_problem_handlers, problem_response
+from gymfleet_kit.problems import PayloadTooLarge, ServiceError, problem_responses
 from gymfleet_kit.trace import TraceMiddleware
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Any]]

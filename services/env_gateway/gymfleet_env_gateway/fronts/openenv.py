@@ -16,7 +16,8 @@ from gymfleet_contracts.numbers import NUMBER
 from gymfleet_contracts.problems import PROBLEM_MEDIA_TYPE, Problem
 from gymfleet_contracts.session import EnvironmentSpec
 from gymfleet_kit.openapi import complete_openapi
-from gymfleet_kit.problems import ServiceError, install_problem_handlers, problem_response, problem_responses
+from gymfleet_kit.problem_handlers import install_problem_handlers, problem_response
+from gymfleet_kit.problems import ServiceError, problem_responses
 from gymfleet_kit.session_problems import SessionLost, UnknownEnvironment, UnknownSession, UnknownTask
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import HTTPConnection

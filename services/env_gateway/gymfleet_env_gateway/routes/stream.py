@@ -10,7 +10,8 @@ import structlog
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from gymfleet_client.multiplex import RawReply, RawRequest, join_frames, split_frames
 from gymfleet_contracts.frames import FINISHED, MAX_UNREADABLE, NO_REQUESTS, Op
-from gymfleet_kit.problems import ServiceError, internal_problem, problem_response
+from gymfleet_kit.problem_handlers import problem_response
+from gymfleet_kit.problems import ServiceError, internal_problem
 from gymfleet_kit.session_problems import InvalidRequest
 from gymfleet_kit.trace import enter_trace
 
