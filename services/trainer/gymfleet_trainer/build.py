@@ -129,7 +129,7 @@ async def _episode(stream: SessionStream, recipe: Recipe, index: int, grammar: G
     texts = [session.observation]
     try:
         for step in range(limit):
-            move = await stream.expert(session.session_id)
+            move = await stream.expert(session.session_id, index=step)
             texts.append(grammar.render(move.thought, move.action))
             result = await stream.step(session.session_id, step, move.action, timeout_s=60.0)
             texts.append(result.observation)
