@@ -30,7 +30,7 @@ SHARE_OF_BARE: Final = 0.8
 SETTLE_S: Final = 1.0
 _TICK_S: Final = 0.01
 """The kernel counts the processor time of others in these."""
-SMOKE: Final = {"seconds": 0.8, "load": 2}
+SMOKE: Final = {"seconds": 0.3, "load": 2}
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,11 @@ from benchmarks.record import Row, record
 
 RECIPE: Final = ROOT / "recipes" / "tiny-distributed.toml"
 KILL_AFTER: Final = 2
-SMOKE: Final = {"only": ["killed"], "steps": 3}
+SMOKE: Final[dict[str, Any]] = {"only": ["killed"], "steps": 3, "set": [
+    "model.scratch.corpus_episodes=40", "sft.num_demonstrations=16", "sft.epochs=1", "rl.groups_per_step=2",
+    "rl.group_size=4", "eval.num_tasks=4",
+]}  # fmt: skip
+EVAL_TASKS: Final = 20
 THREADS: Final = 2
 """Of one process; two workers get one each."""
 GOAL_S: Final = 15.0
@@ -52,9 +56,11 @@ def started(run_dir: Path) -> list[dict[str, Any]]:
     return [line for log in logs for line in lines(log) if line.get("event") == "worker.started"]
 
 
-async def trained(run_dir: Path, workers: int, num_steps: int, *, kill: bool) -> dict[str, float]:
+async def trained(
+    run_dir: Path, workers: int, num_steps: int, changes: Sequence[str], *, kill: bool
+) -> dict[str, float]:
     """Train; seconds of an update (median, the first one left out), and of the recovery if a worker is killed."""
-    overrides = (f"trainer.workers={workers}", f"rl.steps={num_steps}", "eval.num_tasks=20")
+    overrides = (f"eval.num_tasks={EVAL_TASKS}", *changes, f"trainer.workers={workers}", f"rl.steps={num_steps}")
     figures: dict[str, float] = {}
     shutil.rmtree(run_dir, ignore_errors=True)  # with its logs, which are read
     with training(RECIPE, run_dir, overrides, threads=THREADS) as process:
@@ -87,7 +93,7 @@ async def measured(options: argparse.Namespace) -> Sequence[Row]:
     rows = []
     update_s = None
     for name in options.only:
-        figures = await trained(options.runs / name, RUNS[name], options.steps, kill=name == "killed")
+        figures = await trained(options.runs / name, RUNS[name], options.steps, options.set, kill=name == "killed")
         if name == "one":
             update_s = figures["update"]
             rows.append(Row.of("one process of two threads: an update of 128 episodes", update_s, "s"))
@@ -107,6 +113,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "bench-workers", help="directory of the runs")
     parser.add_argument("--only", nargs="+", choices=RUNS, default=list(RUNS), help="which of the three")
     parser.add_argument("--steps", type=int, default=6, help="of each run")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="changes of the recipe")
     options = parser.options()
     record("workers", uvloop.run(measured(options)), options)
 

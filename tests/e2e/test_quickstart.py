@@ -40,33 +40,30 @@ def weights(directory: Path) -> dict[str, Any]:
 @pytest.mark.timeout(480)
 def test_the_gain_comes_from_the_gradient(tmp_path: Path) -> None:
     """With the learning rate at 0 the same command ends with the weights that it started with."""
+    run = tmp_path / "run"
     summary = quickstart(
-        tmp_path / "run", "sft.optimizer.learning_rate=0", "rl.optimizer.learning_rate=0", "rollout.limits.max_turns=2"
+        run, "sft.optimizer.learning_rate=0", "rl.optimizer.learning_rate=0", "rollout.limits.max_turns=2"
     )
 
-    before, after = weights(tmp_path / "run" / "model-init"), weights(tmp_path / "run" / "model")
+    check_everything_is_written(run)
+    before, after = weights(run / "model-init"), weights(run / "model")
     assert before.keys() == after.keys()
     assert all(bool((before[name] == after[name]).all()) for name in before)
     assert summary["success_before"] == summary["success_after"] == 0.0, "an untrained model solves nothing"
     assert summary["policy_versions_published"] >= 2
-    assert summary["parity_mean_abs"] <= 0.001
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(480)
-def test_the_benchmark_of_the_recipe_runs_small(tmp_path: Path) -> None:
-    printed = smoke("quickstart", "--runs", str(tmp_path))
+def test_the_benchmark_of_the_recipe_runs_small_with_ppo(tmp_path: Path) -> None:
+    printed = smoke("quickstart", "--runs", str(tmp_path), "--set", *SMOKE["set"], "rl.algorithm=ppo")
 
+    run = tmp_path / "bench-quickstart-0"
     assert "seed 0: held-out success after" in printed
-    check_everything_is_written(tmp_path / "bench-quickstart-0")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(480)
-def test_the_recipe_with_ppo(tmp_path: Path) -> None:
-    quickstart(tmp_path / "run", "rl.algorithm=ppo")
-
-    check_everything_is_written(tmp_path / "run")
+    check_everything_is_written(run)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert any(line.get("value_loss") for line in lines), "it was PPO"
+    assert any(bool((weights(run / "model-init")[n] != w).any()) for n, w in weights(run / "model").items())
 
 
 def check_everything_is_written(run: Path) -> None:
@@ -82,4 +79,3 @@ def check_everything_is_written(run: Path) -> None:
     assert "<svg" in (run / "report.html").read_text()
     for phase in ("demonstrations", "eval_before", "eval_after", "train"):
         assert (run / "trajectories" / f"{phase}.jsonl").stat().st_size > 0
-    assert any(bool((weights(run / "model-init")[n] != w).any()) for n, w in weights(run / "model").items())
