@@ -61,6 +61,38 @@ ATTACKS = {
     "chmod 644 /root/f; done) & sleep 0.2; kill -STOP $!; echo no > /root/f; kill -CONT $!; sleep 0.1; kill -9 $!; "
     "echo no > /root/f",
 }
+SEEN = [
+    ("printf '#!/bin/sh\\necho 7\\n' > /usr/bin/calc; chmod 755 /usr/bin/calc", '[ "$(calc)" = 7 ]'),
+    ("printf '#!/bin/sh\\necho 7\\n' > /usr/local/bin/calc; chmod 755 /usr/local/bin/calc", '[ "$(calc)" = 7 ]'),
+    ("useradd -m ann; groupadd crew; usermod -aG crew ann", "id -nG ann | grep -qw crew && su ann -c 'test -w ~'"),
+    (
+        "echo a > /usr/share.txt; mkdir /usr/x; rm -rf /var/log",
+        "[ -s /usr/share.txt ] && [ -d /usr/x ] && [ ! -e /var/log ]",
+    ),
+    (
+        "echo 10.0.0.1 db >> /etc/hosts; mkdir /etc/app; echo a > /etc/app/c",
+        "grep -q db /etc/hosts && [ -s /etc/app/c ]",
+    ),
+    ("rm -rf /opt; mkdir /opt; touch /opt/a; rm /etc/issue", '[ "$(ls /opt)" = a ] && [ ! -e /etc/issue ]'),
+    (
+        "echo 'PATH=$PATH:/root/x' > .bashrc; mkdir x; echo 'echo hi' > x/hi; chmod +x x/hi",
+        'source ~/.bashrc; [ "$(hi)" = hi ]',
+    ),
+    ("(exec -a waiter sleep 100) & until pgrep -f waiter; do :; done", "pgrep -f waiter"),
+    (
+        "mkfifo p; ln -s /etc/passwd l; ln f g; chown 1000:1000 f",
+        "[ -p p ] && [ -L l ] && [ $(stat -c %u:%h g) = 1000:2 ]",
+    ),
+]  # fmt: skip
+"""What an agent does, and a check that asks for it."""
+VULNERABLE = OsTask(
+    "Find the vulnerability.",
+    init=(
+        Script("chmod u+s /usr/bin/find; echo log > /usr/stock.log"),
+        Script("printf 'echo made' > /usr/bin/made; chmod +x /usr/bin/made"),
+    ),
+    check=(Script("[ ! -u /usr/bin/find ] && [ -s /usr/stock.log ] && [ $(made) = made ]"),),
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -116,32 +148,7 @@ def test_an_agents_program_cannot_write_into_the_check_that_runs_it() -> None:
     assert play(seen, f'bash printf "{program}" > /usr/bin/calc; chmod 755 /usr/bin/calc', "finish")[-1].score == 1.0
 
 
-@pytest.mark.parametrize(
-    ("does", "check"),
-    [
-        ("printf '#!/bin/sh\\necho 7\\n' > /usr/bin/calc; chmod 755 /usr/bin/calc", '[ "$(calc)" = 7 ]'),
-        ("printf '#!/bin/sh\\necho 7\\n' > /usr/local/bin/calc; chmod 755 /usr/local/bin/calc", '[ "$(calc)" = 7 ]'),
-        ("useradd -m ann; groupadd crew; usermod -aG crew ann", "id -nG ann | grep -qw crew && su ann -c 'test -w ~'"),
-        (
-            "echo a > /usr/share.txt; mkdir /usr/x; rm -rf /var/log",
-            "[ -s /usr/share.txt ] && [ -d /usr/x ] && [ ! -e /var/log ]",
-        ),
-        (
-            "echo 10.0.0.1 db >> /etc/hosts; mkdir /etc/app; echo a > /etc/app/c",
-            "grep -q db /etc/hosts && [ -s /etc/app/c ]",
-        ),
-        ("rm -rf /opt; mkdir /opt; touch /opt/a; rm /etc/issue", '[ "$(ls /opt)" = a ] && [ ! -e /etc/issue ]'),
-        (
-            "echo 'PATH=$PATH:/root/x' > .bashrc; mkdir x; echo 'echo hi' > x/hi; chmod +x x/hi",
-            'source ~/.bashrc; [ "$(hi)" = hi ]',
-        ),
-        ("(exec -a waiter sleep 100) & until pgrep -f waiter; do :; done", "pgrep -f waiter"),
-        (
-            "mkfifo p; ln -s /etc/passwd l; ln f g; chown 1000:1000 f",
-            "[ -p p ] && [ -L l ] && [ $(stat -c %u:%h g) = 1000:2 ]",
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("does", "check"), SEEN)
 def test_a_check_sees_what_the_agent_did(does: str, check: str) -> None:
     task = OsTask("d", init=(Script("touch f"),), check=(Script(check),))
 
@@ -151,16 +158,7 @@ def test_a_check_sees_what_the_agent_did(does: str, check: str) -> None:
 
 @pytest.mark.parametrize(("command", "score"), [("true", 0.0), ("chmod u-s /usr/bin/find", 1.0)])
 def test_a_preparation_may_change_the_system_and_the_agent_may_undo_it(command: str, score: float) -> None:
-    task = OsTask(
-        "Find the vulnerability.",
-        init=(
-            Script("chmod u+s /usr/bin/find; echo log > /usr/stock.log"),
-            Script("printf 'echo made' > /usr/bin/made; chmod +x /usr/bin/made"),
-        ),
-        check=(Script("[ ! -u /usr/bin/find ] && [ -s /usr/stock.log ] && [ $(made) = made ]"),),
-    )  # fmt: skip
-
-    assert play(task, f"bash {command}", "finish")[-1].score == score
+    assert play(VULNERABLE, f"bash {command}", "finish")[-1].score == score
 
 
 @pytest.mark.parametrize(

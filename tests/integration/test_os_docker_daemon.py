@@ -31,7 +31,7 @@ LIMIT_S = 20.0
 SMALL = OsOptions(backend="docker", memory_mib=64, disk_mib=16, processes=24)
 
 
-def _available() -> bool:
+def available() -> bool:
     host = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     path = host.removeprefix("unix://") if host.startswith("unix://") else None
     base = "http://docker" if path else host.replace("tcp://", "http://", 1)
@@ -45,7 +45,7 @@ def _available() -> bool:
         return False
 
 
-if not _available():
+if not available():
     pytest.skip(f"no Docker daemon answers that has the image {SMALL.image}", allow_module_level=True)
 
 
@@ -321,7 +321,7 @@ def test_container_that_nobody_closed_goes(api: Any) -> None:
 def test_container_that_a_killed_server_never_started_is_swept(api: Any) -> None:
     code = (
         "import os, docker; from gymfleet_envs.os.options import OsOptions\n"
-        "from gymfleet_envs.os.sandbox.docker_container import container_arguments\n"
+        "from gymfleet_envs.os.sandbox.docker_room import container_arguments\n"
         "print(docker.from_env().containers.create(**container_arguments(OsOptions())).id, flush=True)\n"
         "os.kill(os.getpid(), 9)"
     )

@@ -9,7 +9,8 @@ import time
 import pytest
 from gymfleet_envs.os.options import OsOptions
 from gymfleet_envs.os.sandbox.base import Head, SandboxError
-from gymfleet_envs.os.sandbox.docker_container import DockerContainer, container_arguments
+from gymfleet_envs.os.sandbox.docker_container import DockerContainer
+from gymfleet_envs.os.sandbox.docker_room import container_arguments
 from gymfleet_envs.os.sandbox.docker_stream import Stream
 from gymfleet_envs.os.sandbox.seccomp import seccomp_filter
 

@@ -10,7 +10,8 @@ from typing import Any
 import docker.errors
 import pytest
 from gymfleet_envs.os.sandbox.docker_layer import ContainerLayer
-from gymfleet_envs.os.sandbox.layer import Kind, Layer, Prepared, build_view, kind_of
+from gymfleet_envs.os.sandbox.layer import Layer, Prepared, build_view
+from gymfleet_envs.os.sandbox.rule import Kind, kind_of
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,8 @@ class OsInteraction(Environment[OsTask]):
         try:
             self._sandbox = open_sandbox(self.options)
             self._prepare(self._sandbox, task, seed)
-            self._sandbox.seal()
+            if task.match is None:  # else no program of the task will look at the files
+                self._sandbox.seal()
         except SandboxError as error:
             self.close()
             raise EngineLost(str(error)) from None

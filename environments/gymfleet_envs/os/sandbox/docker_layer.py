@@ -9,7 +9,9 @@ from typing import Any, Final, Protocol
 from docker.errors import NotFound
 
 _CHUNK: Final = 1 << 16
-_REMOVED: Final = 2
+CHANGED: Final = 0
+ADDED: Final = 1
+REMOVED: Final = 2
 _MAX_READ: Final = 1000
 """So many changed files are looked into; of more, only names and kinds of change count."""
 
@@ -42,7 +44,7 @@ class ContainerLayer:
         total = hashlib.sha256()
         for path, kind in changes:
             total.update(f"{path}\0{kind}\0".encode(errors="surrogateescape"))
-            if kind != _REMOVED and len(changes) <= _MAX_READ:
+            if kind != REMOVED and len(changes) <= _MAX_READ:
                 total.update(self._content(path, known))
         return total.hexdigest()
 
@@ -57,12 +59,15 @@ class ContainerLayer:
         return self._known[key]
 
 
-class _Reader:
+class Reader:
+    """A file to `tarfile`, of the chunks that Docker sends."""
+
     def __init__(self, stream: Iterator[bytes]) -> None:
         self._stream = stream
         self._left = b""
 
     def read(self, size: int) -> bytes:
+        """So many bytes; fewer at the end."""
         while len(self._left) < size and (chunk := next(self._stream, b"")):
             self._left += chunk
         taken, self._left = self._left[:size], self._left[size:]
@@ -71,7 +76,7 @@ class _Reader:
 
 def _hash(stream: Iterator[bytes]) -> bytes:
     """Of the first member: a directory's others are changes of their own."""
-    reader: Any = _Reader(stream)
+    reader: Any = Reader(stream)
     with tarfile.open(fileobj=reader, mode="r|") as archive:
         member = archive.next()
         if member is None:

@@ -13,10 +13,13 @@ from requests.exceptions import RequestException
 
 LABEL: Final = "gymfleet"
 SERVER_LABEL: Final = "gymfleet.server"
+BESIDE_LABEL: Final = "gymfleet.beside"
+"""Marks a container for checks; names the agent's container, which stands still meanwhile."""
 SERVER: Final = secrets.token_hex(8)
 """Marks this process's containers."""
 _EVERY_S: Final = 0.5
 _SWEEP_EVERY_S: Final = 60.0
+_STALE: Final = ("created", "exited", "dead", "paused")
 
 
 class Watched(Protocol):
@@ -69,12 +72,14 @@ class Watch:
                 container.overflow()
 
     def sweep(self, client: Any) -> None:
-        """Remove what does not run and did not run the last time: a server was killed while it made it.
+        """Remove what neither runs nor ran the last time: its server was killed.
 
-        Running ones end with their server. Raises Docker's errors.
+        Running ones end with their server. A frozen one cannot, but the container for checks beside it does. Raises
+        Docker's errors.
         """
-        filters = {"label": f"{LABEL}=os", "status": ["created", "exited", "dead"]}
-        found = {entry["Id"] for entry in client.api.containers(all=True, filters=filters)}
+        entries = client.api.containers(all=True, filters={"label": f"{LABEL}=os"})
+        beside = {entry["Labels"].get(BESIDE_LABEL) for entry in entries if entry["State"] == "running"}
+        found = {entry["Id"] for entry in entries if entry["State"] in _STALE and entry["Id"] not in beside}
         for container_id in found & self._stale:
             with contextlib.suppress(DockerException):  # another server may be doing the same
                 client.api.remove_container(container_id, v=True, force=True)

@@ -5,65 +5,14 @@ The layer is the upper directory of an overlay: files that were made or changed,
 
 import hashlib
 import os
-import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import Enum
 from typing import Final
+
+from gymfleet_envs.os.sandbox.rule import PROGRAM_FOLDERS, Entry, Kind, Show, ancestors, kind_of, program_mode, show
 
 _CHUNK: Final = 1 << 20
 _OPAQUE: Final = "user.overlay.opaque"
-_PROGRAM_FOLDERS: Final = ("usr/bin", "usr/sbin", "usr/games", "usr/local/bin", "usr/local/sbin", "usr/local/games")
-_PROGRAM_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*(?:\.sh)?")
-_ANCESTORS: Final = frozenset({"", "etc", "usr", "usr/local", *_PROGRAM_FOLDERS})
-_SPECIAL_BITS: Final = 0o7000
-_OURS: Final = re.compile(
-    r"(?:proc|dev|sys|bin|sbin|lib[^/]*|pyvenv\.cfg)(?:/.*)?"
-    r"|usr/(?:lib[^/]*|share|include|pyvenv\.cfg)(?:/.*)?"
-    r"|usr/local/(?:lib[^/]*|share|include|etc|pyvenv\.cfg)(?:/.*)?"
-    r"|(?:usr|usr/local)/(?:bin|sbin|games)/.*/.*"
-    r"|etc/(?:ld[.-]|alternatives|apparmor|apt|bash|csh|curlrc|default|dpkg|environment|gai\.conf|git|gnutls|gss|host\.conf"
-    r"|inputrc|java|ksh|krb5|less|libaudit|locale|login\.defs|magic|mime|netconfig|nscd|nsswitch|pam|perl|profile|python"
-    r"|screenrc|security|selinux|ssl|sudo\.|sudo_|suid-debug|syslesskey|termcap|terminal-colors|terminfo|vim|wgetrc"
-    r"|xattr|zsh)[^/]*(?:/.*)?"
-)
-"""What programs read without being told to: loaders, libraries, modules, their settings. Checks see the root's own."""
-
-
-class Kind(Enum):
-    """What a check sees of a change that came after the preparation."""
-
-    SEEN = "seen"
-    ANCESTOR = "ancestor"
-    """A directory of the system: what is new in it may be seen, the directory itself stays."""
-    PROGRAM = "program"
-    """Seen where it is new: a program of the root stays what it is."""
-    HIDDEN = "hidden"
-
-
-def kind_of(path: str) -> Kind:
-    """For a path relative to the root."""
-    if path in _ANCESTORS:
-        return Kind.ANCESTOR
-    if _OURS.fullmatch(path):
-        return Kind.HIDDEN
-    return Kind.PROGRAM if path.rpartition("/")[0] in _PROGRAM_FOLDERS else Kind.SEEN
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One file of a layer. `content` is a hash, a link's target or a device's number; times and inodes do not count."""
-
-    mode: int
-    uid: int
-    gid: int
-    content: str
-
-    @property
-    def removed(self) -> bool:
-        """It marks that something is gone."""
-        return stat.S_ISCHR(self.mode) and self.content == "0"
 
 
 class Layer:
@@ -146,7 +95,7 @@ class Prepared:
 
     def program_names(self) -> set[str]:
         """Names that a program of the agent's own may not take."""
-        names = {name for folder in _PROGRAM_FOLDERS for name in _names(self._root, folder)}
+        names = {name for folder in PROGRAM_FOLDERS for name in _names(self._root, folder)}
         return names | {path.rpartition("/")[2] for path in self._entries if kind_of(path) is Kind.PROGRAM}
 
     def put_program(self, target: str, path: str, entry: Entry) -> bool:
@@ -157,7 +106,7 @@ class Prepared:
         state = os.lstat(source)
         if not stat.S_ISREG(entry.mode) or not stat.S_ISREG(state.st_mode):
             return False
-        mode = (stat.S_IMODE(state.st_mode) & ~_SPECIAL_BITS) | (entry.mode & _SPECIAL_BITS)
+        mode = program_mode(state.st_mode, entry.mode)
         if before is not None or mode != stat.S_IMODE(state.st_mode):
             _copy(source, os.path.join(target, path), mode, state)  # noqa: PTH118
         return mode == stat.S_IMODE(entry.mode) and _hash(source) == entry.content
@@ -168,7 +117,7 @@ class Prepared:
             ours = os.path.join(target, path)  # noqa: PTH118
             if os.path.lexists(ours):
                 continue
-            for ancestor in _ancestors(path):
+            for ancestor in ancestors(path):
                 if not os.path.lexists(os.path.join(target, ancestor)):  # noqa: PTH118
                     _put_plain_folder(self._root, target, ancestor)
             if stat.S_ISREG(entry.mode):
@@ -194,32 +143,17 @@ def build_view(layer: Layer, prepared: Prepared, root: str, target: str) -> list
     hidden: list[str] = []
     taken = prepared.program_names()
     for path, entry in layer.entries(again=True).items():
-        kind, folder = kind_of(path), stat.S_ISDIR(entry.mode)
-        if kind is Kind.PROGRAM and not prepared.protects(path) and (
-            prepared.made(path) or _new_program(path, entry, taken)
-        ):  # fmt: skip
-            kind = Kind.SEEN
-        if kind is Kind.SEEN and not stat.S_ISSOCK(entry.mode):
+        shown, folder = show(path, entry, prepared, taken), stat.S_ISDIR(entry.mode)
+        if shown is Show.AGENTS:
             _put(layer.folder, target, path, entry)
-        elif kind is Kind.ANCESTOR and folder:
+        elif shown is Show.PLAIN:
             _put_plain_folder(root, target, path)
-        elif not prepared.unchanged(path, entry):
-            program = kind is Kind.PROGRAM and prepared.protects(path)
-            if not (program and prepared.put_program(target, path, entry)) and not folder:
-                hidden.append(path)
+        elif shown is Show.HIDDEN or (
+            shown is Show.BEFORE and not prepared.put_program(target, path, entry) and not folder
+        ):
+            hidden.append(path)
     prepared.put_kept(target)
     return hidden
-
-
-def _new_program(path: str, entry: Entry, taken: set[str]) -> bool:
-    name = path.rpartition("/")[2]
-    runs = stat.S_ISLNK(entry.mode) or (stat.S_ISREG(entry.mode) and bool(entry.mode & 0o111)) or entry.removed
-    return runs and name not in taken and bool(_PROGRAM_NAME.fullmatch(name))
-
-
-def _ancestors(path: str) -> list[str]:
-    parts = path.split("/")
-    return ["/".join(parts[:count]) for count in range(1, len(parts))]
 
 
 def _put(folder: str, target: str, path: str, entry: Entry) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from gymfleet_envs.os.sandbox import namespaces
 from gymfleet_envs.os.sandbox.layer import Layer, Prepared, build_view
+from gymfleet_envs.os.sandbox.rule import MAX_HIDDEN
 from gymfleet_envs.os.sandbox.skeleton import MTIME
 
 MAX_MESSAGE: Final = 1 << 16
@@ -24,7 +25,6 @@ _SEEN: Final = "/tmp/seen"  # noqa: S108
 _KEPT: Final = "/tmp/kept"  # noqa: S108
 _MS_REMOUNT: Final = 32
 _OUT_OF_THE_WAY: Final = 600
-_MAX_HIDDEN: Final = 20
 
 
 class Steward:
@@ -113,7 +113,7 @@ class Steward:
                 os.mkdir(f"/tmp/check/{folder}", 0o755)  # noqa: PTH102, S108
             os.chmod(CHECK_SHM, 0o1777)  # noqa: PTH101, S103
             _overlay(CHECK_ROOT, f"{_SEEN}:{self._root}", "/tmp/check/layer", "/tmp/check/work")  # noqa: S108
-        return {"hidden": self._hidden[:_MAX_HIDDEN]}
+        return {"hidden": self._hidden[:MAX_HIDDEN]}
 
 
 def _overlay(target: str, lower: str, upper: str, work: str) -> None:
