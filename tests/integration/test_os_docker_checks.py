@@ -1,11 +1,13 @@
 """What a verdict rests on with the Docker backend: its checks run in a container that the agent never controlled."""
 
+import base64
+
 import pytest
 from gymfleet_envs.os.environment import OsInteraction
 from gymfleet_envs.os.options import OsOptions
 from gymfleet_envs.os.task import OsTask, Script
 
-from tests.integration.test_os_checks import ATTACKS, CHECKS, SEEN, VULNERABLE, ZERO, chore, play
+from tests.integration.test_os_checks import ATTACKS, CHECKS, LOADER, SEEN, VULNERABLE, ZERO, chore, play
 from tests.integration.test_os_docker_daemon import SMALL, available
 
 if not available():
@@ -22,10 +24,20 @@ def test_the_task_is_solved_by_who_does_it() -> None:
     assert [play(chore(check), "finish")[-1].score for check in CHECKS] == [0.0, 0.0, 0.0]
 
 
+# As the loader of test_os_checks, but it says first what the server waits for: an ELF program that writes "b", reads
+# twice, and exits with 0.
+_CODE = bytes.fromhex(
+    "b801000000bf01000000488d351f000000ba010000000f0531c031ff4889e60f0531c031ff0f05b83c00000031ff0f0562"
+)
+_SIZE = (120 + len(_CODE)).to_bytes(8, "little")
+TALKING_LOADER = base64.b64encode(
+    base64.b64decode(LOADER)[:96] + _SIZE + _SIZE + base64.b64decode(LOADER)[112:120] + _CODE
+).decode()
 ONLY_HERE = {
+    "a loader that says what it should": f"mkdir -p /l; echo {TALKING_LOADER} | base64 -d > /l/ld-linux-x86-64.so.2; "
+    "chmod 755 /l/*; ln -sfn /l /lib64",
+    "python3 is another program": "cp /bin/true /usr/bin/python3.11",
     "a preloaded library": "echo /root/x.so > /etc/ld.so.preload; cp /usr/bin/python3 /root/x.so",
-    "a directory of modules in the working directory": "mkdir /root/encodings; echo 'import os; os._exit(0)' > "
-    "/root/encodings/__init__.py",
     "bash in the place of the first program": f"cp /bin/bash /bash; {ZERO.replace('/bin/bash', '/bash')} > /b; "
     "chmod 755 /b; mv /b /usr/bin/bash",
 }

@@ -107,7 +107,7 @@ class Changes:
     def read(self, kinds: Mapping[str, int]) -> None:
         """Fetch these. Raises `TooMuch`, `SandboxError` and Docker's errors."""
         units = _units(kinds)
-        crowds = Counter(path.rpartition("/")[0] for path in units)
+        crowds = Counter(path.rpartition("/")[0] for path in units) + Counter(units)
         whole: set[str] = set()
         for folder in sorted((path for path, count in crowds.items() if count >= _CROWD), key=in_order):
             if folder not in _NEVER_WHOLE and not whole.intersection(ancestors(folder)):

@@ -107,11 +107,11 @@ class DockerContainer:
         """Made for the first check. The agent's processes are frozen for good."""
         if self._checks is None:
             api, agent, until = self._client.api, self._open_id(), time.monotonic() + _VIEW_TIMEOUT_S
-            sealed = self._sealed or Sealed(api, agent, self._disk_bytes)
+            self._sealed = self._sealed or Sealed(api, agent, self._disk_bytes)
             api.pause(agent)
             self._checks = Room(self._client, self._options, 2 * self._disk_bytes, beside=agent)
             self._checks.start()
-            unseen = put_view(api, agent, sealed, self._checks, disk_bytes=self._disk_bytes, until=until)
+            unseen = put_view(api, agent, self._sealed, self._checks, disk_bytes=self._disk_bytes, until=until)
             self._unseen = tuple(unseen[:MAX_HIDDEN])
         return self._checks
 
