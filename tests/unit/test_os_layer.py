@@ -89,8 +89,15 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def test_new_programs_are_seen_under_new_names_alone(tree: Tree) -> None:
-    write(tree.root, {"usr/bin/grep": "grep"})
-    programs = ("usr/bin/calc", "usr/sbin/grep", "usr/bin/pyvenv.cfg", "usr/bin/pybuilddir.txt", "usr/bin/re.py")
+    write(tree.root, {"usr/bin/grep": "grep", "bin/sed": "sed"})
+    programs = (
+        "usr/bin/calc",
+        "usr/sbin/grep",
+        "usr/bin/sed",
+        "usr/bin/pyvenv.cfg",
+        "usr/bin/pybuilddir.txt",
+        "usr/bin/re.py",
+    )
     prepared = tree.prepared()
     write(tree.upper, dict.fromkeys((*programs, "usr/bin/lib/python3.11/os.py", "usr/bin/plain"), "agent"))
     (tree.upper / "usr/bin/plain").chmod(0o644)
@@ -100,7 +107,7 @@ def test_new_programs_are_seen_under_new_names_alone(tree: Tree) -> None:
     assert seen == {"usr/bin/calc": "agent"}
     assert hidden == [
         "usr/bin/lib/python3.11/os.py", "usr/bin/plain", "usr/bin/pybuilddir.txt", "usr/bin/pyvenv.cfg",
-        "usr/bin/re.py", "usr/sbin/grep",
+        "usr/bin/re.py", "usr/bin/sed", "usr/sbin/grep",
     ]  # fmt: skip
 
 

@@ -34,6 +34,7 @@ class DockerContainer:
         self._shell: Stream | None = None
         self._sealed: Sealed | None = None
         self._checks: Room | None = None
+        self._no_checks: SandboxError | None = None
         self._unseen: tuple[str, ...] = ()
         self._client = connect()
         self._room = Room(self._client, options, self._disk_bytes)
@@ -105,15 +106,27 @@ class DockerContainer:
 
     def _check_room(self) -> Room:
         """Made for the first check. The agent's processes are frozen for good."""
+        if self._no_checks is not None:
+            raise self._no_checks
         if self._checks is None:
-            api, agent, until = self._client.api, self._open_id(), time.monotonic() + _VIEW_TIMEOUT_S
-            self._sealed = self._sealed or Sealed(api, agent, self._disk_bytes)
-            api.pause(agent)
-            self._checks = Room(self._client, self._options, 2 * self._disk_bytes, beside=agent)
-            self._checks.start()
-            unseen = put_view(api, agent, self._sealed, self._checks, disk_bytes=self._disk_bytes, until=until)
-            self._unseen = tuple(unseen[:MAX_HIDDEN])
+            room = Room(self._client, self._options, 2 * self._disk_bytes, beside=self._open_id())
+            try:
+                with docker_errors(self._options.image):
+                    self._furnish(room)
+            except SandboxError as error:  # what is half furnished shows nobody's work
+                self._no_checks = error
+                room.close()
+                raise
+            self._checks = room
         return self._checks
+
+    def _furnish(self, room: Room) -> None:
+        api, agent, until = self._client.api, self._open_id(), time.monotonic() + _VIEW_TIMEOUT_S
+        self._sealed = self._sealed or Sealed(api, agent, self._disk_bytes)
+        api.pause(agent)
+        room.start()
+        unseen = put_view(api, agent, self._sealed, room, disk_bytes=self._disk_bytes, until=until)
+        self._unseen = tuple(unseen[:MAX_HIDDEN])
 
     def _run_in_shell(self, command: str, timeout_s: float) -> Ran:
         room = self._room

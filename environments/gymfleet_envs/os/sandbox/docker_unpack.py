@@ -11,7 +11,7 @@ from typing import Any, Final
 from gymfleet_envs.os.sandbox.base import Head, SandboxError
 from gymfleet_envs.os.sandbox.docker_room import Room
 from gymfleet_envs.os.sandbox.docker_stream import Stream
-from gymfleet_envs.os.sandbox.rule import PROGRAM_FOLDERS
+from gymfleet_envs.os.sandbox.rule import NAME_FOLDERS
 
 _SEND_BYTES: Final = 1 << 20
 _LINE_BYTES: Final = 4 << 20
@@ -173,9 +173,13 @@ class Unpacking:
 
     def __init__(self, room: Room, until: float) -> None:
         self._until = until
-        self._stream: Stream = room.helper(_UNPACK % (PROGRAM_FOLDERS,))
-        self.programs: dict[str, list[str]] = self._answer()
-        """Of each directory of programs, the names in it."""
+        self._stream: Stream = room.helper(_UNPACK % (NAME_FOLDERS,))
+        try:
+            self.programs: dict[str, list[str]] = self._answer()
+            """Of each directory of programs, the names in it."""
+        except BaseException:
+            self.close()
+            raise
 
     def put(self, records: Iterable[Record]) -> list[str]:
         """Returns the paths at which it could not be done, or is not all that the agent did."""

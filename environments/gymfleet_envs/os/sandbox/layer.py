@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator
 from typing import Final
 
-from gymfleet_envs.os.sandbox.rule import PROGRAM_FOLDERS, Entry, Kind, Show, ancestors, kind_of, program_mode, show
+from gymfleet_envs.os.sandbox.rule import NAME_FOLDERS, Entry, Kind, Show, ancestors, kind_of, program_mode, show
 
 _CHUNK: Final = 1 << 20
 _OPAQUE: Final = "user.overlay.opaque"
@@ -95,7 +95,7 @@ class Prepared:
 
     def program_names(self) -> set[str]:
         """Names that a program of the agent's own may not take."""
-        names = {name for folder in PROGRAM_FOLDERS for name in _names(self._root, folder)}
+        names = {name for folder in NAME_FOLDERS for name in _names(self._root, folder)}
         return names | {path.rpartition("/")[2] for path in self._entries if kind_of(path) is Kind.PROGRAM}
 
     def put_program(self, target: str, path: str, entry: Entry) -> bool:
@@ -191,8 +191,9 @@ def _copy(source: str, target: str, mode: int, state: os.stat_result) -> None:
 
 
 def _names(root: str, folder: str) -> list[str]:
+    full = os.path.join(root, folder)  # noqa: PTH118
     try:
-        return os.listdir(os.path.join(root, folder))  # noqa: PTH118, PTH208
+        return [] if os.path.islink(full) else os.listdir(full)  # noqa: PTH114, PTH208
     except FileNotFoundError:
         return []
 

@@ -8,6 +8,8 @@ from enum import Enum
 from typing import Final, Protocol
 
 PROGRAM_FOLDERS: Final = ("usr/bin", "usr/sbin", "usr/games", "usr/local/bin", "usr/local/sbin", "usr/local/games")
+NAME_FOLDERS: Final = (*PROGRAM_FOLDERS, "bin", "sbin")
+"""Where programs have names that no other may take."""
 SPECIAL_BITS: Final = 0o7000
 MAX_HIDDEN: Final = 20
 """So many of the paths that a check does not see are named."""
