@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from docker.errors import APIError
+
 from gymfleet_envs.os.options import OsOptions
 from gymfleet_envs.os.sandbox.base import HEAD_BYTES, SHELL_PATH, Head, Ran, SandboxError
 from gymfleet_envs.os.sandbox.docker_changes import TooMuch
@@ -20,7 +22,9 @@ from gymfleet_envs.os.sandbox.rule import MAX_HIDDEN
 from gymfleet_envs.os.sandbox.supervisor import SHELL
 
 _SHELL: Final = f"{BEGIN}exec 9<&0 8>&1 2>&1 </dev/null\n{SHELL}"
-_VIEW_TIMEOUT_S: Final = 8.0
+_VIEW_S: Final = 8.0
+"""A root for checks may take so long; what it takes beyond that is taken off the time of the first check."""
+_FREEZE_TRIES: Final = 3
 _MIB: Final = 1 << 20
 _OVERFULL: Final = b"No space left on device: the sandbox was stopped\n"
 
@@ -66,8 +70,14 @@ class DockerContainer:
 
     def check(self, argv: Sequence[str], timeout_s: float) -> Ran:
         """Run in a container of its own, in which the agent's files lie. Raises `SandboxError`."""
+        until = time.monotonic() + timeout_s + _VIEW_S
+
+        def run() -> Ran:
+            room = self._check_room(until)
+            return room.program(argv, min(timeout_s, until - time.monotonic()))
+
         try:
-            return self._guarded(lambda: self._check_room().program(argv, timeout_s))
+            return self._guarded(run)
         except TooMuch:
             return Ran(_OVERFULL, 1)
 
@@ -104,7 +114,7 @@ class DockerContainer:
             raise SandboxError("the sandbox is closed")
         return self.container_id
 
-    def _check_room(self) -> Room:
+    def _check_room(self, until: float) -> Room:
         """Made for the first check. The agent's processes are frozen for good."""
         if self._no_checks is not None:
             raise self._no_checks
@@ -112,7 +122,7 @@ class DockerContainer:
             room = Room(self._client, self._options, 2 * self._disk_bytes, beside=self._open_id())
             try:
                 with docker_errors(self._options.image):
-                    self._furnish(room)
+                    self._furnish(room, until)
             except SandboxError as error:  # what is half furnished shows nobody's work
                 self._no_checks = error
                 room.close()
@@ -120,13 +130,23 @@ class DockerContainer:
             self._checks = room
         return self._checks
 
-    def _furnish(self, room: Room) -> None:
-        api, agent, until = self._client.api, self._open_id(), time.monotonic() + _VIEW_TIMEOUT_S
+    def _furnish(self, room: Room, until: float) -> None:
+        api, agent = self._client.api, self._open_id()
         self._sealed = self._sealed or Sealed(api, agent, self._disk_bytes)
-        api.pause(agent)
+        self._freeze(agent)
         room.start()
         unseen = put_view(api, agent, self._sealed, room, disk_bytes=self._disk_bytes, until=until)
         self._unseen = tuple(unseen[:MAX_HIDDEN])
+
+    def _freeze(self, agent: str) -> None:
+        for left in reversed(range(_FREEZE_TRIES)):
+            try:
+                self._client.api.pause(agent)
+            except APIError:  # under load the kernel may not have stopped all in the time that runc gives it
+                if not left:
+                    raise
+            else:
+                return
 
     def _run_in_shell(self, command: str, timeout_s: float) -> Ran:
         room = self._room
