@@ -123,11 +123,13 @@ class DockerContainer:
             try:
                 with docker_errors(self._options.image):
                     self._furnish(room, until)
+                self._checks = room
             except SandboxError as error:  # what is half furnished shows nobody's work
                 self._no_checks = error
-                room.close()
                 raise
-            self._checks = room
+            finally:
+                if self._checks is None:
+                    room.close()
         return self._checks
 
     def _furnish(self, room: Room, until: float) -> None:

@@ -159,7 +159,7 @@ for line in iter(given.readline, b""):
     left = record.get("size", 0)
     try:
         done = put(record)
-    except OSError:
+    except (OSError, OverflowError):
         done = False
     if not done:
         failed.append(record["path"])
