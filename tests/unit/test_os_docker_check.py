@@ -56,6 +56,10 @@ class Container:
             for name in found:
                 member, content = self.files[name]
                 told = member.replace(name=member.name.removeprefix(f"{parent}/"), deep=False)
+                if told.islnk() and len(found) == 1:
+                    told.type = tarfile.REGTYPE  # Docker names a file's other name where that was asked for too
+                elif told.islnk():
+                    told.size = 0
                 archive.addfile(told, io.BytesIO(content))
         return (buffer.getvalue()[at : at + 1000] for at in range(0, len(buffer.getvalue()), 1000)), {}
 
@@ -169,17 +173,8 @@ def test_a_hard_link_to_a_file_that_did_not_change_is_a_file(container: Containe
     for name in ("a", "c"):
         container.put(f"etc/{name}", ADDED)
     container.put("etc/passwd", None, b"root")
-    container.put("etc/twin", ADDED, type=tarfile.LNKTYPE, linkname="etc/passwd")
-    fetch = container.get_archive
+    container.put("etc/twin", ADDED, b"root", type=tarfile.LNKTYPE, linkname="etc/passwd")
 
-    def alone(
-        name: str, path: str, chunk_size: int
-    ) -> Any:  # Docker sends a file whose other names it was not asked for
-        if path == "/etc/twin":
-            container.put("etc/twin", ADDED, b"root")
-        return fetch(name, path, chunk_size)
-
-    container.get_archive = alone  # type: ignore[method-assign]
     changes = container.changes()
 
     assert "etc/passwd" not in changes.entries
