@@ -87,6 +87,7 @@ def server_config(app: FastAPI, *, grace_s: int = 10) -> uvicorn.Config:
         ws_per_message_deflate=False,  # a zlib state per socket, and processor time on the hot path
         log_config=None,
         access_log=False,
+        proxy_headers=False,  # who calls, and under which name, is not believed of a header
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=grace_s,
         backlog=4096,

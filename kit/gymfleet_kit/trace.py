@@ -1,6 +1,6 @@
 """The trace id of the work in hand: W3C `traceparent`, carried by HTTP headers and stream records."""
 
-import os
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
@@ -13,6 +13,9 @@ from gymfleet_kit.telemetry import TRACEPARENT, RequestSpan, attach, detach, is_
 
 HEADER: Final = "traceparent"
 _HEADER: Final = HEADER.encode()
+_DRAW: Final = (
+    random.Random()
+)  # its own, whatever else is seeded; ids are no secrets, and the system's cost a call each
 _current: ContextVar[str | None] = ContextVar("traceparent", default=None)
 
 
@@ -23,7 +26,7 @@ def current_trace() -> str | None:
 
 def new_trace(*, sampled: bool | None = None) -> str:
     """Begin a trace; without `sampled` the configured sampler says whether spans are recorded for it."""
-    drawn = os.urandom(24).hex()
+    drawn = f"{_DRAW.getrandbits(192):048x}"
     trace_id = drawn[:32]
     flags = "01" if (is_sampled(trace_id) if sampled is None else sampled) else "00"
     return f"00-{trace_id}-{drawn[32:]}-{flags}"

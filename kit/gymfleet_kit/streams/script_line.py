@@ -1,7 +1,7 @@
 """One kept connection for the calls of scripts that a hot path makes one after the other.
 
 redis-py takes a connection from its pool for each command and gives it back, with retries, clocks and metrics around:
-70 microseconds of processor time for a call of a script, where on a connection that is kept the command takes 30.
+70 microseconds of processor time for a call of a script, where on a connection that is kept the command takes 20.
 """
 
 import asyncio
@@ -12,8 +12,9 @@ from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from gymfleet_kit.streams.connection import RedisClient
+from gymfleet_kit.streams.connection import SOCKET_TIMEOUT_S, RedisClient
 
 
 class ScriptLine:
@@ -41,16 +42,22 @@ class ScriptLine:
     async def _once(self, script: "Script", keys: Sequence[str], args: Sequence[bytes | str | int]) -> Any:
         if self._connection is None:
             self._connection = await self._pool.get_connection()
+            # With a limit of its own, the connection sends each command in a task of its own.
+            self._connection.socket_timeout = None
         try:
-            try:
-                return await self._ask("EVALSHA", script.sha, keys, args)
-            except NoScriptError:  # Redis is new, or was emptied
-                return await self._ask("EVAL", script.text, keys, args)
-        except BaseException:  # the answer may still come, and whoever asks next would take it for his own
+            async with asyncio.timeout(SOCKET_TIMEOUT_S):
+                try:
+                    return await self._ask("EVALSHA", script.sha, keys, args)
+                except NoScriptError:  # Redis is new, or was emptied
+                    return await self._ask("EVAL", script.text, keys, args)
+        except BaseException as error:  # the answer may still come, and whoever asks next would take it for his own
             connection, self._connection = self._connection, None
             with contextlib.suppress(RedisConnectionError):
                 await connection.disconnect(nowait=True)
+            connection.socket_timeout = SOCKET_TIMEOUT_S
             await self._pool.release(connection)
+            if isinstance(error, TimeoutError):
+                raise RedisTimeoutError(f"no answer within {SOCKET_TIMEOUT_S:g} s") from None
             raise
 
     async def _ask(self, command: str, script: str, keys: Sequence[str], args: Sequence[bytes | str | int]) -> Any:

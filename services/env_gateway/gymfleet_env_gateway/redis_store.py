@@ -6,6 +6,7 @@ givings of one turn of the event loop are one script call, whatever their number
 
 import asyncio
 import contextlib
+import itertools
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable
@@ -70,14 +71,14 @@ for i, asked in ipairs(cmsgpack.unpack(ARGV[1])) do
       out[i] = {2, found[1], found[2] or ''}
     end
   else
-    if op ~= 'free' and mine and redis.call('EXISTS', entry) == 1 then
+    if mine and redis.call('EXISTS', entry) == 1 then
       redis.call('HSET', entry, 'value', text)
       redis.call('HDEL', entry, 'intent')
       redis.call('PEXPIRE', entry, ms)
       redis.call('ZADD', KEYS[1], 'XX', now + ms, name)
       if redis.call('PTTL', KEYS[1]) < ms then redis.call('PEXPIRE', KEYS[1], ms) end
     end
-    if op ~= 'keep' and holder == token then redis.call('DEL', lock) end
+    if holder == token then redis.call('DEL', lock) end
     out[i] = {0}
   end
 end
@@ -104,6 +105,8 @@ class RedisStore:
         self._line = ScriptLine(redis)
         self._keys = redis.register_script(_KEYS)
         self._renew = redis.register_script(_RENEW)
+        self._name, self._numbers = secrets.token_hex(8), itertools.count()
+        """Of this store's holders, unlike those of any other gateway's."""
         self._outbox: list[_Asked] = []
         self._sending: asyncio.Task[None] | None = None
 
@@ -135,13 +138,13 @@ class RedisStore:
     @asynccontextmanager
     async def hold(self, key: str, *, ttl_s: float, intent: bytes = b"") -> AsyncIterator[Held]:
         """See `Store`."""
-        token = secrets.token_hex(8)
+        token = f"{self._name}-{next(self._numbers)}"
         held = await self._take(key, token, intent)
         kept: tuple[bytes, asyncio.Future[list[Any]]] | None = None
 
         def keep(value: bytes) -> None:
             nonlocal kept
-            kept = value, self._ask("keep", key, token, _ms(ttl_s), value)
+            kept = value, self._ask("give", key, token, _ms(ttl_s), value)
 
         held.keep = keep
         keeper = _Keeper(self._renewed, f"{self._prefix}{key}:lock", token)
@@ -153,8 +156,6 @@ class RedisStore:
                 await self._ask("give", key, token, _ms(ttl_s), held.value)
             else:
                 await kept[1]
-                # Nobody waits for it: what comes to this gateway comes after it, and others look for the lock again.
-                self._ask("free", key, token, 0, b"").add_done_callback(asyncio.Future.exception)
 
     async def _take(self, key: str, token: str, intent: bytes) -> Held:
         deadline, pause_s = time.monotonic() + _LOCK_WAIT_S, _FIRST_PAUSE_S

@@ -29,7 +29,11 @@ class Held:
     left: bytes = b""
     """The intent of a holder that died with it."""
     keep: Callable[[bytes], None] = field(default=lambda _: None)
-    """Begin to write a value that is likely to be the last one, beside other work; nobody else has the entry yet."""
+    """Begin to give the entry back with a value that is likely to be the last one, while the holder does other work.
+
+    The next holder may begin before this one has ended. Another value in the end is written all the same, unless the
+    next one has the entry by then.
+    """
 
 
 class Store(Protocol):
