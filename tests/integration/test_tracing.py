@@ -79,7 +79,7 @@ async def test_a_step_on_the_stream_is_one_trace(fleet: Traced) -> None:
                 await client.step(session.session_id, 7, ACTION)
         await client.close(session.session_id)
 
-    spans = await asyncio.to_thread(fleet.collector.trace, trace_id, "gateway.step", "env.step")
+    spans = await asyncio.to_thread(fleet.collector.trace, trace_id, "gateway.step", "gateway.step", "env.step")
     steps = [span for span in fleet.collector.spans if span.trace_id == trace_id and span.name == "gateway.step"]
     assert {step.parent for step in steps} == {span_id}
     assert sorted(step.attributes["gymfleet.outcome"] for step in steps) == ["ok", "step-out-of-order"]
