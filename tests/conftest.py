@@ -19,16 +19,9 @@ _LONGEST_FIRST: Final = ("e2e", "chaos", "integration", "conformance", "contract
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file on one process, and those of the shared fleet, which is slow to start, on two.
-
-    Read by `--dist loadgroup` alone.
-    """
+    """Put what waits longest first. `--dist loadfile` keeps the tests of a file, and so their servers, on one process."""
     places = {name: place for place, name in enumerate(_LONGEST_FIRST)}
     items.sort(key=lambda item: places.get(item.path.parent.name, len(places)))
-    for item in items:
-        fleet = "maze_fleet" in getattr(item, "fixturenames", ())
-        name = f"fleet of {item.path.parent.name == 'chaos'}" if fleet else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(name))
 
 
 def pytest_runtest_teardown() -> None:
