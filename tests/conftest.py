@@ -19,7 +19,7 @@ _LONGEST_FIRST: Final = ("e2e", "chaos", "integration", "conformance", "contract
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put what waits longest first. `--dist loadfile` keeps the tests of a file, and so their servers, on one process."""
+    """Put what waits longest first. `--dist loadfile` keeps a file's tests, and so their servers, on one process."""
     places = {name: place for place, name in enumerate(_LONGEST_FIRST)}
     items.sort(key=lambda item: places.get(item.path.parent.name, len(places)))
 
