@@ -80,6 +80,7 @@ def test_shard_with_too_many_stuck_threads_is_replaced(tmp_path: Path) -> None:
             assert stuck.result()["type"] == "/problems/step-timeout"
             wait_until_gone([pid])
             assert caller.step(neighbour, 2, "go")["type"] == "/problems/session-lost"
+            until(lambda: "shard.died" in server.log)
             line = next(line for line in server.log.splitlines() if "shard.died" in line)
             assert (json.loads(line)["cause"], json.loads(line)["session_id"]) == ("hung", second)
 
