@@ -7,6 +7,7 @@ step that they take up is measured beside it. On one machine without a GPU two w
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -41,8 +42,11 @@ RUNS: Final = {"one": 1, "two": 2, "killed": 2}
 def lines(path: Path) -> list[dict[str, Any]]:
     """The JSON lines of a file that is being written; others are left out."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    found = (line[line.index("{") :] for line in text.splitlines() if "{" in line and line.endswith("}"))
-    return [json.loads(line) for line in found]
+    found: list[dict[str, Any]] = []
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):  # Ray's own lines have braces, too
+            found.append(json.loads(line[line.index("{") :]))
+    return found
 
 
 def steps(run_dir: Path) -> list[dict[str, Any]]:
