@@ -1,7 +1,7 @@
 """What the gateway costs per step: through it and past it, side by side in one run.
 
 Sessions of a trivial environment are stepped as fast as the answers come, over the
-stream, over REST and in batches, with the SDK. Rounds through the gateway and rounds
+stream, over REST and in batches, with the SDK, and over REST with a bare client. Rounds through the gateway and rounds
 straight to the env server alternate, so that a busy machine is busy for both. The
 processor time of every process on the way says where each microsecond of a step goes.
 """
@@ -12,9 +12,10 @@ import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import uvloop
 from gymfleet_client import GatewayClient, SessionStream
@@ -22,6 +23,7 @@ from gymfleet_contracts.session import OpenSession, Session, SessionStep, StepRe
 
 from benchmarks import echo_environment
 from benchmarks.command import BenchmarkCommand
+from benchmarks.http_calls import HttpCaller
 from benchmarks.processes import cpu_seconds, family
 from benchmarks.record import Row, record
 from tests.fixtures import gateway_fleet
@@ -70,6 +72,21 @@ async def over_rest(url: str, seats: list[Seat], until: float) -> list[float]:
 
         async def play(seat: Seat) -> list[float]:
             return await _steps(seat, until, client.step, lambda: client.open(_task()), client.close)
+
+        return [seconds for part in await asyncio.gather(*map(play, seats)) for seconds in part]
+
+
+async def over_kept_connections(url: str, seats: list[Seat], until: float) -> list[float]:
+    """REST with a connection for each session and a client that costs next to nothing: what the server side takes."""
+    async with SessionStream(url) as stream, AsyncExitStack() as stack:
+
+        async def play(seat: Seat) -> list[float]:
+            caller = await stack.enter_async_context(HttpCaller(url))
+
+            async def step(session_id: str, index: int, action: str) -> Any:
+                return await caller.post(f"/v1/sessions/{session_id}/steps", {"index": index, "action": action})
+
+            return await _steps(seat, until, step, lambda: stream.open(_task()), stream.close)
 
         return [seconds for part in await asyncio.gather(*map(play, seats)) for seconds in part]
 
@@ -134,7 +151,7 @@ async def one_round(play: Play, url: str, pids: dict[str, int], num_sessions: in
 
 
 async def measure(num_sessions: int, seconds: float, rounds: int) -> list[Row]:
-    """All three ways, past the gateway, through it, and through one without a journal, in turns; medians of rounds."""
+    """All ways, past the gateway, through it, and through one without a journal, in turns; medians of rounds."""
     rows = []
     with tempfile.TemporaryDirectory() as directory:
         logs = Path(directory)
@@ -146,7 +163,12 @@ async def measure(num_sessions: int, seconds: float, rounds: int) -> list[Row]:
             with gateway_fleet.running(server, gateway, plain):
                 front, shard = family(server.pid)
                 pids = {"client": os.getpid(), "env front": front, "env shard": shard, "redis": redis.pid}
-                ways: dict[str, Play] = {"stream": over_stream, "rest": over_rest, "batch": in_batches}
+                ways: dict[str, Play] = {
+                    "stream": over_stream,
+                    "rest": over_rest,
+                    "rest, kept connections": over_kept_connections,
+                    "batch": in_batches,
+                }
                 for name, play in ways.items():
                     results: dict[str, list[Measured]] = {"direct": [], "journal": [], "plain": []}
                     for _ in range(rounds):
