@@ -1,6 +1,5 @@
 """What a front may conclude from the answer to a step, and what it must not."""
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
@@ -21,30 +20,15 @@ class ScriptedRelay:
     def __init__(self) -> None:
         self.answers: list[str | None] = []  # a problem's type, or None for a result
         self.calls: list[tuple[str, int | None, str | None]] = []
-        self.before_the_move: list[str] = []
-        """Observations of a home that turns out to be an old one."""
 
-    async def call(
-        self,
-        _tenant: object,
-        op: str,
-        _session_id: str,
-        body: msgspec.Raw,
-        *,
-        on_answer: Callable[[msgspec.Raw], None] = lambda _: None,
-    ) -> msgspec.Raw:
+    async def call(self, _tenant: object, op: str, _session_id: str, body: msgspec.Raw) -> msgspec.Raw:
         request = msgspec.msgpack.decode(body)
         self.calls.append((op, request.get("index"), request.get("action")))
-        result = {"reward": 0.5, "terminated": False, "truncated": False}
-        for shown in self.before_the_move:
-            on_answer(msgspec.Raw(msgspec.msgpack.encode({**result, "observation": shown})))
         kind = self.answers.pop(0) if op == Op.STEP else None
         if kind is not None:
             raise RelayedProblem(Problem(type=kind, title="", status=500))
-        answer = msgspec.Raw(msgspec.msgpack.encode({**result, "observation": "seen"}))
-        if op == Op.STEP:
-            on_answer(answer)
-        return answer
+        result = {"observation": "seen", "reward": 0.5, "terminated": False, "truncated": False}
+        return msgspec.Raw(msgspec.msgpack.encode(result))
 
 
 class Table:
@@ -139,28 +123,3 @@ async def test_a_lost_session_is_not_gone_on_with(kind: str, closes: bool) -> No
     with pytest.raises(NoEpisode):
         await table.step("up")
     assert ((Op.CLOSE, None, None) in table.relay.calls) == closes, "what another one plays is not closed"
-
-
-async def test_who_writes_it_down_is_told_before_the_journal_and_again_when_that_did_not_count() -> None:
-    table = Table(None)
-    table.relay.before_the_move = ["at the old home"]
-    written: list[tuple[str, int, float, str | None]] = []
-
-    def told(result: dict[str, Any], after: Episode) -> None:
-        assert (table.episode.index, table.episode.pending) == (3, "up"), "itself it stays as it is until the end"
-        written.append((result["observation"], after.index, after.total_reward, after.pending))
-
-    await table.episode.step(cast(Relay, table.relay), LOCAL, "up", told)
-
-    assert written == [("at the old home", 4, 0.5, None), ("seen", 4, 0.5, None)]
-    assert table.episode.observation == "seen"
-
-
-async def test_an_answer_that_was_told_of_and_did_not_count_leaves_the_action_pending() -> None:
-    table = Table(problems.UNAVAILABLE)
-    table.relay.before_the_move = ["at the old home"]
-
-    with pytest.raises(ServiceError):
-        await table.episode.step(cast(Relay, table.relay), LOCAL, "up", lambda *_: None)
-
-    assert (table.episode.index, table.episode.pending, table.episode.total_reward) == (3, "up", 0.0)

@@ -9,9 +9,8 @@ from gymfleet_env_gateway.errors import Unavailable
 from gymfleet_env_gateway.redis_store import RedisStore
 from gymfleet_env_gateway.store import MemoryStore, NoEntry, Store, StoreFull
 from gymfleet_kit.streams import RedisClient, connect, disconnect
-from gymfleet_kit.streams.script_line import ScriptLine
 
-from tests.fixtures.redis_server import RedisServer, free_port
+from tests.fixtures.redis_server import RedisServer
 
 LONG_S = 60.0
 MODULE = "gymfleet_env_gateway.redis_store"
@@ -227,46 +226,3 @@ async def test_a_redis_that_is_away_is_said_to_be(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="Redis"):
         await put(store, "a", b"")
     await disconnect(client)
-
-
-async def test_what_is_given_back_early_is_written_once_and_there_for_the_next(redis: RedisClient) -> None:
-    ours, theirs = RedisStore(redis, "test"), RedisStore(redis, "test")
-    await ours.add("a", b"1", ttl_s=LONG_S, limit=9)
-
-    async with ours.hold("a", ttl_s=LONG_S, intent=b"what for") as held:
-        held.value = b"2"
-        held.keep(b"2")
-        async with asyncio.timeout(5), theirs.hold("a", ttl_s=LONG_S) as next_one:
-            assert (next_one.value, next_one.left) == (b"2", b""), "the intent went with the value"
-            next_one.value = b"3"
-
-    assert await ours.get("a") == b"3", "the first does not write over the second"
-
-
-async def test_another_value_in_the_end_takes_the_place_of_the_one_that_was_kept(redis: RedisClient) -> None:
-    store = RedisStore(redis, "test")
-    await store.add("a", b"1", ttl_s=LONG_S, limit=9)
-
-    async with store.hold("a", ttl_s=LONG_S) as held:
-        held.keep(b"2")
-        held.value = b"1, and more"
-
-    assert await store.get("a") == b"1, and more"
-    async with asyncio.timeout(1):
-        await put(RedisStore(redis, "test"), "a", b"4")
-
-
-async def test_a_kept_value_that_was_not_written_is_an_error(redis: RedisClient, server: RedisServer) -> None:
-    lost = connect(f"redis://127.0.0.1:{free_port()}")
-    store = RedisStore(redis, "test")
-    await store.add("a", b"1", ttl_s=LONG_S, limit=9)
-
-    async def keep() -> None:
-        async with store.hold("a", ttl_s=LONG_S) as held:
-            store._line = ScriptLine(lost)
-            held.value = b"2"
-            held.keep(b"2")
-
-    with pytest.raises(Unavailable):
-        await keep()
-    await disconnect(lost)

@@ -140,22 +140,12 @@ class RedisStore:
         """See `Store`."""
         token = f"{self._name}-{next(self._numbers)}"
         held = await self._take(key, token, intent)
-        kept: tuple[bytes, asyncio.Future[list[Any]]] | None = None
-
-        def keep(value: bytes) -> None:
-            nonlocal kept
-            kept = value, self._ask("give", key, token, _ms(ttl_s), value)
-
-        held.keep = keep
         keeper = _Keeper(self._renewed, f"{self._prefix}{key}:lock", token)
         try:
             yield held
         finally:
             keeper.stop()
-            if kept is None or kept[0] != held.value:
-                await self._ask("give", key, token, _ms(ttl_s), held.value)
-            else:
-                await kept[1]
+            await self._ask("give", key, token, _ms(ttl_s), held.value)
 
     async def _take(self, key: str, token: str, intent: bytes) -> Held:
         deadline, pause_s = time.monotonic() + _LOCK_WAIT_S, _FIRST_PAUSE_S
@@ -173,13 +163,12 @@ class RedisStore:
     async def _renewed(self, lock: str, token: str) -> bool:
         return bool(await self._renew(keys=[lock], args=[token, _ms(_LOCK_S)]))
 
-    def _ask(self, op: str, key: str, token: str, ms: int, text: bytes) -> "asyncio.Future[list[Any]]":
-        """The answer, which comes in its turn whether somebody waits for it or not."""
+    async def _ask(self, op: str, key: str, token: str, ms: int, text: bytes) -> list[Any]:
         done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         self._outbox.append(((op, key, token, ms, len(text)), text, done))
         if self._sending is None:
             self._sending = asyncio.create_task(self._send())
-        return done
+        return await done
 
     async def _send(self) -> None:
         """One call for all that has come together; what comes meanwhile goes with the next."""

@@ -10,7 +10,6 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -38,7 +37,6 @@ from gymfleet_env_gateway.replica import Replica, ReplicaState
 from gymfleet_env_gateway.routing import Fleet
 from gymfleet_env_gateway.settings import GatewaySettings
 
-OnAnswer = Callable[[msgspec.Raw], None]
 log = structlog.get_logger()
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -119,13 +117,8 @@ class Relay:
                     raise
                 await asyncio.sleep(error.wait_s * (1 + random.uniform(0, _SPREAD)))
 
-    async def call(
-        self, tenant: Tenant, op: str, session_id: str, body: msgspec.Raw, *, on_answer: OnAnswer | None = None
-    ) -> msgspec.Raw:
-        """Any call within a session. Raises `ServiceError`: the gateway's own, or the env server's as it is.
-
-        `on_answer` gets a step's result before the journal has it, and the next one if the session had been moved.
-        """
+    async def call(self, tenant: Tenant, op: str, session_id: str, body: msgspec.Raw) -> msgspec.Raw:
+        """Any call within a session. Raises `ServiceError`: the gateway's own, or the env server's as it is."""
         timeout_s = self._timeouts.get(op)
         if timeout_s is None:
             raise InvalidRequest(f"unknown op {op[:32]!r}; known: {', '.join(Op)}")
@@ -139,7 +132,7 @@ class Relay:
                 if op == Op.FORK:
                     ok = await self._fork(tenant, session_id, ref, body, started + timeout_s)
                 else:
-                    ok = await self._call_at_home(tenant, op, session_id, ref, body, started + timeout_s, on_answer)
+                    ok = await self._call_at_home(tenant, op, session_id, ref, body, started + timeout_s)
             outcome = "ok"
         except ServiceError as error:
             outcome = _outcome(error)
@@ -202,20 +195,13 @@ class Relay:
                 await ticket.refused(everywhere=False)
 
     async def _call_at_home(
-        self,
-        tenant: Tenant,
-        op: str,
-        session_id: str,
-        ref: SessionRef,
-        body: msgspec.Raw,
-        deadline: float,
-        on_answer: OnAnswer | None = None,
+        self, tenant: Tenant, op: str, session_id: str, ref: SessionRef, body: msgspec.Raw, deadline: float
     ) -> msgspec.Raw:
         """The call where the session lives; where that is must be found out anew when it is not there."""
         home = self._homes.of(session_id, ref)
         while True:
             try:
-                return await self._call_there(tenant, op, session_id, ref.env, home, body, deadline, on_answer)
+                return await self._call_there(tenant, op, session_id, ref.env, home, body, deadline)
             except NotAtHome as missed:
                 if op == Op.CLOSE and not missed.unknown:
                     await self._homes.forget(session_id)  # it is gone, as was asked
@@ -233,23 +219,13 @@ class Relay:
                 raise UpstreamTimeout(f"no answer to {op} in time: its session had to be recovered")
 
     async def _call_there(
-        self,
-        tenant: Tenant,
-        op: str,
-        session_id: str,
-        env: str,
-        home: Home,
-        body: msgspec.Raw,
-        deadline: float,
-        on_answer: OnAnswer | None,
+        self, tenant: Tenant, op: str, session_id: str, env: str, home: Home, body: msgspec.Raw, deadline: float
     ) -> msgspec.Raw:
         replica = await self._replica(home)
         if op == Op.CLOSE:
             return await self._close(tenant, session_id, env, home, replica, body, deadline)
         reply = await self._call(op, env, home, replica, body, deadline)
         if op == Op.STEP:
-            if on_answer is not None:
-                on_answer(reply.ok)
             await self._homes.stepped(session_id, env, home, body, reply)
         elif op in _VIEWS and await self._homes.has_moved(session_id, env, home):
             raise NotAtHome

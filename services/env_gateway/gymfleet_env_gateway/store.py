@@ -28,12 +28,6 @@ class Held:
     """As it was; what stands here at the end is kept, if the entry was not deleted meanwhile."""
     left: bytes = b""
     """The intent of a holder that died with it."""
-    keep: Callable[[bytes], None] = field(default=lambda _: None)
-    """Begin to give the entry back with a value that is likely to be the last one, while the holder does other work.
-
-    The next holder may begin before this one has ended. Another value in the end is written all the same, unless the
-    next one has the entry by then.
-    """
 
 
 class Store(Protocol):

@@ -9,7 +9,7 @@ from a new one, because AgentGym's protocol has no mark for it.
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -100,7 +100,7 @@ class AgentGymSessions:
 
     async def reset(self, tenant: Tenant, game: Game, number: int, task_number: int) -> Player:
         """Begin another episode under the same id; its session lives as long as the id without a call."""
-        async with self._held(tenant, game, number) as (player, _):
+        async with self._held(tenant, game, number) as player:
             body = game.task(self._fleet.environment(game.env), task_number, self._idle_s)
             try:
                 session = await player.begin(self._relay, tenant, body)
@@ -116,16 +116,11 @@ class AgentGymSessions:
 
     async def step(self, tenant: Tenant, game: Game, number: int, action: str) -> tuple[Player, dict[str, Any]]:
         """Apply an action; the player after it, and the env server's result."""
-        async with self._held(tenant, game, number, intent(action)) as (player, keep):
+        async with self._held(tenant, game, number, intent(action)) as player:
             if player.session_id and player.over:
                 raise AgentGymError(game, f"The task with environment {number} has finished.")
-
-            def told(result: dict[str, Any], after: Player) -> None:
-                _show(game, after, result)
-                keep(after)
-
             try:
-                result = await player.step(self._relay, tenant, action, told)
+                result = await player.step(self._relay, tenant, action)
             except NoEpisode:
                 raise AgentGymError(game, f"Environment {number} has no episode: reset it first.") from None
             except OutcomeUnknown:
@@ -133,13 +128,14 @@ class AgentGymSessions:
                 raise AgentGymError(
                     game, f"Environment {number} lost the answer to its last action: reset it first."
                 ) from None
-            _show(game, player, result)
+            player.observation = game.words(result["observation"])
+            player.info = _shown(game, result)
         return player, result | {"observation": player.observation}
 
     async def close(self, tenant: Tenant, game: Game, number: int) -> bool:
         """Forget an id; False when there is none."""
         try:
-            async with self._held(tenant, game, number) as (player, _):
+            async with self._held(tenant, game, number) as player:
                 await self._store.delete(_key(game, tenant, number))
                 await player.end(self._relay, tenant)
         except AgentGymError:
@@ -159,19 +155,14 @@ class AgentGymSessions:
             await asyncio.sleep(min(self._idle_s / 4, _MAX_COUNT_PAUSE_S))
 
     @asynccontextmanager
-    async def _held(
-        self, tenant: Tenant, game: Game, number: int, intent: bytes = b""
-    ) -> AsyncIterator[tuple[Player, Callable[[Player], None]]]:
-        """The player, for this call alone; what the call made of it is kept, whether it succeeds or fails.
-
-        With it comes what begins to keep it beside other work, once nothing more is likely to change.
-        """
+    async def _held(self, tenant: Tenant, game: Game, number: int, intent: bytes = b"") -> AsyncIterator[Player]:
+        """The player, for this call alone; what the call made of it is kept, whether it succeeds or fails."""
         try:
             async with self._store.hold(_key(game, tenant, number), ttl_s=self._idle_s, intent=intent) as held:
                 player = _decode(held.value)
                 player.recover(held.left)
                 try:
-                    yield player, lambda player: held.keep(_encode(player))
+                    yield player
                 finally:
                     held.value = _encode(player)
         except NoEntry:
@@ -180,11 +171,6 @@ class AgentGymSessions:
 
 def _invalid(game: Game, number: int) -> AgentGymError:
     return AgentGymError(game, f"The id {number} is not valid.")
-
-
-def _show(game: Game, player: Player, result: dict[str, Any]) -> None:
-    player.observation = game.words(result["observation"])
-    player.info = _shown(game, result)
 
 
 def _shown(game: Game, answer: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """One episode as a front carries it from call to call, for clients that know no step index."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Self
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -82,14 +82,10 @@ class Episode(msgspec.Struct):
         self.over = bool(session["terminated"] or session["truncated"])
         self.pending = None
 
-    async def step(
-        self, relay: Relay, tenant: Tenant, action: str, told: Callable[[dict[str, Any], Self], None] | None = None
-    ) -> dict[str, Any]:
+    async def step(self, relay: Relay, tenant: Tenant, action: str) -> dict[str, Any]:
         """Apply an action. Raises `NoEpisode`, `OutcomeUnknown`, `ServiceError`.
 
-        An episode that is kept outside of this process is held with the action for its intent (`Store.hold`). `told`
-        may begin to write it down: it gets the result, and the episode as that leaves it, while the gateway still
-        writes its journal; and another result if that shows that the first does not count.
+        An episode that is kept outside of this process is held with the action for its intent (`Store.hold`).
         """
         if not self.session_id:
             raise NoEpisode
@@ -97,32 +93,17 @@ class Episode(msgspec.Struct):
             raise OutcomeUnknown
         self.pending = action
         body = msgspec.Raw(_encode({"index": self.index, "action": action}))
-
-        def on_answer(answer: msgspec.Raw) -> None:
-            if told is not None:
-                result = _decode(answer)
-                told(result, msgspec.structs.replace(self, **self._after(result)))
-
         try:
-            result: dict[str, Any] = _decode(
-                await relay.call(tenant, Op.STEP, self.session_id, body, on_answer=on_answer)
-            )
+            result: dict[str, Any] = _decode(await relay.call(tenant, Op.STEP, self.session_id, body))
         except ServiceError as error:
             await self._refused(relay, tenant, error.problem().type)
             raise
-        for name, value in self._after(result).items():
-            setattr(self, name, value)
+        self.pending = None
+        self.index += 1
+        self.observation = result["observation"]
+        self.total_reward += result["reward"]
+        self.over = bool(result["terminated"] or result["truncated"])
         return result
-
-    def _after(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """What a step's result changes."""
-        return {
-            "pending": None,
-            "index": self.index + 1,
-            "observation": result["observation"],
-            "total_reward": self.total_reward + result["reward"],
-            "over": bool(result["terminated"] or result["truncated"]),
-        }
 
     def recover(self, left: bytes) -> None:
         """Take up what a holder that died was about to do: it may have been done."""
