@@ -31,7 +31,7 @@ GOAL_RATIO: Final = 2.0
 MAX_STEPS: Final = 50
 """Then another episode begins under the same id."""
 ACTIONS: Final = ("inventory", "get 1 stick", "craft 1 nothing using 1 air", "look around")
-SMOKE: Final = {"clients": 2, "seconds": 0.5, "rounds": 1}
+SMOKE: Final = {"clients": [2], "seconds": 0.5, "rounds": 1}
 START_TIMEOUT_S: Final = 30.0
 
 
@@ -78,8 +78,9 @@ async def _play(caller: HttpCaller, number: int, until: float) -> int:
     return taken
 
 
-async def measure(num_clients: int, seconds: float, rounds: int) -> list[Row]:
-    """All three in turns; medians of rounds."""
+async def measure(counts: list[int], seconds: float, rounds: int) -> list[Row]:
+    """All three in turns, for each number of clients; medians of rounds."""
+    rows = []
     with tempfile.TemporaryDirectory() as directory, own_server() as (own_url, own_pid):
         logs = Path(directory)
         (logs / "redis").mkdir()
@@ -95,38 +96,44 @@ async def measure(num_clients: int, seconds: float, rounds: int) -> list[Row]:
                     "redis": (f"{shared.url}/agentgym/textcraft", {**pids, "gateway": shared.pid}),
                     "alone": (f"{alone.url}/agentgym/textcraft", {**pids, "gateway": alone.pid}),
                 }
-                results: dict[str, list[tuple[float, dict[str, float]]]] = {name: [] for name in ways}
-                for _ in range(rounds):
-                    for name, (url, own) in ways.items():
-                        results[name].append(await one_round(url, own, num_clients, seconds))
-    return _rows(results)
+                for num_clients in counts:
+                    results: dict[str, list[tuple[float, dict[str, float]]]] = {name: [] for name in ways}
+                    for _ in range(rounds):
+                        for name, (url, own) in ways.items():
+                            results[name].append(await one_round(url, own, num_clients, seconds))
+                    rows += _rows(num_clients, results)
+    return rows
 
 
-def _rows(results: dict[str, list[tuple[float, dict[str, float]]]]) -> list[Row]:
+def _rows(num_clients: int, results: dict[str, list[tuple[float, dict[str, float]]]]) -> list[Row]:
     def speed(name: str) -> float:
         return statistics.median(steps_per_s for steps_per_s, _ in results[name])
 
     def cpu_us(name: str, process: str) -> float:
         return statistics.median(cpu[process] for _, cpu in results[name])
 
-    own = speed("own")
+    own, clients = speed("own"), f"{num_clients} clients"
     rows = [
-        Row.of("front with Redis, over a server of AgentGym's kind", speed("redis"), "steps/s", baseline=own,
-               goal=GOAL_RATIO * own),
-        Row.of("front without Redis, over a server of AgentGym's kind", speed("alone"), "steps/s", baseline=own),
-        Row.of("processor time of a step, server of AgentGym's kind", cpu_us("own", "own"), "us"),
+        Row.of(f"{clients}, front with Redis, over a server of AgentGym's kind", speed("redis"), "steps/s",
+               baseline=own, goal=GOAL_RATIO * own),
+        Row.of(f"{clients}, front without Redis, over a server of AgentGym's kind", speed("alone"), "steps/s",
+               baseline=own),
+        Row.of(f"{clients}, processor time of a step, server of AgentGym's kind", cpu_us("own", "own"), "us"),
     ]  # fmt: skip
     rows += [
-        Row.of(f"processor time of a step with Redis, {process}", cpu_us("redis", process), "us")
+        Row.of(f"{clients}, processor time of a step with Redis, {process}", cpu_us("redis", process), "us")
         for process in ("gateway", "redis", "env front", "env shard")
     ]
-    return [*rows, Row.of("processor time of a step without Redis, gateway", cpu_us("alone", "gateway"), "us")]
+    return [
+        *rows,
+        Row.of(f"{clients}, processor time of a step without Redis, gateway", cpu_us("alone", "gateway"), "us"),
+    ]
 
 
 def main() -> None:
     """Measure and record."""
     parser = BenchmarkCommand(__doc__, SMOKE)
-    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--clients", type=int, nargs="+", default=[16, 64], help="numbers of clients to measure with")
     parser.add_argument("--seconds", type=float, default=5.0, help="per round")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.options()
