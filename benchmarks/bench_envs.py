@@ -164,10 +164,10 @@ async def served(url: str, pid: int, load: Load, env: str, episodes: list[Episod
         await asyncio.gather(*map(play, range(load.sessions)))
         steps.clear()
         creates.clear()
-        began, used = time.perf_counter(), _played_cpu(pid)
+        began, used = time.perf_counter(), _played_cpu(pid, load)
         until = began + seconds
         await asyncio.gather(*map(play, range(load.sessions)))
-        elapsed_s, cpu_s = time.perf_counter() - began, max(_played_cpu(pid) - used, _TICK_S)
+        elapsed_s, cpu_s = time.perf_counter() - began, max(_played_cpu(pid, load) - used, _TICK_S)
     return Measured(len(steps) / elapsed_s, len(steps) / cpu_s, _p99(steps), 1000 * statistics.median(creates))
 
 
@@ -223,8 +223,13 @@ def measure(env: str, load: Load, seconds: float) -> list[Row]:
     return rows
 
 
-def _played_cpu(pid: int) -> float:
-    """Of the shard and what it started; the front has a core of its own."""
+def _played_cpu(pid: int, load: Load) -> float:
+    """Of the shard and what it started; the front has a core of its own.
+
+    Not asked of those that are not light: their programs come and go.
+    """
+    if not load.light:
+        return 0.0
     _, *shard = family(pid)
     return sum(map(cpu_seconds, shard))
 

@@ -1,5 +1,6 @@
 """What the kernel says of a process: time, memory, threads, children."""
 
+import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,11 +24,12 @@ def num_threads(pid: int) -> int:
 
 
 def family(pid: int) -> list[int]:
-    """The process and all that descend from it."""
+    """The process and all that descend from it and live."""
     found = [pid]
     for thread in Path(f"/proc/{pid}/task").iterdir():
-        for child in map(int, (thread / "children").read_text(encoding="utf-8").split()):
-            found += family(child)
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            for child in map(int, (thread / "children").read_text(encoding="utf-8").split()):
+                found += family(child)
     return found
 
 

@@ -440,3 +440,11 @@ def test_a_column_may_have_the_name_of_a_word_that_is_sqlites() -> None:
 
     assert database.execute("SELECT materialized, oid FROM t") == "[('a', 'b')]"
     database.close()
+
+
+def test_calls_go_into_threads_with_mariadb_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not DBBench.calls_wait()
+
+    monkeypatch.setattr(DBBench, "options", DbOptions(backend="mariadb"))
+
+    assert DBBench.calls_wait()

@@ -101,6 +101,11 @@ class EnvironmentClass(ABC, Generic[TaskT]):
         return ()
 
     @classmethod
+    def calls_wait(cls) -> bool:
+        """Return `waits`, unless that depends on the options."""
+        return cls.waits
+
+    @classmethod
     def longest_call_s(cls) -> float:
         """Return how long one call may take by the environment's own limits; 0 where it has none.
 

@@ -146,7 +146,7 @@ class Episode:
         """The digest of the state behind the last observation, where the environment tells one."""
         self.cpu_s = 0.0
         self._limits = limits
-        self._waits = entry.kind.waits
+        self._waits = entry.kind.calls_wait()
         self._tells_state = entry.kind.tells_state()
         self._recoveries = recoveries
         self._last = b""

@@ -165,7 +165,7 @@ class Sessions:
                 heapq.heappush(self._expiries, (lease.expires, session_id))
                 continue
             threads = self._limits.threads
-            if threads is None or not lease.episode.entry.kind.waits:
+            if threads is None or not lease.episode.entry.kind.calls_wait():
                 self._expire(session_id)
             elif threads.busy(session_id):
                 heapq.heappush(self._expiries, (now + _BUSY_S, session_id))
@@ -176,7 +176,7 @@ class Sessions:
     def waits(self, session_id: str) -> bool:
         """Whether calls of the session belong into a thread."""
         lease = self._leases.get(session_id)
-        return lease is not None and lease.episode.entry.kind.waits
+        return lease is not None and lease.episode.entry.kind.calls_wait()
 
     def env_of(self, session_id: str) -> str:
         """The environment that the session plays; empty without such a session."""
@@ -186,7 +186,7 @@ class Sessions:
     def opens_waiting(self, env: object) -> bool:
         """Whether a session of this environment would be such a one."""
         entry = self._entries.get(env) if isinstance(env, str) else None
-        return entry is not None and entry.kind.waits
+        return entry is not None and entry.kind.calls_wait()
 
     def close_all(self, until: Callable[[], bool]) -> None:
         """Let every environment release what it holds, as far as `until` allows; in threads for those that wait."""
@@ -339,7 +339,7 @@ class Sessions:
     def _probe(self, *, here: bool) -> dict[str, Any]:
         """Begin and close an episode of every environment that is called from here. Raises `ShardUnavailable`."""
         for name, entry in self._entries.items():
-            if here == (entry.kind.waits and self._limits.threads is not None):
+            if here == (entry.kind.calls_wait() and self._limits.threads is not None):
                 continue
             split: Split | None = next((s for s in SPLITS if entry.spec.splits.get(s)), None)
             if split is None:

@@ -314,7 +314,7 @@ def main() -> None:
 def _make_shard(config: ShardConfig, channel: socket.socket, entries: dict[str, Entry], shared: mmap.mmap) -> Shard:
     progress: ShardProgress
     threads = None
-    if any(entry.kind.waits for entry in entries.values()):
+    if any(entry.kind.calls_wait() for entry in entries.values()):
         progress = threaded = ThreadedProgress(shared, entries)
         threading.stack_size(STACK_BYTES)
         at_once = {name: most for name, entry in entries.items() if (most := entry.kind.calls_at_once) is not None}
