@@ -10,7 +10,7 @@ import yaml
 from gymfleet_contracts.session import OpenSession
 
 from tests.compose.stack import COMPOSE_FILE, Stack, answers, report, run, until
-from tests.integration.test_os_checks import LOADER
+from tests.fixtures.os_verdicts import LOADER
 
 START_S: Final = 120.0
 LEVELS: Final = ("count", "filter", "text", "change")

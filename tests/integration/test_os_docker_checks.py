@@ -12,9 +12,9 @@ from gymfleet_envs.os.options import OsOptions
 from gymfleet_envs.os.sandbox.base import Ran, SandboxError
 from gymfleet_envs.os.sandbox.docker_container import DockerContainer
 from gymfleet_envs.os.sandbox.docker_watch import Watch
-from gymfleet_envs.os.task import OsTask, Script
+from gymfleet_envs.os.task import Match, OsTask, Script
 
-from tests.integration.test_os_checks import ATTACKS, CHECKS, LOADER, SEEN, VULNERABLE, ZERO, chore, play
+from tests.fixtures.os_verdicts import CHECKS, LOADER, ZERO, Verdicts, chore, play
 from tests.integration.test_os_docker_daemon import LIMIT_S, SMALL, api, available, box, containers, wait_for
 
 if not available():
@@ -29,12 +29,7 @@ def docker_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OsInteraction, "options", OsOptions(backend="docker"))
 
 
-def test_the_task_is_solved_by_who_does_it() -> None:
-    assert play(chore(*CHECKS), "bash echo ok > f; chmod 755 f", "finish")[-1].score == 1.0
-    assert [play(chore(check), "finish")[-1].score for check in CHECKS] == [0.0, 0.0, 0.0]
-
-
-# As the loader of test_os_checks, but it says first what the server waits for: an ELF program that writes "b", reads
+# As the loader of `os_verdicts`, but it says first what the server waits for: an ELF program that writes "b", reads
 # twice, and exits with 0.
 _CODE = bytes.fromhex(
     "b801000000bf01000000488d351f000000ba010000000f0531c031ff4889e60f0531c031ff0f05b83c00000031ff0f0562"
@@ -53,35 +48,21 @@ ONLY_HERE = {
 }
 
 
-@pytest.mark.parametrize("attack", [*ATTACKS.values(), *ONLY_HERE.values()], ids=[*ATTACKS, *ONLY_HERE])
-def test_who_does_nothing_but_change_the_system_gets_nothing(attack: str) -> None:
-    check = CHECKS[1] if "python" in attack or "/root/re.py" in attack else CHECKS[0]
+class TestDocker(Verdicts):
+    """With containers, where more can be tried."""
 
-    assert play(chore(check), f"bash {attack}", "finish")[-1].score == 0.0
-
-
-def test_all_attacks_together_do_not_spoil_a_right_solution() -> None:
-    attacks = [attack for name, attack in ATTACKS.items() if not name.startswith(("a process", "a loader", "programs"))]
-
-    outcome = play(
-        chore(*CHECKS), *(f"bash {attack}" for attack in attacks), "bash echo ok > f; chmod 755 f", "finish"
-    )[-1]
-
-    assert outcome.score == 1.0
-    assert "etc/profile" in str(outcome.info["not_seen_by_check"])
+    @pytest.mark.parametrize("attack", ONLY_HERE.values(), ids=ONLY_HERE)
+    def test_what_only_a_container_lets_do_gets_nothing(self, attack: str) -> None:
+        assert play(chore(CHECKS[1 if "python" in attack else 0]), f"bash {attack}", "finish")[-1].score == 0.0
 
 
-@pytest.mark.parametrize(("does", "check"), SEEN)
-def test_a_check_sees_what_the_agent_did(does: str, check: str) -> None:
-    task = OsTask("d", init=(Script("touch f"),), check=(Script(check),))
+def test_a_task_that_compares_an_answer_has_no_checks_to_be_sealed_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    sealed: list[DockerContainer] = []
+    monkeypatch.setattr(DockerContainer, "seal", sealed.append)
 
-    assert [outcome.score for outcome in play(task, f"bash {does}", "finish")] == [0.0, 1.0]
-    assert play(task, "finish")[-1].score == 0.0
+    outcome = play(OsTask("d", match=Match("7")), "bash rm -rf /usr/bin/python3", "answer(7)")[-1]
 
-
-@pytest.mark.parametrize(("command", "score"), [("true", 0.0), ("chmod u-s /usr/bin/find", 1.0)])
-def test_a_preparation_may_change_the_system_and_the_agent_may_undo_it(command: str, score: float) -> None:
-    assert play(VULNERABLE, f"bash {command}", "finish")[-1].score == score
+    assert (outcome.score, sealed) == (1.0, [])
 
 
 def test_a_check_sees_what_the_preparation_put_into_a_directory_of_the_system() -> None:
