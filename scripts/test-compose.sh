@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The compose stack for real: images built, containers started, killed and measured (tests/compose). Arguments go to pytest.
+# The compose stack for real: images built, containers started, killed and measured (tests/compose), and os in containers of
+# its own. Arguments go to pytest, for the former alone.
 #
 # Uses the Docker Engine that answers. Without one, root on Debian gets one for the time of the tests: docker.io is
 # installed where apt can, and a dockerd with its data under a temporary directory is started and stopped. Where that
@@ -11,7 +12,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BIN=${GYMFLEET_VENV:-.venv}/bin
-IMAGES=(env-textcraft env-maze env-wordle env-babyai env-os env-gateway reward rollout inference-cpu trainer-cpu)
+IMAGES=(env-textcraft env-maze env-wordle env-babyai env-os env-gateway reward rollout inference-cpu trainer-cpu os-sandbox)
 
 say() { echo "test-compose: [${SECONDS}s] $*"; }
 skip() { echo "test-compose: SKIPPED, the compose stack was NOT tested: $*"; exit 0; }
@@ -92,4 +93,6 @@ say "building images"
 DOCKER_NETWORK=${DOCKER_NETWORK:-host} scripts/images.sh "${IMAGES[@]}"
 say "testing"
 "$BIN/python" -m pytest -q -s -p no:cacheprovider tests/compose "$@"
+# What `make test` skips for want of an engine: the os environment's Docker backend.
+[ $# -gt 0 ] || "$BIN/python" -m pytest -q -n 2 --dist loadfile -p no:cacheprovider tests/integration/test_os_docker_*.py
 say "done"
