@@ -9,7 +9,7 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
-from gymfleet_envs.runtime.catalogue import load_entry
+from gymfleet_env_server.catalogue import load_entry
 from pydantic import BaseModel
 
 

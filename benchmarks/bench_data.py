@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from gymfleet_envs.runtime.catalogue import ENVIRONMENTS, Entry, load_entry
-from gymfleet_envs.runtime.expert_play import ExpertFault, solve
-from gymfleet_envs.runtime.tasks import Task
+from gymfleet_env_server.catalogue import ENVIRONMENTS, Entry, load_entry
+from gymfleet_env_server.expert_play import ExpertFault, solve
+from gymfleet_envs.tasks import Task
 
 from benchmarks.command import BenchmarkCommand
 from benchmarks.record import Row, record

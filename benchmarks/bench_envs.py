@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 import uvloop
 from gymfleet_client import SessionStream
 from gymfleet_contracts.session import OpenSession
-from gymfleet_envs.runtime.catalogue import ENVIRONMENTS, Entry, load_entry
+from gymfleet_env_server.catalogue import ENVIRONMENTS, Entry, load_entry
 
 from benchmarks.command import BenchmarkCommand
 from benchmarks.engines import ENGINES

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import torch
 from gymfleet_contracts.recipe import RlSection
-from gymfleet_trainer.attention import PACKED_ATTENTION, packed_attention
-from gymfleet_trainer.batching import TrainSequence
-from gymfleet_trainer.flops import DecoderShape, training_flops
-from gymfleet_trainer.policy_model import PolicyModel
-from gymfleet_trainer.update import PolicyUpdater
+from gymfleet_trainer.algorithms.updaters import PolicyUpdater
+from gymfleet_trainer.model.attention import PACKED_ATTENTION, packed_attention
+from gymfleet_trainer.model.batching import TrainSequence
+from gymfleet_trainer.model.flops import DecoderShape, training_flops
+from gymfleet_trainer.model.policy_model import PolicyModel
 from transformers import AttentionInterface, AutoModelForCausalLM, Qwen3Config
 
 from benchmarks.command import BenchmarkCommand

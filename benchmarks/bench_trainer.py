@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import torch
 from gymfleet_contracts.recipe import RlSection, ScratchModel
-from gymfleet_trainer.batching import TrainSequence, pack
-from gymfleet_trainer.cpu_matmul import fast_float32_matmul, onednn_is_exact
-from gymfleet_trainer.flops import DecoderShape, training_flops
-from gymfleet_trainer.policy_model import PolicyModel
-from gymfleet_trainer.scratch import build_scratch_model
-from gymfleet_trainer.update import PolicyUpdater
+from gymfleet_trainer.algorithms.updaters import PolicyUpdater
+from gymfleet_trainer.model.batching import TrainSequence, pack
+from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul, onednn_is_exact
+from gymfleet_trainer.model.flops import DecoderShape, training_flops
+from gymfleet_trainer.model.policy_model import PolicyModel
+from gymfleet_trainer.model.scratch import build_scratch_model
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import ClassVar
 
-from gymfleet_envs.runtime.environment import Environment, Outcome
-from gymfleet_envs.runtime.tasks import GeneratedTasks, TaskSource
+from gymfleet_envs.environment import Environment, Outcome
+from gymfleet_envs.tasks import GeneratedTasks, TaskSource
 
 
 class Echo(Environment[int]):

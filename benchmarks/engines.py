@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import textworld
+from gymfleet_env_server.catalogue import Entry
 from gymfleet_envs.alfworld.engine import demangled
 from gymfleet_envs.babyai.tasks import BabyAITask
 from gymfleet_envs.babyai.world import World
 from gymfleet_envs.db.tables import quoted
-from gymfleet_envs.runtime.catalogue import Entry
 from gymfleet_envs.sql.task import TableData
 from gymfleet_envs.webshop import pages
 from gymfleet_envs.webshop.environment import parse_action

@@ -7,8 +7,8 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 _BASE: Final = ("contracts", "kit", "clients/python")
-_ENVIRONMENTS: Final = (*_BASE, "environments")
-_SERVED: Final = (*_BASE, "environments/gymfleet_envs/runtime", "services/env_gateway")
+_ENVIRONMENTS: Final = (*_BASE, "environments", "services/env_server")
+_SERVED: Final = (*_BASE, "services/env_server", "services/env_gateway")
 _PLAYED: Final = (*_SERVED, "services/rollout")
 _TRAINED: Final = (*_ENVIRONMENTS, "services", "recipes")
 SOURCES: Final[Mapping[str, Sequence[str]]] = {

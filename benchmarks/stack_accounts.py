@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import torch
-from gymfleet_client.run_directory import RunFiles
-from gymfleet_trainer.state import Phase, RunState
+from gymfleet_cli.run_directory import RunFiles
+from gymfleet_trainer.run.state import Phase, RunState
 
 _TRAINING_GROUP: Final = re.compile(r"s\d{6}-g\d{2,}(-t\d+)?(-r\d+)?")
 EXPECTED_DROPS: Final = frozenset({"lost", "not needed", "stale"})

@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Self
 
+from gymfleet_cli.run_directory import RunDataError, RunFiles
 from gymfleet_client import ClientError, GatewayClient
-from gymfleet_client.run_directory import RunDataError, RunFiles
 from gymfleet_contracts.session import OpenSession
 from gymfleet_contracts.streams import (
     ROLLOUT_REQUESTS,

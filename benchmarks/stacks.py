@@ -11,17 +11,17 @@ from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 import httpx
-from gymfleet_client.run_directory import RUN_STATE
-from gymfleet_client.supervisor.groups import process_stat
-from gymfleet_client.supervisor.plan import GATEWAY, REDIS, REWARD, ROLLOUT, TRAINER, env_server_name
-from gymfleet_client.supervisor.state import read_state
+from gymfleet_cli.run_directory import RUN_STATE
+from gymfleet_cli.supervisor.groups import process_stat
+from gymfleet_cli.supervisor.plan import GATEWAY, REDIS, REWARD, ROLLOUT, TRAINER, env_server_name
+from gymfleet_cli.supervisor.state import read_state
 from redis import Redis
 from redis.exceptions import RedisError
 
 from benchmarks.processes import family
 
 PROBE_S: Final = 2.0
-_SHARD: Final = b"gymfleet_envs.runtime.shard"
+_SHARD: Final = b"gymfleet_env_server.shards.shard"
 
 
 class Kind(StrEnum):

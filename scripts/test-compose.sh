@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The compose stack for real: images built, containers started, killed and measured (tests/compose), and os in containers of
+# The compose stack for real: images built, containers started, killed and measured (tests/deploy/compose), and os in containers of
 # its own. Arguments go to pytest, for the former alone.
 #
 # Uses the Docker Engine that answers. Without one, root on Debian gets one for the time of the tests: docker.io is
@@ -92,7 +92,7 @@ fi
 say "building images"
 DOCKER_NETWORK=${DOCKER_NETWORK:-host} scripts/images.sh "${IMAGES[@]}"
 say "testing"
-"$BIN/python" -m pytest -q -s -p no:cacheprovider tests/compose "$@"
+"$BIN/python" -m pytest -q -s -p no:cacheprovider tests/deploy/compose "$@"
 # What `make test` skips for want of an engine: the os environment's Docker backend.
 [ $# -gt 0 ] || "$BIN/python" -m pytest -q -n 2 --dist loadfile -p no:cacheprovider tests/integration/test_os_docker_*.py
 say "done"

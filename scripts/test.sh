@@ -11,4 +11,5 @@ echo "== unit tests"
 "$BIN/python" -m pytest -q -n 2 --cov --cov-report= --cov-fail-under=65 tests/unit "$@"
 echo "== tests with real services"
 "$BIN/python" -m pytest -q -n 2 -m "not peers" --dist loadfile --no-loadscope-reorder --durations=25 --durations-min=5 \
+    --ignore tests/deploy/compose --ignore tests/deploy/k8s \
     tests/contract tests/conformance tests/integration tests/chaos tests/deploy tests/e2e "$@"

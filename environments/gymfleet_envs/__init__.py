@@ -1,1 +1,1 @@
-"""Environments as HTTP services: the runtime, and one folder per environment."""
+"""Environments: the base class that an author writes, and one folder for each that comes with gymfleet."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 from gymfleet_contracts.streams import produced_samples
 from gymfleet_kit.streams import connect, disconnect
-from gymfleet_trainer.state import Phase, RunState
+from gymfleet_trainer.run.state import Phase, RunState
 from redis import Redis
 
 from tests.fixtures.trainer_runs import TrainerRun

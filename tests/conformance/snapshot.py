@@ -2,7 +2,7 @@
 
 import json
 
-from gymfleet_envs.runtime.catalogue import ENVIRONMENTS, load_entry
+from gymfleet_env_server.catalogue import ENVIRONMENTS, load_entry
 
 from tests.conformance.test_environments import SNAPSHOT, task_snapshot
 

@@ -17,15 +17,15 @@ import httpx
 import pytest
 from gymfleet_contracts.grammar import GRAMMARS
 from gymfleet_contracts.session import EnvironmentSpec, Session, StepResult
-from gymfleet_envs.runtime.catalogue import ENVIRONMENTS, Entry, find_environment, load_entry
-from gymfleet_envs.runtime.expert_play import solve
-from gymfleet_envs.runtime.tasks import SPLITS
+from gymfleet_env_server.catalogue import ENVIRONMENTS, Entry, find_environment, load_entry
+from gymfleet_env_server.expert_play import solve
+from gymfleet_envs.tasks import SPLITS
 
 from tests.conformance.env_server import EnvServer
 
 ONE_FILE = """
-from gymfleet_envs.runtime.environment import Environment, Outcome
-from gymfleet_envs.runtime.tasks import (GeneratedTasks)
+from gymfleet_envs.environment import Environment, Outcome
+from gymfleet_envs.tasks import (GeneratedTasks)
 
 
 class Doubling(Environment[int]):

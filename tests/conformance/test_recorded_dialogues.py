@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 import pytest
-from gymfleet_envs.runtime.catalogue import load_entry
+from gymfleet_env_server.catalogue import load_entry
 
 from tests.fixtures.recorded_dialogues import (
     DATA,

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from gymfleet_contracts.session import ExpertMove, ForkSupport
-from gymfleet_envs.runtime.environment import Environment, Outcome
-from gymfleet_envs.runtime.tasks import GeneratedTasks, TaskSource
+from gymfleet_envs.environment import Environment, Outcome
+from gymfleet_envs.tasks import GeneratedTasks, TaskSource
 
 
 def _hang(_: str) -> None:

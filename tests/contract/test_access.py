@@ -10,17 +10,17 @@ import pytest
 from fastapi import FastAPI
 from gymfleet_env_gateway.app import gateway_app
 from gymfleet_env_gateway.settings import GatewaySettings
-from gymfleet_envs.runtime.app import create_env_app
-from gymfleet_envs.runtime.pool import ShardPool
-from gymfleet_envs.runtime.settings import EnvServerSettings
+from gymfleet_env_server.app import create_env_app
+from gymfleet_env_server.settings import EnvServerSettings
+from gymfleet_env_server.shards.pool import ShardPool
 from gymfleet_reward.app import build_app as reward_app
 from gymfleet_reward.settings import RewardSettings
 from gymfleet_rollout.app import build_app as rollout_app
 from gymfleet_rollout.model import ModelPlace
 from gymfleet_rollout.settings import RolloutSettings
 from gymfleet_trainer.app import create as trainer_app
-from gymfleet_trainer.progress import Reporter
-from gymfleet_trainer.record import RunDirectory
+from gymfleet_trainer.run.progress import Reporter
+from gymfleet_trainer.run.run_directory import RunDirectory
 from gymfleet_trainer.settings import TrainerSettings
 from prometheus_client import CollectorRegistry
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute

@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from fastapi.openapi.models import OpenAPI
 from gymfleet_env_gateway.app import gateway_app
 from gymfleet_env_gateway.settings import GatewaySettings
-from gymfleet_envs.runtime.routes import environments, sessions
+from gymfleet_env_server.routes import environments, sessions
 from prometheus_client import CollectorRegistry
 
 METHODS = {"get", "post", "delete", "put", "patch"}

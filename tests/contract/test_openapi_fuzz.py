@@ -23,11 +23,11 @@ import pytest
 import uvicorn
 from gymfleet_kit.access import AccessRules
 from gymfleet_trainer.app import create
-from gymfleet_trainer.progress import Reporter
-from gymfleet_trainer.record import RunDirectory
+from gymfleet_trainer.run.progress import Reporter
+from gymfleet_trainer.run.run_directory import RunDirectory
 
 from tests.fixtures import gateway_fleet
-from tests.fixtures.gateway_fleet import ROOT
+from tests.fixtures.paths import ROOT
 from tests.fixtures.service_process import ServiceProcess
 from tests.fleet import Fleet
 
@@ -84,7 +84,7 @@ def fuzz(directory: Path, url: str, *, environments: tuple[str, ...] = (), origi
         "--max-examples", str(EXAMPLES), "--generation-deterministic", "--continue-on-failure", "--no-shrink",
         "--suppress-health-check", "all", "--no-color", "--report", "json", "--report-json-path", str(report),
     ]  # fmt: skip
-    hooks = {"SCHEMATHESIS_HOOKS": "tests.contract.fuzz_hooks", "PYTHONPATH": ROOT, "PYTHONWARNINGS": "ignore"}
+    hooks = {"SCHEMATHESIS_HOOKS": "tests.contract.fuzz_hooks", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
     known = {"FUZZ_URL": origin or url, "FUZZ_ENVIRONMENTS": " ".join(environments)}
     ran = subprocess.run(
         command, env={**os.environ, **hooks, **known}, cwd=directory, capture_output=True, text=True, timeout=TIMEOUT_S,

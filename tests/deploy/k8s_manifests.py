@@ -6,13 +6,13 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import yaml
 
-ROOT: Final = Path(__file__).parents[2]
+from tests.fixtures.paths import ROOT
+
 K8S: Final = ROOT / "deploy" / "k8s"
 OVERLAYS: Final = ("dev-cpu", "gpu", "prod", "sandbox")
 FLEETS: Final = ("dev-cpu", "gpu", "prod")

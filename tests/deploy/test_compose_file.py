@@ -13,14 +13,15 @@ import pytest
 import yaml
 from gymfleet_contracts.recipe import load_recipe
 from gymfleet_env_gateway.settings import GatewaySettings
-from gymfleet_envs.runtime.catalogue import ENVIRONMENTS
-from gymfleet_envs.runtime.settings import EnvServerSettings
+from gymfleet_env_server.catalogue import ENVIRONMENTS
+from gymfleet_env_server.settings import EnvServerSettings
 from gymfleet_kit.settings import ServiceSettings
 from gymfleet_reward.settings import RewardSettings
 from gymfleet_rollout.recipe import settings_for
 from gymfleet_trainer.settings import TrainerSettings
 
-ROOT: Final = Path(__file__).parents[2]
+from tests.fixtures.paths import ROOT
+
 DEPLOY: Final = ROOT / "deploy"
 COMPOSE_FILE: Final = DEPLOY / "docker-compose.yml"
 DEFAULTS: Final = dict(

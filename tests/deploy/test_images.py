@@ -18,18 +18,18 @@ from typing import Any, ClassVar, Final
 
 import pytest
 from gymfleet_env_gateway.settings import GatewaySettings
+from gymfleet_env_server.catalogue import ENVIRONMENTS
+from gymfleet_env_server.settings import EnvServerSettings
 from gymfleet_envs.os.sandbox.rootfs import IMAGE_ROOT
-from gymfleet_envs.runtime.catalogue import ENVIRONMENTS
-from gymfleet_envs.runtime.settings import EnvServerSettings
 from gymfleet_reward.settings import RewardSettings
 from gymfleet_rollout.settings import RolloutSettings
 from gymfleet_trainer.settings import TrainerSettings
 from packaging.requirements import Requirement
 from pydantic_settings import BaseSettings
 
+from tests.fixtures.paths import ROOT
 from tests.fixtures.redis_server import free_port
 
-ROOT: Final = Path(__file__).parents[2]
 DOCKERFILES: Final = sorted((ROOT / "deploy" / "docker").glob("*.Dockerfile"))
 PROCESSES: Final[dict[str, type[BaseSettings]]] = {
     "env": EnvServerSettings, "env-gateway": GatewaySettings, "reward": RewardSettings,

@@ -8,7 +8,6 @@ import pytest
 from tests.deploy.k8s_manifests import (
     FLEETS,
     OVERLAYS,
-    ROOT,
     Manifest,
     Workload,
     every_workload,
@@ -20,6 +19,7 @@ from tests.deploy.k8s_manifests import (
     selects,
     workloads,
 )
+from tests.fixtures.paths import ROOT
 
 pytestmark = needs_kustomize
 

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 from gymfleet_contracts.recipe import initial_model, load_recipe
 from gymfleet_env_gateway.settings import GatewaySettings
-from gymfleet_envs.runtime.catalogue import ENVIRONMENTS
-from gymfleet_envs.runtime.settings import EnvServerSettings
+from gymfleet_env_server.catalogue import ENVIRONMENTS
+from gymfleet_env_server.settings import EnvServerSettings
 from gymfleet_kit.settings import ServiceSettings
 from gymfleet_reward.settings import RewardSettings
 from gymfleet_rollout.recipe import settings_for
@@ -20,7 +20,6 @@ from gymfleet_trainer.settings import TrainerSettings
 from tests.deploy.k8s_manifests import (
     FLEETS,
     OVERLAYS,
-    ROOT,
     Workload,
     arguments_of,
     environment_of,
@@ -33,6 +32,7 @@ from tests.deploy.k8s_manifests import (
     selects,
     workloads,
 )
+from tests.fixtures.paths import ROOT
 
 pytestmark = needs_kustomize
 

@@ -14,7 +14,6 @@ from tests.deploy.k8s_manifests import (
     FLEETS,
     K8S,
     OVERLAYS,
-    ROOT,
     Manifest,
     named,
     needs_kustomize,
@@ -24,6 +23,7 @@ from tests.deploy.k8s_manifests import (
     selects,
     workloads,
 )
+from tests.fixtures.paths import ROOT
 
 pytestmark = needs_kustomize
 

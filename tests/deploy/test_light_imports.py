@@ -6,6 +6,7 @@ import sys
 import pytest
 
 HEAVY = ("torch", "vllm", "transformers", "tokenizers", "minigrid", "pyarrow", "pandas", "ray")
+FOR_PEOPLE = ("typer", "rich")
 
 
 @pytest.mark.parametrize(
@@ -13,7 +14,7 @@ HEAVY = ("torch", "vllm", "transformers", "tokenizers", "minigrid", "pyarrow", "
     [
         "gymfleet_contracts.recipe",
         "gymfleet_kit.app",
-        "gymfleet_envs.runtime.main",
+        "gymfleet_env_server.main",
         "gymfleet_envs.textcraft.environment",
         "gymfleet_envs.maze.environment",
         "gymfleet_envs.wordle.environment",
@@ -25,7 +26,7 @@ HEAVY = ("torch", "vllm", "transformers", "tokenizers", "minigrid", "pyarrow", "
         "gymfleet_envs.alfworld.environment",
         "gymfleet_env_gateway.main",
         "gymfleet_reward.main",
-        "gymfleet_client.cli.main",
+        "gymfleet_cli.main",
     ],
 )
 def test_importing_a_light_module_loads_nothing_heavy(module: str) -> None:
@@ -35,6 +36,36 @@ def test_importing_a_light_module_loads_nothing_heavy(module: str) -> None:
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "gymfleet_client",
+        "gymfleet_client.gymnasium_env",
+        "gymfleet_conformance",
+        "gymfleet_env_server.main",
+        "gymfleet_env_gateway.main",
+        "gymfleet_reward.main",
+        "gymfleet_rollout.main",
+    ],
+)
+def test_what_people_read_is_the_command_lines_alone(module: str) -> None:
+    code = f"import {module}, sys; print([name for name in {HEAVY[:2] + FOR_PEOPLE!r} if name in sys.modules])"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
+def test_the_command_says_what_it_lacks() -> None:
+    code = "import sys; sys.modules['typer'] = None\nfrom gymfleet_cli.entry import main; main()"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.returncode, done.stderr) == (
+        1, "error: the gymfleet command needs its extra: pip install 'gymfleet[cli]'\n",
+    )  # fmt: skip
 
 
 def test_importing_the_trainers_settings_does_not_start_torch() -> None:

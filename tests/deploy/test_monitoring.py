@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[2]
+from tests.fixtures.paths import ROOT
+
 MONITORING = ROOT / "deploy/monitoring"
 DASHBOARDS = sorted((MONITORING / "dashboards").glob("*.json"))
 GUIDE = ROOT / "docs/operations.md"
-CODE = ("contracts", "kit", "services", "environments/gymfleet_envs/runtime")
+CODE = ("contracts", "kit", "services")
 
 METRIC = re.compile(r"\bgymfleet_[a-z_]+")
 DECLARED = re.compile(r"(Counter|Gauge|Histogram)\w*\(\s*f?\"((?:gymfleet|\{prefix\})_[a-z_]+)\"")

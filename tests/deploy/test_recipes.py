@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 from gymfleet_contracts.recipe import load_recipe
 
-RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
+from tests.fixtures.paths import ROOT
+
+RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gymfleet_client.run_directory import RunFiles
+from gymfleet_cli.run_directory import RunFiles
 from safetensors.torch import load_file
 
 from benchmarks.bench_quickstart import SMOKE
 from tests.fixtures.benchmarks import smoke
-
-ROOT = Path(__file__).parents[2]
+from tests.fixtures.paths import ROOT
 
 
 def quickstart(run_dir: Path, *changes: str) -> dict[str, Any]:

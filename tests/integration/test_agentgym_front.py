@@ -25,9 +25,10 @@ from tests.fixtures.agentgym_clients import (
     post,
 )
 from tests.fixtures.gateway_fleet import ServiceProcess
+from tests.fixtures.paths import SHARED_DATA
 from tests.fixtures.redis_server import RedisServer
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
+DATA = SHARED_DATA
 ENVIRONMENTS = ("textcraft", "babyai", "maze", "wordle")
 BABYAI_LEVELS = Path(gymfleet_envs.babyai.__file__).parent / "agentgym"
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from gymfleet_client import SyncGatewayClient
-from gymfleet_client.conformance import Protocol, Verdict, checks_of, examine
-from gymfleet_client.conformance.detect import find_protocol, find_targets
-from gymfleet_client.conformance.site import Site
+from gymfleet_conformance import Protocol, Verdict, checks_of, examine
+from gymfleet_conformance.detect import find_protocol, find_targets
+from gymfleet_conformance.site import Site
 from gymfleet_contracts.session import OpenSession, Session
 from gymfleet_envs.sciworld.tasks import agentgym_games
 

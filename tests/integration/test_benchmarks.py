@@ -8,10 +8,10 @@ import pytest
 
 from benchmarks.record import OWN_RESULTS, RESULTS
 from tests.fixtures.benchmarks import smoke
+from tests.fixtures.paths import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-ROOT: Final = Path(__file__).parents[2]
 ELSEWHERE: Final = {
     "quickstart": "tests/e2e/test_quickstart.py",
     "stack": "tests/chaos/test_stack_kills.py",

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from gymfleet_client.supervisor.groups import members
-from gymfleet_client.supervisor.state import FleetState, read_state
+from gymfleet_cli.supervisor.groups import members
+from gymfleet_cli.supervisor.state import FleetState, read_state
 
+from tests.fixtures.paths import ROOT
 from tests.fixtures.run_directory import RECIPE
 
 GYMFLEET = str(Path(sys.executable).with_name("gymfleet"))
-README = Path(__file__).parents[2] / "README.md"
+README = ROOT / "README.md"
 DEADLINE_S = 90.0
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
-from gymfleet_client.cli.conformance import listing
-from gymfleet_client.conformance import (
+from gymfleet_cli.commands.conformance import listing
+from gymfleet_conformance import (
     Check,
     Options,
     Protocol,
@@ -23,17 +23,17 @@ from gymfleet_client.conformance import (
     every_check,
     examine,
 )
-from gymfleet_client.conformance.check import Suite
-from gymfleet_client.conformance.detect import find_protocol, find_targets
-from gymfleet_client.conformance.openenv.sample import smallest
-from gymfleet_client.conformance.run import MAX_SILENT
-from gymfleet_client.conformance.site import Failed, NotApplicable, Site, Target
+from gymfleet_conformance.check import Suite
+from gymfleet_conformance.detect import find_protocol, find_targets
+from gymfleet_conformance.openenv.sample import smallest
+from gymfleet_conformance.run import MAX_SILENT
+from gymfleet_conformance.site import Failed, NotApplicable, Site, Target
 
 from tests.fixtures import broken_servers, gateway_fleet, peers
 from tests.fixtures.broken_servers import BROKEN
 from tests.fixtures.corridor_server import Server, serving
+from tests.fixtures.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 OURS = ("maze", "textcraft", "wordle", "babyai")
 ECHO = ROOT / "tests" / "peers" / "openenv_echo_server.py"
 HEAVY = ("bodies.huge", "batch.too-many", "stream.flood", "stream.oversized-frame", "sessions.close-frees")

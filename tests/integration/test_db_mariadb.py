@@ -8,18 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gymfleet_env_server.catalogue import EnvironmentUnavailable, load_entry
 from gymfleet_envs.db.environment import DBBench
 from gymfleet_envs.db.mariadb_server import MariaServer, server_for
 from gymfleet_envs.db.options import DbOptions
 from gymfleet_envs.db.tables import Table, state_digest
 from gymfleet_envs.db.task import DbTask
-from gymfleet_envs.runtime.catalogue import EnvironmentUnavailable, load_entry
-from gymfleet_envs.runtime.environment import EngineLost
-from gymfleet_envs.runtime.tasks import TaskDataError
+from gymfleet_envs.environment import EngineLost
+from gymfleet_envs.tasks import TaskDataError
 
 from tests.fixtures.mariadb import PrivateMariaDB
+from tests.fixtures.paths import SHARED_DATA
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "dbbench"
+DATA = SHARED_DATA / "dbbench"
 SHOP = Table("my shop", ("item", "price"), (("lamp", "9"), ("rug", "12.5")))
 TASK = DbTask("Which?", "other", (SHOP,), "SELECT item FROM `my shop`", answers=("lamp", "rug"))
 

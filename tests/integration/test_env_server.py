@@ -16,9 +16,10 @@ from gymfleet_contracts.frames import ReplyFrame, RequestFrame, encode
 from websockets.asyncio.client import ClientConnection, connect
 
 from tests.conformance.env_server import COMMAND, EnvServer, wait_until_gone
+from tests.fixtures.paths import SHARED_DATA
 
 ENV_FILE = str(Path(__file__).parents[1] / "conformance" / "troublesome_env.py")
-UPSTREAM = [path for path in [Path(__file__).parents[3] / "shared" / "data" / "maze"] if path.exists()]
+UPSTREAM = [path for path in [SHARED_DATA / "maze"] if path.exists()]
 JSON = {"content-type": "application/json"}
 
 

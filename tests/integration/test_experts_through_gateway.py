@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from gymfleet_client import GatewayClient, SessionStream
 from gymfleet_contracts.session import EnvironmentSpec, OpenSession
-from gymfleet_envs.runtime.catalogue import ENVIRONMENTS, find_environment
+from gymfleet_env_server.catalogue import ENVIRONMENTS, find_environment
 
 from tests.fixtures import gateway_fleet
 

@@ -4,9 +4,9 @@ is no score."""
 import shutil
 
 import pytest
+from gymfleet_envs.environment import EngineLost
 from gymfleet_envs.os.environment import ENVIRONMENT, OsInteraction
 from gymfleet_envs.os.task import Match, OsTask, Script
-from gymfleet_envs.runtime.environment import EngineLost
 
 from tests.fixtures.os_verdicts import Verdicts, play
 

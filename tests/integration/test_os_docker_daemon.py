@@ -16,14 +16,14 @@ from typing import Any
 import docker
 import httpx
 import pytest
+from gymfleet_env_server.catalogue import load_entry
+from gymfleet_envs.environment import EngineLost
 from gymfleet_envs.os.environment import ENVIRONMENT
 from gymfleet_envs.os.generate import LEVELS
 from gymfleet_envs.os.options import OsOptions
 from gymfleet_envs.os.sandbox.base import Ran, SandboxError
 from gymfleet_envs.os.sandbox.docker_container import DockerContainer
 from gymfleet_envs.os.sandbox.docker_watch import LABEL, SERVER, SERVER_LABEL, Watch
-from gymfleet_envs.runtime.catalogue import load_entry
-from gymfleet_envs.runtime.environment import EngineLost
 
 from tests.conformance.env_server import EnvServer
 

@@ -11,15 +11,16 @@ from pathlib import Path
 
 import httpx
 import pytest
+from gymfleet_env_server.catalogue import EnvironmentUnavailable, load_entry
+from gymfleet_envs.environment import EngineLost, Outcome
 from gymfleet_envs.os.environment import ENVIRONMENT, OsInteraction
 from gymfleet_envs.os.sandbox.bubblewrap import Bubblewrap
 from gymfleet_envs.os.task import Match, OsTask, Script
-from gymfleet_envs.runtime.catalogue import EnvironmentUnavailable, load_entry
-from gymfleet_envs.runtime.environment import EngineLost, Outcome
 
 from tests.conformance.env_server import EnvServer
+from tests.fixtures.paths import SHARED_DATA
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "agentbench_os"
+DATA = SHARED_DATA / "agentbench_os"
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 COUNT = OsTask(
     "How many?",

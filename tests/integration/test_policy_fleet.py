@@ -18,18 +18,18 @@ from gymfleet_kit.app import create_app
 from gymfleet_kit.serve import bind
 from gymfleet_kit.streams import RedisClient
 from gymfleet_rollout.routes import policy as routes
-from gymfleet_trainer import announce
-from gymfleet_trainer.announce import Announcement
 from gymfleet_trainer.app import serving
-from gymfleet_trainer.checkpoint import Checkpoints
 from gymfleet_trainer.errors import FleetTaken, PublishRefused, Stalled
-from gymfleet_trainer.fleet import PolicyFleet
-from gymfleet_trainer.publish import Publisher
-from gymfleet_trainer.record import RunDirectory
+from gymfleet_trainer.publish import ownership
+from gymfleet_trainer.publish.ownership import Announcement
+from gymfleet_trainer.publish.policy_endpoint import VersionRefused
+from gymfleet_trainer.publish.publisher import Publisher
+from gymfleet_trainer.publish.rollout_replicas import PolicyFleet
+from gymfleet_trainer.run.checkpoint import Checkpoints
+from gymfleet_trainer.run.run_directory import RunDirectory
+from gymfleet_trainer.run.state import RunState
+from gymfleet_trainer.run.torch_thread import TorchWorker
 from gymfleet_trainer.settings import TrainerSettings
-from gymfleet_trainer.state import RunState
-from gymfleet_trainer.versions import VersionRefused
-from gymfleet_trainer.worker import TorchWorker
 from prometheus_client import REGISTRY
 from pydantic import SecretStr
 from safetensors.torch import save_file
@@ -318,7 +318,7 @@ async def test_one_run_has_the_replicas_and_lets_them_go(redis: RedisClient) -> 
 
 
 async def test_who_gets_the_replicas_back_keeps_them(redis: RedisClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(announce, "LIVE_POLICY_TTL_S", 1)
+    monkeypatch.setattr(ownership, "LIVE_POLICY_TTL_S", 1)
     run = Announcement(redis, "first")
     await run.claim()
     await redis.set(POLICY_OWNER, "other")

@@ -17,14 +17,14 @@ from gymfleet_contracts.rollout import EpisodeLimits, GroupRequest, LivePolicy, 
 from gymfleet_contracts.session import OpenSession
 from gymfleet_contracts.streams import LIVE_POLICY, ROLLOUT_REQUESTS, trajectories_scored
 from gymfleet_kit.streams import RedisClient, StreamProducer, connect, disconnect
-from gymfleet_trainer.checkpoint import Checkpoints
 from gymfleet_trainer.errors import PublishRefused
-from gymfleet_trainer.fleet import PolicyFleet
-from gymfleet_trainer.publish import Publisher
-from gymfleet_trainer.record import RunDirectory
+from gymfleet_trainer.publish.publisher import Publisher
+from gymfleet_trainer.publish.rollout_replicas import PolicyFleet
+from gymfleet_trainer.run.checkpoint import Checkpoints
+from gymfleet_trainer.run.run_directory import RunDirectory
+from gymfleet_trainer.run.state import RunState
+from gymfleet_trainer.run.torch_thread import TorchWorker
 from gymfleet_trainer.settings import TrainerSettings
-from gymfleet_trainer.state import RunState
-from gymfleet_trainer.worker import TorchWorker
 from transformers import AutoModelForCausalLM
 
 from tests.fixtures.trainer_runs import TrainerRun

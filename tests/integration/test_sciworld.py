@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from gymfleet_contracts.session import Split
-from gymfleet_envs.runtime.catalogue import load_entry
-from gymfleet_envs.runtime.environment import EngineLost, Outcome
+from gymfleet_env_server.catalogue import load_entry
+from gymfleet_envs.environment import EngineLost, Outcome
 from gymfleet_envs.sciworld.engines import Engines, Seat
 from gymfleet_envs.sciworld.environment import SciWorld
 from gymfleet_envs.sciworld.jvm import EngineFault
@@ -25,7 +25,9 @@ from gymfleet_envs.sciworld.options import SciWorldOptions
 from gymfleet_envs.sciworld.tasks import LEVELS, VARIATIONS, SciTask, agentgym_games, variations
 from py4j.protocol import Py4JError
 
-DIALOGUES = Path(__file__).resolve().parents[3] / "shared" / "data" / "trajectories" / "sciworld" / "val.parquet"
+from tests.fixtures.paths import SHARED_DATA
+
+DIALOGUES = SHARED_DATA / "trajectories" / "sciworld" / "val.parquet"
 RECORDED = [path for path in [DIALOGUES] if path.exists()]
 FIND = SciTask("find-non-living-thing", 3)
 BOIL = SciTask("boil", 4)

@@ -10,14 +10,14 @@ from gymfleet_contracts.rollout import GroupRequest, Policy
 from gymfleet_contracts.streams import ROLLOUT_REQUESTS, TRAINER_GROUP, dead_letters, trajectories_scored
 from gymfleet_contracts.trajectory import ScoredTrajectory, Status
 from gymfleet_kit.streams import RedisClient
-from gymfleet_trainer.collect import Collector
-from gymfleet_trainer.demand import Demand, Slot
 from gymfleet_trainer.errors import Stalled
-from gymfleet_trainer.groups import Group
-from gymfleet_trainer.intake import Intake
-from gymfleet_trainer.replays import Referee
+from gymfleet_trainer.run.collect import Collector
+from gymfleet_trainer.run.group_planner import Demand, Slot
+from gymfleet_trainer.run.groups import Group
+from gymfleet_trainer.run.replays import Referee
+from gymfleet_trainer.run.state import RunState
+from gymfleet_trainer.run.trajectory_consumer import Intake
 from gymfleet_trainer.settings import TrainerSettings
-from gymfleet_trainer.state import RunState
 
 from tests.fixtures.scored import RUN_ID, make_recipe, make_scored, make_turn
 
@@ -238,7 +238,7 @@ async def test_what_was_lost_without_a_trace_is_played_anew_after_a_stall(
 async def test_long_replies_are_no_stall(
     redis: RedisClient, life: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, sampling: bool
 ) -> None:
-    monkeypatch.setattr("gymfleet_trainer.collect._RECEIVE_S", 0.01)
+    monkeypatch.setattr("gymfleet_trainer.run.collect._RECEIVE_S", 0.01)
     polls = 0
 
     async def glance(_: NoFleet, *, timeout_s: float) -> dict[str, Policy]:

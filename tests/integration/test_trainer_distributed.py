@@ -14,13 +14,13 @@ from typing import Any, Final
 import pytest
 import torch
 from gymfleet_contracts.recipe import Recipe
-from gymfleet_trainer.batching import PackedBatch, pack
-from gymfleet_trainer.critic import ValueModel
-from gymfleet_trainer.learner import LocalLearner
-from gymfleet_trainer.policy_model import PolicyModel
-from gymfleet_trainer.ranks import Ranks
-from gymfleet_trainer.sharding import whole
-from gymfleet_trainer.update_metrics import Sums
+from gymfleet_trainer.algorithms.update_metrics import Sums
+from gymfleet_trainer.distributed.ranks import Ranks
+from gymfleet_trainer.distributed.sharding import whole
+from gymfleet_trainer.model.batching import PackedBatch, pack
+from gymfleet_trainer.model.critic import ValueModel
+from gymfleet_trainer.model.learner import LocalLearner
+from gymfleet_trainer.model.policy_model import PolicyModel
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM

@@ -10,11 +10,12 @@ from typing import Any, Final
 
 import pytest
 from gymfleet_contracts.recipe import Recipe
+from gymfleet_trainer.distributed.ray_settings import prepare_ray
 from gymfleet_trainer.errors import WorkersFailed, WorkersLost
-from gymfleet_trainer.ray_settings import prepare_ray
-from gymfleet_trainer.record import RunDirectory
+from gymfleet_trainer.run.run_directory import RunDirectory
 from gymfleet_trainer.settings import TrainerSettings
 
+from tests.fixtures.paths import ROOT
 from tests.fixtures.scored import make_recipe
 from tests.fixtures.trainer_ranks import Work, learn, teach
 from tests.fleet import clean_environment
@@ -48,8 +49,8 @@ def ppo_recipe_of(workers: int) -> Recipe:
 def main(model: Path, directory: Path) -> dict[str, Any]:
     """Half of the work; a worker dies; the other half; work with a critic; another dies, which is one too many."""
     import psutil  # noqa: PLC0415
-    from gymfleet_trainer.remote import RemoteLearner  # noqa: PLC0415 - Ray has been prepared by now
-    from gymfleet_trainer.workers import ray_workers  # noqa: PLC0415
+    from gymfleet_trainer.distributed.remote import RemoteLearner  # noqa: PLC0415 - Ray has been prepared by now
+    from gymfleet_trainer.distributed.workers import ray_workers  # noqa: PLC0415
 
     recipe = recipe_of(2)
     first = Work(recipe, model, directory / "first", sft_epochs=range(2), steps=range(2))
@@ -113,7 +114,7 @@ def session(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Sessi
     ppo_alone = learn(None, ppo_first)
     done = subprocess.run(
         [sys.executable, "-m", "tests.integration.test_trainer_distributed_ray", str(tiny_model), str(directory)],
-        env=clean_environment(), cwd=Path(__file__).parents[2], capture_output=True, text=True,
+        env=clean_environment(), cwd=ROOT, capture_output=True, text=True,
         timeout=_TIMEOUT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -8,7 +8,7 @@ import pytest
 from gymfleet_contracts.streams import TRAINER_GROUP, trajectories_scored
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_kit.streams import RedisClient, StreamProducer
-from gymfleet_trainer.intake import Intake
+from gymfleet_trainer.run.trajectory_consumer import Intake
 
 from tests.fixtures.scored import RUN_ID, make_scored
 

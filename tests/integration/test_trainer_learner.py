@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 from gymfleet_contracts.recipe import Recipe
-from gymfleet_trainer.demand import Demand, Slot
-from gymfleet_trainer.groups import Group
-from gymfleet_trainer.learner import LocalLearner
+from gymfleet_trainer.model.learner import LocalLearner
+from gymfleet_trainer.run.group_planner import Demand, Slot
+from gymfleet_trainer.run.groups import Group
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.fixtures.scored import RUN_ID, make_recipe, make_scored, make_turn

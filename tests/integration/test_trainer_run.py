@@ -13,16 +13,16 @@ import structlog
 from gymfleet_contracts.recipe import ScratchModel, load_recipe
 from gymfleet_contracts.streams import POLICY_OWNER, TRAINER_GROUP, trajectories_scored
 from gymfleet_kit.streams import connect, disconnect
-from gymfleet_trainer.build import corpus
-from gymfleet_trainer.checkpoint import Checkpoints
 from gymfleet_trainer.errors import PublishRefused, TooManyFailures
-from gymfleet_trainer.fleet import PolicyFleet
-from gymfleet_trainer.learner import LocalLearner
-from gymfleet_trainer.publish import Publisher
-from gymfleet_trainer.record import RunDirectory
+from gymfleet_trainer.model.learner import LocalLearner
+from gymfleet_trainer.publish.publisher import Publisher
+from gymfleet_trainer.publish.rollout_replicas import PolicyFleet
+from gymfleet_trainer.run.build import corpus
+from gymfleet_trainer.run.checkpoint import Checkpoints
+from gymfleet_trainer.run.run_directory import RunDirectory
+from gymfleet_trainer.run.state import RunState
+from gymfleet_trainer.run.torch_thread import TorchWorker
 from gymfleet_trainer.settings import TrainerSettings
-from gymfleet_trainer.state import RunState
-from gymfleet_trainer.worker import TorchWorker
 from redis import Redis
 from safetensors.torch import load_file
 

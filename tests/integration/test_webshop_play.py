@@ -12,8 +12,8 @@ from tests.conformance.env_server import EnvServer
 from tests.fixtures import gateway_fleet
 
 EVIL = """
-from gymfleet_envs.runtime.environment import Environment, Outcome
-from gymfleet_envs.runtime.tasks import GeneratedTasks
+from gymfleet_envs.environment import Environment, Outcome
+from gymfleet_envs.tasks import GeneratedTasks
 
 
 class Evil(Environment[int]):

@@ -9,11 +9,12 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from benchmarks.sources import digest_of
+from tests.fixtures.paths import ROOT
 
-ROOT: Final = Path(__file__).parents[2]
 RESULT: Final = Path(__file__).with_name("result.json")
 SOURCES: Final = (
-    "contracts", "kit", "clients/python", "environments/gymfleet_envs/runtime", "services/env_gateway", "tests/peers",
+    "contracts", "kit", "clients/python", "clients/conformance", "services/env_server", "services/env_gateway",
+    "tests/peers",
     "requirements/peers.txt", "benchmarks/bench_openenv.py", "tests/integration/test_openenv_front.py",
     "tests/integration/test_mcp_front.py", "tests/integration/test_conformance_kit.py",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The Python SDK, and the `gymfleet` command."""
+"""The Python SDK: sync and async clients over REST, sessions over one socket, Gymnasium environments."""
 
 from gymfleet_client.errors import ClientError, DeadlinePassed, ProblemError, TransportError
 from gymfleet_client.rest import GatewayClient

@@ -13,7 +13,7 @@ from gymfleet_envs.alfworld.game import Game
 from gymfleet_envs.alfworld.library import Operator, PlannerPool
 from gymfleet_envs.alfworld.pddl import Fact, GroundGame, ground, parse_atom
 from gymfleet_envs.alfworld.textgen import Bindings, Grammar, Slot
-from gymfleet_envs.runtime.tasks import TaskDataError
+from gymfleet_envs.tasks import TaskDataError
 
 NOTHING_HAPPENS: Final = "Nothing happens."
 _CACHED_GAMES: Final = 64

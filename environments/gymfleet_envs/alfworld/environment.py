@@ -13,8 +13,8 @@ from gymfleet_envs.alfworld.game import Goal
 from gymfleet_envs.alfworld.generate import generated_tasks
 from gymfleet_envs.alfworld.tasks import HouseTask, benchmark_tasks, import_games
 from gymfleet_envs.alfworld.wording import Wording
-from gymfleet_envs.runtime.environment import Environment, Options, Outcome
-from gymfleet_envs.runtime.tasks import TaskSource
+from gymfleet_envs.environment import Environment, Options, Outcome
+from gymfleet_envs.tasks import TaskSource
 
 _PUT: Final = re.compile(r"put (.+?) (?:in/on|in|on|into|onto|to) (.+)")
 _MOVE: Final = re.compile(r"move (.+?) (?:to|in/on) (.+)")

@@ -13,7 +13,7 @@ from gymfleet_envs.alfworld.game import MAX_GAME_BYTES, Game, Goal, parse_game, 
 from gymfleet_envs.alfworld.pddl import check_pddl
 from gymfleet_envs.alfworld.vocabulary import TASK_TYPES
 from gymfleet_envs.alfworld.wording import Wording
-from gymfleet_envs.runtime.tasks import Task, TaskDataError
+from gymfleet_envs.tasks import Task, TaskDataError
 
 _GAME: Final = "game.tw-pddl"
 _TRAJECTORY: Final = "traj_data.json"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gymfleet_envs.alfworld.vocabulary import TASK_TYPES
-from gymfleet_envs.runtime.tasks import TaskDataError
+from gymfleet_envs.tasks import TaskDataError
 
 MAX_GAME_BYTES: Final = 8 << 20
 _MAX_TEXT_CHARS: Final = {"pddl_domain": 200_000, "grammar": 200_000, "pddl_problem": 4_000_000}

@@ -19,7 +19,7 @@ from gymfleet_envs.alfworld.vocabulary import (
     SINK,
     TASK_TYPES,
 )
-from gymfleet_envs.runtime.tasks import GeneratedTasks
+from gymfleet_envs.tasks import GeneratedTasks
 
 _SENTENCES: Final = {
     "pick_and_place_simple": ("put some {thing} on {place}", "put a {thing} in {place}"),

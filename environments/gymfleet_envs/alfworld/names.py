@@ -23,7 +23,7 @@ from gymfleet_envs.alfworld.generate import furnish
 from gymfleet_envs.alfworld.rooms import ROOMS
 from gymfleet_envs.alfworld.vocabulary import HOLDS, LAMPS, SINK
 from gymfleet_envs.alfworld.wording import Wording
-from gymfleet_envs.runtime.tasks import Task, TaskDataError
+from gymfleet_envs.tasks import Task, TaskDataError
 
 _MAPPINGS: Final[Mapping[str, Split]] = {"mappings_train.json": "train", "mappings_test.json": "test"}
 _PATH_LISTS: Final = ("train_valid.json", "new_std.json", "standard.json", "dev.json")

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from fast_downward.interface import pddl2sas
 
-from gymfleet_envs.runtime.tasks import TaskDataError
+from gymfleet_envs.tasks import TaskDataError
 
 _ARGV: Final = ["translate.py", "domain", "task"]
 _argv, sys.argv = sys.argv, _ARGV  # the translator parses the command line when it is imported

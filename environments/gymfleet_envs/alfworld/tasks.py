@@ -8,7 +8,7 @@ from gymfleet_envs.alfworld.files import GameFile, copy_games, game_files
 from gymfleet_envs.alfworld.game import Game
 from gymfleet_envs.alfworld.names import NamedHousehold, agentgym_numbers, copy_lists, named_households
 from gymfleet_envs.alfworld.wording import Wording
-from gymfleet_envs.runtime.tasks import ListedTasks, Task, TaskDataError, TaskSource
+from gymfleet_envs.tasks import ListedTasks, Task, TaskDataError, TaskSource
 
 
 class HouseTask(Protocol):

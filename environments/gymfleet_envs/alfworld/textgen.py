@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from textworld.envs.pddl import logic as pddl_logic
 from textworld.envs.pddl import textgen
 
-from gymfleet_envs.runtime.tasks import TaskDataError
+from gymfleet_envs.tasks import TaskDataError
 
 _ATTRIBUTES: Final = frozenset({"name", "id", "definite", "indefinite"})
 _CONDITION: Final = re.compile(r"\s*([a-z_0-9@-]+)\(([^()]*)\)\s*", re.IGNORECASE)

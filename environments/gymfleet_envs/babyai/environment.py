@@ -12,8 +12,8 @@ from gymfleet_envs.babyai.expert import Plan, choose, make_plan
 from gymfleet_envs.babyai.tasks import BabyAITask, generated_tasks, level_list_tasks
 from gymfleet_envs.babyai.view import describe, look
 from gymfleet_envs.babyai.world import Primitive, World
-from gymfleet_envs.runtime.environment import Environment, Outcome
-from gymfleet_envs.runtime.tasks import TaskSource
+from gymfleet_envs.environment import Environment, Outcome
+from gymfleet_envs.tasks import TaskSource
 
 
 class BabyAI(Environment[BabyAITask]):

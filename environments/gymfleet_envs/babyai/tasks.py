@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from gymfleet_contracts.session import Split
-from gymfleet_kit.session_problems import UnknownTask
 
 from gymfleet_envs.babyai.world import World, known_levels
-from gymfleet_envs.runtime.tasks import SPLITS, GeneratedTasks, Task, TaskDataError
+from gymfleet_envs.tasks import SPLITS, GeneratedTasks, Task, TaskDataError, UnknownTask
 
 _GENERATED: Final = {
     "intro": ("GoToRedBallGrey", "GoToRedBall", "GoToRedBlueBall"),

@@ -15,9 +15,9 @@ from gymfleet_envs.db.options import DbOptions
 from gymfleet_envs.db.sqlite import state_after
 from gymfleet_envs.db.tables import Table, fit_names, state_digest
 from gymfleet_envs.db.task import DbTask
-from gymfleet_envs.runtime.sql_text import UnfitStatement
-from gymfleet_envs.runtime.sqlite_guard import StatementFailed
-from gymfleet_envs.runtime.tasks import ListedTasks, Task, TaskDataError
+from gymfleet_envs.sql_text import UnfitStatement
+from gymfleet_envs.sqlite.guard import StatementFailed
+from gymfleet_envs.tasks import ListedTasks, Task, TaskDataError
 
 _MAX_FILE_BYTES: Final = 256 * 2**20
 _SPLITS: Final[dict[str, Split]] = {"dev": "validation", "standard": "test", "std": "test", "test": "test"}

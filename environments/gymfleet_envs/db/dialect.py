@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from gymfleet_envs.runtime.sql_text import Token, closing
+from gymfleet_envs.sql_text import Token, closing
 
 _COMPARISONS: Final = frozenset({"=", "<", ">", "<=", ">=", "<>", "!="})
 _RENAMED: Final = {"left": "mysql_left", "right": "mysql_right", "if": "mysql_if", "format": "mysql_format"}

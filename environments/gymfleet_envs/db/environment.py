@@ -17,10 +17,10 @@ from gymfleet_envs.db.options import DbOptions
 from gymfleet_envs.db.sqlite import SqliteDatabase, state_after
 from gymfleet_envs.db.tables import state_digest
 from gymfleet_envs.db.task import DbTask
-from gymfleet_envs.runtime.environment import EngineLost, Environment, Outcome
-from gymfleet_envs.runtime.sql_text import UnfitStatement
-from gymfleet_envs.runtime.sqlite_guard import StatementFailed
-from gymfleet_envs.runtime.tasks import TaskDataError, TaskSource
+from gymfleet_envs.environment import EngineLost, Environment, Outcome
+from gymfleet_envs.sql_text import UnfitStatement
+from gymfleet_envs.sqlite.guard import StatementFailed
+from gymfleet_envs.tasks import TaskDataError, TaskSource
 
 _ANSWERED: Final = "Your answer is {verdict}."
 _CUT_ROWS: Final = 170

@@ -9,7 +9,7 @@ from functools import cache, wraps
 from typing import Any, Final
 
 from gymfleet_envs.db.collation import compare, fold
-from gymfleet_envs.runtime.sqlite_guard import PURE_FUNCTIONS
+from gymfleet_envs.sqlite.guard import PURE_FUNCTIONS
 
 _MONTHS_FIRST: Final = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d")
 _CODES: Final = {

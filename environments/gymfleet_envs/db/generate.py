@@ -11,7 +11,7 @@ from typing import Final
 
 from gymfleet_envs.db.tables import Table, quoted, state_digest
 from gymfleet_envs.db.task import DbTask
-from gymfleet_envs.runtime.tasks import GeneratedTasks
+from gymfleet_envs.tasks import GeneratedTasks
 
 _NAMES: Final = (
     "anchor", "apron", "arrow", "badge", "barrel", "basket", "bench", "blanket", "bottle", "brush", "bucket", "button",

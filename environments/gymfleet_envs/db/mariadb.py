@@ -14,8 +14,8 @@ from gymfleet_envs.db.mariadb_server import MariaServer, connect
 from gymfleet_envs.db.mariadb_session import Watch, WatchLimits, session_settings
 from gymfleet_envs.db.options import DbOptions
 from gymfleet_envs.db.tables import Table, quoted
-from gymfleet_envs.runtime.environment import EngineLost
-from gymfleet_envs.runtime.sql_text import UnfitStatement, one_statement, tokens
+from gymfleet_envs.environment import EngineLost
+from gymfleet_envs.sql_text import UnfitStatement, one_statement, tokens
 
 _GRANTED: Final = "SELECT, INSERT, UPDATE, DELETE"
 _SHOWN: Final = frozenset(("tables", "columns", "fields", "full", "create", "index", "databases"))

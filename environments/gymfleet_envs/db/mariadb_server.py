@@ -16,7 +16,7 @@ from pymysql.cursors import Cursor
 
 from gymfleet_envs.db.options import DbOptions
 from gymfleet_envs.db.tables import quoted
-from gymfleet_envs.runtime.environment import EngineLost
+from gymfleet_envs.environment import EngineLost
 
 _PREFIX: Final = "gymfleet"
 """Without an underscore, which a GRANT takes for any character."""

@@ -13,7 +13,7 @@ from pymysql.connections import Connection
 
 from gymfleet_envs.db.mariadb_server import MariaServer
 from gymfleet_envs.db.options import DbOptions
-from gymfleet_envs.runtime.environment import EngineLost
+from gymfleet_envs.environment import EngineLost
 
 _LOOK_S: Final = 0.05
 _SELECTED_ROWS: Final = 1000

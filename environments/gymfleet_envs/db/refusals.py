@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from gymfleet_envs.runtime.sql_text import Token, closing
-from gymfleet_envs.runtime.sqlite_guard import StatementFailed
+from gymfleet_envs.sql_text import Token, closing
+from gymfleet_envs.sqlite.guard import StatementFailed
 
 _CAST_TYPES: Final = frozenset(
     ("char", "character", "nchar", "decimal", "dec", "double", "float", "real", "signed", "unsigned")

@@ -11,14 +11,14 @@ from gymfleet_envs.db.functions import FUNCTIONS, install
 from gymfleet_envs.db.options import DbOptions
 from gymfleet_envs.db.refusals import refuse_what_mysql_refuses
 from gymfleet_envs.db.tables import Table, quoted
-from gymfleet_envs.runtime.sql_like import LikeRules
-from gymfleet_envs.runtime.sql_text import Token, UnfitStatement, one_statement, tokens
-from gymfleet_envs.runtime.sqlite_guard import (
+from gymfleet_envs.sql_text import Token, UnfitStatement, one_statement, tokens
+from gymfleet_envs.sqlite.guard import (
     WRITE_ACTIONS,
     GuardedConnection,
     StatementFailed,
     StatementLimits,
 )
+from gymfleet_envs.sqlite.like import LikeRules
 
 _PAGE_BYTES: Final = 4096
 _MAX_STATE_ROWS: Final = 1_000_000

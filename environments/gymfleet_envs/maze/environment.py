@@ -6,10 +6,10 @@ from typing import ClassVar, Final, Self
 
 from gymfleet_contracts.session import ExpertMove
 
+from gymfleet_envs.environment import Environment, Outcome
 from gymfleet_envs.maze.grid import MOVES, Cell, MazeTask, describe, distances, is_wall, neighbour
 from gymfleet_envs.maze.tasks import MAX_TURNS, generated, upstream
-from gymfleet_envs.runtime.environment import Environment, Outcome
-from gymfleet_envs.runtime.tasks import TaskSource
+from gymfleet_envs.tasks import TaskSource
 
 _ACTIONS: Final = {f"move {direction}": direction for direction in MOVES}
 

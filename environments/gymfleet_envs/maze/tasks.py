@@ -9,7 +9,7 @@ from typing import Any, Final
 from gymfleet_contracts.session import Split
 
 from gymfleet_envs.maze.grid import MOVES, Cell, MazeTask, distances, is_wall
-from gymfleet_envs.runtime.tasks import GeneratedTasks, ListedTasks, Task, TaskDataError, TaskSource, split_of
+from gymfleet_envs.tasks import GeneratedTasks, ListedTasks, Task, TaskDataError, TaskSource, split_of
 
 UPSTREAM_TURNS: Final = 50
 _UPSTREAM_GOALS: Final[dict[str, Cell]] = {"double_t_maze": (8, 6), "maze2d_umaze": (3, 3)}

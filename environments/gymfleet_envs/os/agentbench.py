@@ -12,7 +12,7 @@ import structlog
 from gymfleet_contracts.session import Split
 
 from gymfleet_envs.os.task import Comparison, Match, OsTask, Script
-from gymfleet_envs.runtime.tasks import ListedTasks, Task, TaskDataError
+from gymfleet_envs.tasks import ListedTasks, Task, TaskDataError
 
 _COMPARISONS: Final[tuple[Comparison, ...]] = ("integer-match", "string-match", "size-match")
 _TRAINING_SCRIPTS: Final = "7"

@@ -8,6 +8,7 @@ from gymfleet_contracts.grammar import AGENTBENCH_OS
 from gymfleet_contracts.session import ExpertMove, ForkSupport
 from pydantic import JsonValue
 
+from gymfleet_envs.environment import EngineLost, Environment, Outcome
 from gymfleet_envs.os.actions import Bash, read_action
 from gymfleet_envs.os.agentbench import import_tree
 from gymfleet_envs.os.expert import next_move
@@ -18,8 +19,7 @@ from gymfleet_envs.os.sandbox.opening import check_backend, open_sandbox
 from gymfleet_envs.os.scoring import solved, unsaid
 from gymfleet_envs.os.task import OsTask, Script
 from gymfleet_envs.os.tasks import agentbench_tasks, generated_tasks
-from gymfleet_envs.runtime.environment import EngineLost, Environment, Outcome
-from gymfleet_envs.runtime.tasks import TaskSource
+from gymfleet_envs.tasks import TaskSource
 
 _START_S: Final = 8.0
 _SEEDS: Final = 32_768  # bash takes that many

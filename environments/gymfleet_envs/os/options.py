@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gymfleet_envs.runtime.environment import Options
+from gymfleet_envs.environment import Options
 
 _MIB = Field(ge=16, le=1 << 16)
 

@@ -5,7 +5,7 @@ from typing import Final
 from gymfleet_envs.os.agentbench import agentbench_tasks
 from gymfleet_envs.os.generate import LEVELS, generate
 from gymfleet_envs.os.task import OsTask
-from gymfleet_envs.runtime.tasks import GeneratedTasks, TaskSource
+from gymfleet_envs.tasks import GeneratedTasks, TaskSource
 
 __all__ = ["agentbench_tasks", "generated_tasks"]
 

@@ -12,10 +12,10 @@ from typing import Final
 
 import structlog
 
-from gymfleet_envs.runtime.tasks import TaskDataError
 from gymfleet_envs.sciworld.jvm import Answer, Jvm, Play
 from gymfleet_envs.sciworld.options import SciWorldOptions
 from gymfleet_envs.sciworld.tasks import SciTask
+from gymfleet_envs.tasks import TaskDataError
 
 VERSION: Final = "1.2.3"
 _ENTRY: Final = "scienceworld/runtime/pythonapi/PythonInterface.class"

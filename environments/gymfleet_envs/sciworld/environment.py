@@ -6,13 +6,13 @@ from typing import ClassVar, Final
 
 from gymfleet_contracts.session import ExpertMove, ForkSupport
 
-from gymfleet_envs.runtime.environment import EngineLost, Environment, Outcome
-from gymfleet_envs.runtime.tasks import TaskSource
+from gymfleet_envs.environment import EngineLost, Environment, Outcome
 from gymfleet_envs.sciworld.engines import Engines, Seat, engines
 from gymfleet_envs.sciworld.expert import GoldPath
 from gymfleet_envs.sciworld.jvm import Answer, EngineFault
 from gymfleet_envs.sciworld.options import SciWorldOptions
 from gymfleet_envs.sciworld.tasks import SciTask, agentgym_tasks, level_tasks, published_tasks
+from gymfleet_envs.tasks import TaskSource
 
 _MOVES: Final = 100
 _NOT_UNDERSTOOD: Final = "No known action matches that input."

@@ -23,7 +23,7 @@ from typing import Any, Final
 from py4j.java_gateway import GatewayParameters, JavaGateway, find_jar_path
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from gymfleet_envs.runtime.environment import EngineLost
+from gymfleet_envs.environment import EngineLost
 from gymfleet_envs.sciworld.options import SciWorldOptions
 from gymfleet_envs.sciworld.tasks import SciTask
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
-from gymfleet_envs.runtime.environment import Options
+from gymfleet_envs.environment import Options
 from gymfleet_envs.sciworld.tasks import simplified
 
 

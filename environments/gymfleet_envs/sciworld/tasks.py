@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from gymfleet_contracts.session import Split
-from gymfleet_kit.session_problems import UnknownTask
 
-from gymfleet_envs.runtime.tasks import SPLITS, Task, TaskDataError
 from gymfleet_envs.sciworld.too_long import TOO_LONG
+from gymfleet_envs.tasks import SPLITS, Task, TaskDataError, UnknownTask
 
 VARIATIONS: Final[Mapping[str, int]] = {
     "boil": 30,

@@ -12,12 +12,12 @@ import structlog
 from gymfleet_contracts.session import Split
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from gymfleet_envs.runtime.sqlite_guard import GuardedConnection, StatementFailed
-from gymfleet_envs.runtime.tasks import ListedTasks, Task, TaskDataError
 from gymfleet_envs.sql.engine import can_run, connect
 from gymfleet_envs.sql.options import SqlOptions
 from gymfleet_envs.sql.schema import Schema, in_words, read_schema
 from gymfleet_envs.sql.task import SqlTask
+from gymfleet_envs.sqlite.guard import GuardedConnection, StatementFailed
+from gymfleet_envs.tasks import ListedTasks, Task, TaskDataError
 
 _FILES: Final[dict[str, Split]] = {
     "train": "train", "train_spider": "train", "train_others": "train", "dev": "validation",

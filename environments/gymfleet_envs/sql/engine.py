@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from gymfleet_envs.runtime.sql_text import UnfitStatement, one_statement, tokens
-from gymfleet_envs.runtime.sqlite_guard import (
+from gymfleet_envs.sql.options import SqlOptions
+from gymfleet_envs.sql.task import SqlTask, TableData
+from gymfleet_envs.sql_text import UnfitStatement, one_statement, tokens
+from gymfleet_envs.sqlite.guard import (
     PURE_FUNCTIONS,
     READ_ACTIONS,
     GuardedConnection,
     StatementFailed,
     StatementLimits,
 )
-from gymfleet_envs.sql.options import SqlOptions
-from gymfleet_envs.sql.task import SqlTask, TableData
 
 Rows = frozenset[tuple[Any, ...]]
 _Key = Path | tuple[TableData, ...]

@@ -8,16 +8,16 @@ from typing import ClassVar, Final, Self
 from gymfleet_contracts.grammar import SQLGYM
 from gymfleet_contracts.session import ExpertMove
 
-from gymfleet_envs.runtime.environment import Environment, Outcome
-from gymfleet_envs.runtime.sql_text import UnfitStatement
-from gymfleet_envs.runtime.sqlite_functions import may_grow
-from gymfleet_envs.runtime.sqlite_guard import GuardedConnection, StatementFailed
-from gymfleet_envs.runtime.tasks import TaskSource
+from gymfleet_envs.environment import Environment, Outcome
 from gymfleet_envs.sql.benchmark import benchmark_tasks, check_databases
 from gymfleet_envs.sql.engine import Databases, Rows, query
 from gymfleet_envs.sql.generate import generated_tasks
 from gymfleet_envs.sql.options import SqlOptions
 from gymfleet_envs.sql.task import SqlTask
+from gymfleet_envs.sql_text import UnfitStatement
+from gymfleet_envs.sqlite.functions import may_grow
+from gymfleet_envs.sqlite.guard import GuardedConnection, StatementFailed
+from gymfleet_envs.tasks import TaskSource
 
 _BLOCK: Final = re.compile(r"```(?:sql|sqlite)?[ \t]*\n?(.*?)(?:```|\Z)", re.IGNORECASE | re.DOTALL)
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from gymfleet_envs.runtime.tasks import GeneratedTasks
 from gymfleet_envs.sql.schema import Schema, in_words
 from gymfleet_envs.sql.task import SqlTask, TableData, Value
+from gymfleet_envs.tasks import GeneratedTasks
 
 _PEOPLE: Final = (
     "Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gina", "Hugo", "Ida", "Jon", "Kira", "Leo", "Mona", "Nils", "Olga",

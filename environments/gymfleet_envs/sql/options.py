@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from gymfleet_envs.runtime.environment import Options
+from gymfleet_envs.environment import Options
 
 
 class SqlOptions(Options):

@@ -8,8 +8,8 @@ from typing import ClassVar, Final, Self
 
 from gymfleet_contracts.session import ExpertMove
 
-from gymfleet_envs.runtime.environment import Environment, Outcome
-from gymfleet_envs.runtime.tasks import TaskSource
+from gymfleet_envs.environment import Environment, Outcome
+from gymfleet_envs.tasks import TaskSource
 from gymfleet_envs.textcraft.expert import next_move
 from gymfleet_envs.textcraft.generate import generated_tasks
 from gymfleet_envs.textcraft.minecraft import minecraft_tasks

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gymfleet_envs.runtime.tasks import GeneratedTasks
+from gymfleet_envs.tasks import GeneratedTasks
 from gymfleet_envs.textcraft.expert import next_move
 from gymfleet_envs.textcraft.recipes import Amount, Recipe, RecipeBook
 from gymfleet_envs.textcraft.task import CraftTask

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 from gymfleet_contracts.session import Split
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from gymfleet_envs.runtime.tasks import ListedTasks, Task, TaskDataError
+from gymfleet_envs.tasks import ListedTasks, Task, TaskDataError
 from gymfleet_envs.textcraft.recipes import UNREACHABLE, Amount, Recipe, RecipeBook, item_name
 from gymfleet_envs.textcraft.task import CraftTask
 

@@ -8,8 +8,8 @@ from typing import ClassVar, Final, Literal, Self
 from gymfleet_contracts.session import EnvironmentSpec, ExpertMove
 from pydantic import JsonValue
 
-from gymfleet_envs.runtime.environment import Environment, Options, Outcome
-from gymfleet_envs.runtime.tasks import TaskSource
+from gymfleet_envs.environment import Environment, Options, Outcome
+from gymfleet_envs.tasks import TaskSource
 from gymfleet_envs.webshop import pages
 from gymfleet_envs.webshop.expert import item_move, results_move, search_move
 from gymfleet_envs.webshop.generate import generated_tasks

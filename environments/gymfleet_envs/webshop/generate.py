@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from gymfleet_envs.runtime.tasks import GeneratedTasks
+from gymfleet_envs.tasks import GeneratedTasks
 from gymfleet_envs.webshop.goals import PRICE_STEPS, make_goal
 from gymfleet_envs.webshop.products import Product, Wish
 from gymfleet_envs.webshop.scoring import CATEGORY_MARK, NO_CAP, RewardRule

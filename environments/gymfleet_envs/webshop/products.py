@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gymfleet_envs.runtime.tasks import TaskDataError
+from gymfleet_envs.tasks import TaskDataError
 
 MAX_ENTRY_CHARS: Final = 4 * 1024 * 1024
 MAX_PRICE: Final = 1e7

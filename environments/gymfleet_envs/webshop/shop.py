@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gymfleet_envs.runtime.tasks import TaskDataError
+from gymfleet_envs.tasks import TaskDataError
 from gymfleet_envs.webshop.index import ARRAYS, Index, IndexBuilder
 from gymfleet_envs.webshop.products import Product
 

@@ -9,9 +9,8 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 from gymfleet_contracts.session import Split
-from gymfleet_kit.session_problems import UnknownTask
 
-from gymfleet_envs.runtime.tasks import Task, TaskDataError
+from gymfleet_envs.tasks import Task, TaskDataError, UnknownTask
 from gymfleet_envs.webshop.goals import GoalKind, GoalRow, GoalTable, collect, goal_of
 from gymfleet_envs.webshop.products import Extras, Product, json_entries, json_object, read_products
 from gymfleet_envs.webshop.scoring import Goal, RewardRule

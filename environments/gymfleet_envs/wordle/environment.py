@@ -7,8 +7,8 @@ from typing import ClassVar, Final, Self
 
 from gymfleet_contracts.session import ExpertMove
 
-from gymfleet_envs.runtime.environment import Environment, Outcome
-from gymfleet_envs.runtime.tasks import TaskSource
+from gymfleet_envs.environment import Environment, Outcome
+from gymfleet_envs.tasks import TaskSource
 from gymfleet_envs.wordle.expert import next_guess
 from gymfleet_envs.wordle.game import NUM_GUESSES, consistent, feedback, parse_guess, spaced
 from gymfleet_envs.wordle.tasks import WordleTask, generated_tasks, word_list_tasks

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from gymfleet_contracts.session import Split
-from gymfleet_kit.session_problems import UnknownTask
 
-from gymfleet_envs.runtime.tasks import SPLITS, GeneratedTasks, Task, TaskDataError
+from gymfleet_envs.tasks import SPLITS, GeneratedTasks, Task, TaskDataError, UnknownTask
 from gymfleet_envs.wordle.game import WORD_LENGTH
 from gymfleet_envs.wordle.words import WORDS
 

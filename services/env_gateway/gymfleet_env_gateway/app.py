@@ -14,10 +14,10 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from gymfleet_env_gateway.access import Access
 from gymfleet_env_gateway.admission import Admission
 from gymfleet_env_gateway.census import keep_counting
-from gymfleet_env_gateway.fronts.agentgym import install_agentgym
-from gymfleet_env_gateway.fronts.agentgym_sessions import AgentGymSessions
-from gymfleet_env_gateway.fronts.mcp import install_mcp
-from gymfleet_env_gateway.fronts.openenv import install_openenv
+from gymfleet_env_gateway.fronts.agentgym.app import install_agentgym
+from gymfleet_env_gateway.fronts.agentgym.sessions import AgentGymSessions
+from gymfleet_env_gateway.fronts.mcp.app import install_mcp
+from gymfleet_env_gateway.fronts.openenv.app import install_openenv
 from gymfleet_env_gateway.homes import Homes
 from gymfleet_env_gateway.ids import SessionIds
 from gymfleet_env_gateway.journal import Journal

@@ -11,8 +11,8 @@ from gymfleet_kit.access import AccessRules
 from gymfleet_kit.app import NotReady, create_app
 from gymfleet_kit.serve import server_config
 
-from gymfleet_trainer.progress import Reporter
 from gymfleet_trainer.routes import run
+from gymfleet_trainer.run.progress import Reporter
 
 
 def create(reporter: Reporter, access: AccessRules) -> FastAPI:

@@ -21,13 +21,13 @@ from gymfleet_kit.settings import read_settings
 from gymfleet_kit.streams import OUTAGE
 from gymfleet_kit.telemetry import configure_tracing
 
+from gymfleet_trainer.distributed.ray_settings import prepare_ray
 from gymfleet_trainer.errors import Stalled, TrainerError, disk_line, is_disk_full
-from gymfleet_trainer.ray_settings import prepare_ray
-from gymfleet_trainer.record import RunDirectory, write_atomically
+from gymfleet_trainer.run.run_directory import RunDirectory, write_atomically
 from gymfleet_trainer.settings import TrainerSettings
 
 if TYPE_CHECKING:
-    from gymfleet_trainer.learner import LearnerFactory
+    from gymfleet_trainer.model.learner import LearnerFactory
 
 log = structlog.get_logger()
 
@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _build(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> int:
-    from gymfleet_trainer.build import build, initial_model, nothing_to_build  # noqa: PLC0415 - it imports the client
+    from gymfleet_trainer.run.build import build, initial_model, nothing_to_build  # noqa: PLC0415 - it imports the client
 
     if nothing_to_build(recipe, directory):
         sys.stdout.write(f"{initial_model(recipe, directory)}\n")
@@ -99,13 +99,14 @@ async def _train(
     listener: socket.socket,
     learner: "LearnerFactory",
 ) -> None:
-    from gymfleet_trainer import app, run  # noqa: PLC0415 - torch takes seconds to import
-    from gymfleet_trainer.progress import Reporter  # noqa: PLC0415
+    from gymfleet_trainer import app  # noqa: PLC0415
+    from gymfleet_trainer.run import lifecycle  # noqa: PLC0415 - torch takes seconds to import
+    from gymfleet_trainer.run.progress import Reporter  # noqa: PLC0415
 
     reporter = Reporter(directory, run_id)
     async with app.serving(app.create(reporter, settings.rules()), listener):
         try:
-            await run.train(recipe, directory, settings, reporter, run_id, learner)
+            await lifecycle.train(recipe, directory, settings, reporter, run_id, learner)
         except asyncio.CancelledError:
             reporter.finish("interrupted", "the same command resumes")
             raise
@@ -118,14 +119,14 @@ async def _train(
 @contextlib.contextmanager
 def _learners(recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> "Iterator[LearnerFactory]":
     """What makes the learner: in this process, or on workers that run while the body does."""
-    from gymfleet_trainer.learner import LocalLearner  # noqa: PLC0415 - torch takes seconds to import
+    from gymfleet_trainer.model.learner import LocalLearner  # noqa: PLC0415 - torch takes seconds to import
 
     if recipe.trainer.workers == 1:
         yield LocalLearner
         return
     prepare_ray()
     try:
-        from gymfleet_trainer.workers import ray_workers  # noqa: PLC0415 - Ray is an extra
+        from gymfleet_trainer.distributed.workers import ray_workers  # noqa: PLC0415 - Ray is an extra
     except ImportError as error:
         raise RecipeError(f"trainer.workers > 1 needs gymfleet[trainer-ray]: {error}") from None
     with ray_workers(recipe, settings, directory) as workers:
@@ -133,8 +134,8 @@ def _learners(recipe: Recipe, directory: RunDirectory, settings: TrainerSettings
 
 
 def _eval(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> int:
-    from gymfleet_trainer import run  # noqa: PLC0415 - torch takes seconds to import
-    from gymfleet_trainer.progress import Reporter  # noqa: PLC0415
+    from gymfleet_trainer.run import lifecycle  # noqa: PLC0415 - torch takes seconds to import
+    from gymfleet_trainer.run.progress import Reporter  # noqa: PLC0415
 
     run_id = f"{recipe.name}-eval-{secrets.token_hex(4)}"
 
@@ -145,7 +146,7 @@ def _eval(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirectory
             for leftover in ("checkpoints", "trajectories"):
                 shutil.rmtree(place.path / leftover, ignore_errors=True)
             reporter = Reporter(place, run_id)
-            result = await run.evaluate_only(recipe, place, settings, reporter, arguments.checkpoint, run_id)
+            result = await lifecycle.evaluate_only(recipe, place, settings, reporter, arguments.checkpoint, run_id)
             write_atomically(arguments.out, result.model_dump_json(indent=2) + "\n")
 
     return _interruptible(work)

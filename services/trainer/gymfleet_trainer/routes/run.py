@@ -4,8 +4,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 
-from gymfleet_trainer.progress import Reporter
-from gymfleet_trainer.record import Progress
+from gymfleet_trainer.run.progress import Reporter
+from gymfleet_trainer.run.run_directory import Progress
 
 router = APIRouter(prefix="/v1/run", tags=["run"])
 

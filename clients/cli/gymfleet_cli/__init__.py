@@ -1,0 +1,1 @@
+"""The `gymfleet` command: the local fleet, training runs, reports."""

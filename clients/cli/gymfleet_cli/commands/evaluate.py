@@ -1,0 +1,139 @@
+"""`gymfleet eval`: success on held-out tasks, of a run's model or of a checkpoint."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from gymfleet_contracts.recipe import Recipe, initial_model
+
+from gymfleet_cli.commands.train import EnvOption, PortsOption, RunDirOption
+from gymfleet_cli.console import CliError, UsageProblem, err, out, plain
+from gymfleet_cli.options import served_options
+from gymfleet_cli.outcome import success_line
+from gymfleet_cli.progress import Progress, RunDisplay, read_progress
+from gymfleet_cli.recipes import load_with_overrides
+from gymfleet_cli.report.data import Measurement
+from gymfleet_cli.run_directory import RUN_STATE
+from gymfleet_cli.running import (
+    Work,
+    gateway_secret,
+    lock_run,
+    recipe_data,
+    recipe_file,
+    work_with_services,
+)
+from gymfleet_cli.supervisor.plan import Plan, choose_ports
+from gymfleet_cli.supervisor.sweep import sweep
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is measured, by which recipe, for which run."""
+
+    recipe: Path
+    run_dir: Path
+    checkpoint: Path | None
+    """None: the model that the recipe begins with."""
+
+
+def evaluate(
+    target: Annotated[Path, typer.Argument(help="Recipe, run directory, checkpoint or model directory.")],
+    episodes: Annotated[int | None, typer.Option(min=1, help="Held-out tasks to play, once each.")] = None,
+    run_dir: RunDirOption = None,
+    env: EnvOption = None,
+    ports_from: PortsOption = None,
+) -> None:
+    """Measure success on held-out tasks, with a 95 % interval. A recipe stands for its run's last model."""
+    found = resolve(target, run_dir)
+    changes = [] if episodes is None else [f"eval.num_tasks={episodes}", "eval.samples_per_task=1"]
+    recipe = load_with_overrides(found.recipe, changes)
+    state_dir = found.run_dir / RUN_STATE / "eval"
+    source = env or recipe.env.name
+    with lock_run(found.run_dir, state_dir):
+        sweep(state_dir)
+        result_file = state_dir / "result.json"
+        result_file.unlink(missing_ok=True)
+        plan = Plan(
+            directory=state_dir,
+            ports=choose_ports((source,), ports_from, recipe.scale),
+            envs=(source,),
+            gateway_secret=gateway_secret(state_dir),
+            data=recipe_data(recipe),
+            options=served_options((source,), {recipe.env.name: recipe.env.options}),
+            scale=recipe.scale,
+        )
+        err.print(plain(f"measuring {found.checkpoint or 'the initial model'} · logs {state_dir / 'logs'}"))
+        used = recipe_file(found.recipe, recipe, state_dir, changed=bool(changes))
+        work_with_services(
+            plan, _work(found, recipe, used, result_file), RunDisplay(err, lambda: _newest(found.run_dir))
+        )
+        out.print(plain(success_line(Measurement.model_validate_json(result_file.read_bytes()))))
+
+
+def _work(found: Target, recipe: Recipe, used: str, result_file: Path) -> Work:
+    initial = initial_model(recipe, found.run_dir)
+    checkpoint = found.checkpoint or Path(initial)
+    command = (
+        "eval",
+        used,
+        "--run-dir",
+        str(found.run_dir),
+        "--checkpoint",
+        str(checkpoint),
+        "--out",
+        str(result_file),
+    )
+    has_tokenizer = (checkpoint / "tokenizer.json").is_file()
+    return Work(
+        recipe=recipe,
+        recipe_file=str(found.recipe),
+        run_dir=found.run_dir,
+        command=command,
+        build=found.checkpoint is None,
+        model=str(checkpoint.resolve()) if found.checkpoint and has_tokenizer else None,
+    )
+
+
+def resolve(target: Path, run_dir: Path | None) -> Target:
+    """Find the run that a recipe, directory or checkpoint belongs to. Raises `UsageProblem`."""
+    if not target.exists():
+        raise UsageProblem(f"there is no recipe and no checkpoint at {target}")
+    if target.is_file():
+        home = run_dir or Path("runs") / load_with_overrides(target, ()).name
+        return Target(recipe=target, run_dir=home, checkpoint=last_model(home))
+    home = run_dir or _home_of(target)
+    recipe = home / "recipe.toml"
+    if not recipe.is_file():
+        raise UsageProblem(f"{home} has no recipe.toml; give the recipe, or the run with --run-dir")
+    if home.resolve() == target.resolve():
+        return Target(recipe=recipe, run_dir=home, checkpoint=last_model(home))
+    if not any((path / "config.json").is_file() for path in (target, target / "model")):
+        raise UsageProblem(f"{target} is neither a run, nor a checkpoint, nor a model directory")
+    return Target(recipe=recipe, run_dir=home, checkpoint=target)
+
+
+def last_model(run_dir: Path) -> Path | None:
+    """The model of a finished run, else the last checkpoint of an unfinished one."""
+    if (run_dir / "model" / "config.json").is_file():
+        return run_dir / "model"
+    pointer = run_dir / "checkpoints" / "latest"
+    if not pointer.is_file():
+        return None
+    checkpoint = pointer.parent / Path(pointer.read_text(encoding="utf-8").strip()).name
+    if not checkpoint.is_dir():
+        raise CliError(f"{pointer} names {checkpoint.name}, which is not there")
+    return checkpoint
+
+
+def _home_of(target: Path) -> Path:
+    for directory in (target, *target.resolve().parents):
+        if (directory / "run.json").is_file():
+            return directory
+    raise UsageProblem(f"{target} is not inside a run directory; name the run with --run-dir")
+
+
+def _newest(run_dir: Path) -> Progress | None:
+    """The trainer measures in a scratch directory of its own."""
+    found = [one for path in run_dir.glob(".eval-*") if (one := read_progress(path)) is not None]
+    return max(found, key=lambda progress: progress.updated_at, default=None)

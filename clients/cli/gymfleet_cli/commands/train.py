@@ -1,0 +1,134 @@
+"""`gymfleet train`: everything that a run needs, from one command."""
+
+import shlex
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from gymfleet_contracts.recipe import Recipe, RecipeError, ScaleSection, TrainerSection, load_recipe
+
+from gymfleet_cli.console import CliError, UsageProblem, err, out, plain
+from gymfleet_cli.options import served_options
+from gymfleet_cli.outcome import print_outcome
+from gymfleet_cli.progress import RunDisplay, read_progress
+from gymfleet_cli.recipes import load_with_overrides
+from gymfleet_cli.report import write_report
+from gymfleet_cli.run_directory import RUN_STATE, RunDataError
+from gymfleet_cli.running import (
+    Work,
+    gateway_secret,
+    lock_run,
+    recipe_data,
+    recipe_file,
+    work_with_services,
+)
+from gymfleet_cli.supervisor.errors import Interrupted
+from gymfleet_cli.supervisor.plan import Plan, choose_ports
+from gymfleet_cli.supervisor.sweep import sweep
+
+RunDirOption = Annotated[Path | None, typer.Option(help="Where the run lives. Default: runs/<name of the recipe>.")]
+EnvOption = Annotated[
+    str | None,
+    typer.Option(help="Source of the environment, if not gymfleet's own: package.module:Class or a .py file."),
+]
+PortsOption = Annotated[int | None, typer.Option(help="First of a row of ports. Default: any free ones.")]
+
+
+def train(
+    recipe: Annotated[Path, typer.Argument(help="Recipe, a TOML file.")],
+    run_dir: RunDirOption = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Override the recipe's seed.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete what an earlier run left in the directory.")] = False,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a key: --set rl.steps=20. Repeat for several.")
+    ] = None,
+    env: EnvOption = None,
+    ports_from: PortsOption = None,
+) -> None:
+    """Train by a recipe: start all services, build the model, train, measure, report. Run again to resume."""
+    changes = [*(overrides or ()), *(() if seed is None else (f"seed={seed}",))]
+    loaded = load_with_overrides(recipe, changes)
+    directory = run_dir or Path("runs") / loaded.name
+    state_dir = directory / RUN_STATE
+    with lock_run(directory, state_dir):
+        sweep(state_dir)
+        if fresh:
+            clear_run(directory)
+        if is_finished(directory, loaded):
+            out.print(plain(f"{directory}: this run is finished; --fresh starts it anew"), soft_wrap=True)
+            _print_outcome(directory)
+            return
+        file = recipe_file(recipe, loaded, state_dir, changed=bool(changes))
+        command = ("run", file, "--run-dir", str(directory))
+        work = Work(recipe=loaded, recipe_file=file, run_dir=directory, command=command)
+        try:
+            _work(work, env or loaded.env.name, state_dir, ports_from)
+        except Interrupted:
+            again = ["gymfleet", "train", str(recipe), "--run-dir", str(directory)]
+            again += [part for change in changes for part in ("--set", change)] + (["--env", env] if env else [])
+            err.print(plain(f"stopped; resume with: {shlex.join(again)}"), soft_wrap=True)
+            raise
+    _report(directory)
+    _print_outcome(directory)
+
+
+def _work(work: Work, env: str, state_dir: Path, ports_from: int | None) -> None:
+    plan = Plan(
+        directory=state_dir,
+        ports=choose_ports((env,), ports_from, work.recipe.scale),
+        envs=(env,),
+        gateway_secret=gateway_secret(state_dir),
+        data=recipe_data(work.recipe),
+        options=served_options((env,), {work.recipe.env.name: work.recipe.env.options}),
+        scale=work.recipe.scale,
+    )
+    err.print(plain(f"run directory {work.run_dir} · logs {state_dir / 'logs'}"), soft_wrap=True)
+    work_with_services(plan, work, RunDisplay(err, partial(read_progress, work.run_dir)))
+
+
+def is_finished(directory: Path, recipe: Recipe) -> bool:
+    """Whether the run has its summary. Raises `UsageProblem` when it is the run of another recipe."""
+    if not (directory / "summary.json").is_file():
+        return False
+    try:
+        known: Recipe | None = load_recipe(directory / "recipe.toml")
+    except RecipeError:  # removed, or written by another version
+        known = None
+    if known is None or _alike(known) != _alike(recipe):
+        raise UsageProblem(
+            f"{directory} holds a finished run of another recipe; choose another --run-dir, or delete it with --fresh"
+        )
+    return True
+
+
+def _alike(recipe: Recipe) -> Recipe:
+    """How many of what may change from one command to the next: the run is the same."""
+    return recipe.model_copy(update={"scale": ScaleSection(), "trainer": TrainerSection()})
+
+
+def clear_run(directory: Path) -> None:
+    """Delete everything in a run's directory but the lock that is held on it."""
+    lock = directory / RUN_STATE / "lock"
+    for entry in [*directory.iterdir(), *lock.parent.iterdir()]:
+        if entry in (lock, lock.parent):
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _report(directory: Path) -> None:
+    try:
+        write_report(directory)
+    except (RunDataError, OSError) as error:
+        raise CliError(f"the run is finished, but its report could not be written: {error}") from None
+
+
+def _print_outcome(directory: Path) -> None:
+    try:
+        print_outcome(directory)
+    except RunDataError as error:
+        raise CliError(str(error)) from None

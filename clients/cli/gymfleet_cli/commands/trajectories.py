@@ -1,0 +1,130 @@
+"""`gymfleet trajectories`: the recorded episodes of a run, as a table or one by one."""
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from gymfleet_contracts.trajectory import ScoredTrajectory, Turn
+from rich.console import Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from gymfleet_cli.console import CliError, UsageProblem, out, plain
+from gymfleet_cli.run_directory import RunDataError, RunFiles
+
+app = typer.Typer(help="Read the recorded episodes of a run.", no_args_is_help=True)
+
+RunDir = Annotated[Path, typer.Argument(help="Run directory.")]
+PhaseOption = Annotated[str | None, typer.Option(help="demonstrations, eval_before, train or eval_after.")]
+Failed = Annotated[bool, typer.Option("--failed", help="Only episodes that did not solve their task.")]
+Success = Annotated[bool, typer.Option("--success", help="Only episodes that solved their task.")]
+
+
+@app.command("list")
+def list_trajectories(
+    run_dir: RunDir,
+    phase: PhaseOption = None,
+    failed: Failed = False,
+    success: Success = False,
+    limit: Annotated[int, typer.Option(min=1, help="Rows to show at most.")] = 50,
+) -> None:
+    """A table of episodes."""
+    table = Table()
+    for column in ("phase", "id", "task", "status", "solved", "turns", "tokens", "reward"):
+        table.add_column(column, overflow="fold")
+    chosen = _select(run_dir, phase, failed, success)
+    for name, scored in islice(chosen, limit):
+        table.add_row(*_row(name, scored))
+    if not table.row_count:
+        raise CliError(f"{run_dir} has no such episodes")
+    out.print(table)
+    if next(chosen, None) is not None:
+        out.print(f"more than {limit} episodes; --limit shows more")
+
+
+@app.command()
+def show(
+    run_dir: RunDir,
+    trajectory_id: Annotated[str | None, typer.Argument(help="Trajectory id, or its end. Default: the first.")] = None,
+    phase: PhaseOption = None,
+    failed: Failed = False,
+    success: Success = False,
+) -> None:
+    """One episode, turn by turn."""
+    for name, scored in _select(run_dir, phase, failed, success):
+        if trajectory_id is None or scored.trajectory.trajectory_id.endswith(trajectory_id):
+            _print_episode(name, scored)
+            return
+    wanted = "such episodes" if trajectory_id is None else f"trajectory {trajectory_id!r}"
+    raise CliError(f"{run_dir} has no {wanted}; `gymfleet trajectories list` shows them")
+
+
+def _select(run_dir: Path, phase: str | None, failed: bool, success: bool) -> Iterator[tuple[str, ScoredTrajectory]]:
+    if failed and success:
+        raise UsageProblem("give --failed or --success, not both")
+    try:
+        files = RunFiles.open(run_dir)
+        phases = files.phases()
+        if phase is not None and phase not in phases:
+            raise UsageProblem(f"--phase {phase!r}: this run has {', '.join(phases) or 'no episodes yet'}")
+        for name in phases if phase is None else [phase]:
+            for scored in files.trajectories(name):
+                if not ((failed and scored.trajectory.success) or (success and not scored.trajectory.success)):
+                    yield name, scored
+    except RunDataError as error:
+        raise UsageProblem(str(error)) from None
+
+
+def _row(phase: str, scored: ScoredTrajectory) -> list[str | Text]:
+    episode = scored.trajectory
+    group_and_sample = episode.trajectory_id.partition("/")[2]
+    return [
+        phase,
+        plain(group_and_sample),
+        plain(episode.task.task_id),
+        episode.status.value,
+        Text("yes", style="green") if episode.success else Text("no", style="red"),
+        str(len(episode.turns)),
+        str(episode.num_response_tokens),
+        "-" if scored.reward is None else f"{scored.reward.total:.3g}",
+    ]
+
+
+def _print_episode(phase: str, scored: ScoredTrajectory) -> None:
+    episode = scored.trajectory
+    out.print(plain(episode.trajectory_id, "bold"), soft_wrap=True)
+    policy = f"policy version {episode.policy.version_min}"
+    if episode.policy.version_max != episode.policy.version_min:
+        policy += f" to {episode.policy.version_max}"
+    author = "expert" if episode.strategy == "expert" else policy
+    out.print(plain(f"{phase} · {episode.task.env} {episode.task.task_id} · {author} · {episode.status.value}"))
+    for number, turn in enumerate(episode.turns):
+        out.print(Panel(_turn(turn), title=f"turn {number + 1}", title_align="left"))
+    if episode.final_observation:
+        out.print(Panel(plain(episode.final_observation), title="at the end", title_align="left"))
+    outcome = Text("solved", style="green") if episode.success else Text("not solved", style="red")
+    out.print(Text.assemble(outcome, f" · score {episode.score:.3g} · {episode.finish_reason.value}"))
+    if scored.reward is not None:
+        terms = " + ".join(
+            f"{name} {component.value:.3g}" for name, component in sorted(scored.reward.components.items())
+        )
+        out.print(plain(f"reward {scored.reward.total:.3g} = {terms or '0'}"))
+    if scored.reward_error:
+        out.print(plain(f"no reward: {scored.reward_error}", "red"))
+    if episode.error:
+        out.print(plain(episode.error, "red"))
+
+
+def _turn(turn: Turn) -> Group:
+    notes = []
+    if not turn.format_valid:
+        notes.append("the reply does not follow the format")
+    if not turn.action_valid:
+        notes.append("the environment did not understand the action")
+    parts = [plain(turn.observation.rstrip(), "dim"), plain(turn.text.strip() or "(empty reply)")]
+    if notes:
+        parts.append(Text("; ".join(notes), style="yellow"))
+    return Group(*parts)

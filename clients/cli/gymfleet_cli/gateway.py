@@ -1,0 +1,91 @@
+"""A session API to talk to: the one given, the running fleet's, or an env server for the moment."""
+
+import json
+import os
+import secrets
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from gymfleet_client.sync import SyncGatewayClient
+from gymfleet_contracts.session import EnvironmentSpec
+
+from gymfleet_cli.console import CliError, err
+from gymfleet_cli.display import StartDisplay
+from gymfleet_cli.options import served_options
+from gymfleet_cli.supervisor.errors import ServiceFailed
+from gymfleet_cli.supervisor.interrupts import Interrupts
+from gymfleet_cli.supervisor.plan import DATA_VARIABLE, ENV_SERVER, GATEWAY, Plan, choose_ports
+from gymfleet_cli.supervisor.service import console_script
+from gymfleet_cli.supervisor.state import read_state
+from gymfleet_cli.supervisor.supervisor import Supervisor
+
+_CALL_TIMEOUT_S: Final = 30.0
+
+
+@contextmanager
+def session_api(
+    url: str | None, state_dir: Path, envs: tuple[str, ...], data: Mapping[str, Path] | None = None
+) -> Iterator[SyncGatewayClient]:
+    """A client of the session API; without a gateway, `envs` are served as long as the block lasts.
+
+    `data` names benchmark files, by environment: with it they are served anew, whatever runs already.
+    A service that asks for a key is sent that of the variable GYMFLEET_API_KEY.
+    """
+    found = url or (None if data else running_gateway(state_dir))
+    if found is not None:
+        key = os.environ.get("GYMFLEET_API_KEY")
+        with SyncGatewayClient(found, api_key=key, timeout_s=_CALL_TIMEOUT_S) as client:
+            yield client
+        return
+    with (
+        _temporary_server(envs, data or {}) as (address, key),
+        SyncGatewayClient(address, api_key=key, timeout_s=_CALL_TIMEOUT_S) as client,
+    ):
+        yield client
+
+
+def describe(envs: Sequence[str], data: Mapping[str, Path]) -> tuple[list[EnvironmentSpec], list[str]]:
+    """Specs of environments that nobody serves; and of those that this machine cannot, what they lack."""
+    settings = {DATA_VARIABLE: json.dumps({env: str(path) for env, path in data.items()})} if data else {}
+    done = subprocess.run(
+        [console_script("gymfleet-env-server"), "--describe", *envs],
+        capture_output=True, text=True, check=False, env={**os.environ, **settings},
+    )  # fmt: skip
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"gymfleet-env-server ended with code {done.returncode}"]
+        raise CliError(lines[-1].removeprefix("error: "))
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    specs = [EnvironmentSpec.model_validate(each["spec"]) for each in found if "spec" in each]
+    return specs, [each["error"] for each in found if "error" in each]
+
+
+def running_gateway(state_dir: Path) -> str | None:
+    """The address of the fleet's gateway; None when none runs."""
+    state = read_state(state_dir)
+    if state is None:
+        return None
+    return next((service.url for service in state.living if service.name == GATEWAY), None)
+
+
+@contextmanager
+def _temporary_server(envs: tuple[str, ...], data: Mapping[str, Path]) -> Iterator[tuple[str, str]]:
+    """One server for all of `envs`, and its key: an env server speaks the same session API as the gateway."""
+    interrupts = Interrupts()
+    with TemporaryDirectory(prefix="gymfleet-") as name:
+        directory = Path(name)
+        secret = secrets.token_hex(32)
+        plan = Plan(directory=directory, ports=choose_ports(envs, None), envs=envs, gateway_secret=secret, data=data,
+                    options=served_options(envs, {}))  # fmt: skip
+        service = plan.env_server(*envs)
+        with Supervisor(directory, interrupts=interrupts, tethered=True) as supervisor:
+            with interrupts, StartDisplay(err, lambda: supervisor.waiting, quiet=True) as display:
+                supervisor.start(service)
+                try:
+                    supervisor.wait_ready([service.name], display.refresh)
+                except ServiceFailed as error:  # without the log's path: it is removed with the server
+                    raise CliError(f"{', '.join(envs)} cannot be served: {error.reason}") from None
+            yield service.url, plan.key(ENV_SERVER)

@@ -1,0 +1,89 @@
+"""Entry point: the table of commands, and the way in which every expected failure ends."""
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version as installed_version
+from typing import Final
+
+import httpx
+import typer
+from gymfleet_client.errors import ClientError
+from gymfleet_contracts.recipe import RecipeError
+
+from gymfleet_cli.commands import (
+    conformance,
+    data,
+    envs,
+    evaluate,
+    fleet,
+    keys,
+    play,
+    report,
+    scaffold,
+    scale,
+    train,
+    trajectories,
+)
+from gymfleet_cli.console import CliError, one_line, out
+from gymfleet_cli.supervisor.errors import FleetError, Interrupted
+
+# `ClickException`: newer versions of typer carry click inside, older ones depend on it.
+_UsageException: Final[type[Exception]] = typer.BadParameter.__mro__[2]
+_INTERRUPTED: Final = 130
+
+app: Final = typer.Typer(
+    name="gymfleet",
+    help="Agent environments as HTTP services, and reinforcement learning of LLM agents against them.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command()(fleet.up)
+app.command()(fleet.down)
+app.command()(fleet.status)
+app.command()(train.train)
+app.command("eval")(evaluate.evaluate)
+app.command()(report.report)
+app.command()(scale.scale)
+app.add_typer(envs.app, name="envs")
+envs.app.command("play")(play.play)
+envs.app.command("new")(scaffold.new)
+app.add_typer(trajectories.app, name="trajectories")
+app.command()(conformance.conformance)
+app.add_typer(keys.app, name="keys")
+app.add_typer(data.app, name="data")
+
+
+@app.command()
+def version() -> None:
+    """Print the installed version."""
+    out.print(f"gymfleet {installed_version('gymfleet')}")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Carry out a command line and return the exit code: 1 failure, 2 usage or settings, 130 Ctrl-C."""
+    try:
+        code = typer.main.get_command(app).main(list(arguments), prog_name="gymfleet", standalone_mode=False)
+    except (CliError, FleetError, RecipeError, ClientError, httpx.HTTPError, Interrupted, _UsageException) as error:
+        return _explain(error)
+    except (KeyboardInterrupt, typer.Abort):
+        return _INTERRUPTED
+    except BrokenPipeError:
+        sys.stdout = None  # the reader of a pipe, `head` perhaps, has left; nothing is flushed to it at exit
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+def _explain(error: Exception) -> int:
+    if isinstance(error, Interrupted):
+        return error.exit_code
+    default = 2 if isinstance(error, RecipeError) else 1
+    describe = getattr(error, "format_message", error.__str__)
+    if message := one_line(str(describe())):
+        sys.stderr.write(f"error: {message}\n")
+    return int(getattr(error, "exit_code", default))
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,88 @@
+"""Options of environments: what the user gives, checked by the environments before anything starts."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Final
+
+import typer
+from pydantic import JsonValue, TypeAdapter, ValidationError
+
+from gymfleet_cli.console import UsageProblem
+from gymfleet_cli.supervisor.plan import OPTIONS_VARIABLE
+from gymfleet_cli.supervisor.service import console_script
+
+OptionsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        help="Set an option of an environment: ENV.KEY=VALUE, such as db.backend=mariadb. Repeat for several.",
+    ),
+]
+Options = dict[str, dict[str, JsonValue]]
+"""Values by their keys, by environment."""
+_OPTIONS: Final = TypeAdapter(Options)
+
+
+def one_option(given: str) -> tuple[str, JsonValue]:
+    """KEY=VALUE; the value is JSON where it can be read as such, else a text. Raises `UsageProblem`."""
+    key, mark, text = given.partition("=")
+    if not (key and mark):
+        raise UsageProblem(f"--option {given}: give KEY=VALUE")
+    try:
+        value: JsonValue = json.loads(text)
+    except ValueError:
+        value = text
+    return key, value
+
+
+def options_of(values: Iterable[str]) -> Options:
+    """What several ENV.KEY=VALUE say, by environment. Raises `UsageProblem`."""
+    found: Options = {}
+    for given in values:
+        place, value = one_option(given)
+        env, dot, key = place.partition(".")
+        if not (env and dot and key):
+            raise UsageProblem(f"--option {given}: give ENV.KEY=VALUE, such as db.backend=mariadb")
+        found.setdefault(env, {})[key] = value
+    return found
+
+
+def served_options(envs: Sequence[str], given: Mapping[str, Mapping[str, JsonValue]]) -> dict[str, Options]:
+    """The options that the server of each of `envs` gets.
+
+    What is given goes before what stands in `GYMFLEET_ENV_OPTIONS`. The environments check them themselves, in a
+    process of its own. Raises `UsageProblem` with the options that there are.
+    """
+    merged = _inherited()
+    for env, values in given.items():
+        if values:
+            merged[env] = {**merged.get(env, {}), **values}
+    if not merged:
+        return {}
+    names = _checked(envs, merged)
+    if unknown := sorted(set(merged) - set(names.values())):
+        served = ", ".join(names.values())
+        raise UsageProblem(f"options are given for {', '.join(unknown)}, but served are {served}")
+    return {env: {name: merged[name]} for env, name in names.items() if name in merged}
+
+
+def _inherited() -> Options:
+    try:
+        return _OPTIONS.validate_json(os.environ.get(OPTIONS_VARIABLE, "{}"))
+    except ValidationError:
+        raise UsageProblem(f'{OPTIONS_VARIABLE} is no JSON of the form {{"db": {{"backend": "mariadb"}}}}') from None
+
+
+def _checked(envs: Sequence[str], options: Options) -> dict[str, str]:
+    """The environments' own names, by what they are called here."""
+    done = subprocess.run(
+        [console_script("gymfleet-env-server"), "--check-options", *envs],
+        capture_output=True, text=True, check=False, env={**os.environ, OPTIONS_VARIABLE: json.dumps(options)},
+    )  # fmt: skip
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"gymfleet-env-server ended with code {done.returncode}"]
+        raise UsageProblem(lines[-1].removeprefix("error: "))
+    names: dict[str, str] = json.loads(done.stdout)
+    return names

@@ -1,0 +1,58 @@
+"""What a finished run says at its end."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from gymfleet_cli.console import out, plain
+from gymfleet_cli.progress import duration
+from gymfleet_cli.report import REPORT_FILE
+from gymfleet_cli.report.data import Measurement, RunData
+from gymfleet_cli.run_directory import RunFiles
+
+
+def print_outcome(run_dir: Path) -> None:
+    """Success before and after with intervals, the main figures, and where to look. Raises `RunDataError`."""
+    data = RunData.load(RunFiles.open(run_dir))
+    table = Table.grid(padding=(0, 2))
+    for label, name in (("before", "eval_before"), ("after", "eval_after")):
+        if (one := data.measured(name)) is not None:
+            table.add_row(Text(label, style="bold"), plain(success_line(one)))
+    for label, value in _figures(data):
+        table.add_row(Text(label, style="dim"), plain(value))
+    out.print(table)
+    places = {"report": run_dir / REPORT_FILE, "model": run_dir / "model"}
+    for label, path in places.items():
+        if path.exists():
+            out.print(plain(f"{label}: {path}"), soft_wrap=True)
+    out.print(plain(f"episodes: gymfleet trajectories list {run_dir}"), soft_wrap=True)
+
+
+def success_line(one: Measurement) -> str:
+    """`41.5 % success (95 % interval 34.9 to 48.4 %, 200 episodes)`."""
+    low, high = one.interval
+    return (
+        f"{100 * one.success:.1f} % success "
+        f"(95 % interval {100 * low:.1f} to {100 * high:.1f} %, {one.num_episodes} episodes)"
+    )
+
+
+def _figures(data: RunData) -> list[tuple[str, str]]:
+    rows = []
+    if data.steps:
+        rows.append(("steps", str(len(data.steps))))
+        rows.append(("tokens trained on", f"{sum(step.tokens for step in data.steps):,.0f}"))
+    if isinstance(unrewarded := data.summary.get("episodes_without_reward"), int) and unrewarded:
+        rows.append(("episodes whose reward could not be computed", f"{unrewarded:,}"))
+    if data.publishes:
+        worst = max(one.parity_mean_abs for one in data.publishes)
+        rows.append(("versions published", f"{len(data.publishes)} (worst mean parity {worst:.2g})"))
+    seconds: Any = data.summary.get("seconds")
+    if isinstance(seconds, dict):
+        known = {name: value for name, value in seconds.items() if isinstance(value, int | float)}
+        total = known.get("total")
+        if total is not None:
+            rows.append(("training and measuring", duration(total)))
+    return rows

@@ -1,0 +1,149 @@
+"""How a run's progress looks: `progress.json`, one line of it, and the live display."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from gymfleet_cli.console import plain
+
+PLAIN_INTERVAL_S: Final = 10.0
+DRAW_INTERVAL_S: Final = 0.5
+PHASES: Final = {
+    "starting": "start",
+    "sft": "warm start on demonstrations",
+    "eval_before": "measure before",
+    "rl": "reinforcement learning",
+    "eval_after": "measure after",
+    "eval": "measure",
+    "done": "done",
+    "failed": "stopped by a failure",
+    "interrupted": "interrupted",
+}
+
+
+class Progress(BaseModel):
+    """`progress.json`, as the trainer writes it; fields that this version does not know are left aside."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    phase: str
+    step: int = 0
+    total: int = 0
+    unit: str = ""
+    rate: float | None = None
+    """Units per second."""
+    eta_s: float | None = None
+    message: str = ""
+    metrics: dict[str, float] = Field(default_factory=dict)
+    updated_at: float = 0.0
+    """Unix seconds."""
+
+
+def read_progress(run_dir: Path) -> Progress | None:
+    """None before the run has said anything."""
+    try:
+        return Progress.model_validate_json((run_dir / "progress.json").read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def duration(seconds: float) -> str:
+    """`7 s`, `3 min 20 s`, `1 h 05 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def describe(progress: Progress) -> str:
+    """One line: phase, position, rate, time left, figures."""
+    parts = [PHASES.get(progress.phase, progress.phase)]
+    if progress.phase == "done":
+        return " · ".join([*parts, progress.message])
+    if progress.total:
+        parts.append(f"{progress.step}/{progress.total} {progress.unit}".rstrip())
+    if progress.rate:
+        parts.append(_rate(progress))
+    if progress.eta_s is not None:
+        parts.append(f"{duration(progress.eta_s)} left")
+    parts += _figures(progress)
+    if progress.message:
+        parts.append(progress.message)
+    return " · ".join(parts)
+
+
+def _rate(progress: Progress) -> str:
+    rate = progress.rate or 0.0
+    unit = progress.unit or "steps"
+    return f"{rate:.1f} {unit}/s" if rate >= 0.1 else f"{1 / rate:.0f} s each"
+
+
+def _figures(progress: Progress) -> list[str]:
+    return [f"{name.replace('_', ' ')} {value:.4g}" for name, value in progress.metrics.items()]
+
+
+class RunDisplay:
+    """Draws what `read` finds: live on a terminal, a line every 10 s elsewhere."""
+
+    def __init__(self, console: Console, read: Callable[[], Progress | None]) -> None:
+        self._console = console
+        self._read = read
+        self._started = time.monotonic()
+        self._began_at = time.time()
+        self._drawn = 0.0
+        self._phase = ""
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def refresh(self) -> None:
+        """Look at the file and draw, when it is time."""
+        now = time.monotonic()
+        progress = self._read()
+        if progress is None or progress.updated_at < self._began_at:  # an interrupted run left it
+            return
+        new_phase = progress.phase != self._phase
+        interval_s = DRAW_INTERVAL_S if self._live is not None else PLAIN_INTERVAL_S
+        if not new_phase and now - self._drawn < interval_s:
+            return
+        self._drawn, self._phase = now, progress.phase
+        elapsed = duration(now - self._started)
+        if self._live is None:
+            self._console.print(plain(f"[{elapsed}] {describe(progress)}"), soft_wrap=True)
+        else:
+            self._live.update(_panel(progress, elapsed), refresh=True)
+
+
+def _panel(progress: Progress, elapsed: str) -> Group:
+    head = Text.assemble((PHASES.get(progress.phase, progress.phase), "bold"), "  ", (elapsed, "dim"))
+    bar = Table.grid(padding=(0, 2))
+    if progress.total:
+        left = "" if progress.eta_s is None else f"{duration(progress.eta_s)} left"
+        bar.add_row(
+            ProgressBar(total=progress.total, completed=min(progress.step, progress.total), width=40),
+            f"{progress.step}/{progress.total} {progress.unit}",
+            _rate(progress) if progress.rate else "",
+            Text(left, style="dim"),
+        )
+    figures = plain("   ".join(_figures(progress)), "cyan")
+    return Group(head, bar, figures, plain(progress.message, "dim"))

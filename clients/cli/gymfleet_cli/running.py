@@ -1,0 +1,117 @@
+"""What `train` and `eval` share: the services of one run around one command of the trainer."""
+
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from gymfleet_contracts.recipe import Recipe
+
+from gymfleet_cli.commands.data import data_of
+from gymfleet_cli.commands.fleet import start_waves
+from gymfleet_cli.console import CliError, UsageProblem, err
+from gymfleet_cli.display import StartDisplay
+from gymfleet_cli.progress import RunDisplay
+from gymfleet_cli.recipes import to_toml
+from gymfleet_cli.run_directory import RUN_STATE
+from gymfleet_cli.supervisor.interrupts import Interrupts
+from gymfleet_cli.supervisor.plan import Plan
+from gymfleet_cli.supervisor.supervisor import Supervisor
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A command of the trainer, and what must be there before it starts."""
+
+    recipe: Recipe
+    recipe_file: str
+    """What builds the model, and the engine, read it from."""
+    run_dir: Path
+    command: tuple[str, ...]
+    """`run` or `eval`, with its arguments."""
+    build: bool = True
+    """Whether the model may have to be made first; one that is there is kept."""
+    model: str | None = None
+    """What the engine loads at its start, if not the model that the recipe begins with."""
+
+
+def recipe_data(recipe: Recipe) -> dict[str, Path]:
+    """The benchmark files that the recipe trains on, by environment. Raises `UsageProblem`."""
+    return {} if recipe.env.tasks == "generated" else data_of([recipe.env.name])
+
+
+@contextmanager
+def lock_run(run_dir: Path, state_dir: Path) -> Iterator[None]:
+    """Make the run's directories; the lock on them ends with the block, or with the process.
+
+    Raises `UsageProblem` for a directory with other things in it, `CliError` when another command works in it.
+    """
+    if run_dir.is_dir() and any(run_dir.iterdir()) and not is_run(run_dir):
+        raise UsageProblem(f"{run_dir} is not empty and holds no run; choose another --run-dir")
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise CliError(f"cannot write to {state_dir}: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CliError(
+                f"another gymfleet command works in {run_dir}; stop it or choose another --run-dir"
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_run(directory: Path) -> bool:
+    """Whether a run lives, or was begun, in `directory`."""
+    return (directory / "run.json").is_file() or (directory / RUN_STATE).is_dir()
+
+
+def recipe_file(path: Path, recipe: Recipe, state_dir: Path, *, changed: bool) -> str:
+    """The file that the trainer reads: the given one, or one with the command line's changes."""
+    if not changed:
+        return str(path)
+    written = state_dir / "recipe.toml"
+    written.write_text(to_toml(recipe), encoding="utf-8")
+    return str(written)
+
+
+def gateway_secret(state_dir: Path) -> str:
+    """One secret for the whole run, so that sessions outlive a restart of the gateway."""
+    path = state_dir / "secret"
+    if not path.is_file():
+        path.touch(mode=0o600)
+        path.write_text(secrets.token_hex(32), encoding="ascii")
+    return path.read_text(encoding="ascii")
+
+
+def work_with_services(plan: Plan, work: Work, display: RunDisplay) -> None:
+    """Start the services, build the model, start the engine, carry out the command, stop everything.
+
+    Raises `ServiceFailed` or `Interrupted`; every process has ended when this returns or raises.
+    """
+    with (
+        Interrupts() as interrupts,
+        Supervisor(
+            plan.directory,
+            interrupts=interrupts,
+            tethered=True,
+            gateway_secret=plan.gateway_secret,
+            keys=plan.keys,
+            run_dir=work.run_dir,
+        ) as supervisor,
+    ):
+        start_waves(supervisor, [[plan.redis(), *plan.env_servers()], [*plan.gateways(), *plan.rewards()]])
+        run_dir = ("--run-dir", str(work.run_dir))
+        if work.build:
+            with StartDisplay(err, lambda: supervisor.waiting, quiet=True) as building:
+                supervisor.run(plan.trainer("build", work.recipe_file, *run_dir), building.refresh)
+        start_waves(supervisor, [plan.rollouts(work.model, "--recipe", work.recipe_file, *run_dir)])
+        with display:
+            supervisor.run(plan.trainer(*work.command), display.refresh)

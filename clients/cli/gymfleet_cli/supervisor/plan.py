@@ -1,0 +1,238 @@
+"""The local fleet: which command and which settings each service gets.
+
+Settings are environment variables; every one that is set here is a field of the
+service's own settings model, which refuses names it does not know.
+"""
+
+import hashlib
+import hmac
+import itertools
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gymfleet_contracts.recipe import ScaleSection
+from pydantic import JsonValue
+
+from gymfleet_cli.supervisor.errors import FleetError
+from gymfleet_cli.supervisor.ports import LOOPBACK, free_ports, row_of_ports
+from gymfleet_cli.supervisor.service import Service, console_script
+from gymfleet_cli.supervisor.sockets import socket_path
+
+REDIS = "redis"
+GATEWAY = "env-gateway"
+ROLLOUT = "rollout"
+REWARD = "reward"
+TRAINER = "trainer"
+ENV_SERVER = "env-server"
+OPTIONS_VARIABLE = "GYMFLEET_ENV_OPTIONS"
+"""Options of an env server's environments by their names, as JSON."""
+DATA_VARIABLE = "GYMFLEET_ENV_DATA"
+"""Directories of benchmark files, by environment, as JSON."""
+ENGINE_START_TIMEOUT_S = 600.0
+"""vLLM loads and may compile its kernels first."""
+ONE_OF_EACH = ScaleSection()
+
+
+def env_server_name(env: str) -> str:
+    """The service that hosts an environment, given as a name, `package.module:Class` or the path of a file."""
+    last = Path(env).stem.rpartition(":")[2] if "/" in env or env.endswith(".py") else env.rpartition(":")[2]
+    return "env-" + re.sub(r"[^a-z0-9_]+", "-", last.lower()).strip("-")
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """One port per service name."""
+
+    by_name: Mapping[str, int]
+
+    def __getitem__(self, name: str) -> int:
+        return self.by_name[name]
+
+    def url(self, name: str) -> str:
+        """A service's HTTP address."""
+        return f"http://{LOOPBACK}:{self[name]}"
+
+
+def replica_names(name: str, count: int) -> list[str]:
+    """`name`, `name-2`, `name-3` and so on."""
+    return [name if number == 1 else f"{name}-{number}" for number in range(1, count + 1)]
+
+
+def service_names(envs: Sequence[str], scale: ScaleSection = ONE_OF_EACH) -> list[str]:
+    """All that listen on ports, in the order in which `--ports-from` counts: the first of each, then the others."""
+    counts = {GATEWAY: scale.gateways, ROLLOUT: scale.rollouts, REWARD: scale.rewards, TRAINER: 1}
+    first = [*counts, *(env_server_name(env) for env in envs)]
+    return first + [more for name in first for more in replica_names(name, counts.get(name, scale.env_servers))[1:]]
+
+
+def choose_ports(envs: Sequence[str], ports_from: int | None, scale: ScaleSection = ONE_OF_EACH) -> Ports:
+    """A checked row from `ports_from`, or any free ones. Raises `PortInUse`, which names port and service."""
+    names = service_names(envs, scale)
+    if len(set(names)) < len(names):
+        raise FleetError(f"two of the environments {', '.join(envs)} share a name; serve one of them")
+    ports = free_ports(len(names)) if ports_from is None else row_of_ports(ports_from, names)
+    return Ports(dict(zip(names, ports, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Services of one local fleet."""
+
+    directory: Path
+    ports: Ports
+    envs: tuple[str, ...]
+    gateway_secret: str
+    data: Mapping[str, Path] = field(default_factory=dict)
+    """Directories of benchmark files, by environment."""
+    options: Mapping[str, Mapping[str, Mapping[str, JsonValue]]] = field(default_factory=dict)
+    """What `OPTIONS_VARIABLE` holds for each of `envs`."""
+    scale: ScaleSection = ONE_OF_EACH
+    """How many of what."""
+
+    def key(self, service: str) -> str:
+        """What callers of a service show to it. Other users of this machine reach its ports, and do not know it."""
+        return hmac.new(self.gateway_secret.encode(), service.encode(), hashlib.sha256).hexdigest()
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """The keys of all services that ask for one. The gateway asks for none: it serves this machine."""
+        return {service: self.key(service) for service in (ENV_SERVER, REWARD, ROLLOUT, TRAINER)}
+
+    def redis(self) -> Service:
+        """A durable Redis, its file in the fleet's directory; nobody but this user may open its socket."""
+        data = (self.directory / "redis").resolve()
+        path = socket_path(data)
+        argv = (console_script("gymfleet-redis"), "--socket", str(path), "--dir", str(data))
+        return Service(name=REDIS, argv=argv, socket=path, probe="redis", start_timeout_s=60)
+
+    def env_servers(self) -> list[Service]:
+        """The servers of each environment."""
+        return [
+            self.env_server(env, name=name)
+            for env in self.envs
+            for name in replica_names(env_server_name(env), self.scale.env_servers)
+        ]
+
+    def env_server(self, *envs: str, name: str | None = None) -> Service:
+        """A server that hosts `envs`, under the name of the first."""
+        name = name or env_server_name(envs[0])
+        return Service(
+            name=name,
+            argv=(console_script("gymfleet-env-server"), *envs),
+            port=self.ports[name],
+            env={
+                "GYMFLEET_ENV_HOST": LOOPBACK,
+                "GYMFLEET_ENV_PORT": str(self.ports[name]),
+                "GYMFLEET_ENV_API_KEY": self.key(ENV_SERVER),
+                **({"GYMFLEET_ENV_SHARDS": str(self.scale.env_shards)} if self.scale.env_shards > 1 else {}),
+                **self._data_of(envs),
+                **self._options_of(envs),
+            },
+        )
+
+    def _data_of(self, envs: Sequence[str]) -> dict[str, str]:
+        """As with options, each server its own. Raises `FleetError` for data of what nobody serves."""
+        inherited = os.environ.get(DATA_VARIABLE)
+        try:
+            data = {**json.loads(inherited or "{}"), **{env: str(path) for env, path in self.data.items()}}
+        except (ValueError, TypeError):
+            raise FleetError(f'{DATA_VARIABLE} is no JSON of the form {{"webshop": "DIRECTORY"}}') from None
+        if unserved := sorted(env for env in data if not self._serves(self.envs, env)):
+            raise FleetError(
+                f"there is data for {', '.join(unserved)}, but served are {', '.join(self.envs)}; a file or a class "
+                "that has data is served alone"
+            )
+        own = {env: path for env, path in data.items() if self._serves(envs, env)}
+        return {DATA_VARIABLE: json.dumps(own)} if own or inherited else {}
+
+    def _options_of(self, envs: Sequence[str]) -> dict[str, str]:
+        """A server refuses the options of what it does not serve, so that the user's own variable is not passed on."""
+        options = {name: given for env in envs for name, given in self.options.get(env, {}).items()}
+        return {OPTIONS_VARIABLE: json.dumps(options)} if options or OPTIONS_VARIABLE in os.environ else {}
+
+    def _serves(self, envs: Sequence[str], name: str) -> bool:
+        """Whether a server of `envs` hosts the environment; a file or class does not say its name."""
+        return name in envs or len(self.envs) == 1
+
+    def gateways(self) -> list[Service]:
+        """Each routes to all env servers. The first is the one that everybody but further rollout services uses."""
+        return [self._gateway(name) for name in replica_names(GATEWAY, self.scale.gateways)]
+
+    def _gateway(self, name: str) -> Service:
+        replicas = [server.url for server in self.env_servers()]
+        env = {
+            "GYMFLEET_GATEWAY_PORT": str(self.ports[name]),
+            "GYMFLEET_GATEWAY_REPLICAS": json.dumps(replicas),
+            "GYMFLEET_GATEWAY_REPLICA_API_KEY": self.key(ENV_SERVER),
+            "GYMFLEET_GATEWAY_SECRET": self.gateway_secret,
+            "GYMFLEET_GATEWAY_REDIS_URL": self.redis().url,
+        }
+        return Service(name=name, argv=(console_script("gymfleet-env-gateway"),), port=self.ports[name], env=env)
+
+    def rewards(self) -> list[Service]:
+        """Score trajectories."""
+        return [self._reward(name) for name in replica_names(REWARD, self.scale.rewards)]
+
+    def _reward(self, name: str) -> Service:
+        env = {
+            "GYMFLEET_REWARD_PORT": str(self.ports[name]),
+            "GYMFLEET_REWARD_API_KEY": self.key(REWARD),
+            "GYMFLEET_REWARD_REDIS_URL": self.redis().url,
+        }
+        return Service(name=name, argv=(console_script("gymfleet-reward"),), port=self.ports[name], env=env)
+
+    def rollouts(self, model: str | None, *recipe: str) -> list[Service]:
+        """Play episodes with a model; a recipe, as the command's arguments, says how and, without `model`, which."""
+        gateways = itertools.cycle(self.gateways())
+        names = replica_names(ROLLOUT, self.scale.rollouts)
+        return [self._rollout(name, gateway.url, model, recipe) for name, gateway in zip(names, gateways, strict=False)]
+
+    def _rollout(self, name: str, gateway_url: str, model: str | None, recipe: tuple[str, ...]) -> Service:
+        env = {
+            "GYMFLEET_ROLLOUT_PORT": str(self.ports[name]),
+            "GYMFLEET_ROLLOUT_API_KEY": self.key(ROLLOUT),
+            "GYMFLEET_ROLLOUT_REDIS_URL": self.redis().url,
+            "GYMFLEET_ROLLOUT_GATEWAY_URL": gateway_url,
+            **({} if model is None else {"GYMFLEET_ROLLOUT_MODEL": model}),
+            **_shared_cores(),
+        }
+        return Service(
+            name=name,
+            argv=(console_script("gymfleet-rollout"), *recipe),
+            port=self.ports[name],
+            env=env,
+            start_timeout_s=ENGINE_START_TIMEOUT_S,
+        )
+
+    def trainer(self, command: str, *arguments: str) -> Service:
+        """A command of the trainer, which ends by itself: `build`, `run` or `eval`."""
+        env = {
+            "GYMFLEET_TRAINER_PORT": str(self.ports[TRAINER]),
+            "GYMFLEET_TRAINER_API_KEY": self.key(TRAINER),
+            "GYMFLEET_TRAINER_ROLLOUT_API_KEY": self.key(ROLLOUT),
+            "GYMFLEET_TRAINER_REDIS_URL": self.redis().url,
+            "GYMFLEET_TRAINER_GATEWAY_URL": self.ports.url(GATEWAY),
+            "GYMFLEET_TRAINER_ROLLOUT_URL": ",".join(map(self.ports.url, replica_names(ROLLOUT, self.scale.rollouts))),
+            **_shared_cores(),
+        }
+        return Service(
+            name=f"{TRAINER}-{command}",
+            argv=(console_script("gymfleet-trainer"), command, *arguments),
+            port=self.ports[TRAINER],
+            env=env,
+            probe="none",
+        )
+
+
+def _shared_cores() -> dict[str, str]:
+    """OpenMP threads that wait for each other sleep soon instead of spinning.
+
+    Engine and trainer share the machine's cores, with each other and with whatever else
+    runs there: a thread that spins keeps the one it waits for from running, and an
+    update becomes ten times slower.
+    """
+    return {"GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "1000")}

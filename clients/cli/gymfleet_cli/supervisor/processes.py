@@ -1,0 +1,75 @@
+"""Starting a child in a session of its own, tied to our life or free of it."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from gymfleet_cli.supervisor import groups
+from gymfleet_cli.supervisor.service import Service
+
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    def prepare() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it died between the fork and the line above
+            os._exit(1)
+
+    return prepare
+
+
+def spawn(service: Service, log: Path, *, tethered: bool) -> "subprocess.Popen[bytes]":
+    """Start a service; its output is appended to `log`. A tethered one gets SIGTERM when this process dies."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            service.argv,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **service.env},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_die_with(os.getpid()) if tethered else None,  # noqa: PLW1509 - one thread starts all
+        )
+
+
+class Guard:
+    """A small process that ends the sessions it was told of when this process dies, however it dies."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", groups.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def watch(self, leader: int) -> None:
+        """End this session when we die."""
+        self._tell(f"+{leader}\n")
+
+    def forget(self, leader: int) -> None:
+        """The session is gone; its number may be given to another."""
+        self._tell(f"-{leader}\n")
+
+    def dismiss(self) -> None:
+        """End the guard; what it still watches ends with it."""
+        if self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
+        self._process.wait()
+
+    def _tell(self, line: str) -> None:
+        if self._process.stdin is None:
+            return
+        with suppress(BrokenPipeError):  # somebody killed the guard: the tether still holds
+            self._process.stdin.write(line.encode())
+            self._process.stdin.flush()

@@ -1,0 +1,99 @@
+"""One service: its command, its settings, its address, and how to tell that it is ready."""
+
+import json
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+from urllib.parse import quote, unquote, urlsplit
+
+import httpx
+
+from gymfleet_cli.supervisor.errors import FleetError
+from gymfleet_cli.supervisor.ports import LOOPBACK
+
+_PROBE_TIMEOUT_S: Final = 2.0
+_MAX_REASON_CHARS: Final = 300
+_TAIL_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What to run. `probe` is `none` for a command that does its work and ends; Redis has a socket and no port."""
+
+    name: str
+    argv: tuple[str, ...]
+    port: int = 0
+    socket: Path | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    probe: Literal["http", "redis", "none"] = "http"
+    start_timeout_s: float = 120.0
+
+    @property
+    def url(self) -> str:
+        """Where it is reached."""
+        return f"http://{LOOPBACK}:{self.port}" if self.socket is None else f"unix://{quote(str(self.socket))}"
+
+
+def console_script(name: str) -> str:
+    """The command installed next to this interpreter: no PATH is searched, no other installation is hit."""
+    script = Path(sys.executable).with_name(name)
+    if not script.exists():
+        raise FleetError(f"{name} is not installed next to {sys.executable}; install gymfleet[all]")
+    return str(script)
+
+
+def unready_reason(probe: str, url: str) -> str | None:
+    """None when the service answers that it is ready, else what it said instead. Asks once."""
+    if probe == "redis":
+        return _redis_reason(unquote(urlsplit(url).path))
+    try:
+        answer = httpx.get(f"{url}/readyz", timeout=_PROBE_TIMEOUT_S, trust_env=False)
+    except httpx.HTTPError:
+        return "no answer yet"
+    if answer.status_code == httpx.codes.OK:
+        return None
+    try:
+        return str(answer.json()["detail"])
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP status {answer.status_code}"
+
+
+def _redis_reason(path: str) -> str | None:
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_PROBE_TIMEOUT_S)
+            connection.connect(path)
+            connection.sendall(b"PING\r\n")
+            answer = connection.recv(64)
+    except OSError:
+        return "no answer yet"
+    return None if answer.startswith(b"+PONG") else answer.decode(errors="replace").strip()
+
+
+def last_log_line(log: Path, offset: int = 0) -> str:
+    """The last thing written after `offset`, as a person would say it; a traceback ends with its error."""
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(offset, size - _TAIL_BYTES))
+            tail = file.read().decode(errors="replace")
+    except OSError:
+        return "it wrote no log"
+    lines = [line.strip() for line in tail.splitlines() if line.strip()]
+    return _readable(lines[-1])[:_MAX_REASON_CHARS] if lines else "it wrote nothing"
+
+
+def _readable(line: str) -> str:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return line.removeprefix("error: ")
+    if not isinstance(record, dict) or "event" not in record:
+        return line
+    details = [str(record[key]) for key in ("error", "detail") if record.get(key)]
+    if exception := str(record.get("exception", "")).strip():
+        details.append(exception.splitlines()[-1])
+    return ": ".join([str(record["event"]), *details])

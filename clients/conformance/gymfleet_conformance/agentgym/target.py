@@ -1,0 +1,109 @@
+"""What the checks of AgentGym share: its ids, and calls that succeed with status 200 alone."""
+
+import math
+from contextlib import suppress
+from typing import Any, Final
+
+import httpx
+
+from gymfleet_conformance.agentgym.wire import Wire
+from gymfleet_conformance.check import Protocol, Suite
+from gymfleet_conformance.site import NotApplicable, Site, Target, decoded, excerpt, require, shown
+
+DULL: Final = "look"
+_MAX_TURNS: Final = 150
+
+
+class AgentGymTarget(Target):
+    """One environment behind AgentGym's protocol; the site's URL is a client's base URL."""
+
+    def __init__(self, site: Site, wire: Wire) -> None:
+        super().__init__(site, wire.env)
+        self.wire = wire
+        self._created: list[Any] = []
+
+    async def release(self) -> None:
+        """Close every id, where the dialect has a way."""
+        if self.wire.closes or self.wire.tries_close:
+            for number in self._created:
+                with suppress(httpx.HTTPError):
+                    await self.post("/close", {self.wire.id_key: number})
+
+    async def post(self, path: str, body: Any) -> httpx.Response:
+        """A call as the clients make it."""
+        return await self.site.request("POST", path, **({} if body is None else {"json": body}))
+
+    async def create(self) -> Any:
+        """A new id. Raises `Failed`."""
+        body = decoded(await self.post("/create", self.wire.create_body))
+        number = self.wire.created(body)
+        self._created.append(number)
+        require(isinstance(number, int) and not isinstance(number, bool), f"saw {excerpt(body)}; an int id is right")
+        return number
+
+    async def try_reset(self, number: Any, task: Any = 1) -> httpx.Response:
+        """`/reset`, whatever is answered."""
+        return await self.post("/reset", self.wire.reset(number, task))
+
+    async def reset(self, number: Any, task: int = 1) -> str:
+        """The first observation of a task. Raises `Failed`."""
+        body = decoded(await self.try_reset(number, task))
+        text = self.wire.started(body)
+        require(isinstance(text, str) and bool(text), f"saw {excerpt(body)}; an observation would be right")
+        return str(text)
+
+    async def begun(self, task: int = 1) -> Any:
+        """A new id with an episode."""
+        number = await self.create()
+        await self.reset(number, task)
+        return number
+
+    async def try_step(self, number: Any, action: Any = DULL) -> httpx.Response:
+        """`/step`, whatever is answered."""
+        return await self.post("/step", {self.wire.id_key: number, "action": action})
+
+    async def step(self, number: Any, action: str = DULL) -> dict[str, Any]:
+        """A result with the fields that the client reads. Raises `Failed`."""
+        body = decoded(await self.try_step(number, action))
+        require(isinstance(body, dict), f"saw {excerpt(body)}; an object would be right")
+        require(isinstance(body.get(self.wire.seen), str), f"no {self.wire.seen} in {excerpt(body)}")
+        reward = body.get("reward")
+        require(isinstance(reward, int | float) and math.isfinite(reward), f"reward is {excerpt(reward)}")
+        require(isinstance(body.get(self.wire.done), bool), f"{self.wire.done} is {excerpt(body.get(self.wire.done))}")
+        result: dict[str, Any] = body
+        return result
+
+    async def play(self, number: Any, *actions: str) -> list[dict[str, Any]]:
+        """The results of `actions`, up to the end of the episode: some have but one step. Raises `Failed`."""
+        results: list[dict[str, Any]] = []
+        for action in actions:
+            results.append(await self.step(number, action))
+            if results[-1][self.wire.done]:
+                break
+        return results
+
+    def ended(self, response: httpx.Response) -> bool:
+        """Whether a step was the last one of its episode."""
+        body = response.json() if response.status_code == 200 else None
+        return isinstance(body, dict) and bool(body.get(self.wire.done))
+
+    async def until_done(self, number: Any) -> None:
+        """Repeat nonsense until the episode ends. Raises `NotApplicable` when it does not."""
+        for _ in range(_MAX_TURNS):
+            if (await self.step(number))[self.wire.done]:
+                return
+        raise NotApplicable(f"the episode does not end within {_MAX_TURNS} steps; this protocol limits no turns")
+
+    def refused(self, response: httpx.Response) -> None:
+        """A mistake of the client's, told in this dialect. Raises `Failed`."""
+        if self.wire.tells_errors:
+            body = decoded(response)
+            told = isinstance(body, dict) and bool(body.get("error"))
+            require(told, f'saw {shown(response)}; 200 {{"error": ...}} would be right')
+        else:
+            require(response.status_code != 200, f"saw {shown(response)}; another status would be right")
+
+
+SUITE: Final[Suite[AgentGymTarget]] = Suite(Protocol.AGENTGYM)
+UNKNOWN: Final = 987_654_321
+"""An id that nobody has."""

@@ -1,0 +1,234 @@
+"""What the checks of the session API share: sessions, steps, problems and frames."""
+
+import json
+import math
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final, TypeVar
+
+import httpx
+from gymfleet_contracts import problems
+from gymfleet_contracts.problems import PROBLEM_MEDIA_TYPE
+from gymfleet_contracts.session import EnvironmentSpec, ForkSupport, Session, StepResult
+from pydantic import BaseModel, ValidationError
+
+from gymfleet_conformance.check import Need, Protocol, Suite
+from gymfleet_conformance.native.frames import Frames, framing
+from gymfleet_conformance.site import Failed, NotApplicable, Site, Target, excerpt, require, shown
+
+Kind = tuple[int, str]
+"""A problem's status and type."""
+UNKNOWN_SESSION: Final[Kind] = (404, problems.UNKNOWN_SESSION)
+UNKNOWN_TASK: Final[Kind] = (404, problems.UNKNOWN_TASK)
+UNKNOWN_ENVIRONMENT: Final[Kind] = (404, problems.UNKNOWN_ENVIRONMENT)
+OUT_OF_ORDER: Final[Kind] = (409, problems.STEP_OUT_OF_ORDER)
+EPISODE_OVER: Final[Kind] = (409, problems.EPISODE_OVER)
+TOO_LARGE: Final[Kind] = (413, problems.ACTION_TOO_LARGE)
+INVALID: Final[Kind] = (422, problems.VALIDATION)
+FORK_UNSUPPORTED: Final[Kind] = (409, problems.FORK_UNSUPPORTED)
+NO_EXPERT: Final[Kind] = (409, problems.EXPERT_UNAVAILABLE)
+DULL: Final = "look"
+"""An action that an environment may well not understand: it takes a turn and seldom ends an episode."""
+MAX_PLAYED_TURNS: Final = 300
+_TASKS_TRIED: Final = 12
+M = TypeVar("M", bound=BaseModel)
+
+
+class NativeTarget(Target):
+    """One environment behind the session API."""
+
+    def __init__(self, site: Site, spec: EnvironmentSpec) -> None:
+        super().__init__(site, spec.name)
+        self.spec = spec
+        self._opened: list[str] = []
+
+    def lacks(self, need: str) -> str | None:
+        """By what the environment says of itself."""
+        can = self.spec.capabilities
+        missing = {
+            Need.DETERMINISTIC: not can.deterministic,
+            Need.EXPERT: not can.expert,
+            Need.FORK: can.fork is ForkSupport.NONE,
+            Need.NO_FORK: can.fork is not ForkSupport.NONE,
+        }
+        return f"{self.env} says of itself: {can.model_dump_json()}" if missing.get(Need(need)) else None
+
+    async def release(self) -> None:
+        """Delete every session that was seen."""
+        for session_id in self._opened:
+            with suppress(httpx.HTTPError):
+                await self.call("DELETE", session_id)
+
+    async def call(self, method: str, session_id: str, tail: str = "", **options: Any) -> httpx.Response:
+        """A request about a session; `tail` is what follows the id."""
+        return await self.site.request(method, f"/v1/sessions/{session_id}{tail}", **options)
+
+    async def try_open(self, **fields: Any) -> httpx.Response:
+        """`POST /v1/sessions` for this environment: task 0 of the train split unless the fields say otherwise."""
+        body = {"env": self.env, **({} if "task_id" in fields else {"task_index": 0}), **fields}
+        response = await self.site.request("POST", "/v1/sessions", json=body)
+        self._remember(response)
+        return response
+
+    async def open(self, **fields: Any) -> Session:
+        """An open session. Raises `Failed`."""
+        session = read(Session, await self.try_open(**fields), 201)
+        require(session.index == 0, f"a new session has index {session.index}; 0 would be right")
+        return session
+
+    def adopt(self, *session_ids: str) -> None:
+        """Sessions that were made in another way, to be closed in the end."""
+        self._opened.extend(session_ids)
+
+    async def try_step(self, session_id: str, index: object, action: object) -> httpx.Response:
+        """`POST .../steps`, whatever is answered."""
+        return await self.call("POST", session_id, "/steps", json={"index": index, "action": action})
+
+    async def step(self, session_id: str, index: int, action: str) -> StepResult:
+        """A step that is carried out. Raises `Failed`."""
+        return read(StepResult, await self.try_step(session_id, index, action))
+
+    async def get(self, session_id: str) -> Session:
+        """The session as it stands. Raises `Failed`."""
+        return read(Session, await self.call("GET", session_id))
+
+    async def fork(self, session_id: str, count: int = 1) -> list[Session]:
+        """Children. Raises `Failed`."""
+        response = await self.call("POST", session_id, "/fork", json={"count": count})
+        children = read_list(Session, response, 201)
+        self.adopt(*(child.session_id for child in children))
+        require(len(children) == count, f"asked for {count} children, got {len(children)}")
+        return children
+
+    async def close(self, session_id: str) -> None:
+        """`DELETE`, answered 204. Raises `Failed`."""
+        response = await self.call("DELETE", session_id)
+        require(response.status_code == 204, f"closing answered {shown(response)}; 204 would be right")
+
+    async def move(self, session_id: str) -> str:
+        """An action that changes something: the expert's, where there is one."""
+        if self.spec.capabilities.expert:
+            response = await self.call("GET", session_id, "/expert")
+            if response.status_code == 200:
+                action: str = response.json()["action"]
+                return action
+        return DULL
+
+    async def play(self, session_id: str, limit: int) -> list[tuple[str, StepResult]]:
+        """At most `limit` moves from the start of the episode: actions and results."""
+        moves: list[tuple[str, StepResult]] = []
+        while len(moves) < limit and not (moves and over(moves[-1][1])):
+            action = await self.move(session_id)
+            moves.append((action, await self.step(session_id, len(moves), action)))
+        return moves
+
+    async def play_to_the_end(self, session_id: str, action: str = DULL) -> list[StepResult]:
+        """Repeat one action until the episode is over. Raises `Failed` past the turn limit."""
+        if self.spec.max_turns > MAX_PLAYED_TURNS:
+            raise NotApplicable(f"episodes of {self.spec.max_turns} turns are too long to play here")
+        results: list[StepResult] = []
+        while not (results and over(results[-1])):
+            most = self.spec.max_turns
+            require(len(results) < most, f"the episode goes on after {most} turns, which is max_turns")
+            results.append(await self.step(session_id, len(results), action))
+        return results
+
+    async def started(self, steps: int = 1, task_index: int = 0) -> tuple[Session, list[tuple[str, StepResult]]]:
+        """A session with so many moves made and the episode not over: the first such task from `task_index` on.
+
+        Raises `NotApplicable` when all of a sample are over by then.
+        """
+        count = self.spec.splits.get("train", 0)
+        for index in range(task_index, max(min(task_index + _TASKS_TRIED, count), task_index + 1)):
+            session = await self.open(task_index=index)
+            moves = await self.play(session.session_id, steps)
+            if len(moves) == steps and not over(moves[-1][1]):
+                return session, moves
+        raise NotApplicable(f"no episode of {_TASKS_TRIED} tasks goes on after {steps} moves")
+
+    def same(self, one: StepResult, other: StepResult) -> bool:
+        """Equal results, without the texts where the environment says that these differ."""
+        unlike = {"info"} if self.spec.capabilities.stable_observations else {"info", "observation"}
+        return one.model_dump(exclude=unlike) == other.model_dump(exclude=unlike)
+
+    @asynccontextmanager
+    async def stream(self) -> AsyncIterator[Frames]:
+        """A socket of `WS /v1/stream`; sessions that it makes are closed in the end."""
+        async with framing(self.site.socket_url("/v1/stream"), self.site.headers, self.adopt) as frames:
+            yield frames
+
+    def _remember(self, response: httpx.Response) -> None:
+        if response.status_code == 201:
+            with suppress(ValueError, KeyError, TypeError):
+                self.adopt(str(response.json()["session_id"]))
+
+
+SUITE: Final[Suite[NativeTarget]] = Suite(Protocol.NATIVE)
+
+
+def over(result: StepResult | Session) -> bool:
+    """Whether no further step is taken."""
+    return result.terminated or result.truncated
+
+
+def read(model: type[M], response: httpx.Response, status: int = 200) -> M:
+    """The answer as a wire model. Raises `Failed`."""
+    require(response.status_code == status, f"saw {shown(response)}; {status} would be right")
+    return parse(model, response.content)
+
+
+def parse(model: type[M], content: bytes) -> M:
+    """JSON as a wire model. Raises `Failed`."""
+    try:
+        return model.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise Failed(
+            f"not a {model.__name__}: {place}: {first['msg']}: {excerpt(content.decode(errors='replace'))}"
+        ) from None
+
+
+def read_list(model: type[M], response: httpx.Response, status: int = 200) -> list[M]:
+    """The answer as a list of wire models. Raises `Failed`."""
+    require(response.status_code == status, f"saw {shown(response)}; {status} would be right")
+    body = json.loads(response.content)
+    require(isinstance(body, list), f"saw {shown(response)}; a list would be right")
+    return [model.model_validate(item) for item in body]
+
+
+def refused(response: httpx.Response, *kinds: Kind) -> dict[str, Any]:
+    """The problem, which must be one of `kinds`. Raises `Failed`."""
+    problem = problem_of(response)
+    seen = (response.status_code, problem.get("type"))
+    right = " or ".join(f"{status} {kind}" for status, kind in kinds)
+    require(seen in kinds, f"saw {seen[0]} {seen[1]} {excerpt(problem.get('detail', ''))}; {right} would be right")
+    return problem
+
+
+def problem_of(response: httpx.Response) -> dict[str, Any]:
+    """The answer as a problem document of RFC 9457. Raises `Failed`."""
+    media = response.headers.get("content-type", "none").partition(";")[0]
+    require(response.is_error, f"saw {shown(response)}; a refusal would be right")
+    require(media == PROBLEM_MEDIA_TYPE, f"saw {shown(response)} as {media}; {PROBLEM_MEDIA_TYPE} would be right")
+    body = json.loads(response.content)
+    require(isinstance(body, dict) and "title" in body, f"not a problem document: {shown(response)}")
+    require(
+        body.get("status", response.status_code) == response.status_code,
+        f"the document says {body.get('status')}, the response {response.status_code}",
+    )
+    problem: dict[str, Any] = body
+    return problem
+
+
+def sound(result: StepResult, index: int) -> None:
+    """Index, reward and score as the contract has them. Raises `Failed`."""
+    require(result.index == index, f"step {index} was answered with index {result.index}")
+    require(math.isfinite(result.reward), f"reward {result.reward} of step {index}; a finite number would be right")
+    require(0 <= result.score <= 1, f"score {result.score} of step {index}; between 0 and 1 would be right")
+    require(not (result.terminated and result.truncated), f"step {index} is both terminated and truncated")
+
+
+def all_equal(results: Sequence[object]) -> bool:
+    """Whether there is only one."""
+    return all(result == results[0] for result in results)

@@ -1,1 +1,0 @@
-"""The environment runtime: the base class that a researcher writes, and the server that runs it."""

@@ -1,0 +1,1 @@
+"""The front for AgentGym's own clients."""

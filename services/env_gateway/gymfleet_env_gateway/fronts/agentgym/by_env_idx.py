@@ -1,0 +1,124 @@
+"""The dialect of AgentGym's sqlgym and webshop: ids are bare ints called `env_idx`, observations `state`.
+
+Their servers crash with a 500 on a mistake of the client's, which asks up to five
+times and then raises; here the 500 says what was wrong.
+"""
+
+import re
+from typing import Any, Final
+
+from fastapi import APIRouter, Response
+from gymfleet_kit.direct_route import DirectRoute
+from pydantic import BaseModel
+
+from gymfleet_env_gateway.fronts.agentgym.games import SQLGYM, WEBSHOP, Game
+from gymfleet_env_gateway.fronts.agentgym.wire import (
+    FAILURES,
+    PREFIX,
+    Mistake,
+    Number,
+    SessionsDep,
+    TaskNumber,
+    answered,
+    stepped,
+)
+from gymfleet_env_gateway.state import TenantDep
+
+_MISTAKE: Final[dict[int | str, dict[str, Any]]] = {500: {"model": Mistake, "description": "A mistake of the client's"}}
+_INSTRUCTION: Final = re.compile(r"Instruction: \[SEP\] (.*?) \[SEP\] ", re.DOTALL)
+
+
+class _EnvIdx(BaseModel):
+    env_idx: Number
+
+
+class _Action(_EnvIdx):
+    action: str
+
+
+class _ItemId(_EnvIdx):
+    item_id: TaskNumber
+
+
+class _SessionId(_EnvIdx):
+    session_id: TaskNumber
+
+
+class _Closed(BaseModel):
+    closed: bool
+
+
+class _AvailableActions(BaseModel):
+    has_search_bar: bool
+    clickables: list[str]
+
+
+router = APIRouter(prefix=PREFIX, tags=["agentgym"], responses={**FAILURES, **_MISTAKE}, route_class=DirectRoute)
+
+
+def _common(game: Game) -> None:
+    """What both servers have alike."""
+
+    @router.get(game.root, name=f"{game.env} banner")
+    async def banner() -> str:
+        """AgentGym's sign of life."""
+        return game.banner
+
+    @router.get(f"{game.path}/list_envs", name=f"{game.env} list_envs")
+    async def list_envs(sessions: SessionsDep, tenant: TenantDep) -> list[int]:
+        """The caller's ids."""
+        return await sessions.numbers(tenant, game)
+
+    @router.post(f"{game.path}/create", name=f"{game.env} create")
+    async def create(sessions: SessionsDep, tenant: TenantDep) -> int:
+        """A new id."""
+        return await sessions.create(tenant, game)
+
+    @router.get(f"{game.path}/observation", name=f"{game.env} observation")
+    async def observation(env_idx: int, sessions: SessionsDep, tenant: TenantDep) -> str:
+        """The last observation."""
+        return (await sessions.find(tenant, game, env_idx)).observation
+
+    @router.post(f"{game.path}/step", name=f"{game.env} step", response_model=dict[str, Any])
+    async def step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
+        """Apply an action. AgentGym's sqlgym puts the solution into `info`; here it is null, or of a recovery."""
+        _, result = await sessions.step(tenant, game, body.env_idx, body.action)
+        return answered({"info": None, **stepped(result, "state")})
+
+
+for _game in (SQLGYM, WEBSHOP):
+    _common(_game)
+
+
+@router.post("/sqlgym/reset")
+async def sqlgym_reset(body: _ItemId, sessions: SessionsDep, tenant: TenantDep) -> tuple[str, None]:
+    """Begin the episode of question `item_id`."""
+    return (await sessions.reset(tenant, SQLGYM, body.env_idx, body.item_id)).observation, None
+
+
+@router.post("/webshop/reset")
+async def webshop_reset(body: _SessionId, sessions: SessionsDep, tenant: TenantDep) -> tuple[str, None]:
+    """Begin the episode of goal `session_id`."""
+    return (await sessions.reset(tenant, WEBSHOP, body.env_idx, body.session_id)).observation, None
+
+
+@router.get("/webshop/available_actions")
+async def webshop_available_actions(env_idx: int, sessions: SessionsDep, tenant: TenantDep) -> _AvailableActions:
+    """What the page offers; nothing before the first `reset`."""
+    info = (await sessions.find(tenant, WEBSHOP, env_idx)).info
+    return _AvailableActions(
+        has_search_bar=bool(info.get("has_search_bar", False)), clickables=list(info.get("clickables", ()))
+    )
+
+
+@router.get("/webshop/instruction_text")
+async def webshop_instruction_text(env_idx: int, sessions: SessionsDep, tenant: TenantDep) -> str:
+    """What is to be bought; empty before the first `reset`."""
+    found = _INSTRUCTION.search((await sessions.find(tenant, WEBSHOP, env_idx)).first_observation)
+    return found[1] if found else ""
+
+
+@router.post("/webshop/close")
+async def webshop_close(body: _EnvIdx, sessions: SessionsDep, tenant: TenantDep) -> _Closed:
+    """Forget the id. AgentGym's later servers have it; the clients of all of them call it."""
+    return _Closed(closed=await sessions.close(tenant, WEBSHOP, body.env_idx))

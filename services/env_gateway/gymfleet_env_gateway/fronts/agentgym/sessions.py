@@ -1,0 +1,186 @@
+"""AgentGym's ids and the sessions underneath: one id plays many episodes, each in a session of its own.
+
+What an id stands for lies in a store that all gateways share, so that each of a
+client's calls may come to another one. A step is protected against losses inside
+the fleet, by its index; a request that the client's side repeats cannot be told
+from a new one, because AgentGym's protocol has no mark for it.
+"""
+
+import asyncio
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import msgspec
+import structlog
+from gymfleet_contracts import problems
+from gymfleet_kit.problems import ServiceError
+
+from gymfleet_env_gateway.access import Tenant
+from gymfleet_env_gateway.errors import Unavailable
+from gymfleet_env_gateway.fronts.agentgym.games import GAMES, Game
+from gymfleet_env_gateway.fronts.episode import Episode, NoEpisode, OutcomeUnknown, intent
+from gymfleet_env_gateway.metrics import Metrics
+from gymfleet_env_gateway.relay import Relay
+from gymfleet_env_gateway.routing import Fleet
+from gymfleet_env_gateway.settings import GatewaySettings
+from gymfleet_env_gateway.store import NoEntry, Store, StoreFull
+
+log = structlog.get_logger()
+
+# Plain ints are all that these clients can hold, and anybody may guess one: 48 bits
+# make a guess hopeless and still fit the integers of JSON in every language.
+_ID_BITS: Final = 48
+_MAX_COUNT_PAUSE_S: Final = 30.0
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class AgentGymError(Exception):
+    """A mistake of the client's, told to it as the game's AgentGym server does."""
+
+    def __init__(self, game: Game, message: str) -> None:
+        super().__init__(message)
+        self.game = game
+
+
+class Player(Episode):
+    """What one AgentGym client holds by its id: at most one session at a time."""
+
+    number: int = 0
+    task_id: str = ""
+    first_observation: str = ""
+    first_score: float = 0.0
+    first_info: dict[str, Any] = msgspec.field(default_factory=dict)
+    info: dict[str, Any] = msgspec.field(default_factory=dict)
+    """What the game shows of the last observation's."""
+
+
+_decode: Final = msgspec.msgpack.Decoder(Player).decode
+
+
+class AgentGymSessions:
+    """All ids of the gateways that share `store`."""
+
+    def __init__(self, fleet: Fleet, relay: Relay, metrics: Metrics, settings: GatewaySettings, store: Store) -> None:
+        self._fleet = fleet
+        self._relay = relay
+        self._metrics = metrics
+        self._max = settings.agentgym_max_sessions
+        self._idle_s = settings.agentgym_idle_s
+        self._store = store
+
+    async def create(self, tenant: Tenant, game: Game) -> int:
+        """A new id; it takes no slot until it plays."""
+        self._fleet.candidates(game.env)
+        while True:
+            player = Player(number=secrets.randbits(_ID_BITS))
+            key = _key(game, tenant, player.number)
+            try:
+                if await self._store.add(key, _encode(player), ttl_s=self._idle_s, limit=self._max):
+                    return player.number
+            except StoreFull:
+                raise Unavailable(
+                    f"{self._max} AgentGym ids are in use; those not used for {self._idle_s:g} s are freed"
+                ) from None
+
+    async def find(self, tenant: Tenant, game: Game, number: int) -> Player:
+        """The player with an id as it stands. Raises `AgentGymError`; another tenant's id does not exist."""
+        stored = await self._store.get(_key(game, tenant, number))
+        if stored is None:
+            raise _invalid(game, number)
+        return _decode(stored)
+
+    async def numbers(self, tenant: Tenant, game: Game) -> list[int]:
+        """The tenant's ids of a game, in ascending order."""
+        prefix = _prefix(game, tenant)
+        ids = [key.removeprefix(prefix) for key in await self._store.keys() if key.startswith(prefix)]
+        return sorted(int(number) for number in ids if number.isdecimal())
+
+    async def reset(self, tenant: Tenant, game: Game, number: int, task_number: int) -> Player:
+        """Begin another episode under the same id; its session lives as long as the id without a call."""
+        async with self._held(tenant, game, number) as player:
+            body = game.task(self._fleet.environment(game.env), task_number, self._idle_s)
+            try:
+                session = await player.begin(self._relay, tenant, body)
+            except ServiceError as error:
+                if error.problem().type == problems.UNKNOWN_TASK:
+                    raise AgentGymError(game, error.detail) from None
+                raise
+            player.first_observation = player.observation = game.words(session["observation"])
+            player.task_id = session["task"]["task_id"]
+            player.first_score = session["score"]
+            player.info = player.first_info = _shown(game, session)
+        return player
+
+    async def step(self, tenant: Tenant, game: Game, number: int, action: str) -> tuple[Player, dict[str, Any]]:
+        """Apply an action; the player after it, and the env server's result."""
+        async with self._held(tenant, game, number, intent(action)) as player:
+            if player.session_id and player.over:
+                raise AgentGymError(game, f"The task with environment {number} has finished.")
+            try:
+                result = await player.step(self._relay, tenant, action)
+            except NoEpisode:
+                raise AgentGymError(game, f"Environment {number} has no episode: reset it first.") from None
+            except OutcomeUnknown:
+                await player.end(self._relay, tenant)
+                raise AgentGymError(
+                    game, f"Environment {number} lost the answer to its last action: reset it first."
+                ) from None
+            player.observation = game.words(result["observation"])
+            player.info = _shown(game, result)
+        return player, result | {"observation": player.observation}
+
+    async def close(self, tenant: Tenant, game: Game, number: int) -> bool:
+        """Forget an id; False when there is none."""
+        try:
+            async with self._held(tenant, game, number) as player:
+                await self._store.delete(_key(game, tenant, number))
+                await player.end(self._relay, tenant)
+        except AgentGymError:
+            return False
+        return True
+
+    async def count(self) -> None:
+        """Report how many ids there are, until cancelled. Ids that are not used end by themselves."""
+        while True:
+            try:
+                numbers = Counter(key.partition(":")[0] for key in await self._store.keys())
+            except ServiceError as error:
+                log.warning("agentgym.not_counted", reason=error.detail)
+            else:
+                for game in GAMES:
+                    self._metrics.agentgym_sessions.labels(game.env).set(numbers[game.env])
+            await asyncio.sleep(min(self._idle_s / 4, _MAX_COUNT_PAUSE_S))
+
+    @asynccontextmanager
+    async def _held(self, tenant: Tenant, game: Game, number: int, intent: bytes = b"") -> AsyncIterator[Player]:
+        """The player, for this call alone; what the call made of it is kept, whether it succeeds or fails."""
+        try:
+            async with self._store.hold(_key(game, tenant, number), ttl_s=self._idle_s, intent=intent) as held:
+                player = _decode(held.value)
+                player.recover(held.left)
+                try:
+                    yield player
+                finally:
+                    held.value = _encode(player)
+        except NoEntry:
+            raise _invalid(game, number) from None
+
+
+def _invalid(game: Game, number: int) -> AgentGymError:
+    return AgentGymError(game, f"The id {number} is not valid.")
+
+
+def _shown(game: Game, answer: dict[str, Any]) -> dict[str, Any]:
+    info = answer.get("info", {})  # an env server of an older release sends none with a session
+    return {name: info[name] for name in game.shows if name in info}
+
+
+def _prefix(game: Game, tenant: Tenant) -> str:
+    return f"{game.env}:{tenant.name}:"
+
+
+def _key(game: Game, tenant: Tenant, number: int) -> str:
+    return f"{_prefix(game, tenant)}{number}"

@@ -1,0 +1,1 @@
+"""The front for clients of the Model Context Protocol."""

@@ -1,0 +1,286 @@
+"""A client's place at an environment: at most one session of ours at a time, never one that it did not ask for."""
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import msgspec
+from gymfleet_contracts import problems
+from gymfleet_contracts.frames import Op
+from gymfleet_contracts.session import EnvironmentSpec
+from gymfleet_kit.problems import ServiceError
+
+from gymfleet_env_gateway.access import Tenant
+from gymfleet_env_gateway.fronts.episode import Episode, NoEpisode, OutcomeUnknown, intent
+from gymfleet_env_gateway.fronts.openenv.wire import ErrorCode, FrameError, ResetArguments, frame_error, observed
+from gymfleet_env_gateway.state import Gateway
+from gymfleet_env_gateway.store import NoEntry, Store, StoreFull
+
+HANDLE_PREFIX: Final = "openenv-"
+"""Begins the ids that `openenv/session/create` gives: they stay the same while sessions come and go."""
+_NO_BODY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
+_RESET_REQUIRED: Final = "session lost, reset required"
+_decode: Final = msgspec.msgpack.Decoder().decode
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class OpenEnvEpisode(Episode):
+    """An episode and what the client calls it."""
+
+    episode_id: str = ""
+    tenant: str = ""
+    env: str = ""
+
+
+_read_episode: Final = msgspec.msgpack.Decoder(OpenEnvEpisode).decode
+
+
+class Seat:
+    """The place of one connection. All methods raise `FrameError`, and nothing else that is expected."""
+
+    shared = False
+
+    def __init__(self, gateway: Gateway, tenant: Tenant, spec: EnvironmentSpec, *, lease_s: float) -> None:
+        self._gateway = gateway
+        self._relay = gateway.relay
+        self.tenant = tenant
+        self.spec = spec
+        self.lease_s = lease_s
+        self._episode = OpenEnvEpisode(tenant=tenant.name, env=spec.name)
+        self._busy = asyncio.Lock()
+
+    @property
+    def name(self) -> str:
+        """The id by which another connection can take this place; empty when there is nothing to take."""
+        return self._episode.session_id
+
+    @property
+    def lives_by_socket(self) -> bool:
+        """Whether the socket must renew a lease that is shorter than a client may think."""
+        return bool(self._episode.session_id)
+
+    async def reset(self, arguments: ResetArguments) -> dict[str, Any]:
+        """Begin an episode; the one before is over. The payload of its first observation."""
+        async with self._held() as episode:
+            try:
+                body = arguments.body(self.spec, self.lease_s, secrets.randbits(62))
+                session = await episode.begin(self._relay, self.tenant, body)
+            except ServiceError as error:
+                raise self._refused(error) from None
+            episode.episode_id = arguments.episode_id or _default_id(episode.session_id)
+            return _opened(session, episode)
+
+    async def give_up(self) -> None:
+        """Another connection goes on with the session: after the call that runs now, this one has none."""
+        async with self._busy:
+            self._episode = OpenEnvEpisode(tenant=self.tenant.name, env=self.spec.name)
+
+    async def resume(self, session_id: str) -> None:
+        """Go on in a session that another connection began."""
+        async with self._held() as episode:
+            session = await self._look(session_id)
+            if session["task"]["env"] != self.spec.name:
+                raise FrameError(ErrorCode.SESSION_ERROR, f"Unknown session_id: it plays {session['task']['env']}")
+            episode.adopt(session)
+            episode.episode_id = _default_id(session_id)
+
+    async def step(self, message: str, index: int | None = None) -> dict[str, Any]:
+        """Apply an action; the payload of the observation. `index`, where the client knows it, makes a repeat safe."""
+        async with self._held(message) as episode:
+            if index is not None:
+                episode.index, episode.pending = index, None
+            try:
+                result = await episode.step(self._relay, self.tenant, message)
+            except NoEpisode:
+                raise FrameError(ErrorCode.SESSION_ERROR, _RESET_REQUIRED) from None
+            except OutcomeUnknown:
+                raise FrameError(
+                    ErrorCode.SESSION_ERROR,
+                    "the outcome of the last action is unknown: send the same action again, or reset",
+                ) from None
+            except ServiceError as error:
+                raise frame_error(error) from None
+            metadata = {
+                "step_count": result["index"] + 1,
+                "terminated": result["terminated"],
+                "truncated": result["truncated"],
+                "score": result["score"],
+                "action_valid": result["action_valid"],
+                "info": result["info"],
+            }
+            return observed(result["observation"], reward=result["reward"], done=episode.over, metadata=metadata)
+
+    async def state(self) -> dict[str, Any]:
+        """What the session itself says of the episode; empty before the first reset."""
+        async with self._held() as episode:
+            if not episode.session_id:
+                return {"episode_id": None, "step_count": 0}
+            # While an answer is missing, nobody knows whether that step was taken.
+            session = await self._look(episode.session_id, None if episode.pending else episode.index)
+            return {
+                "episode_id": episode.episode_id,
+                "step_count": session["index"],
+                "session_id": episode.session_id,
+                "env": session["task"]["env"],
+                "task_id": session["task"]["task_id"],
+                "split": session["task"]["split"],
+                "level": session["task"]["level"],
+                "seed": session["task"]["seed"],
+                "observation": session["observation"],
+                "done": session["terminated"] or session["truncated"],
+                "score": session["score"],
+            }
+
+    async def renew(self) -> None:
+        """Keep the session of a client that thinks. A failure shows at its next step."""
+        if self._episode.session_id:
+            try:
+                await self._relay.call(self.tenant, Op.LEASE, self._episode.session_id, _NO_BODY)
+            except ServiceError:
+                return
+
+    async def leave(self) -> None:
+        """Close the session."""
+        async with self._held() as episode:
+            await episode.end(self._relay, self.tenant)
+
+    @asynccontextmanager
+    async def _held(self, action: str = "") -> AsyncIterator[OpenEnvEpisode]:  # noqa: ARG002 - nobody else's business
+        async with self._busy:
+            yield self._episode
+
+    def _refused(self, error: ServiceError) -> FrameError:
+        """Why no session was opened; for want of room with OpenEnv's two figures."""
+        failure, fleet = frame_error(error), self._gateway.fleet
+        if failure.code is ErrorCode.CAPACITY_REACHED:
+            active = sum(fleet.held(self.spec.name).values())
+            free = fleet.free_slots(self.spec.name) or 0
+            if error.problem().type == problems.QUOTA_EXCEEDED:
+                active, free = fleet.held_by(self.tenant.name), 0
+            failure.figures = {"active_sessions": active, "max_sessions": active + free, **failure.figures}
+        return failure
+
+    async def _look(self, session_id: str, index: int | None = None) -> dict[str, Any]:
+        body = msgspec.Raw(_encode({"index": index}))
+        try:
+            session: dict[str, Any] = _decode(await self._relay.call(self.tenant, Op.GET, session_id, body))
+        except ServiceError as error:
+            raise frame_error(error) from None
+        return session
+
+
+class SharedSeat(Seat):
+    """A place that several connections use, through any gateway: a WebSocket and HTTP's `/mcp` at once."""
+
+    shared = True
+
+    def __init__(self, gateway: Gateway, tenant: Tenant, spec: EnvironmentSpec, store: Store, handle: str) -> None:
+        super().__init__(gateway, tenant, spec, lease_s=gateway.settings.openenv_idle_s)
+        self._store = store
+        self.handle = handle
+
+    @classmethod
+    async def create(cls, gateway: Gateway, tenant: Tenant, spec: EnvironmentSpec, store: Store) -> "SharedSeat":
+        """A new one with an episode of a random train task: who wants another one resets. Raises `FrameError`."""
+        seat = cls(gateway, tenant, spec, store, HANDLE_PREFIX + secrets.token_urlsafe(18))
+        episode = seat._episode
+        limit = gateway.settings.openenv_max_handles
+        try:
+            body = ResetArguments().body(spec, seat.lease_s, secrets.randbits(62))
+            await episode.begin(gateway.relay, tenant, body)
+            episode.episode_id = _default_id(episode.session_id)
+            added = await store.add(seat.handle, _encode(episode), ttl_s=seat.lease_s, limit=limit)
+        except ServiceError as error:
+            await episode.end(gateway.relay, tenant)
+            raise seat._refused(error) from None
+        except StoreFull:
+            added = False
+        if not added:
+            await episode.end(gateway.relay, tenant)
+            raise FrameError(
+                ErrorCode.CAPACITY_REACHED,
+                f"{limit} sessions of OpenEnv's MCP clients are in use; close one, or try later",
+                active_sessions=limit,
+                max_sessions=limit,
+            )
+        return seat
+
+    @property
+    def name(self) -> str:
+        """The handle."""
+        return self.handle
+
+    @property
+    def lives_by_socket(self) -> bool:
+        """It lives by its calls: other connections may have gone on meanwhile."""
+        return False
+
+    async def check(self) -> None:
+        """Raises `FrameError` when there is no such place."""
+        try:
+            stored = await self._store.get(self.handle)
+        except ServiceError as error:
+            raise frame_error(error) from None
+        episode = None if stored is None else _read_episode(stored)
+        if episode is None or (episode.tenant, episode.env) != (self.tenant.name, self.spec.name):
+            raise self._unknown()
+
+    async def forget(self) -> None:
+        """Close the session and the place."""
+        async with self._held() as episode:
+            try:
+                await self._store.delete(self.handle)
+            except ServiceError as error:
+                raise frame_error(error) from None
+            await episode.end(self._relay, self.tenant)
+
+    @asynccontextmanager
+    async def _held(self, action: str = "") -> AsyncIterator[OpenEnvEpisode]:
+        await self.check()  # another tenant's place is neither held nor prolonged
+        try:
+            async with self._store.hold(self.handle, ttl_s=self.lease_s, intent=intent(action)) as held:
+                episode = _read_episode(held.value)
+                episode.recover(held.left)
+                try:
+                    yield episode
+                finally:
+                    held.value = _encode(episode)
+        except NoEntry:
+            raise self._unknown() from None
+        except ServiceError as error:
+            raise frame_error(error) from None
+
+    def _unknown(self) -> FrameError:
+        return FrameError(
+            ErrorCode.SESSION_ERROR,
+            f"Unknown session_id: {self.handle[:64]}",
+            type=problems.UNKNOWN_SESSION,
+            status=404,
+        )
+
+
+def _opened(session: dict[str, Any], episode: OpenEnvEpisode) -> dict[str, Any]:
+    task = session["task"]
+    metadata = {
+        "session_id": session["session_id"],
+        "lease_s": session["lease_s"],
+        "episode_id": episode.episode_id,
+        "env": task["env"],
+        "task_id": task["task_id"],
+        "split": task["split"],
+        "level": task["level"],
+        "seed": task["seed"],
+        "step_count": session["index"],
+        "terminated": session["terminated"],
+        "truncated": session["truncated"],
+        "score": session["score"],
+    }
+    return observed(session["observation"], reward=None, done=episode.over, metadata=metadata)
+
+
+def _default_id(session_id: str) -> str:
+    """An episode's name where the client gave none: the same after a resume, and it opens nothing."""
+    return hashlib.sha256(session_id.encode()).hexdigest()[:32]

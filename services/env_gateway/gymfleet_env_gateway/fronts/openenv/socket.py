@@ -1,0 +1,209 @@
+"""OpenEnv's sockets: `/ws`, one episode at a time, and `/mcp`, the same by JSON-RPC.
+
+Answers come in the order of the requests, since the frames have no ids. A socket
+that ends with a close frame closes its session; one that is lost leaves it to its
+lease, so that the client can go on with `/ws?session_id=ID`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+from weakref import WeakValueDictionary
+
+import structlog
+from fastapi import WebSocket, WebSocketDisconnect
+from fastapi.websockets import WebSocketState
+from gymfleet_contracts.frames import MAX_UNREADABLE, NO_REQUESTS
+from gymfleet_contracts.session import EnvironmentSpec
+from gymfleet_kit.problems import ServiceError
+from starlette.types import Message
+
+from gymfleet_env_gateway.access import Tenant
+from gymfleet_env_gateway.fronts.openenv.connection import HANDLE_PREFIX, Seat, SharedSeat
+from gymfleet_env_gateway.fronts.openenv.mcp import Rpc, mcp_action, rpc_failure
+from gymfleet_env_gateway.fronts.openenv.wire import (
+    BareFrame,
+    ErrorCode,
+    FrameError,
+    ResetFrame,
+    RpcFrame,
+    TextAction,
+    read_frame,
+    read_json,
+    read_model,
+    write_frame,
+)
+from gymfleet_env_gateway.state import Gateway
+from gymfleet_env_gateway.store import Store
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+_POLICY_VIOLATION: Final = 1008
+_NORMAL: Final = 1000
+_GOING_AWAY: Final = 1001
+_NO_CODE: Final = 1005
+
+Seats = WeakValueDictionary[str, Seat]
+"""The places of this process's sockets, by session: who resumes one takes it from the other."""
+
+
+class Socket:
+    """One client's connection."""
+
+    def __init__(
+        self,
+        websocket: WebSocket,
+        gateway: Gateway,
+        tenant: Tenant,
+        spec: EnvironmentSpec,
+        *,
+        store: Store,
+        seats: Seats,
+    ) -> None:
+        self._websocket = websocket
+        self._gateway = gateway
+        self._tenant = tenant
+        self._spec = spec
+        self._store = store
+        self._seats = seats
+        self._generation = gateway.access.generation
+        self._seat = Seat(gateway, tenant, spec, lease_s=gateway.settings.openenv_lease_s)
+        self._unreadable = 0
+
+    async def serve(self, session_id: str | None) -> None:
+        """`/ws`, until the client goes."""
+        await self._websocket.accept()
+        if session_id:
+            try:
+                await self._attach(session_id)
+            except FrameError as error:
+                if error.code is not ErrorCode.CAPACITY_REACHED:
+                    error.code = ErrorCode.SESSION_ERROR
+                await self._send(error.frame())
+                await self._hang_up()
+                return
+        await self._loop(self._answer)
+
+    async def serve_rpc(self) -> None:
+        """`/mcp`, until the client goes."""
+        await self._websocket.accept()
+        rpc = self._rpc()
+
+        async def answer(text: str | None) -> dict[str, Any]:
+            try:
+                return await rpc.answer(self._read(read_json, text))
+            except FrameError as error:
+                return rpc_failure(error)
+
+        await self._loop(answer)
+
+    async def _loop(self, answer: Callable[[str | None], Awaitable[dict[str, Any] | None]]) -> None:
+        finished = False
+        try:
+            while not finished:
+                message = await self._receive()
+                if message["type"] == "websocket.disconnect":
+                    finished = _said_goodbye(message)
+                    break
+                if not self._still_allowed():
+                    await self._hang_up(_POLICY_VIOLATION)
+                    break
+                reply = await answer(message.get("text"))
+                if self._seat.name:
+                    self._seats[self._seat.name] = self._seat
+                finished = reply is None
+                if reply is not None:
+                    await self._send(reply)
+                if self._unreadable > MAX_UNREADABLE:
+                    await self._hang_up(*NO_REQUESTS)
+                    break
+        finally:
+            if finished and not self._seat.shared:
+                await self._seat.leave()
+        await self._hang_up()
+
+    def _read(self, read: Callable[[str | None], T], text: str | None) -> T:
+        """Count what cannot be read. Raises `FrameError`."""
+        self._unreadable += 1
+        value = read(text)
+        self._unreadable = 0
+        return value
+
+    async def _receive(self) -> Message:
+        """The next message. While the client thinks, its session's lease is renewed, but not for ever."""
+        began = asyncio.get_running_loop().time()
+        while True:
+            idle_s = asyncio.get_running_loop().time() - began
+            renews = self._seat.lives_by_socket and idle_s < self._gateway.settings.openenv_idle_s
+            try:
+                # No `wait_for`: it makes a task, and there may be many sockets that wait.
+                async with asyncio.timeout(self._seat.lease_s / 2 if renews else None):
+                    return await self._websocket.receive()
+            except TimeoutError:
+                await self._seat.renew()
+
+    async def _answer(self, text: str | None) -> dict[str, Any] | None:
+        """None when the client says that it is done."""
+        try:
+            frame = self._read(read_frame, text)
+            if isinstance(frame, BareFrame):
+                return None if frame.type == "close" else {"type": "state", "data": await self._seat.state()}
+            if isinstance(frame, RpcFrame):
+                return {"type": "mcp", "data": await self._rpc().answer(frame.data)}
+            if isinstance(frame, ResetFrame):
+                return {"type": "observation", "data": await self._seat.reset(frame.data)}
+            data = await mcp_action(self._seat, frame.data)
+            if data is None:
+                data = await self._seat.step(read_model(TextAction, frame.data).message)
+        except FrameError as error:
+            return error.frame()
+        except Exception:
+            log.exception("frame.failed", env=self._spec.name)
+            return FrameError(ErrorCode.EXECUTION_ERROR, "internal error; see the gateway's log").frame()
+        return {"type": "observation", "data": data}
+
+    async def _attach(self, session_id: str) -> None:
+        if session_id.startswith(HANDLE_PREFIX):
+            seat = SharedSeat(self._gateway, self._tenant, self._spec, self._store, session_id)
+            await seat.check()
+            self._seat = seat
+            return
+        if (other := self._seats.get(session_id)) is not None and other.tenant.name == self._tenant.name:
+            await other.give_up()
+        await self._seat.resume(session_id)
+        self._seats[session_id] = self._seat
+
+    def _rpc(self) -> Rpc:
+        return Rpc(self._gateway, self._tenant, self._spec, self._store, self._seat)
+
+    def _still_allowed(self) -> bool:
+        """A key that was withdrawn ends the connections that it opened."""
+        generation = self._gateway.access.generation
+        if generation != self._generation:
+            self._generation = generation
+            try:
+                return self._gateway.access.tenant(self._websocket).name == self._tenant.name
+            except ServiceError:
+                return False
+        return True
+
+    async def _send(self, reply: dict[str, Any]) -> None:
+        """To a client that is gone, nothing: how it went is what `receive` says next."""
+        try:
+            await self._websocket.send_text(write_frame(reply))
+        except (WebSocketDisconnect, RuntimeError):
+            return
+
+    async def _hang_up(self, code: int = _NORMAL, reason: str = "") -> None:
+        if self._websocket.client_state is WebSocketState.CONNECTED:
+            try:
+                await self._websocket.close(code, reason)
+            except (WebSocketDisconnect, RuntimeError):
+                return
+
+
+def _said_goodbye(message: Message) -> bool:
+    """Whether a close frame came. Without one uvicorn reports 1005 too, but then gives no reason."""
+    code = message.get("code")
+    return code in {_NORMAL, _GOING_AWAY} or (code == _NO_CODE and "reason" in message)

@@ -1,0 +1,45 @@
+"""The environment server's app: the session API over a pool of shards."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from gymfleet_kit.access import AccessRules
+from gymfleet_kit.app import NotReady, create_app
+from gymfleet_kit.problems import ServiceError
+from prometheus_client import CollectorRegistry
+
+from gymfleet_env_server.routes import environments, load, play, sessions, stream
+from gymfleet_env_server.shards.pool import ShardPool
+
+PROBE_TIMEOUT_S = 10.0
+
+
+def create_env_app(pool: ShardPool, access: AccessRules) -> FastAPI:
+    """An app over `pool`, which was started; the app ends it on shutdown."""
+    registry = CollectorRegistry()
+    registry.register(pool.metrics)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await pool.attach()
+        try:
+            yield
+        finally:
+            await pool.aclose()
+
+    async def ready() -> None:
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                await pool.probe()
+        except ServiceError as error:
+            raise NotReady(error.detail) from None
+        except TimeoutError:
+            raise NotReady(f"no answer from every shard within {PROBE_TIMEOUT_S:g} s") from None
+
+    app = create_app("gymfleet environment server", access=access, lifespan=lifespan, ready=ready, registry=registry)
+    app.state.pool = pool
+    for module in (environments, sessions, load, stream, play):
+        app.include_router(module.router)
+    return app

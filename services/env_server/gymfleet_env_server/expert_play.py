@@ -1,0 +1,38 @@
+"""An environment's expert plays: what shows that tasks can be solved, without a server."""
+
+from typing import Any
+
+from gymfleet_contracts.grammar import GRAMMARS
+
+from gymfleet_env_server.catalogue import Entry
+
+
+class ExpertFault(Exception):
+    """The expert did what no agent could: its move is lost in the grammar, or is no valid action."""
+
+
+def solve(entry: Entry, data: Any, seed: int = 0) -> bool:
+    """Whether the expert solves a task within its turns, speaking through the grammar. Raises `ExpertFault`."""
+    environment = entry.make()
+    environment.reset(data, seed)
+    try:
+        return _play(entry, environment)
+    finally:
+        environment.close()
+
+
+def _play(entry: Entry, environment: Any) -> bool:
+    grammar = GRAMMARS[entry.spec.grammar]
+    for _ in range(min(entry.kind.max_turns, environment.turn_limit or entry.kind.max_turns)):
+        move = environment.expert()
+        if move is None:
+            return False
+        reply = grammar.parse(grammar.render(move.thought, move.action))
+        if not reply.well_formed or reply.action != move.action:
+            raise ExpertFault(f"{entry.spec.grammar} reads {reply.action!r} where the expert said {move.action!r}")
+        outcome = environment.step(move.action)
+        if not outcome.action_valid:
+            raise ExpertFault(f"{move.action!r} is not valid: {outcome.observation[:200]}")
+        if outcome.terminated:
+            return bool(outcome.score == 1.0)
+    return False

@@ -1,0 +1,1 @@
+"""One shard's sessions: episodes, leases, ids and limits."""

@@ -1,0 +1,459 @@
+"""A shard's sessions: the session API's calls, leases, limits and counts. One thread at a time, no I/O."""
+
+import heapq
+import secrets
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import structlog
+from gymfleet_contracts.frames import Op
+from gymfleet_contracts.session import AtIndex, ExpertMove, Fork, OpenSession, RenewLease, Session, Split, Step
+from gymfleet_envs import tasks
+from gymfleet_envs.tasks import SPLITS, Task
+from gymfleet_kit.problems import ServiceError
+from gymfleet_kit.session_problems import (
+    EnvironmentFailed,
+    ExpertUnavailable,
+    InvalidRequest,
+    SessionLimit,
+    SessionLost,
+    StepOutOfOrder,
+    StepTimeout,
+    UnknownEnvironment,
+    UnknownSession,
+    UnknownTask,
+)
+from pydantic import BaseModel, ValidationError
+
+from gymfleet_env_server.catalogue import Entry
+from gymfleet_env_server.errors import ShardUnavailable
+from gymfleet_env_server.metrics import count_step, new_tally
+from gymfleet_env_server.sessions.episode import Episode, Limits
+from gymfleet_env_server.sessions.leases import Lease
+from gymfleet_env_server.shards.channel import Call, Tally
+from gymfleet_env_server.wire import decode
+
+PROBE: Final = "probe"
+PROBE_WAITING: Final = "probe-waiting"
+"""The part of a probe that is left where there are threads: the environments that wait."""
+ABANDON: Final = "abandon"
+"""A call in a thread that the front has given up: its session is over, whatever comes of it."""
+_MAX_ENDED: Final = 1024
+_BUSY_S: Final = 0.1
+"""How soon a session that is over its time is looked at again while a call of it is in work."""
+_SLACK: Final = 1024
+"""Stale entries that the heap of expiries may hold beside one for each session."""
+M = TypeVar("M", bound=BaseModel)
+log = structlog.get_logger()
+
+
+class Sessions:
+    """All sessions of one shard.
+
+    Args:
+        prefix: begins every session id and names the shard.
+        entries: the environments, by name.
+        lease_s: for sessions that ask for no lease of their own.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        prefix: str,
+        entries: Mapping[str, Entry],
+        limits: Limits,
+        *,
+        lease_s: float,
+        expert_splits: tuple[str, ...],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._prefix = prefix
+        self._entries = entries
+        self._limits = limits
+        self._lease_s = lease_s
+        self._expert_splits = expert_splits
+        self._clock = clock
+        self._leases: dict[str, Lease] = {}
+        self._expiries: list[tuple[float, str]] = []
+        # Why a session was closed, for a while: so that a repeat gets the reason and not `unknown-session`.
+        self._ended: OrderedDict[str, Callable[[], ServiceError]] = OrderedDict()
+        # Sessions that are over while a call of theirs is stuck: it closes them when it returns.
+        self._stuck: dict[str, Episode] = {}
+        self._tallies = {name: new_tally() for name in entries}
+        self._open: dict[str, dict[str, int]] = {name: {} for name in entries}
+        self._changed: set[str] = set()
+        self._calls: dict[str, Callable[[str, Any], Any]] = {
+            Op.STEP: self._step_loosely,
+            Op.OPEN: lambda _, body: self._open_session(_parse(OpenSession, body)).model_dump(),
+            Op.GET: lambda session_id, body: self._view(self._at(session_id, body, touch=False)).model_dump(),
+            Op.LEASE: lambda session_id, body: self._renew(session_id, _parse(RenewLease, body)).model_dump(),
+            Op.FORK: self._fork_sessions,
+            Op.EXPERT: lambda session_id, body: self._expert(self._at(session_id, body)).model_dump(),
+            Op.CLOSE: lambda session_id, _: self._close(session_id),
+            PROBE: lambda *_: self._probe(here=True),
+            PROBE_WAITING: lambda *_: self._probe(here=False),
+        }
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def handle(self, op: str, session_id: str, body: Any) -> Any:
+        """One call: what is answered, ready to be encoded. Raises `ServiceError`."""
+        if (do := self._calls.get(op)) is None:
+            raise InvalidRequest(f"unknown op; known: {', '.join(Op)}")
+        return do(session_id, body)
+
+    def step(self, session_id: str, index: int, action: str) -> bytes:
+        """The encoded `StepResult`, from the store where the step was taken before. Raises `ServiceError`."""
+        lease = self._lease(session_id)
+        episode = lease.episode
+        if stored := episode.repeated(index, action):
+            return stored
+        began = time.perf_counter()
+        try:
+            result = episode.step(index, action)
+        except (EnvironmentFailed, SessionLost) as error:
+            self._bury(episode, error)
+            raise
+        count_step(self._tally(episode.entry.spec.name), time.perf_counter() - began)
+        self._check_cpu(episode)
+        return result
+
+    def state(self, session_id: str) -> str:
+        """The digest of the session's state, where its environment tells one."""
+        lease = self._leases.get(session_id)
+        return "" if lease is None else lease.episode.state
+
+    def abandon(self, session_id: str) -> None:
+        """The session is over, and its environment in use by a call that is stuck: `release` closes it."""
+        if (lease := self._leases.get(session_id)) is None:
+            return
+        episode = self._stuck[session_id] = lease.episode
+        self._tally(episode.entry.spec.name).failures += 1
+        detail = "the environment did not answer in time; the session is closed"
+        self._remember(session_id, StepTimeout(detail, session_id=session_id))
+        self._drop(session_id)
+
+    def release(self, session_id: str) -> None:
+        """Close what was abandoned, or was made by a call that was."""
+        if (episode := self._stuck.pop(session_id, None)) is not None:
+            episode.close()
+        else:
+            self._close(session_id)
+
+    def touch(self, calls: Iterable[Call]) -> None:
+        """Renew the leases of the sessions that calls are waiting for."""
+        now = self._clock()
+        for call in calls:
+            if call.op != Op.GET and (lease := self._leases.get(call.session_id)) is not None:
+                lease.touch(now)
+
+    def reap(self) -> float | None:
+        """Close every session whose time ran out; the seconds until the next may, None without sessions."""
+        now = self._clock()
+        while self._expiries:
+            due, session_id = self._expiries[0]
+            if due > now:
+                return due - now
+            heapq.heappop(self._expiries)
+            lease = self._leases.get(session_id)
+            if lease is None:
+                continue
+            if lease.expires > now:  # touched since: look again when that runs out
+                heapq.heappush(self._expiries, (lease.expires, session_id))
+                continue
+            threads = self._limits.threads
+            if threads is None or not lease.episode.entry.kind.calls_wait():
+                self._expire(session_id)
+            elif threads.busy(session_id):
+                heapq.heappush(self._expiries, (now + _BUSY_S, session_id))
+            else:
+                threads.submit(session_id, partial(self._expire, session_id), self.env_of(session_id))
+        return None
+
+    def waits(self, session_id: str) -> bool:
+        """Whether calls of the session belong into a thread."""
+        lease = self._leases.get(session_id)
+        return lease is not None and lease.episode.entry.kind.calls_wait()
+
+    def env_of(self, session_id: str) -> str:
+        """The environment that the session plays; empty without such a session."""
+        lease = self._leases.get(session_id)
+        return "" if lease is None else lease.episode.entry.spec.name
+
+    def opens_waiting(self, env: object) -> bool:
+        """Whether a session of this environment would be such a one."""
+        entry = self._entries.get(env) if isinstance(env, str) else None
+        return entry is not None and entry.kind.calls_wait()
+
+    def close_all(self, until: Callable[[], bool]) -> None:
+        """Let every environment release what it holds, as far as `until` allows; in threads for those that wait."""
+        threads = self._limits.threads
+        for session_id in list(self._leases):
+            if until():
+                return
+            if threads is not None and self.waits(session_id):
+                threads.submit(session_id, partial(self._close, session_id), self.env_of(session_id))
+            else:
+                self._close(session_id)
+
+    def take_tallies(self) -> dict[str, Tally]:
+        """The counts since the last call, of the environments in which something happened."""
+        taken = {}
+        for name in self._changed:
+            tally = self._tallies[name]
+            tally.open = dict(self._open[name])
+            taken[name] = tally
+            self._tallies[name] = new_tally()
+        self._changed.clear()
+        return taken
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `take_tallies` would give something."""
+        return bool(self._changed)
+
+    def _step_loosely(self, session_id: str, body: Any) -> Any:
+        """With pydantic's conversions, and its words for what is wrong."""
+        step = _parse(Step, body)
+        return decode(self.step(session_id, step.index, step.action))
+
+    def _open_session(self, request: OpenSession) -> Session:
+        entry = self._entries.get(request.env)
+        if entry is None:
+            raise UnknownEnvironment(f"{request.env!r} is not served here; served: {', '.join(sorted(self._entries))}")
+        task = self._task(entry, request)
+        owner = sys.intern(request.owner or "")
+        episode = Episode(
+            self._new_id(), entry, task, request.seed, self._limits, owner=owner, recoveries=request.recoveries or 0
+        )
+        try:
+            episode.begin()
+        except EnvironmentFailed:
+            self._tally(entry.spec.name).failures += 1
+            raise
+        except ShardUnavailable:
+            self._tally(entry.spec.name).engines_lost += 1
+            raise
+        lease = self._keep(episode, request.lease_s or self._lease_s)
+        self._check_cpu(episode)
+        return self._view(lease)
+
+    def _task(self, entry: Entry, request: OpenSession) -> Task[Any]:
+        level = request.level or entry.tasks.default_level
+        try:
+            if request.task_id is not None:
+                return entry.tasks.by_id(request.task_id)
+            return entry.tasks.by_index(request.split, level, request.task_index or 0)
+        except tasks.UnknownTask as error:
+            told = {} if error.count is None else {"count": error.count}
+            raise UnknownTask(error.detail, **told) from None
+        except Exception as error:
+            name = type(error).__name__
+            log.exception("tasks.failed", env=entry.spec.name, exception=name)
+            self._tally(entry.spec.name).failures += 1
+            detail = f"the task source of {entry.spec.name} raised {name}"
+            raise EnvironmentFailed(detail, env=entry.spec.name, exception=name) from None
+
+    def _renew(self, session_id: str, request: RenewLease) -> Session:
+        lease = self._lease(session_id)
+        lease.duration_s = request.lease_s or lease.duration_s
+        lease.touch(self._clock())
+        # The new lease may end before the one that the heap knows of.
+        self._expect(lease)
+        return self._view(lease)
+
+    def _fork_sessions(self, session_id: str, body: Any) -> list[dict[str, Any]]:
+        request = _parse(Fork, body)
+        lease = self._at(session_id, {"index": request.index})
+        return [child.model_dump() for child in self._fork(lease, request)]
+
+    def _fork(self, lease: Lease, request: Fork) -> list[Session]:
+        children: list[Episode] = []
+        try:
+            for _ in range(request.count):
+                children.append(lease.episode.fork(self._new_id()))  # noqa: PERF401 - those made are closed on failure
+            self._check_cpu(lease.episode)
+        except ServiceError as error:
+            for child in children:
+                child.close()
+            if isinstance(error, EnvironmentFailed | SessionLost):
+                self._bury(lease.episode, error)
+            elif isinstance(error, ShardUnavailable):
+                self._tally(lease.episode.entry.spec.name).engines_lost += 1
+            raise
+        return [self._view(self._keep(child, lease.duration_s)) for child in children]
+
+    def _expert(self, lease: Lease) -> ExpertMove:
+        episode = lease.episode
+        env = episode.entry.spec.name
+        if not episode.entry.spec.capabilities.expert:
+            raise ExpertUnavailable(f"{env} has no expert")
+        if episode.task.split not in self._expert_splits:
+            raise ExpertUnavailable(
+                f"expert moves are not served on the {episode.task.split} split", splits=list(self._expert_splits)
+            )
+        try:
+            move = episode.expert()
+        except (EnvironmentFailed, SessionLost) as error:
+            self._bury(episode, error)
+            raise
+        self._check_cpu(episode)
+        return move
+
+    def _expire(self, session_id: str) -> None:
+        """Close a session whose lease, or whose time, ran out."""
+        if (lease := self._leases.get(session_id)) is None:
+            return
+        now = self._clock()
+        if lease.expires > now:  # a call came after all
+            self._expect(lease)
+            return
+        if now >= lease.ends_at:
+            self._limit(lease.episode, "session_wall_s", self._limits.session_wall_s)
+            return
+        env = lease.episode.entry.spec.name
+        log.info("session.reaped", env=env, session_id=session_id, lease_s=lease.duration_s)
+        self._tally(env).reaped += 1
+        self._close(session_id)
+
+    def _close(self, session_id: str) -> dict[str, Any]:
+        self._ended.pop(session_id, None)
+        if (episode := self._drop(session_id)) is not None:
+            episode.close()
+        return {}
+
+    def _drop(self, session_id: str) -> Episode | None:
+        """Forget the session, and count it no more."""
+        if (lease := self._leases.pop(session_id, None)) is None:
+            return None
+        env, owner = lease.episode.entry.spec.name, lease.episode.owner
+        owners = self._open[env]
+        owners[owner] -= 1
+        if not owners[owner]:
+            del owners[owner]
+        self._changed.add(env)
+        return lease.episode
+
+    def _probe(self, *, here: bool) -> dict[str, Any]:
+        """Begin and close an episode of every environment that is called from here. Raises `ShardUnavailable`."""
+        for name, entry in self._entries.items():
+            if here == (entry.kind.calls_wait() and self._limits.threads is not None):
+                continue
+            split: Split | None = next((s for s in SPLITS if entry.spec.splits.get(s)), None)
+            if split is None:
+                raise ShardUnavailable(f"{name} has no task")
+            episode = Episode("probe", entry, entry.tasks.by_index(split, entry.spec.default_level, 0), 0, self._limits)
+            try:
+                episode.begin()
+            except EnvironmentFailed as error:
+                raise ShardUnavailable(f"a probe of {name} failed: {error.detail}") from None
+            episode.close()
+        return {}
+
+    def _keep(self, episode: Episode, lease_s: float) -> Lease:
+        now = self._clock()
+        wall_s = self._limits.session_wall_s
+        lease = Lease(episode, lease_s, now, float("inf") if wall_s is None else now + wall_s)
+        self._leases[episode.session_id] = lease
+        self._expect(lease)
+        env, owners = episode.entry.spec.name, self._open[episode.entry.spec.name]
+        owners[episode.owner] = owners.get(episode.owner, 0) + 1
+        self._tally(env).opened += 1
+        return lease
+
+    def _expect(self, lease: Lease) -> None:
+        heapq.heappush(self._expiries, (lease.expires, lease.episode.session_id))
+        # Those of closed sessions are forgotten: under a long lease they would pile up for as long.
+        if len(self._expiries) > 2 * len(self._leases) + _SLACK:
+            self._expiries = [(lease.expires, session_id) for session_id, lease in self._leases.items()]
+            heapq.heapify(self._expiries)
+
+    def _at(self, session_id: str, body: Any, *, touch: bool = True) -> Lease:
+        """The session, if it stands where the caller believes. Raises `StepOutOfOrder` when it does not."""
+        believed = _parse(AtIndex, {} if body is None else body).index
+        lease = self._lease(session_id, touch=touch)
+        stands = lease.episode.index
+        if believed not in {None, stands}:
+            raise StepOutOfOrder(f"the session has taken {stands} steps, not {believed}", expected=stands)
+        return lease
+
+    def _lease(self, session_id: str, *, touch: bool = True) -> Lease:
+        lease = self._leases.get(session_id)
+        if lease is None:
+            if (reason := self._ended.get(session_id)) is not None:
+                raise reason()
+            raise UnknownSession("the session was never opened here, was closed, or its lease ran out")
+        now = self._clock()
+        if now >= lease.ends_at:
+            raise self._limit(lease.episode, "session_wall_s", self._limits.session_wall_s)
+        if touch:
+            lease.touch(now)
+        return lease
+
+    def _check_cpu(self, episode: Episode) -> None:
+        """Raises `SessionLimit` after a call that went over the limit: its answer is not given."""
+        limit_s = self._limits.session_cpu_s
+        if limit_s is not None and episode.cpu_s > limit_s:
+            raise self._limit(episode, "session_cpu_s", limit_s)
+
+    def _limit(self, episode: Episode, limit: str, limit_s: float | None) -> SessionLimit:
+        env, session_id = episode.entry.spec.name, episode.session_id
+        log.warning(
+            "session.limited", env=env, session_id=session_id, limit=limit, limit_s=limit_s, cpu_s=episode.cpu_s
+        )
+        self._tally(env).limited += 1
+        error = SessionLimit(
+            f"the session exceeded {limit} = {limit_s:g}; it is closed",
+            env=env, session_id=session_id, limit=limit, limit_s=limit_s,
+        )  # fmt: skip
+        self._end(episode, error)
+        return error
+
+    def _bury(self, episode: Episode, error: EnvironmentFailed | SessionLost) -> None:
+        tally = self._tally(episode.entry.spec.name)
+        if isinstance(error, SessionLost):
+            tally.engines_lost += 1
+        else:
+            tally.failures += 1
+        self._end(episode, error)
+
+    def _end(self, episode: Episode, error: ServiceError) -> None:
+        """Close the session and remember why."""
+        if episode.session_id in self._stuck:  # why it was closed is known, and it is closed in a moment
+            return
+        self._close(episode.session_id)
+        self._remember(episode.session_id, error)
+
+    def _remember(self, session_id: str, error: ServiceError) -> None:
+        # Not the error itself: its traceback holds the frames, and so the environment.
+        kind, detail, extensions = type(error), error.detail, error.extensions
+        self._ended[session_id] = lambda: kind(detail, **extensions)
+        if len(self._ended) > _MAX_ENDED:
+            self._ended.popitem(last=False)
+
+    def _view(self, lease: Lease) -> Session:
+        return lease.episode.view(lease_s=lease.duration_s, expires_in_s=max(lease.expires - self._clock(), 0.0))
+
+    def _tally(self, env: str) -> Tally:
+        self._changed.add(env)
+        return self._tallies[env]
+
+    def _new_id(self) -> str:
+        return f"{self._prefix}-{secrets.token_hex(16)}"
+
+
+def _parse(model: type[M], body: Any) -> M:
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        fields = [
+            {"pointer": "/" + "/".join(str(part) for part in item["loc"]), "detail": str(item["msg"])}
+            for item in error.errors(include_input=False, include_url=False)
+        ]
+        detail = "; ".join(f"{field['pointer']}: {field['detail']}" for field in fields)
+        raise InvalidRequest(detail, errors=[dict(field) for field in fields]) from None

@@ -1,0 +1,244 @@
+"""Environments written with `async def`: their sessions wait in one event loop, and none holds a thread.
+
+What is around an environment (episodes, leases, counts) is made of plain functions. So each job runs on a stack of
+its own, a greenlet, which is laid aside in the midst of a call until the event loop has what it waits for; SQLAlchemy
+carries asyncio's database drivers in the same way.
+"""
+
+import asyncio
+import contextvars
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from functools import cache, partial
+from typing import Any, Final, Generic, TypeVar, cast
+
+from greenlet import getcurrent, greenlet
+from gymfleet_contracts.session import ExpertMove
+from gymfleet_envs.environment import AsyncEnvironment, Outcome
+
+_STARTING: Final = threading.Lock()
+T = TypeVar("T")
+Job = Callable[[], object]
+"""As in `threads`: it runs with the lock held, and lays it down while it waits."""
+
+
+class CallCancelled(Exception):
+    """A coroutine of an environment was cancelled: by us when it took too long, or by its own doing."""
+
+
+class Settled:
+    """An `AsyncEnvironment` that is called as any other: each call returns when its coroutine has ended."""
+
+    def __init__(self, inner: AsyncEnvironment[Any]) -> None:
+        self._inner = inner
+
+    @property
+    def turn_limit(self) -> int | None:
+        """As the environment's own."""
+        return self._inner.turn_limit
+
+    @property
+    def start_info(self) -> Any:
+        """As the environment's own."""
+        return self._inner.start_info
+
+    @property
+    def start_score(self) -> float:
+        """As the environment's own."""
+        return self._inner.start_score
+
+    def reset(self, task: Any, seed: int) -> str:
+        """As the environment's own."""
+        return settle(self._inner.reset(task, seed))
+
+    def step(self, action: str) -> Outcome:
+        """As the environment's own."""
+        return settle(self._inner.step(action))
+
+    def expert(self) -> ExpertMove | None:
+        """As the environment's own."""
+        return settle(self._inner.expert())
+
+    def state_digest(self) -> str | None:
+        """As the environment's own."""
+        return settle(self._inner.state_digest())
+
+    def snapshot(self) -> "Settled":
+        """As the environment's own."""
+        return Settled(settle(self._inner.snapshot()))
+
+    def close(self) -> None:
+        """As the environment's own."""
+        settle(self._inner.close())
+
+
+def settle(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns. A session's job is laid aside meanwhile; any other caller's thread waits.
+
+    Raises what it raises, and `CallCancelled`.
+    """
+    current = getcurrent()
+    if isinstance(current, _Stack):
+        return current.leave(coroutine)
+    return asyncio.run_coroutine_threadsafe(_uncancelled(coroutine), _loop()).result()
+
+
+async def _uncancelled(coroutine: Coroutine[Any, Any, T]) -> T:
+    try:
+        return await coroutine
+    except asyncio.CancelledError as error:
+        raise CallCancelled(str(error) or "the call was cancelled") from error
+
+
+def own_cpu_s() -> float:
+    """Processor time in seconds of the thread that calls, or of the session's job alone where it runs on a stack."""
+    current = getcurrent()
+    return time.thread_time() - (current.others_s if isinstance(current, _Stack) else 0.0)
+
+
+def caller() -> int:
+    """A number for who calls: unlike for all threads and stacks that there are."""
+    return id(getcurrent())
+
+
+class SessionCoroutines:
+    """Runs jobs of an environment in the event loop, each on a stack of its own.
+
+    Its methods are called with `lock` held, as those of `threads.SessionThreads`.
+
+    Args:
+        at_once: jobs in work; more wait in line.
+        run: does a job of a session, with the lock held.
+    """
+
+    def __init__(self, at_once: int, lock: threading.Lock, run: Callable[[str, Job], None]) -> None:
+        self._room = at_once
+        self._lock = lock
+        self._run = run
+        self._jobs: deque[tuple[str, Job]] = deque()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        """By session, for the loop's thread alone."""
+
+    def put(self, session_id: str, job: Job) -> None:
+        """Run the job as soon as there is room."""
+        self._jobs.append((session_id, job))
+        self._begin_next()
+
+    def add_room(self, number: int) -> None:
+        """For so many jobs more, or fewer again."""
+        self._room += number
+        self._begin_next()
+
+    def give_up(self, session_id: str, heeded: Callable[[], None]) -> None:
+        """Cancel the session's job; `heeded` is called in the loop's thread, and never if a call blocks that."""
+        self.add_room(1)
+        _loop().call_soon_threadsafe(self._cancel, session_id, heeded)
+
+    def take_all(self) -> list[str]:
+        """The sessions of the jobs that have not begun; they are forgotten."""
+        taken = [session_id for session_id, _ in self._jobs]
+        self._jobs.clear()
+        return taken
+
+    def _begin_next(self) -> None:
+        while self._jobs and self._room > 0:
+            self._room -= 1
+            _loop().call_soon_threadsafe(self._begin, *self._jobs.popleft())
+
+    def _begin(self, session_id: str, job: Job) -> None:
+        task = self._tasks[session_id] = asyncio.get_running_loop().create_task(self._play(session_id, job))
+        task.add_done_callback(partial(self._forget, session_id))
+
+    def _forget(self, session_id: str, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(session_id) is task:
+            del self._tasks[session_id]
+
+    def _cancel(self, session_id: str, heeded: Callable[[], None]) -> None:
+        if (task := self._tasks.get(session_id)) is not None:
+            task.cancel("it took too long")
+        heeded()
+
+    async def _play(self, session_id: str, job: Job) -> None:
+        stack = _Stack(partial(self._do, session_id, job))
+        wanted = stack.switch()
+        while not stack.dead:
+            try:
+                answer = await _Timed(wanted, stack)
+            except asyncio.CancelledError as error:
+                cast(asyncio.Task[None], asyncio.current_task()).uncancel()  # it is not us who end: `close` may wait
+                wanted = stack.throw(CallCancelled(str(error) or "the call was cancelled"))
+            except BaseException as error:  # noqa: BLE001 - the environment's, for whoever called it
+                wanted = stack.throw(error)
+            else:
+                wanted = stack.switch(answer)
+
+    def _do(self, session_id: str, job: Job) -> None:
+        """On the job's stack."""
+        with self._lock:
+            self._run(session_id, job)
+            self.add_room(1)
+
+
+class _Stack(greenlet):
+    """Where a job runs. Its parent is the loop's thread, which waits for it."""
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        super().__init__(run)
+        self.gr_context = contextvars.copy_context()
+        self.own_s = 0.0
+        """Processor time of what it waited for."""
+        self.others_s = 0.0
+        """Processor time of this thread that others have used while it was laid aside."""
+
+    def leave(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Lay the stack aside until the coroutine has ended: what it returns. Raises what it raises."""
+        left, own = time.thread_time(), self.own_s
+        try:
+            return cast(T, cast(greenlet, self.parent).switch(coroutine))
+        finally:
+            self.others_s += (time.thread_time() - left) - (self.own_s - own)
+
+
+class _Timed(Generic[T]):
+    """Awaits a coroutine and adds the processor time that it uses to its stack's."""
+
+    def __init__(self, awaited: Awaitable[T], stack: _Stack) -> None:
+        self._awaited = awaited
+        self._stack = stack
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        inner = self._awaited.__await__()
+        resume: Callable[[], Any] = partial(next, inner)
+        while True:
+            began = time.thread_time()
+            try:
+                wanted = resume()
+            except StopIteration as end:
+                return cast(T, end.value)
+            finally:
+                self._stack.own_s += time.thread_time() - began
+            try:
+                yield wanted
+            except BaseException as error:  # noqa: BLE001 - asyncio's, such as a cancellation
+                resume = partial(_throw, inner, error)
+            else:
+                resume = partial(next, inner)
+
+
+def _throw(inner: Any, error: BaseException) -> Any:
+    return inner.throw(error)
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    """The one loop of this process, for all environments: what their sessions share may belong to it."""
+    with _STARTING:
+        return _start_loop()
+
+
+@cache
+def _start_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="session-loop", daemon=True).start()
+    return loop

@@ -1,0 +1,167 @@
+"""The places of a pool: each has one shard at a time, its pending calls and what is known of its work."""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+from gymfleet_kit.problems import ServiceError
+
+from gymfleet_env_server.shards.channel import Call
+from gymfleet_env_server.shards.process import Progress, ShardProcess
+
+
+class Stated(msgspec.Struct, frozen=True):
+    """An encoded result and the digest of the state behind it, which is for a gateway's journal alone."""
+
+    ok: msgspec.Raw
+    state: str
+
+
+Result = msgspec.Raw | Stated | ServiceError
+Done = Callable[[Result], None]
+"""Called once with the encoded result, or with what went wrong."""
+
+_BUSY_WEIGHT: Final = 8.0
+"""A shard that works all the time is taken for one with so many times its sessions, and one more."""
+_IDLE: Final = Progress(0, 0, 0, 0)
+_US: Final = 1e-6
+
+
+class Opening:
+    """An open on its way to a shard. It waits until `deadline` for one that is alive."""
+
+    __slots__ = ("again", "body", "deadline", "done", "trace")
+
+    def __init__(self, body: msgspec.Raw, done: Done, trace: str, deadline: float) -> None:
+        self.body = body
+        self.done = done
+        self.trace = trace
+        self.deadline = deadline
+        self.again = False
+        """A shard has died with it."""
+
+
+class Pending:
+    """A call that waits for its answer. `slots` are reserved for the sessions that it may make."""
+
+    __slots__ = ("done", "opening", "session_id", "slots")
+
+    def __init__(self, done: Done, session_id: str, slots: int, opening: Opening | None = None) -> None:
+        self.done = done
+        self.session_id = session_id
+        self.slots = slots
+        self.opening = opening
+
+
+class Seat:
+    """A place for a shard, and the calls to the one that has it now."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.life = 0
+        self.prefix = ""
+        """Begins the ids of the shard's sessions."""
+        self.process: ShardProcess | None = None
+        self.alive = False
+        self.born_at = 0.0
+        self.quick_deaths = 0
+        self.num_sessions = 0
+        self.reserved = 0
+        self.pending: dict[int, Pending] = {}
+        self.outbox: list[Call] = []
+        self.seen = _IDLE
+        self.seen_at = 0.0
+        self.progress_at = 0.0
+        self.busy = 0.0
+        """Share of the time that the shard works, of late."""
+        self.condemned = ""
+        """Why the shard was killed, when it was us."""
+        self.stuck = 0
+        """Calls that were given up and are still in work."""
+        self.given_up = (0, 0.0)
+        """The last of them by its number, and until when the shard may take to notice."""
+
+    @property
+    def load(self) -> int:
+        """Sessions open or about to be."""
+        return self.num_sessions + self.reserved
+
+    @property
+    def price(self) -> float:
+        """What a new session would find there: neighbours, and more so where they work."""
+        return (self.load + 1) * (1 + _BUSY_WEIGHT * self.busy)
+
+    def occupy(self, process: ShardProcess, now: float) -> None:
+        """A shard that is ready takes the place."""
+        self.process = process
+        self.alive = True
+        self.born_at = self.seen_at = self.progress_at = now
+        self.seen = _IDLE
+        self.busy = 0.0
+
+    def vacate(self) -> dict[int, Pending]:
+        """Its shard is no more: what it leaves unanswered."""
+        left = self.pending
+        self.life += 1
+        self.alive = False
+        self.process = None
+        self.condemned = ""
+        self.stuck = 0
+        self.given_up = (0, 0.0)
+        self.num_sessions = self.reserved = 0
+        self.pending, self.outbox = {}, []
+        return left
+
+    def look(self, now: float) -> None:
+        """Take notice of the shard's progress and of how busy it is."""
+        if self.process is None:
+            return
+        progress = self.process.progress()
+        if progress.number and not progress.since_us and progress[:2] == self.seen[:2]:
+            share = 1.0  # in one call all the time; it says so only afterwards
+        else:
+            share = min(_US * (progress.busy_us - self.seen.busy_us) / max(now - self.seen_at, 1e-3), 1.0)
+        self.busy = (self.busy + share) / 2
+        if progress[:2] != self.seen[:2] or not self.pending:
+            self.progress_at = now
+        self.seen, self.seen_at = progress, now
+
+    def hangs(self, now: float, limit_s: float) -> bool:
+        """Whether the shard has been at one call of an environment for too long."""
+        if not self.pending or self.condemned:
+            return False
+        # Of calls in threads the oldest counts, whatever its neighbours achieve meanwhile.
+        since = self.seen.since_us * _US if self.seen.since_us else self.progress_at
+        return now - min(since, self.progress_at) > limit_s
+
+    def give_up(self, now: float, max_stuck: int, grace_s: float) -> Pending | None:
+        """Take a call that hangs off the shard where that costs its own session alone; None where it costs the shard.
+
+        That is so for calls in threads, as long as the shard heeds it and not too many threads are stuck.
+        """
+        number = self.seen.number
+        call = self.pending.get(number)
+        if not self.seen.since_us or call is None or self.stuck >= max_stuck:
+            return None
+        if not (call.session_id or call.opening):
+            return None  # a probe: the shard is not well
+        del self.pending[number]
+        self.reserved -= call.slots
+        self.given_up = (number, now + grace_s)
+        return call
+
+    def heeds(self, now: float) -> bool:
+        """Whether the shard may still be about to take notice that the oldest call was given up."""
+        number, until = self.given_up
+        return number == self.seen.number and now < until
+
+    def condemn(self, cause: str) -> None:
+        """Kill the shard; its end is noticed as any other."""
+        self.condemned = cause
+        if self.process is not None:
+            self.process.kill()
+
+
+def cheapest(seats: Iterable[Seat]) -> Seat | None:
+    """Where to open a session; None without a living shard."""
+    return min((seat for seat in seats if seat.alive), key=lambda seat: seat.price, default=None)

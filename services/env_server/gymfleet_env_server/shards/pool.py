@@ -1,0 +1,453 @@
+"""The front's pool of shards: placement, capacity, the watch over hanging and growing shards, rebirth after death."""
+
+import asyncio
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+import structlog
+from gymfleet_contracts import problems
+from gymfleet_contracts.frames import Op
+from gymfleet_contracts.problems import Problem
+from gymfleet_contracts.session import EnvironmentSpec, Fork, ServerLoad
+from gymfleet_kit.problems import RelayedProblem, ServiceError
+from gymfleet_kit.session_problems import EnvironmentFull, InvalidRequest, SessionLost, StepTimeout, UnknownSession
+from gymfleet_kit.telemetry import span
+from gymfleet_kit.trace import current_trace
+from pydantic import JsonValue, ValidationError
+
+from gymfleet_env_server.catalogue import EnvironmentUnavailable
+from gymfleet_env_server.errors import Draining, ShardUnavailable
+from gymfleet_env_server.metrics import DIED, HUNG, MEMORY, SessionMetrics
+from gymfleet_env_server.sessions.ids import TAIL_CHARS, Home, home_of, new_instance, prefix
+from gymfleet_env_server.sessions.sessions import ABANDON, PROBE
+from gymfleet_env_server.settings import EnvServerSettings
+from gymfleet_env_server.shards.channel import Answer, Call, Report, ShardConfig
+from gymfleet_env_server.shards.handle import Done, Opening, Pending, Result, Seat, Stated, cheapest
+from gymfleet_env_server.shards.memory import MIB, ceiling_bytes, resident_bytes
+from gymfleet_env_server.shards.process import Progress, ShardProcess
+
+EMPTY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
+_QUICK_DEATH_S: Final = 5.0
+_LONGEST_PAUSE_S: Final = 5.0
+_WATCH_EVERY_S: Final = 0.25
+_DRAIN_POLL_S: Final = 0.05
+_MAX_STUCK: Final = 16
+"""Calls of threads that may be stuck in one shard, and their environments with them."""
+_HEED_S: Final = 5.0
+"""A shard that does not heed for so long that a call of a thread was given up hangs itself."""
+_decode: Final = msgspec.msgpack.Decoder().decode
+log = structlog.get_logger()
+
+
+class ShardPool:
+    """Takes the session API's calls to the shards. `start` blocks; the rest belongs to one event loop."""
+
+    def __init__(self, references: tuple[str, ...], settings: EnvServerSettings) -> None:
+        self._references = references
+        self._settings = settings
+        self._instance = new_instance()
+        self._numbers = itertools.count(1)
+        self._seats = [Seat(index) for index in range(settings.shards)]
+        self._homes: dict[str, Seat] = {}
+        self._waiting: deque[Opening] = deque()
+        """Opens that found no shard alive."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+        self.draining = False
+        self.specs: dict[str, EnvironmentSpec] = {}
+        self.metrics = SessionMetrics(())
+
+    @property
+    def pids(self) -> list[int]:
+        """The shards' process ids, by shard; 0 for one that is being started."""
+        return [seat.process.pid if seat.process is not None and seat.alive else 0 for seat in self._seats]
+
+    @property
+    def load(self) -> ServerLoad:
+        """Who has how many sessions open; at most a tenth of a second old."""
+        return ServerLoad(
+            max_sessions=self._settings.max_sessions, draining=self.draining, sessions=self.metrics.sessions()
+        )
+
+    @property
+    def max_outbox_bytes(self) -> int:
+        """Answers that one socket may leave untaken."""
+        return self._settings.max_outbox_mb * MIB
+
+    def start(self) -> None:
+        """Start every shard and wait until all are ready. Raises `EnvironmentUnavailable`."""
+        processes = [self._spawn(seat) for seat in self._seats]
+        for seat, process in zip(self._seats, processes, strict=True):
+            seat.process = process
+        try:
+            for process in processes:
+                specs = process.wait_ready(self._settings.start_timeout_s)
+                self.specs = {spec.name: spec for spec in specs}
+            self._check_memory(processes)
+        except EnvironmentUnavailable:
+            for process in processes:
+                process.kill()
+                process.release()
+            raise
+        self.metrics = SessionMetrics(tuple(self.specs))
+
+    async def attach(self) -> None:
+        """Take part in the running event loop."""
+        for seat in self._seats:
+            await self._attach(seat)
+        self._background(self._watch())
+
+    async def aclose(self) -> None:
+        """End every shard."""
+        self._closing = True
+        self._turn_away(lambda _: True, Draining("the server has ended"))
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        processes = [seat.process for seat in self._seats if seat.process is not None]
+        for process in processes:
+            process.detach()
+        await asyncio.gather(*(asyncio.to_thread(process.release) for process in processes))
+
+    async def drain(self, timeout_s: float) -> None:
+        """Open no more sessions, and wait until those that are open are closed, or for `timeout_s`."""
+        self.draining = True
+        self._turn_away(lambda _: True, _draining())
+        began = time.monotonic()
+        log.info("server.draining", sessions=self._num_sessions, drain_s=timeout_s)
+        while time.monotonic() - began < timeout_s and any(seat.load or seat.pending for seat in self._seats):  # noqa: ASYNC110 - counts, no event
+            await asyncio.sleep(_DRAIN_POLL_S)
+        log.info("server.drained", sessions=self._num_sessions, waited_s=round(time.monotonic() - began, 3))
+
+    def submit(self, op: str, session_id: str, body: msgspec.Raw, done: Done, trace: str = "") -> None:
+        """Send a call on its way; `done` is called once, now or later."""
+        if trace:
+            work = span(f"env.{op}", trace, session=session_id, op=op)
+            trace, done = work.trace, work.ending(done)
+        try:
+            if op == Op.OPEN:
+                self._open(Opening(body, done, trace, time.monotonic() + self._settings.open_wait_s))
+            elif (seat := self._homes.get(session_id[:-TAIL_CHARS]) or self._seat_of(session_id)) is None:
+                if op != Op.CLOSE:
+                    raise SessionLost("the process that held this session died", session_id=session_id)
+                done(EMPTY)  # it is gone, as was asked
+            else:
+                slots = self._reservable(_fork_count(body)) if op == Op.FORK else 0
+                self._send(seat, op, session_id, body, done, trace, slots=slots)
+        except ServiceError as error:
+            done(error)
+
+    async def call(self, op: str, session_id: str, body: Any) -> msgspec.Raw:
+        """The same for one caller: the encoded result. Raises `ServiceError`."""
+        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        try:
+            raw = msgspec.Raw(msgspec.msgpack.encode(body))
+        except UnicodeEncodeError:  # JSON can write what is no text
+            raise InvalidRequest("the text holds a lone surrogate; send valid Unicode") from None
+        self.submit(op, session_id, raw, _resolver(answer), current_trace() or "")
+        result = await answer
+        if isinstance(result, ServiceError):
+            raise result
+        return result.ok if isinstance(result, Stated) else result
+
+    async def probe(self) -> None:
+        """Play the first moment of an episode of every environment on every shard. Raises `ServiceError`."""
+        if self.draining:
+            raise Draining(f"draining: {self._num_sessions} sessions are left")
+        answers = []
+        for seat in self._seats:
+            answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+            if not seat.alive:
+                raise ShardUnavailable(f"shard {seat.index} is being started")
+            self._send(seat, PROBE, "", EMPTY, _resolver(answer), "", slots=0)
+            answers.append(answer)
+        for result in await asyncio.gather(*answers):
+            if isinstance(result, ServiceError):
+                raise result
+
+    @property
+    def _num_sessions(self) -> int:
+        return sum(seat.load for seat in self._seats)
+
+    def _reservable(self, count: int) -> int:
+        taken = self._num_sessions + len(self._waiting)
+        if taken + count > self._settings.max_sessions:
+            raise EnvironmentFull(
+                f"{taken} of {self._settings.max_sessions} sessions are open", max_sessions=self._settings.max_sessions
+            )
+        return count
+
+    def _open(self, opening: Opening) -> None:
+        """Have a session opened where it costs least, as soon as there is a shard. Raises `ServiceError`."""
+        if self.draining:
+            raise _draining()
+        slots = self._reservable(1)
+        if (seat := cheapest(self._seats)) is None:
+            self._waiting.append(opening)
+        else:
+            self._send(seat, Op.OPEN, "", opening.body, opening.done, opening.trace, slots=slots, opening=opening)
+
+    def _reopen(self, opening: Opening) -> None:
+        """The same for one that has waited."""
+        try:
+            self._open(opening)
+        except ServiceError as error:
+            opening.done(error)
+
+    def _turn_away(self, which: Callable[[Opening], bool], error: ServiceError) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for opening in waiting:
+            if which(opening):
+                opening.done(error)
+            else:
+                self._waiting.append(opening)
+
+    def _seat_of(self, session_id: str) -> Seat | None:
+        """Where the session lives; None when its process died. Raises `UnknownSession`."""
+        home = home_of(session_id)
+        if home is None:
+            raise UnknownSession("this is not the id of a session of this server")
+        if home.instance != self._instance:
+            return None
+        if home.shard >= len(self._seats) or home.life > self._seats[home.shard].life:
+            raise UnknownSession("this is not the id of a session of this server")
+        seat = self._seats[home.shard]
+        return seat if home.life == seat.life and seat.alive else None
+
+    def _send(
+        self,
+        seat: Seat,
+        op: str,
+        session_id: str,
+        body: msgspec.Raw,
+        done: Done,
+        trace: str,
+        *,
+        slots: int,
+        opening: Opening | None = None,
+    ) -> None:
+        if not seat.pending:
+            seat.progress_at = time.monotonic()
+        number = next(self._numbers)
+        seat.pending[number] = Pending(done, session_id, slots, opening)
+        seat.reserved += slots
+        if not seat.outbox:  # one write for all calls of this turn of the loop
+            asyncio.get_running_loop().call_soon(self._flush, seat)
+        seat.outbox.append(Call(number, op, session_id, body, trace))
+
+    def _flush(self, seat: Seat) -> None:
+        calls, seat.outbox = seat.outbox, []
+        if calls and seat.process is not None:
+            seat.process.send(calls)
+
+    def _reported(self, seat: Seat, report: Report) -> None:
+        seat.progress_at = time.monotonic()
+        seat.num_sessions = report.num_sessions
+        seat.stuck = report.stuck
+        if report.tallies:
+            self.metrics.add(seat.index, report.tallies)
+        for answer in report.answers:
+            pending = seat.pending.pop(answer.number, None)
+            if pending is None:  # it was given up while this was on its way
+                self._close_made(answer)
+                continue
+            seat.reserved -= pending.slots
+            if not answer.ok:
+                pending.done(_problem(answer))
+            else:
+                pending.done(Stated(answer.payload, answer.state) if answer.state else answer.payload)
+
+    def _close_made(self, answer: Answer) -> None:
+        """Nobody knows of the sessions that a call has made for which nobody waits any more."""
+        made = _decode(answer.payload) if answer.ok else []
+        for session in made if isinstance(made, list) else [made]:
+            if "session_id" in session:
+                self.submit(Op.CLOSE, session["session_id"], EMPTY, lambda _: None)
+
+    def _spawn(self, seat: Seat) -> ShardProcess:
+        settings = self._settings
+        memory_mb = settings.shard_memory_mb
+        seat.prefix = prefix(Home(self._instance, seat.index, seat.life))
+        return ShardProcess(
+            ShardConfig(
+                prefix=seat.prefix,
+                references=self._references,
+                data={name: str(path) for name, path in settings.data.items()},
+                options=dict(settings.options),
+                lease_s=settings.lease_s,
+                max_observation_chars=settings.max_observation_chars,
+                expert_splits=settings.expert_splits,
+                expert_s=min(settings.expert_timeout_s, settings.step_timeout_s / 2),
+                log_level=settings.log_level,
+                step_timeout_s=settings.step_timeout_s,
+                max_threads=settings.threads or settings.max_sessions,
+                session_cpu_s=settings.session_cpu_s,
+                session_wall_s=settings.session_wall_s,
+                memory_ceiling_bytes=None if memory_mb is None else ceiling_bytes(memory_mb),
+            )
+        )
+
+    def _check_memory(self, processes: list[ShardProcess]) -> None:
+        """A limit that even a shard without sessions exceeds would recycle it for ever."""
+        limit_mb = self._settings.shard_memory_mb
+        held = max(resident_bytes([process.pid for process in processes]).values(), default=0) / MIB
+        if limit_mb is not None and held > limit_mb:
+            raise EnvironmentUnavailable(
+                f"a shard holds {held:.0f} MiB before its first session; raise GYMFLEET_ENV_SHARD_MEMORY_MB={limit_mb}"
+            )
+
+    async def _attach(self, seat: Seat) -> None:
+        process = seat.process
+        if process is None:
+            return
+        life = seat.life
+        await process.attach(
+            lambda report: self._reported(seat, report) if seat.life == life else None,
+            lambda: self._died(seat) if seat.life == life else None,
+        )
+        seat.occupy(process, time.monotonic())
+        self._homes[seat.prefix] = seat
+        waiting, self._waiting = self._waiting, deque()
+        for opening in waiting:
+            self._reopen(opening)
+
+    def _died(self, seat: Seat) -> None:
+        """Answer what was pending, and start a successor."""
+        process, cause = seat.process, seat.condemned or DIED
+        pending = seat.vacate()
+        self._homes.pop(seat.prefix, None)
+        progress = None if process is None or self._closing else process.progress()
+        if not self._closing:
+            env = self._env_of(progress)
+            self.metrics.shard_died(seat.index, cause, failed_env=env if cause == HUNG else "")
+            call = pending.get(progress.number) if progress is not None else None
+            found = {"cause": cause, "env": env, "session_id": "" if call is None else call.session_id}
+            self._background(self._revive(seat, process, found))
+        for number, call in pending.items():
+            # Of several calls in threads nobody knows which one the process died of.
+            known = progress is not None and (not progress.since_us or len(pending) == 1)
+            in_work = known and progress is not None and number == progress.number
+            opening = call.opening
+            if opening is None or opening.again or self._closing or (in_work and cause == HUNG):
+                call.done(self._verdict(call, cause, in_work=in_work))
+            else:
+                opening.again = True
+                self._reopen(opening)
+
+    def _env_of(self, progress: Progress | None) -> str:
+        """The environment that was being played; empty between calls."""
+        if progress is None or not progress.number or progress.place >= len(self.specs):
+            return ""
+        return list(self.specs)[progress.place]
+
+    def _verdict(self, call: Pending, cause: str, *, in_work: bool) -> ServiceError:
+        extensions: dict[str, JsonValue] = {"session_id": call.session_id} if call.session_id else {}
+        if in_work and cause == HUNG:
+            limit_s = self._settings.step_timeout_s
+            return StepTimeout(f"no answer within {limit_s:g} s; the session is closed", **extensions)
+        if call.session_id:
+            if in_work:
+                extensions[problems.IN_WORK] = True
+            return SessionLost("the process that held this session died", **extensions)
+        return ShardUnavailable("the process that was to hold the session died; try again")
+
+    async def _revive(self, seat: Seat, dead: ShardProcess | None, found: dict[str, str]) -> None:
+        if dead is not None:
+            dead.kill()  # it may have closed the channel without ending
+            code = await asyncio.to_thread(dead.release)
+            log.error("shard.died", shard=seat.index, pid=dead.pid, exit_code=code, **found)
+        quick = time.monotonic() - seat.born_at < _QUICK_DEATH_S
+        seat.quick_deaths = seat.quick_deaths + 1 if quick else 0
+        while True:
+            if seat.quick_deaths > 1:
+                await asyncio.sleep(min(0.1 * 2**seat.quick_deaths, _LONGEST_PAUSE_S))
+            process = self._spawn(seat)
+            seat.process = process
+            try:
+                await asyncio.to_thread(process.wait_ready, self._settings.start_timeout_s)
+            except EnvironmentUnavailable as error:
+                log.error("shard.unavailable", shard=seat.index, reason=str(error))
+                process.kill()
+                seat.process = None
+                await asyncio.to_thread(process.release)
+                seat.quick_deaths += 1
+                continue
+            await self._attach(seat)
+            log.info("shard.revived", shard=seat.index, pid=process.pid)
+            return
+
+    async def _watch(self) -> None:
+        """Kill a shard that has worked on one call of an environment for too long, or has grown too large."""
+        limit_s, limit_mb = self._settings.step_timeout_s, self._settings.shard_memory_mb
+        while True:
+            await asyncio.sleep(min(max(limit_s / 10, 0.02), _WATCH_EVERY_S))
+            now = time.monotonic()
+            self._turn_away(partial(_is_late, now), ShardUnavailable("every shard is being started; try again"))
+            seats = [seat for seat in self._seats if seat.alive and seat.process is not None]
+            for seat in seats:
+                seat.look(now)
+                if seat.hangs(now, limit_s) and not seat.heeds(now):
+                    self._end_hang(seat, now)
+            if limit_mb is not None:
+                await self._watch_memory(seats, limit_mb)
+
+    def _end_hang(self, seat: Seat, now: float) -> None:
+        """Give up a call that waits in a thread, with its session; for any other the shard has to go."""
+        limit_s, number, env = self._settings.step_timeout_s, seat.seen.number, self._env_of(seat.seen)
+        call = seat.give_up(now, min(self._settings.threads or _MAX_STUCK, _MAX_STUCK), _HEED_S)
+        if call is None:
+            log.error("shard.hung", shard=seat.index, limit_s=limit_s, env=env)
+            seat.condemn(HUNG)
+            return
+        log.error("call.overdue", shard=seat.index, limit_s=limit_s, env=env, session_id=call.session_id)
+        body = msgspec.Raw(msgspec.msgpack.encode(number))
+        self._send(seat, ABANDON, call.session_id, body, lambda _: None, "", slots=0)
+        call.done(self._verdict(call, HUNG, in_work=True))
+
+    async def _watch_memory(self, seats: list[Seat], limit_mb: int) -> None:
+        lives = {seat.process.pid: (seat, seat.life) for seat in seats if seat.process is not None}
+        for pid, size in (await asyncio.to_thread(resident_bytes, lives.keys())).items():
+            seat, life = lives[pid]
+            if size > limit_mb * MIB and seat.life == life and not seat.condemned:
+                log.error(
+                    "shard.recycled",
+                    shard=seat.index, pid=pid, rss_mb=size // MIB, limit_mb=limit_mb, sessions=seat.num_sessions,
+                )  # fmt: skip
+                seat.condemn(MEMORY)
+
+    def _background(self, work: Any) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _draining() -> Draining:
+    return Draining("draining: the server ends when its sessions are closed; open elsewhere")
+
+
+def _is_late(now: float, opening: Opening) -> bool:
+    return opening.deadline < now
+
+
+def _resolver(answer: "asyncio.Future[Result]") -> Done:
+    def done(result: Result) -> None:
+        if not answer.done():  # the caller may have gone away
+            answer.set_result(result)
+
+    return done
+
+
+def _problem(answer: Answer) -> ServiceError:
+    return RelayedProblem(Problem.model_validate(_decode(answer.payload)))
+
+
+def _fork_count(body: msgspec.Raw) -> int:
+    try:
+        return Fork.model_validate(_decode(body)).count
+    except (ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise InvalidRequest('a fork takes {"count": 1 to 64}') from None

@@ -1,0 +1,119 @@
+"""What a shard says of its work in memory that it shares with the front, which tells a hang from business by it."""
+
+import mmap
+import struct
+import threading
+import time
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from gymfleet_env_server.shards.coroutines import caller, own_cpu_s
+
+PROGRESS: Final = struct.Struct("=QQQQQ")
+"""The number of the call in work (0: none), a count of calls into environments, the place of the environment
+that was called last, the microseconds spent on calls so far, and the moment at which a thread's call began."""
+_WORK: Final = struct.Struct("=QQQ")
+_BUSY: Final = struct.Struct("=Q")
+_SINCE: Final = struct.Struct("=Q")
+_BUSY_OFFSET: Final = _WORK.size
+_SINCE_OFFSET: Final = _WORK.size + _BUSY.size
+
+
+class ShardProgress:
+    """Written by a shard that makes one call after the other."""
+
+    def __init__(self, shared: mmap.mmap, environments: Iterable[str]) -> None:
+        self._shared = shared
+        self._places = {name: place for place, name in enumerate(environments)}
+        self._place = 0
+        self._number = 0
+        self._beats = 0
+        self._busy_s = 0.0
+
+    def working_on(self, number: int) -> None:
+        """A call of the session API begins; 0: none is left."""
+        self._number = number
+        _WORK.pack_into(self._shared, 0, number, self._beats, self._place)
+
+    def beat(self, env: str) -> None:
+        """The call in work calls an environment."""
+        self._beats += 1
+        self._place = self._places[env]
+        _WORK.pack_into(self._shared, 0, self._number, self._beats, self._place)
+
+    def abandon(self, number: int) -> None:
+        """Tell no more of a call: nobody waits for it. There is none here that could be left alone."""
+
+    def worked(self, seconds: float) -> None:
+        """So long it was busy."""
+        self._busy_s += seconds
+        _BUSY.pack_into(self._shared, _BUSY_OFFSET, int(1e6 * self._busy_s))
+
+
+class _AtWork(NamedTuple):
+    """A call into an environment, in some thread or on some stack."""
+
+    number: int
+    place: int
+    since_us: int
+    cpu_s: float
+
+
+class ThreadedProgress(ShardProgress):
+    """Written by a shard that makes calls in threads and in an event loop: of those in work, it tells of the oldest."""
+
+    def __init__(self, shared: mmap.mmap, environments: Iterable[str]) -> None:
+        super().__init__(shared, environments)
+        # Its own lock: a call that has returned must not count while its thread waits for the shard's.
+        self._lock = threading.Lock()
+        self._numbers: dict[int, int] = {}
+        self._at_work: dict[int, _AtWork] = {}  # by caller, the oldest first
+        self._abandoned: set[int] = set()
+
+    def working_on(self, number: int) -> None:
+        """As of whoever calls."""
+        who = caller()
+        with self._lock:
+            self._abandoned.discard(self._numbers.pop(who, 0))
+            if number:
+                self._numbers[who] = number
+            self._leave(who)
+            self._tell()
+
+    def abandon(self, number: int) -> None:
+        """Tell no more of a call: nobody waits for it."""
+        with self._lock:
+            self._abandoned.add(number)
+            self._tell()
+
+    def beat(self, env: str) -> None:
+        """As of whoever calls."""
+        who = caller()
+        with self._lock:
+            self._beats += 1
+            self._leave(who)
+            began_us = int(1e6 * time.monotonic())
+            number = self._numbers.get(who, 0)
+            self._at_work[who] = _AtWork(number, self._places[env], began_us, own_cpu_s())
+            self._tell()
+
+    def returned(self) -> None:
+        """The call into an environment of whoever calls is over."""
+        with self._lock:
+            self._leave(caller())
+            self._tell()
+
+    def worked(self, seconds: float) -> None:
+        """Of the shard's own thread; the processor time of environments comes by itself."""
+        with self._lock:
+            super().worked(seconds)
+
+    def _leave(self, who: int) -> None:
+        if (left := self._at_work.pop(who, None)) is not None:
+            super().worked(own_cpu_s() - left.cpu_s)
+
+    def _tell(self) -> None:
+        oldest = next((call for call in self._at_work.values() if call.number not in self._abandoned), None)
+        number, self._place, since_us = (0, self._place, 0) if oldest is None else oldest[:3]
+        _WORK.pack_into(self._shared, 0, number, self._beats, self._place)
+        _SINCE.pack_into(self._shared, _SINCE_OFFSET, since_us)

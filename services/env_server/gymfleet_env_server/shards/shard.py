@@ -1,0 +1,344 @@
+"""A shard: one process that plays the sessions it was given.
+
+Started by `shard_process.ShardProcess` as `python -m gymfleet_env_server.shards.shard`. One thread
+makes all calls, but for those of environments that wait, which `threads` makes. It never
+outlives the front, and nor do the processes that it started.
+"""
+
+import contextlib
+import mmap
+import os
+import resource
+import select
+import socket
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+from gymfleet_contracts.frames import Op
+from gymfleet_envs.environment import AsyncEnvironment
+from gymfleet_kit.logs import configure_logs
+from gymfleet_kit.problems import ServiceError, internal_problem
+from gymfleet_kit.session_problems import EnvironmentFailed, InvalidRequest
+
+from gymfleet_env_server.catalogue import Entry, EnvironmentUnavailable, load_entry
+from gymfleet_env_server.sessions.episode import Limits
+from gymfleet_env_server.sessions.sessions import ABANDON, PROBE, PROBE_WAITING, Sessions
+from gymfleet_env_server.shards.channel import (
+    Answer,
+    Call,
+    FrameBuffer,
+    Hello,
+    Report,
+    ShardConfig,
+    decode_calls,
+    decode_config,
+    pack,
+)
+from gymfleet_env_server.shards.lifeline import die_with_front
+from gymfleet_env_server.shards.progress import PROGRESS, ShardProgress, ThreadedProgress
+from gymfleet_env_server.shards.threads import STACK_BYTES, SessionThreads
+from gymfleet_env_server.wire import MAX_RESULT_BYTES, decode, decode_step, encode
+
+_RECV_BYTES: Final = 1 << 18
+_FLUSH_AFTER_S: Final = 0.002
+_TALLIES_EVERY_S: Final = 0.1
+_TELLING: Final = (Op.OPEN, Op.STEP)
+_MAKING: Final = (Op.OPEN, Op.FORK)
+CLOSE_S: Final = 2.0
+"""For the environments of open sessions to be closed, when the server ends."""
+log = structlog.get_logger()
+
+
+class Shard:
+    """The loop: take a batch of calls, do them in order or hand them to the threads, report."""
+
+    def __init__(self, channel: socket.socket, sessions: Sessions, limits: Limits, progress: ShardProgress) -> None:
+        self._channel = channel
+        self._sessions = sessions
+        self._limits = limits
+        self._progress = progress
+        self._threads = limits.threads
+        self._turn = contextlib.nullcontext() if self._threads is None else self._threads.lock
+        self._take = self._do if self._threads is None else partial(self._do_or_hand_over, self._threads)
+        self._answers: list[Answer] = []
+        self._apart: set[int] = set()
+        """Calls that are in work in threads."""
+        self._given_up: set[int] = set()
+        """Those of them for which nobody waits any more."""
+        self._reported = 0
+        self._flushed_at = 0.0
+        self._tallied_at = 0.0
+
+    def run(self, buffer: FrameBuffer, pending: list[bytes]) -> None:
+        """Work until the front closes the channel. `pending` came along with the configuration."""
+        # One buffer for all: blocks of this size among those of the sessions would leave holes, and the heap grow.
+        received = memoryview(bytearray(_RECV_BYTES))
+        threads = self._threads
+        sources = [self._channel.fileno(), *([] if threads is None else [threads.wake_fd])]
+        while True:
+            with self._turn:
+                wait_s = self._work(pending)
+            readable, _, _ = select.select(sources, [], [], wait_s)
+            pending = []
+            if threads is not None and threads.wake_fd in readable:
+                threads.woken()
+            if sources[0] in readable:
+                size = self._channel.recv_into(received)
+                if not size:
+                    return
+                pending = buffer.feed(received[:size])
+
+    def close(self, within_s: float) -> None:
+        """Let the environments release what they hold, for at most so long; calls in line are not made any more."""
+        ends_at = time.monotonic() + within_s
+
+        def late() -> bool:
+            return time.monotonic() > ends_at
+
+        with self._turn:
+            if self._threads is not None:
+                self._threads.drop()
+            self._sessions.close_all(late)
+        if self._threads is not None:
+            self._threads.wait_idle(late)
+
+    def _work(self, messages: list[bytes]) -> float | None:
+        """Do what was asked for and what is due; the seconds until something will be."""
+        began = self._flushed_at = time.monotonic()
+        calls = [call for message in messages for call in decode_calls(message)]
+        self._sessions.touch(calls)  # before any of them runs: waiting in line is no idleness
+        for call in calls:
+            self._take(call)
+        self._progress.working_on(0)
+        wait_s = self._sessions.reap()
+        self._flush()
+        self._progress.worked(time.monotonic() - began)
+        if self._sessions.has_news:
+            return _TALLIES_EVERY_S if wait_s is None else min(wait_s, _TALLIES_EVERY_S)
+        return wait_s
+
+    def _do(self, call: Call) -> None:
+        self._progress.working_on(call.number)
+        self._answers.append(self._answer(call))
+        if time.monotonic() - self._flushed_at > _FLUSH_AFTER_S:
+            self._flush()
+
+    def _do_or_hand_over(self, threads: SessionThreads, call: Call) -> None:
+        """Into a thread goes what may wait, behind all that the session asked for before."""
+        if call.op == PROBE:
+            self._probe(threads, call)
+        elif call.op == ABANDON:
+            self._abandon(threads, call)
+        elif call.op == Op.OPEN and self._sessions.opens_waiting(env := _env_of(call)):
+            threads.submit_open(_opening(call.number), partial(self._do_apart, call), str(env))
+        elif threads.busy(call.session_id) or self._sessions.waits(call.session_id):
+            threads.submit(call.session_id, partial(self._do_apart, call), self._sessions.env_of(call.session_id))
+        else:
+            self._do(call)
+
+    def _probe(self, threads: SessionThreads, call: Call) -> None:
+        """First the environments that are called here, then the others."""
+        self._progress.working_on(call.number)
+        answer = self._answer(call)
+        if answer.ok:
+            rest = Call(call.number, PROBE_WAITING, "", call.body, call.trace)
+            threads.submit_probe(f"probe {call.number}", partial(self._do_apart, rest))
+        else:
+            self._answers.append(answer)
+
+    def _abandon(self, threads: SessionThreads, call: Call) -> None:
+        """End the session of a call that takes too long, and nobody else's: the front has answered it."""
+        stuck = decode(call.body)
+        if stuck in self._apart:
+            self._given_up.add(stuck)
+            self._sessions.abandon(call.session_id)
+            heeded = partial(self._progress.abandon, stuck)
+            for job in threads.abandon(call.session_id or _opening(stuck), heeded):
+                job()
+        elif call.session_id:  # it has just ended, and its answer was thrown away
+            env = self._sessions.env_of(call.session_id)
+            self._sessions.abandon(call.session_id)
+            threads.submit(call.session_id, partial(self._sessions.release, call.session_id), env)
+        self._answers.append(Answer(call.number, True, msgspec.Raw(encode({}))))
+
+    def _do_apart(self, call: Call) -> None:
+        """In a thread or on a stack of its own; the answer goes out when the loop is woken."""
+        self._progress.working_on(call.number)
+        self._apart.add(call.number)
+        answer = self._answer(call)
+        self._apart.discard(call.number)
+        if call.number in self._given_up:
+            self._clear_away(call, answer)
+            self._given_up.discard(call.number)
+        else:
+            self._sessions.touch((call,))  # a call may last longer than the lease
+            self._answers.append(answer)
+        self._progress.working_on(0)
+
+    def _clear_away(self, call: Call, answer: Answer) -> None:
+        """Close the session of a call that was given up, and the sessions that it has made."""
+        if call.session_id:
+            self._sessions.release(call.session_id)
+        if answer.ok and call.op in _MAKING:
+            made = decode(answer.payload)
+            for session in made if isinstance(made, list) else [made]:
+                self._sessions.release(session["session_id"])
+
+    def _answer(self, call: Call) -> Answer:
+        self._limits.trace = call.trace
+        try:
+            result, state = self._result(call)
+            return Answer(call.number, True, msgspec.Raw(result), state)
+        except ServiceError as error:
+            problem = error.problem()
+        except Exception:
+            log.exception("call.failed", op=call.op, session_id=call.session_id)
+            problem = internal_problem()
+        encoded = encode(problem.model_dump(mode="json", exclude_none=True))
+        return Answer(call.number, False, msgspec.Raw(encoded))
+
+    def _result(self, call: Call) -> tuple[bytes, str]:
+        """What is answered, encoded, and the digest of the state that it leaves."""
+        if call.op == Op.STEP:
+            try:
+                step = decode_step(call.body)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                pass  # pydantic accepts it after all, or says what is wrong
+            else:
+                result = self._sessions.step(call.session_id, step.index, step.action)
+                return result, self._sessions.state(call.session_id)
+        answer = self._sessions.handle(call.op, call.session_id, self._body(call))
+        ok = encode(answer)
+        if len(ok) > MAX_RESULT_BYTES:
+            raise EnvironmentFailed(f"the result has {len(ok)} bytes; {MAX_RESULT_BYTES} is the limit")
+        if call.op not in _TELLING:
+            return ok, ""
+        return ok, self._sessions.state(answer["session_id"] if call.op == Op.OPEN else call.session_id)
+
+    def _body(self, call: Call) -> object:
+        try:
+            return decode(call.body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidRequest(f"the body is not msgpack: {error}") from None
+
+    def _flush(self) -> None:
+        now = time.monotonic()
+        news = self._sessions.has_news and now - self._tallied_at >= _TALLIES_EVERY_S
+        if not (self._answers or news or len(self._sessions) != self._reported):
+            return
+        tallies = self._sessions.take_tallies() if news else {}
+        if news:
+            self._tallied_at = now
+        self._reported = len(self._sessions)
+        self._channel.sendall(pack(Report(self._answers, self._reported, tallies, len(self._given_up))))
+        self._answers = []
+        self._flushed_at = now
+
+
+def load_entries(config: ShardConfig) -> dict[str, Entry]:
+    """The configured environments by name. Raises `EnvironmentUnavailable`."""
+    data = {name: Path(path) for name, path in config.data.items()}
+    entries: dict[str, Entry] = {}
+    for reference in config.references:
+        entry = load_entry(reference, data, config.options)
+        if entry.spec.name in entries:
+            raise EnvironmentUnavailable(f"two environments are called {entry.spec.name!r}; serve one of them")
+        if (longest_s := entry.kind.longest_call_s()) >= config.step_timeout_s:
+            raise EnvironmentUnavailable(
+                f"environment {entry.spec.name} may take {longest_s:g} s for a call by its options, and a shard is "
+                f"killed after {config.step_timeout_s:g} s: raise GYMFLEET_ENV_STEP_TIMEOUT_S, or lower its limits"
+            )
+        entries[entry.spec.name] = entry
+    for variable, named in (("DATA", data), ("OPTIONS", config.options)):
+        if unknown := sorted(set(named) - set(entries)):
+            raise EnvironmentUnavailable(
+                f"GYMFLEET_ENV_{variable} names {', '.join(unknown)}, but served are {', '.join(entries)}"
+            )
+    return entries
+
+
+def _opening(number: int) -> str:
+    return f"open {number}"
+
+
+def _env_of(call: Call) -> object:
+    try:
+        body = decode(call.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None  # it is refused in a moment
+    return body.get("env") if isinstance(body, dict) else None
+
+
+def _first_message(channel: socket.socket, buffer: FrameBuffer) -> list[bytes]:
+    while True:
+        data = channel.recv(_RECV_BYTES)
+        if not data:
+            raise SystemExit(0)
+        if messages := buffer.feed(data):
+            return messages
+
+
+def main() -> None:
+    """Entry point: `shard CHANNEL_FD LIFELINE_FD PROGRESS_FD`."""
+    channel_fd, lifeline_fd, progress_fd = map(int, sys.argv[1:4])
+    for fd in (channel_fd, lifeline_fd, progress_fd):
+        os.set_inheritable(fd, False)  # an engine that held the channel open would hide the shard's death
+    die_with_front(lifeline_fd)
+    channel = socket.socket(fileno=channel_fd)
+    buffer = FrameBuffer()
+    first, *pending = _first_message(channel, buffer)
+    config = decode_config(first)
+    if config.memory_ceiling_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (config.memory_ceiling_bytes, config.memory_ceiling_bytes))
+    configure_logs("env-shard", level=config.log_level)
+    structlog.contextvars.bind_contextvars(shard=config.prefix)
+    try:
+        entries = load_entries(config)
+    except EnvironmentUnavailable as error:
+        channel.sendall(pack(Hello(error=str(error))))
+        raise SystemExit(2) from None
+    shard = _make_shard(config, channel, entries, mmap.mmap(progress_fd, PROGRESS.size))
+    specs = tuple(entry.spec.model_dump(mode="json") for entry in entries.values())
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the front is gone
+        channel.sendall(pack(Hello(specs=specs)))
+        shard.run(buffer, pending)
+    shard.close(CLOSE_S)
+
+
+def _make_shard(config: ShardConfig, channel: socket.socket, entries: dict[str, Entry], shared: mmap.mmap) -> Shard:
+    progress: ShardProgress
+    threads = None
+    if any(entry.kind.calls_wait() for entry in entries.values()):
+        progress = threaded = ThreadedProgress(shared, entries)
+        threading.stack_size(STACK_BYTES)
+        at_once = {name: most for name, entry in entries.items() if (most := entry.kind.calls_at_once) is not None}
+        awaiting = {name for name, entry in entries.items() if issubclass(entry.kind, AsyncEnvironment)}
+        threads = SessionThreads(config.max_threads, threaded, at_once, awaiting)
+    else:
+        progress = ShardProgress(shared, entries)
+    limits = Limits(
+        config.max_observation_chars,
+        progress.beat,
+        session_cpu_s=config.session_cpu_s,
+        session_wall_s=config.session_wall_s,
+        expert_s=config.expert_s,
+        threads=threads,
+    )
+    sessions = Sessions(
+        config.prefix,
+        entries,
+        limits,
+        lease_s=config.lease_s,
+        expert_splits=config.expert_splits,
+    )
+    return Shard(channel, sessions, limits, progress)
+
+
+if __name__ == "__main__":
+    main()

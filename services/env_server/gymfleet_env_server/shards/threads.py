@@ -1,0 +1,236 @@
+"""Threads for environments that wait, so that a session that waits holds up no other.
+
+One lock lets one thread at a time at a shard's sessions, as the interpreter's own does
+with its objects: whoever works holds it, and lays it down while a waiting environment
+is called. So nothing else of a shard has to know of threads. Environments that await
+take part with `coroutines` instead of threads.
+"""
+
+import itertools
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, Protocol, TypeAlias, TypeVar
+
+import structlog
+
+from gymfleet_env_server.shards.coroutines import Job, SessionCoroutines
+
+_POLL_S: Final = 0.005
+IDLE_S: Final = 30.0
+"""A thread that had nothing to do for so long ends."""
+STACK_BYTES: Final = 2 * 1024 * 1024
+"""Of a thread. The usual 8 MiB would count against a shard's limit of memory for each; in one of 1 MiB, CPython 3.11
+crashes before it comes to its limit of recursion."""
+T = TypeVar("T")
+_Workers: TypeAlias = "_Threads | SessionCoroutines"
+log = structlog.get_logger()
+
+
+class Clock(Protocol):
+    """Is told when a call into an environment has returned."""
+
+    def returned(self) -> None:
+        """The call of whoever calls."""
+
+
+class SessionThreads:
+    """Runs jobs under the lock: those of one session in their order, of different sessions at the same time.
+
+    Threads come with the jobs that need them and go when they were idle for a while. Opens have
+    threads of their own, so that a new session waits for none that is already there.
+
+    Every method but `woken` and `wait_idle` is called with `lock` held.
+
+    Args:
+        max_threads: jobs at once of an environment, and as many opens; more wait in line.
+        clock: is told of each call's end before the lock is sought again.
+        at_once: a smaller number for some environments, by name.
+        awaiting: environments whose jobs run in the event loop, and in no thread.
+    """
+
+    def __init__(
+        self,
+        max_threads: int,
+        clock: Clock,
+        at_once: Mapping[str, int] | None = None,
+        awaiting: Collection[str] = (),
+    ) -> None:
+        self.lock: Final = threading.Lock()
+        self.wake_fd, self._signal_fd = os.pipe()
+        """`wake_fd` is readable when a job has ended since `woken`."""
+        self._clock = clock
+        self._signalled = False
+        self._max_threads = max_threads
+        self._at_once = at_once or {}
+        self._awaiting = awaiting
+        # By session: the jobs that wait for the one in work, and who does them.
+        self._lines: dict[str, tuple[deque[Job], _Workers]] = {}
+        self._workers: dict[tuple[str, str], _Workers] = {}
+        # By session: those with whom its job is stuck.
+        self._stuck: dict[str, _Workers] = {}
+
+    def submit(self, session_id: str, job: Job, env: str = "") -> None:
+        """Run `job` when the session's jobs before it have ended. What it raises is logged."""
+        if (found := self._lines.get(session_id)) is None:
+            self._begin(session_id, job, self._of("session", env))
+        else:
+            found[0].append(job)
+
+    def submit_open(self, open_id: str, job: Job, env: str) -> None:
+        """Run `job` in a thread that no open session can keep busy."""
+        self._begin(open_id, job, self._of("open", env))
+
+    def submit_probe(self, probe_id: str, job: Job) -> None:
+        """Run `job` in a thread that no session can keep busy."""
+        self._begin(probe_id, job, self._of("probe", ""))
+
+    def abandon(self, session_id: str, heeded: Callable[[], None]) -> list[Job]:
+        """Wait no more for the session's job in work, which is stuck: another may take its place.
+
+        Returns the jobs behind it. When the job ends after all, its thread goes on as any other. `heeded` is called
+        as soon as that holds up nobody else, which it does where it blocks the event loop.
+        """
+        line, workers = self._lines.pop(session_id)
+        self._stuck[session_id] = workers
+        workers.give_up(session_id, heeded)
+        return list(line)
+
+    def busy(self, session_id: str) -> bool:
+        """Whether a job of the session is in work or in line."""
+        return session_id in self._lines
+
+    def apart(self, call: Callable[[], T]) -> T:
+        """Call something that may wait, with the lock laid down."""
+        self.lock.release()
+        try:
+            return call()
+        finally:
+            self._clock.returned()
+            self.lock.acquire()
+
+    def drop(self) -> None:
+        """Forget the jobs that are still in line."""
+        for line, _ in self._lines.values():
+            line.clear()
+        for workers in self._workers.values():
+            for session_id in workers.take_all():
+                del self._lines[session_id]
+
+    def woken(self) -> None:
+        """Make `wake_fd` unreadable until the next job ends. Not to be called with `lock` held."""
+        os.read(self.wake_fd, 1)
+        with self.lock:
+            self._signalled = False
+
+    def wait_idle(self, until: Callable[[], bool]) -> None:
+        """Return when no job is left, or when `until` says so. Not to be called with `lock` held."""
+        while self._lines and not until():
+            time.sleep(_POLL_S)
+
+    def _of(self, kind: str, env: str) -> _Workers:
+        workers = self._workers.get((kind, env))
+        if workers is None:
+            at_once = 1 if kind == "probe" else min(self._at_once.get(env, self._max_threads), self._max_threads)
+            if env in self._awaiting:
+                workers = SessionCoroutines(at_once, self.lock, self._run)
+            else:
+                workers = _Threads(kind, at_once, self.lock, self._run)
+            self._workers[kind, env] = workers
+        return workers
+
+    def _begin(self, session_id: str, job: Job, workers: _Workers) -> None:
+        self._lines[session_id] = (deque(), workers)
+        workers.put(session_id, job)
+
+    def _run(self, session_id: str, job: Job) -> None:
+        """In a thread or on a stack, with the lock held."""
+        try:
+            job()
+        except (Exception, SystemExit):
+            log.exception("job.failed", session_id=session_id)
+        if (stuck := self._stuck.pop(session_id, None)) is not None:
+            stuck.add_room(-1)
+        else:
+            line, workers = self._lines[session_id]
+            if line:  # behind the jobs of others
+                workers.put(session_id, line.popleft())
+            else:
+                del self._lines[session_id]
+        if not self._signalled:
+            self._signalled = True
+            os.write(self._signal_fd, b"\0")
+
+
+class _Threads:
+    """Up to so many threads, started when they are needed, that take jobs off one queue.
+
+    They end when they were idle for a while, and with the process, whatever they wait for: those of
+    `concurrent.futures` would keep it alive. All is done with the lock held.
+    """
+
+    def __init__(self, name: str, max_threads: int, lock: threading.Lock, run: Callable[[str, Job], None]) -> None:
+        self._name = name
+        self._max_threads = max_threads
+        self._run = run
+        self._jobs: deque[tuple[str, Job]] = deque()
+        self._lock = lock
+        self._changed = threading.Condition(lock)
+        self._names = itertools.count()
+        self._num_threads = 0
+        self._num_idle = 0
+        """Those that wait for a job, also when they were woken for one and have not begun."""
+
+    def put(self, session_id: str, job: Job) -> None:
+        self._jobs.append((session_id, job))
+        if len(self._jobs) <= self._num_idle:
+            self._changed.notify()
+        elif self._num_threads < self._max_threads:
+            self._start()
+
+    def add_room(self, number: int) -> None:
+        """For so many threads more, or fewer again."""
+        self._max_threads += number
+        if len(self._jobs) > self._num_idle and self._num_threads < self._max_threads:
+            self._start()
+
+    def give_up(self, _session_id: str, heeded: Callable[[], None]) -> None:
+        """Leave a thread to the job that it is stuck in."""
+        self.add_room(1)
+        heeded()
+
+    def take_all(self) -> list[str]:
+        """The sessions of the jobs that no thread has taken; they are forgotten."""
+        taken = [session_id for session_id, _ in self._jobs]
+        self._jobs.clear()
+        return taken
+
+    def _start(self) -> None:
+        name = f"{self._name}-{next(self._names)}"
+        try:
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+        except RuntimeError as error:  # the system gives no more: the job waits for those that are there
+            log.warning("thread.not_started", threads=self._num_threads, reason=str(error))
+            if not self._num_threads:
+                raise
+        else:
+            self._num_threads += 1
+
+    def _work(self) -> None:
+        with self._lock:
+            while (taken := self._next()) is not None:
+                self._run(*taken)
+                del taken  # else the job would be held, and its session with it, until the next one
+            self._num_threads -= 1
+
+    def _next(self) -> tuple[str, Job] | None:
+        """None when there was none for a while."""
+        while not self._jobs:
+            self._num_idle += 1
+            woken = self._changed.wait(IDLE_S)
+            self._num_idle -= 1
+            if not woken and not self._jobs:
+                return None
+        return self._jobs.popleft()

@@ -1,0 +1,1 @@
+"""What an update computes: advantages, losses, and the updaters that apply them."""

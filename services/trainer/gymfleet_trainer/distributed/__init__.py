@@ -1,0 +1,1 @@
+"""Training by several processes: ranks, sharding, and Ray's workers."""

@@ -1,0 +1,78 @@
+"""The processes that train one policy together: each takes a share of the micro-batches.
+
+With FSDP2 every forward and backward pass is a meeting of all ranks, so that all must make equally many: a rank
+that has no micro-batch left runs one whose result does not count.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from gymfleet_trainer.algorithms.update_metrics import Sums
+from gymfleet_trainer.model.batching import PackedBatch
+from gymfleet_trainer.model.microbatches import backward
+
+Result = TypeVar("Result")
+
+
+class Ranks:
+    """Lanes over the default process group. All ranks make the same calls with equal arguments, in the same order."""
+
+    def __init__(self) -> None:
+        self.rank = dist.get_rank()
+        self.width = dist.get_world_size()
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the rank that writes files."""
+        return self.rank == 0
+
+    def agree(self, value: Result) -> Result:
+        """The first rank's value, on every rank; the others' does not matter."""
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def map(self, work: Callable[[PackedBatch], Result], batches: Sequence[PackedBatch]) -> Iterator[Result]:
+        """`work` of every batch, in the order of the batches; tensors come back on the CPU."""
+        return iter(self._gather([work(batch) for batch, _ in share(batches, self.rank, self.width)], len(batches)))
+
+    def accumulate(
+        self,
+        loss_of: Callable[[PackedBatch], tuple[Tensor, Sums]],
+        batches: Sequence[PackedBatch],
+        parameters: Sequence[nn.Parameter],  # noqa: ARG002 - FSDP reduces the gradients of all it has sharded
+    ) -> list[Sums]:
+        """As `Lanes`: each parameter's shard gets its gradient of the sum of all batches' losses."""
+
+        def differentiate(batch: PackedBatch, counts: bool) -> Sums:
+            loss, sums = loss_of(batch)
+            return backward(loss if counts else loss * 0.0, sums)
+
+        return self._gather(
+            [differentiate(batch, counts) for batch, counts in share(batches, self.rank, self.width)], len(batches)
+        )
+
+    def _gather(self, own: list[Result], total: int) -> list[Result]:
+        """All ranks' results in the order of the batches that they came from."""
+        everyone: list[Any] = [None] * self.width
+        dist.all_gather_object(everyone, tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), own))
+        return [everyone[index % self.width][index // self.width] for index in range(total)]
+
+
+def share(batches: Sequence[PackedBatch], rank: int, width: int) -> list[tuple[PackedBatch, bool]]:
+    """The batches of one rank, and whether their results count: equally many on every rank."""
+    own = [(batch, True) for batch in batches[rank::width]]
+    missing = -(-len(batches) // width) - len(own)
+    return own + [(batch, False) for batch in sorted(batches, key=lambda batch: batch.num_tokens)[:1]] * missing
+
+
+def device_of(wanted: str) -> torch.device:
+    """`auto` is the GPU where there is one. On a machine of several workers, the one set for this process."""
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(wanted)

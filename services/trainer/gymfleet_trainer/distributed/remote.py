@@ -1,0 +1,166 @@
+"""The learner when it is many: the run's side of it, and the workers'."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+import ray
+import ray.train.torch
+import structlog
+import torch
+from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.trajectory import ScoredTrajectory
+from gymfleet_kit.logs import configure_logs
+
+from gymfleet_trainer.distributed.call_broker import Answer, Call
+from gymfleet_trainer.distributed.ranks import Ranks
+from gymfleet_trainer.errors import Stalled, WorkersFailed, is_disk_full, system_error
+from gymfleet_trainer.model.batching import TrainSequence, sequence_from_trajectory
+from gymfleet_trainer.model.learner import LocalLearner
+from gymfleet_trainer.publish.probe import Parity
+from gymfleet_trainer.run.groups import Group
+
+CREATE = "create"
+"""The first call of a group: arguments as those of `LocalLearner`, answered with the size of the vocabulary."""
+
+log = structlog.get_logger()
+
+
+class RemoteLearner:
+    """Has every call made by all workers at once, each with its own part of the model.
+
+    Raises:
+        WorkersLost: from any call, when the workers died. A new learner starts from a checkpoint.
+        WorkersFailed: when there will be no others.
+    """
+
+    def __init__(self, desk: Any, group: int, recipe: Recipe, source: str, reference: Path) -> None:
+        """Make the learner on the workers of `group`; blocks until its weights are loaded."""
+        self._desk = desk
+        self._group = group
+        self._vocab_size: int = self._call(CREATE, recipe, source, reference)
+
+    @property
+    def vocab_size(self) -> int:
+        """See `Learner`."""
+        return self._vocab_size
+
+    def sequences(self, trajectories: Sequence[ScoredTrajectory]) -> list[TrainSequence]:
+        """See `Learner`."""
+        return [sequence_from_trajectory(scored) for scored in trajectories]
+
+    def sft_epoch(self, sequences: list[TrainSequence], epoch: int) -> dict[str, Any]:
+        """See `Learner`."""
+        metrics: dict[str, Any] = self._call("sft_epoch", sequences, epoch)
+        return metrics
+
+    def end_sft(self) -> None:
+        """See `Learner`."""
+        self._call("end_sft")
+
+    def update(self, groups: Sequence[Group], staleness: Callable[[int], int | None]) -> dict[str, Any]:
+        """See `Learner`."""
+        versions = {scored.trajectory.policy.version_min for group in groups for scored in group.trajectories}
+        metrics: dict[str, Any] = self._call("update", groups, {v: staleness(v) for v in versions}.get)
+        return metrics
+
+    def sampled_logprobs(self, prompts: list[list[int]], samples: list[list[int]]) -> list[list[float]]:
+        """See `Learner`."""
+        rows: list[list[float]] = self._call("sampled_logprobs", prompts, samples)
+        return rows
+
+    def batch_parity(self, trajectories: Sequence[ScoredTrajectory], version: int) -> Parity | None:
+        """See `Learner`."""
+        parity: Parity | None = self._call("batch_parity", trajectories, version)
+        return parity
+
+    def save_weights(self, directory: Path) -> None:
+        """See `Learner`. The directory is one that the workers see too."""
+        self._call("save_weights", directory)
+
+    def save_model(self, directory: Path) -> None:
+        """See `Learner`."""
+        self._call("save_model", directory)
+
+    def save_checkpoint(self, directory: Path) -> None:
+        """See `Learner`."""
+        self._call("save_checkpoint", directory)
+
+    def load_checkpoint(self, directory: Path) -> None:
+        """See `Learner`."""
+        self._call("load_checkpoint", directory)
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        try:
+            answer: Answer = ray.get(self._desk.call.remote(self._group, method, [ray.put(arguments)]))
+        except ray.exceptions.RayError as error:
+            raise WorkersFailed(f"Ray ended: {error}; run the same command again") from None
+        if answer.error is not None:
+            raise answer.error
+        return answer.value
+
+
+def next_group(desk: Any, after: int, workers: int, timeout_s: float) -> int:
+    """Wait until a group later than `after` has started, and return its number.
+
+    Raises:
+        Stalled: it did not in time.
+        WorkersFailed: there will be none.
+    """
+    try:
+        group: int = ray.get(desk.group.remote(after), timeout=timeout_s)
+    except ray.exceptions.GetTimeoutError:
+        raise Stalled(
+            f"after {timeout_s:g} s: {workers} workers (trainer.workers) have not started; give Ray as many CPUs or "
+            "GPUs, or lower it, and run the same command again"
+        ) from None
+    except ray.exceptions.RayError as error:
+        raise WorkersFailed(f"Ray ended: {error}; run the same command again") from None
+    return group
+
+
+class WorkerConfig(TypedDict):
+    """What a worker is told at its start."""
+
+    desk: Any
+    threads: int
+    log_level: str
+    log_json: bool
+
+
+def serve(config: dict[str, Any]) -> None:
+    """The loop of one worker under Ray Train: make the calls, all ranks the same, until there are no more.
+
+    `config` is a `WorkerConfig`, which Ray hands on as a plain dict.
+    """
+    configure_logs("trainer", level=config["log_level"], json=config["log_json"])
+    torch.set_num_threads(config["threads"])
+    device = ray.train.torch.get_device()
+    if isinstance(device, torch.device) and device.type == "cuda":
+        torch.cuda.set_device(device)
+    ranks, desk = Ranks(), config["desk"]
+    group = ranks.agree(ray.get(desk.join.remote(ranks.width)) if ranks.first else 0)
+    log.info("worker.started", rank=ranks.rank, workers=ranks.width, group=group, device=str(device), pid=os.getpid())
+    learner: LocalLearner | None = None
+    number = 0
+    while (call := ray.get(desk.take.remote(group, number))) is not None:
+        number = call.number + 1
+        if call.method == CREATE:
+            recipe, source, reference = ray.get(call.arguments[0])
+            learner = LocalLearner(recipe, source, reference, ranks)
+            answer = Answer(learner.vocab_size)
+        else:
+            answer = _made(learner, call, ranks)
+        ray.get(desk.answer.remote(call.number, answer if ranks.first else None))
+
+
+def _made(learner: LocalLearner | None, call: Call, ranks: Ranks) -> Answer:
+    """Make a call. What it raises ends this worker and with it the group, but for a failed write of the first rank."""
+    try:
+        return Answer(getattr(learner, call.method)(*ray.get(call.arguments[0])))
+    except Exception as error:
+        written = system_error(error)
+        if ranks.first and (written is not None or is_disk_full(error)):
+            return Answer(error=written or OSError(str(error)))
+        raise

@@ -1,0 +1,1 @@
+"""The models that are trained: packed batches, attention, optimiser, learner."""

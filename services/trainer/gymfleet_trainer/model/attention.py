@@ -1,0 +1,122 @@
+"""Causal attention over packed segments, registered with transformers under a name of our own.
+
+Segments lie end to end in one row and never see each other; there is no padding and no mask tensor. The segments'
+bounds travel as a keyword argument through the model's forward to `packed_attention`.
+"""
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own convention)
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from gymfleet_trainer.model.cpu_attention import MAX_SEGMENT, blocked_attention
+
+PACKED_ATTENTION: Final = "gymfleet_packed"
+"""The `attn_implementation` to load a model with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Where segments lie in a row of packed tokens."""
+
+    lengths: tuple[int, ...]
+    cu_seqlens: Tensor
+    """(S + 1,) int32 on the model's device; the last entry is the row's length."""
+
+
+def packed_attention(
+    module: nn.Module,  # noqa: ARG001  (the interface passes it)
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    segments: Segments | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attend within segments, causally; transformers' attention interface.
+
+    Args:
+        module: the attention layer; unused.
+        query: (1, H, T, D).
+        key: (1, H_kv, T, D) with H a multiple of H_kv.
+        value: (1, H_kv, T, D).
+        attention_mask: must be None; bounds come from `segments`.
+        scaling: factor of the scores, `D ** -0.5` when None.
+        dropout: must be 0, or the old log-probabilities would not be those of the sampler.
+        sliding_window: must reach over the longest segment, or be None.
+        segments: bounds within the row.
+
+    Returns:
+        (1, T, H, D), and None for the weights, which are never formed.
+    """
+    if segments is None:
+        raise ValueError(f"{PACKED_ATTENTION} attention needs `segments`: call the model through PolicyModel")
+    if attention_mask is not None or dropout or query.shape[0] != 1:
+        raise ValueError(f"{PACKED_ATTENTION} attention takes one packed row, without a mask and without dropout")
+    if sliding_window is not None and max(segments.lengths) > sliding_window:
+        raise ValueError(f"segments of {max(segments.lengths)} tokens exceed the sliding window of {sliding_window}")
+    device = query.device.type
+    if torch.is_autocast_enabled(device):
+        # Norms leave query and key in float32 here; the kernels want all three alike.
+        query, key, value = (tensor.to(torch.get_autocast_dtype(device)) for tensor in (query, key, value))
+    if query.is_cuda and _VARLEN is not None and query.dtype != torch.float32:
+        return _varlen(query, key, value, scaling, segments), None
+    if device == "cpu" and query.dtype in (torch.float32, torch.float64) and max(segments.lengths) <= MAX_SEGMENT:
+        return blocked_attention(query, key, value, scaling, segments.lengths), None
+    return _per_segment(query, key, value, scaling, segments.lengths), None
+
+
+def _per_segment(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, lengths: tuple[int, ...]) -> Tensor:
+    """One fused call a segment. Splits and one concatenation: slicing would cost a full-size gradient per segment."""
+    grouped = query.shape[1] != key.shape[1]
+    parts = [
+        F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=grouped)
+        for q, k, v in zip(*(torch.split(tensor, list(lengths), dim=2) for tensor in (query, key, value)), strict=True)
+    ]
+    return torch.cat(parts, dim=2).transpose(1, 2)
+
+
+def _varlen(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, segments: Segments) -> Tensor:
+    """One flash-attention kernel for all segments."""
+    heads, longest = query.shape[1], max(segments.lengths)
+    q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    options = dict(_VARLEN_CAUSAL)
+    if k.shape[1] != heads:
+        if _VARLEN_GROUPED:
+            options["enable_gqa"] = True
+        else:
+            k, v = (tensor.repeat_interleave(heads // tensor.shape[1], dim=1) for tensor in (k, v))
+    if "scale" in _VARLEN_PARAMETERS:
+        options["scale"] = scaling
+    elif scaling is not None:
+        q = q * (scaling * q.shape[-1] ** 0.5)
+    bounds = segments.cu_seqlens
+    output: Tensor = _VARLEN(q, k, v, bounds, bounds, longest, longest, **options)
+    return output[None]
+
+
+def _find_varlen() -> Any:
+    try:
+        from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415  (newer than the oldest torch we run on)
+    except ImportError:
+        return None
+    return varlen_attn
+
+
+_VARLEN: Final = _find_varlen()
+_VARLEN_PARAMETERS: Final = frozenset(inspect.signature(_VARLEN).parameters) if _VARLEN is not None else frozenset()
+# torch 2.10 says `is_causal`, later ones a window that reaches back without bound and not forward.
+_VARLEN_CAUSAL: Final[dict[str, Any]] = (
+    {"window_size": (-1, 0)} if "window_size" in _VARLEN_PARAMETERS else {"is_causal": True}
+)
+_VARLEN_GROUPED: Final = "enable_gqa" in _VARLEN_PARAMETERS
+
+AttentionInterface.register(PACKED_ATTENTION, packed_attention)

@@ -1,0 +1,67 @@
+"""PPO's value function: the policy's body with a scalar head."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gymfleet_trainer.distributed.sharding import collected_state, shard, sharded_like
+from gymfleet_trainer.model.batching import PackedBatch
+from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul
+from gymfleet_trainer.model.policy_model import PolicyModel, packed_hidden_states, recompute_activations
+
+
+class ValueModel(nn.Module):
+    """A body of its own, initialised from the policy's, and a head that starts at 0: no value is made up.
+
+    Of a sharded policy it is sharded alike: every rank makes one, and copies the shards that it has.
+    """
+
+    def __init__(self, policy: PolicyModel) -> None:
+        super().__init__()
+        theirs = policy.hf.model
+        with torch.device("meta"):  # without memory until it is sharded: no rank has room for a whole one
+            self.body = type(theirs)(theirs.config)
+            self.head = nn.Linear(theirs.config.hidden_size, 1)
+            self.to(policy.dtype)
+        if theirs.is_gradient_checkpointing:
+            recompute_activations(self.body)
+        if policy.ranks is not None:
+            shard(self, self.body.layers, policy.ranks, policy.device)
+        self.to_empty(device=policy.device)
+        with torch.no_grad():
+            for own, given in zip(_tensors(self.body), _tensors(theirs), strict=True):
+                own.copy_(given)
+            for parameter in self.head.parameters():
+                parameter.zero_()
+        self.compute_dtype = policy.compute_dtype
+        self.dtype = policy.dtype
+
+    def values(self, batch: PackedBatch) -> Tensor:
+        """(T,) in the weights' dtype: the value of the state in which each trained token is written, elsewhere 0.
+
+        The state before token t is the body's output at t - 1, as for the log-probability of t.
+        """
+        values: Tensor = self(batch)
+        return values
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """See `values`. A call of the module, for that is what gathers a sharded model's weights."""
+        with fast_float32_matmul(batch.tokens.device):
+            hidden = packed_hidden_states(self.body, batch, self.compute_dtype)[batch.trained - 1]
+            values: Tensor = self.head(hidden.to(self.dtype))[:, 0]
+        return values.new_zeros(batch.num_tokens).index_copy(0, batch.trained, values)
+
+    def weights(self) -> dict[str, Tensor]:
+        """All weights, whole, by name. Over shards, all ranks call this and the first has them."""
+        return collected_state(self.state_dict(keep_vars=True))
+
+    def load_weights(self, weights: Mapping[str, Any]) -> None:
+        """Take what `weights` gave, over as many shards or none."""
+        own = self.state_dict()
+        self.load_state_dict({name: sharded_like(own[name], value) for name, value in weights.items()})
+
+
+def _tensors(module: nn.Module) -> list[Tensor]:
+    return [*module.parameters(), *module.buffers()]

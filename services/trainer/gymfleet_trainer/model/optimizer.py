@@ -1,0 +1,92 @@
+"""AdamW with a learning-rate schedule and gradient clipping."""
+
+import math
+from typing import Any
+
+import torch
+from gymfleet_contracts.recipe import OptimizerSection
+from torch import Tensor, nn
+
+from gymfleet_trainer.distributed.sharding import collected_state, sharded_like, whole
+
+
+class PolicyOptimizer:
+    """AdamW over one model. Norms, biases and embeddings do not decay."""
+
+    def __init__(self, model: nn.Module, section: OptimizerSection, total_steps: int) -> None:
+        self.section = section
+        self.total_steps = total_steps
+        self.num_steps = 0
+        """Updates made so far."""
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._adamw = torch.optim.AdamW(
+            _parameter_groups(model, section.weight_decay),
+            lr=section.learning_rate,
+            betas=section.betas,
+            eps=section.eps,
+            fused=True,
+        )
+
+    @property
+    def learning_rate(self) -> float:
+        """The next step's."""
+        return scheduled_rate(self.section, self.num_steps, self.total_steps)
+
+    def step(self) -> Tensor:
+        """Clip, update, clear the gradients; returns the norm before clipping, () float.
+
+        Gradients that are not finite update nothing: the weights and the moments stay as they were. The step still
+        counts, so that a resumed run follows the same schedule; the norm tells the caller.
+        """
+        norm = whole(nn.utils.clip_grad_norm_(self.parameters, self.section.max_grad_norm))
+        if torch.isfinite(norm):
+            for group in self._adamw.param_groups:
+                group["lr"] = self.learning_rate
+            self._adamw.step()
+        self.num_steps += 1
+        self._adamw.zero_grad(set_to_none=True)
+        return norm
+
+    def state_dict(self) -> dict[str, Any]:
+        """Moments and position in the schedule. Over shards, all ranks call this and the first has the moments."""
+        adamw = self._adamw.state_dict()
+        moments = {index: collected_state(state) for index, state in adamw["state"].items()}
+        return {"adamw": adamw | {"state": moments}, "num_steps": self.num_steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state_dict` was taken, over as many shards or none."""
+        adamw = state["adamw"]
+        parameters = [parameter for group in self._adamw.param_groups for parameter in group["params"]]
+        moments = {
+            index: {name: sharded_like(parameters[index], value) for name, value in moments.items()}
+            for index, moments in adamw["state"].items()
+        }
+        self._adamw.load_state_dict(adamw | {"state": moments})
+        self.num_steps = int(state["num_steps"])
+
+
+def build_optimizer(model: nn.Module, section: OptimizerSection, total_steps: int) -> PolicyOptimizer:
+    """The optimiser that a recipe asks for; `total_steps` is where a cosine or linear schedule ends."""
+    return PolicyOptimizer(model, section, total_steps)
+
+
+def scheduled_rate(section: OptimizerSection, step: int, total_steps: int) -> float:
+    """The learning rate of update `step` (from 0): linear warm-up, then the schedule down to `min_lr_ratio`."""
+    if step < section.warmup_steps:
+        return section.learning_rate * (step + 1) / section.warmup_steps
+    if section.schedule == "constant":
+        return section.learning_rate
+    progress = min(1.0, (step - section.warmup_steps) / max(1, total_steps - section.warmup_steps))
+    remaining = 1 - progress if section.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
+    return section.learning_rate * (section.min_lr_ratio + (1 - section.min_lr_ratio) * remaining)
+
+
+def _parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    decayed: list[nn.Parameter] = []
+    kept: list[nn.Parameter] = []
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            (kept if parameter.ndim < 2 or id(parameter) in embeddings else decayed).append(parameter)
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]

@@ -1,0 +1,250 @@
+"""A Hugging Face causal language model that gives log-probabilities of packed tokens."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+
+from gymfleet_trainer.distributed.ranks import Ranks
+from gymfleet_trainer.distributed.sharding import collected_state, shard
+from gymfleet_trainer.model.attention import PACKED_ATTENTION, Segments
+from gymfleet_trainer.model.batching import PackedBatch
+from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul
+from gymfleet_trainer.model.microbatches import Lanes, Threads
+
+_MAX_LOGITS = {"cpu": 1 << 25, "cuda": 1 << 28}
+"""Logits held at once, by device; more are computed in chunks. A GPU needs large products to be busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Per token of a packed batch, aligned with it; 0 where no token is trained."""
+
+    logprobs: Tensor
+    """(T,) in the weights' dtype, with grad unless under `torch.no_grad`."""
+    entropy: Tensor | None
+    """(T,) likewise, of the distribution that the token was drawn from."""
+
+
+class PolicyModel(nn.Module):
+    """Weights in float32; with `compute_dtype` bfloat16 the matrix products run in it, under autocast.
+
+    Optimiser steps of reinforcement learning are smaller than bfloat16 resolves, so master weights stay float32. With
+    float64 everything is float64.
+    """
+
+    def __init__(self, model: Any, *, compute_dtype: torch.dtype = torch.float32) -> None:
+        """Take a transformers model that was loaded with `attn_implementation = PACKED_ATTENTION`."""
+        super().__init__()
+        self.hf = model
+        self.compute_dtype = compute_dtype
+        self.ranks: Ranks | None = None
+        """Those that share the weights; None when they are whole."""
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        *,
+        dtype: torch.dtype | str = torch.float32,
+        device: torch.device | str = "cpu",
+        gradient_checkpointing: bool = False,
+        ranks: Ranks | None = None,
+        frozen: bool = False,
+    ) -> "PolicyModel":
+        """Load a hub id or a local path. `dtype` is the one of the computation; weights are held in float32 at least.
+
+        With `ranks`, each of them calls this and keeps its shard. A frozen model has no gradients.
+        """
+        compute_dtype: torch.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+        model = AutoModelForCausalLM.from_pretrained(
+            str(path), dtype=_at_least_float32(compute_dtype), attn_implementation=PACKED_ATTENTION
+        )
+        model.config.use_cache = False
+        if gradient_checkpointing:
+            recompute_activations(model)
+        model.train(not frozen).requires_grad_(not frozen)
+        policy = cls(model, compute_dtype=compute_dtype)
+        if ranks is None:
+            return policy.to(device)
+        shard(policy, model.model.layers, ranks, torch.device(device))
+        policy.ranks = ranks
+        return policy
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights, and of everything that is computed from log-probabilities."""
+        return next(self.parameters()).dtype
+
+    @property
+    def config(self) -> Any:
+        """The transformers config."""
+        return self.hf.config
+
+    def frozen_copy(self) -> "PolicyModel":
+        """An independent copy without gradients: the reference policy."""
+        return copy.deepcopy(self).requires_grad_(requires_grad=False).eval()
+
+    def lanes(self, parameters: Sequence[nn.Parameter]) -> Lanes:
+        """Where micro-batches run side by side that differentiate by `parameters`."""
+        return self.ranks if self.ranks is not None else Threads(self.device, parameters)
+
+    def hidden_states(self, batch: PackedBatch) -> Tensor:
+        """The body's last hidden states, (T, hidden), in the computation's dtype."""
+        return packed_hidden_states(self.hf.model, batch, self.compute_dtype)
+
+    def token_logprobs(
+        self, batch: PackedBatch, *, temperature: float = 1.0, with_entropy: bool = False
+    ) -> TokenLogprobs:
+        """Log-probability of each trained token given what precedes it in its segment.
+
+        Args:
+            batch: packed tokens on the model's device.
+            temperature: of the sampling; logits are divided by it.
+            with_entropy: also the entropy, at the same positions.
+        """
+        return TokenLogprobs(*self(batch, temperature, with_entropy))
+
+    def forward(self, batch: PackedBatch, temperature: float, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
+        """See `token_logprobs`. A call of the module, for that is what gathers a sharded model's weights."""
+        with fast_float32_matmul(self.device):
+            hidden = self.hidden_states(batch)[batch.trained - 1]
+            logprobs, entropy = selected_logprobs(
+                hidden,
+                self.hf.lm_head.weight.to(hidden.dtype),
+                batch.tokens[batch.trained],
+                temperature=temperature,
+                with_entropy=with_entropy,
+            )
+        return _scatter(logprobs, batch), _scatter(entropy, batch) if entropy is not None else None
+
+    def save_pretrained(self, directory: str | Path) -> None:
+        """Write config and safetensors as transformers and vLLM read them; tied weights stand there once.
+
+        Of a sharded model every rank calls this, and the first one writes.
+        """
+        if self.ranks is None:
+            self.hf.save_pretrained(str(directory), safe_serialization=True)
+            return
+        state = collected_state(self.hf.state_dict(keep_vars=True))
+        if self.ranks.first:
+            self.hf.save_pretrained(str(directory), state_dict=state, safe_serialization=True)
+
+
+def recompute_activations(model: Any) -> None:
+    """Have the layers of a transformers model keep their inputs alone, and compute the rest anew when it is needed."""
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+
+def packed_hidden_states(body: Any, batch: PackedBatch, compute_dtype: torch.dtype) -> Tensor:
+    """Run a decoder body over a packed batch; (T, hidden)."""
+    device = batch.tokens.device
+    segments = Segments(batch.lengths, batch.cu_seqlens)
+    mixed = compute_dtype != _at_least_float32(compute_dtype)
+    with torch.autocast(device.type, dtype=compute_dtype, enabled=mixed):
+        embedded = body.embed_tokens(batch.tokens[None])
+        output = body(
+            inputs_embeds=embedded.to(compute_dtype),
+            position_ids=batch.positions[None],
+            use_cache=False,
+            segments=segments,
+        )
+    hidden: Tensor = output.last_hidden_state[0]
+    return hidden.to(compute_dtype)
+
+
+def selected_logprobs(
+    hidden: Tensor, weight: Tensor, targets: Tensor, *, temperature: float = 1.0, with_entropy: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probabilities (and entropies) of `targets` without ever holding all logits.
+
+    Args:
+        hidden: (N, hidden), the states that predict the targets.
+        weight: (V, hidden), the head.
+        targets: (N,) int64.
+        temperature: logits are divided by it.
+        with_entropy: also the entropies.
+
+    Returns:
+        (N,) each; the softmax is float32 at least, whatever the dtype of the matrix product.
+    """
+    if temperature <= 0:
+        raise ValueError(f"temperature must be above 0, not {temperature}: greedy sampling has no log-probabilities")
+    logprobs, entropy = _HeadLogprobs.apply(hidden, weight, targets, temperature, with_entropy)  # type: ignore[no-untyped-call]
+    return logprobs, entropy if with_entropy else None
+
+
+class _HeadLogprobs(torch.autograd.Function):
+    """The head, log-softmax and entropy in chunks; the backward pass computes each chunk's logits anew.
+
+    With p = softmax(z): d logp_y / dz = onehot(y) - p, and dH / dz = -p (log p + H).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, with_entropy: bool
+    ) -> tuple[Tensor, Tensor]:
+        logprobs = torch.empty(len(targets), dtype=_at_least_float32(hidden.dtype), device=hidden.device)
+        entropy = torch.zeros_like(logprobs)
+        log_norm = torch.empty_like(logprobs)
+        for rows in _chunks(hidden, weight):
+            logits = _logits(hidden[rows], weight, temperature)
+            log_norm[rows] = logits.logsumexp(-1)
+            logprobs[rows] = logits.gather(-1, targets[rows, None])[:, 0] - log_norm[rows]
+            if with_entropy:
+                probabilities = (logits - log_norm[rows, None]).exp_()
+                entropy[rows] = log_norm[rows] - torch.linalg.vecdot(probabilities, logits)
+        ctx.save_for_backward(hidden, weight, targets, log_norm, entropy)
+        ctx.temperature = temperature
+        ctx.with_entropy = with_entropy
+        if not with_entropy:
+            ctx.mark_non_differentiable(entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    def backward(ctx: Any, grad_logp: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, targets, log_norm, entropy = ctx.saved_tensors
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight = torch.zeros_like(weight, dtype=_at_least_float32(weight.dtype))
+        for rows in _chunks(hidden, weight):
+            logp = _logits(hidden[rows], weight, ctx.temperature).sub_(log_norm[rows, None])
+            grad = logp.exp()
+            if ctx.with_entropy:
+                slope = logp.add_(entropy[rows, None]).mul_(grad_entropy[rows, None]).add_(grad_logp[rows, None])
+                grad.mul_(slope.neg_())
+            else:
+                grad.mul_(-grad_logp[rows, None])
+            grad.scatter_add_(-1, targets[rows, None], grad_logp[rows, None])
+            grad = grad.div_(ctx.temperature).to(hidden.dtype)
+            torch.mm(grad, weight, out=grad_hidden[rows])
+            grad_weight += grad.T @ hidden[rows]
+        return grad_hidden, grad_weight.to(weight.dtype), None, None, None
+
+
+def _chunks(hidden: Tensor, weight: Tensor) -> list[slice]:
+    rows = len(hidden)
+    step = max(1, _MAX_LOGITS.get(hidden.device.type, 1 << 25) // len(weight))
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+def _logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
+    logits = (hidden @ weight.T).to(_at_least_float32(hidden.dtype))
+    return logits if temperature == 1.0 else logits.div_(temperature)
+
+
+def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _scatter(values: Tensor, batch: PackedBatch) -> Tensor:
+    return values.new_zeros(batch.num_tokens).index_copy(0, batch.trained, values)

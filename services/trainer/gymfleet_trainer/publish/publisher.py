@@ -1,0 +1,272 @@
+"""Publishing a policy version: write the weights, stage them, compare log-probabilities, then commit or refuse."""
+
+import shutil
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.rollout import Policy, StagedVersion, StageVersion
+from gymfleet_contracts.trajectory import ScoredTrajectory
+
+from gymfleet_trainer.errors import PublishRefused
+from gymfleet_trainer.publish.policy_endpoint import NoAnswer, VersionRefused
+from gymfleet_trainer.publish.probe import Parity, Prompts, answers, compare, random_prompts, real_prompts
+from gymfleet_trainer.publish.rollout_replicas import PolicyFleet
+from gymfleet_trainer.run.checkpoint import Checkpoints
+from gymfleet_trainer.run.progress import REFUSED
+from gymfleet_trainer.run.run_directory import RunDirectory
+from gymfleet_trainer.run.state import RunState
+from gymfleet_trainer.run.torch_thread import TorchWorker
+
+log = structlog.get_logger()
+
+_KEPT_WEIGHTS: Final = 2
+_ATTEMPTS: Final = 2
+_DECISION_TIMEOUT_S: Final = 60.0
+_MAX_PROMPT_TOKENS: Final = 512
+_RETRY_S: Final = 30.0
+"""A replica that did not answer in the middle of being brought up is left alone for so long."""
+
+
+class Publishable(Protocol):
+    """What publishing needs of the model. All blocking; called in the torch thread."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens are below this."""
+
+    def save_weights(self, directory: Path) -> None:
+        """Write a Hugging Face directory that the engine can load."""
+
+    def sampled_logprobs(self, prompts: list[list[int]], samples: list[list[int]]) -> list[list[float]]:
+        """Log-probabilities, at temperature 1, of each sample's tokens after its prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """One version that went live."""
+
+    version: int
+    parity: Parity
+    replicas: int
+    attempts: int
+    seconds: float
+    pause_s: float
+    update_s: float
+
+
+class Publisher:
+    """Brings the trainer's weights to every replica, and lets none sample from weights it has misread."""
+
+    def __init__(
+        self,
+        fleet: PolicyFleet,
+        model: Publishable,
+        worker: TorchWorker,
+        directory: RunDirectory,
+        checkpoints: Checkpoints,
+        recipe: Recipe,
+    ) -> None:
+        self._fleet = fleet
+        self._model = model
+        self._worker = worker
+        self._directory = directory
+        self._checkpoints = checkpoints
+        self._recipe = recipe
+        self._newest: StageVersion | None = None
+        self._refused: set[str] = set()
+        """Replicas whose answers to the newest version's probe were wrong."""
+        self._not_before: dict[str, float] = {}
+
+    async def publish(self, state: RunState) -> Publication:
+        """Make the model's weights, which are `state.age` changes old, the live version.
+
+        It goes to the replicas that have the version before it; where none has, to all. The others get it
+        alone, from `bring_up`, and cannot hold it up. The number is above every version that was ever live.
+
+        Raises:
+            PublishRefused: the engine disagreed, or failed, twice.
+            Stalled: the rollout service did not answer.
+        """
+        started = time.monotonic()
+        present = await self._fleet.present()
+        await self._take_back(present)
+        replicas = _current(present, state) or list(present)
+        version = await self._next_version(present, state)
+        path = await self._worker.run(self._write, version)
+        # Before it can be sampled from: a crash after the commit must not forget whose weights these are.
+        self._checkpoints.note_version(version, state.age)
+        state.version, state.ages[version] = version, state.age
+        body = StageVersion(
+            version=version,
+            weights_path=str(path),
+            probe_prompts=tuple(tuple(prompt) for prompt in self._prompts(state)),
+            probe_max_tokens=self._recipe.publish.probe_max_tokens,
+            decision_timeout_s=_DECISION_TIMEOUT_S,
+        )
+        staged, parity, attempts = await self._until_agreed(body, replicas)
+        self._newest = body
+        self._fleet.count(present, len(present) - len(replicas))
+        self._refused.clear()
+        seconds = time.monotonic() - started
+        self._note(state, parity, seconds)
+        engines = sum(len(one.replicas) for one in staged)
+        pause_s, update_s = max(one.pause_s for one in staged), max(one.update_s for one in staged)
+        publication = Publication(version, parity, engines, attempts, seconds, pause_s, update_s)
+        self._directory.metric(
+            "publish", step=state.step, age=state.age, version=version, parity_mean_abs=parity.mean_abs,
+            parity_max_abs=parity.max_abs, parity_tokens=parity.num_tokens, replicas=publication.replicas,
+            attempts=attempts, seconds=round(seconds, 4), pause_s=pause_s, update_s=update_s,
+        )  # fmt: skip
+        log.info("version.published", **asdict(publication))
+        return publication
+
+    def adopt_probe(self, state: RunState, trajectories: list[ScoredTrajectory]) -> None:
+        """Take the probe's prompts from real episodes, once per run."""
+        if state.probe_is_real:
+            return
+        prompts = real_prompts(
+            trajectories, self._recipe.publish.probe_prompts, self._prompt_limit(), self._recipe.seed
+        )
+        if prompts:
+            state.probe, state.probe_is_real = prompts, True
+
+    def _prompts(self, state: RunState) -> Prompts:
+        if not state.probe:
+            count = self._recipe.publish.probe_prompts
+            state.probe = random_prompts(self._model.vocab_size, count, self._prompt_limit(), self._recipe.seed)
+        return state.probe
+
+    def _prompt_limit(self) -> int:
+        room = self._recipe.inference.max_model_len - self._recipe.publish.probe_max_tokens - 1
+        return max(1, min(_MAX_PROMPT_TOKENS, room))
+
+    def _note(self, state: RunState, parity: Parity, seconds: float) -> None:
+        state.count("versions_published")
+        state.parity_worst = max(state.parity_worst, parity.mean_abs)
+        state.spend("publish", seconds)
+
+    async def bring_up(self, state: RunState, present: Mapping[str, Policy]) -> bool:
+        """Give the newest version to replicas that have another: those that were started, restarted or out of reach.
+
+        One after the other and alone: the rest of the fleet samples on. Whether any got it.
+
+        Raises:
+            PublishRefused: the only replica there is disagrees.
+        """
+        behind = {url: policy for url, policy in present.items() if policy.live_version != state.version}
+        self._fleet.count(present, len(behind))
+        due = {url: policy for url, policy in behind.items() if self._is_due(url)}
+        if not due or self._newest is None:
+            return False
+        log.warning("version.lost", expected=state.version, live={url: p.live_version for url, p in due.items()})
+        if any(policy.live_version > state.version for policy in due.values()):
+            await self.publish(state)  # only a higher number can replace what is live there
+            return True
+        brought = [url for url, policy in due.items() if await self._bring_up(url, self._newest, policy)]
+        self._fleet.count(present, len(behind) - len(brought))
+        if not brought and self._refused >= present.keys():
+            raise PublishRefused(self._refusal(self._newest, "no replica agrees with the trainer"))
+        return bool(brought)
+
+    def _is_due(self, url: str) -> bool:
+        return url not in self._refused and time.monotonic() >= self._not_before.get(url, 0.0)
+
+    async def _bring_up(self, url: str, body: StageVersion, policy: Policy) -> bool:
+        try:
+            await self._take_back({url: policy})
+            await self._until_agreed(body, [url], alone=True)
+        except PublishRefused as error:
+            self._refused.add(url)
+            log.error("replica.refused", replica=url, version=body.version, reason=str(error))
+        except NoAnswer as error:
+            self._not_before[url] = time.monotonic() + _RETRY_S
+            log.warning("replica.left_out", replica=url, version=body.version, reason=str(error))
+        else:
+            log.info("replica.caught_up", replica=url, version=body.version)
+            return True
+        return False
+
+    async def _take_back(self, present: Mapping[str, Policy]) -> None:
+        """Refuse what a trainer that died has left staged."""
+        for url, policy in present.items():
+            if policy.staged_version is not None:
+                await self._fleet.refuse(policy.staged_version, [url])
+
+    async def _next_version(self, present: Mapping[str, Policy], state: RunState) -> int:
+        known = [max(policy.live_version, policy.staged_version or 0) for policy in present.values()]
+        version = max(*known, state.version, await self._fleet.announcement.highest()) + 1
+        await self._fleet.announcement.take(version)
+        return version
+
+    async def _until_agreed(
+        self, body: StageVersion, replicas: Iterable[str], *, alone: bool = False
+    ) -> tuple[list[StagedVersion], Parity, int]:
+        """Stage, compare and commit; once more where that failed. With `alone`, raises NoAnswer without waiting."""
+        reason = ""
+        replicas = list(replicas)
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                staged = await self._fleet.stage(body, replicas, alone=alone)
+                parity, replica = await self._compare(body, staged)
+                if parity.within(self._recipe.publish.parity_tolerance):
+                    await self._fleet.commit(body.version, staged)
+                    return list(staged.values()), parity, attempt
+                reason = (
+                    f"mean |difference| in log-probability is {parity.mean_abs:.6g} over {parity.num_tokens} tokens "
+                    f"at {replica}, publish.parity_tolerance allows {self._recipe.publish.parity_tolerance:g}"
+                )
+            except VersionRefused as refusal:
+                reason = f"the rollout service refused: {refusal}"
+            await self._fleet.refuse(body.version, replicas)
+            REFUSED.inc()
+            log.error("version.refused", version=body.version, attempt=attempt, reason=reason)
+            self._directory.metric("publish_refused", version=body.version, attempt=attempt, reason=reason)
+        raise PublishRefused(self._refusal(body, reason))
+
+    def _refusal(self, body: StageVersion, reason: str) -> str:
+        return (
+            f"version {body.version} was refused {_ATTEMPTS} times: {reason}. The engine does not compute what the "
+            "trainer computes: compare inference.dtype with trainer_dtype, and the engine's version with the model"
+        )
+
+    async def _compare(self, body: StageVersion, staged: Mapping[str, StagedVersion]) -> tuple[Parity, str]:
+        """The worst parity of all engines, and whose it is."""
+        prompts = [list(prompt) for prompt in body.probe_prompts]
+        worst, whose = Parity(0.0, 0.0, 0), ""
+        for url, answer in staged.items():
+            for replica in answer.replicas:
+                name = f"{url} ({replica.replica})"
+                found = answers(replica, len(prompts))
+                if found is None:
+                    raise PublishRefused(f"replica {name} did not answer every prompt of the probe")
+                samples, logprobs = found
+                ours = await self._worker.run(self._model.sampled_logprobs, prompts, samples)
+                parity = compare(ours, logprobs)
+                if not whose or parity.worse(worst) is parity:
+                    worst, whose = parity, name
+        return worst, whose
+
+    def _write(self, version: int) -> Path:
+        """Blocking. Write `weights/vNNNNNN` and drop all but the last two."""
+        root = self._directory.weights
+        root.mkdir(parents=True, exist_ok=True)
+        path = root / f"v{version:06d}"
+        temporary = root / f".writing-{version:06d}"
+        for leftover in (*root.glob(".writing-*"), path):
+            shutil.rmtree(leftover, ignore_errors=True)
+        temporary.mkdir()
+        self._model.save_weights(temporary)
+        temporary.rename(path)
+        for old in sorted(root.glob("v*"))[:-_KEPT_WEIGHTS]:
+            shutil.rmtree(old, ignore_errors=True)
+        return path
+
+
+def _current(present: Mapping[str, Policy], state: RunState) -> list[str]:
+    """Replicas that have the version before the next one; none before the first."""
+    return [url for url, policy in present.items() if 0 < state.version == policy.live_version]

@@ -1,0 +1,228 @@
+"""All rollout replicas as one: what is done to every one of them, and what is done when some do not answer.
+
+A replica that does not answer while others do is left out: it gets the newest version, alone, when it is
+back. While none answers, everything is repeated until a deadline.
+"""
+
+import asyncio
+import time
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+import structlog
+from gymfleet_contracts.problems import Problem
+from gymfleet_contracts.rollout import Policy, StagedVersion, StageVersion
+from gymfleet_kit.discovery import Discovery
+from gymfleet_kit.streams import RedisClient
+from prometheus_client import Gauge
+
+from gymfleet_trainer.errors import Stalled
+from gymfleet_trainer.publish.ownership import Announcement
+from gymfleet_trainer.publish.policy_endpoint import NoAnswer, PolicyCalls, VersionRefused, readiness
+from gymfleet_trainer.settings import TrainerSettings
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+REPLICAS: Final = Gauge("gymfleet_trainer_replicas", "Rollout replicas by the policy version that they have", ["state"])
+
+_PAUSE_S: Final = 0.25
+_GLANCE_S: Final = 5.0
+_GLANCE_GRACE_S: Final = 2.0
+"""DNS may name a machine that is gone for minutes: that must not slow every publish."""
+_STAGE_GRACE_S: Final = 30.0
+"""How much longer than the first a replica may take to load: the others sample nothing meanwhile."""
+_COMMIT_GRACE_S: Final = 5.0
+
+
+class PolicyFleet:
+    """The replicas behind `settings.rollout_url`: each address of each of its hosts."""
+
+    def __init__(self, settings: TrainerSettings, redis: RedisClient, run_id: str) -> None:
+        self._urls = settings.rollout_url
+        self._timeout_s = settings.publish_timeout_s
+        self._calls = PolicyCalls(settings.rollout_api_key)
+        self._discovery = Discovery(url.strip() for url in settings.rollout_url.split(","))
+        self._seen: dict[str, Policy] = {}
+        self._absent: set[str] = set()
+        self.announcement = Announcement(redis, run_id)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self.announcement.close()
+        await self._calls.aclose()
+
+    async def glance(self, *, timeout_s: float = _GLANCE_S) -> dict[str, Policy]:
+        """What each replica that answers at once has, by its URL. Raises VersionRefused when all refuse the key."""
+        urls = await self._discovery.urls()
+        answers = await _settled(
+            {url: self._calls.policy(url, timeout_s=timeout_s) for url in urls}, grace_s=_GLANCE_GRACE_S
+        )
+        present = {url: answer for url, answer in answers.items() if isinstance(answer, Policy)}
+        if not present:
+            _raise_refusal(answers)
+        self._seen |= present
+        absent = set(urls) - present.keys()
+        for url in sorted(absent - self._absent):
+            log.warning("replica.absent", replica=url, reason=str(answers[url]))
+        for url in sorted(self._absent & present.keys()):
+            log.info("replica.returned", replica=url)
+        self._absent = absent
+        return present
+
+    async def present(self) -> dict[str, Policy]:
+        """As `glance`; waits until one answers. Raises Stalled."""
+        deadline = time.monotonic() + self._timeout_s
+        while not (present := await self.glance()):
+            if time.monotonic() > deadline:
+                raise Stalled(f"no answer from the rollout service at {self._urls} ({await self.readiness()})")
+            await asyncio.sleep(_PAUSE_S)
+        return present
+
+    def count(self, present: Mapping[str, Policy], num_behind: int) -> None:
+        """Show how many have the newest version, how many another one, and how many give no answer."""
+        REPLICAS.labels("current").set(len(present) - num_behind)
+        REPLICAS.labels("behind").set(num_behind)
+        REPLICAS.labels("absent").set(len(self._absent))
+
+    async def policy(self) -> Policy:
+        """The fleet as if it were one service, for the run's summary."""
+        present = list((await self.present()).values())
+        return present[0].model_copy(
+            update={
+                "live_version": max(policy.live_version for policy in present),
+                "num_replicas": sum(policy.num_replicas for policy in present),
+                "tokens_generated": sum(policy.tokens_generated for policy in self._seen.values()),
+            }
+        )
+
+    async def stage(self, body: StageVersion, urls: Iterable[str], *, alone: bool = False) -> dict[str, StagedVersion]:
+        """Load the version on these replicas, and get the probe's answers of those that did it: at least one.
+
+        Raises:
+            VersionRefused: a replica said no.
+            NoAnswer: none answered, and with `alone` nobody else is to be asked.
+            Stalled: none answered until the deadline.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            timeout_s = max(deadline - time.monotonic(), _PAUSE_S)
+            answers = await _settled(
+                {url: self._calls.stage(url, body, timeout_s=timeout_s) for url in urls}, grace_s=_STAGE_GRACE_S
+            )
+            _raise_refusal(answers)
+            staged = {url: answer for url, answer in answers.items() if isinstance(answer, StagedVersion)}
+            if staged:
+                self._leave_out(answers, "stage", body.version)
+                return staged
+            if alone:
+                raise NoAnswer(_reasons(answers))
+            if time.monotonic() > deadline:
+                raise Stalled(f"staging a version: no answer from the rollout service at {_reasons(answers)}")
+            await asyncio.sleep(_PAUSE_S)
+            urls = await self.present()  # elsewhere, perhaps
+            await self.refuse(body.version, urls)  # what was staged while its answer was lost
+
+    async def commit(self, version: int, urls: Iterable[str]) -> None:
+        """Make the staged version live on these replicas: on one at least.
+
+        Raises:
+            VersionRefused: it is not staged any more, on none of them.
+            Stalled: none answered.
+        """
+        # Said first: whoever starts from now on waits for this version.
+        await self.announcement.say(version)
+        answers = await _settled({url: self._commit(url, version) for url in urls}, grace_s=_COMMIT_GRACE_S)
+        if any(answer is None for answer in answers.values()):
+            self._leave_out(answers, "commit", version)
+            return
+        _raise_refusal(answers)
+        raise Stalled(f"committing a version: no answer from the rollout service at {_reasons(answers)}")
+
+    async def refuse(self, version: int, urls: Iterable[str]) -> None:
+        """Take a staged version back; a replica on which it is not staged, or that is gone, is no error."""
+        answers = await _settled(
+            {url: self._calls.refuse(url, version, timeout_s=self._timeout_s) for url in urls}, grace_s=_COMMIT_GRACE_S
+        )
+        for url, answer in answers.items():
+            if isinstance(answer, Exception):
+                log.info("version.not_staged", version=version, replica=url, reason=str(answer))
+
+    async def readiness(self) -> str:
+        """What each replica's `/readyz` says, for an error message; `ready` when one can be given a version."""
+        urls = await self._discovery.urls()
+        if not urls:
+            return f"{self._urls} says: no address is known for it"
+        if await self.glance():
+            return "ready"
+        said = await asyncio.gather(*(readiness(url) for url in urls))
+        return "; ".join(f"{url} says: {answer}" for url, answer in zip(urls, said, strict=True))
+
+    async def _commit(self, url: str, version: int) -> None:
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return await self._calls.commit(url, version, timeout_s=max(deadline - time.monotonic(), _PAUSE_S))
+            except VersionRefused:
+                # The first try may have done it and lost its answer.
+                if (await self._calls.policy(url, timeout_s=_GLANCE_S)).live_version != version:
+                    raise
+                return None
+            except NoAnswer:
+                if time.monotonic() > deadline:
+                    raise
+                if url not in await self._discovery.urls():
+                    raise VersionRefused(Problem(title="the replica that had it staged is gone", status=0)) from None
+            await asyncio.sleep(_PAUSE_S)
+
+    def _leave_out(self, answers: Mapping[str, object], call: str, version: int) -> None:
+        for url, answer in answers.items():
+            if isinstance(answer, Exception):
+                log.warning("replica.left_out", replica=url, call=call, version=version, reason=str(answer))
+
+
+def _raise_refusal(answers: Mapping[str, object]) -> None:
+    """The first refusal, with the replica's name."""
+    for url, answer in answers.items():
+        if isinstance(answer, VersionRefused):
+            detail = f"{url} says: {answer.problem.detail or answer.problem.title}"
+            raise VersionRefused(answer.problem.model_copy(update={"detail": detail})) from answer
+
+
+def _reasons(answers: Mapping[str, object]) -> str:
+    return "; ".join(f"{url} ({answer})" for url, answer in answers.items())
+
+
+async def _settled(
+    calls: Mapping[str, Coroutine[Any, Any, T]], *, grace_s: float
+) -> dict[str, T | NoAnswer | VersionRefused]:
+    """Each call's outcome. Once one has succeeded, the others have `grace_s` left; then they count as unanswered."""
+    tasks = {url: asyncio.create_task(call) for url, call in calls.items()}
+    pending = set(tasks.values())
+    ends_at: float | None = None
+    try:
+        while pending:
+            left_s = None if ends_at is None else max(ends_at - time.monotonic(), 0.0)
+            done, pending = await asyncio.wait(pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                break
+            if ends_at is None and any(task.exception() is None for task in done):
+                ends_at = time.monotonic() + grace_s
+    finally:
+        for task in pending:
+            task.cancel()
+        if pending:
+            await asyncio.wait(pending)
+    return {url: _outcome(task, grace_s) for url, task in tasks.items()}
+
+
+def _outcome(task: "asyncio.Task[T]", grace_s: float) -> T | NoAnswer | VersionRefused:
+    """What a task gave; an error that no caller expects is raised."""
+    if task.cancelled():
+        return NoAnswer(f"it took {grace_s:g} s longer than the others")
+    error = task.exception()
+    if error is None:
+        return task.result()
+    if isinstance(error, NoAnswer | VersionRefused):
+        return error
+    raise error

@@ -1,0 +1,163 @@
+"""`gymfleet-trainer build`: the model that a run starts from."""
+
+import asyncio
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Final
+
+import structlog
+from gymfleet_client.errors import (
+    ClientError,
+    EnvironmentFull,
+    SessionLost,
+    TransportError,
+    Unavailable,
+    UnknownEnvironment,
+    UpstreamTimeout,
+)
+from gymfleet_client.rest import GatewayClient
+from gymfleet_client.stream import SessionStream
+from gymfleet_contracts.grammar import Grammar, get_grammar
+from gymfleet_contracts.recipe import MODEL_BUILT, Recipe, ScratchModel
+from gymfleet_contracts.session import EnvironmentSpec, OpenSession
+
+from gymfleet_trainer.errors import RunDirectoryError, TooManyFailures
+from gymfleet_trainer.run.run_directory import RunDirectory, recipe_hash, sync_directory
+from gymfleet_trainer.settings import TrainerSettings
+
+log = structlog.get_logger()
+
+_CONCURRENCY: Final = 16
+_PAUSE_S: Final = 1.0
+_PASSING: Final = (TransportError, Unavailable, UpstreamTimeout, UnknownEnvironment, SessionLost, EnvironmentFull)
+"""What a service says, or does not say, that is not there yet or is being started again."""
+
+
+def initial_model(recipe: Recipe, directory: RunDirectory) -> str:
+    """The path or hub id of the model to start from.
+
+    Raises:
+        RunDirectoryError: the model from scratch was not built, or for another recipe.
+    """
+    if recipe.model.path is not None:
+        return recipe.model.path
+    if _built(directory.model_init) != recipe_hash(recipe):
+        raise RunDirectoryError(
+            f"{directory.model_init} holds no model of this recipe; "
+            "run `gymfleet-trainer build` with the same arguments first"
+        )
+    return str(directory.model_init)
+
+
+def nothing_to_build(recipe: Recipe, directory: RunDirectory) -> bool:
+    """Whether the recipe names a model, or its own is complete. Asks for no lock: a run may hold it."""
+    return recipe.model.scratch is None or _built(directory.model_init) == recipe_hash(recipe)
+
+
+async def build(recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> str:
+    """Make the model from scratch, or name the given one. A complete one of the same recipe is kept.
+
+    Raises:
+        RunDirectoryError: the directory holds the model of another recipe.
+        TooManyFailures: the environment's expert could not be watched.
+    """
+    scratch = recipe.model.scratch
+    if scratch is None or nothing_to_build(recipe, directory):
+        return initial_model(recipe, directory)
+    digest = recipe_hash(recipe)
+    if (known := _built(directory.model_init)) is not None:
+        raise RunDirectoryError(
+            f"{directory.model_init} was built for another recipe (hash {known}, not {digest}); "
+            "use another run directory"
+        )
+    texts = await corpus(recipe, scratch, settings)
+    await asyncio.to_thread(_write, recipe, scratch, texts, directory.model_init, digest)
+    log.info("model.built", path=str(directory.model_init), texts=len(texts))
+    return str(directory.model_init)
+
+
+async def corpus(recipe: Recipe, scratch: ScratchModel, settings: TrainerSettings) -> list[str]:
+    """Texts of `corpus_episodes` expert episodes on train tasks: instructions, observations, replies.
+
+    In the order of the tasks, so that the same environment gives the same tokenizer. Services that are being
+    started, or started again, are waited for. Raises TooManyFailures after `settings.services_timeout_s`.
+    """
+    deadline = time.monotonic() + settings.services_timeout_s
+    while True:
+        try:
+            return await _corpus(recipe, scratch, settings)
+        except (ClientError, ExceptionGroup) as error:
+            first: Exception = error
+            while isinstance(first, ExceptionGroup):
+                first = first.exceptions[0]
+            if not isinstance(first, ClientError):
+                raise
+            if not isinstance(first, _PASSING) or time.monotonic() > deadline:
+                raise TooManyFailures(
+                    f"the expert of {recipe.env.name} could not be watched through {settings.gateway_url}: {first}"
+                ) from None
+            log.warning("corpus.interrupted", env=recipe.env.name, reason=str(first))
+            await asyncio.sleep(_PAUSE_S)
+
+
+async def _corpus(recipe: Recipe, scratch: ScratchModel, settings: TrainerSettings) -> list[str]:
+    key = settings.gateway_api_key.get_secret_value() if settings.gateway_api_key else None
+    grammar = get_grammar(recipe.rollout.grammar)
+    slots = asyncio.Semaphore(_CONCURRENCY)
+    async with GatewayClient(settings.gateway_url, api_key=key) as client:
+        spec = await client.environment(recipe.env.name)
+    async with SessionStream(settings.gateway_url, api_key=key) as stream:
+        count = min(scratch.corpus_episodes, spec.splits[recipe.env.train_split])
+        limit = min(spec.max_turns, recipe.rollout.limits.max_turns)
+
+        async def watch(index: int) -> list[str]:
+            async with slots:
+                return await _episode(stream, recipe, index, grammar, limit)
+
+        async with asyncio.TaskGroup() as tasks:
+            episodes = [tasks.create_task(watch(index)) for index in range(count)]
+    return [*_rules(spec, grammar), *(text for episode in episodes for text in episode.result())]
+
+
+async def _episode(stream: SessionStream, recipe: Recipe, index: int, grammar: Grammar, limit: int) -> list[str]:
+    env = recipe.env
+    session = await stream.open(
+        OpenSession(env=env.name, split=env.train_split, level=env.level, task_index=index), timeout_s=60.0
+    )
+    texts = [session.observation]
+    try:
+        for step in range(limit):
+            move = await stream.expert(session.session_id, index=step)
+            texts.append(grammar.render(move.thought, move.action))
+            result = await stream.step(session.session_id, step, move.action, timeout_s=60.0)
+            texts.append(result.observation)
+            if result.terminated or result.truncated:
+                break
+    finally:
+        await stream.close(session.session_id)
+    return texts
+
+
+def _rules(spec: EnvironmentSpec, grammar: Grammar) -> list[str]:
+    return [spec.instructions, grammar.instructions, grammar.complaint]
+
+
+def _write(recipe: Recipe, scratch: ScratchModel, texts: list[str], path: Path, digest: str) -> None:
+    from gymfleet_trainer.model.scratch import build_scratch_model  # noqa: PLC0415 - transformers takes seconds to import
+
+    temporary = path.with_name(f".{path.name}.writing")
+    for leftover in (temporary, path):
+        shutil.rmtree(leftover, ignore_errors=True)
+    build_scratch_model(texts, scratch, temporary, recipe.seed, max_position=recipe.inference.max_model_len)
+    (temporary / MODEL_BUILT).write_text(json.dumps({"recipe_hash": digest}), encoding="utf-8")
+    temporary.rename(path)
+    sync_directory(path.parent)
+
+
+def _built(path: Path) -> str | None:
+    try:
+        return str(json.loads((path / MODEL_BUILT).read_text(encoding="utf-8"))["recipe_hash"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

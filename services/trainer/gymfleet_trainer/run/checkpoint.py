@@ -1,0 +1,162 @@
+"""Checkpoints: a directory that is complete or absent, and a pointer to the last one.
+
+A checkpoint is written under a temporary name, synced, renamed, and only then
+named by `latest`, which is itself replaced atomically. Whatever instant a
+process dies at, `latest` names a complete checkpoint. What it contains is
+therefore what has happened: trajectories are acknowledged after it, never before.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+from pydantic import ValidationError
+
+from gymfleet_trainer.errors import CheckpointFailed, RunDirectoryError, WorkersFailed, disk_line
+from gymfleet_trainer.run.run_directory import sync_directory, write_atomically
+from gymfleet_trainer.run.state import RunState
+
+STATE: Final = "state.json"
+_LATEST: Final = "latest"
+_PREFIX: Final = "checkpoint-"
+_TEMPORARY: Final = ".writing-"
+
+log = structlog.get_logger()
+
+
+class Checkpoints:
+    """The checkpoints of one run directory. One process at a time: the directory's lock sees to that."""
+
+    def __init__(self, directory: Path, *, keep: int) -> None:
+        self._directory = directory
+        self._keep = keep
+
+    def latest(self) -> tuple[Path, RunState] | None:
+        """The last complete checkpoint, or None before the first.
+
+        Raises:
+            RunDirectoryError: the pointer or what it names is damaged.
+        """
+        pointer = self._directory / _LATEST
+        if not pointer.exists():
+            return None
+        path = self._directory / pointer.read_text(encoding="utf-8").strip()
+        try:
+            return path, RunState.model_validate_json((path / STATE).read_text(encoding="utf-8"))
+        except (OSError, ValidationError) as error:
+            raise RunDirectoryError(
+                f"{pointer} names {path.name}, which cannot be read ({str(error).splitlines()[0]}); restore it, or "
+                f"write the name of another checkpoint of {self._directory} into {pointer}"
+            ) from None
+
+    def save(self, state: RunState, write: Callable[[Path], None]) -> Path:
+        """Write a checkpoint: `write` puts weights and optimiser into the directory it is given.
+
+        Blocking. Grows `state.serial`.
+
+        Raises:
+            CheckpointFailed: no space, or another failed write. The last checkpoint is intact.
+            WorkersFailed: those who have the weights died.
+        """
+        serial = state.serial + 1
+        temporary = self._directory / f"{_TEMPORARY}{serial:06d}"
+        path = self._directory / f"{_PREFIX}{serial:06d}"
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir()
+            write(temporary)
+            _write_state(temporary, state.model_copy(update={"serial": serial}))
+            _sync_tree(temporary)
+            # Only a checkpoint that `latest` never named can be in the way: it was renamed, and the process died.
+            shutil.rmtree(path, ignore_errors=True)
+            temporary.rename(path)
+            sync_directory(self._directory)
+            write_atomically(self._directory / _LATEST, path.name + "\n")
+        except Exception as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            if isinstance(error, WorkersFailed):
+                raise
+            raise self._failed(error) from error
+        state.serial = serial
+        self._prune(path)
+        return path
+
+    def amend(self, state: RunState) -> None:
+        """Replace the last checkpoint's state: its weights are those that `state` speaks of.
+
+        Raises:
+            CheckpointFailed: as `save`.
+            ValueError: the weights have changed since.
+        """
+        last = self.latest()
+        if last is None or not _same_weights(last[1], state):
+            raise ValueError("the last checkpoint holds other weights")
+        try:
+            _write_state(last[0], state)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def holds(self, state: RunState) -> bool:
+        """Whether the last checkpoint has the weights that `state` speaks of."""
+        last = self.latest()
+        return last is not None and _same_weights(last[1], state)
+
+    def note_version(self, version: int, age: int) -> bool:
+        """Remember in the last checkpoint that its weights were published as `version`.
+
+        False when it holds other weights: then nothing is written, and episodes
+        of that version count as lost after a restart from it.
+        """
+        last = self.latest()
+        if last is None or last[1].age != age:
+            return False
+        path, state = last
+        state.ages[version] = age
+        state.version = max(state.version, version)
+        try:
+            _write_state(path, state)
+        except OSError as error:
+            raise self._failed(error) from error
+        return True
+
+    def sweep(self) -> None:
+        """Remove what a killed process left half-written."""
+        for leftover in self._directory.glob(f"{_TEMPORARY}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+    def _failed(self, error: Exception) -> CheckpointFailed:
+        pointer = self._directory / _LATEST
+        last = pointer.read_text(encoding="utf-8").strip() if pointer.exists() else "none yet"
+        return CheckpointFailed(
+            f"{disk_line(self._directory, error)}; the last checkpoint ({last}) is intact: "
+            "make room and run the same command again"
+        )
+
+    def _prune(self, newest: Path) -> None:
+        older = sorted((path for path in self._directory.glob(f"{_PREFIX}*") if path != newest), reverse=True)
+        for path in older[self._keep - 1 :]:
+            shutil.rmtree(path, ignore_errors=True)
+        log.debug("checkpoint.written", path=newest.name)
+
+
+def _same_weights(one: RunState, other: RunState) -> bool:
+    return one.age == other.age and one.sft_epochs == other.sft_epochs
+
+
+def _write_state(directory: Path, state: RunState) -> None:
+    write_atomically(directory / STATE, state.model_dump_json(indent=1) + "\n")
+
+
+def _sync_tree(directory: Path) -> None:
+    for root, _, files in os.walk(directory):
+        for name in files:
+            descriptor = os.open(Path(root) / name, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        sync_directory(Path(root))

@@ -1,0 +1,263 @@
+"""Asking for groups and waiting for them, with a watch on those who are waited for."""
+
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+import structlog
+from gymfleet_contracts.rollout import GroupRequest, Policy
+from gymfleet_contracts.streams import ROLLOUT_REQUESTS, dead_letters
+from gymfleet_contracts.trajectory import ScoredTrajectory
+from gymfleet_kit.streams import OUTAGE, RedisClient, StreamProducer
+
+from gymfleet_trainer.errors import Stalled
+from gymfleet_trainer.publish.policy_endpoint import readiness
+from gymfleet_trainer.publish.rollout_replicas import PolicyFleet
+from gymfleet_trainer.run.groups import Group, GroupBook, is_failure
+from gymfleet_trainer.run.progress import BURIED, REPLAYED, UNREWARDED
+from gymfleet_trainer.run.replays import Patience, Referee
+from gymfleet_trainer.run.state import RunState
+from gymfleet_trainer.run.trajectory_consumer import Intake, LostSample
+from gymfleet_trainer.settings import TrainerSettings
+
+log = structlog.get_logger()
+
+BringUp = Callable[[RunState, Mapping[str, Policy]], Awaitable[bool]]
+_RECEIVE_S = 0.5
+_GLANCE_S = 1.0
+_MAX_LOST = 10_000
+
+
+class Collector:
+    """Publishes requests and hands out groups as they complete.
+
+    A training sample that failed is asked for again within its group, as is one whose record is of no use to
+    this run; measurements and warm start see to their own.
+
+    While it waits it polls the live policy version of every rollout replica: one that was
+    started or restarted lacks the newest weights and gets them. Without any sign of
+    progress for `stall_timeout_s` the open requests are sent once more (their ids
+    make that harmless), and then the run stops and says who did not answer.
+    """
+
+    def __init__(
+        self,
+        redis: RedisClient,
+        intake: Intake,
+        fleet: PolicyFleet,
+        settings: TrainerSettings,
+        state: RunState,
+        bring_up: BringUp,
+        referee: Referee,
+    ) -> None:
+        self._redis = redis
+        self._intake = intake
+        self._producer = StreamProducer(redis, ROLLOUT_REQUESTS)
+        self._fleet = fleet
+        self._settings = settings
+        self._state = state
+        self._bring_up = bring_up
+        self._book = GroupBook(state.settled_before())
+        self._referee = referee
+        self._patience = Patience(settings.max_replacements)
+        self._ready: dict[str, Group] = {}
+        self._num_completed = 0
+        self._lost: list[LostSample] = []
+        self._progress_at = 0.0
+        self._polled_at = 0.0
+        self._tokens_generated: dict[str, tuple[int, int]] = {}
+        self._asked_again = False
+
+    @property
+    def num_open(self) -> int:
+        """Groups that are asked for and not settled."""
+        return len(self._book)
+
+    @property
+    def num_held(self) -> int:
+        """Deliveries that are not acknowledged."""
+        return self._intake.num_held
+
+    async def ask(self, requests: Iterable[GroupRequest]) -> None:
+        """Ask for groups. One that is open already is not asked for again."""
+        for request in requests:
+            if request.group_id in self._book:
+                continue
+            if (group := self._book.add(request)) is not None:
+                self._completed(group)
+            else:
+                await self._producer.publish(request)
+            await self._replay_early(request.group_id)
+
+    async def _replay_early(self, group_id: str) -> None:
+        """Look after failures that came back before this life of the run had asked for their group."""
+        if (group := self._book.get(group_id)) is not None:
+            for scored in group.failed:
+                await self._failed(scored)
+
+    def settle(self, group_id: str) -> None:
+        """The group is trained, measured or dropped: acknowledged with the next checkpoint."""
+        self._book.settle(group_id)
+        self._ready.pop(group_id, None)
+        self._patience.forget(group_id)
+
+    async def acknowledge(self) -> int:
+        """Acknowledge what belongs to settled groups. Call after the checkpoint that says so is on the disk."""
+        return await self._intake.acknowledge(self._book.needs)
+
+    async def close(self) -> None:
+        """Receive no more; done before the run's stream is deleted, or a renewal would make it anew."""
+        await self._intake.close()
+
+    @property
+    def ready(self) -> Mapping[str, Group]:
+        """Groups that are complete and not settled, by their ids."""
+        return self._ready
+
+    async def next_group(self, wanted: Callable[[str], bool]) -> Group:
+        """The next complete group whose id is wanted; it is handed out once.
+
+        Raises:
+            Stalled: nobody showed any progress for `stall_timeout_s`, twice.
+        """
+        while (group_id := next(filter(wanted, self._ready), None)) is None:
+            await self.more()
+        return self._ready.pop(group_id)
+
+    async def more(self) -> None:
+        """Wait until one more group is complete. Raises Stalled."""
+        self._progressed()
+        before = self._num_completed
+        while self._num_completed == before:
+            arrivals = await self._intake.receive(_RECEIVE_S)
+            now = time.time()
+            for scored in arrivals:
+                await self._place(scored, now)
+            await self._replace_lost()
+            if arrivals:
+                self._progressed()
+            await self._watch()
+
+    def _completed(self, group: Group) -> None:
+        self._ready[group.group_id] = group
+        self._num_completed += 1
+
+    async def _place(self, scored: ScoredTrajectory, now: float) -> None:
+        trajectory = scored.trajectory
+        self._state.count("trajectories_received")
+        if self._book.is_settled(trajectory.group_id):
+            return
+        if fault := self._referee.fault(scored):
+            await self._bury(scored, fault)
+            return
+        if trajectory.status.trainable and scored.reward is None:
+            self._state.count("trajectories_without_reward")
+            UNREWARDED.inc()
+            log.warning("trajectory.without_reward", id=trajectory.trajectory_id, reason=scored.reward_error)
+        self._patience.note(scored)
+        ended_at = trajectory.started_at + trajectory.duration_s
+        waited_s = max(0.0, now - ended_at) if trajectory.started_at else 0.0
+        group = self._book.place(scored, waited_s)
+        if is_failure(scored):
+            await self._failed(scored)
+        elif group is not None:
+            self._completed(group)
+
+    async def _failed(self, scored: ScoredTrajectory) -> None:
+        """Ask for a failed sample again, or leave it in its group, which is then refused or plays it anew itself."""
+        trajectory = scored.trajectory
+        group = self._book.get(trajectory.group_id)
+        if group is None or group.samples.get(trajectory.sample) is not scored:
+            return
+        if trajectory.purpose == "train" and self._patience.allows(group, trajectory.sample):
+            reason = trajectory.error or scored.reward_error or trajectory.status.value
+            await self._ask_sample(group, trajectory.sample, trajectory.replay + 1, reason)
+        elif group.complete:
+            self._completed(group)
+
+    async def _bury(self, scored: ScoredTrajectory, fault: str) -> None:
+        trajectory = scored.trajectory
+        log.error("trajectory.buried", id=trajectory.trajectory_id, reason=fault)
+        self._state.count("trajectories_buried")
+        BURIED.inc()
+        await self._intake.bury(scored, fault)
+        self._lost.append(LostSample(trajectory.group_id, trajectory.sample, trajectory.replay))
+
+    async def _replace_lost(self) -> None:
+        """Ask again for samples whose records were buried; those of groups that are not open yet wait for that."""
+        unreadable = self._intake.take_lost()
+        if unreadable:
+            self._state.count("trajectories_unreadable", len(unreadable))
+            BURIED.inc(len(unreadable))
+        lost, self._lost = [*self._lost, *unreadable], []
+        for one in lost:
+            group = self._book.get(one.group_id)
+            if group is None:
+                if not self._book.is_settled(one.group_id):
+                    self._lost = [*self._lost, one][-_MAX_LOST:]
+            elif one.sample in group.missing and one.replay >= group.replays.get(one.sample, 0):
+                if group.request.purpose == "train" and self._patience.allows(group, one.sample):
+                    await self._ask_sample(group, one.sample, one.replay + 1, "its record was buried")
+                    continue
+                group.lost[one.sample] = "its record was buried"
+                if group.complete:
+                    self._completed(group)
+
+    async def _ask_sample(self, group: Group, sample: int, replay: int, reason: str) -> None:
+        log.warning("sample.replayed", group_id=group.group_id, sample=sample, replay=replay, reason=reason)
+        self._state.count("samples_replayed")
+        REPLAYED.inc()
+        self._book.reopen(group, sample, replay)
+        self._ready.pop(group.group_id, None)
+        await self._producer.publish(group.request.model_copy(update={"samples": (sample,), "replay": replay}))
+
+    def _progressed(self) -> None:
+        self._progress_at = time.monotonic()
+        self._asked_again = False
+
+    async def _watch(self) -> None:
+        now = time.monotonic()
+        if now - self._polled_at >= self._settings.policy_poll_s:
+            await self._poll()
+            self._polled_at = time.monotonic()
+        if now - self._progress_at < self._settings.stall_timeout_s:
+            return
+        if self._asked_again:
+            raise Stalled(await self._reason())
+        await self._ask_again()
+        self._asked_again = True
+        self._progress_at = time.monotonic()
+
+    async def _poll(self) -> None:
+        present = await self._fleet.glance(timeout_s=_GLANCE_S)
+        # Also as they are sampled: a few long replies may take longer than the patience with a silent fleet.
+        tokens = {url: (policy.tokens_generated, policy.tokens_sampled) for url, policy in present.items()}
+        if tokens.items() - self._tokens_generated.items():
+            self._tokens_generated |= tokens
+            # But what was asked for once more is sampled, too: that alone must not go on for ever.
+            self._progress_at = time.monotonic()
+        if self._state.version and await self._bring_up(self._state, present):
+            self._state.count("republished")
+            self._progressed()
+
+    async def _ask_again(self) -> None:
+        """What did not come may be lost for good although it stands as produced: another number makes it be played."""
+        incomplete = self._book.incomplete()
+        log.warning("groups.asked_again", count=len(incomplete), groups=[group.group_id for group in incomplete[:5]])
+        replay = int(time.time())  # above every number that this or an earlier life of the run has used
+        for group in incomplete:
+            missing = tuple(group.missing)
+            await self._producer.publish(group.request.model_copy(update={"samples": missing, "replay": replay}))
+
+    async def _reason(self) -> str:
+        waiting = self._book.incomplete()
+        try:
+            dead = await self._redis.xlen(dead_letters(ROLLOUT_REQUESTS))
+            letters = f"{dead} dead requests"
+        except OUTAGE as error:
+            letters = f"Redis does not answer ({type(error).__name__})"
+        return (
+            f"no scored trajectory for {self._settings.stall_timeout_s:g} s, twice; {len(waiting)} groups are open "
+            f"(first: {waiting[0].group_id if waiting else 'none'}); rollout: "
+            f"{await self._fleet.readiness()}; gateway /readyz says: {await readiness(self._settings.gateway_url)}; "
+            f"{letters}. Start what is missing (is the reward service running?) and run the same command again"
+        )

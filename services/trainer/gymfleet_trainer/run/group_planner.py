@@ -1,0 +1,165 @@
+"""What the trainer asks for: which task stands in which slot, and how far ahead of need.
+
+Everything here is a pure function of recipe, run id and position, so that a
+restarted run asks for the same groups under the same ids.
+"""
+
+import hashlib
+import random
+import re
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.rollout import GroupRequest, Sampling
+from gymfleet_contracts.session import OpenSession, Split
+from gymfleet_contracts.trajectory import Purpose, Strategy
+
+from gymfleet_trainer.run.state import DEMONSTRATION_PREFIX, evaluation_prefix
+
+_MAX_SHUFFLED: Final = 1_000_000
+_TRAIN_ID: Final = re.compile(r"s(\d{6,9})-g(\d{2,9})(?:-t(\d{1,9}))?(?:-r(\d{1,9}))?")
+_DEMONSTRATION_ID: Final = re.compile(DEMONSTRATION_PREFIX + r"(\d{6,9})")
+_EVALUATION_ID: Final = re.compile(r"(eval|eval_before|eval_after|eval_step_\d{6,9})-t(\d{6,9})(?:-r(\d{1,9}))?")
+
+
+class TaskSequence:
+    """An endless sequence of task indices: every task once per pass, each pass in an order of its own."""
+
+    def __init__(self, num_tasks: int, seed: int) -> None:
+        if num_tasks < 1:
+            raise ValueError("an environment without train tasks cannot be trained on")
+        self._num_tasks = num_tasks
+        self._seed = seed
+        self._pass = -1
+        self._order: list[int] = []
+
+    def __getitem__(self, position: int) -> int:
+        if self._num_tasks > _MAX_SHUFFLED:  # no run comes near to a second pass: draw independently
+            return random.Random(f"{self._seed}/{position}").randrange(self._num_tasks)
+        number, place = divmod(position, self._num_tasks)
+        if number != self._pass:
+            self._order = list(range(self._num_tasks))
+            random.Random(f"{self._seed}/pass/{number}").shuffle(self._order)
+            self._pass = number
+        return self._order[place]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A place in the training plan.
+
+    `replacement` counts how often its group was asked for anew as a whole, `draw` how often it got another task.
+    """
+
+    number: int
+    replacement: int = 0
+    draw: int = 0
+
+    def again(self) -> "Slot":
+        """The same task, played anew: its episodes came too late."""
+        return replace(self, replacement=self.replacement + 1)
+
+    def redrawn(self) -> "Slot":
+        """Another task: episodes of this one kept failing, and it may be the reason."""
+        return replace(self, replacement=self.replacement + 1, draw=self.draw + 1)
+
+
+class Demand:
+    """Writes the run's group requests."""
+
+    def __init__(self, recipe: Recipe, run_id: str, num_train_tasks: int) -> None:
+        self._recipe = recipe
+        self._run_id = run_id
+        self._tasks = TaskSequence(num_train_tasks, recipe.seed)
+        self._num_train_tasks = num_train_tasks
+
+    def train(self, slot: Slot) -> GroupRequest:
+        """The group in a slot: `s000012-g03` is the fourth group planned for step 12.
+
+        `-r1` is its first replacement, with the same task; `-t1` stands behind the id of the first other task.
+        """
+        rl = self._recipe.rl
+        if rl is None:
+            raise ValueError("the recipe has no [rl]")
+        step, place = divmod(slot.number, rl.groups_per_step)
+        group_id = f"s{step + 1:06d}-g{place:02d}"
+        group_id += f"-t{slot.draw}" if slot.draw else ""
+        group_id += f"-r{slot.replacement}" if slot.replacement else ""
+        position = _hashed(f"{self._recipe.seed}/{slot.number}/{slot.draw}") if slot.draw else slot.number
+        task = self._task(self._recipe.env.train_split, self._tasks[position], seed=slot.number % 2**31)
+        return self._request(group_id, task, rl.group_size, "train", "policy", self._recipe.rollout.sampling)
+
+    def slot(self, group_id: str) -> Slot | None:
+        """Where a training group stands in the plan; None for an id that is none of this run's."""
+        rl, parts = self._recipe.rl, _TRAIN_ID.fullmatch(group_id)
+        if rl is None or parts is None:
+            return None
+        step, place, draw, replacement = (int(part or 0) for part in parts.groups())
+        slot = Slot((step - 1) * rl.groups_per_step + place, replacement, draw)
+        planned = 1 <= step <= rl.steps and place < rl.groups_per_step
+        return slot if planned and self.train(slot).group_id == group_id else None
+
+    def find(self, group_id: str) -> GroupRequest | None:
+        """The request that this run makes, or may yet make, under an id; None for a stranger's."""
+        if (slot := self.slot(group_id)) is not None:
+            return self.train(slot)
+        if (parts := _DEMONSTRATION_ID.fullmatch(group_id)) is not None:
+            wanted = self._recipe.sft.num_demonstrations if self._recipe.sft else 0
+            return self._demonstration(int(parts[1])) if int(parts[1]) < wanted else None
+        if (parts := _EVALUATION_ID.fullmatch(group_id)) is not None and int(parts[2]) < self._recipe.eval.num_tasks:
+            samples = self._recipe.eval.samples_per_task
+            return self.evaluation(parts[1], int(parts[2]), int(parts[3] or 0), samples)
+        return None
+
+    def demonstrations(self) -> list[GroupRequest]:
+        """One expert episode on each of the first train tasks, as many as the recipe asks for."""
+        wanted = self._recipe.sft.num_demonstrations if self._recipe.sft else 0
+        return [self._demonstration(index) for index in range(wanted)]
+
+    def _demonstration(self, index: int) -> GroupRequest:
+        seed, task = divmod(index, self._num_train_tasks)
+        opened = self._task(self._recipe.env.train_split, task, seed=seed)
+        return self._request(f"{DEMONSTRATION_PREFIX}{index:06d}", opened, 1, "demonstration", "expert", Sampling())
+
+    def evaluation(self, name: str, task: int, replacement: int, samples: int) -> GroupRequest:
+        """Task number `task` of the held-out split; a replacement plays only what failed."""
+        suffix = f"-r{replacement}" if replacement else ""
+        group_id = f"{evaluation_prefix(name)}{task:06d}{suffix}"
+        opened = self._task(self._recipe.env.eval_split, task, seed=0)
+        return self._request(group_id, opened, samples, "eval", "policy", self._recipe.eval.sampling)
+
+    def _task(self, split: Split, index: int, *, seed: int) -> OpenSession:
+        env = self._recipe.env
+        return OpenSession(env=env.name, split=split, level=env.level, task_index=index, seed=seed)
+
+    def _request(
+        self, group_id: str, task: OpenSession, samples: int, purpose: Purpose, strategy: Strategy, sampling: Sampling
+    ) -> GroupRequest:
+        return GroupRequest(
+            run_id=self._run_id,
+            group_id=group_id,
+            task=task,
+            num_samples=samples,
+            purpose=purpose,
+            strategy=strategy,
+            grammar=self._recipe.rollout.grammar,
+            sampling=sampling,
+            limits=self._recipe.rollout.limits,
+            scoring=self._recipe.scoring,
+        )
+
+
+def planned_slots(recipe: Recipe, steps_done: int) -> int:
+    """How many slots may have been asked for once `steps_done` steps are finished.
+
+    Groups for the next step and for `max_staleness` steps beyond it; never
+    beyond the last step. 0 for a recipe without reinforcement learning.
+    """
+    if recipe.rl is None:
+        return 0
+    return min(steps_done + 1 + recipe.rl.max_staleness, recipe.rl.steps) * recipe.rl.groups_per_step
+
+
+def _hashed(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")

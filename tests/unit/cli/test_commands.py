@@ -1,0 +1,207 @@
+"""What the command line says: one line for what went wrong, readable output for the rest."""
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from gymfleet_cli.commands import envs, fleet
+from gymfleet_cli.commands.train import clear_run
+from gymfleet_cli.console import out, printable
+from gymfleet_cli.main import run
+from gymfleet_cli.progress import Progress, RunDisplay, describe, duration
+from gymfleet_cli.running import lock_run
+from gymfleet_env_server import catalogue
+from rich.console import Console
+
+from tests.fixtures.run_directory import RECIPE, write_run
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    # Not COLUMNS alone: a console that was made while it was set keeps its width.
+    monkeypatch.setattr(out, "width", 160)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "line"),
+    [
+        pytest.param(["trian"], 2, "Did you mean 'train'?", id="misspelt command"),
+        pytest.param(["train"], 2, "recipe", id="missing argument"),
+        pytest.param(["train", "nowhere.toml"], 2, "no recipe at nowhere.toml", id="no recipe"),
+        pytest.param(["train", "wrong.toml"], 2, "rl.stepz", id="misspelt key"),
+        pytest.param(["train", "walk.toml", "--set", "env.nme=x"], 2, "env.nme", id="misspelt override"),
+        pytest.param(["train", "walk.toml", "--run-dir", "full"], 2, "holds no run", id="somebody's directory"),
+        pytest.param(["train", "walk.toml", "--run-dir", "full", "--fresh"], 2, "holds no run", id="nor is it emptied"),
+        pytest.param(["up", "--model", "nowhere"], 2, "nowhere", id="no model"),
+        pytest.param(["up", "--ports-from", "70000"], 1, "70000", id="impossible ports"),
+        pytest.param(["up", "--env", "a.py", "--env", "b/a.py"], 1, "share a name", id="two of one name"),
+        pytest.param(["report", "nowhere"], 2, "no run directory nowhere", id="no run directory"),
+        pytest.param(["report", "full"], 2, "full is not a run directory", id="another directory"),
+        pytest.param(["trajectories", "list", "nowhere"], 2, "no run directory nowhere", id="no run to list"),
+        pytest.param(["trajectories", "list", "run", "--phase", "rl"], 2, "eval_before, eval_after", id="no phase"),
+        pytest.param(["trajectories", "show", "run", "x/9"], 1, "no trajectory 'x/9'", id="no such episode"),
+        pytest.param(["trajectories", "list", "run", "--failed", "--success"], 2, "not both", id="contradiction"),
+        pytest.param(["eval", "nowhere"], 2, "nowhere", id="nothing to measure"),
+        pytest.param(["eval", "full"], 2, "not inside a run directory", id="not a checkpoint"),
+        pytest.param(["keys", "new"], 2, "--tenant", id="a key for nobody"),
+        pytest.param(["keys", "new", "--tenant", "The Lab"], 2, "a name is 1 to 64 of", id="no name"),
+        pytest.param(["keys", "new", "--tenant", "lab", "--id", "k_1"], 2, "a key's id is 1 to 32 of", id="no id"),
+        pytest.param(["keys", "new", "--tenant", "lab", "--scope", "fly"], 2, "'read', 'play'", id="no scope"),
+        pytest.param(["envs", "list", "--url", "http://127.0.0.1:9"], 1, "environments", id="nobody listens"),
+    ],
+)
+def test_expected_failure_is_one_line(arguments: list[str], code: int, line: str, capsys: Capture) -> None:
+    Path("walk.toml").write_text(RECIPE)
+    Path("wrong.toml").write_text(f"{RECIPE}\n[rl]\nstepz = 3\n")
+    Path("full").mkdir()
+    Path("full/thesis.txt").write_text("years of work")
+    write_run(Path("run"))
+
+    assert run(arguments) == code
+
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    assert line in said
+    assert Path("full/thesis.txt").read_text() == "years of work"
+
+
+def test_finished_run_says_so_and_succeeds(capsys: Capture) -> None:
+    Path("walk.toml").write_text(RECIPE)
+    write_run(Path("runs/walk"))
+
+    assert run(["train", "walk.toml"]) == 0
+
+    said = capsys.readouterr().out
+    assert "this run is finished" in said
+    assert "75.0 % success (95 % interval 30.1 to 95.4 %, 4 episodes)" in said
+
+
+def test_finished_run_of_another_recipe_is_not_touched(capsys: Capture) -> None:
+    Path("walk.toml").write_text(RECIPE)
+    write_run(Path("runs/walk"))
+
+    assert run(["train", "walk.toml", "--seed", "7"]) == 2
+
+    assert "finished run of another recipe" in capsys.readouterr().err
+    assert Path("runs/walk/summary.json").exists()
+
+
+def test_two_commands_do_not_share_a_run(capsys: Capture) -> None:
+    Path("walk.toml").write_text(RECIPE)
+
+    with lock_run(Path("runs/walk"), Path("runs/walk/.fleet")):
+        assert run(["train", "walk.toml"]) == 1
+
+    assert "another gymfleet command works in runs/walk" in capsys.readouterr().err
+
+
+def test_fresh_leaves_only_the_lock() -> None:
+    directory = write_run(Path("run"))
+    (directory / ".fleet" / "redis").mkdir(parents=True)
+    (directory / ".fleet" / "lock").touch()
+    (directory / "link").symlink_to("/")
+
+    clear_run(directory)
+
+    assert [str(path) for path in directory.rglob("*")] == ["run/.fleet", "run/.fleet/lock"]
+
+
+def test_down_and_status_without_services(capsys: Capture) -> None:
+    assert run(["down"]) == 0
+    assert run(["status"]) == 0
+
+    assert capsys.readouterr().out == "no services run\nno services run\n"
+
+
+def test_trajectories_are_listed_and_filtered(capsys: Capture) -> None:
+    write_run(Path("run"))
+
+    assert run(["trajectories", "list", "run", "--phase", "eval_after", "--failed"]) == 0
+
+    said = capsys.readouterr().out
+    assert "eval.3/0" in said
+    assert "eval.0/0" not in said
+
+
+def test_episode_is_shown_turn_by_turn_without_control_characters(capsys: Capture) -> None:
+    write_run(Path("run"), hostile="[bold]look[/bold] \x1b]0;owned\x07 here")
+
+    assert run(["trajectories", "show", "run", "eval.1/0", "--phase", "eval_after"]) == 0
+
+    said = capsys.readouterr().out
+    assert "turn 2" in said
+    assert "[bold]look[/bold]" in said, "text of an episode is no markup"
+    assert "\x1b" not in said
+    assert "the environment did not understand the action" in said
+    assert "reward 1 = goal 1" in said
+
+
+def test_report_is_written(capsys: Capture) -> None:
+    write_run(Path("run"))
+
+    assert run(["report", "run"]) == 0
+
+    assert "run/report.html" in capsys.readouterr().out
+    assert Path("run/report.html").stat().st_size > 5000
+
+
+def test_printable_keeps_lines_and_letters() -> None:
+    assert printable("é\n\t漢\x1b[31m\x9b\r\x00") == "é\n\t漢[31m"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(7.4, "7 s"), (59.6, "1 min 00 s"), (200, "3 min 20 s"), (3900, "1 h 05 min")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_progress_in_one_line() -> None:
+    progress = Progress(
+        phase="rl",
+        step=3,
+        total=10,
+        unit="steps",
+        rate=0.05,
+        eta_s=140,
+        metrics={"success": 0.5},
+        message="2 of 4 groups",
+    )
+
+    line = "reinforcement learning · 3/10 steps · 20 s each · 2 min 20 s left · success 0.5 · 2 of 4 groups"
+    assert describe(progress) == line
+
+
+def test_plain_display_speaks_when_the_phase_changes() -> None:
+    told = StringIO()
+    moments = iter(
+        [None]
+        + [Progress(phase=phase, step=step, updated_at=4e9) for phase, step in (("sft", 1), ("sft", 2), ("rl", 3))]
+        + [Progress(phase="old", updated_at=1.0)]
+    )
+    display = RunDisplay(Console(file=told, width=100), lambda: next(moments))
+
+    with display:
+        for _ in range(5):
+            display.refresh()
+
+    assert [line.partition("] ")[2] for line in told.getvalue().splitlines()] == [
+        "warm start on demonstrations",
+        "reinforcement learning",
+    ]
+
+
+def test_progress_of_a_newer_trainer_is_still_read(tmp_path: Path) -> None:
+    fields = {"phase": "rl", "step": 1, "weather": "fine"}
+
+    assert Progress.model_validate_json(json.dumps(fields)).step == 1
+
+
+def test_the_command_line_knows_every_environment_of_the_catalogue() -> None:
+    assert envs.ENVIRONMENTS == catalogue.ENVIRONMENTS
+    assert set(fleet.DEFAULT_ENVIRONMENTS) < set(catalogue.ENVIRONMENTS)

@@ -1,0 +1,140 @@
+"""The page about a run: what it says, and that nothing in an episode can change it."""
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from gymfleet_cli.report import write_report
+from gymfleet_cli.report.charts import Axis, log_bounds, round_ticks, smooth, stacked_bar
+from gymfleet_cli.report.data import RunData
+from gymfleet_cli.run_directory import RunDataError, RunFiles
+
+from tests.fixtures.run_directory import write_run
+
+
+def page_of(run: Path) -> str:
+    return write_report(run).read_text(encoding="utf-8")
+
+
+def test_headline_has_both_measurements_with_their_intervals(tmp_path: Path) -> None:
+    page = page_of(write_run(tmp_path / "run"))
+
+    assert "25.0 %" in page
+    assert "95 % interval 4.6 to 69.9 %, 4 episodes" in page
+    assert "75.0 %" in page
+    assert "95 % interval 30.1 to 95.4 %, 4 episodes" in page
+    assert "The intervals overlap" in page
+
+
+def test_step_time_is_the_mean_of_each_part(tmp_path: Path) -> None:
+    data = RunData.load(RunFiles.open(write_run(tmp_path / "run", num_steps=3)))
+
+    seconds = data.mean_step_seconds()
+
+    assert seconds == {"generation": 3.0, "environment": 0.5, "reward": 0.25, "update": 1.0, "publish": 0.25}
+
+
+def test_page_stands_alone(tmp_path: Path) -> None:
+    page = page_of(write_run(tmp_path / "run"))
+
+    assert "<script" not in page
+    assert not re.search(r"""(src|href)\s*=|@import|url\(""", page)
+    assert "default-src 'none'" in page
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_every_chart_is_well_formed_and_announced(tmp_path: Path) -> None:
+    page = page_of(write_run(tmp_path / "run"))
+
+    charts = [ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", page, re.DOTALL)]  # noqa: S314 - ours
+
+    assert len(charts) == 3
+    assert all(chart.get("role") == "img" and chart.get("aria-label") for chart in charts)
+
+
+def test_text_of_episodes_recipe_and_machine_is_escaped(tmp_path: Path) -> None:
+    hostile = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[2J\x00"
+    page = page_of(write_run(tmp_path / "run", hostile=hostile))
+
+    assert "<script" not in page
+    assert "<img" not in page
+    assert "\x1b" not in page
+    assert "\x00" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert "Analytical &lt;Engine&gt;" in page
+    assert "Learn to &lt;walk&gt;" in page
+
+
+def test_learned_tasks_are_shown_first(tmp_path: Path) -> None:
+    data = RunData.load(RunFiles.open(write_run(tmp_path / "run")))
+
+    shown = [(pair.before.trajectory.success, pair.after.trajectory.success) for pair in data.pairs]
+
+    assert shown == [(False, True), (False, True), (True, True)]
+
+
+def test_run_in_progress_is_shown_as_such(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", finished=False)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "rl_step", "st')
+
+    assert "This run is not finished" in page_of(run)
+
+
+def test_empty_run_has_a_page(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+
+    page = page_of(tmp_path)
+
+    assert "not measured" in page
+    assert "No version was published" in page
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        pytest.param(("metrics.jsonl", '{"kind": "rl_step", "step": 1}\n'), "success", id="a metric lacks a field"),
+        pytest.param(("metrics.jsonl", "what?\n"), "line 1", id="metrics are not JSON"),
+        pytest.param(("summary.json", "["), "summary.json", id="the summary is cut off"),
+        pytest.param(("trajectories/eval_after.jsonl", "{}\n"), "eval_after.jsonl, line 1", id="an episode is none"),
+    ],
+)
+def test_damaged_file_is_named(damage: tuple[str, str], complaint: str, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    (run / damage[0]).write_text(damage[1])
+
+    with pytest.raises(RunDataError, match=complaint):
+        write_report(run)
+
+
+def test_directory_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunDataError, match="not a run directory"):
+        write_report(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_axes() -> None:
+    linear, log = Axis(0, 10, 100, 200), Axis(1e-4, 1, 0, 40, log=True)
+
+    assert [linear(0), linear(5), linear(10), linear(99)] == [100, 150, 200, 200]
+    assert [log(1e-4), log(1e-2), log(1), log(0)] == [0, 20, 40, 0]
+
+
+def test_ticks_are_round_and_few() -> None:
+    assert round_ticks(0, 100) == [0, 20, 40, 60, 80, 100]
+    assert round_ticks(0, 2) == [0, 1, 2]
+    assert round_ticks(1, 730) == [200, 400, 600]
+    assert log_bounds([3e-6, 0.01]) == (1e-6, 0.01)
+    assert log_bounds([0.0]) == (1.0, 10.0)
+
+
+def test_smoothing_is_a_mean_of_what_came_before() -> None:
+    assert smooth([1, 2, 3, 4], 2) == [1, 1.5, 2.5, 3.5]
+
+
+def test_stacked_bar_fills_the_width() -> None:
+    bars = stacked_bar({"generation": 3.0, "update": 1.0})
+
+    widths = [float(found) for bar in bars for found in re.findall(r' width="([\d.]+)"', bar)]
+    assert widths == [540.0, 180.0]

@@ -1,0 +1,182 @@
+"""The docs against the code: every key, every setting, every link, and the example that runs."""
+
+import json
+import re
+import threading
+import typing
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gymfleet_contracts.recipe import Recipe
+from gymfleet_env_gateway.metrics import Metrics
+from gymfleet_env_gateway.settings import GatewaySettings
+from gymfleet_env_server.catalogue import load_entry
+from gymfleet_env_server.metrics import SessionMetrics
+from gymfleet_env_server.settings import EnvServerSettings
+from gymfleet_envs.environment import EngineLost
+from gymfleet_reward.settings import RewardSettings
+from gymfleet_rollout.settings import RolloutSettings
+from gymfleet_trainer.settings import TrainerSettings
+from prometheus_client import CollectorRegistry
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from tests.fixtures.paths import ROOT
+
+REFERENCE = ROOT / "docs/reference.md"
+GUIDE = ROOT / "docs/operations.md"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ROW = re.compile(r"^\| `([A-Za-z_0-9]+)` \| (.+?) \| .+ \|$", re.MULTILINE)
+
+
+def shown(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if value is None:
+        return "`none`"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, tuple | dict):
+        return f"`{json.dumps(value)}`"
+    return f"`{value}`"
+
+
+def inner_model(field: FieldInfo) -> type[BaseModel] | None:
+    kinds = (field.annotation, *typing.get_args(field.annotation))
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+
+
+def recipe_rows(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tuple[str, str, str]]:
+    for name, field in model.model_fields.items():
+        inner = inner_model(field)
+        if inner is None:
+            default = f'`"{field.default}"`' if isinstance(field.default, str) else shown(field)
+            yield ".".join(path), name, default
+        else:
+            yield from recipe_rows(inner, (*path, name))
+
+
+def test_recipe_page_lists_every_key_with_its_default() -> None:
+    text = (ROOT / "docs/recipes.md").read_text(encoding="utf-8")
+    sections = re.split(r"^## (?:`\[(.+)\]`|Top level)$", text, flags=re.MULTILINE)[1:]
+    documented = {
+        (table or "", key, default)
+        for table, body in zip(sections[::2], sections[1::2], strict=True)
+        for key, default in ROW.findall(body)
+    }
+
+    assert documented == set(recipe_rows(Recipe))
+
+
+@pytest.mark.parametrize(
+    "settings", [EnvServerSettings, GatewaySettings, RolloutSettings, RewardSettings, TrainerSettings]
+)
+def test_reference_page_lists_every_setting_with_its_default(settings: Any) -> None:
+    text = REFERENCE.read_text(encoding="utf-8")
+    prefix = settings.model_config["env_prefix"]
+
+    documented = {(name, default) for name, default in ROW.findall(text) if name.startswith(prefix)}
+
+    assert documented == {
+        (f"{prefix}{name.upper()}", "made at the start" if name == "consumer" else shown(field))
+        for name, field in settings.model_fields.items()
+    }
+
+
+def sources(*roots: str) -> str:
+    return "\n".join(path.read_text(encoding="utf-8") for root in roots for path in sorted((ROOT / root).rglob("*.py")))
+
+
+def test_metrics_of_the_reference_page_are_those_of_the_services() -> None:
+    documented = set(re.findall(r"`(gymfleet_[a-z_]+)`", REFERENCE.read_text(encoding="utf-8")))
+    registry = CollectorRegistry()
+    Metrics(registry).watch_sessions(list, list)
+    registry.register(SessionMetrics(("maze",)))
+    # A counter is asked for, and documented, as `NAME_total`.
+    served = {f"{m.name}_total" if m.type == "counter" else m.name for m in registry.collect()}
+
+    assert served <= documented, "the page lists all of gateway and env server"
+    code = sources("services", "kit").replace("{prefix}_", "gymfleet_env_")
+    missing = {name for name in documented if f'"{name.removesuffix("_total")}' not in code}
+    assert missing == set(), "the page names metrics that do not exist"
+
+
+def test_log_lines_of_the_docs_are_logged() -> None:
+    table = REFERENCE.read_text(encoding="utf-8").split("## Log lines")[1]
+    lost = GUIDE.read_text(encoding="utf-8").split("## A session was lost")[1].split("## When something fails")[0]
+    events = {event for row in re.findall(r"^\| (`[a-z_.`, ]+`) \|", table, re.MULTILINE) for event in row.split(", ")}
+    events |= set(re.findall(r"`[a-z]+\.[a-z_]+`", lost))
+
+    code = sources("services", "kit", "clients")
+    assert len(events) > 40
+    assert {event for event in events if f'"{event.strip("`")}"' not in code} == set()
+
+
+def test_every_log_line_of_gateway_and_env_server_that_warns_is_documented() -> None:
+    text = REFERENCE.read_text(encoding="utf-8")
+    code = sources("services/env_gateway", "services/env_server")
+    warned = set(re.findall(r'log\.(?:warning|error)\(\s*"([a-z_.]+)"', code))
+
+    assert {event for event in warned if f"`{event}`" not in text} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+def test_environment_of_the_readme_is_solved_by_its_expert(tmp_path: Path) -> None:
+    source = next(
+        block
+        for block in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+        if "Environment[int]" in block
+    )
+    (tmp_path / "guess.py").write_text(source, encoding="utf-8")
+    entry = load_entry(str(tmp_path / "guess.py"), {})
+
+    for index in range(20):
+        environment = entry.make()
+        environment.reset(entry.tasks.by_index("test", "only", index).data, 0)
+        assert not environment.step("-1").action_valid
+        scores: list[float] = []
+        while not scores or scores[-1] < 1:
+            move = environment.expert()
+            assert move is not None
+            scores.append(environment.step(move.action).score)
+        assert len(scores) <= 10
+
+
+def test_awaiting_environment_of_the_guide_is_played(tmp_path: Path) -> None:
+    guide = (ROOT / "docs/adding-an-environment.md").read_text(encoding="utf-8")
+    source = next(
+        block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "AsyncEnvironment" in block
+    )
+    (tmp_path / "desk.py").write_text(source, encoding="utf-8")
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            number = self.path.removeprefix("/number/")
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(number.encode())
+
+        def log_message(self, *_: object) -> None:
+            """Quietly."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as service:
+        threading.Thread(target=service.serve_forever, daemon=True).start()
+        entry = load_entry(str(tmp_path / "desk.py"), {}, {"desk": {"url": f"http://127.0.0.1:{service.server_port}"}})
+        task = entry.tasks.by_index("test", "only", 0).data
+        desk = entry.make()
+        desk.reset(task, 0)
+        assert desk.step("ask").observation == str(task)
+        assert desk.step(str(2 * task)).score == 1
+        service.shutdown()
+    with pytest.raises(EngineLost):
+        desk.step("ask")

@@ -1,0 +1,139 @@
+"""From trajectories to packed micro-batches: bit for bit, aligned, and of near-equal size."""
+
+import random
+
+import pytest
+import torch
+from gymfleet_contracts.trajectory import FinishReason, ScoredTrajectory
+from gymfleet_trainer.model.batching import TrainSequence, pack, sequence_from_trajectory
+
+from tests.fixtures.scored import make_scored, make_turn
+from tests.fixtures.train_sequences import train_sequence
+
+
+def two_turns(**changes: object) -> ScoredTrajectory:
+    turns = (make_turn((1, 2, 3), (4, 5), version=7, logprob=-0.5), make_turn((6,), (7, 8, 9), version=8, logprob=-2.0))
+    scored = make_scored("g1", 3, turns=turns, version=7, version_max=8)
+    assert scored.reward is not None
+    reward = scored.reward.model_copy(update={"token_rewards": ((0.0, 0.25), (0.0, 0.0, 0.75)), **changes})
+    return scored.model_copy(update={"reward": reward})
+
+
+def of_length(length: int, name: str) -> TrainSequence:
+    return train_sequence([1] * length, "." + "x" * (length - 1), name=name)
+
+
+def test_a_trajectorys_tokens_are_taken_bit_for_bit() -> None:
+    sequence = sequence_from_trajectory(two_turns())
+
+    assert sequence.token_ids == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert sequence.loss_mask == [False] * 3 + [True] * 2 + [False] + [True] * 3
+    assert sequence.behaviour_logprobs == [0.0] * 3 + [-0.5] * 2 + [0.0] + [-2.0] * 3
+    assert sequence.token_rewards == [0.0, 0.0, 0.0, 0.0, 0.25, 0.0, 0.0, 0.0, 0.75]
+    assert sequence.advantages == []
+    assert sequence.trajectory_id == "run-1/g1/3"
+    assert sequence.group_id == "run-1/g1"
+    assert sequence.num_trained == 5
+    assert sequence.total_reward == 1.0
+
+
+@pytest.mark.parametrize(("current", "staleness"), [(None, 0), (7, 0), (8, 1), (10, 3), (6, 0)])
+def test_staleness_counts_from_the_oldest_token(current: int | None, staleness: int) -> None:
+    assert sequence_from_trajectory(two_turns(), current_version=current).staleness == staleness
+
+
+@pytest.mark.parametrize(
+    ("reason", "final_prompt"),
+    [
+        pytest.param(FinishReason.MAX_TURNS, [5, 6], id="the recipe allows no more turns"),
+        pytest.param(FinishReason.CONTEXT_LENGTH, [5, 6], id="the recipe allows no more tokens"),
+        pytest.param(FinishReason.TERMINATED, None, id="the environment ended it"),
+        pytest.param(FinishReason.ENV_TURN_LIMIT, None, id="the environment allows no more turns"),
+    ],
+)
+def test_only_cuts_by_the_recipe_go_on_in_a_final_state(reason: FinishReason, final_prompt: list[int] | None) -> None:
+    sequence = sequence_from_trajectory(make_scored(cut=reason, final_prompt=(5, 6)))
+
+    assert sequence.final_prompt_token_ids == final_prompt
+    assert sequence.token_ids == [5, 6, 7, 8, 9], "and are no part of what is trained"
+
+
+def test_an_experts_turn_has_no_log_probabilities() -> None:
+    expert = make_turn().model_copy(update={"response_logprobs": None})
+
+    sequence = sequence_from_trajectory(make_scored(turns=(expert,), strategy="expert"))
+
+    assert sequence.behaviour_logprobs == [0.0] * 5
+    assert sequence.loss_mask == [False] * 3 + [True] * 2
+
+
+def test_rewards_that_do_not_line_up_are_refused() -> None:
+    with pytest.raises(ValueError, match="turn 1: 3 response tokens, but 3 log-probabilities and 1 token rewards"):
+        sequence_from_trajectory(two_turns(token_rewards=((0.0, 0.0), (1.0,))))
+    with pytest.raises(ValueError, match="1 rows of token rewards for 2 turns"):
+        sequence_from_trajectory(two_turns(token_rewards=((0.0, 0.0),)))
+
+
+def test_ragged_sequences_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"r/g/0: every per-token list must have 2 entries"):
+        TrainSequence([1, 2], [False], [0.0, 0.0], [], [0.0, 0.0], 0, "r/g/0")
+    with pytest.raises(ValueError, match="at least one token"):
+        TrainSequence([], [], [], [], [], 0, "r/g/0")
+
+
+def test_packed_by_hand() -> None:
+    first = train_sequence([10, 11, 12], "x.x", logprobs=[-9.0, 0.0, -1.0], advantages=[3.0, 0.0, 3.0])
+    second = train_sequence([20, 21], ".x", logprobs=[0.0, -2.0], rewards=[0.0, 1.0])
+
+    (batch,) = pack([second, first], 8)
+
+    assert batch.indices == (1, 0)
+    assert batch.lengths == (3, 2)
+    assert batch.num_tokens == 5
+    assert batch.tokens.tolist() == [10, 11, 12, 20, 21]
+    assert batch.positions.tolist() == [0, 1, 2, 0, 1]
+    assert batch.cu_seqlens.tolist() == [0, 3, 5]
+    assert batch.cu_seqlens.dtype == torch.int32
+    assert batch.loss_mask.tolist() == [False, False, True, False, True], "a first token has nothing to come from"
+    assert batch.trained.tolist() == [2, 4]
+    assert batch.behaviour_logprobs.tolist() == [-9.0, 0.0, -1.0, 0.0, -2.0]
+    assert batch.advantages.tolist() == [3.0, 0.0, 3.0, 0.0, 0.0]
+    assert batch.token_rewards.tolist() == [0.0, 0.0, 0.0, 0.0, 1.0]
+    assert batch.segment_ids().tolist() == [0, 0, 0, 1, 1]
+
+
+def test_nothing_packs_into_nothing() -> None:
+    assert pack([], 100) == []
+
+
+def test_a_sequence_above_the_limit_stands_alone() -> None:
+    batches = pack([of_length(n, str(n)) for n in (3, 12, 4)], 8)
+
+    assert sorted(batch.lengths for batch in batches) == [(4, 3), (12,)]
+
+
+def test_micro_batches_are_full_and_of_near_equal_size() -> None:
+    rng = random.Random(0)
+    sequences = [of_length(rng.randint(150, 400), str(index)) for index in range(200)]
+    total = sum(len(sequence.token_ids) for sequence in sequences)
+
+    batches = pack(sequences, 4096)
+
+    sizes = [batch.num_tokens for batch in batches]
+    assert sum(sizes) == total
+    assert max(sizes) <= 4096
+    assert len(batches) <= total // 4096 + 2
+    assert max(sizes) - min(sizes) < 200, "less than a sequence"
+    assert sorted(index for batch in batches for index in batch.indices) == list(range(200))
+
+
+def test_balance_never_breaks_the_limit() -> None:
+    # First-fit needs two, 5 + 3 and 4 + 2 + 2; the emptiest first would give 5 + 2 + 2 = 9 and 4 + 3.
+    batches = pack([of_length(n, str(n)) for n in (5, 4, 3, 2, 2)], 8)
+
+    assert sorted(batch.num_tokens for batch in batches) == [5, 5, 6]
+
+
+def test_the_limit_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="at least 1, not 0"):
+        pack([of_length(3, "a")], 0)

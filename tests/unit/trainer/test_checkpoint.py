@@ -1,0 +1,171 @@
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from gymfleet_trainer.errors import CheckpointFailed, RunDirectoryError
+from gymfleet_trainer.run.checkpoint import Checkpoints
+from gymfleet_trainer.run.state import RunState
+
+from tests.fixtures.scored import RUN_ID
+
+
+def make_state(**fields: object) -> RunState:
+    return RunState.model_validate({"run_id": RUN_ID, "recipe_hash": "h", **fields})
+
+
+def writes(text: str) -> object:
+    def write(directory: Path) -> None:
+        (directory / "weights").write_text(text)
+
+    return write
+
+
+def save(checkpoints: Checkpoints, text: str, **fields: object) -> Path:
+    last = checkpoints.latest()
+    state = make_state(serial=last[1].serial if last else 0, **fields)
+    return checkpoints.save(state, writes(text))  # type: ignore[arg-type]
+
+
+def test_the_last_checkpoint_is_found_again(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    assert checkpoints.latest() is None
+
+    save(checkpoints, "one", step=1, trained=["a"])
+    save(checkpoints, "two", step=2, trained=["a", "b"])
+
+    last = Checkpoints(tmp_path, keep=2).latest()
+    assert last is not None
+    assert (last[0] / "weights").read_text() == "two"
+    assert (last[1].step, last[1].trained, last[1].serial) == (2, ["a", "b"], 2)
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3, 4, 7, 20])
+def test_as_many_of_the_last_are_kept_as_asked_for(tmp_path: Path, keep: int) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=keep)
+
+    for number in range(1, 10):
+        save(checkpoints, str(number))
+
+        kept = sorted(p.name for p in tmp_path.iterdir() if p.name != "latest")
+        assert kept == [f"checkpoint-{serial:06d}" for serial in range(max(1, number - keep + 1), number + 1)]
+
+
+KILLED = """
+import os, pathlib, sys
+from gymfleet_trainer.run.checkpoint import Checkpoints
+from gymfleet_trainer.run.state import RunState
+
+place, moment = pathlib.Path(sys.argv[1]), sys.argv[2]
+checkpoints = Checkpoints(place, keep=2)
+state = checkpoints.latest()[1]
+state.step = 2
+
+def die(*_):
+    os.kill(os.getpid(), 9)
+
+def write(directory):
+    (directory / "weights").write_text("half")
+    if moment == "while writing":
+        die()
+    (directory / "weights").write_text("two")
+
+original = pathlib.Path.rename
+def rename(self, target):
+    if moment == "before the rename" and self.name.startswith(".writing"):
+        die()
+    result = original(self, target)
+    if moment == "after the rename" and self.name.startswith(".writing"):
+        die()
+    return result
+pathlib.Path.rename = rename
+
+replace = pathlib.Path.replace
+def replaced(self, target):
+    if moment == "before the pointer" and pathlib.Path(target).name == "latest":
+        die()
+    return replace(self, target)
+pathlib.Path.replace = replaced
+checkpoints.save(state, write)
+"""
+
+
+@pytest.mark.parametrize(
+    "moment", ["while writing", "before the rename", "after the rename", "before the pointer", "never"]
+)
+def test_whenever_the_process_dies_latest_names_a_whole_checkpoint(tmp_path: Path, moment: str) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    save(checkpoints, "one", step=1)
+
+    died = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), moment], check=False, timeout=60)
+
+    assert died.returncode == (0 if moment == "never" else -9)
+    last = checkpoints.latest()
+    assert last is not None
+    assert (last[1].step, (last[0] / "weights").read_text()) == ((2, "two") if moment == "never" else (1, "one"))
+    checkpoints.sweep()
+    save(checkpoints, "three", step=3)
+    again = checkpoints.latest()
+    assert again is not None
+    assert (again[0] / "weights").read_text() == "three"
+    assert not list(tmp_path.glob(".writing-*"))
+
+
+def test_a_full_disk_is_named_and_the_old_checkpoint_stays(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    save(checkpoints, "one", step=1)
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    # A real failing write: the kernel answers EFBIG beyond the limit (Python ignores SIGXFSZ).
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, old[1]))
+    try:
+        with pytest.raises(CheckpointFailed) as failure:
+            save(checkpoints, "x" * 100_000, step=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+
+    message = str(failure.value)
+    assert str(tmp_path) in message
+    assert "File too large" in message
+    assert "checkpoint-000001) is intact" in message
+    assert "\n" not in message
+    last = checkpoints.latest()
+    assert last is not None
+    assert (last[1].step, (last[0] / "weights").read_text()) == (1, "one")
+    assert not list(tmp_path.glob(".writing-*")), "the partial one is gone, so that there is room again"
+
+
+def test_a_published_version_is_remembered_with_its_weights_only(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    save(checkpoints, "one", age=3)
+
+    assert checkpoints.note_version(17, age=3)
+    assert not checkpoints.note_version(18, age=4), "weights that no checkpoint holds"
+
+    last = checkpoints.latest()
+    assert last is not None
+    assert (last[1].ages, last[1].version) == ({17: 3}, 17)
+
+
+def test_amending_changes_the_state_and_refuses_other_weights(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    save(checkpoints, "one", age=3)
+
+    checkpoints.amend(make_state(age=3, serial=1, dropped={"g": "stale"}))
+    with pytest.raises(ValueError, match="other weights"):
+        checkpoints.amend(make_state(age=4))
+
+    last = checkpoints.latest()
+    assert last is not None
+    assert last[1].dropped == {"g": "stale"}
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    path = save(checkpoints, "one")
+    (path / "state.json").write_text(json.dumps({"run_id": 3}))
+
+    with pytest.raises(RunDirectoryError, match=r"checkpoint-000001, which cannot be read"):
+        checkpoints.latest()

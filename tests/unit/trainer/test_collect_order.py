@@ -1,0 +1,188 @@
+"""Which groups a step trains on, in virtual time: long episodes are learned from as often as they are asked for."""
+
+import asyncio
+import heapq
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from gymfleet_contracts.recipe import RlSection
+from gymfleet_contracts.rollout import GroupRequest
+from gymfleet_contracts.trajectory import Status
+from gymfleet_trainer.errors import TooManyFailures
+from gymfleet_trainer.run.group_planner import Demand, Slot
+from gymfleet_trainer.run.groups import Group
+from gymfleet_trainer.run.state import RunState
+from gymfleet_trainer.settings import TrainerSettings
+from gymfleet_trainer.stages.reinforce import _ask_ahead, _close, choose, collect
+
+from tests.fixtures.scored import RUN_ID, make_recipe, make_scored
+
+STEPS, GROUPS = 24, 8
+UPDATE_S, FAST_S, SLOW_S = 1.0, 2.0, 15.0
+SLOW_TASKS = 15
+"""Of a hundred."""
+
+
+class VirtualFleet:
+    """A collector whose groups take their time on a clock that nobody waits for; many are played at once."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self._queue: list[tuple[float, int, Group]] = []
+        self.now = 0.0
+        self.ready: dict[str, Group] = {}
+        self.asked: list[GroupRequest] = []
+        self.fails: set[int | None] = set()
+        """Task indices whose episodes fail for technical reasons."""
+
+    async def ask(self, requests: list[GroupRequest]) -> None:
+        for request in requests:
+            self.asked.append(request)
+            group = Group(request)
+            status = Status.TIMEOUT if request.task.task_index in self.fails else Status.COMPLETED
+            for sample in range(request.num_samples):
+                group.samples[sample] = make_scored(
+                    request.group_id, sample, version=self._state.version, status=status, error="no answer"
+                )
+            seconds = SLOW_S if is_slow(request) else FAST_S
+            heapq.heappush(self._queue, (self.now + seconds, len(self.asked), group))
+
+    async def more(self) -> None:
+        assert self._queue, "it waits for what nobody plays"
+        self.now, _, group = heapq.heappop(self._queue)
+        self.ready[group.group_id] = group
+
+    def train(self) -> None:
+        """Let the time of an update go by."""
+        self.now += UPDATE_S
+        while self._queue and self._queue[0][0] <= self.now:
+            _, _, group = heapq.heappop(self._queue)
+            self.ready[group.group_id] = group
+
+    def settle(self, group_id: str) -> None:
+        self.ready.pop(group_id, None)
+
+
+def is_slow(request: GroupRequest) -> bool:
+    return (request.task.task_index or 0) < SLOW_TASKS
+
+
+def virtual_run(max_staleness: int) -> Any:
+    rl = {"steps": STEPS, "groups_per_step": GROUPS, "group_size": 2, "max_staleness": max_staleness}
+    recipe = make_recipe(rl=rl)
+    state = RunState(run_id=RUN_ID, recipe_hash="h", version=1, ages={1: 0})
+    return SimpleNamespace(
+        recipe=recipe,
+        state=state,
+        settings=TrainerSettings(),
+        demand=Demand(recipe, RUN_ID, 100),
+        collector=VirtualFleet(state),
+        reporter=SimpleNamespace(advance=lambda *_, **__: None),
+        directory=SimpleNamespace(metric=lambda *_, **__: None),
+    )
+
+
+async def step(run: Any) -> list[Group]:
+    rl = run.recipe.rl
+    await _ask_ahead(run)
+    groups = await collect(run, rl)
+    run.collector.train()
+    for group in groups:
+        run.state.trained.append(group.group_id)
+        _close(run, group.group_id)
+    run.state.step += 1
+    run.state.age += 1
+    run.state.version += 1
+    run.state.ages[run.state.version] = run.state.age
+    return groups
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1, 2, 3, 4])
+def test_slow_groups_are_trained_on_as_often_as_they_are_asked_for(max_staleness: int) -> None:
+    run = virtual_run(max_staleness)
+
+    groups = [group for _ in range(STEPS) for group in asyncio.run(step(run))]
+
+    asked, trained = run.collector.asked, [group.request for group in groups]
+    assert len(trained) == STEPS * GROUPS
+    assert sum(map(is_slow, asked)) / len(asked) == pytest.approx(0.15, abs=0.03)
+    assert sum(map(is_slow, trained)) == sum(map(is_slow, asked)), "none is lost, none is played in vain"
+    assert run.state.dropped == {}
+
+
+@pytest.mark.parametrize("max_staleness", [1, 4])
+def test_slow_groups_hold_nobody_up_before_they_are_due(max_staleness: int) -> None:
+    asynchronous, synchronous = virtual_run(max_staleness), virtual_run(0)
+    for _ in range(STEPS):
+        asyncio.run(step(asynchronous))
+        asyncio.run(step(synchronous))
+
+    assert asynchronous.collector.now < 0.85 * synchronous.collector.now
+
+
+def state_with(ages: dict[str, int], age: int) -> RunState:
+    slots = {name: (number, 0) for number, name in enumerate(ages)}
+    return RunState(run_id=RUN_ID, recipe_hash="h", open_slots=slots, asked_ages=ages, age=age)
+
+
+@pytest.mark.parametrize(
+    ("ages", "age", "ready", "chosen"),
+    [
+        pytest.param({"a": 0, "b": 0, "c": 0}, 0, {"c"}, [], id="not enough"),
+        pytest.param({"a": 0, "b": 0, "c": 0}, 0, {"c", "b"}, ["b", "c"], id="nothing is due: what is there"),
+        pytest.param({"a": 0, "b": 0, "c": 0}, 0, {"a", "b", "c"}, ["a", "b"], id="the oldest asked first"),
+        pytest.param({"a": 0, "b": 1, "c": 1}, 1, {"b", "c"}, [], id="a would be too old after this step: wait"),
+        pytest.param({"a": 0, "b": 1, "c": 1}, 1, {"a", "c"}, ["a", "c"], id="what is due, and the oldest there is"),
+        pytest.param({"a": 0, "b": 0, "c": 0}, 5, {"a", "b"}, ["a", "b"], id="more are due than a step takes"),
+    ],
+)
+def test_what_is_due_is_waited_for(ages: dict[str, int], age: int, ready: set[str], chosen: list[str]) -> None:
+    rl = RlSection(groups_per_step=2, group_size=2, max_staleness=1)
+
+    assert choose(state_with(ages, age), ready, rl) == chosen
+
+
+def test_a_group_that_came_too_late_is_played_again_with_its_own_task() -> None:
+    run = virtual_run(0)
+    asyncio.run(_ask_ahead(run))
+    run.state.ages.clear()  # a restart lost the weights that these were sampled from
+    run.state.version, run.state.ages[2] = 2, 0
+
+    groups = asyncio.run(collect(run, run.recipe.rl))
+
+    assert {group.group_id for group in groups} == {f"s000001-g{place:02d}-r1" for place in range(GROUPS)}
+    first, second = run.collector.asked[:GROUPS], run.collector.asked[GROUPS:]
+    by_id = {request.group_id: request.task for request in second}
+    assert [by_id[f"{request.group_id}-r1"] for request in first] == [request.task for request in first]
+
+
+def test_a_task_that_keeps_failing_gives_way_to_another_one() -> None:
+    run = virtual_run(0)
+    run.collector.fails = {run.demand.train(Slot(3)).task.task_index}
+
+    groups = asyncio.run(step(run))
+
+    assert [group.group_id for group in groups][3] == "s000001-g03-t1-r1"
+    assert groups[3].request.task != run.demand.train(Slot(3)).task
+    assert "no answer" in run.state.dropped["s000001-g03"]
+
+
+def test_a_run_in_which_everything_fails_ends_with_a_reason() -> None:
+    run = virtual_run(0)
+    run.collector.fails = set(range(100))
+    asyncio.run(_ask_ahead(run))
+
+    with pytest.raises(TooManyFailures, match="and 5 before it in its place were dropped within one step, the last"):
+        asyncio.run(collect(run, run.recipe.rl))
+
+
+def test_failures_of_many_steps_do_not_add_up() -> None:
+    run = virtual_run(1)
+    run.collector.fails = set(range(20))
+
+    for _ in range(STEPS):
+        asyncio.run(step(run))
+
+    assert len(run.state.dropped) > 20
+    assert run.state.step == STEPS

@@ -1,0 +1,215 @@
+import pytest
+from gymfleet_contracts.trajectory import FinishReason, Status
+from gymfleet_trainer.run.group_planner import Demand, Slot
+from gymfleet_trainer.run.groups import Group, GroupBook
+from gymfleet_trainer.run.state import RunState
+from gymfleet_trainer.stages.batch import batch_metrics, book_batch, has_signal, refusal, wait_shares
+
+from tests.fixtures.scored import RUN_ID, make_recipe, make_scored, make_turn
+
+DEMAND = Demand(make_recipe(), RUN_ID, 100)
+
+
+MEASURED = {
+    "name": "eval_before", "num_episodes": 1, "num_successes": 0, "success": 0.0, "interval": (0.0, 1.0),
+    "mean_score": 0.0, "mean_turns": 1.0, "policy_version": 1, "failed_episodes": 0, "seconds": 1.0,
+}  # fmt: skip
+
+
+def make_group(*totals: float, version: int = 1) -> Group:
+    group = Group(DEMAND.train(Slot(0)))
+    for sample, total in enumerate(totals):
+        group.samples[sample] = make_scored(sample=sample, total=total, version=version)
+        group.waited_s[sample] = 0.0
+    return group
+
+
+def make_state(**fields: object) -> RunState:
+    return RunState.model_validate({"run_id": RUN_ID, "recipe_hash": "h", **fields})
+
+
+def test_a_group_is_complete_with_its_last_sample_and_only_then() -> None:
+    book = GroupBook(lambda _: False)
+    book.add(DEMAND.train(Slot(0)))
+
+    assert book.place(make_scored(sample=1)) is None
+    group = book.place(make_scored(sample=0))
+
+    assert group is not None
+    assert [s.trajectory.sample for s in group.trajectories] == [0, 1], "by sample, not by arrival"
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        pytest.param(make_scored(sample=0, total=9.0), id="a sample that is there already"),
+        pytest.param(make_scored(sample=2), id="a sample beyond the group"),
+        pytest.param(make_scored(sample=1, run_id="other"), id="another run's"),
+    ],
+)
+def test_what_was_not_asked_for_changes_nothing(stranger: object) -> None:
+    book = GroupBook(lambda _: False)
+    book.add(DEMAND.train(Slot(0)))
+    book.place(make_scored(sample=0, total=1.0))
+
+    assert book.place(stranger) is None  # type: ignore[arg-type]
+    group = book.place(make_scored(sample=1, total=2.0))
+
+    assert group is not None
+    assert [s.reward.total for s in group.trajectories if s.reward] == [1.0, 2.0]
+
+
+def test_what_was_played_again_takes_the_place_of_the_failure() -> None:
+    book = GroupBook(lambda _: False)
+    for scored in (make_scored(sample=0, status=Status.TIMEOUT), make_scored(sample=1), make_scored(sample=0, total=2)):
+        book.place(scored)  # a restarted trainer gets them before it asks
+
+    group = book.add(DEMAND.train(Slot(0)))
+
+    assert group is not None
+    assert group.failed == []
+    assert book.place(make_scored(sample=0, status=Status.TIMEOUT)) is None, "delivered once more"
+    assert group.failed == []
+
+
+def test_a_settled_group_takes_no_more_samples() -> None:
+    book = GroupBook(lambda _: False)
+    book.add(DEMAND.train(Slot(0)))
+    book.settle("s000001-g00")
+
+    assert book.place(make_scored(sample=0)) is None
+    assert "s000001-g00" not in book
+
+
+def test_samples_of_a_group_that_was_not_asked_for_yet_wait_for_it() -> None:
+    book = GroupBook(lambda _: False)
+    for sample in (0, 1, 1):
+        assert book.place(make_scored(sample=sample)) is None
+    assert book.needs("s000001-g00"), "not to be acknowledged: they are never produced again"
+    assert "s000001-g00" not in book
+
+    group = book.add(DEMAND.train(Slot(0)))
+
+    assert group is not None
+    assert len(group.trajectories) == 2
+
+
+def test_what_an_earlier_life_settled_is_not_waited_for() -> None:
+    state = make_state(
+        phase="rl", trained=["s000001-g00"], dropped={"s000001-g01": "stale"},
+        evals={"eval_before": MEASURED},
+    )  # fmt: skip
+    book = GroupBook(state.settled_before())
+    settled = ["s000001-g00", "s000001-g01", "demo-000003", "eval_before-t000001", "eval_before-t000001-r1"]
+
+    for group_id in [*settled, "s000001-g01-r1", "eval_after-t000001"]:
+        book.place(make_scored(group_id))
+
+    assert not any(book.needs(group_id) for group_id in settled)
+    assert book.needs("s000001-g01-r1")
+    assert book.needs("eval_after-t000001")
+
+
+def test_asking_again_keeps_what_has_arrived() -> None:
+    book = GroupBook(lambda _: False)
+    book.add(DEMAND.train(Slot(0)))
+    book.place(make_scored(sample=0))
+    book.add(DEMAND.train(Slot(0)))
+
+    assert book.place(make_scored(sample=1)) is not None
+
+
+@pytest.mark.parametrize("status", [status for status in Status if not status.trainable])
+def test_a_technical_failure_is_never_trained_as_a_reward_of_zero(status: Status) -> None:
+    group = make_group(1.0)
+    group.samples[1] = make_scored(sample=1, status=status, error="the shard died")
+
+    reason = refusal(group, make_state(ages={1: 0}), max_staleness=0)
+
+    assert reason == f"failed: {status.value}: the shard died"
+
+
+def test_an_episode_without_a_reward_is_a_failure() -> None:
+    group = make_group(1.0, 0.0)
+    update = {"reward": None, "reward_error": "judge: RuntimeError: the judge is away"}
+    group.samples[1] = group.samples[1].model_copy(update=update)
+
+    reason = refusal(group, make_state(ages={1: 0}), max_staleness=0)
+
+    assert reason == "failed: completed: no reward: judge: RuntimeError: the judge is away"
+
+
+def test_a_cut_that_a_critic_cannot_value_is_never_trained_as_an_end() -> None:
+    group = make_group(1.0)
+    group.samples[1] = make_scored(sample=1, cut=FinishReason.MAX_TURNS)
+
+    reason = refusal(group, make_state(ages={1: 0}), max_staleness=0, bootstraps=True)
+
+    assert reason.startswith("failed: run-1/s000001-g00/1 was cut (max_turns) and has no final_prompt_token_ids")
+    assert refusal(group, make_state(ages={1: 0}), max_staleness=0) == "", "grpo has no use for them"
+    group.samples[1] = make_scored(sample=1, cut=FinishReason.MAX_TURNS, final_prompt=(5, 6))
+    assert refusal(group, make_state(ages={1: 0}), max_staleness=0, bootstraps=True) == ""
+
+
+@pytest.mark.parametrize(
+    ("age", "max_staleness", "refused"),
+    [
+        pytest.param(0, 0, False, id="written by the current weights"),
+        pytest.param(1, 0, True, id="one change of weights too old"),
+        pytest.param(1, 1, False, id="as old as allowed"),
+        pytest.param(3, 2, True, id="older than allowed"),
+    ],
+)
+def test_staleness_counts_changes_of_weights(age: int, max_staleness: int, refused: bool) -> None:
+    reason = refusal(make_group(1.0, 0.0, version=4), make_state(ages={4: 0}, age=age), max_staleness)
+
+    assert reason.startswith("stale") is refused
+
+
+def test_the_oldest_token_decides() -> None:
+    group = make_group(1.0, 0.0, version=5)
+    group.samples[1] = make_scored(sample=1, version=4, version_max=5)
+
+    assert refusal(group, make_state(ages={4: 0, 5: 1}, age=1), max_staleness=0).startswith("stale: 1 versions")
+
+
+def test_after_a_restart_the_same_weights_under_a_new_number_are_not_stale() -> None:
+    state = make_state(ages={4: 2, 7: 2}, age=2, version=7)
+
+    assert refusal(make_group(1.0, 0.0, version=4), state, max_staleness=0) == ""
+
+
+def test_a_version_whose_weights_were_lost_is_stale_however_new() -> None:
+    reason = refusal(make_group(1.0, 0.0, version=9), make_state(ages={4: 0}), max_staleness=100)
+
+    assert "were lost" in reason
+
+
+def test_equal_returns_carry_no_signal() -> None:
+    assert has_signal(make_group(1.0, -1.0))
+    assert not has_signal(make_group(-1.0, -1.0))
+
+
+def test_the_wait_is_shared_out_by_what_episodes_spent() -> None:
+    group = make_group()
+    turns = (make_turn(generate_s=2.0, environment_s=1.0), make_turn(generate_s=4.0, environment_s=0.0))
+    group.samples[0] = make_scored(turns=turns)
+    group.waited_s[0] = 1.0
+
+    assert wait_shares([group], 4.0) == pytest.approx({"generation": 3.0, "environment": 0.5, "reward": 0.5})
+    assert wait_shares([make_group(1.0)], 4.0)["generation"] == 4.0
+
+
+def test_a_trained_batch_is_booked() -> None:
+    state = make_state(ages={1: 0}, age=1, step=1)
+    groups = [make_group(1.0, -1.0), make_group(1.0, 1.0)]
+
+    book_batch(state, groups, wait_s=2.0, update_s=3.0)
+    metrics = batch_metrics(state, groups, wait_s=2.0, update_s=3.0)
+
+    assert state.counts == {
+        "groups_trained": 2, "groups_zero_variance": 1, "episodes_trained": 4, "tokens_trained": 8,
+        "status.completed": 4,
+    }  # fmt: skip
+    assert (state.seconds["step_wait"], state.seconds["step_update"]) == (2.0, 3.0)
+    assert (metrics["reward_mean"], metrics["staleness_max"], metrics["tokens"]) == (0.5, 0, 8)

@@ -1,0 +1,177 @@
+"""The policy against transformers' own forward pass, one sequence at a time."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gymfleet_trainer.model import policy_model
+from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, pack
+from gymfleet_trainer.model.policy_model import PolicyModel, selected_logprobs
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from tests.fixtures.train_sequences import random_sequences
+from tests.models import build_tiny_model
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_tiny_model(tmp_path_factory.mktemp("model"), tie_embeddings=False, seed=0)
+
+
+def sequences_for(model: PolicyModel) -> list[TrainSequence]:
+    return random_sequences(model.config.vocab_size, groups=2, samples=3)
+
+
+def one_by_one(model: Any, sequence: TrainSequence, temperature: float) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and entropies of the trained tokens, by transformers."""
+    ids = torch.tensor([sequence.token_ids])
+    logp = (model(ids).logits[0] / temperature).log_softmax(-1)[:-1]
+    mask = torch.tensor(sequence.loss_mask)[1:]
+    return logp.gather(-1, ids[0, 1:, None])[mask, 0], -(logp.exp() * logp).sum(-1)[mask]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_packed_equals_one_by_one_with_gradients(model_dir: Path, temperature: float) -> None:
+    model = PolicyModel.from_pretrained(model_dir)
+    plain = AutoModelForCausalLM.from_pretrained(str(model_dir))
+    sequences = sequences_for(model)
+    batches = pack(sequences, 90)
+    assert len(batches) > 1
+
+    expected_loss = torch.zeros(())
+    expected = {index: one_by_one(plain, sequence, temperature) for index, sequence in enumerate(sequences)}
+    for logp, entropy in expected.values():
+        expected_loss = expected_loss + (logp.square() + 0.3 * entropy).sum()
+    expected_loss.backward()  # type: ignore[no-untyped-call]
+    for batch in batches:
+        output = model.token_logprobs(batch, temperature=temperature, with_entropy=True)
+        assert output.entropy is not None
+        for place, index in enumerate(batch.indices):
+            chosen = (batch.segment_ids() == place) & batch.loss_mask
+            assert torch.allclose(output.logprobs[chosen], expected[index][0], atol=1e-5)
+            assert torch.allclose(output.entropy[chosen], expected[index][1], atol=1e-5)
+        assert not output.logprobs[~batch.loss_mask].any()
+        (output.logprobs.square() + 0.3 * output.entropy).sum().backward()  # type: ignore[no-untyped-call]
+
+    grads = {name: parameter.grad for name, parameter in plain.named_parameters()}
+    for name, parameter in model.hf.named_parameters():
+        assert parameter.grad is not None, name
+        # Float32 rounds in proportion to the sums' largest terms, in another order on every CPU.
+        assert (parameter.grad - grads[name]).abs().max() <= 1e-5 * grads[name].abs().max(), name
+
+
+def test_chunks_of_the_head_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight = torch.randn(13, 6, generator=generator), torch.randn(11, 6, generator=generator)
+    targets = torch.randint(11, (13,), generator=generator)
+    slope = torch.randn(13, generator=generator)
+
+    def run() -> list[Tensor]:
+        h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+        logp, entropy = selected_logprobs(h, w, targets, temperature=0.7, with_entropy=True)
+        assert entropy is not None
+        return [logp, entropy, *torch.autograd.grad((logp * slope + entropy * slope.flip(0)).sum(), [h, w])]
+
+    whole = run()
+    monkeypatch.setitem(policy_model._MAX_LOGITS, "cpu", 4 * 11)
+    chunked = run()
+
+    for one, other in zip(whole, chunked, strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
+
+
+def test_the_heads_gradient_is_right() -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(5, 4, generator=generator, requires_grad=True)
+    weight = torch.randn(7, 4, generator=generator, requires_grad=True)
+    targets = torch.randint(7, (5,), generator=generator)
+    plain = (hidden @ weight.T / 0.7).log_softmax(-1)
+    loss = plain.gather(-1, targets[:, None]).square().sum() + (plain.exp() * plain).sum(-1).square().sum()
+    wanted = torch.autograd.grad(loss, [hidden, weight])
+
+    logp, entropy = selected_logprobs(hidden, weight, targets, temperature=0.7, with_entropy=True)
+    assert entropy is not None
+    ours = logp.square().sum() + entropy.square().sum()
+
+    for actual, expected in zip(torch.autograd.grad(ours, [hidden, weight]), wanted, strict=True):
+        assert torch.allclose(actual, expected, atol=1e-5)
+
+
+def test_greedy_sampling_has_no_log_probabilities() -> None:
+    with pytest.raises(ValueError, match="temperature must be above 0"):
+        selected_logprobs(torch.ones(1, 2), torch.ones(3, 2), torch.zeros(1, dtype=torch.int64), temperature=0.0)
+
+
+def test_a_batch_without_a_trained_token_gives_zeros(model_dir: Path) -> None:
+    model = PolicyModel.from_pretrained(model_dir)
+    sequence = sequences_for(model)[0]
+    sequence = replace(sequence, loss_mask=[True] + [False] * (len(sequence.token_ids) - 1))
+
+    (batch,) = pack([sequence], 1000)
+    output = model.token_logprobs(batch, with_entropy=True)
+
+    assert output.logprobs.tolist() == [0.0] * batch.num_tokens
+    output.logprobs.sum().backward()  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("tie_embeddings", [False, True])
+def test_saved_weights_are_those_that_transformers_loads(tmp_path: Path, tie_embeddings: bool) -> None:
+    source = build_tiny_model(tmp_path / "source", tie_embeddings=tie_embeddings, seed=3)
+    model = PolicyModel.from_pretrained(source)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.01)
+
+    model.save_pretrained(tmp_path / "saved")
+
+    loaded = AutoModelForCausalLM.from_pretrained(str(tmp_path / "saved"))
+    assert loaded.config.tie_word_embeddings is tie_embeddings
+    assert (loaded.lm_head.weight is loaded.model.embed_tokens.weight) is tie_embeddings
+    for name, parameter in model.hf.named_parameters():
+        assert torch.equal(parameter, dict(loaded.named_parameters())[name]), name
+        assert parameter.dtype == torch.float32
+
+
+def test_a_frozen_copy_stays_where_it_was(model_dir: Path) -> None:
+    model = PolicyModel.from_pretrained(model_dir)
+    (batch, *_) = pack(sequences_for(model), 200)
+    copy = model.frozen_copy()
+    before = copy.token_logprobs(batch).logprobs
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+
+    assert torch.equal(copy.token_logprobs(batch).logprobs, before)
+    assert not torch.allclose(model.token_logprobs(batch).logprobs, before)
+    assert not any(parameter.requires_grad for parameter in copy.parameters())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def grads_of(model: PolicyModel, batch: PackedBatch) -> list[Tensor]:
+    model.zero_grad()
+    model.token_logprobs(batch).logprobs.sum().backward()  # type: ignore[no-untyped-call]
+    return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+
+def test_gradient_checkpointing_changes_nothing(model_dir: Path) -> None:
+    plain = PolicyModel.from_pretrained(model_dir)
+    saving = PolicyModel.from_pretrained(model_dir, gradient_checkpointing=True)
+    (batch, *_) = pack(sequences_for(plain), 200)
+
+    for one, other in zip(grads_of(plain, batch), grads_of(saving, batch), strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
+
+
+def test_bfloat16_computes_in_bfloat16_and_keeps_float32_weights(model_dir: Path) -> None:
+    exact = PolicyModel.from_pretrained(model_dir)
+    mixed = PolicyModel.from_pretrained(model_dir, dtype="bfloat16")
+    (batch, *_) = pack(sequences_for(exact), 200)
+
+    assert mixed.hidden_states(batch).dtype == torch.bfloat16
+    assert all(parameter.dtype == torch.float32 for parameter in mixed.parameters())
+    difference = (exact.token_logprobs(batch).logprobs - mixed.token_logprobs(batch).logprobs).abs()
+    assert 0 < difference[batch.loss_mask].mean() < 0.05
+    assert all(grad.dtype == torch.float32 for grad in grads_of(mixed, batch))

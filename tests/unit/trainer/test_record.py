@@ -1,0 +1,114 @@
+import json
+import math
+from pathlib import Path
+
+import pytest
+from gymfleet_trainer.errors import RunDirectoryError
+from gymfleet_trainer.run.progress import Reporter
+from gymfleet_trainer.run.run_directory import RunDirectory, recipe_hash, write_atomically
+
+from tests.fixtures.scored import make_recipe, make_scored
+
+
+@pytest.fixture
+def recipe_path(tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.toml"
+    path.write_text("# as written\n")
+    return path
+
+
+def test_a_run_keeps_its_id_and_its_recipe(tmp_path: Path, recipe_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    with directory:
+        first = directory.claim(make_recipe(), recipe_path)
+        again = directory.claim(make_recipe(), recipe_path)
+
+    assert first == again
+    assert first.startswith("tiny-")
+    assert (tmp_path / "run" / "recipe.toml").read_text() == "# as written\n"
+
+
+def test_two_directories_never_share_an_id(tmp_path: Path, recipe_path: Path) -> None:
+    ids = set()
+    for name in ("a", "b"):
+        with RunDirectory(tmp_path / name) as directory:
+            ids.add(directory.claim(make_recipe(), recipe_path))
+
+    assert len(ids) == 2
+
+
+def test_another_recipe_is_refused_by_name(tmp_path: Path, recipe_path: Path) -> None:
+    with RunDirectory(tmp_path / "run") as directory:
+        directory.claim(make_recipe(), recipe_path)
+        with pytest.raises(RunDirectoryError, match=r"another recipe \(tiny, hash .*another run directory"):
+            directory.claim(make_recipe(seed=1), recipe_path)
+
+
+def test_a_second_trainer_is_refused_while_the_first_lives(tmp_path: Path) -> None:
+    second = RunDirectory(tmp_path / "run")
+    with RunDirectory(tmp_path / "run"), pytest.raises(RunDirectoryError, match="another process is training"):
+        second.__enter__()
+
+    with second:
+        pass
+
+
+def test_the_hash_is_of_the_meaning() -> None:
+    assert recipe_hash(make_recipe()) == recipe_hash(make_recipe(seed=0))
+    assert recipe_hash(make_recipe()) != recipe_hash(make_recipe(seed=1))
+
+
+def test_what_was_written_after_the_checkpoint_is_cut_off(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path / "run") as directory:
+        directory.metric("rl_step", step=1)
+        offsets = directory.offsets()
+        directory.metric("rl_step", step=2)
+        directory.trajectories("train", [make_scored()])
+        directory.truncate(offsets)
+        directory.metric("rl_step", step=2)
+
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2]
+    assert (tmp_path / "run" / "trajectories" / "train.jsonl").read_text() == ""
+
+
+def test_a_file_shorter_than_the_checkpoint_saw_is_not_padded(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path / "run") as directory:
+        directory.metric("rl_step", step=1)
+        size = directory.offsets()["metrics.jsonl"]
+        directory.truncate({"metrics.jsonl": 10 * size})
+
+    assert (tmp_path / "run" / "metrics.jsonl").stat().st_size == size
+
+
+def test_metrics_are_json_even_where_a_figure_is_not_a_number(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path / "run") as directory:
+        directory.metric("rl_step", loss=math.nan, ratio=math.inf, reward=0.5)
+
+    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text(), parse_constant=pytest.fail)
+    assert (line["loss"], line["ratio"], line["reward"], line["kind"]) == (None, None, 0.5, "rl_step")
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, "old")
+    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, "new")
+
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_progress_says_how_far_and_how_long(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path / "run") as directory:
+        reporter = Reporter(directory, "run-1")
+        reporter.begin("rl", step=2, total=10, unit="steps")
+        assert reporter.current.eta_s is None, "nothing was measured yet"
+        reporter.advance(4, "half", metrics={"success": 0.25})
+
+    written = json.loads((tmp_path / "run" / "progress.json").read_text())
+    assert (written["phase"], written["step"], written["total"], written["unit"]) == ("rl", 4, 10, "steps")
+    assert written["eta_s"] == pytest.approx(6 / written["rate"])
+    assert written["metrics"] == {"success": 0.25}

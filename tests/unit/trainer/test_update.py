@@ -1,0 +1,484 @@
+"""The updaters: what changes the weights, what must not, and that an interrupted run continues bit for bit."""
+
+import copy
+import io
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gymfleet_contracts.recipe import RlSection, SftSection
+from gymfleet_contracts.scoring import Scoring
+from gymfleet_contracts.trajectory import ScoredTrajectory
+from gymfleet_reward.composer import compose
+from gymfleet_trainer.algorithms.updaters import PolicyUpdater, PpoUpdater, SftUpdater, build_updater
+from gymfleet_trainer.model.batching import TrainSequence, pack, sequence_from_trajectory
+from gymfleet_trainer.model.policy_model import PolicyModel
+from torch import Tensor
+
+from tests.fixtures.scored import make_scored, make_turn
+from tests.fixtures.train_sequences import random_sequences, train_sequence
+from tests.models import build_tiny_model
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_tiny_model(tmp_path_factory.mktemp("model"), tie_embeddings=True, seed=0, hidden_size=32)
+
+
+@pytest.fixture
+def model(model_dir: Path) -> PolicyModel:
+    return PolicyModel.from_pretrained(model_dir)
+
+
+def section(**options: Any) -> RlSection:
+    base: dict[str, Any] = {
+        "groups_per_step": 4,
+        "group_size": 3,
+        "tokens_per_microbatch": 128,
+        "optimizer": {"learning_rate": 1e-3},
+    }
+    return RlSection.model_validate(base | options)
+
+
+def sampled(model: PolicyModel, groups: int = 4, samples: int = 3, seed: int = 0) -> list[TrainSequence]:
+    """Sequences whose behaviour log-probabilities are the model's own."""
+    sequences = random_sequences(model.config.vocab_size, groups=groups, samples=samples, seed=seed)
+    return [
+        replace(sequence, behaviour_logprobs=row.tolist())
+        for sequence, row in zip(sequences, logprobs(model, sequences), strict=True)
+    ]
+
+
+@torch.no_grad()
+def logprobs(model: PolicyModel, sequences: list[TrainSequence]) -> list[Tensor]:
+    return [model.token_logprobs(pack([sequence], 10_000)[0]).logprobs for sequence in sequences]
+
+
+def weights(model: torch.nn.Module) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def same(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_rewarded_tokens_become_likelier_and_punished_ones_less_so(model: PolicyModel) -> None:
+    sequences = sampled(model)
+    before = logprobs(model, sequences)
+    updater = PolicyUpdater(model, section(optimizer={"learning_rate": 3e-3}))
+
+    metrics = updater.update(sequences)
+
+    after = logprobs(model, sequences)
+    moved = [float((b - a).sum()) for a, b in zip(before, after, strict=True)]
+    assert min(m for m, s in zip(moved, sequences, strict=True) if s.total_reward > 0) > 0
+    assert sum(m for m, s in zip(moved, sequences, strict=True) if s.total_reward < 0) < 0
+    assert metrics.num_updates == 1
+    assert metrics.num_sequences == metrics.num_trained_sequences == 12
+    assert metrics.num_tokens == sum(len(s.token_ids) for s in sequences)
+    assert metrics.num_trained_tokens == sum(s.num_trained for s in sequences)
+    assert metrics.learning_rate == 3e-3
+    assert metrics.parity < 1e-5
+    assert metrics.importance_mean == pytest.approx(1.0, abs=1e-4)
+    assert metrics.ratio_max == 1.0, "one update: the ratio is 1 by definition"
+    assert metrics.clip_fraction == 0.0
+    assert 0 < metrics.entropy < math.log(model.config.vocab_size)
+    assert metrics.grad_norm > 0
+    assert metrics.num_nonfinite == 0
+
+
+def test_without_a_learning_rate_nothing_changes(model: PolicyModel) -> None:
+    before = weights(model)
+    rl = section(optimizer={"learning_rate": 0.0, "weight_decay": 0.1}, updates_per_step=2, epochs_per_step=2)
+
+    metrics = PolicyUpdater(model, rl).update(sampled(model))
+
+    assert metrics.num_updates == 4
+    assert same(before, weights(model))
+    assert metrics.approx_kl == pytest.approx(0.0, abs=1e-6)
+    assert metrics.ratio_max == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean_token_sum", "sequence_mean_token_mean"])
+def test_micro_batches_do_not_change_the_update(model_dir: Path, aggregation: str) -> None:
+    results = []
+    for tokens in (64, 10_000):
+        model = PolicyModel.from_pretrained(model_dir)
+        rl = section(aggregation=aggregation, tokens_per_microbatch=tokens, entropy_coefficient=0.01)
+        results.append((PolicyUpdater(model, rl).update(sampled(model)), weights(model)))
+
+    (small, small_weights), (large, large_weights) = results
+    assert small.loss == pytest.approx(large.loss, abs=1e-6)
+    assert small.grad_norm == pytest.approx(large.grad_norm, rel=1e-4)
+    # AdamW's first step is the sign of the gradient: a component that is almost 0 may point either way.
+    close = [torch.isclose(a, b, atol=2e-5) for a, b in zip(small_weights, large_weights, strict=True)]
+    assert sum(int(c.sum()) for c in close) >= 0.98 * sum(c.numel() for c in close)
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_micro_batches_side_by_side_give_the_same_bits_every_time(model_dir: Path) -> None:
+    results = []
+    for threads in (3, 3, 1):
+        torch.set_num_threads(threads)
+        model = PolicyModel.from_pretrained(model_dir)
+        metrics = PolicyUpdater(model, section(updates_per_step=2)).update(sampled(model))
+        results.append((metrics.loss, metrics.grad_norm, weights(model)))
+        assert torch.get_num_threads() == threads
+
+    (loss, norm, end), (loss_again, norm_again, end_again), (loss_alone, norm_alone, _) = results
+    assert (loss, norm) == (loss_again, norm_again)
+    assert same(end, end_again)
+    assert loss_alone == pytest.approx(loss, abs=1e-6)
+    assert norm_alone == pytest.approx(norm, rel=1e-3)
+
+
+def test_groups_without_signal_are_not_computed_but_counted(model_dir: Path) -> None:
+    """The loss is a mean over the whole update's tokens: leaving out zeros must not rescale it."""
+    model, other = PolicyModel.from_pretrained(model_dir), PolicyModel.from_pretrained(model_dir)
+    sequences = sampled(model)
+    flat = [s if "run/0" in s.trajectory_id else replace(s, token_rewards=[0.0] * len(s.token_ids)) for s in sequences]
+    explicit = PolicyUpdater(model, section())._with_advantages(flat)
+
+    skipping = PolicyUpdater(model, section()).update(flat)
+    computing = PolicyUpdater(other, section(entropy_coefficient=1e-12)).update(explicit)
+
+    assert skipping.num_trained_sequences == 3
+    assert computing.num_trained_sequences == 12
+    assert skipping.num_tokens == sum(len(s.token_ids) for s in sequences[:3])
+    assert skipping.loss == pytest.approx(computing.loss, abs=1e-6)
+    assert skipping.grad_norm == pytest.approx(computing.grad_norm, rel=1e-3)
+
+
+def test_a_batch_without_any_signal_makes_no_update(model: PolicyModel) -> None:
+    before = weights(model)
+    flat = [replace(s, token_rewards=[1.0] * len(s.token_ids)) for s in sampled(model, groups=1)]
+    flat = [replace(s, token_rewards=[0.0] * (len(s.token_ids) - 1) + [1.0]) for s in flat]
+
+    metrics = PolicyUpdater(model, section()).update(flat)
+
+    assert metrics.num_updates == 0
+    assert math.isnan(metrics.loss)
+    assert same(before, weights(model))
+
+
+def test_an_empty_batch_makes_no_update(model: PolicyModel) -> None:
+    assert PolicyUpdater(model, section()).update([]).num_updates == 0
+    assert PpoUpdater(model, section(algorithm="ppo")).update([]).num_updates == 0
+
+
+def test_a_group_of_one_is_refused(model: PolicyModel) -> None:
+    with pytest.raises(ValueError, match="groups of one"):
+        PolicyUpdater(model, section()).update(sampled(model, groups=2, samples=3)[:4])
+
+
+def test_groups_are_split_whole_and_evenly(model: PolicyModel) -> None:
+    updater = PolicyUpdater(model, section(updates_per_step=3))
+    sequences = sampled(model, groups=4)
+
+    parts = updater._split(sequences)
+
+    assert sorted(len(part) for part in parts) == [3, 3, 6]
+    assert sorted(index for part in parts for index in part) == list(range(12))
+    groups = [{sequences[index].group_id for index in part} for part in parts]
+    assert sum(len(part) for part in groups) == 4
+    assert updater._split(sequences) != parts, "another order the next time"
+
+
+def test_old_log_probabilities_are_those_of_the_batchs_start(model: PolicyModel) -> None:
+    sequences = sampled(model)
+    expected = logprobs(model, sequences)
+    updater = PolicyUpdater(model, section(updates_per_step=2))
+    prepared = updater._with_advantages(sequences)
+    parts = updater._split(prepared)
+
+    proximal = updater._proximal_logprobs(prepared, [parts])
+
+    assert sorted(proximal) == sorted(parts[1]), "the first update sees those weights itself"
+    for index, row in proximal.items():
+        assert torch.allclose(row, expected[index], atol=1e-5)
+    assert sorted(updater._proximal_logprobs(prepared, [parts, parts])) == list(range(12))
+
+
+def test_an_exact_sampler_spares_the_old_log_probabilities_of_fresh_sequences(model: PolicyModel) -> None:
+    sequences = [replace(s, staleness=i % 2) for i, s in enumerate(sampled(model))]
+    updater = PolicyUpdater(model, section(), sampler_is_exact=True)
+    everything = [list(range(12))]
+    altered = [replace(s, behaviour_logprobs=[-7.0] * len(s.token_ids), advantages=[1.0] * len(s.token_ids))
+               for s in sequences]  # fmt: skip
+
+    proximal = updater._proximal_logprobs(altered, [everything, everything])
+
+    assert all((proximal[index] == -7.0).all() for index in range(0, 12, 2))
+    assert not any((proximal[index] == -7.0).any() for index in range(1, 12, 2))
+
+
+def test_stale_sequences_are_weighted_by_how_far_the_policy_has_moved(model: PolicyModel) -> None:
+    sequences = [replace(s, behaviour_logprobs=[p - 0.5 * m for p, m in zip(s.behaviour_logprobs, s.loss_mask,
+                 strict=True)], staleness=1) for s in sampled(model)]  # fmt: skip
+
+    metrics = PolicyUpdater(model, section(importance_cap=1.5)).update(sequences)
+    plain = PolicyUpdater(model, section(importance_cap=5.0)).update(sequences)
+
+    assert metrics.importance_mean == pytest.approx(1.5, rel=1e-4), "exp(0.5) = 1.65, truncated"
+    assert math.isnan(metrics.parity), "a stale sequence says nothing about parity"
+    assert plain.importance_mean != metrics.importance_mean
+
+
+def test_parity_is_the_mean_distance_to_the_sampler(model: PolicyModel) -> None:
+    sequences = sampled(model)
+    shifted = [replace(s, behaviour_logprobs=[p + 0.25 for p in s.behaviour_logprobs]) for s in sequences]
+    updater = PolicyUpdater(model, section())
+
+    assert updater.batch_parity(sequences) < 1e-5
+    assert updater.batch_parity(shifted) == pytest.approx(0.25, abs=1e-5)
+    assert math.isnan(updater.batch_parity([]))
+    assert updater.update(shifted).parity == pytest.approx(0.25, abs=1e-5)
+
+
+@pytest.mark.parametrize("estimator", ["k2", "k3"])
+def test_the_kl_loss_pulls_back_to_the_reference(model_dir: Path, estimator: str) -> None:
+    reference = PolicyModel.from_pretrained(model_dir).frozen_copy()
+    ends = []
+    for coefficient in (0.0, 10.0):
+        model = PolicyModel.from_pretrained(model_dir)
+        rl = section(updates_per_step=4, kl={"coefficient": coefficient, "estimator": estimator},
+                     optimizer={"learning_rate": 3e-3})  # fmt: skip
+        updater = PolicyUpdater(model, rl, reference=reference if coefficient else None)
+        for seed in range(3):
+            metrics = updater.update(sampled(model, seed=seed))
+        sequences = sampled(model)
+        moved = torch.cat(logprobs(model, sequences)) - torch.cat(logprobs(reference, sequences))
+        ends.append((float(moved.abs().mean()), metrics.reference_kl))
+
+    (free, no_kl), (held, kl) = ends
+    assert math.isnan(no_kl)
+    assert 0 < kl < 1
+    assert held < free
+
+
+def test_a_kl_in_the_reward_lowers_the_returns_of_what_strayed(model: PolicyModel) -> None:
+    rl = section(kl={"coefficient": 0.5, "estimator": "k1", "placement": "reward"})
+    updater = PolicyUpdater(model, rl)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.3)
+    sequences = sampled(model)
+    assert updater.reference is not None
+    reference = logprobs(updater.reference, sequences)
+
+    rewards = updater._penalised_rewards(sequences)
+
+    for sequence, row, ref in zip(sequences, rewards, reference, strict=True):
+        divergence = sum(p - q for p, q in zip(sequence.behaviour_logprobs, ref.tolist(), strict=True))
+        assert sum(row) == pytest.approx(sequence.total_reward - 0.5 * divergence, abs=1e-3)
+
+
+def test_an_entropy_bonus_raises_the_entropy(model_dir: Path) -> None:
+    entropies = []
+    for coefficient in (0.0, 1.0):
+        model = PolicyModel.from_pretrained(model_dir)
+        updater = PolicyUpdater(model, section(entropy_coefficient=coefficient))
+        sequences = sampled(model)
+        for _ in range(4):
+            metrics = updater.update(sequences)
+        entropies.append(metrics.entropy)
+
+    assert entropies[1] > entropies[0]
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_interrupted_and_resumed_is_bit_identical(model_dir: Path, algorithm: str) -> None:
+    rl = section(algorithm=algorithm, updates_per_step=2, epochs_per_step=2,
+                 optimizer={"learning_rate": 1e-3, "warmup_steps": 6})  # fmt: skip
+    straight = PolicyModel.from_pretrained(model_dir)
+    updater = build_updater(straight, rl, seed=3)
+    assert isinstance(updater, PpoUpdater) is (algorithm == "ppo")
+    first, second = sampled(straight, seed=1), sampled(straight, seed=2)
+    updater.update(first)
+    buffer = io.BytesIO()
+    torch.save({"model": straight.state_dict(), "updater": updater.state_dict()}, buffer)
+    expected = updater.update(second)
+
+    buffer.seek(0)
+    saved = torch.load(buffer, weights_only=True)
+    resumed = PolicyModel.from_pretrained(model_dir)
+    resumed.load_state_dict(saved["model"])
+    again = build_updater(resumed, rl, seed=99)
+    again.load_state_dict(saved["updater"])
+    actual = again.update(second)
+
+    assert same(weights(straight), weights(resumed))
+    if isinstance(updater, PpoUpdater) and isinstance(again, PpoUpdater):
+        assert same(weights(updater.critic), weights(again.critic))
+        assert again.num_batches == 2
+    assert actual.loss == expected.loss
+    assert actual.learning_rate == expected.learning_rate
+
+
+def test_ppo_learns_values_and_a_policy(model: PolicyModel) -> None:
+    rl = section(algorithm="ppo", critic={"lam": 1.0, "optimizer": {"learning_rate": 1e-2}})
+    updater = PpoUpdater(model, rl)
+    before = weights(model)
+    sequences = sampled(model)
+
+    losses = [updater.update(sequences).value_loss for _ in range(6)]
+
+    assert losses[0] == pytest.approx(0.5, rel=1e-4), "values start at 0 and every return is 1 or -1"
+    assert losses[-1] < losses[0]
+    assert not same(before, weights(model))
+
+
+def test_each_turns_own_reward_reaches_the_tokens_that_led_to_it(model: PolicyModel) -> None:
+    turns = tuple(make_turn((5, 6), (8, 9)).model_copy(update={"reward": gain}) for gain in (1.0, -2.0, 4.0))
+    trajectory = make_scored(turns=turns).trajectory
+    scoring = Scoring.model_validate(
+        {"goal": {"enabled": False}, "environment": {"enabled": True, "credit": "per_turn"}}
+    )
+    scored = ScoredTrajectory(trajectory=trajectory, reward=compose(trajectory, scoring))
+    sequence = sequence_from_trajectory(scored)
+    updater = PpoUpdater(model, section(algorithm="ppo", critic={"lam": 1.0}))
+
+    updater._with_advantages([sequence])
+
+    # Values start at 0: a return is what is still to come. Two tokens of a prompt, two of a reply, three times.
+    to_come = [0.0, 0.0, 3.0, 3.0, 0.0, 0.0, 2.0, 2.0, 0.0, 0.0, 4.0, 4.0]
+    assert updater._returns[0].tolist() == pytest.approx(to_come)
+    assert sequence.total_reward == 3.0, "what grpo compares within a group"
+
+
+@pytest.mark.parametrize(
+    ("final_prompt", "to_come"),
+    [
+        # V is 0.8 everywhere and nothing was gained.
+        pytest.param([5, 6], 0.8, id="cut by the recipe: as much is to come as was expected"),
+        pytest.param(None, 0.0, id="ended by the environment: nothing is to come"),
+    ],
+)
+def test_ppo_bootstraps_where_the_recipe_cut(
+    model: PolicyModel, final_prompt: list[int] | None, to_come: float
+) -> None:
+    updater = PpoUpdater(model, section(algorithm="ppo", critic={"lam": 1.0}))
+    torch.nn.init.constant_(updater.critic.head.bias, 0.8)
+    sequences = [
+        train_sequence([5, 6, 7, 8, 9], "..x.x", final_prompt=final_prompt),
+        train_sequence([5, 6, 7], ".xx", rewards=[0.0, 0.0, 0.8], name="run/group/1"),
+    ]
+
+    prepared = updater._with_advantages(sequences)
+
+    assert updater._returns[0].tolist() == pytest.approx([0.0, 0.0, to_come, 0.0, to_come], abs=1e-6)
+    assert updater._returns[1].tolist() == pytest.approx([0.0, 0.8, 0.8], abs=1e-6)
+    assert (prepared[0].advantages[2] < prepared[1].advantages[1]) is (to_come < 0.8)
+    assert [len(sequence.token_ids) for sequence in prepared] == [5, 3], "trained on what was written, as before"
+
+
+def test_the_final_state_is_the_one_after_the_final_prompt(model: PolicyModel) -> None:
+    updater = PpoUpdater(model, section(algorithm="ppo"))
+    torch.manual_seed(0)
+    torch.nn.init.normal_(updater.critic.head.weight)
+    sequences = [
+        train_sequence([5, 6, 7, 8], "..xx", final_prompt=[9, 4, 3]),
+        train_sequence([5, 6, 7], "..x", name="run/group/1"),
+        train_sequence([5, 2, 7], "..x", final_prompt=[8], name="run/group/2"),
+    ]
+
+    _, final_values = updater._critic_values(sequences)
+
+    whole = [train_sequence([5, 6, 7, 8, 9, 4, 3, 1], ".......x"), train_sequence([5, 2, 7, 8, 1], "....x")]
+    expected = [updater.critic.values(pack([sequence], 100)[0])[-1].item() for sequence in whole]
+    assert final_values.tolist() == pytest.approx([expected[0], 0.0, expected[1]], abs=1e-5)
+    assert abs(expected[0] - expected[1]) > 0.01
+
+
+def test_ppo_refuses_a_cut_without_its_final_prompt(model: PolicyModel) -> None:
+    updater = PpoUpdater(model, section(algorithm="ppo"))
+
+    with pytest.raises(ValueError, match="run/group/0: cut by the recipe, without the tokens of its final observation"):
+        updater.update([train_sequence([5, 6], ".x", final_prompt=[])])
+
+
+def test_ppo_needs_no_group(model: PolicyModel) -> None:
+    metrics = PpoUpdater(model, section(algorithm="ppo")).update(sampled(model, groups=3, samples=1))
+
+    assert metrics.num_updates == 1
+
+
+def test_ppo_whitens_over_written_tokens(model: PolicyModel) -> None:
+    updater = PpoUpdater(model, section(algorithm="ppo"))
+
+    prepared = updater._with_advantages(sampled(model))
+
+    values = torch.cat([torch.tensor(s.advantages)[1:][torch.tensor(s.loss_mask)[1:]] for s in prepared])
+    assert values.mean().item() == pytest.approx(0.0, abs=1e-5)
+    assert values.std().item() == pytest.approx(1.0, abs=1e-4)
+    assert not any(a for s in prepared for a, written in zip(s.advantages, s.loss_mask, strict=True) if not written)
+
+
+def test_the_policy_stands_still_while_the_critic_warms_up(model: PolicyModel) -> None:
+    rl = section(algorithm="ppo", critic={"warmup_steps": 1, "optimizer": {"learning_rate": 1e-2}})
+    updater = PpoUpdater(model, rl)
+    before, critic_before = weights(model), weights(updater.critic)
+    sequences = sampled(model)
+
+    updater.update(sequences)
+
+    assert same(before, weights(model))
+    assert not same(critic_before, weights(updater.critic))
+    updater.update(sequences)
+    assert not same(before, weights(model))
+
+
+def demonstrations(model: PolicyModel) -> list[TrainSequence]:
+    return random_sequences(model.config.vocab_size, groups=2, samples=3)
+
+
+def test_supervised_epochs_lower_the_loss_that_they_report(model: PolicyModel) -> None:
+    sft = SftSection.model_validate(
+        {"epochs": 6, "tokens_per_batch": 64, "optimizer": {"learning_rate": 3e-3, "schedule": "linear"}}
+    )
+    sequences = demonstrations(model)
+    num_tokens = sum(len(s.token_ids) for s in sequences)
+    rows = logprobs(model, sequences)
+    before = -sum(float(row.sum()) for row in rows) / sum(s.num_trained for s in sequences)
+    updater = SftUpdater(model, sft, num_tokens=num_tokens)
+    whole = copy.deepcopy(model)
+    frozen = sft.model_copy(update={"optimizer": sft.optimizer.model_copy(update={"learning_rate": 0.0})})
+
+    untouched = SftUpdater(whole, frozen, num_tokens=num_tokens).sft_epoch(sequences, 64, random.Random(0))
+    metrics = [updater.sft_epoch(sequences, 64, random.Random(epoch)) for epoch in range(6)]
+
+    assert untouched.loss == pytest.approx(before, rel=1e-5), "a mean over tokens, however they are batched"
+    assert metrics[-1].loss < 0.8 * metrics[0].loss
+    assert metrics[0].num_tokens == num_tokens
+    assert [m.num_updates for m in metrics] == [math.ceil(num_tokens / 64)] * 6, "as the schedule counts on"
+    assert metrics[-1].learning_rate == pytest.approx(3e-3 / updater.optimizer.num_steps), "ends at the end"
+    assert metrics[0].num_trained_tokens == sum(s.num_trained for s in sequences)
+
+
+def test_supervised_training_resumes_bit_for_bit(model_dir: Path) -> None:
+    sft = SftSection.model_validate({"epochs": 4, "optimizer": {"learning_rate": 1e-3, "schedule": "cosine"}})
+    straight = PolicyModel.from_pretrained(model_dir)
+    sequences = demonstrations(straight)
+    updater = SftUpdater(straight, sft, num_tokens=200)
+    updater.sft_epoch(sequences, 64, random.Random(0))
+    resumed = copy.deepcopy(straight)
+    second = SftUpdater(resumed, sft, num_tokens=200)
+    second.load_state_dict(copy.deepcopy(updater.state_dict()))
+
+    updater.sft_epoch(sequences, 64, random.Random(1))
+    second.sft_epoch(sequences, 64, random.Random(1))
+
+    assert same(weights(straight), weights(resumed))
