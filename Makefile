@@ -45,8 +45,10 @@ bench-gateway: setup
 bench-rollout bench-trainer bench-quickstart bench-gpu bench-envs bench-data bench-stack bench-costs bench-workers: bench-%: setup
 	@$(BIN)/python -m benchmarks.bench_$* $(ARGS)
 
+# What in docs/ is made from elsewhere: figures from benchmarks/results, settings and recipe keys from the models.
 tables: setup
 	@$(BIN)/python -m benchmarks.tables
+	@$(BIN)/python -m scripts.reference_tables
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

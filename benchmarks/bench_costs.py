@@ -20,8 +20,8 @@ from typing import Any, Final, TypeVar
 import httpx
 import uvloop
 from gymfleet_client import GatewayClient, SessionStream
+from gymfleet_contracts.reward import ScoreRequest
 from gymfleet_contracts.rollout import EpisodeLimits, GroupRequest, Sampling
-from gymfleet_contracts.scoring import ScoreRequest
 from gymfleet_contracts.session import OpenSession
 from gymfleet_contracts.streams import TRAJECTORIES_RAW, trajectories_scored
 from gymfleet_contracts.trajectory import Trajectory

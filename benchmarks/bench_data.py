@@ -206,7 +206,7 @@ def every(entry: Entry, split: Any) -> list[Task[Any]]:
 
 def solved(entry: Entry, tasks: Sequence[Task[Any]]) -> float:
     """Share of the tasks that the expert solves."""
-    with ThreadPoolExecutor(THREADS if entry.kind.calls_wait() else 1) as threads:
+    with ThreadPoolExecutor(THREADS if entry.kind.is_blocking() else 1) as threads:
         faults = list(threads.map(lambda task: fault(entry, task), tasks))
     failing = [f"{task.task_id} ({why})" for task, why in zip(tasks, faults, strict=True) if why]
     return share(entry.kind.name, failing, len(tasks))

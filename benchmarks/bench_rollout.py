@@ -25,10 +25,10 @@ from gymfleet_client import GatewayClient, SessionStream
 from gymfleet_contracts.rollout import EpisodeLimits, GroupRequest, Sampling
 from gymfleet_contracts.session import OpenSession
 from gymfleet_rollout.environments import Environments
-from gymfleet_rollout.inference.base import EngineConfig, Replica
-from gymfleet_rollout.inference.embedded import EmbeddedReplica
+from gymfleet_rollout.inference.base import Engine, EngineConfig
+from gymfleet_rollout.inference.embedded import EmbeddedEngine
 from gymfleet_rollout.inference.engine import Core
-from gymfleet_rollout.inference.server import ServerReplica
+from gymfleet_rollout.inference.server import ServerEngine
 from gymfleet_rollout.model import vocab_size
 from gymfleet_rollout.player import Player
 from gymfleet_rollout.policy import Policy
@@ -64,7 +64,7 @@ class Stand:
     """One backend, its policy, and the player in front of it."""
 
     kind: str
-    replica: Replica
+    replica: Engine
     policy: Policy
     player: Player
     model: Path
@@ -103,7 +103,7 @@ class Stand:
 
     async def bare(self, conversations: Sequence[Conversation]) -> None:
         """The same requests with nothing around the engine."""
-        if isinstance(self.replica, EmbeddedReplica):
+        if isinstance(self.replica, EmbeddedEngine):
             seconds = await self.replica.between_steps(lambda core: _loop(core, conversations))
         else:
             seconds = await _generate_load(self.replica.name, conversations)
@@ -154,9 +154,9 @@ async def stand(kind: str, directory: Path, gateway_url: str, threads: int) -> A
     """A policy of about a million parameters, served by one backend."""
     model = build_tiny_model(directory / kind, tie_embeddings=False, seed=0, hidden_size=128, num_layers=4)
     async with contextlib.AsyncExitStack() as stack:
-        replica: Replica
+        replica: Engine
         if kind == "embedded":
-            replica = EmbeddedReplica(
+            replica = EmbeddedEngine(
                 EngineConfig(model=model, max_model_len=MAX_MODEL_LEN, max_num_seqs=MAX_NUM_SEQS[kind], threads=threads)
             )
         else:
@@ -165,7 +165,7 @@ async def stand(kind: str, directory: Path, gateway_url: str, threads: int) -> A
                     model, directory / "server.log", max_model_len=MAX_MODEL_LEN, max_num_seqs=MAX_NUM_SEQS[kind]
                 )
             )
-            replica = ServerReplica(url, weights_path=model, concurrency=MAX_NUM_SEQS[kind])
+            replica = ServerEngine(url, weights_path=model, concurrency=MAX_NUM_SEQS[kind])
         policy = Policy(
             [replica], model="bench", base_path=model, backend=kind, dtype="float32", vocab_size=vocab_size(model)
         )

@@ -147,8 +147,8 @@ def _padded_update(model: Any, optimizer: torch.optim.Optimizer, sequences: list
         advantages = pad_sequence([torch.tensor(s.advantages) for s in part], batch_first=True)
         old = pad_sequence([torch.tensor(s.behaviour_logprobs) for s in part], batch_first=True)
         present = pad_sequence([torch.ones(len(s.token_ids), dtype=torch.int64) for s in part], batch_first=True)
-        logp = model(ids, attention_mask=present).logits[:, :-1].log_softmax(-1)
-        chosen = logp.gather(-1, ids[:, 1:, None])[..., 0]
+        logprobs = model(ids, attention_mask=present).logits[:, :-1].log_softmax(-1)
+        chosen = logprobs.gather(-1, ids[:, 1:, None])[..., 0]
         ratio = (chosen - old[:, 1:]).exp()
         gain = torch.minimum(ratio * advantages[:, 1:], ratio.clamp(0.8, 1.28) * advantages[:, 1:])
         (-(gain * trained[:, 1:]).sum() / total).backward()  # type: ignore[no-untyped-call]

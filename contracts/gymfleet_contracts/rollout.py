@@ -7,7 +7,7 @@ from pydantic import Field, StrictBool, model_validator
 
 from gymfleet_contracts._model import WireModel
 from gymfleet_contracts.numbers import NUMBER, Integer
-from gymfleet_contracts.scoring import Scoring
+from gymfleet_contracts.reward import RewardSpec
 from gymfleet_contracts.session import OpenSession
 from gymfleet_contracts.trajectory import Purpose, Strategy
 
@@ -16,8 +16,11 @@ class Sampling(WireModel):
     """How tokens are drawn. Temperature 0 is greedy."""
 
     temperature: Annotated[float, Field(ge=0, le=10), NUMBER] = 1.0
+    """0 is greedy, which cannot be trained on: with `[rl]` at least 0.01."""
     top_p: Annotated[float, Field(gt=0, le=1), NUMBER] = 1.0
+    """Nucleus sampling; 1 is off."""
     top_k: Annotated[int, Field(ge=-1), NUMBER] = -1
+    """-1 is off."""
     seed: Integer | None = None
     """With a seed, the engine draws the same tokens from the same logits."""
 
@@ -26,13 +29,18 @@ class EpisodeLimits(WireModel):
     """Where an episode is cut, and when the machinery is declared broken."""
 
     max_turns: Annotated[int, Field(ge=1), NUMBER] = 30
+    """Turns of an episode; the environment's own limit holds too."""
     max_response_tokens: Annotated[int, Field(ge=1), NUMBER] = 256
-    """Per turn."""
+    """Tokens of one reply. A reply that is cut off is no action, unless its format shows that the action stands
+    whole."""
     max_context_tokens: Annotated[int, Field(ge=2), NUMBER] = 4096
-    """Prompt and responses of the whole episode."""
+    """Prompt and replies of the whole episode; at most `inference.max_model_len`."""
     step_timeout_s: Annotated[float, Field(gt=0), NUMBER] = 30.0
+    """For one step of the environment."""
     generate_timeout_s: Annotated[float, Field(gt=0), NUMBER] = 120.0
+    """For one reply. Stands still while new weights are loaded."""
     episode_timeout_s: Annotated[float, Field(gt=0), NUMBER] = 600.0
+    """For the whole episode. Stands still while new weights are loaded."""
     max_attempts: Annotated[int, Field(ge=1, le=10), NUMBER] = 3
     """How often an episode that failed for technical reasons is played anew."""
 
@@ -55,7 +63,7 @@ class GroupRequest(WireModel):
     grammar: str = "react"
     sampling: Sampling = Sampling()
     limits: EpisodeLimits = EpisodeLimits()
-    scoring: Scoring = Scoring()
+    reward: RewardSpec = RewardSpec()
 
     @model_validator(mode="after")
     def samples_are_of_the_group(self) -> Self:
@@ -116,16 +124,16 @@ class StageVersion(WireModel):
 
 
 class ProbeSample(WireModel):
-    """What one replica sampled (temperature 1) for one probe prompt, with its log-probabilities."""
+    """What one engine sampled (temperature 1) for one probe prompt, with its log-probabilities."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
 
 
-class ReplicaProbe(WireModel):
-    """A replica's answers, in the order of the probe's prompts."""
+class EngineProbe(WireModel):
+    """An engine's answers, in the order of the probe's prompts."""
 
-    replica: str
+    engine: str
     samples: tuple[ProbeSample, ...]
 
 
@@ -133,7 +141,7 @@ class StagedVersion(WireModel):
     """Staged, not live: the trainer compares and then commits or refuses."""
 
     version: int
-    replicas: tuple[ReplicaProbe, ...]
+    engines: tuple[EngineProbe, ...]
     pause_s: float
     update_s: float
 
@@ -146,7 +154,7 @@ class Policy(WireModel):
     staged_version: int | None
     backend: str
     dtype: str
-    num_replicas: int
+    num_engines: int
     tokens_generated: int
     """In replies that have ended."""
     tokens_sampled: int = 0

@@ -71,13 +71,13 @@ class EnvironmentClass(ABC, Generic[TaskT]):
     licence: ClassVar[str] = ""
     options: ClassVar[Options] = Options()
     """Its defaults; the runtime puts in place of them what the operator set, before the first task is asked for."""
-    waits: ClassVar[bool] = False
+    blocking: ClassVar[bool] = False
     """Calls wait for something outside of Python (a shell, a database, a JVM). The runtime then makes them in
     threads, one at a time per session and not always the same, so that a session that waits holds up no other: what
     instances share must be safe for that."""
 
     calls_at_once: ClassVar[int | None] = None
-    """With `waits`: so many calls of a shard's sessions, and so many opens, are made at once, and more wait in line;
+    """With `blocking`: so many calls of a shard's sessions, and so many opens, are made at once, and more wait in line;
     None: as many as there are sessions. For engines that compute rather than wait, whose calls only slow each other."""
 
     turn_limit: int | None = None
@@ -101,9 +101,9 @@ class EnvironmentClass(ABC, Generic[TaskT]):
         return ()
 
     @classmethod
-    def calls_wait(cls) -> bool:
-        """Return `waits`, unless that depends on the options."""
-        return cls.waits
+    def is_blocking(cls) -> bool:
+        """Return `blocking`, unless that depends on the options."""
+        return cls.blocking
 
     @classmethod
     def longest_call_s(cls) -> float:
@@ -163,7 +163,7 @@ class EnvironmentClass(ABC, Generic[TaskT]):
 
 
 class Environment(EnvironmentClass[TaskT]):
-    """One episode's world. The runtime makes one instance per session and calls it from one thread, but see `waits`.
+    """One episode's world. The runtime makes one instance per session and calls it from one thread, but see `blocking`.
 
     `reset` is called once, before the first `step`. Neither may touch global
     state: the same task, seed and actions give the same episode in any process,
@@ -212,7 +212,7 @@ class AsyncEnvironment(EnvironmentClass[TaskT]):
     A call that takes too long is cancelled and ends its session; code that blocks the loop for so long ends the shard.
     """
 
-    waits: ClassVar[bool] = True
+    blocking: ClassVar[bool] = True
 
     @abstractmethod
     async def reset(self, task: TaskT, seed: int) -> str:

@@ -20,12 +20,15 @@ class HttpSettings(ServiceSettings):
     key_holders: ClassVar[str] = "those who call"
     """Who is to be given the key, for the message that one is missing."""
     host: str = "127.0.0.1"
+    """Address to listen on."""
     allowed_hosts: tuple[HostName, ...] = ()
-    """Names by which the service is called, as a JSON list; `localhost` and IP addresses need not be listed."""
+    """Names by which it is called, as a JSON list, `*.example.com` for all below one; `localhost` and IP addresses
+    need none ([who may call](operations.md#who-may-call))."""
     allowed_origins: tuple[PageOrigin, ...] = ()
-    """Web pages that may call, as a JSON list of origins: `["https://play.example.com"]`."""
+    """Web pages that may call, as a JSON list of origins such as `https://play.example.com`."""
     api_key: ApiKey | None = None
-    """Asked of every caller as `Authorization: Bearer <key>`."""
+    """Asked of every caller, on every port, as `Authorization: Bearer <key>`, but for `/healthz`, `/readyz`,
+    `/metrics` and `/openapi.json`; needed where `HOST` is no loopback address."""
 
     def rules(self, *open_prefixes: str) -> AccessRules:
         """The rules for the app, which asks for the key itself."""

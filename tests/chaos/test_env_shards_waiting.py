@@ -165,7 +165,9 @@ def test_no_process_outlives_its_shard(tmp_path: Path, how: Callable[[EnvServer,
 def plain_spawner(directory: Path) -> str:
     """The same environment, called from the shard's own thread."""
     path = directory / "plain_spawner.py"
-    path.write_text(Path(WAITING).read_text().replace("waits: ClassVar[bool] = True", "waits: ClassVar[bool] = False"))
+    path.write_text(
+        Path(WAITING).read_text().replace("blocking: ClassVar[bool] = True", "blocking: ClassVar[bool] = False")
+    )
     return str(path)
 
 

@@ -16,9 +16,9 @@ from gymfleet_client.errors import SessionLost, StepOutOfOrder, StepTimeout, Una
 from gymfleet_client.multiplex import FrameChannel
 from gymfleet_contracts.frames import Op
 from gymfleet_contracts.session import OpenSession, Session, SessionStep, StepResult
-from gymfleet_env_gateway.census import KEY
-from gymfleet_env_gateway.ids import SessionIds, replica_key
-from gymfleet_env_gateway.journal import Home, Journal
+from gymfleet_env_gateway.gateway_membership import KEY
+from gymfleet_env_gateway.journal import Journal, SessionLocation
+from gymfleet_env_gateway.session_ids import SessionIds, replica_key
 from gymfleet_kit.streams import RedisClient, connect, disconnect
 
 from tests.fixtures import gateway_fleet
@@ -39,7 +39,7 @@ class Fleet:
     servers: tuple[ServiceProcess, ServiceProcess]
     gateways: tuple[ServiceProcess, ServiceProcess]
 
-    def home(self, session: Session) -> ServiceProcess:
+    def location(self, session: Session) -> ServiceProcess:
         """Where a session was opened."""
         key = SessionIds(SECRET).read(session.session_id, "local").replica
         return next(server for server in self.servers if replica_key(server.url) == key)
@@ -113,7 +113,7 @@ async def players_on(fleet: Fleet, server: ServiceProcess, client: SessionStream
     elsewhere: list[str] = []  # kept open meanwhile: opens go to the emptier replica
     while len(players) < count:
         player = Player(client, await client.open(task(index=len(players))))
-        if fleet.home(player.session) is server:
+        if fleet.location(player.session) is server:
             players.append(player)
             for step in range(3):
                 await player.step(f"step {step}")
@@ -397,8 +397,8 @@ async def test_an_old_home_that_still_lives_is_not_believed(
     journal = Journal(redis, timeout_s=5)
     await journal.start()
     ref = SessionIds(SECRET).read(player.session.session_id, "local")
-    new = Home(replica_key(fleet.servers[1].url), copy.session.session_id)
-    await journal.move(player.session.session_id, Home(ref.replica, ref.upstream), new)
+    new = SessionLocation(replica_key(fleet.servers[1].url), copy.session.session_id)
+    await journal.move(player.session.session_id, SessionLocation(ref.replica, ref.upstream), new)
     await journal.aclose()
 
     if asked == "the last step":
@@ -486,7 +486,7 @@ async def on(fleet: Fleet, server: ServiceProcess, client: SessionStream, env: s
     """A session on that very replica."""
     while True:
         session = await client.open(task(env))
-        if fleet.home(session) is server:
+        if fleet.location(session) is server:
             return session
 
 

@@ -12,7 +12,7 @@ import pytest
 from gymfleet_client import GatewayClient, SessionStream
 from gymfleet_client.errors import SessionLost, Unavailable
 from gymfleet_contracts.session import OpenSession
-from gymfleet_env_gateway.ids import SessionIds, replica_key
+from gymfleet_env_gateway.session_ids import SessionIds, replica_key
 
 from tests.fixtures import gateway_fleet, tally_environment
 from tests.fixtures.gateway_fleet import SECRET, ServiceProcess

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from gymfleet_contracts.scoring import ScoreRequest
+from gymfleet_contracts.reward import ScoreRequest
 from gymfleet_contracts.streams import REWARD_GROUP, TRAJECTORIES_RAW, trajectories_scored
 from gymfleet_contracts.trajectory import ScoredTrajectory, Status
 from redis import Redis

@@ -6,8 +6,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from gymfleet_contracts.reward import ScoreRequest
 from gymfleet_contracts.rollout import EpisodeLimits, GroupRequest
-from gymfleet_contracts.scoring import ScoreRequest
 from gymfleet_contracts.session import OpenSession
 from gymfleet_contracts.streams import ROLLOUT_REQUESTS, TRAJECTORIES_RAW
 from gymfleet_kit.streams import RedisClient, StreamProducer, connect, disconnect

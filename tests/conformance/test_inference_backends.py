@@ -15,12 +15,12 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 import torch
-from gymfleet_contracts.rollout import ReplicaProbe, Sampling, StageVersion
+from gymfleet_contracts.rollout import EngineProbe, Sampling, StageVersion
 from gymfleet_rollout.errors import PolicyUpdateFailed, PolicyVersionConflict
-from gymfleet_rollout.inference.base import EngineConfig, Generation, Replica
-from gymfleet_rollout.inference.embedded import EmbeddedReplica
+from gymfleet_rollout.inference.base import Engine, EngineConfig, Generation
+from gymfleet_rollout.inference.embedded import EmbeddedEngine
 from gymfleet_rollout.inference.engine import VllmCore
-from gymfleet_rollout.inference.server import ServerReplica
+from gymfleet_rollout.inference.server import ServerEngine
 from gymfleet_rollout.inference.worker_extension import PolicyLoader
 from gymfleet_rollout.model import vocab_size
 from gymfleet_rollout.policy import Policy
@@ -67,7 +67,7 @@ def gap(path: Path, prompt: Sequence[int], tokens: Sequence[int], logprobs: Sequ
     return sum(abs(a - b) for a, b in zip(true_logprobs(path, prompt, tokens), logprobs, strict=True)) / len(tokens)
 
 
-def probe_gap(path: Path, probe: ReplicaProbe) -> float:
+def probe_gap(path: Path, probe: EngineProbe) -> float:
     """What a trainer that holds `path` makes of a staged probe."""
     return max(
         gap(path, prompt, sample.token_ids, sample.logprobs)
@@ -80,7 +80,7 @@ class Bench:
     """A running policy, the weights that it should have, and others of the same shape."""
 
     policy: Policy
-    replica: Replica
+    engine: Engine
     models: list[Path]
     live: Path = field(init=False)
 
@@ -103,7 +103,7 @@ class Bench:
     async def publish(self, path: Path) -> None:
         body = self.body(path)
         staged = await self.policy.stage(body)
-        assert probe_gap(path, staged.replicas[0]) < TOLERANCE
+        assert probe_gap(path, staged.engines[0]) < TOLERANCE
         await self.policy.commit(body.version)
         self.live = path
 
@@ -122,22 +122,22 @@ async def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     directory = tmp_path_factory.mktemp("weights")
     tied = "tied" in request.param
     models = [build_tiny_model(directory / str(seed), tie_embeddings=tied, seed=seed) for seed in range(3)]
-    replica: Replica
+    engine: Engine
     with backend_url(request.param, models[0], directory) as url:
         if url is None:
             config = EngineConfig(
                 model=models[0], max_model_len=MAX_MODEL_LEN, max_num_seqs=64, block_size=BLOCK_SIZE, kv_cache_gib=0.25
             )
-            replica = EmbeddedReplica(config)
+            engine = EmbeddedEngine(config)
         else:
-            replica = ServerReplica(url, weights_path=models[0], concurrency=64, start_timeout_s=60)
+            engine = ServerEngine(url, weights_path=models[0], concurrency=64, start_timeout_s=60)
         policy = Policy(
-            [replica], model="tiny", base_path=models[0], backend="test", dtype="float32",
+            [engine], model="tiny", base_path=models[0], backend="test", dtype="float32",
             vocab_size=vocab_size(models[0]),
         )  # fmt: skip
         await policy.start()
         try:
-            yield Bench(policy, replica, models)
+            yield Bench(policy, engine, models)
         finally:
             await policy.close()
 
@@ -211,7 +211,7 @@ async def test_many_at_once_do_not_mix(bench: Bench) -> None:
 
     for prompt, answer in list(zip(prompts, answers, strict=True))[::10]:
         assert gap(bench.live, prompt, answer.token_ids, answer.logprobs) < TOLERANCE
-    assert bench.replica.num_in_flight == 0
+    assert bench.engine.num_in_flight == 0
 
 
 async def test_a_cancelled_request_leaves_the_engine(bench: Bench) -> None:
@@ -222,7 +222,7 @@ async def test_a_cancelled_request_leaves_the_engine(bench: Bench) -> None:
     with suppress(asyncio.CancelledError):
         await task
 
-    assert bench.replica.num_in_flight == 0
+    assert bench.engine.num_in_flight == 0
     await bench.agrees()
 
 
@@ -248,7 +248,7 @@ async def test_a_refused_version_leaves_no_trace(bench: Bench) -> None:
 
     await bench.policy.refuse(body.version)
 
-    assert probe_gap(bench.others()[0], staged.replicas[0]) < TOLERANCE, "the probe ran on the staged weights"
+    assert probe_gap(bench.others()[0], staged.engines[0]) < TOLERANCE, "the probe ran on the staged weights"
     assert (await bench.ask(max_tokens=16)).token_ids == before.token_ids
     await bench.agrees()
     assert bench.policy.live_version == body.version - 1
@@ -260,7 +260,7 @@ async def test_replies_in_flight_survive(bench: Bench, decision: str) -> None:
     prompts = [(*LONG_PROMPT[:40], 5 + place) for place in range(12)]
     waiting = [asyncio.create_task(bench.ask(prompt, 300, Sampling())) for prompt in prompts]
     start = bench.policy.state().tokens_generated
-    while bench.replica.num_in_flight < len(prompts):  # noqa: ASYNC110 - the engine is another thread or process
+    while bench.engine.num_in_flight < len(prompts):  # noqa: ASYNC110 - the engine is another thread or process
         await asyncio.sleep(0.01)
     await bench.ask(max_tokens=8)  # behind it in the engine's queue: the others have written by now
 
@@ -410,7 +410,7 @@ async def test_fault_one_tensor_keeps_its_old_value(bench: Bench, tmp_path: Path
     staged = await bench.policy.stage(body)
     await bench.policy.refuse(body.version)
 
-    assert probe_gap(new, staged.replicas[0]) > TOLERANCE
+    assert probe_gap(new, staged.engines[0]) > TOLERANCE
 
 
 async def test_fault_stale_output_head(
@@ -429,7 +429,7 @@ async def test_fault_stale_output_head(
         staged = await bench.policy.stage(body)
     await bench.policy.refuse(body.version)
 
-    assert probe_gap(new, staged.replicas[0]) > TOLERANCE
+    assert probe_gap(new, staged.engines[0]) > TOLERANCE
     await bench.agrees()
 
 
@@ -454,7 +454,7 @@ async def test_fault_stale_prefix_cache(
         staged = await bench.policy.stage(body)
     await bench.policy.refuse(body.version)
 
-    assert probe_gap(new, staged.replicas[0]) > TOLERANCE
+    assert probe_gap(new, staged.engines[0]) > TOLERANCE
     await bench.agrees()
 
 
@@ -477,4 +477,4 @@ async def test_either_guard_alone_keeps_the_prefix_cache_clean(
 async def test_ready_means_that_a_token_comes_out(bench: Bench) -> None:
     await bench.policy.check_ready()
 
-    assert bench.policy.state().num_replicas == 1
+    assert bench.policy.state().num_engines == 1

@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 from fastapi import FastAPI
-from gymfleet_env_gateway.app import gateway_app
+from gymfleet_env_gateway.app import build_app as gateway_app
 from gymfleet_env_gateway.settings import GatewaySettings
-from gymfleet_env_server.app import create_env_app
+from gymfleet_env_server.app import build_app as env_app
 from gymfleet_env_server.settings import EnvServerSettings
 from gymfleet_env_server.shards.pool import ShardPool
 from gymfleet_reward.app import build_app as reward_app
@@ -61,7 +61,7 @@ def gateway(_: Path) -> FastAPI:
 
 def env_server(_: Path) -> FastAPI:
     settings = EnvServerSettings.model_validate(CALLERS)
-    return create_env_app(ShardPool(("maze",), settings), settings.rules("/play/"))
+    return env_app(ShardPool(("maze",), settings), settings.rules("/play/"))
 
 
 def reward(_: Path) -> FastAPI:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from fastapi.openapi.models import OpenAPI
-from gymfleet_env_gateway.app import gateway_app
+from gymfleet_env_gateway.app import build_app
 from gymfleet_env_gateway.settings import GatewaySettings
 from gymfleet_env_server.routes import environments, sessions
 from prometheus_client import CollectorRegistry
@@ -16,7 +16,7 @@ METHODS = {"get", "post", "delete", "put", "patch"}
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
     settings = GatewaySettings.model_validate({"replicas": ["http://127.0.0.1:9"], "secret": "0123456789abcdef"})
-    return gateway_app(settings, registry=CollectorRegistry()).openapi()
+    return build_app(settings, registry=CollectorRegistry()).openapi()
 
 
 def operations(document: dict[str, Any], prefix: str) -> dict[tuple[str, str], dict[str, Any]]:

@@ -51,7 +51,12 @@ def test_importing_a_light_module_loads_nothing_heavy(module: str) -> None:
     ],
 )
 def test_what_people_read_is_the_command_lines_alone(module: str) -> None:
-    code = f"import {module}, sys; print([name for name in {HEAVY[:2] + FOR_PEOPLE!r} if name in sys.modules])"
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys({FOR_PEOPLE!r}))  # an import of these fails now, but httpx' own does without
+import {module}
+print([name for name in {HEAVY[:2]!r} if name in sys.modules])
+"""
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
 

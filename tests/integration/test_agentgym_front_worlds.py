@@ -8,7 +8,7 @@ import pytest
 from gymfleet_client import SyncGatewayClient
 from gymfleet_conformance import Protocol, Verdict, checks_of, examine
 from gymfleet_conformance.detect import find_protocol, find_targets
-from gymfleet_conformance.site import Site
+from gymfleet_conformance.server_under_test import ServerUnderTest
 from gymfleet_contracts.session import OpenSession, Session
 from gymfleet_envs.sciworld.tasks import agentgym_games
 
@@ -269,7 +269,7 @@ def test_webshops_pages_say_what_can_be_done(gateway: ServiceProcess, native: Sy
 
 @pytest.mark.parametrize(("env", "holds"), [("alfworld", 23), ("sciworld", 26), ("sql", 22), ("webshop", 22)])
 async def test_the_conformance_kit_finds_no_fault(gateway: ServiceProcess, env: str, holds: int) -> None:
-    async with Site.at(f"{gateway.url}/agentgym{CLIENTS[env].path}") as site:
+    async with ServerUnderTest.at(f"{gateway.url}/agentgym{CLIENTS[env].path}") as site:
         assert await find_protocol(site) is Protocol.AGENTGYM
         [(name, target)] = await find_targets(site, Protocol.AGENTGYM, [])
         section = await examine(name, checks_of(Protocol.AGENTGYM), target)

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from gymfleet_cli.commands.conformance import listing
+from gymfleet_cli.examination import listing
 from gymfleet_conformance import (
     Check,
     Options,
@@ -27,7 +27,7 @@ from gymfleet_conformance.check import Suite
 from gymfleet_conformance.detect import find_protocol, find_targets
 from gymfleet_conformance.openenv.sample import smallest
 from gymfleet_conformance.run import MAX_SILENT
-from gymfleet_conformance.site import Failed, NotApplicable, Site, Target
+from gymfleet_conformance.server_under_test import Failed, NotApplicable, ServerUnderTest, Target
 
 from tests.fixtures import broken_servers, gateway_fleet, peers
 from tests.fixtures.broken_servers import BROKEN
@@ -121,7 +121,7 @@ async def examined(
     url: str, protocol: Protocol, env: str = "", *, without: Sequence[str] = (), options: Options | None = None
 ) -> Section:
     checks = [check for check in checks_of(protocol) if not check.id.startswith(tuple(without))]
-    async with Site.at(url) as site:
+    async with ServerUnderTest.at(url) as site:
         [(name, target)] = await find_targets(site, protocol, [env] if env else [])
         return await examine(name, checks, target, options)
 
@@ -170,7 +170,7 @@ async def test_ours_keeps_every_promise_of_the_session_api(fleet: dict[str, str]
 @pytest.mark.parametrize("protocol", [Protocol.AGENTGYM, Protocol.OPENENV])
 async def test_our_fronts_keep_every_promise_of_others(fleet: dict[str, str], protocol: Protocol, env: str) -> None:
     url = f"{fleet['gateway']}/{protocol}/{env}"
-    async with Site.at(url) as site:
+    async with ServerUnderTest.at(url) as site:
         assert await find_protocol(site) is protocol
 
     section = await examined(url, protocol)

@@ -81,6 +81,20 @@ async def streaming(server: EnvServer) -> AsyncIterator[Stream]:
         yield Stream(socket)
 
 
+async def on_two_shards(stream: Stream) -> list[str]:
+    """Two sessions that do not wait for each other. A shard that has just worked is avoided: others may come first."""
+    by_shard: dict[str, str] = {}
+    for frame_id in range(1000, 1020):
+        session = await stream.ask(frame_id, "open", body={"env": "troublesome", "task_index": 0})
+        shard = session["session_id"].split("-")[1]
+        if shard in by_shard:
+            await stream.ask(frame_id + 1000, "close", by_shard[shard])
+        by_shard[shard] = session["session_id"]
+        if len(by_shard) == 2:
+            return list(by_shard.values())
+    raise AssertionError("twenty sessions on one shard")
+
+
 def test_two_environments_are_listed_and_an_unknown_one_is_not_found(http: httpx.Client) -> None:
     assert [spec["name"] for spec in http.get("/v1/environments").json()] == ["troublesome", "maze"]
     unknown = http.get("/v1/environments/nowhere")
@@ -187,11 +201,7 @@ async def test_stream_speaks_the_whole_session_api(server: EnvServer) -> None:
 
 async def test_stream_answers_the_quick_before_the_slow(server: EnvServer) -> None:
     async with streaming(server) as stream:
-        first, second = [
-            (await stream.ask(frame_id, "open", body={"env": "troublesome", "task_index": 0}))["session_id"]
-            for frame_id in (1, 2)
-        ]
-        assert first.split("-")[1] != second.split("-")[1]
+        first, second = await on_two_shards(stream)
 
         await stream.send(3, "step", first, {"index": 0, "action": "sleep 1"})
         await stream.ask(4, "step", second, {"index": 0, "action": "go"})
@@ -265,10 +275,7 @@ async def test_stream_refuses_bad_bodies_and_goes_on(server: EnvServer, op: str,
 
 async def test_session_made_for_a_caller_who_left_is_closed(server: EnvServer) -> None:
     async with streaming(server) as stream, httpx.AsyncClient(base_url=server.url) as http:
-        blockers = [
-            (await stream.ask(frame_id, "open", body={"env": "troublesome", "task_index": 0}))["session_id"]
-            for frame_id in (1, 2)
-        ]
+        blockers = await on_two_shards(stream)
         for frame_id, blocker in enumerate(blockers, start=3):
             await stream.send(frame_id, "step", blocker, {"index": 0, "action": "sleep 0.5"})
 

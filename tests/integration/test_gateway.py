@@ -27,7 +27,7 @@ from gymfleet_client.errors import (
 from gymfleet_contracts.frames import ReplyFrame, RequestFrame, decode_reply, encode
 from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.session import OpenSession, Session, SessionStep, StepResult
-from gymfleet_env_gateway.ids import SessionIds
+from gymfleet_env_gateway.session_ids import SessionIds
 
 from tests.fixtures import gateway_fleet, tally_environment
 from tests.fixtures.gateway_fleet import SECRET, ServiceProcess

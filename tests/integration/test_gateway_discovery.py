@@ -14,9 +14,9 @@ import uvicorn
 from fastapi import FastAPI
 from gymfleet_client import GatewayClient, SessionStream
 from gymfleet_contracts.session import OpenSession, Session, SessionStep, StepResult
-from gymfleet_env_gateway.app import gateway_app
-from gymfleet_env_gateway.ids import SessionIds, replica_key
+from gymfleet_env_gateway.app import build_app
 from gymfleet_env_gateway.replica import ReplicaState
+from gymfleet_env_gateway.session_ids import SessionIds, replica_key
 from gymfleet_env_gateway.settings import GatewaySettings
 from prometheus_client import CollectorRegistry
 from prometheus_client.samples import Sample
@@ -99,7 +99,7 @@ class Gateways:
             "discover": [f"http://{name}:{self._servers.port}"], "discover_interval_s": 0.1, "probe_interval_s": 0.1,
             "secret": SECRET, "redis_url": self._redis.url, **settings,
         }  # fmt: skip
-        app = gateway_app(GatewaySettings.model_validate(given), registry=CollectorRegistry())
+        app = build_app(GatewaySettings.model_validate(given), registry=CollectorRegistry())
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             config = uvicorn.Config(app, ws="websockets-sansio", log_config=None, timeout_graceful_shutdown=5)

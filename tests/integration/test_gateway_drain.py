@@ -13,7 +13,7 @@ import httpx
 import pytest
 from gymfleet_client import GatewayClient, SessionStream
 from gymfleet_contracts.session import OpenSession, Session, StepResult
-from gymfleet_env_gateway.ids import SessionIds, replica_key
+from gymfleet_env_gateway.session_ids import SessionIds, replica_key
 
 from tests.fixtures import gateway_fleet
 from tests.fixtures.fragile_environments import chain

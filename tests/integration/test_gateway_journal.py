@@ -7,17 +7,25 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from gymfleet_env_gateway.journal import Home, Journal, Played, Record, Story, Written, digest
+from gymfleet_env_gateway.journal import (
+    Journal,
+    JournaledStep,
+    JournalEntries,
+    JournalHeader,
+    SessionLocation,
+    Written,
+    digest,
+)
 from gymfleet_kit.streams import RedisClient, connect, disconnect
 
 from tests.fixtures.redis_server import RedisServer
 
-HERE, THERE = Home("replica-a", "upstream-1"), Home("replica-b", "upstream-2")
-RECORD = Record("maze", "train", "small", "small.train.0", 7, 30.0, digest("the first observation"))
+HERE, THERE = SessionLocation("replica-a", "upstream-1"), SessionLocation("replica-b", "upstream-2")
+RECORD = JournalHeader("maze", "train", "small", "small.train.0", 7, 30.0, digest("the first observation"))
 
 
-def played(action: str) -> Played:
-    return Played(action, digest(f"after {action}"), 0.5, over=False)
+def played(action: str) -> JournaledStep:
+    return JournaledStep(action, digest(f"after {action}"), 0.5, over=False)
 
 
 @asynccontextmanager
@@ -43,7 +51,7 @@ async def test_a_session_is_read_as_it_was_played(journal: Journal) -> None:
     for index, action in enumerate(("up", "down")):
         assert await journal.step("s", HERE, index, played(action)) is Written.DONE
 
-    assert await journal.read("s") == Story(HERE, RECORD, [played("up"), played("down")])
+    assert await journal.read("s") == JournalEntries(HERE, RECORD, [played("up"), played("down")])
 
 
 async def test_a_step_that_is_written_again_changes_nothing(journal: Journal) -> None:
@@ -65,12 +73,12 @@ async def test_a_journal_with_a_gap_is_no_journal(journal: Journal) -> None:
 async def test_what_an_old_home_says_after_a_move_does_not_count(journal: Journal) -> None:
     await journal.begin("s", HERE, RECORD)
     assert await journal.move("s", HERE, THERE) is Written.DONE
-    assert await journal.move("s", HERE, Home("replica-c", "upstream-3")) is Written.MOVED, "one mover alone"
+    assert await journal.move("s", HERE, SessionLocation("replica-c", "upstream-3")) is Written.MOVED, "one mover alone"
     assert await journal.step("s", HERE, 0, played("up")) is Written.MOVED
     assert await journal.check("s", HERE) is Written.MOVED
     assert await journal.renew("s", HERE, 10.0) is Written.MOVED
     assert await journal.step("s", THERE, 0, played("up")) is Written.DONE
-    assert await journal.home("s") == THERE
+    assert await journal.location("s") == THERE
 
 
 async def test_a_fork_begins_with_what_its_parent_had_played_then(journal: Journal) -> None:
@@ -85,7 +93,7 @@ async def test_a_fork_begins_with_what_its_parent_had_played_then(journal: Journ
     assert parent is not None
     assert [step.action for step in child.steps] == ["up", "down", "right"]
     assert [step.action for step in parent.steps] == ["up", "down", "left"]
-    assert child.home == THERE
+    assert child.location == THERE
 
 
 async def test_moves_are_counted_until_a_step_is_taken(journal: Journal) -> None:
@@ -109,7 +117,7 @@ async def test_a_move_whose_answer_was_lost_succeeds_when_it_is_written_again(jo
         assert await journal.move("s", HERE, THERE) is Written.DONE
     story = await journal.read("s")
     assert story is not None
-    assert (story.home, story.recoveries) == (THERE, 1)
+    assert (story.location, story.recoveries) == (THERE, 1)
 
 
 async def test_a_redis_that_was_restarted_vouches_for_no_journal_until_its_index_was_told(tmp_path: Path) -> None:

@@ -19,22 +19,22 @@ from gymfleet_kit.serve import bind
 from gymfleet_kit.streams import RedisClient
 from gymfleet_rollout.routes import policy as routes
 from gymfleet_trainer.app import serving
-from gymfleet_trainer.errors import FleetTaken, PublishRefused, Stalled
+from gymfleet_trainer.errors import PublishRefused, ReplicasTaken, Stalled
 from gymfleet_trainer.publish import ownership
-from gymfleet_trainer.publish.ownership import Announcement
+from gymfleet_trainer.publish.ownership import PolicyOwnership
 from gymfleet_trainer.publish.policy_endpoint import VersionRefused
 from gymfleet_trainer.publish.publisher import Publisher
-from gymfleet_trainer.publish.rollout_replicas import PolicyFleet
+from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
 from gymfleet_trainer.run.checkpoint import Checkpoints
 from gymfleet_trainer.run.run_directory import RunDirectory
 from gymfleet_trainer.run.state import RunState
-from gymfleet_trainer.run.torch_thread import TorchWorker
+from gymfleet_trainer.run.torch_thread import TorchThread
 from gymfleet_trainer.settings import TrainerSettings
 from prometheus_client import REGISTRY
 from pydantic import SecretStr
 from safetensors.torch import save_file
 
-from tests.fixtures.numbered_replica import World, numbered_weights
+from tests.fixtures.numbered_engine import World, numbered_weights
 from tests.fixtures.redis_server import free_port
 from tests.fixtures.resolver import Resolver
 
@@ -103,7 +103,7 @@ class Site:
         return {address: world.policy.live_version for address, world in self.worlds.items()}
 
     def num_loads(self, address: str) -> int:
-        return self.worlds[address].replicas[0].num_loads
+        return self.worlds[address].engines[0].num_loads
 
 
 ONE, TWO, THREE = "127.0.0.1", "127.0.0.2", "127.0.0.3"
@@ -120,12 +120,12 @@ async def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator
 
 
 class Trainer:
-    def __init__(self, site: Site, redis: RedisClient, run_dir: Path, worker: TorchWorker) -> None:
+    def __init__(self, site: Site, redis: RedisClient, run_dir: Path, worker: TorchThread) -> None:
         settings = TrainerSettings(
             rollout_url=f"http://rollout.fleet:{site.port}", rollout_api_key=KEY, publish_timeout_s=3
         )
         directory = RunDirectory(run_dir)
-        self.fleet = PolicyFleet(settings, redis, "r")
+        self.fleet = RolloutReplicas(settings, redis, "r")
         self.publisher = Publisher(
             self.fleet, Model(), worker, directory, Checkpoints(directory.checkpoints, keep=2), RECIPE
         )
@@ -142,7 +142,7 @@ class Trainer:
 
 @pytest.fixture
 async def trainer(site: Site, redis: RedisClient, tmp_path: Path) -> AsyncIterator[Trainer]:
-    with TorchWorker(1) as worker:
+    with TorchThread(1) as worker:
         made = Trainer(site, redis, tmp_path / "run", worker)
         yield made
         await made.fleet.aclose()
@@ -182,7 +182,7 @@ async def test_a_newcomer_does_not_hold_up_a_publish(site: Site, trainer: Traine
     await site.start(ONE)
     await trainer.publish()
     await site.start(TWO)
-    site.worlds[TWO].replicas[0].forgets = True  # loads nothing but says that it did
+    site.worlds[TWO].engines[0].forgets = True  # loads nothing but says that it did
 
     version = await trainer.publish()
     with structlog.testing.capture_logs() as lines:
@@ -199,7 +199,7 @@ async def test_the_only_one_that_disagrees_ends_the_run(site: Site, trainer: Tra
     await trainer.publish()
     await site.kill(ONE)
     await site.start(ONE)
-    site.worlds[ONE].replicas[0].forgets = True
+    site.worlds[ONE].engines[0].forgets = True
 
     with pytest.raises(PublishRefused, match="no replica agrees"):
         await trainer.bring_up()
@@ -208,7 +208,7 @@ async def test_the_only_one_that_disagrees_ends_the_run(site: Site, trainer: Tra
 async def test_one_that_disagrees_has_the_version_refused_by_all_and_is_named(site: Site, trainer: Trainer) -> None:
     await site.start(ONE, TWO)
     await trainer.publish()
-    site.worlds[TWO].replicas[0].forgets = True
+    site.worlds[TWO].engines[0].forgets = True
 
     with pytest.raises(PublishRefused, match=f"at http://{TWO}:{site.port}"):
         await trainer.publish()
@@ -247,7 +247,7 @@ async def test_with_nobody_there_it_ends_with_a_name(site: Site, trainer: Traine
 async def test_a_wrong_key_is_said_at_once(site: Site, redis: RedisClient) -> None:
     await site.start(ONE)
     url = f"http://rollout.fleet:{site.port}"
-    fleet = PolicyFleet(TrainerSettings(rollout_url=url, rollout_api_key=SecretStr("another-key")), redis, "r")
+    fleet = RolloutReplicas(TrainerSettings(rollout_url=url, rollout_api_key=SecretStr("another-key")), redis, "r")
 
     with pytest.raises(VersionRefused, match="send this service's key"):
         await fleet.present()
@@ -294,7 +294,7 @@ async def test_what_is_said_in_redis_is_said_before_the_commit_and_taken_back_at
     monkeypatch.setattr(site.worlds[ONE].policy, "commit", listening)
     await trainer.publish()
     after_a_crash = await redis.ttl(LIVE_POLICY)
-    await trainer.fleet.announcement.withdraw()
+    await trainer.fleet.ownership.withdraw()
 
     assert heard == [(1, 0)]
     assert 0 < after_a_crash <= 30
@@ -302,8 +302,8 @@ async def test_what_is_said_in_redis_is_said_before_the_commit_and_taken_back_at
 
 
 async def test_one_run_has_the_replicas_and_lets_them_go(redis: RedisClient) -> None:
-    first, second = Announcement(redis, "first"), Announcement(redis, "second")
-    resumed = Announcement(redis, "first")
+    first, second = PolicyOwnership(redis, "first"), PolicyOwnership(redis, "second")
+    resumed = PolicyOwnership(redis, "first")
 
     assert [await first.claim(), await second.claim(), await resumed.claim()] == ["", "first", ""]
     assert 0 < await redis.ttl(POLICY_OWNER) <= 30, "a run that was killed does not keep them"
@@ -319,7 +319,7 @@ async def test_one_run_has_the_replicas_and_lets_them_go(redis: RedisClient) -> 
 
 async def test_who_gets_the_replicas_back_keeps_them(redis: RedisClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ownership, "LIVE_POLICY_TTL_S", 1)
-    run = Announcement(redis, "first")
+    run = PolicyOwnership(redis, "first")
     await run.claim()
     await redis.set(POLICY_OWNER, "other")
     with structlog.testing.capture_logs() as lines:
@@ -342,7 +342,7 @@ async def test_who_lost_the_replicas_to_another_run_publishes_no_more(
     await trainer.publish()
     await redis.set(POLICY_OWNER, "other")  # as after an outage that outlasted the key
 
-    with pytest.raises(FleetTaken, match="run other took the rollout replicas"):
+    with pytest.raises(ReplicasTaken, match="run other took the rollout replicas"):
         await trainer.publish()
 
     assert site.live() == {ONE: 1}

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from gymfleet_contracts.problems import PROBLEM_MEDIA_TYPE
-from gymfleet_contracts.scoring import FormatReward, ScoreBatch, ScoredBatch, ScoreRequest, Scoring
+from gymfleet_contracts.reward import FormatReward, RewardSpec, ScoreBatch, ScoredBatch, ScoreRequest
 from gymfleet_contracts.streams import TRAJECTORIES_RAW, cancelled_run, trajectories_scored
 from gymfleet_contracts.trajectory import ScoredTrajectory, Status
 from gymfleet_kit.streams import Delivery, RedisClient, StreamConsumer, StreamProducer
@@ -46,13 +46,13 @@ async def test_raw_trajectories_come_out_scored_on_their_own_runs_stream(
     service: ServiceProcess, redis: RedisClient
 ) -> None:
     producer = StreamProducer(redis, TRAJECTORIES_RAW)
-    scoring = Scoring(format=FormatReward(enabled=True, weight=0.5), allocation="uniform_positive")
+    spec = RewardSpec(format=FormatReward(enabled=True, weight=0.5), allocation="uniform_positive")
     solved = make_trajectory((3, 2), sample=0, run_id="one")
     broken = make_trajectory((), sample=1, run_id="one", status=Status.ENV_ERROR, success=False, error="it died")
     other = make_trajectory((4,), sample=0, run_id="two", success=False)
 
     for trajectory in (solved, broken, other):
-        await producer.publish(ScoreRequest(trajectory=trajectory, scoring=scoring))
+        await producer.publish(ScoreRequest(trajectory=trajectory, reward=spec))
     one = {scored.trajectory.sample: scored for scored in await collect(redis, "one", 2)}
     (two,) = await collect(redis, "two", 1)
 

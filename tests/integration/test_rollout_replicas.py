@@ -19,11 +19,11 @@ from gymfleet_contracts.streams import LIVE_POLICY, ROLLOUT_REQUESTS, trajectori
 from gymfleet_kit.streams import RedisClient, StreamProducer, connect, disconnect
 from gymfleet_trainer.errors import PublishRefused
 from gymfleet_trainer.publish.publisher import Publisher
-from gymfleet_trainer.publish.rollout_replicas import PolicyFleet
+from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
 from gymfleet_trainer.run.checkpoint import Checkpoints
 from gymfleet_trainer.run.run_directory import RunDirectory
 from gymfleet_trainer.run.state import RunState
-from gymfleet_trainer.run.torch_thread import TorchWorker
+from gymfleet_trainer.run.torch_thread import TorchThread
 from gymfleet_trainer.settings import TrainerSettings
 from transformers import AutoModelForCausalLM
 
@@ -82,7 +82,7 @@ class Suspicious:
 class Trainer:
     """The publishing half of a trainer, in this process."""
 
-    def __init__(self, fleet: PolicyFleet, publisher: Publisher, learner: Suspicious) -> None:
+    def __init__(self, fleet: RolloutReplicas, publisher: Publisher, learner: Suspicious) -> None:
         self.fleet = fleet
         self.publisher = publisher
         self.learner = learner
@@ -94,12 +94,12 @@ async def trainer(pair: Fleet, redis: RedisClient, tiny_model: Path, tmp_path: P
     recipe = load_recipe(TrainerRun(pair, tmp_path, tiny_model).recipe)
     directory = RunDirectory(tmp_path / "run")
     urls = ",".join(rollout.url for rollout in pair.rollouts)
-    fleet = PolicyFleet(TrainerSettings(rollout_url=urls), redis, "r")
-    with directory, TorchWorker(1) as worker:
+    fleet = RolloutReplicas(TrainerSettings(rollout_url=urls), redis, "r")
+    with directory, TorchThread(1) as worker:
         learner = await worker.run(Suspicious, tiny_model)
         checkpoints = Checkpoints(directory.checkpoints, keep=2)
         yield Trainer(fleet, Publisher(fleet, learner, worker, directory, checkpoints, recipe), learner)
-    await fleet.announcement.withdraw()
+    await fleet.ownership.withdraw()
     await fleet.aclose()
 
 

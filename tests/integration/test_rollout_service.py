@@ -117,7 +117,7 @@ def test_new_weights_over_http(http: httpx.Client, maze_fleet: Fleet, tmp_path: 
     trajectories = played(http, group("published", num_samples=2))
 
     assert staged.status_code == 201, staged.text
-    assert len(StagedVersion.model_validate_json(staged.content).replicas[0].samples[0].token_ids) == 4
+    assert len(StagedVersion.model_validate_json(staged.content).engines[0].samples[0].token_ids) == 4
     assert (conflict.status_code, conflict.json()["type"]) == (409, "/problems/policy-version-conflict")
     assert Policy.model_validate_json(committed.content).live_version == version
     assert (stale.status_code, stale.json()["live_version"]) == (409, version)

@@ -12,21 +12,21 @@ from gymfleet_contracts.trajectory import ScoredTrajectory, Status
 from gymfleet_kit.streams import RedisClient
 from gymfleet_trainer.errors import Stalled
 from gymfleet_trainer.run.collect import Collector
-from gymfleet_trainer.run.group_planner import Demand, Slot
+from gymfleet_trainer.run.group_planner import GroupPlanner, PlannedGroup
 from gymfleet_trainer.run.groups import Group
 from gymfleet_trainer.run.replays import Referee
 from gymfleet_trainer.run.state import RunState
-from gymfleet_trainer.run.trajectory_consumer import Intake
+from gymfleet_trainer.run.trajectory_consumer import TrajectoryConsumer
 from gymfleet_trainer.settings import TrainerSettings
 
 from tests.fixtures.scored import RUN_ID, make_recipe, make_scored, make_turn
 
 STREAM = trajectories_scored(RUN_ID)
-DEMAND = Demand(make_recipe(), RUN_ID, 100)
-FIRST, SECOND = (DEMAND.train(Slot(number)) for number in range(2))
+DEMAND = GroupPlanner(make_recipe(), RUN_ID, 100)
+FIRST, SECOND = (DEMAND.train(PlannedGroup(number)) for number in range(2))
 VOCAB_SIZE = 100
 POLICY = Policy(
-    model="m", live_version=0, staged_version=None, backend="test", dtype="float32", num_replicas=1, tokens_generated=0
+    model="m", live_version=0, staged_version=None, backend="test", dtype="float32", num_engines=1, tokens_generated=0
 )
 
 
@@ -53,9 +53,9 @@ def life(redis: RedisClient) -> Life:
             return False
 
         state = RunState(run_id=RUN_ID, recipe_hash="h")
-        async with Intake(redis, RUN_ID, lease_s=600) as intake:
+        async with TrajectoryConsumer(redis, RUN_ID, lease_s=600) as consumer:
             yield Collector(
-                redis, intake, NoFleet(), TrainerSettings(**settings), state, bring_up,  # type: ignore[arg-type]
+                redis, consumer, NoFleet(), TrainerSettings(**settings), state, bring_up,  # type: ignore[arg-type]
                 Referee(DEMAND.find, VOCAB_SIZE),
             )  # fmt: skip
 
@@ -283,9 +283,9 @@ async def test_a_measurement_leaves_training_groups_that_complete_meanwhile_alon
 
 
 def test_an_expert_without_a_move_that_fits_is_no_fault() -> None:
-    demand = Demand(make_recipe(sft={"num_demonstrations": 1}), RUN_ID, 100)
-    (group,) = demand.demonstrations()
+    planner = GroupPlanner(make_recipe(sft={"num_demonstrations": 1}), RUN_ID, 100)
+    (group,) = planner.demonstrations()
     empty = make_scored(group.group_id, 0, turns=(), strategy="expert")
     played = empty.trajectory.model_copy(update={"purpose": "demonstration"})
 
-    assert Referee(demand.find, VOCAB_SIZE).fault(empty.model_copy(update={"trajectory": played})) == ""
+    assert Referee(planner.find, VOCAB_SIZE).fault(empty.model_copy(update={"trajectory": played})) == ""

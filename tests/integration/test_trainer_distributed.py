@@ -242,7 +242,7 @@ def checkpointed_gradient(ranks: Ranks | None, model: Path, gradient_checkpointi
     def loss_of(batch: PackedBatch) -> tuple[Tensor, Sums]:
         return policy.token_logprobs(batch, temperature=0.7).logprobs.sum() + critic.values(batch).sum(), {}
 
-    policy.lanes(parameters).accumulate(loss_of, batches, parameters)
+    policy.executor(parameters).accumulate(loss_of, batches, parameters)
     return {name: whole(p.grad) for name, p in both.named_parameters() if p.grad is not None}
 
 

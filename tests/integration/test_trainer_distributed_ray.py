@@ -78,7 +78,7 @@ def main(model: Path, directory: Path) -> dict[str, Any]:
             learner = workers.learner(recipe, str(model), directory / "reference")
         said["rest"] = teach(learner, rest)
         # The same group, which has a new learner made: Ray takes too long to start for another.
-        learner = RemoteLearner(workers._desk, workers._group, ppo_first.recipe, str(model), directory / "unused")
+        learner = RemoteLearner(workers._broker, workers._group, ppo_first.recipe, str(model), directory / "unused")
         said["ppo first"] = teach(learner, ppo_first)
         said["ppo rest"] = teach(learner, ppo_rest)
         kill_a_worker()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_trainer.model.learner import LocalLearner
-from gymfleet_trainer.run.group_planner import Demand, Slot
+from gymfleet_trainer.run.group_planner import GroupPlanner, PlannedGroup
 from gymfleet_trainer.run.groups import Group
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -22,7 +22,7 @@ RL: dict[str, Any] = {
 def make_groups(recipe: Recipe, step: int) -> list[Group]:
     groups = []
     for number in (2 * step, 2 * step + 1):
-        group = Group(Demand(recipe, RUN_ID, 10).train(Slot(number)))
+        group = Group(GroupPlanner(recipe, RUN_ID, 10).train(PlannedGroup(number)))
         for sample in range(2):
             turns = (make_turn((5, 6, 7 + number), (20 + sample, 30), logprob=-5.9), make_turn((8,), (9, 10 + sample)))
             group.samples[sample] = make_scored(group.group_id, sample, turns=turns, total=float(sample))

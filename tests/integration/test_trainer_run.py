@@ -16,12 +16,12 @@ from gymfleet_kit.streams import connect, disconnect
 from gymfleet_trainer.errors import PublishRefused, TooManyFailures
 from gymfleet_trainer.model.learner import LocalLearner
 from gymfleet_trainer.publish.publisher import Publisher
-from gymfleet_trainer.publish.rollout_replicas import PolicyFleet
+from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
 from gymfleet_trainer.run.build import corpus
 from gymfleet_trainer.run.checkpoint import Checkpoints
 from gymfleet_trainer.run.run_directory import RunDirectory
 from gymfleet_trainer.run.state import RunState
-from gymfleet_trainer.run.torch_thread import TorchWorker
+from gymfleet_trainer.run.torch_thread import TorchThread
 from gymfleet_trainer.settings import TrainerSettings
 from redis import Redis
 from safetensors.torch import load_file
@@ -265,8 +265,8 @@ async def test_weights_that_the_engine_reads_differently_never_go_live(
     checkpoints = Checkpoints(directory.checkpoints, keep=2)
     state = RunState(run_id="r", recipe_hash="h")
     redis = connect(maze_fleet.redis.url)
-    endpoint = PolicyFleet(TrainerSettings(rollout_url=maze_fleet.rollout.url), redis, "r")
-    with directory, TorchWorker(1) as worker:
+    endpoint = RolloutReplicas(TrainerSettings(rollout_url=maze_fleet.rollout.url), redis, "r")
+    with directory, TorchThread(1) as worker:
         learner = await worker.run(Misread, recipe, str(tiny_model), tmp_path / "reference")
         publisher = Publisher(endpoint, learner, worker, directory, checkpoints, recipe)
         live = (await endpoint.policy()).live_version
@@ -278,7 +278,7 @@ async def test_weights_that_the_engine_reads_differently_never_go_live(
         learner.offset = 0.0
         publication = await publisher.publish(state)
         accepted = await endpoint.policy()
-    await endpoint.announcement.withdraw()
+    await endpoint.ownership.withdraw()
     await endpoint.aclose()
     await disconnect(redis)
 
@@ -297,8 +297,8 @@ async def test_a_version_left_staged_by_a_dead_trainer_is_in_nobodys_way(
     directory = RunDirectory(tmp_path / "run")
     state = RunState(run_id="r", recipe_hash="h")
     redis = connect(maze_fleet.redis.url)
-    endpoint = PolicyFleet(TrainerSettings(rollout_url=maze_fleet.rollout.url), redis, "r")
-    with directory, TorchWorker(1) as worker:
+    endpoint = RolloutReplicas(TrainerSettings(rollout_url=maze_fleet.rollout.url), redis, "r")
+    with directory, TorchThread(1) as worker:
         learner = await worker.run(Misread, recipe, str(tiny_model), tmp_path / "reference")
         publisher = Publisher(endpoint, learner, worker, directory, Checkpoints(directory.checkpoints, keep=2), recipe)
         endpoint_commit = endpoint.commit
@@ -309,7 +309,7 @@ async def test_a_version_left_staged_by_a_dead_trainer_is_in_nobodys_way(
         endpoint.commit = endpoint_commit  # type: ignore[method-assign]
 
         publication = await publisher.publish(state)
-    await endpoint.announcement.withdraw()
+    await endpoint.ownership.withdraw()
     await endpoint.aclose()
     await disconnect(redis)
 

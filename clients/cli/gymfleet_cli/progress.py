@@ -6,7 +6,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from gymfleet_contracts.run import RunProgress
+from pydantic import ValidationError
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -30,28 +31,10 @@ PHASES: Final = {
 }
 
 
-class Progress(BaseModel):
-    """`progress.json`, as the trainer writes it; fields that this version does not know are left aside."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    phase: str
-    step: int = 0
-    total: int = 0
-    unit: str = ""
-    rate: float | None = None
-    """Units per second."""
-    eta_s: float | None = None
-    message: str = ""
-    metrics: dict[str, float] = Field(default_factory=dict)
-    updated_at: float = 0.0
-    """Unix seconds."""
-
-
-def read_progress(run_dir: Path) -> Progress | None:
+def read_progress(run_dir: Path) -> RunProgress | None:
     """None before the run has said anything."""
     try:
-        return Progress.model_validate_json((run_dir / "progress.json").read_bytes())
+        return RunProgress.model_validate_json((run_dir / "progress.json").read_bytes())
     except (OSError, ValidationError):
         return None
 
@@ -66,7 +49,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def describe(progress: Progress) -> str:
+def describe(progress: RunProgress) -> str:
     """One line: phase, position, rate, time left, figures."""
     parts = [PHASES.get(progress.phase, progress.phase)]
     if progress.phase == "done":
@@ -83,20 +66,20 @@ def describe(progress: Progress) -> str:
     return " · ".join(parts)
 
 
-def _rate(progress: Progress) -> str:
+def _rate(progress: RunProgress) -> str:
     rate = progress.rate or 0.0
     unit = progress.unit or "steps"
     return f"{rate:.1f} {unit}/s" if rate >= 0.1 else f"{1 / rate:.0f} s each"
 
 
-def _figures(progress: Progress) -> list[str]:
+def _figures(progress: RunProgress) -> list[str]:
     return [f"{name.replace('_', ' ')} {value:.4g}" for name, value in progress.metrics.items()]
 
 
 class RunDisplay:
     """Draws what `read` finds: live on a terminal, a line every 10 s elsewhere."""
 
-    def __init__(self, console: Console, read: Callable[[], Progress | None]) -> None:
+    def __init__(self, console: Console, read: Callable[[], RunProgress | None]) -> None:
         self._console = console
         self._read = read
         self._started = time.monotonic()
@@ -134,7 +117,7 @@ class RunDisplay:
             self._live.update(_panel(progress, elapsed), refresh=True)
 
 
-def _panel(progress: Progress, elapsed: str) -> Group:
+def _panel(progress: RunProgress, elapsed: str) -> Group:
     head = Text.assemble((PHASES.get(progress.phase, progress.phase), "bold"), "  ", (elapsed, "dim"))
     bar = Table.grid(padding=(0, 2))
     if progress.total:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
-from gymfleet_conformance.site import Target
+from gymfleet_conformance.server_under_test import Target
 
 DEADLINE_S: Final = 15.0
 T = TypeVar("T", bound=Target)

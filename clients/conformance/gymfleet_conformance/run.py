@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from gymfleet_conformance.check import Check
 from gymfleet_conformance.report import CheckResult, Section, Verdict
-from gymfleet_conformance.site import Failed, NotApplicable, Target, excerpt
+from gymfleet_conformance.server_under_test import Failed, NotApplicable, Target, excerpt
 
 CONCURRENCY: Final = 8
 RELEASE_S: Final = 5.0

@@ -46,7 +46,7 @@ class DBBench(Environment[DbTask]):
     max_action_chars: ClassVar[int] = 8192
     licence: ClassVar[str] = "Apache-2.0; benchmark tasks: AgentBench (Apache-2.0)"
     options: ClassVar[DbOptions] = DbOptions()
-    waits: ClassVar[bool] = True
+    blocking: ClassVar[bool] = True
     calls_at_once: ClassVar[int | None] = 32
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class DBBench(Environment[DbTask]):
         return generated_tasks() if data is None else benchmark_tasks(data, cls.options)
 
     @classmethod
-    def calls_wait(cls) -> bool:
+    def is_blocking(cls) -> bool:
         """For MariaDB. SQLite computes, some 50 us for a statement, of which the way through a thread takes 300."""
         return cls.options.backend == "mariadb"
 

@@ -47,7 +47,7 @@ class OsInteraction(Environment[OsTask]):
     fork: ClassVar[ForkSupport] = ForkSupport.REPLAY
     licence: ClassVar[str] = "Apache-2.0, as AgentBench's tasks"
     options: ClassVar[OsOptions] = OsOptions()
-    waits: ClassVar[bool] = True
+    blocking: ClassVar[bool] = True
     calls_at_once: ClassVar[int | None] = 32
 
     def __init__(self) -> None:

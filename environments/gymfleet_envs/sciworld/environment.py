@@ -64,7 +64,7 @@ class SciWorld(Environment[SciTask]):
     max_action_chars: ClassVar[int] = 1024
     fork: ClassVar[ForkSupport] = ForkSupport.REPLAY
     licence: ClassVar[str] = "Apache-2.0; engine and tasks: ScienceWorld 1.2.3 (Apache-2.0), from PyPI"
-    waits: ClassVar[bool] = True
+    blocking: ClassVar[bool] = True
     calls_at_once: ClassVar[int | None] = 32
     options: ClassVar[SciWorldOptions] = SciWorldOptions()
 

@@ -41,7 +41,7 @@ class Sql(Environment[SqlTask]):
     max_action_chars: ClassVar[int] = 8192
     licence: ClassVar[str] = "Apache-2.0; benchmark questions and databases: BIRD, Spider (CC BY-SA 4.0)"
     options: ClassVar[SqlOptions] = SqlOptions()
-    waits: ClassVar[bool] = True
+    blocking: ClassVar[bool] = True
     calls_at_once: ClassVar[int | None] = 32
     _databases: ClassVar[Databases] = Databases()
 

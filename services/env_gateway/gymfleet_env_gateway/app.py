@@ -13,38 +13,38 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from gymfleet_env_gateway.access import Access
 from gymfleet_env_gateway.admission import Admission
-from gymfleet_env_gateway.census import keep_counting
 from gymfleet_env_gateway.fronts.agentgym.app import install_agentgym
 from gymfleet_env_gateway.fronts.agentgym.sessions import AgentGymSessions
 from gymfleet_env_gateway.fronts.mcp.app import install_mcp
 from gymfleet_env_gateway.fronts.openenv.app import install_openenv
-from gymfleet_env_gateway.homes import Homes
-from gymfleet_env_gateway.ids import SessionIds
+from gymfleet_env_gateway.gateway_membership import keep_counting
 from gymfleet_env_gateway.journal import Journal
 from gymfleet_env_gateway.metrics import Metrics
 from gymfleet_env_gateway.redis_store import make_store
-from gymfleet_env_gateway.relay import Relay
+from gymfleet_env_gateway.replica_registry import ReplicaRegistry
 from gymfleet_env_gateway.routes import environments, play, sessions, stream, tickets
-from gymfleet_env_gateway.routing import Fleet
+from gymfleet_env_gateway.session_directory import SessionDirectory
+from gymfleet_env_gateway.session_ids import SessionIds
+from gymfleet_env_gateway.session_proxy import SessionProxy
 from gymfleet_env_gateway.settings import GatewaySettings
 from gymfleet_env_gateway.state import Gateway
 from gymfleet_env_gateway.streams import Streams
 from gymfleet_env_gateway.tickets import Tickets
 
 
-def gateway_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGISTRY) -> FastAPI:
+def build_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGISTRY) -> FastAPI:
     """The app; its lifespan probes every replica once before it serves."""
     metrics = Metrics(registry)
-    fleet = Fleet(settings, metrics)
-    metrics.watch_sessions(fleet.open_sessions, fleet.slots)
+    replicas = ReplicaRegistry(settings, metrics)
+    metrics.watch_sessions(replicas.open_sessions, replicas.slots)
     ids = SessionIds(*(secret.get_secret_value() for secret in (settings.secret, *settings.previous_secrets)))
     redis = None if settings.redis_url is None else connect(str(settings.redis_url))
     journal = None if redis is None else Journal(redis, timeout_s=settings.journal_timeout_s)
-    homes = Homes(fleet, journal, metrics, settings)
-    admission = Admission(fleet, metrics, settings)
-    fleet.on_news(admission.freed)
-    relay = Relay(fleet, ids, homes, admission, metrics, settings)
-    agentgym = AgentGymSessions(fleet, relay, metrics, settings, make_store(redis, "agentgym"))
+    directory = SessionDirectory(replicas, journal, metrics, settings)
+    admission = Admission(replicas, metrics, settings)
+    replicas.on_news(admission.freed)
+    proxy = SessionProxy(replicas, ids, directory, admission, metrics, settings)
+    agentgym = AgentGymSessions(replicas, proxy, metrics, settings, make_store(redis, "agentgym"))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -54,9 +54,9 @@ def gateway_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGI
                 stack.push_async_callback(journal.aclose)
                 await journal.start()
                 await stack.enter_async_context(_running(keep_counting(redis, admission.set_gateways)))
-            stack.push_async_callback(fleet.aclose)
-            await fleet.start()
-            stack.push_async_callback(homes.aclose)
+            stack.push_async_callback(replicas.aclose)
+            await replicas.start()
+            stack.push_async_callback(directory.aclose)
             await stack.enter_async_context(_running(agentgym.count()))
             yield
 
@@ -65,7 +65,7 @@ def gateway_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGI
     async def ready() -> None:
         if streams.finishing:
             raise NotReady("the gateway is on its way out")
-        await fleet.check_ready()
+        await replicas.check_ready()
 
     app = create_app(
         "gymfleet env gateway",
@@ -79,8 +79,8 @@ def gateway_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGI
         settings=settings,
         access=Access(settings.api_key, settings.tenants, Tickets(make_store(redis, "tickets"))),
         metrics=metrics,
-        fleet=fleet,
-        relay=relay,
+        registry=replicas,
+        proxy=proxy,
         streams=streams,
     )
     app.include_router(environments.router)

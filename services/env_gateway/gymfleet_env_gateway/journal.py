@@ -1,6 +1,6 @@
 """What has been played: every session's task and actions in Redis, so that another replica can play them again.
 
-One list per session: its home, its lease in milliseconds, the moves since its last step
+One list per session: its location, its lease in milliseconds, the moves since its last step
 and how many of those its own calls made necessary, the moves since its beginning, the
 Redis server that vouches for it, the task, then one entry per step. All writes of one
 turn of the event loop are one script call: one round trip, whatever their number. The key
@@ -41,7 +41,7 @@ _AFTER_OUTAGE_S: Final = 0.5
 
 _SERVER: Final = "local server = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') "
 _READ: Final = _SERVER + "return {server, redis.call('LRANGE', KEYS[1], 0, -1)}"
-# KEYS: one per write. ARGV: op, home, number, lease in ms, payload for each.
+# KEYS: one per write. ARGV: op, location, number, lease in ms, payload for each.
 _APPLY: Final = Script(
     _SERVER
     + """
@@ -55,17 +55,17 @@ end
 local out = {}
 for i, key in ipairs(KEYS) do
   local a = (i - 1) * 5
-  local op, home, number, lease, payload = ARGV[a+1], ARGV[a+2], tonumber(ARGV[a+3]), ARGV[a+4], ARGV[a+5]
+  local op, location, number, lease, payload = ARGV[a+1], ARGV[a+2], tonumber(ARGV[a+3]), ARGV[a+4], ARGV[a+5]
   local result = 1
   if op == 'begin' then
     redis.call('DEL', key)
-    redis.call('RPUSH', key, home, lease, 0, 0, 0, server, payload)
+    redis.call('RPUSH', key, location, lease, 0, 0, 0, server, payload)
     redis.call('PEXPIRE', key, lease)
   elseif op == 'copy' then
     if redis.call('LLEN', payload) >= HEAD + number then
       redis.call('COPY', payload, key, 'REPLACE')
       redis.call('LTRIM', key, 0, HEAD - 1 + number)
-      redis.call('LSET', key, 0, home)
+      redis.call('LSET', key, 0, location)
       redis.call('LSET', key, 2, 0)
       redis.call('LSET', key, 3, 0)
       vouch(key)
@@ -82,7 +82,7 @@ for i, key in ipairs(KEYS) do
       result = 0
     elseif op == 'move' and now == payload then
       result = 1 -- this very write came before, and its answer was lost
-    elseif now ~= home then
+    elseif now ~= location then
       result = 2
     elseif op == 'step' then
       local played = redis.call('LLEN', key) - HEAD
@@ -126,11 +126,11 @@ class Written(IntEnum):
     """There is no journal of the session, or not all of it: it cannot be recovered."""
     DONE = 1
     MOVED = 2
-    """Another gateway has moved the session: what the old home answered does not count."""
+    """Another gateway has moved the session: what the old location answered does not count."""
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class SessionLocation:
     """Where a session lives now."""
 
     replica: str
@@ -140,7 +140,7 @@ class Home:
         return f"{self.replica} {self.upstream}"
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True):
+class JournalHeader(msgspec.Struct, frozen=True, array_like=True):
     """How a session began."""
 
     env: str
@@ -154,7 +154,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     """A hash of the digest of the state behind the observation; empty where the environment tells none."""
 
 
-class Played(msgspec.Struct, frozen=True, array_like=True):
+class JournaledStep(msgspec.Struct, frozen=True, array_like=True):
     """One step and what it gave; `observed` and `state` are hashes."""
 
     action: str
@@ -165,12 +165,12 @@ class Played(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class JournalEntries:
     """All that is known of a session."""
 
-    home: Home
-    record: Record
-    steps: Sequence[Played]
+    location: SessionLocation
+    record: JournalHeader
+    steps: Sequence[JournaledStep]
     tries: int = 0
     """How often it was moved since its last step."""
     killed: int = 0
@@ -187,8 +187,8 @@ def digest(text: str) -> bytes:
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode_record: Final = msgspec.msgpack.Decoder(Record).decode
-_decode_played: Final = msgspec.msgpack.Decoder(Played).decode
+_decode_record: Final = msgspec.msgpack.Decoder(JournalHeader).decode
+_decode_played: Final = msgspec.msgpack.Decoder(JournaledStep).decode
 _Write = tuple[str, tuple[str | bytes | int, ...], "asyncio.Future[int]"]
 
 
@@ -219,46 +219,50 @@ class Journal:
             self._writer.cancel()
             await asyncio.wait([self._writer])
 
-    async def begin(self, session_id: str, home: Home, record: Record) -> None:
+    async def begin(self, session_id: str, location: SessionLocation, record: JournalHeader) -> None:
         """A session was opened."""
-        await self._write(session_id, "begin", home, 0, record.lease_s, _encode(record))
+        await self._write(session_id, "begin", location, 0, record.lease_s, _encode(record))
 
-    async def copy(self, parent_id: str, session_id: str, home: Home, index: int, lease_s: float) -> None:
+    async def copy(
+        self, parent_id: str, session_id: str, location: SessionLocation, index: int, lease_s: float
+    ) -> None:
         """A session was forked from another after `index` steps."""
-        await self._write(session_id, "copy", home, index, lease_s, _PREFIX + parent_id)
+        await self._write(session_id, "copy", location, index, lease_s, _PREFIX + parent_id)
 
-    async def step(self, session_id: str, home: Home, index: int, played: Played) -> Written:
+    async def step(self, session_id: str, location: SessionLocation, index: int, played: JournaledStep) -> Written:
         """Step `index` was taken; writing it again changes nothing."""
-        return Written(await self._write(session_id, "step", home, index, 0, _encode(played)))
+        return Written(await self._write(session_id, "step", location, index, 0, _encode(played)))
 
-    async def renew(self, session_id: str, home: Home, lease_s: float) -> Written:
+    async def renew(self, session_id: str, location: SessionLocation, lease_s: float) -> Written:
         """The session's lease begins anew."""
-        return Written(await self._write(session_id, "lease", home, 0, lease_s, b""))
+        return Written(await self._write(session_id, "lease", location, 0, lease_s, b""))
 
-    async def move(self, session_id: str, old: Home, new: Home, *, culprit: bool = False) -> Written:
+    async def move(
+        self, session_id: str, old: SessionLocation, new: SessionLocation, *, culprit: bool = False
+    ) -> Written:
         """The session lives elsewhere from now on; `MOVED` when another gateway was faster.
 
         Of a `culprit` the process died in a call of its own.
         """
         return Written(await self._write(session_id, "move", old, int(culprit), 0, str(new)))
 
-    async def check(self, session_id: str, home: Home) -> Written:
-        """Whether `home` still is where the session lives."""
-        return Written(await self._write(session_id, "check", home, 0, 0, b""))
+    async def check(self, session_id: str, location: SessionLocation) -> Written:
+        """Whether `location` still is where the session lives."""
+        return Written(await self._write(session_id, "check", location, 0, 0, b""))
 
     async def end(self, session_id: str) -> None:
         """The session is closed."""
         await self._write(session_id, "end", "", 0, 0, b"")
 
-    async def read(self, session_id: str) -> Story | None:
+    async def read(self, session_id: str) -> JournalEntries | None:
         """The whole journal; None when there is none. Raises `RedisError`."""
         entries: list[bytes]
         server, entries = await self._ask(self._read(keys=[_PREFIX + session_id]))
         if len(entries) < _HEAD:
             return None
-        home, _, tries, killed, recoveries, voucher, record, *steps = entries
-        return Story(
-            _home(home),
+        location, _, tries, killed, recoveries, voucher, record, *steps = entries
+        return JournalEntries(
+            _location(location),
             _decode_record(record),
             [_decode_played(step) for step in steps],
             tries=int(tries),
@@ -267,10 +271,10 @@ class Journal:
             vouched_for=voucher == server,
         )
 
-    async def home(self, session_id: str) -> Home | None:
+    async def location(self, session_id: str) -> SessionLocation | None:
         """Where the session lives; None when it has no journal. Raises `RedisError`."""
         entry: bytes | None = await self._ask(self._redis.lindex(_PREFIX + session_id, 0))
-        return None if entry is None else _home(entry)
+        return None if entry is None else _location(entry)
 
     async def _ask(self, command: Any) -> Any:
         """A command's answer; `command` is an awaitable, though redis-py's annotation admits a bare answer too."""
@@ -282,14 +286,20 @@ class Journal:
             raise RedisTimeoutError(f"no answer within {timeout_s:g} s") from None
 
     async def _write(
-        self, session_id: str, op: str, home: Home | str, number: int, lease_s: float, payload: str | bytes
+        self,
+        session_id: str,
+        op: str,
+        location: SessionLocation | str,
+        number: int,
+        lease_s: float,
+        payload: str | bytes,
     ) -> int:
         if self._down_until and time.monotonic() < self._down_until:
             if op in _SPOILING:
                 self._spoilt.add(_PREFIX + session_id)
             return Written.ABSENT
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        args = (op, str(home), number, int(lease_s * 1000), payload)
+        args = (op, str(location), number, int(lease_s * 1000), payload)
         self._outbox.append((_PREFIX + session_id, args, done))
         self._wake.set()
         return await done
@@ -334,6 +344,6 @@ class Journal:
             self._down_until = 0.0
 
 
-def _home(entry: bytes) -> Home:
+def _location(entry: bytes) -> SessionLocation:
     replica, _, upstream = entry.decode().partition(" ")
-    return Home(replica, upstream)
+    return SessionLocation(replica, upstream)

@@ -8,7 +8,7 @@ from gymfleet_kit.serve import serve
 from gymfleet_kit.settings import no_arguments, read_settings
 from gymfleet_kit.telemetry import configure_tracing
 
-from gymfleet_env_gateway.app import gateway_app
+from gymfleet_env_gateway.app import build_app
 from gymfleet_env_gateway.settings import GatewaySettings
 from gymfleet_env_gateway.state import Gateway
 
@@ -22,7 +22,7 @@ def main() -> None:
     configure_logs("env-gateway", level=settings.log_level)
     configure_tracing("env-gateway")
     raise_file_limit()
-    app = gateway_app(settings)
+    app = build_app(settings)
     gateway: Gateway = app.state.gateway
     serve(app, host=settings.host, port=settings.port, drain=gateway.streams.finish)
 

@@ -3,7 +3,7 @@
 The replay must show what the journal says was shown, and lead to the same states; one
 that goes elsewhere is given up. So is a session whose own call killed a process twice. A
 journal that cannot be shown to be complete is not played: the session would go back to
-where it was before. A session has one home, whoever brings it back: within a gateway the
+where it was before. A session has one location, whoever brings it back: within a gateway the
 work is shared, and among gateways the move in the journal succeeds for one alone.
 """
 
@@ -23,11 +23,11 @@ from gymfleet_kit.session_problems import SessionLost
 from redis.exceptions import RedisError
 
 from gymfleet_env_gateway.errors import Unavailable
-from gymfleet_env_gateway.ids import label
-from gymfleet_env_gateway.journal import Home, Journal, Played, Story, Written, digest
+from gymfleet_env_gateway.journal import Journal, JournaledStep, JournalEntries, SessionLocation, Written, digest
 from gymfleet_env_gateway.metrics import Metrics
 from gymfleet_env_gateway.replica import Replica
-from gymfleet_env_gateway.routing import Fleet
+from gymfleet_env_gateway.replica_registry import ReplicaRegistry
+from gymfleet_env_gateway.session_ids import label
 from gymfleet_env_gateway.settings import GatewaySettings
 
 log = structlog.get_logger()
@@ -59,7 +59,7 @@ class Caller:
     """The number of steps that he knows of, or of the step that he wants to take; None when he did not say."""
     stepping: bool
 
-    def agrees_with(self, story: Story) -> bool:
+    def agrees_with(self, story: JournalEntries) -> bool:
         """Whether no step is missing from the journal, by what the caller knows or else by the word of its server."""
         played = len(story.steps)
         if self.index is not None:
@@ -71,19 +71,23 @@ class Caller:
 
 
 class Recovery:
-    """Finds the present home of sessions that are no longer where they were."""
+    """Finds the present location of sessions that are no longer where they were."""
 
-    def __init__(self, fleet: Fleet, journal: Journal, metrics: Metrics, settings: GatewaySettings) -> None:
-        self._fleet = fleet
+    def __init__(
+        self, registry: ReplicaRegistry, journal: Journal, metrics: Metrics, settings: GatewaySettings
+    ) -> None:
+        self._registry = registry
         self._journal = journal
         self._metrics = metrics
         self._timeout_s = settings.recovery_timeout_s
         self._max_tries = settings.max_recoveries
         # By caller as well: one who cannot show that the journal is complete must not fail another who can.
-        self._running: dict[tuple[str, Caller], asyncio.Task[Home]] = {}
+        self._running: dict[tuple[str, Caller], asyncio.Task[SessionLocation]] = {}
         self._slots = asyncio.Semaphore(_MAX_AT_ONCE)
 
-    async def relocate(self, session_id: str, env: str, caller: Caller, lost: Home, *, culprit: bool = False) -> Home:
+    async def relocate(
+        self, session_id: str, env: str, caller: Caller, lost: SessionLocation, *, culprit: bool = False
+    ) -> SessionLocation:
         """Where the session lives now that it is no longer at `lost`; replayed there if it was nowhere.
 
         `culprit` says that its process died in this very call. Raises `SessionLost` when it cannot be played again,
@@ -104,12 +108,14 @@ class Recovery:
         if self._running:
             await asyncio.wait(list(self._running.values()))
 
-    async def _relocate(self, session_id: str, env: str, caller: Caller, lost: Home, culprit: bool) -> Home:
+    async def _relocate(
+        self, session_id: str, env: str, caller: Caller, lost: SessionLocation, culprit: bool
+    ) -> SessionLocation:
         started = time.monotonic()
         outcome = "failed"
         try:
             async with asyncio.timeout(self._timeout_s), self._slots:
-                home, outcome = await self._find_or_replay(session_id, env, caller, lost, culprit)
+                location, outcome = await self._find_or_replay(session_id, env, caller, lost, culprit)
         except TimeoutError:
             outcome = "no-room"
             raise Unavailable(f"no replica could take the session over within {self._timeout_s:g} s") from None
@@ -122,27 +128,27 @@ class Recovery:
             raise
         finally:
             self._metrics.recovered(env, outcome, time.monotonic() - started)
-        return home
+        return location
 
     async def _find_or_replay(
-        self, session_id: str, env: str, caller: Caller, lost: Home, culprit: bool
-    ) -> tuple[Home, str]:
+        self, session_id: str, env: str, caller: Caller, lost: SessionLocation, culprit: bool
+    ) -> tuple[SessionLocation, str]:
         story = await self._journal.read(session_id)
         if story is None:
             raise SessionLost("the process that held the session died, and there is no journal to replay it from")
-        if story.home != lost and self._fleet.find(story.home.replica) is not None:
-            return story.home, "found"
+        if story.location != lost and self._registry.find(story.location.replica) is not None:
+            return story.location, "found"
         if not caller.agrees_with(story):
             raise SessionLost(
                 f"its journal knows of {len(story.steps)} steps, and that these are all cannot be shown; "
                 "say the index that the session has"
             )
-        spec = self._fleet.environment(env)
+        spec = self._registry.environment(env)
         killed = story.killed + culprit
         if story.tries >= self._max_tries:
             raise await self._given_up(session_id, f"{story.tries + 1} processes died under it without a step between")
         while killed < _MAX_KILLED:
-            for replica in self._fleet.takers(env):
+            for replica in self._registry.takers(env):
                 try:
                     return await self._move(replica, session_id, spec, caller.owner, story, culprit=culprit)
                 except _ReplicaFailed as failed:
@@ -150,7 +156,7 @@ class Recovery:
                     if failed.killed:
                         break
             else:
-                await self._fleet.wait_for_news(_WAIT_FOR_ROOM_S)
+                await self._registry.wait_for_news(_WAIT_FOR_ROOM_S)
         raise await self._given_up(session_id, f"its own calls killed {killed} processes in a row")
 
     async def _given_up(self, session_id: str, why: str) -> SessionLost:
@@ -159,25 +165,34 @@ class Recovery:
         return SessionLost(why)
 
     async def _move(
-        self, replica: Replica, session_id: str, spec: EnvironmentSpec, owner: str, story: Story, *, culprit: bool
-    ) -> tuple[Home, str]:
-        """Replay the session on `replica`, and make that its home unless another gateway was faster."""
+        self,
+        replica: Replica,
+        session_id: str,
+        spec: EnvironmentSpec,
+        owner: str,
+        story: JournalEntries,
+        *,
+        culprit: bool,
+    ) -> tuple[SessionLocation, str]:
+        """Replay the session on `replica`, and make that its location unless another gateway was faster."""
         started = time.monotonic()
-        home = await self._replay(replica, session_id, spec, owner, story)
-        written = await self._journal.move(session_id, story.home, home, culprit=culprit)
+        location = await self._replay(replica, session_id, spec, owner, story)
+        written = await self._journal.move(session_id, story.location, location, culprit=culprit)
         if written is Written.DONE:
             took_s = round(time.monotonic() - started, 3)
             steps = len(story.steps)
             log.info("session.recovered", env=spec.name, session=label(session_id), steps=steps, took_s=took_s)
-            return home, "replayed"
-        await self._close(replica, home, spec.name, owner)
-        if written is Written.MOVED and (found := await self._journal.home(session_id)) is not None:
+            return location, "replayed"
+        await self._close(replica, location, spec.name, owner)
+        if written is Written.MOVED and (found := await self._journal.location(session_id)) is not None:
             return found, "found"
         raise SessionLost("the session was closed while it was replayed")
 
-    async def _replay(self, replica: Replica, session_id: str, spec: EnvironmentSpec, owner: str, story: Story) -> Home:
+    async def _replay(
+        self, replica: Replica, session_id: str, spec: EnvironmentSpec, owner: str, story: JournalEntries
+    ) -> SessionLocation:
         session, state = await self._ask(session_id, replica, Op.OPEN, "", _opening(story, owner))
-        home = Home(replica.key, session["session_id"])
+        location = SessionLocation(replica.key, session["session_id"])
         replica.opened(spec.name, owner)
         stable = spec.capabilities.stable_observations
         try:
@@ -187,13 +202,13 @@ class Recovery:
             for index, played in enumerate(story.steps):
                 body = {"index": index, "action": played.action}
                 raw = msgspec.Raw(_encode(body))
-                result, state = await self._ask(session_id, replica, Op.STEP, home.upstream, raw)
+                result, state = await self._ask(session_id, replica, Op.STEP, location.upstream, raw)
                 if not _same(result, played, stable=stable) or digest(state) != played.state:
                     raise await self._diverged(session_id, spec, f"step {index}")
         except BaseException:
-            await self._close(replica, home, spec.name, owner)
+            await self._close(replica, location, spec.name, owner)
             raise
-        return home
+        return location
 
     async def _ask(
         self, session_id: str, replica: Replica, op: Op, upstream: str, body: msgspec.Raw
@@ -216,10 +231,10 @@ class Recovery:
         reason = problem.get("detail") or problem.get("title")
         raise await self._given_up(session_id, f"it could not be replayed: {reason}")
 
-    async def _close(self, replica: Replica, home: Home, env: str, owner: str) -> None:
+    async def _close(self, replica: Replica, location: SessionLocation, env: str, owner: str) -> None:
         """Best effort: the lease ends what cannot be closed."""
         with suppress(TransportError):
-            await replica.channel.request(Op.CLOSE, home.upstream, _NO_BODY, timeout_s=1.0, repeatable=True)
+            await replica.channel.request(Op.CLOSE, location.upstream, _NO_BODY, timeout_s=1.0, repeatable=True)
             replica.ended(env, owner)
 
     async def _diverged(self, session_id: str, spec: EnvironmentSpec, where: str) -> SessionLost:
@@ -227,7 +242,7 @@ class Recovery:
         return await self._given_up(session_id, f"the replay of its episode led elsewhere at {where}")
 
 
-def _opening(story: Story, owner: str) -> msgspec.Raw:
+def _opening(story: JournalEntries, owner: str) -> msgspec.Raw:
     record = story.record
     request = OpenSession.model_validate(
         {
@@ -244,7 +259,7 @@ def _opening(story: Story, owner: str) -> msgspec.Raw:
     return msgspec.Raw(_encode(request.model_dump(mode="json", exclude_none=True)))
 
 
-def _same(result: dict[str, Any], played: Played, *, stable: bool) -> bool:
+def _same(result: dict[str, Any], played: JournaledStep, *, stable: bool) -> bool:
     over = bool(result["terminated"] or result["truncated"])
     told = (float(result["reward"]), over) == (played.reward, played.over)
     return told and (not stable or digest(result["observation"]) == played.observed)

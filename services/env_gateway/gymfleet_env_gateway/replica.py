@@ -13,9 +13,9 @@ from gymfleet_client.multiplex import FrameChannel
 from gymfleet_contracts.session import EnvironmentSpec, ServerLoad
 from pydantic import TypeAdapter, ValidationError
 
-from gymfleet_env_gateway.ids import replica_key
 from gymfleet_env_gateway.metrics import Metrics
 from gymfleet_env_gateway.occupancy import Occupancy
+from gymfleet_env_gateway.session_ids import replica_key
 from gymfleet_env_gateway.settings import GatewaySettings
 
 log = structlog.get_logger()

@@ -21,76 +21,85 @@ class GatewaySettings(HttpSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True)
 
     port: Annotated[int, Field(ge=1, le=65_535)] = 8200
+    """Port to listen on."""
     replicas: tuple[HttpUrl, ...] = ()
-    """Base URLs of the env servers, as a JSON list. Each is asked which environments it serves."""
+    """Base URLs of the env servers, as a JSON list; this or `DISCOVER` is needed."""
     discover: tuple[HttpUrl, ...] = ()
-    """Base URLs whose host is a DNS name with one address per env server, such as a headless service's."""
+    """Base URLs whose host is a DNS name with one address per env server, as a JSON list."""
     discover_interval_s: PositiveFloat = 2.0
-    """How often the names are resolved anew."""
+    """How often these names are resolved anew."""
     replica_api_key: ApiKey | None = None
     """Sent to the env servers, which ask for it as `GYMFLEET_ENV_API_KEY`."""
     secret: Annotated[SecretStr, Field(min_length=16)]
-    """Signs session ids. Gateways with the same secret and the same replicas serve each other's sessions."""
+    """Signs session ids; at least 16 characters, the same for all gateways."""
     previous_secrets: tuple[Annotated[SecretStr, Field(min_length=16)], ...] = ()
-    """Ids that were signed with these are good too, as a JSON list: while the secret is rotated."""
+    """Secrets whose session ids are good too, as a JSON list: [while the secret is
+    rotated](operations.md#the-gateways-secret)."""
     api_key: ApiKey | None = None
-    """The one key, of the tenant `default`: sent as `Authorization: Bearer <key>` or as the password of Basic."""
+    """The one key, of the tenant `default`; at least 8 characters."""
     tenants: Path | None = None
-    """A TOML file of tenants with their keys and limits, instead of `api_key`; read again when it changes."""
+    """A TOML file of tenants with their keys and limits, instead of the one key."""
     max_opens_per_replica: PositiveInt = 64
     """Opens and forks that one gateway has under way on an env server; more wait in the queue. What an env server is
     given beyond its speed it works off when nobody waits for the answer any more."""
     max_queue: PositiveInt | None = None
-    """Opens that may wait for a slot of one environment; more are answered with 429. None: twice the sessions that its
-    replicas can hold, and at least 1024."""
+    """Opens that may wait for a slot of one environment; more are answered with 429. By default twice the sessions
+    that its replicas can hold, and at least 1024."""
     queue_timeout_s: PositiveFloat = 30.0
     """How long one waits for a slot before it is answered with 429."""
     fronts_wait_s: Annotated[float, Field(ge=0)] = 120.0
-    """How long a front comes again after such a 429 for its client, to whom it would be the end: 0, not at all."""
+    """How long the AgentGym, OpenEnv and MCP fronts come again after such a 429 for their clients, which take it for
+    a failure; 0: not at all."""
     max_body_bytes: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = MAX_FRAME_BYTES
-    """Larger requests are refused; a message on a stream may have as much as by default."""
+    """Larger requests are refused with 413."""
     agentgym: bool = True
-    """The AgentGym front, `/agentgym/{env}`; its clients carry a key in their URL: `http://any:KEY@host/...`."""
+    """Serve AgentGym clients under `/agentgym`."""
     openenv: bool = True
-    """The OpenEnv front, `/openenv/{env}`; its clients authenticate as those of `/v1` do, or by their URL."""
+    """Serve OpenEnv clients under `/openenv`."""
     mcp: bool = True
-    """The MCP front, `/mcp/{env}`; its clients authenticate as those of `/v1` do."""
+    """Serve MCP clients under `/mcp`."""
     redis_url: RedisUrl | None = None
-    """The fleet's Redis, for the journal: without it a session dies with its process."""
+    """The fleet's Redis, for the journal, the fronts' ids and the number of gateways; without it a session dies with
+    its process."""
     journal_timeout_s: PositiveFloat = 2.0
-    """A journal that does not answer in time is done without: sessions go on, but cannot be recovered."""
+    """A journal that does not answer in time is done without."""
     recovery_timeout_s: PositiveFloat = 30.0
     """For finding a replica that takes a session over and for playing it again there."""
     max_recoveries: PositiveInt = 5
-    """A session whose processes die so often without a step between is given up: it may be what kills them."""
+    """A session whose processes die so often without a step between is given up."""
 
     open_timeout_s: PositiveFloat = 60.0
+    """For a session to open."""
     step_timeout_s: PositiveFloat = 60.0
-    """For one answer of an env server; its own limit for a step should be shorter."""
+    """For one answer of an env server; longer than the server's own limit."""
     call_timeout_s: PositiveFloat = 30.0
-    """For calls that play nothing: get, lease, close."""
+    """For calls that play nothing."""
 
     probe_interval_s: PositiveFloat = 0.5
+    """Between probes of each replica."""
     probe_timeout_s: PositiveFloat = 1.0
-    """A replica that does not answer a probe in time gets new sessions only when no other can take them."""
+    """A replica that does not answer in time gets no new sessions."""
     unresponsive_after_s: PositiveFloat = 15.0
-    """A replica that accepts connections but has answered nothing for so long counts as dead."""
+    """A replica that answered nothing for so long counts as dead."""
     startup_grace_s: PositiveFloat = 15.0
     """How long readiness waits for replicas that never answered."""
 
     connections_per_replica: PositiveInt = 2
+    """Sockets to each env server."""
     max_calls_per_socket: PositiveInt = 4096
-    """Calls in flight on one client's `/v1/stream`; then the gateway stops reading."""
+    """Calls in flight on one client's socket; then the gateway stops reading."""
     agentgym_max_sessions: PositiveInt = 4096
+    """Sessions of AgentGym clients."""
     agentgym_idle_s: PositiveFloat = 600.0
-    """An AgentGym session that is not touched for so long is closed: most of these clients never do it."""
+    """One that is not touched for so long is closed."""
     openenv_lease_s: PositiveFloat = 60.0
-    """A session whose OpenEnv socket was lost waits so long for `/ws?session_id=`."""
+    """A session whose OpenEnv socket was lost waits so long to be resumed."""
     openenv_idle_s: PositiveFloat = 600.0
-    """An OpenEnv session that is not played for so long is closed, also while its client's socket is open."""
+    """An OpenEnv session that is not played for so long is closed."""
     openenv_max_handles: PositiveInt = 4096
-    """Sessions of OpenEnv's MCP clients at once, over all gateways."""
+    """Sessions of OpenEnv's MCP clients at once."""
     log_level: Annotated[str, Field(pattern="^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"
+    """DEBUG, INFO, WARNING or ERROR."""
 
     def rules(self, *open_prefixes: str) -> AccessRules:
         """Keys are the tenants', and asked for by the routes."""

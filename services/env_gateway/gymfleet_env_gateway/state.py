@@ -9,8 +9,8 @@ from starlette.requests import HTTPConnection
 
 from gymfleet_env_gateway.access import Access, Tenant
 from gymfleet_env_gateway.metrics import Metrics
-from gymfleet_env_gateway.relay import Relay
-from gymfleet_env_gateway.routing import Fleet
+from gymfleet_env_gateway.replica_registry import ReplicaRegistry
+from gymfleet_env_gateway.session_proxy import SessionProxy
 from gymfleet_env_gateway.settings import GatewaySettings
 from gymfleet_env_gateway.streams import Streams
 
@@ -22,8 +22,8 @@ class Gateway:
     settings: GatewaySettings
     access: Access
     metrics: Metrics
-    fleet: Fleet
-    relay: Relay
+    registry: ReplicaRegistry
+    proxy: SessionProxy
     streams: Streams
 
 

@@ -16,7 +16,7 @@ from gymfleet_env_server.shards.pool import ShardPool
 PROBE_TIMEOUT_S = 10.0
 
 
-def create_env_app(pool: ShardPool, access: AccessRules) -> FastAPI:
+def build_app(pool: ShardPool, access: AccessRules) -> FastAPI:
     """An app over `pool`, which was started; the app ends it on shutdown."""
     registry = CollectorRegistry()
     registry.register(pool.metrics)

@@ -12,7 +12,7 @@ from gymfleet_kit.serve import serve
 from gymfleet_kit.settings import read_settings
 from gymfleet_kit.telemetry import configure_tracing
 
-from gymfleet_env_server.app import create_env_app
+from gymfleet_env_server.app import build_app
 from gymfleet_env_server.catalogue import ENVIRONMENTS, EnvironmentUnavailable, configured, load_entry
 from gymfleet_env_server.settings import EnvServerSettings
 from gymfleet_env_server.shards.pool import ShardPool
@@ -82,5 +82,5 @@ def main() -> None:
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     drain = partial(pool.drain, settings.drain_s) if settings.drain_s else None
-    app = create_env_app(pool, settings.rules("/play/"))
+    app = build_app(pool, settings.rules("/play/"))
     serve(app, host=settings.host, port=settings.port, drain=drain)

@@ -16,44 +16,50 @@ class EnvServerSettings(HttpSettings):
     key_holders: ClassVar[str] = "the gateway, as GYMFLEET_GATEWAY_REPLICA_API_KEY"
 
     port: Annotated[int, Field(ge=1, le=65_535)] = 8110
+    """Port to listen on."""
     shards: Annotated[int, Field(ge=1, le=256)] = 1
-    """Worker processes. A session lives in one of them and shares it with its neighbours."""
+    """Worker processes; a session lives in one of them."""
     max_sessions: PositiveInt = 4096
-    """Over all shards and environments; more get `environment-full`."""
+    """Over all shards; more get `environment-full`."""
     threads: Annotated[int, Field(ge=1, le=65_536)] | None = None
-    """Per shard and environment that waits: so many of its sessions' calls are in work at once, and so many opens.
-    None: as many as there may be sessions. Threads come when they are needed and go when they were idle for a while."""
+    """Per shard and environment that waits (a shell, a database, a JVM): so many of its sessions' calls are in work
+    at once, and so many opens. By default as many as there may be sessions; an environment may say fewer. Idle
+    threads end after half a minute."""
     step_timeout_s: PositiveFloat = 30.0
-    """A call of an environment that takes longer ends its session; that alone where it waits in a thread, else with its
-    shard, which is started anew."""
+    """A call of an environment that takes longer ends its session; where it waits in a thread that alone, else its
+    shard is killed and started anew."""
     open_wait_s: Annotated[float, Field(ge=0)] = 30.0
     """How long an open waits while every shard is being started; then it is answered with 503."""
     start_timeout_s: PositiveFloat = 120.0
-    """A shard that has not loaded its environments by then is given up."""
+    """For a shard to load its environments."""
     lease_s: PositiveFloat = 600.0
-    """A session untouched for this long is closed and its slot freed; a caller may ask for another lease."""
+    """A session that is not touched for so long is closed."""
     session_cpu_s: PositiveFloat | None = None
-    """Processor time of the shard's thread in one session's calls; a session that used more is closed."""
+    """Processor seconds that one session's calls may use; then it is closed with `session-limit`."""
     session_wall_s: PositiveFloat | None = None
-    """A session older than this is closed, however busy it is."""
+    """A session older than this is closed with `session-limit`, however busy it is."""
     shard_memory_mb: Annotated[int, Field(ge=64)] | None = None
-    """A shard that holds more (MiB, with the processes that it started) is killed and started anew."""
+    """A shard that holds more MiB (its child processes included) is killed and started anew; one process may ask for
+    twice as much and 1 GiB."""
     drain_s: Annotated[float, Field(ge=0)] = 0.0
-    """How long SIGTERM waits for the sessions to be closed; meanwhile none is opened. 0: end at once."""
+    """How long SIGTERM waits for sessions to be closed, opening none; 0 ends at once, and so do SIGINT and a second
+    SIGTERM."""
     max_outbox_mb: PositiveInt = 256
-    """Answers (MiB) that one stream's caller may leave untaken before its socket is closed."""
+    """MiB of answers that one stream's caller may leave untaken; beyond 4 its requests wait, beyond this its socket
+    is closed."""
     max_observation_chars: Annotated[int, Field(ge=256, le=1_000_000)] = 65_536
-    """Longer observations are cut, with a mark at the cut."""
+    """Longer observations are cut, with a mark."""
     data: dict[str, Path] = Field(default_factory=dict)
-    """Benchmark files by environment, as JSON: `{"maze": "/data/maze"}`. Without, tasks are generated."""
+    """Benchmark files by environment, as JSON: `{"maze": "/data/maze"}`."""
     options: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
     """Options of environments, as JSON: `{"db": {"backend": "mariadb"}}`; their READMEs name them."""
     expert_splits: tuple[Split, ...] = ("train",)
     """Splits whose expert moves are served."""
     expert_timeout_s: PositiveFloat = 5.0
-    """An expert that thinks longer of a move, or half of `step_timeout_s`, is cut off: there is no expert move, and the
-    session goes on without an expert. Environments that wait make no other session wait, and are not cut off."""
+    """An expert that thinks longer of a move, or half of `step_timeout_s`, is cut off: there is no expert move, and
+    the session goes on without an expert. Environments that wait make no other session wait, and are not cut off."""
     log_level: str = "INFO"
+    """DEBUG, INFO, WARNING or ERROR."""
 
     @model_validator(mode="after")
     def lease_outlives_step(self) -> Self:

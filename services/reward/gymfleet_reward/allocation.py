@@ -7,7 +7,7 @@ Every function answers one tuple per segment, aligned with its tokens.
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from gymfleet_contracts.scoring import Allocation
+from gymfleet_contracts.reward import Allocation
 
 TokenRewards: TypeAlias = tuple[tuple[float, ...], ...]
 

@@ -23,13 +23,13 @@ PING_TIMEOUT_S: Final = 2.0
 def build_app(settings: RewardSettings) -> FastAPI:
     """The app; its worker runs from start-up to shutdown."""
     redis = connect(str(settings.redis_url))
-    scoring = RewardWorker(redis, settings)
+    consumer = RewardWorker(redis, settings)
     working: list[asyncio.Task[None]] = []
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         stop = asyncio.Event()
-        worker = asyncio.create_task(_work(scoring, stop))
+        worker = asyncio.create_task(_work(consumer, stop))
         working.append(worker)
         log.info("service.started", consumer=settings.consumer)
         try:
@@ -56,7 +56,7 @@ def build_app(settings: RewardSettings) -> FastAPI:
         lifespan=lifespan,
         ready=ready,
         max_body_bytes=settings.max_body_bytes,
-        measure=RedisWatch(redis, scoring.streams).measure,
+        measure=RedisWatch(redis, consumer.streams).measure,
     )
     app.include_router(scores.router)
     return app

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from gymfleet_contracts.scoring import ComponentOptions, Scoring
+from gymfleet_contracts.reward import ComponentOptions, RewardSpec
 from gymfleet_contracts.trajectory import Trajectory
 
 
@@ -19,13 +19,13 @@ class Component:
 
     name: str
     version: str
-    options: Callable[[Scoring], ComponentOptions]
-    raw: Callable[[Trajectory, Scoring], float]
+    options: Callable[[RewardSpec], ComponentOptions]
+    raw: Callable[[Trajectory, RewardSpec], float]
 
 
-def goal(trajectory: Trajectory, scoring: Scoring) -> float:
+def goal(trajectory: Trajectory, spec: RewardSpec) -> float:
     """Whether the task was solved; with `partial`, how far, on the line from failure to success."""
-    section = scoring.goal
+    section = spec.goal
     if not section.partial:
         return section.success if trajectory.success else section.failure
     if not 0 <= trajectory.score <= 1:
@@ -33,7 +33,7 @@ def goal(trajectory: Trajectory, scoring: Scoring) -> float:
     return section.failure + trajectory.score * (section.success - section.failure)
 
 
-def environment(trajectory: Trajectory, _: Scoring) -> float:
+def environment(trajectory: Trajectory, _: RewardSpec) -> float:
     """The sum of what the environment gave for each step."""
     rewards = [turn.reward for turn in trajectory.turns]
     if not all(map(math.isfinite, rewards)):
@@ -41,17 +41,17 @@ def environment(trajectory: Trajectory, _: Scoring) -> float:
     return math.fsum(rewards)
 
 
-def reply_format(trajectory: Trajectory, _: Scoring) -> float:
+def reply_format(trajectory: Trajectory, _: RewardSpec) -> float:
     """The share of replies that follow the grammar and whose action the environment understood."""
     _require_turns(trajectory)
     good = sum(turn.format_valid and turn.action_valid for turn in trajectory.turns)
     return good / len(trajectory.turns)
 
 
-def length(trajectory: Trajectory, scoring: Scoring) -> float:
+def length(trajectory: Trajectory, spec: RewardSpec) -> float:
     """The mean over replies of the excess or shortfall in tokens, shaped; 0 within the bounds."""
     _require_turns(trajectory)
-    section = scoring.length
+    section = spec.length
     excesses = [
         max(section.min_tokens - num_tokens, num_tokens - section.max_tokens, 0)
         for num_tokens in (len(turn.response_token_ids) for turn in trajectory.turns)
@@ -71,8 +71,8 @@ _SHAPES: Final[dict[str, Callable[[int], float]]] = {
 }
 
 COMPONENTS: Final = (
-    Component("goal", "1", lambda scoring: scoring.goal, goal),
-    Component("environment", "1", lambda scoring: scoring.environment, environment),
-    Component("format", "1", lambda scoring: scoring.format, reply_format),
-    Component("length", "1", lambda scoring: scoring.length, length),
+    Component("goal", "1", lambda spec: spec.goal, goal),
+    Component("environment", "1", lambda spec: spec.environment, environment),
+    Component("format", "1", lambda spec: spec.format, reply_format),
+    Component("length", "1", lambda spec: spec.length, length),
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import structlog
-from gymfleet_contracts.scoring import ComponentOptions, ScoreRequest, Scoring
+from gymfleet_contracts.reward import ComponentOptions, RewardSpec, ScoreRequest
 from gymfleet_contracts.trajectory import Reward, RewardComponent, ScoredTrajectory, Trajectory
 
 from gymfleet_reward.allocation import TokenRewards, allocate, on_own_turns
@@ -35,7 +35,7 @@ def score(request: ScoreRequest, components: Sequence[Component] = COMPONENTS) -
         SCORED.labels("unrewarded").inc()
         return ScoredTrajectory(trajectory=trajectory, reward=None)
     try:
-        reward = compose(trajectory, request.scoring, components)
+        reward = compose(trajectory, request.reward, components)
     except NoReward as error:
         SCORED.labels("failed").inc()
         return ScoredTrajectory(trajectory=trajectory, reward=None, reward_error=str(error)[:_MAX_ERROR_CHARS])
@@ -43,29 +43,29 @@ def score(request: ScoreRequest, components: Sequence[Component] = COMPONENTS) -
     return ScoredTrajectory(trajectory=trajectory, reward=reward)
 
 
-def compose(trajectory: Trajectory, scoring: Scoring, components: Sequence[Component] = COMPONENTS) -> Reward:
+def compose(trajectory: Trajectory, spec: RewardSpec, components: Sequence[Component] = COMPONENTS) -> Reward:
     """Total, breakdown and token rewards. Raises NoReward."""
-    used = [component for component in components if component.options(scoring).enabled]
-    terms = {component.name: _evaluate(component, trajectory, scoring) for component in used}
+    used = [component for component in components if component.options(spec).enabled]
+    terms = {component.name: _evaluate(component, trajectory, spec) for component in used}
     total = _sum(term.value for term in terms.values())
     return Reward(
         total=total,
         components=terms,
-        allocation=scoring.allocation,
-        token_rewards=_token_rewards(trajectory, scoring, terms),
+        allocation=spec.allocation,
+        token_rewards=_token_rewards(trajectory, spec, terms),
         scorers={component.name: component.version for component in used},
     )
 
 
-def _token_rewards(trajectory: Trajectory, scoring: Scoring, terms: dict[str, RewardComponent]) -> TokenRewards:
+def _token_rewards(trajectory: Trajectory, spec: RewardSpec, terms: dict[str, RewardComponent]) -> TokenRewards:
     """Allocate the total, less what belongs to single turns and stands there."""
     lengths = [len(turn.response_token_ids) for turn in trajectory.turns]
     environment = terms.get("environment")
-    if environment is None or environment.error is not None or scoring.environment.credit == "sum":
-        return allocate(scoring.allocation, _sum(term.value for term in terms.values()), lengths, scoring.gamma)
+    if environment is None or environment.error is not None or spec.environment.credit == "sum":
+        return allocate(spec.allocation, _sum(term.value for term in terms.values()), lengths, spec.gamma)
     rest = _sum(term.value for name, term in terms.items() if name != "environment")
     own = [environment.weight * turn.reward for turn in trajectory.turns]
-    return on_own_turns(allocate(scoring.allocation, rest, lengths, scoring.gamma), own)
+    return on_own_turns(allocate(spec.allocation, rest, lengths, spec.gamma), own)
 
 
 def _sum(values: Iterable[float]) -> float:
@@ -75,13 +75,13 @@ def _sum(values: Iterable[float]) -> float:
         raise NoReward("the sum of the components is not finite") from None
 
 
-def _evaluate(component: Component, trajectory: Trajectory, scoring: Scoring) -> RewardComponent:
+def _evaluate(component: Component, trajectory: Trajectory, spec: RewardSpec) -> RewardComponent:
     """Compute one term. What fails for a reason that may pass is tried again; then the component's options decide."""
-    options = component.options(scoring)
+    options = component.options(spec)
     pauses_s = iter(_PAUSES_S)
     while True:
         try:
-            return _attempt(component, options, trajectory, scoring)
+            return _attempt(component, options, trajectory, spec)
         except Exception as error:
             pause_s = None if isinstance(error, ComponentError) else next(pauses_s, None)
             reason = f"{type(error).__name__}: {error}"
@@ -97,9 +97,9 @@ def _evaluate(component: Component, trajectory: Trajectory, scoring: Scoring) ->
 
 
 def _attempt(
-    component: Component, options: ComponentOptions, trajectory: Trajectory, scoring: Scoring
+    component: Component, options: ComponentOptions, trajectory: Trajectory, spec: RewardSpec
 ) -> RewardComponent:
-    raw = component.raw(trajectory, scoring)
+    raw = component.raw(trajectory, spec)
     value = options.weight * raw
     if not math.isfinite(value):
         raise ComponentError(f"{options.weight} * {raw} is not finite")

@@ -21,15 +21,20 @@ class RewardSettings(HttpSettings):
     model_config = SettingsConfigDict(env_prefix="GYMFLEET_REWARD_", frozen=True)
 
     redis_url: RedisUrl = LOCAL_REDIS
+    """The streams."""
     port: Annotated[int, Field(ge=1, le=65_535)] = 8203
+    """Port to listen on."""
     log_level: Annotated[str, Field(pattern=r"(?i)^(debug|info|warning|error)$")] = "INFO"
+    """DEBUG, INFO, WARNING or ERROR."""
     consumer: Annotated[str, Field(min_length=1, max_length=128)] = Field(default_factory=_consumer_name)
     """This process's name in the consumer group; no two living processes share one."""
     concurrency: PositiveInt = 32
     """Trajectories in hand at once."""
     lease_s: PositiveFloat = 10.0
-    """A trajectory that this process neither scored nor renewed for so long goes to another one."""
+    """What this process neither finished nor renewed for so long goes to another one."""
     max_attempts: PositiveInt = 5
+    """Times a trajectory is tried before it goes to the dead letters."""
     max_scored_backlog: PositiveInt = 10_000
-    """Scored trajectories of one run that its trainer may be behind before scoring waits."""
+    """Scored trajectories that a trainer may be behind before scoring waits."""
     max_body_bytes: PositiveInt = 64 * 1024 * 1024
+    """Larger requests are refused."""

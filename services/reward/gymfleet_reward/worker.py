@@ -4,7 +4,7 @@ import asyncio
 from typing import Final
 
 import structlog
-from gymfleet_contracts.scoring import ScoreRequest
+from gymfleet_contracts.reward import ScoreRequest
 from gymfleet_contracts.streams import (
     REWARD_GROUP,
     ROLLOUT_REQUESTS,

@@ -78,7 +78,7 @@ class Sampler(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class EpisodeContext:
     """Everything an episode is played with."""
 
     policy: Sampler
@@ -106,7 +106,7 @@ class PromptTooLong(InferenceError):
 class Episode:
     """The state of one attempt; `play` runs it to its end and leaves the outcome in the attributes."""
 
-    def __init__(self, table: Table, group: GroupRequest, sample: int) -> None:
+    def __init__(self, table: EpisodeContext, group: GroupRequest, sample: int) -> None:
         self._table = table
         self._group = group
         self._sample = sample

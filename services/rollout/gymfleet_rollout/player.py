@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from gymfleet_rollout import metrics
 from gymfleet_rollout.environments import Environments
-from gymfleet_rollout.episode import Episode, PromptTooLong, Sampler, Sessions, Table
+from gymfleet_rollout.episode import Episode, EpisodeContext, PromptTooLong, Sampler, Sessions
 from gymfleet_rollout.errors import UnknownGrammar
 from gymfleet_rollout.inference.base import EngineDied, InferenceError
 from gymfleet_rollout.tokens import ChatTokens
@@ -106,13 +106,13 @@ class Player:
         )
         return trajectory, isinstance(failure, _HOPELESS)
 
-    async def _table(self, group: GroupRequest) -> Table:
+    async def _table(self, group: GroupRequest) -> EpisodeContext:
         try:
             grammar = get_grammar(group.grammar)
         except KeyError as error:
             raise UnknownGrammar(str(error.args[0])) from None
         spec = await self._environments.spec(group.task.env)
-        return Table(self._policy, self._chat, self._sessions, spec, grammar)
+        return EpisodeContext(self._policy, self._chat, self._sessions, spec, grammar)
 
     def _trajectory(
         self,

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Final
 
 import structlog
+from gymfleet_contracts.rollout import EngineProbe, ProbeSample, Sampling, StagedVersion, StageVersion
 from gymfleet_contracts.rollout import Policy as PolicyState
-from gymfleet_contracts.rollout import ProbeSample, ReplicaProbe, Sampling, StagedVersion, StageVersion
 from gymfleet_kit.app import NotReady
 
 from gymfleet_rollout import metrics
 from gymfleet_rollout.deadlines import Deadlines
+from gymfleet_rollout.engine_pool import GREEDY, Answers, EnginePool, Prompts
 from gymfleet_rollout.errors import PolicyUnavailable, PolicyUpdateFailed, PolicyVersionConflict
-from gymfleet_rollout.inference.base import Continuation, EngineDied, Generation, InferenceError, Replica, ReplicaDown
+from gymfleet_rollout.inference.base import Continuation, Engine, EngineDied, EngineDown, Generation, InferenceError
 from gymfleet_rollout.inference.weights import require_same_tensors, tensor_shapes
-from gymfleet_rollout.replicas import GREEDY, Answers, Prompts, ReplicaSet
 
 log = structlog.get_logger()
 
@@ -43,7 +43,7 @@ class _Staged:
 
 
 class Policy:
-    """The replicas as one source of tokens with a version.
+    """The engines as one source of tokens with a version.
 
     Args:
         model: the name shown to callers.
@@ -53,7 +53,7 @@ class Policy:
 
     def __init__(
         self,
-        replicas: Sequence[Replica],
+        engines: Sequence[Engine],
         *,
         model: str,
         base_path: Path,
@@ -61,7 +61,7 @@ class Policy:
         dtype: str,
         vocab_size: int,
     ) -> None:
-        self._replicas = ReplicaSet(replicas, dtype=dtype, revive=self._revive)
+        self._engines = EnginePool(engines, dtype=dtype, revive=self._revive)
         self._model = model
         self._backend = backend
         self._dtype = dtype
@@ -93,8 +93,8 @@ class Policy:
 
     @property
     def max_model_len(self) -> int:
-        """Tokens of prompt and reply that every replica can hold."""
-        return self._replicas.max_model_len
+        """Tokens of prompt and reply that every engine can hold."""
+        return self._engines.max_model_len
 
     def require_usable(self) -> None:
         """Raises PolicyUnavailable when the engine, or its weights, are beyond use."""
@@ -109,7 +109,7 @@ class Policy:
             staged_version=None if self._staged is None else self._staged.version,
             backend=self._backend,
             dtype=self._dtype,
-            num_replicas=len(self._replicas),
+            num_engines=len(self._engines),
             tokens_generated=self._tokens_generated,
             tokens_sampled=self._tokens_sampled,
         )
@@ -117,40 +117,40 @@ class Policy:
     @property
     def replica_names(self) -> list[str]:
         """Engines that are known, up or down."""
-        return self._replicas.names
+        return self._engines.names
 
-    async def admit(self, replica: Replica) -> bool:
+    async def admit(self, engine: Engine) -> bool:
         """Take in one more engine, which has started; False while a version is decided on. Raises InferenceError."""
         async with self._lock:
             if self._staged is not None:
                 return False
             length = min(_ADMISSION_LENGTH, self.max_model_len // 2)
             prompts = [[(31 * place + 7 * at) % self._vocab_size for at in range(length)] for place in range(length)]
-            await self._replicas.admit(replica, self._live_path, prompts, str(self._live))
+            await self._engines.admit(engine, self._live_path, prompts, str(self._live))
             return True
 
     async def forget_all_but(self, names: Collection[str]) -> None:
         """Forget engines that are down and not among these; later, while a version is being decided on."""
         async with self._lock:
             if self._staged is None:
-                await self._replicas.forget_all_but(names)
+                await self._engines.forget_all_but(names)
 
     def on_commit(self, listener: Callable[[], None]) -> None:
         """Have `listener` called when a version went live."""
         self._listeners.append(listener)
 
     async def start(self) -> None:
-        """Return when every replica answers. Raises InferenceError."""
-        await self._replicas.start()
+        """Return when every engine answers. Raises InferenceError."""
+        await self._engines.start()
         self._open.set()
 
     async def close(self) -> None:
-        """Free every replica."""
+        """Free every engine."""
         if self._staged is not None:
             self._staged.timer.cancel()
         if self._expiry is not None:
             self._expiry.cancel()
-        await self._replicas.close()
+        await self._engines.close()
 
     async def check_ready(self) -> None:
         """Generate one token, unless a version is being staged. Raises NotReady."""
@@ -158,9 +158,9 @@ class Policy:
             raise NotReady(self._broken)
         try:
             async with asyncio.timeout(_HEALTH_TIMEOUT_S):
-                await self._replicas.check()
+                await self._engines.check()
                 if self._open.is_set():
-                    await self._replicas.one_token(str(self._live))
+                    await self._engines.one_token(str(self._live))
         except TimeoutError:
             raise NotReady(f"the engine gave no token within {_HEALTH_TIMEOUT_S:g} s") from None
         except InferenceError as error:
@@ -171,7 +171,7 @@ class Policy:
     ) -> Generation:
         """Sample a reply, over a change of weights if one falls into it.
 
-        A replica that went down is passed over; with none left this waits, so set a deadline.
+        An engine that went down is passed over; with none left this waits, so set a deadline.
         Raises InferenceError when the engine fails and PolicyUnavailable when it is beyond use.
         """
         prompt = list(prompt_token_ids)
@@ -197,15 +197,15 @@ class Policy:
     ) -> tuple[Continuation, int]:
         """One engine call that was not lost, and the version whose weights it had from its first token to its last."""
         while True:
-            replica = await self._replicas.least_busy()
+            engine = await self._engines.least_busy()
             if not self._open.is_set():
                 await self._open.wait()
                 continue
             self.require_usable()
-            # From here to the replica's queue nothing is awaited: the version cannot change in between.
+            # From here to the engine's queue nothing is awaited: the version cannot change in between.
             version = self._live
             try:
-                part = await replica.generate(
+                part = await engine.generate(
                     prompt,
                     max_tokens=max_tokens,
                     sampling=sampling,
@@ -213,8 +213,8 @@ class Policy:
                     cache_salt=str(version),
                     on_tokens=self._count_sampled,
                 )
-            except ReplicaDown as error:
-                self._replicas.mark_down(replica, error)
+            except EngineDown as error:
+                self._engines.mark_down(engine, error)
             except EngineDied as error:
                 self._give_up(str(error))
                 raise
@@ -229,7 +229,7 @@ class Policy:
         self._tokens_sampled += num_tokens
 
     async def stage(self, body: StageVersion) -> StagedVersion:
-        """Load a version on every replica and sample the probe with it; nothing else is generated until a decision.
+        """Load a version on every engine and sample the probe with it; nothing else is generated until a decision.
 
         Raises PolicyVersionConflict, or PolicyUpdateFailed after the live version was brought back.
         """
@@ -290,8 +290,8 @@ class Policy:
             raise PolicyVersionConflict(
                 f"version {body.version} is not newer than the live version {self._live}", live_version=self._live
             )
-        if down := self._replicas.down:
-            raise PolicyUnavailable(f"{', '.join(down)} is down; a version must reach every replica")
+        if down := self._engines.down:
+            raise PolicyUnavailable(f"{', '.join(down)} is down; a version must reach every engine")
         limit = self.max_model_len - body.probe_max_tokens
         if any(not 0 < len(prompt) <= limit for prompt in body.probe_prompts):
             raise PolicyUpdateFailed(
@@ -308,21 +308,21 @@ class Policy:
         prompts = body.probe_prompts
         baseline: Answers | None = None
         try:
-            await self._replicas.interrupt()
+            await self._engines.interrupt()
             # Under the old weights first: so its blocks stand in the prefix cache, where a cache that
             # was not reset would show in the probe, and so a refusal can be verified.
-            baseline = await self._replicas.ask(prompts, body.probe_max_tokens, GREEDY, str(self._live))
+            baseline = await self._engines.ask(prompts, body.probe_max_tokens, GREEDY, str(self._live))
             loading = time.perf_counter()
-            await self._replicas.load(path)
+            await self._engines.load(path)
             update_s = time.perf_counter() - loading
-            answers = await self._replicas.ask(prompts, body.probe_max_tokens, Sampling(), str(body.version))
+            answers = await self._engines.ask(prompts, body.probe_max_tokens, Sampling(), str(body.version))
         except BaseException:
             await asyncio.shield(self._restore(prompts, baseline))
             raise
         metrics.UPDATE_SECONDS.observe(update_s)
         answer = StagedVersion(
             version=body.version,
-            replicas=tuple(map(_probe_answers, self._replicas.names, answers)),
+            engines=tuple(map(_probe_answers, self._engines.names, answers)),
             pause_s=time.perf_counter() - began,
             update_s=update_s,
         )
@@ -340,7 +340,7 @@ class Policy:
     async def _restore(self, prompts: Prompts, baseline: Answers | None) -> None:
         """Bring the live version back and see that it answers as before; else the policy is unusable."""
         try:
-            await self._replicas.restore(self._live_path, prompts, baseline, str(self._live))
+            await self._engines.restore(self._live_path, prompts, baseline, str(self._live))
         except InferenceError as error:
             self._give_up(f"version {self._live} could not be restored: {error}")
         finally:
@@ -354,12 +354,12 @@ class Policy:
         self._open.set()
         self._deadlines.resume()
 
-    async def _revive(self, replica: Replica) -> bool:
-        """The live weights for a replica that may have been restarted; later, while a decision is pending."""
+    async def _revive(self, engine: Engine) -> bool:
+        """The live weights for an engine that may have been restarted; later, while a decision is pending."""
         async with self._lock:
             if self._staged is not None:
                 return False
-            await replica.load(self._live_path)
+            await engine.load(self._live_path)
             return True
 
     def _give_up(self, reason: str) -> None:
@@ -378,9 +378,9 @@ class Policy:
         return self._staged
 
 
-def _probe_answers(replica: str, samples: list[Continuation]) -> ReplicaProbe:
-    return ReplicaProbe(
-        replica=replica,
+def _probe_answers(engine: str, samples: list[Continuation]) -> EngineProbe:
+    return EngineProbe(
+        engine=engine,
         samples=tuple(
             ProbeSample(token_ids=tuple(sample.token_ids), logprobs=tuple(sample.logprobs)) for sample in samples
         ),

@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 from gymfleet_kit.discovery import Discovery
 
-from gymfleet_rollout.inference.base import InferenceError, Replica
+from gymfleet_rollout.inference.base import Engine, InferenceError
 from gymfleet_rollout.policy import Policy
 from gymfleet_rollout.settings import RolloutSettings
 
@@ -23,23 +23,23 @@ class Servers:
     """The servers at `server_urls`, and one at each address of each name in `server_discover`.
 
     Args:
-        make: the replica at a URL.
+        make: the engine at a URL.
     """
 
-    def __init__(self, settings: RolloutSettings, make: Callable[[str], Replica]) -> None:
+    def __init__(self, settings: RolloutSettings, make: Callable[[str], Engine]) -> None:
         self._make = make
         self._discovery = Discovery(settings.server_discover, fixed=settings.server_urls)
         self._joining: dict[str, asyncio.Task[None]] = {}
         self._not_before: dict[str, float] = {}
 
-    async def first(self) -> list[Replica]:
+    async def first(self) -> list[Engine]:
         """Those that are there at the start; waits for one."""
         while not (urls := await self._discovery.urls()):  # noqa: ASYNC110 - a name server has no event
             await asyncio.sleep(_LOOK_EVERY_S)
         return [self._make(url) for url in urls]
 
     async def watch(self, policy: Policy) -> None:
-        """Keep the policy's replicas to what the names mean."""
+        """Keep the policy's engines to what the names mean."""
         try:
             while True:
                 await asyncio.sleep(_LOOK_EVERY_S)
@@ -63,16 +63,16 @@ class Servers:
                 task.add_done_callback(lambda _, url=url: self._joining.pop(url))  # type: ignore[misc]
 
     async def _join(self, url: str, policy: Policy) -> None:
-        replica = self._make(url)
+        engine = self._make(url)
         try:
-            await replica.start()
-            while not await policy.admit(replica):  # noqa: ASYNC110 - a version is being decided on
+            await engine.start()
+            while not await policy.admit(engine):  # noqa: ASYNC110 - a version is being decided on
                 await asyncio.sleep(_LOOK_EVERY_S)
         except BaseException as error:
-            await replica.close()
+            await engine.close()
             if not isinstance(error, InferenceError):
                 raise
             self._not_before[url] = time.monotonic() + _RETRY_S
-            log.error("replica.not_admitted", replica=url, reason=str(error))
+            log.error("engine.not_admitted", engine=url, reason=str(error))
         else:
-            log.info("replica.admitted", replica=url, version=policy.live_version)
+            log.info("engine.admitted", engine=url, version=policy.live_version)

@@ -19,16 +19,16 @@ from redis.exceptions import RedisError
 from gymfleet_rollout.environments import Environments
 from gymfleet_rollout.errors import PolicyUnavailable
 from gymfleet_rollout.inference.base import EngineConfig
-from gymfleet_rollout.inference.embedded import EmbeddedReplica
-from gymfleet_rollout.inference.server import ServerReplica
+from gymfleet_rollout.inference.embedded import EmbeddedEngine
+from gymfleet_rollout.inference.server import ServerEngine
 from gymfleet_rollout.jobs import Jobs
 from gymfleet_rollout.model import ModelPlace, find_model, vocab_size
-from gymfleet_rollout.newest import NewestVersion
 from gymfleet_rollout.player import Player
 from gymfleet_rollout.policy import Policy
 from gymfleet_rollout.servers import Servers
 from gymfleet_rollout.settings import RolloutSettings
 from gymfleet_rollout.tokens import ChatTokens
+from gymfleet_rollout.version_gate import VersionGate
 from gymfleet_rollout.worker import Output, Requests, RolloutWorker
 
 log = structlog.get_logger()
@@ -50,7 +50,7 @@ class RolloutService:
         self._settings = settings
         self._model = model
         self._policy: Policy | None = None
-        self._newest: NewestVersion | None = None
+        self._gate: VersionGate | None = None
         self._jobs: Jobs | None = None
         self._reason = "the engine is starting"
 
@@ -70,10 +70,10 @@ class RolloutService:
 
     def require_newest(self) -> None:
         """Raises PolicyUnavailable while the newest version is awaited."""
-        if self._newest is None:
+        if self._gate is None:
             raise PolicyUnavailable(self._reason)
-        if self._newest.awaited:
-            raise PolicyUnavailable(self._newest.awaited)
+        if self._gate.awaited:
+            raise PolicyUnavailable(self._gate.awaited)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -102,10 +102,10 @@ class RolloutService:
 
     async def check_ready(self) -> None:
         """Redis answers, the newest version is here, and the engine gives a token. Raises NotReady."""
-        if self._policy is None or self._newest is None:
+        if self._policy is None or self._gate is None:
             raise NotReady(self._reason)
-        if self._newest.awaited:
-            raise NotReady(self._newest.awaited)
+        if self._gate.awaited:
+            raise NotReady(self._gate.awaited)
         await self._policy.check_ready()
         try:
             await asyncio.wait_for(self._redis.ping(), _PING_TIMEOUT_S)
@@ -118,12 +118,12 @@ class RolloutService:
             policy, chat = await self._start_policy()
             output = Output(self._redis, max_len=self._settings.max_raw_backlog)
             player = Player(policy, chat, sessions, Environments(gateway), max_episodes=self._settings.max_episodes)
-            newest = NewestVersion(self._redis, policy)
-            await newest.look()
-            self._policy, self._newest = policy, newest
+            gate = VersionGate(self._redis, policy)
+            await gate.look()
+            self._policy, self._gate = policy, gate
             self._jobs = Jobs(player, output, max_trajectories=self._settings.max_kept_trajectories)
-            requests = Requests(self._redis, self._settings, newest)
-            await self._work(policy, newest, RolloutWorker(self._settings, requests, player, output), stop)
+            requests = Requests(self._redis, self._settings, gate)
+            await self._work(policy, gate, RolloutWorker(self._settings, requests, player, output), stop)
             if policy.failed.is_set():
                 self._on_failure()
         except Exception as error:
@@ -159,11 +159,11 @@ class RolloutService:
         log.info("engine.started", backend=settings.backend, seconds=round(time.perf_counter() - began, 2))
         return policy, chat
 
-    async def _work(self, policy: Policy, newest: NewestVersion, worker: RolloutWorker, stop: asyncio.Event) -> None:
+    async def _work(self, policy: Policy, gate: VersionGate, worker: RolloutWorker, stop: asyncio.Event) -> None:
         """Take groups until stopped. With the policy beyond use they are given back: another process can play them."""
         working = asyncio.create_task(worker.run(stop))
         failed = asyncio.create_task(policy.failed.wait())
-        watching = [asyncio.create_task(newest.watch()), asyncio.create_task(self._servers.watch(policy))]
+        watching = [asyncio.create_task(gate.watch()), asyncio.create_task(self._servers.watch(policy))]
         try:
             await asyncio.wait([working, failed, *watching], return_when=asyncio.FIRST_COMPLETED)
             for one in (working, *watching):
@@ -175,8 +175,8 @@ class RolloutService:
             await asyncio.gather(working, failed, *watching, return_exceptions=True)
 
 
-def _server(settings: RolloutSettings, model_path: Path, url: str) -> ServerReplica:
-    return ServerReplica(
+def _server(settings: RolloutSettings, model_path: Path, url: str) -> ServerEngine:
+    return ServerEngine(
         url,
         weights_path=model_path,
         concurrency=settings.max_num_seqs,
@@ -184,7 +184,7 @@ def _server(settings: RolloutSettings, model_path: Path, url: str) -> ServerRepl
     )
 
 
-def _embedded(settings: RolloutSettings, model_path: Path) -> EmbeddedReplica:
+def _embedded(settings: RolloutSettings, model_path: Path) -> EmbeddedEngine:
     config = EngineConfig(
         model=model_path,
         dtype=settings.dtype,
@@ -197,4 +197,4 @@ def _embedded(settings: RolloutSettings, model_path: Path) -> EmbeddedReplica:
         seed=settings.seed,
         threads=settings.threads,
     )
-    return EmbeddedReplica(config)
+    return EmbeddedEngine(config)

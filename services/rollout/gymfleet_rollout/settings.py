@@ -3,12 +3,15 @@
 import os
 import secrets
 import socket
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
+from gymfleet_contracts.recipe import EngineSizes
 from gymfleet_kit.http_settings import HttpSettings
 from gymfleet_kit.settings import LOCAL_REDIS, RedisUrl
 from pydantic import AnyHttpUrl, Field, PositiveFloat, PositiveInt, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
+
+_ENGINE: Final = EngineSizes()
 
 
 def _consumer_name() -> str:
@@ -22,32 +25,49 @@ class RolloutSettings(HttpSettings):
     key_holders: ClassVar[str] = "the trainer, as GYMFLEET_TRAINER_ROLLOUT_API_KEY"
 
     model: str
-    """A local directory or a Hugging Face id: the policy of version 0, its tokenizer and chat template."""
+    """A directory or a Hugging Face id: the policy of version 0. With `gymfleet-rollout --recipe FILE --run-dir DIR`
+    the recipe gives it, the engine's settings and the seed, where neither a variable nor a secret does; a model
+    from scratch is waited for."""
     port: Annotated[int, Field(ge=1, le=65_535)] = 8202
+    """Port to listen on."""
     control_port: Annotated[int, Field(ge=1, le=65_535)] | None = None
-    """Where policy versions are staged, committed and refused, and then there alone; without it, on `port`."""
+    """Where the policy is replaced (staged, committed, refused), and then there alone."""
     log_level: Annotated[str, Field(pattern=r"(?i)^(debug|info|warning|error)$")] = "INFO"
+    """DEBUG, INFO, WARNING or ERROR."""
     redis_url: RedisUrl = LOCAL_REDIS
+    """The streams."""
     gateway_url: AnyHttpUrl = AnyHttpUrl("http://127.0.0.1:8200")
+    """The env gateway."""
     gateway_api_key: SecretStr | None = None
+    """Sent to the gateway, where that asks for one."""
     gateway_connections: PositiveInt = 1
+    """Sockets to the gateway."""
 
     backend: Literal["embedded", "server"] = "embedded"
+    """embedded or server."""
     server_urls: tuple[AnyHttpUrl, ...] = ()
-    """Base URLs of vLLM servers, as a JSON list; each replica directly, never a balancer."""
+    """vLLM servers, as a JSON list; only with `server`."""
     server_discover: tuple[AnyHttpUrl, ...] = ()
-    """Base URLs whose host is a DNS name with one address per vLLM server; resolved again and again."""
+    """Base URLs whose host is a DNS name with one address per vLLM server, as a JSON list; a new server is given the
+    live weights and compared with another before it serves."""
     server_start_timeout_s: PositiveFloat = 600.0
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    max_model_len: PositiveInt = 1024
-    max_num_seqs: PositiveInt = 256
-    """Embedded: sequences in one step. Server: requests sent at once to each replica."""
-    max_num_batched_tokens: PositiveInt = 2048
-    kv_cache_gib: PositiveFloat = 1.0
-    enforce_eager: bool = True
+    """For the servers to answer."""
+    dtype: Literal["float32", "bfloat16", "float16"] = _ENGINE.dtype
+    """float32, bfloat16 or float16."""
+    max_model_len: PositiveInt = _ENGINE.max_model_len
+    """Context, in tokens."""
+    max_num_seqs: PositiveInt = _ENGINE.max_num_seqs
+    """Sequences in one step of the engine."""
+    max_num_batched_tokens: PositiveInt = _ENGINE.max_num_batched_tokens
+    """Tokens in one step of the engine."""
+    kv_cache_gib: PositiveFloat = _ENGINE.kv_cache_gib
+    """Memory for keys and values."""
+    enforce_eager: bool = _ENGINE.enforce_eager
+    """Run without compiled graphs."""
     block_size: Annotated[int, Field(ge=32, multiple_of=32)] = 32
-    """Tokens in a block of the prefix cache; what an episode shares with its neighbours is counted in whole blocks."""
+    """Tokens per block of the cache."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Of the engine."""
     threads: PositiveInt = 1
     """Threads of the embedded engine's tensor operations."""
 
@@ -60,11 +80,13 @@ class RolloutSettings(HttpSettings):
     consumer: Annotated[str, Field(min_length=1, max_length=128)] = Field(default_factory=_consumer_name)
     """This process's name in the consumer group; no two living processes share one."""
     lease_s: PositiveFloat = 10.0
-    """A group that this process neither finished nor renewed for so long goes to another one."""
+    """What this process neither finished nor renewed for so long goes to another one."""
     max_deliveries: PositiveInt = 5
+    """Times a group is tried before it goes to the dead letters."""
     max_kept_trajectories: PositiveInt = 10_000
-    """Trajectories of jobs over HTTP that are kept for collection."""
+    """Of jobs over HTTP, until they are fetched."""
     max_body_bytes: PositiveInt = 64 * 1024 * 1024
+    """Larger requests are refused."""
 
     @model_validator(mode="after")
     def ports_differ(self) -> Self:

@@ -4,8 +4,8 @@ import asyncio
 from typing import Final
 
 import structlog
+from gymfleet_contracts.reward import ScoreRequest
 from gymfleet_contracts.rollout import GroupRequest
-from gymfleet_contracts.scoring import ScoreRequest
 from gymfleet_contracts.streams import (
     ROLLOUT_GROUP,
     ROLLOUT_REQUESTS,
@@ -17,9 +17,9 @@ from gymfleet_contracts.trajectory import Trajectory
 from gymfleet_kit.streams import Delivery, RedisClient, StreamConsumer, StreamProducer
 
 from gymfleet_rollout import metrics
-from gymfleet_rollout.newest import NewestVersion
 from gymfleet_rollout.player import Player
 from gymfleet_rollout.settings import RolloutSettings
+from gymfleet_rollout.version_gate import VersionGate
 
 log = structlog.get_logger()
 
@@ -41,7 +41,7 @@ class Output:
     async def put(self, group: GroupRequest, trajectory: Trajectory) -> None:
         """Publish; waits while the reward service is behind. Raises StreamFull."""
         key = produced_samples(group.run_id, group.group_id)
-        request = ScoreRequest(trajectory=trajectory, scoring=group.scoring)
+        request = ScoreRequest(trajectory=trajectory, reward=group.reward)
         if await self._producer.publish_once(request, key=key, member=_member(trajectory.sample, group.replay)):
             await self._redis.expire(key, _PRODUCED_TTL_S)
         else:
@@ -59,7 +59,7 @@ def _member(sample: int, replay: int) -> str:
 class Requests(StreamConsumer[GroupRequest]):
     """The request stream, from which nothing is taken while the newest policy version is awaited."""
 
-    def __init__(self, redis: RedisClient, settings: RolloutSettings, newest: NewestVersion) -> None:
+    def __init__(self, redis: RedisClient, settings: RolloutSettings, gate: VersionGate) -> None:
         super().__init__(
             redis,
             ROLLOUT_REQUESTS,
@@ -69,16 +69,16 @@ class Requests(StreamConsumer[GroupRequest]):
             lease_s=settings.lease_s,
             max_attempts=settings.max_deliveries,
         )
-        self._newest = newest
+        self._gate = gate
 
     async def receive(self, count: int, block_ms: int) -> list[Delivery[GroupRequest]]:
         """As `StreamConsumer.receive`; while the newest version is awaited, wait for it instead."""
-        if not await self._newest.here_within(block_ms / 1000):
+        if not await self._gate.here_within(block_ms / 1000):
             return []
         deliveries = await super().receive(count, block_ms)
         if deliveries:
-            await self._newest.look()  # the trainer may have published while this waited for groups
-            if self._newest.awaited:
+            await self._gate.look()  # the trainer may have published while this waited for groups
+            if self._gate.awaited:
                 await self.release(deliveries)
                 return []
         return deliveries

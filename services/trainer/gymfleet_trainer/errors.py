@@ -25,7 +25,7 @@ class Stalled(TrainerError):
     exit_code = 3
 
 
-class FleetTaken(Stalled):
+class ReplicasTaken(Stalled):
     """Another run publishes to the same rollout replicas, which serve one policy."""
 
 

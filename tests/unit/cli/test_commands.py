@@ -9,8 +9,9 @@ from gymfleet_cli.commands import envs, fleet
 from gymfleet_cli.commands.train import clear_run
 from gymfleet_cli.console import out, printable
 from gymfleet_cli.main import run
-from gymfleet_cli.progress import Progress, RunDisplay, describe, duration
+from gymfleet_cli.progress import RunDisplay, describe, duration
 from gymfleet_cli.running import lock_run
+from gymfleet_contracts.run import RunProgress
 from gymfleet_env_server import catalogue
 from rich.console import Console
 
@@ -162,7 +163,8 @@ def test_durations(seconds: float, text: str) -> None:
 
 
 def test_progress_in_one_line() -> None:
-    progress = Progress(
+    progress = RunProgress(
+        run_id="r",
         phase="rl",
         step=3,
         total=10,
@@ -181,8 +183,11 @@ def test_plain_display_speaks_when_the_phase_changes() -> None:
     told = StringIO()
     moments = iter(
         [None]
-        + [Progress(phase=phase, step=step, updated_at=4e9) for phase, step in (("sft", 1), ("sft", 2), ("rl", 3))]
-        + [Progress(phase="old", updated_at=1.0)]
+        + [
+            RunProgress(run_id="r", phase=phase, step=step, updated_at=4e9)
+            for phase, step in (("sft", 1), ("sft", 2), ("rl", 3))
+        ]
+        + [RunProgress(run_id="r", phase="old", updated_at=1.0)]
     )
     display = RunDisplay(Console(file=told, width=100), lambda: next(moments))
 
@@ -197,9 +202,9 @@ def test_plain_display_speaks_when_the_phase_changes() -> None:
 
 
 def test_progress_of_a_newer_trainer_is_still_read(tmp_path: Path) -> None:
-    fields = {"phase": "rl", "step": 1, "weather": "fine"}
+    fields = {"run_id": "r", "phase": "rl", "step": 1, "weather": "fine"}
 
-    assert Progress.model_validate_json(json.dumps(fields)).step == 1
+    assert RunProgress.model_validate_json(json.dumps(fields)).step == 1
 
 
 def test_the_command_line_knows_every_environment_of_the_catalogue() -> None:

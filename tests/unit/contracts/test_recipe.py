@@ -101,7 +101,7 @@ def test_what_is_sound_is_not_refused(tmp_path: Path, addition: str) -> None:
 def test_the_reward_is_discounted_as_the_algorithm_does(tmp_path: Path, addition: str, gamma: float) -> None:
     recipe = load(tmp_path, MINIMAL + addition)
 
-    assert recipe.scoring.gamma == gamma
+    assert recipe.reward_spec.gamma == gamma
 
 
 def test_every_term_of_the_reward_goes_onto_the_wire(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_every_term_of_the_reward_goes_onto_the_wire(tmp_path: Path) -> None:
     """
     recipe = load(tmp_path, f"{MINIMAL}[reward]\n{terms}")
 
-    assert recipe.scoring.model_dump() == recipe.reward.model_dump()
+    assert recipe.reward_spec.model_dump() == recipe.reward.model_dump()
 
 
 def test_several_mistakes_are_all_named(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import pytest
-from gymfleet_contracts.scoring import ScoreRequest
+from gymfleet_contracts.reward import ScoreRequest
 from gymfleet_contracts.trajectory import Reward, ScoredTrajectory, Status
 from pydantic import ValidationError
 

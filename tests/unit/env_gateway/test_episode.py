@@ -9,7 +9,7 @@ from gymfleet_contracts.frames import Op
 from gymfleet_contracts.problems import Problem
 from gymfleet_env_gateway.access import LOCAL
 from gymfleet_env_gateway.fronts.episode import Episode, NoEpisode, OutcomeUnknown, intent
-from gymfleet_env_gateway.relay import Relay
+from gymfleet_env_gateway.session_proxy import SessionProxy
 from gymfleet_kit.problems import RelayedProblem, ServiceError
 from gymfleet_kit.session_problems import InvalidRequest
 
@@ -35,12 +35,12 @@ class Table:
     """An episode, its relay and what was saved."""
 
     def __init__(self, *answers: str | None) -> None:
-        self.relay = ScriptedRelay()
-        self.relay.answers = list(answers)
+        self.proxy = ScriptedRelay()
+        self.proxy.answers = list(answers)
         self.episode = Episode(session_id="s", index=3)
 
     async def step(self, action: str) -> dict[str, Any]:
-        return await self.episode.step(cast(Relay, self.relay), LOCAL, action)
+        return await self.episode.step(cast(SessionProxy, self.proxy), LOCAL, action)
 
 
 async def test_an_action_is_forgotten_with_its_answer() -> None:
@@ -62,7 +62,7 @@ async def test_after_an_answer_that_did_not_come_only_the_same_action_goes_out(k
         await table.step("down")
     await table.step("up")
 
-    assert table.relay.calls == [(Op.STEP, 3, "up"), (Op.STEP, 3, "up")], "under the same index: played once"
+    assert table.proxy.calls == [(Op.STEP, 3, "up"), (Op.STEP, 3, "up")], "under the same index: played once"
     assert table.episode.index == 4
 
 
@@ -76,7 +76,7 @@ async def test_what_another_gateway_left_pending_counts_too() -> None:
     for table in (noted, died):
         with pytest.raises(OutcomeUnknown):
             await table.step("down")
-        assert table.relay.calls == []
+        assert table.proxy.calls == []
 
 
 async def test_what_was_left_from_before_the_episode_does_not_count() -> None:
@@ -102,7 +102,7 @@ async def test_what_was_not_played_leaves_the_episode_as_it_was(kind: str) -> No
         await table.step("up")
 
     await table.step("down")
-    assert table.relay.calls[-1] == (Op.STEP, 3, "down")
+    assert table.proxy.calls[-1] == (Op.STEP, 3, "down")
 
 
 @pytest.mark.parametrize(
@@ -122,4 +122,4 @@ async def test_a_lost_session_is_not_gone_on_with(kind: str, closes: bool) -> No
 
     with pytest.raises(NoEpisode):
         await table.step("up")
-    assert ((Op.CLOSE, None, None) in table.relay.calls) == closes, "what another one plays is not closed"
+    assert ((Op.CLOSE, None, None) in table.proxy.calls) == closes, "what another one plays is not closed"

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 from gymfleet_env_server.metrics import HUNG, SessionMetrics, count_step, new_tally
-from gymfleet_env_server.sessions.ids import Home, home_of, new_instance, prefix
+from gymfleet_env_server.sessions.ids import ShardId, new_instance, prefix, shard_of
 from gymfleet_env_server.settings import EnvServerSettings
 from gymfleet_env_server.shards.channel import Answer, FrameBuffer, Report, Tally, decode_report, pack
 from gymfleet_envs.tasks import GeneratedTasks, ListedTasks, Task, TaskDataError, UnknownTask
@@ -47,14 +47,14 @@ def test_absurd_length_is_refused() -> None:
 
 
 def test_session_id_names_its_home() -> None:
-    home = Home(new_instance(), 3, 12)
+    home = ShardId(new_instance(), 3, 12)
 
-    assert home_of(f"{prefix(home)}-{'0' * 32}") == home
+    assert shard_of(f"{prefix(home)}-{'0' * 32}") == home
 
 
 @pytest.mark.parametrize("text", ["", "x", "../..", "a" * 256, "abcdefabcdef-0-0-", "abcdefabcdef-0-0-" + "g" * 32])
 def test_anything_else_is_no_session_id(text: str) -> None:
-    assert home_of(text) is None
+    assert shard_of(text) is None
 
 
 def test_misspelt_and_contradictory_settings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from gymfleet_env_server.shards import progress as progress_module
-from gymfleet_env_server.shards.handle import Pending, Seat
+from gymfleet_env_server.shards.handle import Pending, ShardHandle
 from gymfleet_env_server.shards.process import Progress
 from gymfleet_env_server.shards.progress import PROGRESS, ShardProgress, ThreadedProgress
 
@@ -129,7 +129,7 @@ class Worker:
 
 
 def test_old_call_hangs_although_its_neighbours_make_progress() -> None:
-    seat, worker = Seat(0), Worker()
+    seat, worker = ShardHandle(0), Worker()
     process: Any = worker
     seat.occupy(process, 0.0)
     seat.pending[7] = Pending(lambda _: None, "", 0)
@@ -148,7 +148,7 @@ def test_old_call_hangs_although_its_neighbours_make_progress() -> None:
 
 
 def test_call_in_a_thread_is_given_up_and_the_shard_has_to_heed_it() -> None:
-    seat, worker = Seat(0), Worker()
+    seat, worker = ShardHandle(0), Worker()
     process: Any = worker
     seat.occupy(process, 0.0)
     for number in (7, 8):

@@ -444,8 +444,8 @@ def test_a_column_may_have_the_name_of_a_word_that_is_sqlites() -> None:
 
 
 def test_calls_go_into_threads_with_mariadb_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not DBBench.calls_wait()
+    assert not DBBench.is_blocking()
 
     monkeypatch.setattr(DBBench, "options", DbOptions(backend="mariadb"))
 
-    assert DBBench.calls_wait()
+    assert DBBench.is_blocking()

@@ -4,7 +4,7 @@ import math
 from typing import get_args
 
 import pytest
-from gymfleet_contracts.scoring import Allocation
+from gymfleet_contracts.reward import Allocation
 from gymfleet_reward.allocation import TokenRewards, allocate
 from hypothesis import given
 from hypothesis import strategies as st

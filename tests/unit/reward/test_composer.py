@@ -4,14 +4,14 @@ import math
 from typing import Any
 
 import pytest
-from gymfleet_contracts.scoring import (
+from gymfleet_contracts.reward import (
     ComponentOptions,
     EnvironmentReward,
     FormatReward,
     GoalReward,
     LengthReward,
+    RewardSpec,
     ScoreRequest,
-    Scoring,
 )
 from gymfleet_contracts.trajectory import Status, Trajectory
 from gymfleet_reward.components import COMPONENTS, Component, ComponentError
@@ -31,7 +31,7 @@ from tests.fixtures.trajectories import make_trajectory, make_turn
     ],
 )
 def test_goal(goal: GoalReward, episode: dict[str, Any], value: float) -> None:
-    reward = compose(make_trajectory(**episode), Scoring(goal=goal))
+    reward = compose(make_trajectory(**episode), RewardSpec(goal=goal))
 
     assert reward.total == pytest.approx(value)
     assert reward.components["goal"].value == pytest.approx(value)
@@ -46,7 +46,7 @@ def test_format_is_the_share_of_replies_that_the_environment_could_use() -> None
         make_turn(2, format_valid=False, action_valid=False),
     )
 
-    reward = compose(make_trajectory(turns=turns), Scoring(format=FormatReward(enabled=True, weight=0.2)))
+    reward = compose(make_trajectory(turns=turns), RewardSpec(format=FormatReward(enabled=True, weight=0.2)))
 
     assert reward.components["format"].raw == 0.25
     assert reward.total == pytest.approx(1.0 + 0.05)
@@ -63,21 +63,21 @@ def test_format_is_the_share_of_replies_that_the_environment_could_use() -> None
 def test_length_costs_by_the_token(shape: Any, raw: float) -> None:
     length = LengthReward(enabled=True, weight=-0.1, min_tokens=3, max_tokens=5, shape=shape)
 
-    reward = compose(make_trajectory((1, 4, 9)), Scoring(length=length))
+    reward = compose(make_trajectory((1, 4, 9)), RewardSpec(length=length))
 
     assert reward.components["length"].raw == pytest.approx(raw)
     assert reward.total == pytest.approx(1.0 - 0.1 * raw)
 
 
 def test_everything_together_with_its_breakdown_and_its_tokens() -> None:
-    scoring = Scoring(
+    spec = RewardSpec(
         goal=GoalReward(success=1.0),
         format=FormatReward(enabled=True, weight=0.5),
         length=LengthReward(enabled=True, weight=-0.25, min_tokens=0, max_tokens=1),
         allocation="uniform_positive",
     )
 
-    reward = compose(make_trajectory((3, 2)), scoring)
+    reward = compose(make_trajectory((3, 2)), spec)
 
     # 1 + 0.5 * 1 - 0.25 * (2 + 1) / 2 = 1.125, over five tokens 0.225 each
     assert {name: term.value for name, term in reward.components.items()} == {
@@ -99,7 +99,7 @@ class Judge:
         options = ComponentOptions(enabled=True, weight=3.0, on_error=on_error)
         self.component = Component("judge", "7", lambda _: options, self.raw)
 
-    def raw(self, _: Trajectory, __: Scoring) -> float:
+    def raw(self, _: Trajectory, __: RewardSpec) -> float:
         self.calls += 1
         answer = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         if isinstance(answer, Exception):
@@ -125,7 +125,7 @@ def test_a_component_that_keeps_failing_leaves_no_reward_at_all() -> None:
 def test_a_component_that_fails_once_is_asked_again() -> None:
     judge = Judge(RuntimeError("connection reset"), 0.5)
 
-    reward = compose(make_trajectory(), Scoring(), [*COMPONENTS, judge.component])
+    reward = compose(make_trajectory(), RewardSpec(), [*COMPONENTS, judge.component])
 
     assert (reward.total, reward.components["judge"].error, judge.calls) == (2.5, None, 2)
 
@@ -134,7 +134,7 @@ def test_a_component_that_cannot_judge_is_not_asked_again() -> None:
     judge = Judge(ComponentError("no such rubric"))
 
     with pytest.raises(NoReward, match="judge: ComponentError: no such rubric"):
-        compose(make_trajectory(), Scoring(), [judge.component])
+        compose(make_trajectory(), RewardSpec(), [judge.component])
 
     assert judge.calls == 1
 
@@ -172,12 +172,12 @@ def test_a_total_that_is_no_number_is_a_failure() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1.5, -0.1])
 def test_a_score_that_is_none_is_no_reward(bad: float) -> None:
-    scoring = Scoring(goal=GoalReward(partial=True))
+    spec = RewardSpec(goal=GoalReward(partial=True))
 
     # As a stream would never let it in: the contract knows finite scores alone.
     trajectory = make_trajectory().model_copy(update={"score": bad})
 
-    scored = score(ScoreRequest.model_construct(trajectory=trajectory, scoring=scoring))
+    scored = score(ScoreRequest.model_construct(trajectory=trajectory, reward=spec))
 
     assert scored.reward is None
     assert str(scored.reward_error).startswith("goal: ComponentError: ")
@@ -185,9 +185,9 @@ def test_a_score_that_is_none_is_no_reward(bad: float) -> None:
 
 @pytest.mark.parametrize("section", ["format", "length"])
 def test_without_turns_there_are_no_replies_to_judge(section: str) -> None:
-    scoring = Scoring.model_validate({section: {"enabled": True, "weight": 1.0, "on_error": "zero"}})
+    spec = RewardSpec.model_validate({section: {"enabled": True, "weight": 1.0, "on_error": "zero"}})
 
-    reward = compose(make_trajectory(()), scoring)
+    reward = compose(make_trajectory(()), spec)
 
     assert reward.components[section].error == "ComponentError: the trajectory has no turns"
     assert reward.total == 1.0
@@ -199,9 +199,9 @@ def test_without_turns_there_are_no_replies_to_judge(section: str) -> None:
 STEPS = (make_turn(2, reward=0.5), make_turn(1, reward=-0.25), make_turn(3, reward=0.0))
 
 
-def environment_scoring(**changes: Any) -> Scoring:
+def environment_scoring(**changes: Any) -> RewardSpec:
     options = {"enabled": True, "weight": 2.0, **changes.pop("environment", {})}
-    return Scoring.model_validate({"environment": options, **changes})
+    return RewardSpec.model_validate({"environment": options, **changes})
 
 
 def test_the_environments_own_rewards_join_the_total() -> None:
@@ -229,9 +229,9 @@ def test_the_environments_own_rewards_join_the_total() -> None:
 def test_each_turns_reward_lands_on_its_own_last_token(
     allocation: str, success: bool, gamma: float, expected: tuple[tuple[float, ...], ...]
 ) -> None:
-    scoring = environment_scoring(environment={"credit": "per_turn"}, allocation=allocation, gamma=gamma)
+    spec = environment_scoring(environment={"credit": "per_turn"}, allocation=allocation, gamma=gamma)
 
-    reward = compose(make_trajectory(turns=STEPS, success=success), scoring)
+    reward = compose(make_trajectory(turns=STEPS, success=success), spec)
 
     assert reward.total == (1.0 if success else -1.0) + 0.5
     for tokens, wanted in zip(reward.token_rewards, expected, strict=True):
@@ -242,20 +242,20 @@ def test_each_turns_reward_lands_on_its_own_last_token(
 
 def test_what_an_empty_reply_earned_goes_to_the_nearest_reply_before_it() -> None:
     turns = (make_turn(0, reward=1.0), make_turn(2, reward=2.0), make_turn(0, reward=4.0), make_turn(1, reward=8.0))
-    scoring = Scoring.model_validate(
+    spec = RewardSpec.model_validate(
         {"goal": {"enabled": False}, "environment": {"enabled": True, "credit": "per_turn"}}
     )
 
-    reward = compose(make_trajectory(turns=turns), scoring)
+    reward = compose(make_trajectory(turns=turns), spec)
 
     assert reward.token_rewards == ((), (0.0, 7.0), (), (8.0,))
     assert reward.total == 15.0
 
 
 def test_an_episode_without_tokens_has_nothing_to_put_a_turns_reward_on() -> None:
-    scoring = Scoring(environment=EnvironmentReward(enabled=True, credit="per_turn"))
+    spec = RewardSpec(environment=EnvironmentReward(enabled=True, credit="per_turn"))
 
-    reward = compose(make_trajectory(turns=(make_turn(0, reward=1.0),)), scoring)
+    reward = compose(make_trajectory(turns=(make_turn(0, reward=1.0),)), spec)
 
     assert (reward.total, reward.token_rewards) == (2.0, ((),))
 
@@ -263,9 +263,9 @@ def test_an_episode_without_tokens_has_nothing_to_put_a_turns_reward_on() -> Non
 @pytest.mark.parametrize("on_error", ["fail", "zero"])
 def test_an_environments_reward_that_is_no_number_is_a_failure(on_error: str) -> None:
     turns = (make_turn(1).model_copy(update={"reward": math.nan}), make_turn(1, reward=1.0))
-    scoring = environment_scoring(environment={"credit": "per_turn", "on_error": on_error})
+    spec = environment_scoring(environment={"credit": "per_turn", "on_error": on_error})
 
-    scored = score(ScoreRequest(trajectory=make_trajectory(turns=turns), scoring=scoring))
+    scored = score(ScoreRequest(trajectory=make_trajectory(turns=turns), reward=spec))
 
     if on_error == "fail":
         assert scored.reward is None

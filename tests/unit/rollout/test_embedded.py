@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from gymfleet_contracts.rollout import Sampling
 from gymfleet_rollout.inference.base import Continuation, EngineConfig, EngineDied, InferenceError, WeightsRejected
-from gymfleet_rollout.inference.embedded import EmbeddedReplica
+from gymfleet_rollout.inference.embedded import EmbeddedEngine
 from gymfleet_rollout.inference.engine import StepOutput
 
 SAMPLING = Sampling()
@@ -63,15 +63,15 @@ def core() -> CountingCore:
 
 
 @pytest.fixture
-async def replica(core: CountingCore) -> AsyncIterator[EmbeddedReplica]:
-    replica = EmbeddedReplica(EngineConfig(model=Path("unused"), max_model_len=1000), build=lambda config: core)
+async def replica(core: CountingCore) -> AsyncIterator[EmbeddedEngine]:
+    replica = EmbeddedEngine(EngineConfig(model=Path("unused"), max_model_len=1000), build=lambda config: core)
     await replica.start()
     yield replica
     core.gate.set()
     await replica.close()
 
 
-async def test_tokens_are_told_of_as_they_are_sampled(replica: EmbeddedReplica, core: CountingCore) -> None:
+async def test_tokens_are_told_of_as_they_are_sampled(replica: EmbeddedEngine, core: CountingCore) -> None:
     told: list[int] = []
     many = threading.Event()
 
@@ -93,20 +93,20 @@ async def test_tokens_are_told_of_as_they_are_sampled(replica: EmbeddedReplica, 
     task.cancel()
 
 
-def ask(replica: EmbeddedReplica, max_tokens: int) -> "asyncio.Task[Continuation]":
+def ask(replica: EmbeddedEngine, max_tokens: int) -> "asyncio.Task[Continuation]":
     return asyncio.create_task(
         replica.generate((1, 2), max_tokens=max_tokens, sampling=SAMPLING, stop_token_ids=(), cache_salt="0")
     )
 
 
-async def test_each_request_gets_its_own_tokens(replica: EmbeddedReplica) -> None:
+async def test_each_request_gets_its_own_tokens(replica: EmbeddedEngine) -> None:
     answers = await asyncio.gather(*(ask(replica, 1 + place % 7) for place in range(100)))
 
     assert [answer.token_ids for answer in answers] == [[place] * (1 + place % 7) for place in range(100)]
     assert replica.num_in_flight == 0
 
 
-async def test_an_idle_engine_does_not_turn(replica: EmbeddedReplica, core: CountingCore) -> None:
+async def test_an_idle_engine_does_not_turn(replica: EmbeddedEngine, core: CountingCore) -> None:
     await ask(replica, 3)
     steps = core.num_steps
 
@@ -115,7 +115,7 @@ async def test_an_idle_engine_does_not_turn(replica: EmbeddedReplica, core: Coun
     assert core.num_steps == steps == 3
 
 
-async def test_an_interruption_keeps_what_there_is(replica: EmbeddedReplica, core: CountingCore) -> None:
+async def test_an_interruption_keeps_what_there_is(replica: EmbeddedEngine, core: CountingCore) -> None:
     core.gate.clear()
     task = ask(replica, 900)
     await asyncio.sleep(0)
@@ -132,7 +132,7 @@ async def test_an_interruption_keeps_what_there_is(replica: EmbeddedReplica, cor
     assert core.aborted == ["0"]
 
 
-async def test_a_cancelled_request_is_aborted_in_the_engine(replica: EmbeddedReplica, core: CountingCore) -> None:
+async def test_a_cancelled_request_is_aborted_in_the_engine(replica: EmbeddedEngine, core: CountingCore) -> None:
     core.gate.clear()
     task = ask(replica, 900)
     other = ask(replica, 3)
@@ -146,9 +146,7 @@ async def test_a_cancelled_request_is_aborted_in_the_engine(replica: EmbeddedRep
     assert core.aborted == ["0"]
 
 
-async def test_weights_that_cannot_be_loaded_do_not_end_the_engine(
-    replica: EmbeddedReplica, core: CountingCore
-) -> None:
+async def test_weights_that_cannot_be_loaded_do_not_end_the_engine(replica: EmbeddedEngine, core: CountingCore) -> None:
     with pytest.raises(WeightsRejected, match="no such tensor"):
         await replica.load(Path("bad"))
 
@@ -157,7 +155,7 @@ async def test_weights_that_cannot_be_loaded_do_not_end_the_engine(
     assert (await ask(replica, 2)).token_ids == [0, 0]
 
 
-async def test_a_request_that_does_not_fit_is_refused_alone(replica: EmbeddedReplica) -> None:
+async def test_a_request_that_does_not_fit_is_refused_alone(replica: EmbeddedEngine) -> None:
     with pytest.raises(InferenceError, match="max_model_len"):
         await ask(replica, 999)
 
@@ -166,7 +164,7 @@ async def test_a_request_that_does_not_fit_is_refused_alone(replica: EmbeddedRep
 
 @pytest.mark.parametrize("reason", ["abort", "error"])
 async def test_a_reply_that_the_engine_did_not_finish_is_a_failure_of_that_request(
-    replica: EmbeddedReplica, core: CountingCore, reason: str
+    replica: EmbeddedEngine, core: CountingCore, reason: str
 ) -> None:
     core.reason = reason
     with pytest.raises(InferenceError, match=f"ended a request with '{reason}'"):
@@ -176,7 +174,7 @@ async def test_a_reply_that_the_engine_did_not_finish_is_a_failure_of_that_reque
     assert (await ask(replica, 3)).finish_reason == "stop", "the engine lives on"
 
 
-async def test_the_engines_death_fails_everything_by_name(replica: EmbeddedReplica, core: CountingCore) -> None:
+async def test_the_engines_death_fails_everything_by_name(replica: EmbeddedEngine, core: CountingCore) -> None:
     core.gate.clear()
     tasks = [ask(replica, 5) for _ in range(3)]
     await asyncio.sleep(0.02)
@@ -200,13 +198,13 @@ async def test_an_engine_that_cannot_start_says_why() -> None:
     def build(config: EngineConfig) -> CountingCore:
         raise OSError("no config.json")
 
-    replica = EmbeddedReplica(EngineConfig(model=Path("unused")), build=build)
+    replica = EmbeddedEngine(EngineConfig(model=Path("unused")), build=build)
 
     with pytest.raises(EngineDied, match=r"OSError: no config\.json"):
         await replica.start()
 
 
-async def test_closing_fails_what_waits(replica: EmbeddedReplica, core: CountingCore) -> None:
+async def test_closing_fails_what_waits(replica: EmbeddedEngine, core: CountingCore) -> None:
     core.gate.clear()
     task = ask(replica, 900)
     await asyncio.sleep(0.02)

@@ -9,13 +9,13 @@ import pytest
 from gymfleet_contracts.rollout import Sampling
 from gymfleet_kit.app import NotReady
 from gymfleet_rollout.errors import PolicyUnavailable, PolicyUpdateFailed
-from gymfleet_rollout.inference.base import EngineDied, InferenceError, ReplicaDown, WeightsRejected
+from gymfleet_rollout.inference.base import EngineDied, EngineDown, InferenceError, WeightsRejected
 from gymfleet_rollout.policy import Policy
 from gymfleet_rollout.servers import Servers
 from gymfleet_rollout.settings import RolloutSettings
 from pydantic import ValidationError
 
-from tests.fixtures.numbered_replica import NumberedReplica, World, numbered_weights
+from tests.fixtures.numbered_engine import NumberedEngine, World, numbered_weights
 from tests.fixtures.resolver import Resolver
 
 
@@ -42,7 +42,7 @@ async def test_a_resumed_reply_counts_its_tokens_and_draws_new_numbers(world: Wo
     assert answer.token_ids == (0,) * 3 + (4,) * 47
     assert answer.logprobs == (0.0,) * 3 + (-4.0,) * 47
     assert (answer.version_min, answer.version_max) == (0, 4)
-    assert [seed for seed in world.replicas[0].seeds if seed is not None] == [7, 10]
+    assert [seed for seed in world.engines[0].seeds if seed is not None] == [7, 10]
 
 
 async def test_tokens_count_before_their_reply_has_ended(world: World) -> None:
@@ -100,11 +100,11 @@ async def test_every_version_has_its_own_cache_salt(world: World) -> None:
     await world.policy.commit(3)
     await world.ask()
 
-    assert world.replicas[0].salts[-4:] == ["0", "0", "3", "3"], "rollout, probe before, probe after, rollout"
+    assert world.engines[0].salts[-4:] == ["0", "0", "3", "3"], "rollout, probe before, probe after, rollout"
 
 
 async def test_weights_that_cannot_be_brought_back_end_the_policy(world: World) -> None:
-    world.replicas[0].load_failure = WeightsRejected("half of it")
+    world.engines[0].load_failure = WeightsRejected("half of it")
     with pytest.raises(PolicyUpdateFailed, match="half of it"):
         await world.policy.stage(world.body(1))
     with pytest.raises(PolicyUnavailable):  # the same fault met the restore: nothing may be generated any more
@@ -119,7 +119,7 @@ async def test_weights_that_cannot_be_brought_back_end_the_policy(world: World) 
 
 async def test_a_refusal_that_restores_nothing_is_noticed(world: World) -> None:
     await world.policy.stage(world.body(1))
-    world.replicas[0].forgets = True
+    world.engines[0].forgets = True
 
     await world.policy.refuse(1)
 
@@ -134,8 +134,8 @@ async def test_a_replica_that_is_down_is_passed_over_until_it_has_the_live_weigh
     await world.policy.start()
     await world.policy.stage(world.body(5))
     await world.policy.commit(5)
-    first, _ = world.replicas
-    first.failure, first.weights = ReplicaDown("connection refused"), weights(0)  # its process was restarted
+    first, _ = world.engines
+    first.failure, first.weights = EngineDown("connection refused"), weights(0)  # its process was restarted
 
     answers = await asyncio.gather(*(world.ask() for _ in range(8)))
     with pytest.raises(PolicyUnavailable, match="r0 is down"):
@@ -152,20 +152,20 @@ async def test_a_replica_that_is_down_is_passed_over_until_it_has_the_live_weigh
 
 
 async def test_with_no_replica_left_a_request_waits(world: World) -> None:
-    world.replicas[0].failure = ReplicaDown("connection refused")
+    world.engines[0].failure = EngineDown("connection refused")
     task = asyncio.create_task(world.ask())
     await asyncio.sleep(0.02)
 
     assert not task.done()
     with pytest.raises(NotReady, match="r0 is down"):
         await world.policy.check_ready()
-    world.replicas[0].failure = None
+    world.engines[0].failure = None
     async with asyncio.timeout(10):
         assert (await task).token_ids == (0, 0)
 
 
 async def test_a_dead_engine_is_given_up(world: World) -> None:
-    world.replicas[0].failure = EngineDied("segmentation fault")
+    world.engines[0].failure = EngineDied("segmentation fault")
 
     with pytest.raises(EngineDied):
         await world.ask()
@@ -178,11 +178,11 @@ async def test_a_dead_engine_is_given_up(world: World) -> None:
 async def test_refusing_again_changes_nothing(world: World) -> None:
     await world.policy.stage(world.body(1))
     await world.policy.refuse(1)
-    loads = world.replicas[0].num_loads
+    loads = world.engines[0].num_loads
 
     state = await world.policy.refuse(1)
 
-    assert (state.live_version, state.staged_version, world.replicas[0].num_loads) == (0, None, loads)
+    assert (state.live_version, state.staged_version, world.engines[0].num_loads) == (0, None, loads)
 
 
 async def test_a_probe_without_tokens_is_no_probe(world: World) -> None:
@@ -195,10 +195,10 @@ async def test_a_server_that_joins_has_the_live_weights_before_it_serves(weights
     await world.policy.start()
     await world.policy.stage(world.body(5))
     await world.policy.commit(5)
-    newcomer = NumberedReplica("new", weights(0))
+    newcomer = NumberedEngine("new", weights(0))
 
     assert await world.policy.admit(newcomer)
-    world.replicas[0].failure = ReplicaDown("connection refused")
+    world.engines[0].failure = EngineDown("connection refused")
     answers = await asyncio.gather(*(world.ask() for _ in range(4)))
 
     assert world.policy.replica_names == ["r0", "new"]
@@ -214,9 +214,9 @@ async def test_a_server_that_joins_has_the_live_weights_before_it_serves(weights
 async def test_a_server_that_answers_something_else_is_not_taken_in(weights: Callable[[int], Path]) -> None:
     world = World(weights)
     await world.policy.start()
-    stranger = NumberedReplica("new", weights(3))
+    stranger = NumberedEngine("new", weights(3))
     stranger.forgets = True
-    short = NumberedReplica("short", weights(0))
+    short = NumberedEngine("short", weights(0))
     short.max_model_len = 99
 
     with pytest.raises(InferenceError, match="new answers unlike r0, by 3"):
@@ -231,15 +231,15 @@ async def test_nobody_joins_or_leaves_while_a_version_is_decided_on(weights: Cal
     world = World(weights, 2)
     await world.policy.start()
     await world.policy.stage(world.body(1))
-    world.replicas[0].is_up = False
-    newcomer = NumberedReplica("new", weights(0))
+    world.engines[0].is_up = False
+    newcomer = NumberedEngine("new", weights(0))
 
     admitted = await world.policy.admit(newcomer)
     await world.policy.forget_all_but([])
 
     assert not admitted
     assert world.policy.replica_names == ["r0", "r1"]
-    world.replicas[0].is_up = True
+    world.engines[0].is_up = True
     await world.policy.commit(1)
     assert await world.policy.admit(newcomer)
     assert newcomer.weights == weights(1)
@@ -251,10 +251,10 @@ async def test_servers_come_and_go_by_name(weights: Callable[[int], Path], monke
     settings = RolloutSettings.model_validate(
         {"model": "m", "backend": "server", "server_discover": ["http://vllm.fleet:8000"]}
     )
-    made: dict[str, NumberedReplica] = {}
+    made: dict[str, NumberedEngine] = {}
 
-    def make(url: str) -> NumberedReplica:
-        made[url] = NumberedReplica(url, weights(0))
+    def make(url: str) -> NumberedEngine:
+        made[url] = NumberedEngine(url, weights(0))
         return made[url]
 
     servers = Servers(settings, make)
@@ -274,7 +274,7 @@ async def test_servers_come_and_go_by_name(weights: Callable[[int], Path], monke
     resolver.addresses["vllm.fleet"] = ["10.0.0.2"]
     await servers.look(policy)
     assert policy.replica_names == [first, second], "unlisted, but it answers"
-    made[first].failure = ReplicaDown("connection refused")
+    made[first].failure = EngineDown("connection refused")
     await policy.generate((1,), max_tokens=2, sampling=Sampling(), stop_token_ids=())
     await servers.look(policy)
 

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 from gymfleet_trainer.algorithms.advantages import (
-    discounted_returns,
     gae,
     grpo_advantages,
     masked_whiten,
@@ -55,15 +54,6 @@ def test_every_return_needs_its_group() -> None:
 def test_rloo_compares_with_the_mean_of_the_others() -> None:
     # 1 - (2 + 6) / 2 = -3;  2 - (1 + 6) / 2 = -1.5;  6 - (1 + 2) / 2 = 4.5
     assert close(rloo_advantages(torch.tensor([1.0, 2.0, 6.0]), ["g"] * 3), [-3.0, -1.5, 4.5])
-
-
-def test_discounting_counts_written_tokens_alone() -> None:
-    rewards = torch.tensor([[0.0, 0.0, 99.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0, 0.0]])
-    mask = torch.tensor([[0, 1, 0, 1, 1], [1, 1, 0, 0, 0]], dtype=torch.bool)
-
-    returns = discounted_returns(rewards, mask, 0.5)
-
-    assert close(returns, [[0.0, 0.25, 0.0, 0.5, 1.0], [1.0, 0.0, 0.0, 0.0, 0.0]])
 
 
 def test_gae_on_one_uninterrupted_turn() -> None:
@@ -122,6 +112,17 @@ def test_gae_sees_the_reward_of_every_turn() -> None:
     assert close(advantages, [[3.0, 3.0, 0.0, 2.0, 2.0, 0.0, 4.0]])
 
 
+def returns_to_go(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
+    """The discounted sum of what follows each written token; between written tokens nothing is discounted."""
+    to_go = torch.zeros_like(rewards)
+    for row, places in enumerate(mask):
+        following = 0.0
+        for place in reversed(places.nonzero()[:, 0].tolist()):
+            following = rewards[row, place].item() + gamma * following
+            to_go[row, place] = following
+    return to_go
+
+
 def test_gae_with_lambda_one_is_the_return_less_the_value() -> None:
     generator = torch.Generator().manual_seed(0)
     rewards, values = torch.randn(3, 9, generator=generator), torch.randn(3, 9, generator=generator)
@@ -129,7 +130,7 @@ def test_gae_with_lambda_one_is_the_return_less_the_value() -> None:
 
     advantages, returns = gae(rewards, values, torch.zeros(len(rewards)), mask, 0.9, 1.0)
 
-    to_go = discounted_returns(rewards, mask, 0.9)
+    to_go = returns_to_go(rewards, mask, 0.9)
     assert torch.allclose(returns, to_go, atol=1e-5)
     assert torch.allclose(advantages, torch.where(mask, to_go - values, 0.0), atol=1e-5)
 

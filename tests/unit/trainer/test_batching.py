@@ -98,8 +98,6 @@ def test_packed_by_hand() -> None:
     assert batch.trained.tolist() == [2, 4]
     assert batch.behaviour_logprobs.tolist() == [-9.0, 0.0, -1.0, 0.0, -2.0]
     assert batch.advantages.tolist() == [3.0, 0.0, 3.0, 0.0, 0.0]
-    assert batch.token_rewards.tolist() == [0.0, 0.0, 0.0, 0.0, 1.0]
-    assert batch.segment_ids().tolist() == [0, 0, 0, 1, 1]
 
 
 def test_nothing_packs_into_nothing() -> None:

@@ -10,7 +10,7 @@ from gymfleet_contracts.recipe import RlSection
 from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.trajectory import Status
 from gymfleet_trainer.errors import TooManyFailures
-from gymfleet_trainer.run.group_planner import Demand, Slot
+from gymfleet_trainer.run.group_planner import GroupPlanner, PlannedGroup
 from gymfleet_trainer.run.groups import Group
 from gymfleet_trainer.run.state import RunState
 from gymfleet_trainer.settings import TrainerSettings
@@ -76,7 +76,7 @@ def virtual_run(max_staleness: int) -> Any:
         recipe=recipe,
         state=state,
         settings=TrainerSettings(),
-        demand=Demand(recipe, RUN_ID, 100),
+        planner=GroupPlanner(recipe, RUN_ID, 100),
         collector=VirtualFleet(state),
         reporter=SimpleNamespace(advance=lambda *_, **__: None),
         directory=SimpleNamespace(metric=lambda *_, **__: None),
@@ -159,12 +159,12 @@ def test_a_group_that_came_too_late_is_played_again_with_its_own_task() -> None:
 
 def test_a_task_that_keeps_failing_gives_way_to_another_one() -> None:
     run = virtual_run(0)
-    run.collector.fails = {run.demand.train(Slot(3)).task.task_index}
+    run.collector.fails = {run.planner.train(PlannedGroup(3)).task.task_index}
 
     groups = asyncio.run(step(run))
 
     assert [group.group_id for group in groups][3] == "s000001-g03-t1-r1"
-    assert groups[3].request.task != run.demand.train(Slot(3)).task
+    assert groups[3].request.task != run.planner.train(PlannedGroup(3)).task
     assert "no answer" in run.state.dropped["s000001-g03"]
 
 

@@ -1,13 +1,13 @@
 import pytest
 from gymfleet_contracts.trajectory import FinishReason, Status
-from gymfleet_trainer.run.group_planner import Demand, Slot
+from gymfleet_trainer.run.group_planner import GroupPlanner, PlannedGroup
 from gymfleet_trainer.run.groups import Group, GroupBook
 from gymfleet_trainer.run.state import RunState
 from gymfleet_trainer.stages.batch import batch_metrics, book_batch, has_signal, refusal, wait_shares
 
 from tests.fixtures.scored import RUN_ID, make_recipe, make_scored, make_turn
 
-DEMAND = Demand(make_recipe(), RUN_ID, 100)
+DEMAND = GroupPlanner(make_recipe(), RUN_ID, 100)
 
 
 MEASURED = {
@@ -17,7 +17,7 @@ MEASURED = {
 
 
 def make_group(*totals: float, version: int = 1) -> Group:
-    group = Group(DEMAND.train(Slot(0)))
+    group = Group(DEMAND.train(PlannedGroup(0)))
     for sample, total in enumerate(totals):
         group.samples[sample] = make_scored(sample=sample, total=total, version=version)
         group.waited_s[sample] = 0.0
@@ -30,7 +30,7 @@ def make_state(**fields: object) -> RunState:
 
 def test_a_group_is_complete_with_its_last_sample_and_only_then() -> None:
     book = GroupBook(lambda _: False)
-    book.add(DEMAND.train(Slot(0)))
+    book.add(DEMAND.train(PlannedGroup(0)))
 
     assert book.place(make_scored(sample=1)) is None
     group = book.place(make_scored(sample=0))
@@ -49,7 +49,7 @@ def test_a_group_is_complete_with_its_last_sample_and_only_then() -> None:
 )
 def test_what_was_not_asked_for_changes_nothing(stranger: object) -> None:
     book = GroupBook(lambda _: False)
-    book.add(DEMAND.train(Slot(0)))
+    book.add(DEMAND.train(PlannedGroup(0)))
     book.place(make_scored(sample=0, total=1.0))
 
     assert book.place(stranger) is None  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ def test_what_was_played_again_takes_the_place_of_the_failure() -> None:
     for scored in (make_scored(sample=0, status=Status.TIMEOUT), make_scored(sample=1), make_scored(sample=0, total=2)):
         book.place(scored)  # a restarted trainer gets them before it asks
 
-    group = book.add(DEMAND.train(Slot(0)))
+    group = book.add(DEMAND.train(PlannedGroup(0)))
 
     assert group is not None
     assert group.failed == []
@@ -74,7 +74,7 @@ def test_what_was_played_again_takes_the_place_of_the_failure() -> None:
 
 def test_a_settled_group_takes_no_more_samples() -> None:
     book = GroupBook(lambda _: False)
-    book.add(DEMAND.train(Slot(0)))
+    book.add(DEMAND.train(PlannedGroup(0)))
     book.settle("s000001-g00")
 
     assert book.place(make_scored(sample=0)) is None
@@ -88,7 +88,7 @@ def test_samples_of_a_group_that_was_not_asked_for_yet_wait_for_it() -> None:
     assert book.needs("s000001-g00"), "not to be acknowledged: they are never produced again"
     assert "s000001-g00" not in book
 
-    group = book.add(DEMAND.train(Slot(0)))
+    group = book.add(DEMAND.train(PlannedGroup(0)))
 
     assert group is not None
     assert len(group.trajectories) == 2
@@ -112,9 +112,9 @@ def test_what_an_earlier_life_settled_is_not_waited_for() -> None:
 
 def test_asking_again_keeps_what_has_arrived() -> None:
     book = GroupBook(lambda _: False)
-    book.add(DEMAND.train(Slot(0)))
+    book.add(DEMAND.train(PlannedGroup(0)))
     book.place(make_scored(sample=0))
-    book.add(DEMAND.train(Slot(0)))
+    book.add(DEMAND.train(PlannedGroup(0)))
 
     assert book.place(make_scored(sample=1)) is not None
 

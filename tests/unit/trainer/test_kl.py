@@ -41,11 +41,11 @@ def test_mean_over_the_policys_own_samples_is_the_divergence(estimator: KlEstima
 def test_gradient_as_a_loss(estimator: KlEstimator, has_gradient: bool) -> None:
     logits = torch.tensor([0.3, -0.2, 0.1], requires_grad=True)
     reference = torch.tensor([0.2, 0.2, 0.6]).log()
-    logp = logits.log_softmax(0)
-    divergence = (logp.exp() * (logp - reference)).sum()
+    logprobs = logits.log_softmax(0)
+    divergence = (logprobs.exp() * (logprobs - reference)).sum()
     (wanted,) = torch.autograd.grad(divergence, logits, retain_graph=True)
 
-    expectation = (logp.detach().exp() * kl_estimate(logp, reference, estimator)).sum()
+    expectation = (logprobs.detach().exp() * kl_estimate(logprobs, reference, estimator)).sum()
 
     (actual,) = torch.autograd.grad(expectation, logits)
     assert torch.allclose(actual, wanted if has_gradient else torch.zeros(3), atol=1e-6)
@@ -66,10 +66,10 @@ def test_gradient_as_a_loss(estimator: KlEstimator, has_gradient: bool) -> None:
     ],
 )
 def test_k3_is_bounded_in_value_and_gradient(minus_x: float, value: float, slope: float) -> None:
-    logp = torch.tensor(-minus_x, dtype=torch.float64, requires_grad=True)
+    logprobs = torch.tensor(-minus_x, dtype=torch.float64, requires_grad=True)
 
-    estimate = kl_estimate(logp, torch.zeros((), dtype=torch.float64), "k3")
+    estimate = kl_estimate(logprobs, torch.zeros((), dtype=torch.float64), "k3")
 
-    (gradient,) = torch.autograd.grad(estimate, logp)
+    (gradient,) = torch.autograd.grad(estimate, logprobs)
     assert estimate.item() == pytest.approx(value, abs=1e-12)
     assert gradient.item() == pytest.approx(slope, abs=1e-12)

@@ -30,19 +30,19 @@ AGGREGATIONS: list[LossAggregation] = ["token_mean", "sequence_mean_token_sum", 
     ],
 )
 def test_one_token(ratio: float, advantage: float, loss: float, grad: float) -> None:
-    logp = torch.tensor([math.log(ratio)], requires_grad=True)
+    logprobs = torch.tensor([math.log(ratio)], requires_grad=True)
 
-    result = clipped_policy_loss(logp, torch.zeros(1), torch.tensor([advantage]), ONE)
+    result = clipped_policy_loss(logprobs, torch.zeros(1), torch.tensor([advantage]), ONE)
 
     result.loss.backward()  # type: ignore[no-untyped-call]
-    assert logp.grad is not None
+    assert logprobs.grad is not None
     assert result.loss.item() == pytest.approx(loss, abs=1e-6)
-    assert logp.grad.item() == pytest.approx(grad, abs=1e-6)
+    assert logprobs.grad.item() == pytest.approx(grad, abs=1e-6)
     assert result.clipped.item() == (grad == 0.0)
-    assert result.kl.item() == pytest.approx(-math.log(ratio), abs=1e-6)
+    assert result.approx_kl.item() == pytest.approx(-math.log(ratio), abs=1e-6)
     assert result.ratio_max.item() == pytest.approx(ratio, abs=1e-6)
     assert not result.clipped.requires_grad
-    assert not result.kl.requires_grad
+    assert not result.approx_kl.requires_grad
 
 
 @pytest.mark.parametrize(
@@ -54,27 +54,27 @@ def test_one_token(ratio: float, advantage: float, loss: float, grad: float) -> 
     ],
 )
 def test_dual_clip(ratio: float, advantage: float, loss: float, grad: float, bounded: float) -> None:
-    logp = torch.tensor([math.log(ratio)], requires_grad=True)
+    logprobs = torch.tensor([math.log(ratio)], requires_grad=True)
 
-    result = clipped_policy_loss(logp, torch.zeros(1), torch.tensor([advantage]), ONE, dual_clip=3.0)
+    result = clipped_policy_loss(logprobs, torch.zeros(1), torch.tensor([advantage]), ONE, dual_clip=3.0)
 
     result.loss.backward()  # type: ignore[no-untyped-call]
-    assert logp.grad is not None
+    assert logprobs.grad is not None
     assert result.loss.item() == pytest.approx(loss, abs=1e-5)
-    assert logp.grad.item() == pytest.approx(grad, abs=1e-5)
+    assert logprobs.grad.item() == pytest.approx(grad, abs=1e-5)
     assert result.dual_clipped.item() == bounded
 
 
 def test_untrained_positions_never_reach_the_loss() -> None:
-    logp = torch.tensor([0.0, math.nan, 900.0, -math.inf], requires_grad=True)
+    logprobs = torch.tensor([0.0, math.nan, 900.0, -math.inf], requires_grad=True)
     other = torch.tensor([0.0, 0.0, -900.0, math.inf])
 
-    result = clipped_policy_loss(logp, other, torch.tensor([1.0, math.nan, 1.0, 1.0]), torch.tensor([1.0, 0, 0, 0]))
+    result = clipped_policy_loss(logprobs, other, torch.tensor([1.0, math.nan, 1.0, 1.0]), torch.tensor([1.0, 0, 0, 0]))
 
     result.loss.backward()  # type: ignore[no-untyped-call]
     assert result.loss.item() == -1.0
-    assert logp.grad is not None
-    assert logp.grad.tolist() == [-1.0, 0.0, 0.0, 0.0]
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist() == [-1.0, 0.0, 0.0, 0.0]
 
 
 def test_importance_weight_is_truncated_and_scales_loss_and_gradient() -> None:
@@ -82,14 +82,14 @@ def test_importance_weight_is_truncated_and_scales_loss_and_gradient() -> None:
     weight = truncated_importance_weight(old, torch.tensor([math.log(0.6), math.log(0.1)]), cap=2.0)
     assert weight.tolist() == pytest.approx([0.5, 2.0])
     assert not weight.requires_grad
-    logp = old.detach().clone().requires_grad_()
+    logprobs = old.detach().clone().requires_grad_()
 
-    result = clipped_policy_loss(logp, old.detach(), torch.ones(2), torch.ones(2), importance_weight=weight)
+    result = clipped_policy_loss(logprobs, old.detach(), torch.ones(2), torch.ones(2), importance_weight=weight)
 
     result.loss.backward()  # type: ignore[no-untyped-call]
-    assert logp.grad is not None
+    assert logprobs.grad is not None
     assert result.loss.item() == pytest.approx(-2.5)
-    assert logp.grad.tolist() == pytest.approx([-0.5, -2.0])
+    assert logprobs.grad.tolist() == pytest.approx([-0.5, -2.0])
 
 
 def test_weights_by_hand() -> None:
@@ -146,6 +146,6 @@ def test_value_loss(value: float, loss: float, grad: float) -> None:
 
 
 def test_sft_loss_is_the_mean_over_demonstrated_tokens() -> None:
-    logp = torch.tensor([-1.0, math.nan, -3.0])
+    logprobs = torch.tensor([-1.0, math.nan, -3.0])
 
-    assert sft_loss(logp, torch.tensor([0.5, 0.0, 0.5])).item() == 2.0
+    assert sft_loss(logprobs, torch.tensor([0.5, 0.0, 0.5])).item() == 2.0

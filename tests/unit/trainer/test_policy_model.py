@@ -28,9 +28,9 @@ def sequences_for(model: PolicyModel) -> list[TrainSequence]:
 def one_by_one(model: Any, sequence: TrainSequence, temperature: float) -> tuple[Tensor, Tensor]:
     """Log-probabilities and entropies of the trained tokens, by transformers."""
     ids = torch.tensor([sequence.token_ids])
-    logp = (model(ids).logits[0] / temperature).log_softmax(-1)[:-1]
+    logprobs = (model(ids).logits[0] / temperature).log_softmax(-1)[:-1]
     mask = torch.tensor(sequence.loss_mask)[1:]
-    return logp.gather(-1, ids[0, 1:, None])[mask, 0], -(logp.exp() * logp).sum(-1)[mask]
+    return logprobs.gather(-1, ids[0, 1:, None])[mask, 0], -(logprobs.exp() * logprobs).sum(-1)[mask]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -43,14 +43,16 @@ def test_packed_equals_one_by_one_with_gradients(model_dir: Path, temperature: f
 
     expected_loss = torch.zeros(())
     expected = {index: one_by_one(plain, sequence, temperature) for index, sequence in enumerate(sequences)}
-    for logp, entropy in expected.values():
-        expected_loss = expected_loss + (logp.square() + 0.3 * entropy).sum()
+    for logprobs, entropy in expected.values():
+        expected_loss = expected_loss + (logprobs.square() + 0.3 * entropy).sum()
     expected_loss.backward()  # type: ignore[no-untyped-call]
     for batch in batches:
         output = model.token_logprobs(batch, temperature=temperature, with_entropy=True)
         assert output.entropy is not None
         for place, index in enumerate(batch.indices):
-            chosen = (batch.segment_ids() == place) & batch.loss_mask
+            begin, end = batch.cu_seqlens[place : place + 2].tolist()
+            chosen = batch.loss_mask.clone()
+            chosen[:begin] = chosen[end:] = False
             assert torch.allclose(output.logprobs[chosen], expected[index][0], atol=1e-5)
             assert torch.allclose(output.entropy[chosen], expected[index][1], atol=1e-5)
         assert not output.logprobs[~batch.loss_mask].any()
@@ -71,9 +73,9 @@ def test_chunks_of_the_head_change_nothing(monkeypatch: pytest.MonkeyPatch) -> N
 
     def run() -> list[Tensor]:
         h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
-        logp, entropy = selected_logprobs(h, w, targets, temperature=0.7, with_entropy=True)
+        logprobs, entropy = selected_logprobs(h, w, targets, temperature=0.7, with_entropy=True)
         assert entropy is not None
-        return [logp, entropy, *torch.autograd.grad((logp * slope + entropy * slope.flip(0)).sum(), [h, w])]
+        return [logprobs, entropy, *torch.autograd.grad((logprobs * slope + entropy * slope.flip(0)).sum(), [h, w])]
 
     whole = run()
     monkeypatch.setitem(policy_model._MAX_LOGITS, "cpu", 4 * 11)
@@ -92,9 +94,9 @@ def test_the_heads_gradient_is_right() -> None:
     loss = plain.gather(-1, targets[:, None]).square().sum() + (plain.exp() * plain).sum(-1).square().sum()
     wanted = torch.autograd.grad(loss, [hidden, weight])
 
-    logp, entropy = selected_logprobs(hidden, weight, targets, temperature=0.7, with_entropy=True)
+    logprobs, entropy = selected_logprobs(hidden, weight, targets, temperature=0.7, with_entropy=True)
     assert entropy is not None
-    ours = logp.square().sum() + entropy.square().sum()
+    ours = logprobs.square().sum() + entropy.square().sum()
 
     for actual, expected in zip(torch.autograd.grad(ours, [hidden, weight]), wanted, strict=True):
         assert torch.allclose(actual, expected, atol=1e-5)

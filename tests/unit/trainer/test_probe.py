@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from gymfleet_contracts.rollout import ProbeSample, ReplicaProbe
+from gymfleet_contracts.rollout import EngineProbe, ProbeSample
 from gymfleet_trainer.publish.probe import answers, compare, random_prompts, real_prompts
 
 from tests.fixtures.scored import make_scored, make_turn
@@ -40,9 +40,9 @@ def test_a_replica_must_answer_every_prompt() -> None:
     full = ProbeSample(token_ids=(1, 2), logprobs=(-1.0, -2.0))
     empty = ProbeSample(token_ids=(), logprobs=())
 
-    assert answers(ReplicaProbe(replica="a", samples=(full, full)), 2) == ([[1, 2]] * 2, [[-1.0, -2.0]] * 2)
-    assert answers(ReplicaProbe(replica="a", samples=(full,)), 2) is None
-    assert answers(ReplicaProbe(replica="a", samples=(full, empty)), 2) is None
+    assert answers(EngineProbe(engine="a", samples=(full, full)), 2) == ([[1, 2]] * 2, [[-1.0, -2.0]] * 2)
+    assert answers(EngineProbe(engine="a", samples=(full,)), 2) is None
+    assert answers(EngineProbe(engine="a", samples=(full, empty)), 2) is None
 
 
 def test_real_prompts_end_where_the_model_writes_and_fit() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from gymfleet_contracts.recipe import RlSection, SftSection
-from gymfleet_contracts.scoring import Scoring
+from gymfleet_contracts.reward import RewardSpec
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_reward.composer import compose
 from gymfleet_trainer.algorithms.updaters import PolicyUpdater, PpoUpdater, SftUpdater, build_updater
@@ -204,12 +204,12 @@ def test_old_log_probabilities_are_those_of_the_batchs_start(model: PolicyModel)
     prepared = updater._with_advantages(sequences)
     parts = updater._split(prepared)
 
-    proximal = updater._proximal_logprobs(prepared, [parts])
+    old_logprobs = updater._old_logprobs(prepared, [parts])
 
-    assert sorted(proximal) == sorted(parts[1]), "the first update sees those weights itself"
-    for index, row in proximal.items():
+    assert sorted(old_logprobs) == sorted(parts[1]), "the first update sees those weights itself"
+    for index, row in old_logprobs.items():
         assert torch.allclose(row, expected[index], atol=1e-5)
-    assert sorted(updater._proximal_logprobs(prepared, [parts, parts])) == list(range(12))
+    assert sorted(updater._old_logprobs(prepared, [parts, parts])) == list(range(12))
 
 
 def test_an_exact_sampler_spares_the_old_log_probabilities_of_fresh_sequences(model: PolicyModel) -> None:
@@ -219,10 +219,10 @@ def test_an_exact_sampler_spares_the_old_log_probabilities_of_fresh_sequences(mo
     altered = [replace(s, behaviour_logprobs=[-7.0] * len(s.token_ids), advantages=[1.0] * len(s.token_ids))
                for s in sequences]  # fmt: skip
 
-    proximal = updater._proximal_logprobs(altered, [everything, everything])
+    old_logprobs = updater._old_logprobs(altered, [everything, everything])
 
-    assert all((proximal[index] == -7.0).all() for index in range(0, 12, 2))
-    assert not any((proximal[index] == -7.0).any() for index in range(1, 12, 2))
+    assert all((old_logprobs[index] == -7.0).all() for index in range(0, 12, 2))
+    assert not any((old_logprobs[index] == -7.0).any() for index in range(1, 12, 2))
 
 
 def test_stale_sequences_are_weighted_by_how_far_the_policy_has_moved(model: PolicyModel) -> None:
@@ -344,7 +344,7 @@ def test_ppo_learns_values_and_a_policy(model: PolicyModel) -> None:
 def test_each_turns_own_reward_reaches_the_tokens_that_led_to_it(model: PolicyModel) -> None:
     turns = tuple(make_turn((5, 6), (8, 9)).model_copy(update={"reward": gain}) for gain in (1.0, -2.0, 4.0))
     trajectory = make_scored(turns=turns).trajectory
-    scoring = Scoring.model_validate(
+    scoring = RewardSpec.model_validate(
         {"goal": {"enabled": False}, "environment": {"enabled": True, "credit": "per_turn"}}
     )
     scored = ScoredTrajectory(trajectory=trajectory, reward=compose(trajectory, scoring))

@@ -18,7 +18,7 @@ import torch
 from gymfleet_contracts.recipe import CriticSection, KlSection, OptimizerSection, Recipe, RlSection
 from gymfleet_contracts.trajectory import FinishReason, ScoredTrajectory, Turn
 from gymfleet_trainer.model.learner import LocalLearner
-from gymfleet_trainer.run.group_planner import Demand, Slot
+from gymfleet_trainer.run.group_planner import GroupPlanner, PlannedGroup
 from gymfleet_trainer.run.groups import Group
 from safetensors.torch import load_file
 from torch import Tensor
@@ -175,7 +175,7 @@ def learned(recipe: Recipe, model_dir: Path, directory: Path, given: list[Batch]
 def as_groups(recipe: Recipe, groups: Batch) -> list[Group]:
     made = []
     for place, trajectories in enumerate(groups):
-        request = Demand(recipe, RUN_ID, 50).train(Slot(place))
+        request = GroupPlanner(recipe, RUN_ID, 50).train(PlannedGroup(place))
         group_id = trajectories[0].trajectory.group_id
         made.append(Group(request.model_copy(update={"group_id": group_id}), dict(enumerate(trajectories))))
     return made

@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 from gymfleet_contracts.recipe import Recipe, initial_model
+from gymfleet_contracts.run import RunProgress
 
 from gymfleet_cli.commands.train import EnvOption, PortsOption, RunDirOption
 from gymfleet_cli.console import CliError, UsageProblem, err, out, plain
 from gymfleet_cli.options import served_options
 from gymfleet_cli.outcome import success_line
-from gymfleet_cli.progress import Progress, RunDisplay, read_progress
+from gymfleet_cli.progress import RunDisplay, read_progress
 from gymfleet_cli.recipes import load_with_overrides
 from gymfleet_cli.report.data import Measurement
 from gymfleet_cli.run_directory import RUN_STATE
@@ -133,7 +134,7 @@ def _home_of(target: Path) -> Path:
     raise UsageProblem(f"{target} is not inside a run directory; name the run with --run-dir")
 
 
-def _newest(run_dir: Path) -> Progress | None:
+def _newest(run_dir: Path) -> RunProgress | None:
     """The trainer measures in a scratch directory of its own."""
     found = [one for path in run_dir.glob(".eval-*") if (one := read_progress(path)) is not None]
     return max(found, key=lambda progress: progress.updated_at, default=None)

@@ -1,6 +1,5 @@
 """Starting a child in a session of its own, tied to our life or free of it."""
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -14,12 +13,15 @@ from gymfleet_cli.supervisor import groups
 from gymfleet_cli.supervisor.service import Service
 
 _PR_SET_PDEATHSIG: Final = 1
-_LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def _die_with(parent: int) -> Callable[[], None]:
+    import ctypes  # noqa: PLC0415 - most commands start nothing, and it takes as long as the rest of this package
+
+    libc = ctypes.CDLL(None, use_errno=True)  # before the fork: nothing is imported or loaded after it
+
     def prepare() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # it died between the fork and the line above
             os._exit(1)
 

@@ -163,12 +163,6 @@ class Supervisor:
             self.check()
             self._pause()
 
-    def stop_service(self, name: str) -> None:
-        """Stop one service for good."""
-        one = self._running.pop(name)
-        self._stop_all([one])
-        self._write()
-
     def stop(self) -> None:
         """Stop all in reverse order of their start, the store of everybody's data last. Safe to repeat."""
         stores = [one for one in self._running.values() if one.service.probe == "redis"]

@@ -8,7 +8,7 @@ import httpx
 
 from gymfleet_conformance.agentgym.target import DULL, SUITE, UNKNOWN, AgentGymTarget
 from gymfleet_conformance.native.answers import GOLD, keys
-from gymfleet_conformance.site import CALL_TIMEOUT_S, NotApplicable, decoded, excerpt, require, shown
+from gymfleet_conformance.server_under_test import CALL_TIMEOUT_S, NotApplicable, decoded, excerpt, require, shown
 
 _HOSTILE: Final = ("", "\x00", "日本語 🙂", "__import__('os').system('true')", "(" * 200, "x" * 100_000, "a\nb\r\n")
 _JSON: Final = {"content-type": "application/json"}
@@ -18,8 +18,8 @@ _MAX_SAFE: Final = 2**53
 @SUITE.must("agentgym.banner")
 async def banner(target: AgentGymTarget) -> None:
     """`GET` of the server's root answers 200 with a text."""
-    root = target.site.url.removesuffix(target.wire.path)
-    body = decoded(await target.site.http.get(f"{root}/", follow_redirects=True))
+    root = target.server.url.removesuffix(target.wire.path)
+    body = decoded(await target.server.http.get(f"{root}/", follow_redirects=True))
     require(isinstance(body, str) and bool(body), f"saw {excerpt(body)}; a text would be right")
 
 
@@ -96,7 +96,7 @@ async def observation(target: AgentGymTarget) -> None:
     number = await target.begun()
     result = await target.step(number)
     for _ in range(2):
-        response = await target.site.request("GET", "/observation", params={target.wire.id_key: number})
+        response = await target.server.request("GET", "/observation", params={target.wire.id_key: number})
         seen = decoded(response)
         require(
             seen == result[target.wire.seen], f"shows {excerpt(seen)}; {excerpt(result[target.wire.seen])} is right"
@@ -159,7 +159,7 @@ async def malformed(target: AgentGymTarget) -> None:
 async def garbage(target: AgentGymTarget) -> None:
     """Bodies that are no JSON are a 4xx."""
     for content in (b"{", b"\xff", b"[" * 100_000):
-        response = await target.site.request("POST", "/step", content=content, headers=_JSON)
+        response = await target.server.request("POST", "/step", content=content, headers=_JSON)
         require(400 <= response.status_code < 500, f"{content[:4]!r}: saw {shown(response)}; 422 would be right")
 
 
@@ -242,7 +242,7 @@ async def vocabulary(target: AgentGymTarget) -> None:
     if not target.wire.vocabulary:
         raise NotApplicable("only wordle's client asks for words")
     number = await target.create()
-    words = decoded(await target.site.request("GET", "/filtered_vocab", params={"id": number}))
+    words = decoded(await target.server.request("GET", "/filtered_vocab", params={"id": number}))
     require(isinstance(words, list) and bool(words), f"saw {excerpt(words)}; a list of words would be right")
     require(all(isinstance(word, str) for word in words), f"saw {excerpt(words)}; words would be right")
 
@@ -262,9 +262,9 @@ async def connection_per_call(target: AgentGymTarget) -> None:
     number = await target.begun()
     for _ in range(3):
         async with httpx.AsyncClient(
-            headers=dict(target.site.headers), trust_env=False, timeout=CALL_TIMEOUT_S
+            headers=dict(target.server.headers), trust_env=False, timeout=CALL_TIMEOUT_S
         ) as client:
-            response = await client.post(f"{target.site.url}/step", json={target.wire.id_key: number, "action": DULL})
+            response = await client.post(f"{target.server.url}/step", json={target.wire.id_key: number, "action": DULL})
         require(response.status_code == 200, f"saw {shown(response)}; 200 would be right")
         if target.ended(response):
             return

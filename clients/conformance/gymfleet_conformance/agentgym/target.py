@@ -8,17 +8,25 @@ import httpx
 
 from gymfleet_conformance.agentgym.wire import Wire
 from gymfleet_conformance.check import Protocol, Suite
-from gymfleet_conformance.site import NotApplicable, Site, Target, decoded, excerpt, require, shown
+from gymfleet_conformance.server_under_test import (
+    NotApplicable,
+    ServerUnderTest,
+    Target,
+    decoded,
+    excerpt,
+    require,
+    shown,
+)
 
 DULL: Final = "look"
 _MAX_TURNS: Final = 150
 
 
 class AgentGymTarget(Target):
-    """One environment behind AgentGym's protocol; the site's URL is a client's base URL."""
+    """One environment behind AgentGym's protocol; the server's URL is a client's base URL."""
 
-    def __init__(self, site: Site, wire: Wire) -> None:
-        super().__init__(site, wire.env)
+    def __init__(self, server: ServerUnderTest, wire: Wire) -> None:
+        super().__init__(server, wire.env)
         self.wire = wire
         self._created: list[Any] = []
 
@@ -31,7 +39,7 @@ class AgentGymTarget(Target):
 
     async def post(self, path: str, body: Any) -> httpx.Response:
         """A call as the clients make it."""
-        return await self.site.request("POST", path, **({} if body is None else {"json": body}))
+        return await self.server.request("POST", path, **({} if body is None else {"json": body}))
 
     async def create(self) -> Any:
         """A new id. Raises `Failed`."""

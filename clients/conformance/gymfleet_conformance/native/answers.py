@@ -8,7 +8,7 @@ from gymfleet_contracts.session import ExpertMove
 from gymfleet_conformance.check import Need
 from gymfleet_conformance.native.sessions import needs_split
 from gymfleet_conformance.native.target import DULL, NO_EXPERT, SUITE, NativeTarget, over, read, refused
-from gymfleet_conformance.site import NotApplicable, require, shown
+from gymfleet_conformance.server_under_test import NotApplicable, require, shown
 
 _EXPERT: Final = (Need.EXPERT,)
 GOLD: Final = frozenset(

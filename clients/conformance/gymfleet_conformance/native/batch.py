@@ -8,13 +8,13 @@ from gymfleet_contracts.session import StepResult
 
 from gymfleet_conformance.check import Need
 from gymfleet_conformance.native.target import DULL, INVALID, SUITE, NativeTarget, refused
-from gymfleet_conformance.site import decoded, require, shown
+from gymfleet_conformance.server_under_test import decoded, require, shown
 
 _TOO_MANY: Final = 50_000
 
 
 async def _post(target: NativeTarget, items: Any) -> httpx.Response:
-    return await target.site.request("POST", "/v1/steps", json=items)
+    return await target.server.request("POST", "/v1/steps", json=items)
 
 
 def _item(session_id: str, index: int, action: str = DULL) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import httpx
 
 from gymfleet_conformance.native.target import DULL, SUITE, NativeTarget, problem_of, sound
-from gymfleet_conformance.site import excerpt, require, shown
+from gymfleet_conformance.server_under_test import excerpt, require, shown
 
 _JSON: Final = {"content-type": "application/json"}
 _MIB: Final = 1024 * 1024
@@ -30,7 +30,7 @@ async def garbage(target: NativeTarget) -> None:
         b"\x80\x04K\x01.",
     ):
         for path in (f"/v1/sessions/{session_id}/steps", "/v1/sessions", "/v1/steps"):
-            response = await target.site.request("POST", path, content=content, headers=_JSON)
+            response = await target.server.request("POST", path, content=content, headers=_JSON)
             problem_of(response)
             require(response.status_code < 500, f"{content!r}: saw {shown(response)}; 422 would be right")
     require((await target.get(session_id)).index == 0, "garbage was counted as a step")
@@ -116,7 +116,7 @@ async def tell_nothing(target: NativeTarget) -> None:
         ("PATCH", "/v1/sessions", {}),
     ]
     for method, path, options in tried:
-        text = (await target.site.request(method, path, **options)).text
+        text = (await target.server.request(method, path, **options)).text
         told = next((mark for mark in _INSIDE if mark in text), None)
         require(told is None, f"{method} {path[:40]} tells {told!r}: {excerpt(text)}")
 
@@ -127,7 +127,7 @@ class _Leaving(Exception):
 
 async def _refused_as_too_large(target: NativeTarget, content: bytes | AsyncIterator[bytes]) -> None:
     try:
-        response = await target.site.request("POST", "/v1/sessions", content=content, headers=_JSON)
+        response = await target.server.request("POST", "/v1/sessions", content=content, headers=_JSON)
     except httpx.TransportError:  # closed while the body was on its way: as good as an answer
         pass
     else:

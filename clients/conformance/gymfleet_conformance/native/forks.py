@@ -16,7 +16,7 @@ from gymfleet_conformance.native.target import (
     refused,
     sound,
 )
-from gymfleet_conformance.site import require
+from gymfleet_conformance.server_under_test import require
 
 _FORK: Final = (Need.FORK,)
 _UNLIKE: Final = {"session_id", "expires_in_s"}

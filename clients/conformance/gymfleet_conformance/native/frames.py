@@ -9,7 +9,7 @@ import msgspec
 from gymfleet_contracts.frames import MAX_FRAME_BYTES, ReplyFrame, RequestFrame, encode
 from websockets.asyncio.client import ClientConnection, connect
 
-from gymfleet_conformance.site import Failed, excerpt, require
+from gymfleet_conformance.server_under_test import Failed, excerpt, require
 
 UNREADABLE: Final = -1
 """The id of an answer to a frame whose own id could not be read."""

@@ -7,7 +7,7 @@ from gymfleet_contracts.session import StepResult
 
 from gymfleet_conformance.check import Need
 from gymfleet_conformance.native.target import DULL, SUITE, NativeTarget, over
-from gymfleet_conformance.site import require
+from gymfleet_conformance.server_under_test import require
 
 _MANY: Final = 16
 _MOVES: Final = 5

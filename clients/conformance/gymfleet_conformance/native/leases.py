@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from gymfleet_conformance.native.target import DULL, INVALID, SUITE, UNKNOWN_SESSION, NativeTarget, refused
-from gymfleet_conformance.site import Failed, require, shown
+from gymfleet_conformance.server_under_test import Failed, require, shown
 
 _LEASES_S: Final = (1.0, 2.0, 4.0)
 _TOLERANCE: Final = 1.1

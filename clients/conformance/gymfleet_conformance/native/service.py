@@ -16,7 +16,7 @@ from gymfleet_conformance.native.target import (
     read_list,
     refused,
 )
-from gymfleet_conformance.site import decoded, excerpt, require
+from gymfleet_conformance.server_under_test import decoded, excerpt, require
 
 _SAMPLE: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*(\{.*\})? [-+0-9.eEinfNa]+( -?\d+)?")
 _PATHS: Final = (
@@ -34,19 +34,19 @@ _ORIGIN: Final = "https://elsewhere.example"
 @SUITE.must("service.health")
 async def health(target: NativeTarget) -> None:
     """`GET /healthz` answers 200 with JSON."""
-    decoded(await target.site.request("GET", "/healthz"))
+    decoded(await target.server.request("GET", "/healthz"))
 
 
 @SUITE.must("service.ready")
 async def ready(target: NativeTarget) -> None:
     """`GET /readyz` answers 200 while sessions can be opened."""
-    decoded(await target.site.request("GET", "/readyz"))
+    decoded(await target.server.request("GET", "/readyz"))
 
 
 @SUITE.must("service.metrics")
 async def metrics(target: NativeTarget) -> None:
     """`GET /metrics` is Prometheus text with at least one sample."""
-    response = await target.site.request("GET", "/metrics")
+    response = await target.server.request("GET", "/metrics")
     require(response.status_code == 200, f"saw {response.status_code}; 200 would be right")
     lines = [line for line in response.text.splitlines() if line and not line.startswith("#")]
     require(bool(lines), "there is no sample")
@@ -57,7 +57,7 @@ async def metrics(target: NativeTarget) -> None:
 @SUITE.must("service.openapi")
 async def openapi(target: NativeTarget) -> None:
     """`GET /openapi.json` is OpenAPI 3 and names every path of the session API."""
-    api = decoded(await target.site.request("GET", "/openapi.json"))
+    api = decoded(await target.server.request("GET", "/openapi.json"))
     require(str(api.get("openapi", "")).startswith("3."), f"says openapi {api.get('openapi')!r}; 3.x would be right")
     missing = [path for path in _PATHS if path not in api.get("paths", {})]
     require(not missing, f"lacks {', '.join(missing)}")
@@ -66,7 +66,7 @@ async def openapi(target: NativeTarget) -> None:
 @SUITE.must("service.openapi-lists-problems")
 async def openapi_problems(target: NativeTarget) -> None:
     """The description of a step lists 404, 409, 413 and 422 as problem documents."""
-    api = decoded(await target.site.request("GET", "/openapi.json"))
+    api = decoded(await target.server.request("GET", "/openapi.json"))
     responses: dict[str, Any] = api["paths"]["/v1/sessions/{session_id}/steps"]["post"]["responses"]
     for status in ("404", "409", "413", "422"):
         require(status in responses, f"lists {', '.join(responses)}; {status} is missing")
@@ -77,7 +77,7 @@ async def openapi_problems(target: NativeTarget) -> None:
 @SUITE.must("service.environments-listed")
 async def environments_listed(target: NativeTarget) -> None:
     """`GET /v1/environments` lists every environment once."""
-    names = [one.name for one in read_list(EnvironmentSpec, await target.site.request("GET", "/v1/environments"))]
+    names = [one.name for one in read_list(EnvironmentSpec, await target.server.request("GET", "/v1/environments"))]
     require(target.env in names, f"lists {', '.join(names)}; not {target.env}")
     require(len(set(names)) == len(names), f"lists one twice: {', '.join(names)}")
 
@@ -85,14 +85,14 @@ async def environments_listed(target: NativeTarget) -> None:
 @SUITE.must("service.environment-by-name")
 async def environment_by_name(target: NativeTarget) -> None:
     """`GET /v1/environments/{env}` says the same as the list."""
-    one = read(EnvironmentSpec, await target.site.request("GET", f"/v1/environments/{target.env}"))
+    one = read(EnvironmentSpec, await target.server.request("GET", f"/v1/environments/{target.env}"))
     require(one == target.spec, "differs from the entry of the list")
 
 
 @SUITE.must("service.environment-unknown")
 async def environment_unknown(target: NativeTarget) -> None:
     """An environment that is not served is a 404 `unknown-environment`."""
-    refused(await target.site.request("GET", "/v1/environments/no_such_environment"), UNKNOWN_ENVIRONMENT)
+    refused(await target.server.request("GET", "/v1/environments/no_such_environment"), UNKNOWN_ENVIRONMENT)
 
 
 @SUITE.must("service.spec-complete")
@@ -111,7 +111,7 @@ async def spec_complete(target: NativeTarget) -> None:
 @SUITE.should("service.unknown-route-is-a-problem")
 async def unknown_route(target: NativeTarget) -> None:
     """A path that does not exist is a 404 problem document."""
-    response = await target.site.request("GET", "/v1/no-such-path")
+    response = await target.server.request("GET", "/v1/no-such-path")
     problem_of(response)
     require(response.status_code == 404, f"saw {response.status_code}; 404 would be right")
 
@@ -119,7 +119,7 @@ async def unknown_route(target: NativeTarget) -> None:
 @SUITE.should("service.wrong-method-is-a-problem")
 async def wrong_method(target: NativeTarget) -> None:
     """A method that a path does not take is a 405 problem document."""
-    response = await target.site.request("PUT", "/v1/sessions", json={})
+    response = await target.server.request("PUT", "/v1/sessions", json={})
     problem_of(response)
     require(response.status_code == 405, f"saw {response.status_code}; 405 would be right")
 
@@ -129,7 +129,7 @@ async def no_credentials_for_any_origin(target: NativeTarget) -> None:
     """A page of any origin is not let in with the user's credentials (CORS)."""
     asked = {"Origin": _ORIGIN, "Access-Control-Request-Method": "POST"}
     for method in ("OPTIONS", "GET"):
-        headers = (await target.site.request(method, "/v1/environments", headers=asked)).headers
+        headers = (await target.server.request(method, "/v1/environments", headers=asked)).headers
         allowed = headers.get("access-control-allow-origin", "") in {"*", _ORIGIN}
         credentials = headers.get("access-control-allow-credentials", "").lower() == "true"
         require(not (allowed and credentials), f"{method} lets {_ORIGIN} in with credentials")

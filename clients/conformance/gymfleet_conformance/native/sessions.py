@@ -17,7 +17,7 @@ from gymfleet_conformance.native.target import (
     read,
     refused,
 )
-from gymfleet_conformance.site import NotApplicable, require, shown
+from gymfleet_conformance.server_under_test import NotApplicable, require, shown
 
 _SAMPLE: Final = 16
 _MIN_RANDOM_CHARS: Final = 16

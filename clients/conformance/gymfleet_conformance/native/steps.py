@@ -23,7 +23,7 @@ from gymfleet_conformance.native.target import (
     refused,
     sound,
 )
-from gymfleet_conformance.site import require, shown
+from gymfleet_conformance.server_under_test import require, shown
 
 _AT_ONCE: Final = 8
 _JSON: Final = {"content-type": "application/json"}
@@ -231,14 +231,14 @@ async def lone_surrogates_elsewhere(target: NativeTarget) -> None:
         content = json.dumps({"env": target.env, "task_index": 0, field: "\ud800"}).replace(
             '"task_index": 0, "task_id"', '"task_id"'
         )
-        response = await target.site.request("POST", "/v1/sessions", content=content, headers=_JSON)
+        response = await target.server.request("POST", "/v1/sessions", content=content, headers=_JSON)
         require(400 <= response.status_code < 500, f"{field}: saw {shown(response)}; 422 would be right")
     items = [
         {"session_id": session_id, "index": 0, "action": DULL},
         {"session_id": "\ud800", "index": 0, "action": "a"},
         {"session_id": session_id, "index": 1, "action": "\ud800"},
     ]
-    response = await target.site.request("POST", "/v1/steps", content=json.dumps(items), headers=_JSON)
+    response = await target.server.request("POST", "/v1/steps", content=json.dumps(items), headers=_JSON)
     require(response.status_code < 500, f"a batch: saw {shown(response)}; problems in two items would be right")
 
 

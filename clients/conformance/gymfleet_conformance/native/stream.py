@@ -20,7 +20,7 @@ from gymfleet_conformance.native.target import (
     refused,
     sound,
 )
-from gymfleet_conformance.site import Failed, require, shown
+from gymfleet_conformance.server_under_test import Failed, require, shown
 
 _MANY: Final = 20
 _BODIES: Final[dict[str, dict[str, Any]]] = {Op.STEP: {"index": 0, "action": DULL}, Op.FORK: {"count": 1}}
@@ -280,7 +280,7 @@ async def flood(target: NativeTarget) -> None:
 @SUITE.must("stream.plain-http-is-refused")
 async def plain_http(target: NativeTarget) -> None:
     """A plain `GET` of the stream's path is a 4xx."""
-    response = await target.site.request("GET", "/v1/stream")
+    response = await target.server.request("GET", "/v1/stream")
     require(400 <= response.status_code < 500, f"saw {shown(response)}; 404 or 426 would be right")
 
 

@@ -14,7 +14,15 @@ from pydantic import BaseModel, ValidationError
 
 from gymfleet_conformance.check import Need, Protocol, Suite
 from gymfleet_conformance.native.frames import Frames, framing
-from gymfleet_conformance.site import Failed, NotApplicable, Site, Target, excerpt, require, shown
+from gymfleet_conformance.server_under_test import (
+    Failed,
+    NotApplicable,
+    ServerUnderTest,
+    Target,
+    excerpt,
+    require,
+    shown,
+)
 
 Kind = tuple[int, str]
 """A problem's status and type."""
@@ -37,8 +45,8 @@ M = TypeVar("M", bound=BaseModel)
 class NativeTarget(Target):
     """One environment behind the session API."""
 
-    def __init__(self, site: Site, spec: EnvironmentSpec) -> None:
-        super().__init__(site, spec.name)
+    def __init__(self, server: ServerUnderTest, spec: EnvironmentSpec) -> None:
+        super().__init__(server, spec.name)
         self.spec = spec
         self._opened: list[str] = []
 
@@ -61,12 +69,12 @@ class NativeTarget(Target):
 
     async def call(self, method: str, session_id: str, tail: str = "", **options: Any) -> httpx.Response:
         """A request about a session; `tail` is what follows the id."""
-        return await self.site.request(method, f"/v1/sessions/{session_id}{tail}", **options)
+        return await self.server.request(method, f"/v1/sessions/{session_id}{tail}", **options)
 
     async def try_open(self, **fields: Any) -> httpx.Response:
         """`POST /v1/sessions` for this environment: task 0 of the train split unless the fields say otherwise."""
         body = {"env": self.env, **({} if "task_id" in fields else {"task_index": 0}), **fields}
-        response = await self.site.request("POST", "/v1/sessions", json=body)
+        response = await self.server.request("POST", "/v1/sessions", json=body)
         self._remember(response)
         return response
 
@@ -154,7 +162,7 @@ class NativeTarget(Target):
     @asynccontextmanager
     async def stream(self) -> AsyncIterator[Frames]:
         """A socket of `WS /v1/stream`; sessions that it makes are closed in the end."""
-        async with framing(self.site.socket_url("/v1/stream"), self.site.headers, self.adopt) as frames:
+        async with framing(self.server.socket_url("/v1/stream"), self.server.headers, self.adopt) as frames:
             yield frames
 
     def _remember(self, response: httpx.Response) -> None:

@@ -5,7 +5,7 @@ from typing import Any, Final
 import websockets
 
 from gymfleet_conformance.openenv.target import SUITE, Episode, OpenEnvTarget
-from gymfleet_conformance.site import Failed, require
+from gymfleet_conformance.server_under_test import Failed, require
 
 _CYCLES: Final = 24
 _NORMAL: Final = 1000

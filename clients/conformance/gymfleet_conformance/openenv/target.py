@@ -11,7 +11,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from gymfleet_conformance.check import Protocol, Suite
 from gymfleet_conformance.openenv.sample import smallest
-from gymfleet_conformance.site import Failed, Site, Target, decoded, excerpt, require
+from gymfleet_conformance.server_under_test import Failed, ServerUnderTest, Target, decoded, excerpt, require
 
 _ANSWER_S: Final = 8.0
 _MAX_BYTES: Final = 100 * 1024 * 1024
@@ -77,7 +77,7 @@ class OpenEnvTarget(Target):
 
     async def schema(self) -> dict[str, Any]:
         """`GET /schema`."""
-        body: dict[str, Any] = decoded(await self.site.request("GET", "/schema"))
+        body: dict[str, Any] = decoded(await self.server.request("GET", "/schema"))
         require(isinstance(body, dict) and isinstance(body.get("action"), dict), f"saw {excerpt(body)}; no action")
         return body
 
@@ -89,8 +89,8 @@ class OpenEnvTarget(Target):
     async def episode(self) -> AsyncIterator[Episode]:
         """A socket of its own, closed in the end."""
         async with connect(
-            self.site.socket_url("/ws"),
-            additional_headers=dict(self.site.headers),
+            self.server.socket_url("/ws"),
+            additional_headers=dict(self.server.headers),
             proxy=None,
             open_timeout=_ANSWER_S,
             close_timeout=1,
@@ -102,9 +102,9 @@ class OpenEnvTarget(Target):
 SUITE: Final[Suite[OpenEnvTarget]] = Suite(Protocol.OPENENV)
 
 
-def at_site(site: Site) -> OpenEnvTarget:
+def at_site(server: ServerUnderTest) -> OpenEnvTarget:
     """The protocol has one environment to a URL, and no name for it."""
-    return OpenEnvTarget(site, "")
+    return OpenEnvTarget(server, "")
 
 
 def check_observation(body: dict[str, Any]) -> None:

@@ -11,8 +11,8 @@ from gymfleet_kit.problems import ServiceError
 from gymfleet_kit.session_problems import InvalidRequest
 
 from gymfleet_env_gateway.access import Tenant
-from gymfleet_env_gateway.ids import label
-from gymfleet_env_gateway.relay import Relay
+from gymfleet_env_gateway.session_ids import label
+from gymfleet_env_gateway.session_proxy import SessionProxy
 
 log = structlog.get_logger()
 
@@ -66,10 +66,10 @@ class Episode(msgspec.Struct):
     over: bool = False
     pending: str | None = None
 
-    async def begin(self, relay: Relay, tenant: Tenant, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def begin(self, proxy: SessionProxy, tenant: Tenant, body: Mapping[str, Any]) -> dict[str, Any]:
         """End the last episode, which frees its slot, and open a session. Raises `ServiceError`."""
-        await self.end(relay, tenant)
-        session: dict[str, Any] = _decode(await relay.open_patiently(tenant, msgspec.Raw(_encode(body))))
+        await self.end(proxy, tenant)
+        session: dict[str, Any] = _decode(await proxy.open_patiently(tenant, msgspec.Raw(_encode(body))))
         self.adopt(session)
         return session
 
@@ -82,7 +82,7 @@ class Episode(msgspec.Struct):
         self.over = bool(session["terminated"] or session["truncated"])
         self.pending = None
 
-    async def step(self, relay: Relay, tenant: Tenant, action: str) -> dict[str, Any]:
+    async def step(self, proxy: SessionProxy, tenant: Tenant, action: str) -> dict[str, Any]:
         """Apply an action. Raises `NoEpisode`, `OutcomeUnknown`, `ServiceError`.
 
         An episode that is kept outside of this process is held with the action for its intent (`Store.hold`).
@@ -94,9 +94,9 @@ class Episode(msgspec.Struct):
         self.pending = action
         body = msgspec.Raw(_encode({"index": self.index, "action": action}))
         try:
-            result: dict[str, Any] = _decode(await relay.call(tenant, Op.STEP, self.session_id, body))
+            result: dict[str, Any] = _decode(await proxy.call(tenant, Op.STEP, self.session_id, body))
         except ServiceError as error:
-            await self._refused(relay, tenant, error.problem().type)
+            await self._refused(proxy, tenant, error.problem().type)
             raise
         self.pending = None
         self.index += 1
@@ -110,20 +110,20 @@ class Episode(msgspec.Struct):
         if left and self.session_id and self.pending is None:
             self.pending = left.decode()
 
-    async def end(self, relay: Relay, tenant: Tenant) -> None:
+    async def end(self, proxy: SessionProxy, tenant: Tenant) -> None:
         """Close the session, if there is one. A failure to do so is left to the session's lease."""
         session_id, self.session_id, self.pending = self.session_id, "", None
         if not session_id:
             return
         try:
-            await relay.call(tenant, Op.CLOSE, session_id, _NO_BODY)
+            await proxy.call(tenant, Op.CLOSE, session_id, _NO_BODY)
         except ServiceError as error:
             log.info("session.not_closed", session=label(session_id), reason=error.detail)
 
-    async def _refused(self, relay: Relay, tenant: Tenant, kind: str) -> None:
+    async def _refused(self, proxy: SessionProxy, tenant: Tenant, kind: str) -> None:
         if kind in _NOT_EXECUTED:
             self.pending = None
         elif kind in _GONE or kind == problems.STEP_OUT_OF_ORDER:  # the latter: somebody else plays it now
             self.session_id, self.pending = "", None
         elif kind not in _UNCERTAIN:
-            await self.end(relay, tenant)
+            await self.end(proxy, tenant)

@@ -14,10 +14,10 @@ router = APIRouter(prefix="/v1/environments", tags=["environments"])
 @router.get("", responses=problem_responses(Unauthorized, Forbidden))
 async def environments(gateway: GatewayDep, tenant: ReaderDep) -> list[EnvironmentSpec]:
     """Every environment of the fleet that the caller may play, by name."""
-    return [spec for spec in gateway.fleet.environments() if tenant.may_play(spec.name)]
+    return [spec for spec in gateway.registry.environments() if tenant.may_play(spec.name)]
 
 
 @router.get("/{env}", responses=problem_responses(Unauthorized, Forbidden, UnknownEnvironment, Unavailable))
 async def environment(env: str, gateway: GatewayDep, _: ReaderDep) -> EnvironmentSpec:
     """One environment's spec."""
-    return gateway.fleet.environment(env)
+    return gateway.registry.environment(env)

@@ -78,17 +78,17 @@ router = APIRouter(prefix="/v1", tags=["sessions"], route_class=DirectRoute)
 )
 async def open_session(request: Request, body: OpenSession, gateway: GatewayDep, tenant: TenantDep) -> Response:
     """Open a session on the least loaded replica and return its first observation."""
-    opened = await gateway.relay.open(tenant, _raw(body))
+    opened = await gateway.proxy.open(tenant, _raw(body))
     if await request.is_disconnected():  # the caller gave up in the queue: nobody knows the session's id
         with suppress(ServiceError):
-            await gateway.relay.call(tenant, Op.CLOSE, _decode(opened)["session_id"], _NO_BODY)
+            await gateway.proxy.call(tenant, Op.CLOSE, _decode(opened)["session_id"], _NO_BODY)
     return _json(opened, status.HTTP_201_CREATED)
 
 
 @router.post("/sessions/{session_id}/steps", response_model=StepResult, responses=problem_responses(*_STEP))
 async def step(session_id: str, body: Step, gateway: GatewayDep, tenant: TenantDep) -> Response:
     """Apply one action. Repeating the last index with the same action returns the recorded result."""
-    return _json(await gateway.relay.call(tenant, Op.STEP, session_id, _raw(body)))
+    return _json(await gateway.proxy.call(tenant, Op.STEP, session_id, _raw(body)))
 
 
 @router.post("/steps", response_model=list[StepResult | Problem], responses=problem_responses(Unauthorized, Forbidden))
@@ -119,38 +119,38 @@ async def steps(
 )
 async def fork(session_id: str, body: Fork, gateway: GatewayDep, tenant: TenantDep) -> Response:
     """Make children in the session's exact state, on the same replica."""
-    return _json(await gateway.relay.call(tenant, Op.FORK, session_id, _raw(body)), status.HTTP_201_CREATED)
+    return _json(await gateway.proxy.call(tenant, Op.FORK, session_id, _raw(body)), status.HTTP_201_CREATED)
 
 
 @router.post("/sessions/{session_id}/lease", response_model=Session, responses=problem_responses(*_COMMON))
 async def renew(session_id: str, body: RenewLease, gateway: GatewayDep, tenant: TenantDep) -> Response:
     """Extend the session's life."""
-    return _json(await gateway.relay.call(tenant, Op.LEASE, session_id, _raw(body)))
+    return _json(await gateway.proxy.call(tenant, Op.LEASE, session_id, _raw(body)))
 
 
 @router.get("/sessions/{session_id}", response_model=Session, responses=problem_responses(*_COMMON, StepOutOfOrder))
 async def get(session_id: str, gateway: GatewayDep, tenant: TenantDep, index: KnownIndex = None) -> Response:
     """The session as it stands."""
-    return _json(await gateway.relay.call(tenant, Op.GET, session_id, _raw(AtIndex(index=index))))
+    return _json(await gateway.proxy.call(tenant, Op.GET, session_id, _raw(AtIndex(index=index))))
 
 
 @router.delete("/sessions/{session_id}", status_code=status.HTTP_204_NO_CONTENT, responses=problem_responses(*_COMMON))
 async def close(session_id: str, gateway: GatewayDep, tenant: TenantDep) -> Response:
     """Close the session and free its slot."""
-    await gateway.relay.call(tenant, Op.CLOSE, session_id, _NO_BODY)
+    await gateway.proxy.call(tenant, Op.CLOSE, session_id, _NO_BODY)
     return Response(status_code=status.HTTP_204_NO_CONTENT)
 
 
 @router.get("/sessions/{session_id}/expert", response_model=ExpertMove, responses=problem_responses(*_EXPERT))
 async def expert(session_id: str, gateway: GatewayDep, tenant: TenantDep, index: KnownIndex = None) -> Response:
     """What the environment's expert would do next."""
-    return _json(await gateway.relay.call(tenant, Op.EXPERT, session_id, _raw(AtIndex(index=index))))
+    return _json(await gateway.proxy.call(tenant, Op.EXPERT, session_id, _raw(AtIndex(index=index))))
 
 
 async def _step_item(gateway: Gateway, tenant: Tenant, item: SessionStep) -> Any:
     try:
         body = _packed({"index": item.index, "action": item.action})
-        return _decode(await gateway.relay.call(tenant, Op.STEP, item.session_id, body))
+        return _decode(await gateway.proxy.call(tenant, Op.STEP, item.session_id, body))
     except ServiceError as error:
         return error.problem().model_dump(mode="json", exclude_none=True)
 

@@ -62,7 +62,7 @@ class _Stream:
 
     def __init__(self, websocket: WebSocket, gateway: Gateway, tenant: Tenant) -> None:
         self._websocket = websocket
-        self._relay = gateway.relay
+        self._proxy = gateway.proxy
         self._access = gateway.access
         self._generation = gateway.access.generation
         self._tenant = tenant
@@ -156,9 +156,9 @@ class _Stream:
             enter_trace(frame.trace)
         try:
             if frame.op == Op.OPEN:
-                ok = await self._relay.open(self._tenant, frame.body)
+                ok = await self._proxy.open(self._tenant, frame.body)
             else:
-                ok = await self._relay.call(self._tenant, frame.op, frame.session_id, frame.body)
+                ok = await self._proxy.call(self._tenant, frame.op, frame.session_id, frame.body)
         except ServiceError as error:
             self._send(_failed(frame.id, error))
         except Exception:
@@ -196,7 +196,7 @@ class _Stream:
         made = _decode_any(ok)
         for session in made if isinstance(made, list) else [made]:
             try:
-                await self._relay.call(self._tenant, Op.CLOSE, session["session_id"], _NO_BODY)
+                await self._proxy.call(self._tenant, Op.CLOSE, session["session_id"], _NO_BODY)
             except ServiceError as error:
                 log.info("session.not_closed", reason=error.detail)
 

@@ -98,6 +98,7 @@ class Episode:
 
     __slots__ = (
         "_actions",
+        "_blocking",
         "_env",
         "_expert_overdue",
         "_first_info",
@@ -106,7 +107,6 @@ class Episode:
         "_limits",
         "_recoveries",
         "_tells_state",
-        "_waits",
         "cpu_s",
         "entry",
         "index",
@@ -146,7 +146,7 @@ class Episode:
         """The digest of the state behind the last observation, where the environment tells one."""
         self.cpu_s = 0.0
         self._limits = limits
-        self._waits = entry.kind.calls_wait()
+        self._blocking = entry.kind.is_blocking()
         self._tells_state = entry.kind.tells_state()
         self._recoveries = recoveries
         self._last = b""
@@ -298,7 +298,7 @@ class Episode:
     def close(self) -> None:
         """Let the environment release what it holds; its failure to do so is logged and changes nothing."""
         try:
-            if self._waits:
+            if self._blocking:
                 self._limits.beat(self.entry.spec.name)
                 self._limits.apart(self._env.close)
             else:
@@ -311,7 +311,7 @@ class Episode:
         self._limits.beat(self.entry.spec.name)
         began = self._limits.cpu_clock()
         try:
-            return self._limits.apart(call) if self._waits else call()
+            return self._limits.apart(call) if self._blocking else call()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - logged, with its traceback, by `_failure`
             raise self._failure(error) from None
         finally:
@@ -370,7 +370,7 @@ class Episode:
 
     def _play(self, action: str) -> bytes:
         """Step the environment, check and encode what it answers, and take it over."""
-        outcome, state = self._limits.apart(partial(self._act, action)) if self._waits else self._act(action)
+        outcome, state = self._limits.apart(partial(self._act, action)) if self._blocking else self._act(action)
         reward, score = float(outcome.reward), float(outcome.score)
         if not (math.isfinite(reward) and 0.0 <= score <= 1.0):
             raise ValueError(f"reward must be finite and score within [0, 1], got {reward} and {score}")

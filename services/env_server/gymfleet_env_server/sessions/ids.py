@@ -9,8 +9,8 @@ TAIL_CHARS: Final = 33
 """What follows the shard's prefix in an id."""
 
 
-class Home(NamedTuple):
-    """Where a session lives."""
+class ShardId(NamedTuple):
+    """Which shard a session lives on, in which of the shard's lives."""
 
     instance: str
     shard: int
@@ -22,12 +22,12 @@ def new_instance() -> str:
     return secrets.token_hex(6)
 
 
-def prefix(home: Home) -> str:
+def prefix(shard: ShardId) -> str:
     """What the ids of a shard's sessions begin with."""
-    return f"{home.instance}-{home.shard}-{home.life}"
+    return f"{shard.instance}-{shard.shard}-{shard.life}"
 
 
-def home_of(session_id: str) -> Home | None:
+def shard_of(session_id: str) -> ShardId | None:
     """Where the session lives or lived; None when this was never a session id."""
     match = _ID.fullmatch(session_id)
-    return None if match is None else Home(match[1], int(match[2]), int(match[3]))
+    return None if match is None else ShardId(match[1], int(match[2]), int(match[3]))

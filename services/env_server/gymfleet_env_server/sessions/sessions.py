@@ -167,7 +167,7 @@ class Sessions:
                 heapq.heappush(self._expiries, (lease.expires, session_id))
                 continue
             threads = self._limits.threads
-            if threads is None or not lease.episode.entry.kind.calls_wait():
+            if threads is None or not lease.episode.entry.kind.is_blocking():
                 self._expire(session_id)
             elif threads.busy(session_id):
                 heapq.heappush(self._expiries, (now + _BUSY_S, session_id))
@@ -175,20 +175,20 @@ class Sessions:
                 threads.submit(session_id, partial(self._expire, session_id), self.env_of(session_id))
         return None
 
-    def waits(self, session_id: str) -> bool:
+    def blocking(self, session_id: str) -> bool:
         """Whether calls of the session belong into a thread."""
         lease = self._leases.get(session_id)
-        return lease is not None and lease.episode.entry.kind.calls_wait()
+        return lease is not None and lease.episode.entry.kind.is_blocking()
 
     def env_of(self, session_id: str) -> str:
         """The environment that the session plays; empty without such a session."""
         lease = self._leases.get(session_id)
         return "" if lease is None else lease.episode.entry.spec.name
 
-    def opens_waiting(self, env: object) -> bool:
+    def opens_blocking(self, env: object) -> bool:
         """Whether a session of this environment would be such a one."""
         entry = self._entries.get(env) if isinstance(env, str) else None
-        return entry is not None and entry.kind.calls_wait()
+        return entry is not None and entry.kind.is_blocking()
 
     def close_all(self, until: Callable[[], bool]) -> None:
         """Let every environment release what it holds, as far as `until` allows; in threads for those that wait."""
@@ -196,7 +196,7 @@ class Sessions:
         for session_id in list(self._leases):
             if until():
                 return
-            if threads is not None and self.waits(session_id):
+            if threads is not None and self.blocking(session_id):
                 threads.submit(session_id, partial(self._close, session_id), self.env_of(session_id))
             else:
                 self._close(session_id)
@@ -342,7 +342,7 @@ class Sessions:
     def _probe(self, *, here: bool) -> dict[str, Any]:
         """Begin and close an episode of every environment that is called from here. Raises `ShardUnavailable`."""
         for name, entry in self._entries.items():
-            if here == (entry.kind.calls_wait() and self._limits.threads is not None):
+            if here == (entry.kind.is_blocking() and self._limits.threads is not None):
                 continue
             split: Split | None = next((s for s in SPLITS if entry.spec.splits.get(s)), None)
             if split is None:

@@ -53,7 +53,7 @@ class Pending:
         self.opening = opening
 
 
-class Seat:
+class ShardHandle:
     """A place for a shard, and the calls to the one that has it now."""
 
     def __init__(self, index: int) -> None:
@@ -162,6 +162,6 @@ class Seat:
             self.process.kill()
 
 
-def cheapest(seats: Iterable[Seat]) -> Seat | None:
+def cheapest(handles: Iterable[ShardHandle]) -> ShardHandle | None:
     """Where to open a session; None without a living shard."""
-    return min((seat for seat in seats if seat.alive), key=lambda seat: seat.price, default=None)
+    return min((handle for handle in handles if handle.alive), key=lambda handle: handle.price, default=None)

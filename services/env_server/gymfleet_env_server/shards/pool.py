@@ -23,11 +23,11 @@ from pydantic import JsonValue, ValidationError
 from gymfleet_env_server.catalogue import EnvironmentUnavailable
 from gymfleet_env_server.errors import Draining, ShardUnavailable
 from gymfleet_env_server.metrics import DIED, HUNG, MEMORY, SessionMetrics
-from gymfleet_env_server.sessions.ids import TAIL_CHARS, Home, home_of, new_instance, prefix
+from gymfleet_env_server.sessions.ids import TAIL_CHARS, ShardId, new_instance, prefix, shard_of
 from gymfleet_env_server.sessions.sessions import ABANDON, PROBE
 from gymfleet_env_server.settings import EnvServerSettings
 from gymfleet_env_server.shards.channel import Answer, Call, Report, ShardConfig
-from gymfleet_env_server.shards.handle import Done, Opening, Pending, Result, Seat, Stated, cheapest
+from gymfleet_env_server.shards.handle import Done, Opening, Pending, Result, ShardHandle, Stated, cheapest
 from gymfleet_env_server.shards.memory import MIB, ceiling_bytes, resident_bytes
 from gymfleet_env_server.shards.process import Progress, ShardProcess
 
@@ -52,8 +52,8 @@ class ShardPool:
         self._settings = settings
         self._instance = new_instance()
         self._numbers = itertools.count(1)
-        self._seats = [Seat(index) for index in range(settings.shards)]
-        self._homes: dict[str, Seat] = {}
+        self._handles = [ShardHandle(index) for index in range(settings.shards)]
+        self._homes: dict[str, ShardHandle] = {}
         self._waiting: deque[Opening] = deque()
         """Opens that found no shard alive."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -65,7 +65,7 @@ class ShardPool:
     @property
     def pids(self) -> list[int]:
         """The shards' process ids, by shard; 0 for one that is being started."""
-        return [seat.process.pid if seat.process is not None and seat.alive else 0 for seat in self._seats]
+        return [handle.process.pid if handle.process is not None and handle.alive else 0 for handle in self._handles]
 
     @property
     def load(self) -> ServerLoad:
@@ -81,9 +81,9 @@ class ShardPool:
 
     def start(self) -> None:
         """Start every shard and wait until all are ready. Raises `EnvironmentUnavailable`."""
-        processes = [self._spawn(seat) for seat in self._seats]
-        for seat, process in zip(self._seats, processes, strict=True):
-            seat.process = process
+        processes = [self._spawn(handle) for handle in self._handles]
+        for handle, process in zip(self._handles, processes, strict=True):
+            handle.process = process
         try:
             for process in processes:
                 specs = process.wait_ready(self._settings.start_timeout_s)
@@ -98,8 +98,8 @@ class ShardPool:
 
     async def attach(self) -> None:
         """Take part in the running event loop."""
-        for seat in self._seats:
-            await self._attach(seat)
+        for handle in self._handles:
+            await self._attach(handle)
         self._background(self._watch())
 
     async def aclose(self) -> None:
@@ -109,7 +109,7 @@ class ShardPool:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        processes = [seat.process for seat in self._seats if seat.process is not None]
+        processes = [handle.process for handle in self._handles if handle.process is not None]
         for process in processes:
             process.detach()
         await asyncio.gather(*(asyncio.to_thread(process.release) for process in processes))
@@ -120,7 +120,7 @@ class ShardPool:
         self._turn_away(lambda _: True, _draining())
         began = time.monotonic()
         log.info("server.draining", sessions=self._num_sessions, drain_s=timeout_s)
-        while time.monotonic() - began < timeout_s and any(seat.load or seat.pending for seat in self._seats):  # noqa: ASYNC110 - counts, no event
+        while time.monotonic() - began < timeout_s and any(handle.load or handle.pending for handle in self._handles):  # noqa: ASYNC110 - counts, no event
             await asyncio.sleep(_DRAIN_POLL_S)
         log.info("server.drained", sessions=self._num_sessions, waited_s=round(time.monotonic() - began, 3))
 
@@ -132,13 +132,13 @@ class ShardPool:
         try:
             if op == Op.OPEN:
                 self._open(Opening(body, done, trace, time.monotonic() + self._settings.open_wait_s))
-            elif (seat := self._homes.get(session_id[:-TAIL_CHARS]) or self._seat_of(session_id)) is None:
+            elif (handle := self._homes.get(session_id[:-TAIL_CHARS]) or self._handle_of(session_id)) is None:
                 if op != Op.CLOSE:
                     raise SessionLost("the process that held this session died", session_id=session_id)
                 done(EMPTY)  # it is gone, as was asked
             else:
                 slots = self._reservable(_fork_count(body)) if op == Op.FORK else 0
-                self._send(seat, op, session_id, body, done, trace, slots=slots)
+                self._send(handle, op, session_id, body, done, trace, slots=slots)
         except ServiceError as error:
             done(error)
 
@@ -160,11 +160,11 @@ class ShardPool:
         if self.draining:
             raise Draining(f"draining: {self._num_sessions} sessions are left")
         answers = []
-        for seat in self._seats:
+        for handle in self._handles:
             answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-            if not seat.alive:
-                raise ShardUnavailable(f"shard {seat.index} is being started")
-            self._send(seat, PROBE, "", EMPTY, _resolver(answer), "", slots=0)
+            if not handle.alive:
+                raise ShardUnavailable(f"shard {handle.index} is being started")
+            self._send(handle, PROBE, "", EMPTY, _resolver(answer), "", slots=0)
             answers.append(answer)
         for result in await asyncio.gather(*answers):
             if isinstance(result, ServiceError):
@@ -172,7 +172,7 @@ class ShardPool:
 
     @property
     def _num_sessions(self) -> int:
-        return sum(seat.load for seat in self._seats)
+        return sum(handle.load for handle in self._handles)
 
     def _reservable(self, count: int) -> int:
         taken = self._num_sessions + len(self._waiting)
@@ -187,10 +187,10 @@ class ShardPool:
         if self.draining:
             raise _draining()
         slots = self._reservable(1)
-        if (seat := cheapest(self._seats)) is None:
+        if (handle := cheapest(self._handles)) is None:
             self._waiting.append(opening)
         else:
-            self._send(seat, Op.OPEN, "", opening.body, opening.done, opening.trace, slots=slots, opening=opening)
+            self._send(handle, Op.OPEN, "", opening.body, opening.done, opening.trace, slots=slots, opening=opening)
 
     def _reopen(self, opening: Opening) -> None:
         """The same for one that has waited."""
@@ -207,21 +207,21 @@ class ShardPool:
             else:
                 self._waiting.append(opening)
 
-    def _seat_of(self, session_id: str) -> Seat | None:
+    def _handle_of(self, session_id: str) -> ShardHandle | None:
         """Where the session lives; None when its process died. Raises `UnknownSession`."""
-        home = home_of(session_id)
-        if home is None:
+        place = shard_of(session_id)
+        if place is None:
             raise UnknownSession("this is not the id of a session of this server")
-        if home.instance != self._instance:
+        if place.instance != self._instance:
             return None
-        if home.shard >= len(self._seats) or home.life > self._seats[home.shard].life:
+        if place.shard >= len(self._handles) or place.life > self._handles[place.shard].life:
             raise UnknownSession("this is not the id of a session of this server")
-        seat = self._seats[home.shard]
-        return seat if home.life == seat.life and seat.alive else None
+        handle = self._handles[place.shard]
+        return handle if place.life == handle.life and handle.alive else None
 
     def _send(
         self,
-        seat: Seat,
+        handle: ShardHandle,
         op: str,
         session_id: str,
         body: msgspec.Raw,
@@ -231,32 +231,32 @@ class ShardPool:
         slots: int,
         opening: Opening | None = None,
     ) -> None:
-        if not seat.pending:
-            seat.progress_at = time.monotonic()
+        if not handle.pending:
+            handle.progress_at = time.monotonic()
         number = next(self._numbers)
-        seat.pending[number] = Pending(done, session_id, slots, opening)
-        seat.reserved += slots
-        if not seat.outbox:  # one write for all calls of this turn of the loop
-            asyncio.get_running_loop().call_soon(self._flush, seat)
-        seat.outbox.append(Call(number, op, session_id, body, trace))
+        handle.pending[number] = Pending(done, session_id, slots, opening)
+        handle.reserved += slots
+        if not handle.outbox:  # one write for all calls of this turn of the loop
+            asyncio.get_running_loop().call_soon(self._flush, handle)
+        handle.outbox.append(Call(number, op, session_id, body, trace))
 
-    def _flush(self, seat: Seat) -> None:
-        calls, seat.outbox = seat.outbox, []
-        if calls and seat.process is not None:
-            seat.process.send(calls)
+    def _flush(self, handle: ShardHandle) -> None:
+        calls, handle.outbox = handle.outbox, []
+        if calls and handle.process is not None:
+            handle.process.send(calls)
 
-    def _reported(self, seat: Seat, report: Report) -> None:
-        seat.progress_at = time.monotonic()
-        seat.num_sessions = report.num_sessions
-        seat.stuck = report.stuck
+    def _reported(self, handle: ShardHandle, report: Report) -> None:
+        handle.progress_at = time.monotonic()
+        handle.num_sessions = report.num_sessions
+        handle.stuck = report.stuck
         if report.tallies:
-            self.metrics.add(seat.index, report.tallies)
+            self.metrics.add(handle.index, report.tallies)
         for answer in report.answers:
-            pending = seat.pending.pop(answer.number, None)
+            pending = handle.pending.pop(answer.number, None)
             if pending is None:  # it was given up while this was on its way
                 self._close_made(answer)
                 continue
-            seat.reserved -= pending.slots
+            handle.reserved -= pending.slots
             if not answer.ok:
                 pending.done(_problem(answer))
             else:
@@ -269,13 +269,13 @@ class ShardPool:
             if "session_id" in session:
                 self.submit(Op.CLOSE, session["session_id"], EMPTY, lambda _: None)
 
-    def _spawn(self, seat: Seat) -> ShardProcess:
+    def _spawn(self, handle: ShardHandle) -> ShardProcess:
         settings = self._settings
         memory_mb = settings.shard_memory_mb
-        seat.prefix = prefix(Home(self._instance, seat.index, seat.life))
+        handle.prefix = prefix(ShardId(self._instance, handle.index, handle.life))
         return ShardProcess(
             ShardConfig(
-                prefix=seat.prefix,
+                prefix=handle.prefix,
                 references=self._references,
                 data={name: str(path) for name, path in settings.data.items()},
                 options=dict(settings.options),
@@ -301,33 +301,33 @@ class ShardPool:
                 f"a shard holds {held:.0f} MiB before its first session; raise GYMFLEET_ENV_SHARD_MEMORY_MB={limit_mb}"
             )
 
-    async def _attach(self, seat: Seat) -> None:
-        process = seat.process
+    async def _attach(self, handle: ShardHandle) -> None:
+        process = handle.process
         if process is None:
             return
-        life = seat.life
+        life = handle.life
         await process.attach(
-            lambda report: self._reported(seat, report) if seat.life == life else None,
-            lambda: self._died(seat) if seat.life == life else None,
+            lambda report: self._reported(handle, report) if handle.life == life else None,
+            lambda: self._died(handle) if handle.life == life else None,
         )
-        seat.occupy(process, time.monotonic())
-        self._homes[seat.prefix] = seat
+        handle.occupy(process, time.monotonic())
+        self._homes[handle.prefix] = handle
         waiting, self._waiting = self._waiting, deque()
         for opening in waiting:
             self._reopen(opening)
 
-    def _died(self, seat: Seat) -> None:
+    def _died(self, handle: ShardHandle) -> None:
         """Answer what was pending, and start a successor."""
-        process, cause = seat.process, seat.condemned or DIED
-        pending = seat.vacate()
-        self._homes.pop(seat.prefix, None)
+        process, cause = handle.process, handle.condemned or DIED
+        pending = handle.vacate()
+        self._homes.pop(handle.prefix, None)
         progress = None if process is None or self._closing else process.progress()
         if not self._closing:
             env = self._env_of(progress)
-            self.metrics.shard_died(seat.index, cause, failed_env=env if cause == HUNG else "")
+            self.metrics.shard_died(handle.index, cause, failed_env=env if cause == HUNG else "")
             call = pending.get(progress.number) if progress is not None else None
             found = {"cause": cause, "env": env, "session_id": "" if call is None else call.session_id}
-            self._background(self._revive(seat, process, found))
+            self._background(self._revive(handle, process, found))
         for number, call in pending.items():
             # Of several calls in threads nobody knows which one the process died of.
             known = progress is not None and (not progress.since_us or len(pending) == 1)
@@ -356,29 +356,29 @@ class ShardPool:
             return SessionLost("the process that held this session died", **extensions)
         return ShardUnavailable("the process that was to hold the session died; try again")
 
-    async def _revive(self, seat: Seat, dead: ShardProcess | None, found: dict[str, str]) -> None:
+    async def _revive(self, handle: ShardHandle, dead: ShardProcess | None, found: dict[str, str]) -> None:
         if dead is not None:
             dead.kill()  # it may have closed the channel without ending
             code = await asyncio.to_thread(dead.release)
-            log.error("shard.died", shard=seat.index, pid=dead.pid, exit_code=code, **found)
-        quick = time.monotonic() - seat.born_at < _QUICK_DEATH_S
-        seat.quick_deaths = seat.quick_deaths + 1 if quick else 0
+            log.error("shard.died", shard=handle.index, pid=dead.pid, exit_code=code, **found)
+        quick = time.monotonic() - handle.born_at < _QUICK_DEATH_S
+        handle.quick_deaths = handle.quick_deaths + 1 if quick else 0
         while True:
-            if seat.quick_deaths > 1:
-                await asyncio.sleep(min(0.1 * 2**seat.quick_deaths, _LONGEST_PAUSE_S))
-            process = self._spawn(seat)
-            seat.process = process
+            if handle.quick_deaths > 1:
+                await asyncio.sleep(min(0.1 * 2**handle.quick_deaths, _LONGEST_PAUSE_S))
+            process = self._spawn(handle)
+            handle.process = process
             try:
                 await asyncio.to_thread(process.wait_ready, self._settings.start_timeout_s)
             except EnvironmentUnavailable as error:
-                log.error("shard.unavailable", shard=seat.index, reason=str(error))
+                log.error("shard.unavailable", shard=handle.index, reason=str(error))
                 process.kill()
-                seat.process = None
+                handle.process = None
                 await asyncio.to_thread(process.release)
-                seat.quick_deaths += 1
+                handle.quick_deaths += 1
                 continue
-            await self._attach(seat)
-            log.info("shard.revived", shard=seat.index, pid=process.pid)
+            await self._attach(handle)
+            log.info("shard.revived", shard=handle.index, pid=process.pid)
             return
 
     async def _watch(self) -> None:
@@ -388,37 +388,37 @@ class ShardPool:
             await asyncio.sleep(min(max(limit_s / 10, 0.02), _WATCH_EVERY_S))
             now = time.monotonic()
             self._turn_away(partial(_is_late, now), ShardUnavailable("every shard is being started; try again"))
-            seats = [seat for seat in self._seats if seat.alive and seat.process is not None]
-            for seat in seats:
-                seat.look(now)
-                if seat.hangs(now, limit_s) and not seat.heeds(now):
-                    self._end_hang(seat, now)
+            handles = [handle for handle in self._handles if handle.alive and handle.process is not None]
+            for handle in handles:
+                handle.look(now)
+                if handle.hangs(now, limit_s) and not handle.heeds(now):
+                    self._end_hang(handle, now)
             if limit_mb is not None:
-                await self._watch_memory(seats, limit_mb)
+                await self._watch_memory(handles, limit_mb)
 
-    def _end_hang(self, seat: Seat, now: float) -> None:
+    def _end_hang(self, handle: ShardHandle, now: float) -> None:
         """Give up a call that waits in a thread, with its session; for any other the shard has to go."""
-        limit_s, number, env = self._settings.step_timeout_s, seat.seen.number, self._env_of(seat.seen)
-        call = seat.give_up(now, min(self._settings.threads or _MAX_STUCK, _MAX_STUCK), _HEED_S)
+        limit_s, number, env = self._settings.step_timeout_s, handle.seen.number, self._env_of(handle.seen)
+        call = handle.give_up(now, min(self._settings.threads or _MAX_STUCK, _MAX_STUCK), _HEED_S)
         if call is None:
-            log.error("shard.hung", shard=seat.index, limit_s=limit_s, env=env)
-            seat.condemn(HUNG)
+            log.error("shard.hung", shard=handle.index, limit_s=limit_s, env=env)
+            handle.condemn(HUNG)
             return
-        log.error("call.overdue", shard=seat.index, limit_s=limit_s, env=env, session_id=call.session_id)
+        log.error("call.overdue", shard=handle.index, limit_s=limit_s, env=env, session_id=call.session_id)
         body = msgspec.Raw(msgspec.msgpack.encode(number))
-        self._send(seat, ABANDON, call.session_id, body, lambda _: None, "", slots=0)
+        self._send(handle, ABANDON, call.session_id, body, lambda _: None, "", slots=0)
         call.done(self._verdict(call, HUNG, in_work=True))
 
-    async def _watch_memory(self, seats: list[Seat], limit_mb: int) -> None:
-        lives = {seat.process.pid: (seat, seat.life) for seat in seats if seat.process is not None}
+    async def _watch_memory(self, handles: list[ShardHandle], limit_mb: int) -> None:
+        lives = {handle.process.pid: (handle, handle.life) for handle in handles if handle.process is not None}
         for pid, size in (await asyncio.to_thread(resident_bytes, lives.keys())).items():
-            seat, life = lives[pid]
-            if size > limit_mb * MIB and seat.life == life and not seat.condemned:
+            handle, life = lives[pid]
+            if size > limit_mb * MIB and handle.life == life and not handle.condemned:
                 log.error(
                     "shard.recycled",
-                    shard=seat.index, pid=pid, rss_mb=size // MIB, limit_mb=limit_mb, sessions=seat.num_sessions,
+                    shard=handle.index, pid=pid, rss_mb=size // MIB, limit_mb=limit_mb, sessions=handle.num_sessions,
                 )  # fmt: skip
-                seat.condemn(MEMORY)
+                handle.condemn(MEMORY)
 
     def _background(self, work: Any) -> None:
         task: asyncio.Task[None] = asyncio.create_task(work)

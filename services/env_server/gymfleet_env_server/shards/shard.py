@@ -135,9 +135,9 @@ class Shard:
             self._probe(threads, call)
         elif call.op == ABANDON:
             self._abandon(threads, call)
-        elif call.op == Op.OPEN and self._sessions.opens_waiting(env := _env_of(call)):
+        elif call.op == Op.OPEN and self._sessions.opens_blocking(env := _env_of(call)):
             threads.submit_open(_opening(call.number), partial(self._do_apart, call), str(env))
-        elif threads.busy(call.session_id) or self._sessions.waits(call.session_id):
+        elif threads.busy(call.session_id) or self._sessions.blocking(call.session_id):
             threads.submit(call.session_id, partial(self._do_apart, call), self._sessions.env_of(call.session_id))
         else:
             self._do(call)
@@ -314,7 +314,7 @@ def main() -> None:
 def _make_shard(config: ShardConfig, channel: socket.socket, entries: dict[str, Entry], shared: mmap.mmap) -> Shard:
     progress: ShardProgress
     threads = None
-    if any(entry.kind.calls_wait() for entry in entries.values()):
+    if any(entry.kind.is_blocking() for entry in entries.values()):
         progress = threaded = ThreadedProgress(shared, entries)
         threading.stack_size(STACK_BYTES)
         at_once = {name: most for name, entry in entries.items() if (most := entry.kind.calls_at_once) is not None}

@@ -1,7 +1,7 @@
 """HTTP surface of scoring: parsing and status codes only."""
 
 from fastapi import APIRouter
-from gymfleet_contracts.scoring import ScoreBatch, ScoredBatch
+from gymfleet_contracts.reward import ScoreBatch, ScoredBatch
 
 from gymfleet_reward.composer import score
 

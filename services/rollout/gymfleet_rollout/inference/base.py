@@ -1,6 +1,6 @@
 """What a source of tokens offers: generate, interrupt, load.
 
-A replica knows nothing of versions being staged, committed or refused: that
+An engine knows nothing of versions being staged, committed or refused: that
 is `gymfleet_rollout.policy`, the same for every backend.
 """
 
@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from gymfleet_contracts.recipe import EngineSizes
 from gymfleet_contracts.rollout import Sampling
 
 FinishReason = Literal["stop", "length"]
 REPLY_ENDS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"}
 """What an engine may end a reply with. Whatever else it says ("abort", "error") is a failure of the engine."""
-
+_DEFAULTS: Final = EngineSizes()
 
 OnTokens = Callable[[int], None]
 
@@ -28,7 +29,7 @@ class EngineDied(InferenceError):
     """The engine is gone for good: only a restart of the process brings it back."""
 
 
-class ReplicaDown(InferenceError):
+class EngineDown(InferenceError):
     """One engine does not answer, or came back with other weights; it may be well again later."""
 
 
@@ -61,24 +62,24 @@ class EngineConfig:
     """How the embedded engine is built. Sizes are the engine's own terms."""
 
     model: Path
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    max_model_len: int = 1024
-    max_num_seqs: int = 128
-    max_num_batched_tokens: int = 2048
-    kv_cache_gib: float = 1.0
-    enforce_eager: bool = True
+    dtype: Literal["float32", "bfloat16", "float16"] = _DEFAULTS.dtype
+    max_model_len: int = _DEFAULTS.max_model_len
+    max_num_seqs: int = _DEFAULTS.max_num_seqs
+    max_num_batched_tokens: int = _DEFAULTS.max_num_batched_tokens
+    kv_cache_gib: float = _DEFAULTS.kv_cache_gib
+    enforce_eager: bool = _DEFAULTS.enforce_eager
     block_size: int = 32
     seed: int = 0
     threads: int = 1
 
 
-class Replica(ABC):
+class Engine(ABC):
     """One engine, whatever the distance to it."""
 
     name: str
     num_in_flight: int = 0
     is_up: bool = True
-    """Cleared by the caller after ReplicaDown, until the weights are loaded anew."""
+    """Cleared by the caller after EngineDown, until the weights are loaded anew."""
     max_model_len: int
 
     @abstractmethod

@@ -19,12 +19,12 @@ from gymfleet_contracts.rollout import Sampling
 from gymfleet_rollout.inference.base import (
     REPLY_ENDS,
     Continuation,
+    Engine,
     EngineConfig,
     EngineDied,
     FinishReason,
     InferenceError,
     OnTokens,
-    Replica,
     WeightsRejected,
 )
 from gymfleet_rollout.inference.engine import Core, build_core
@@ -69,7 +69,7 @@ class _Request:
 _Finished = list[tuple["asyncio.Future[Any]", Any, BaseException | None]]
 
 
-class EmbeddedReplica(Replica):
+class EmbeddedEngine(Engine):
     """An engine in a thread. Construct and use on one event loop."""
 
     name = "embedded"
@@ -107,7 +107,7 @@ class EmbeddedReplica(Replica):
         cache_salt: str,
         on_tokens: OnTokens | None = None,
     ) -> Continuation:
-        """See `Replica.generate`. The request is in the engine's queue before the first suspension."""
+        """See `Engine.generate`. The request is in the engine's queue before the first suspension."""
         if self._failure is not None:
             raise self._failure
         if self._loop is None:
@@ -131,11 +131,11 @@ class EmbeddedReplica(Replica):
             self.num_in_flight -= 1
 
     async def interrupt(self) -> None:
-        """See `Replica.interrupt`."""
+        """See `Engine.interrupt`."""
         await self.between_steps(self._interrupt_all)
 
     async def load(self, weights_path: Path) -> None:
-        """See `Replica.load`."""
+        """See `Engine.load`."""
 
         def load(core: Core) -> None:
             try:

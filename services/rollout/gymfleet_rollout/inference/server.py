@@ -7,7 +7,7 @@ It is started with:
         --worker-extension-cls gymfleet_rollout.inference.worker_extension.PolicyLoader
 
 The routes that replace weights have no authentication: bind the server to a
-private address. Every replica is spoken to directly, never through a balancer.
+private address. Every engine is spoken to directly, never through a balancer.
 The weights in it carry a label that comes back with every reply, so that a
 server that was restarted behind our back is noticed by its first token.
 """
@@ -28,10 +28,10 @@ from gymfleet_contracts.rollout import Sampling
 from gymfleet_rollout.inference.base import (
     REPLY_ENDS,
     Continuation,
+    Engine,
+    EngineDown,
     InferenceError,
     OnTokens,
-    Replica,
-    ReplicaDown,
     WeightsRejected,
 )
 
@@ -94,7 +94,7 @@ _decode_models: Final = msgspec.json.Decoder(_Models).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class ServerReplica(Replica):
+class ServerEngine(Engine):
     """One vLLM server.
 
     Args:
@@ -160,7 +160,7 @@ class ServerReplica(Replica):
         cache_salt: str,
         on_tokens: OnTokens | None = None,
     ) -> Continuation:
-        """See `Replica.generate`."""
+        """See `Engine.generate`."""
         body = {
             "token_ids": list(prompt_token_ids),
             "cache_salt": cache_salt,
@@ -213,7 +213,7 @@ class ServerReplica(Replica):
         except TimeoutError:
             for task in self._tasks:  # their partial replies are lost; they are sampled anew
                 task.cancel()
-            log.warning("replica.drain_timeout", replica=self.name, num_requests=len(self._tasks))
+            log.warning("engine.drain_timeout", engine=self.name, num_requests=len(self._tasks))
         finally:
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=_DRAIN_TIMEOUT_S)
@@ -221,7 +221,7 @@ class ServerReplica(Replica):
             self._draining = False
 
     async def load(self, weights_path: Path) -> None:
-        """See `Replica.load`."""
+        """See `Engine.load`."""
         label = secrets.token_hex(8)
         self._epoch += 1  # what is aborted from here on is not the server's fault
         await self._request("POST", "/pause", params={"mode": "abort"})
@@ -232,7 +232,7 @@ class ServerReplica(Replica):
                 raise WeightsRejected(f"{self.name} did not reset its prefix cache")
             await self._request("POST", "/update_weight_version", content=_encode({"new_version": label}))
             self._label = label
-        except ReplicaDown:
+        except EngineDown:
             raise
         except InferenceError as error:
             raise WeightsRejected(str(error)) from error
@@ -242,7 +242,7 @@ class ServerReplica(Replica):
     async def check(self) -> None:
         """VLLM's own health: its engine process lives."""
         if not await self._healthy():
-            raise ReplicaDown(f"the vLLM server at {self.name} is not healthy")
+            raise EngineDown(f"the vLLM server at {self.name} is not healthy")
 
     async def close(self) -> None:
         """Close the connections; the server goes on."""
@@ -279,7 +279,7 @@ class ServerReplica(Replica):
         except (msgspec.MsgspecError, IndexError) as error:
             raise InferenceError(f"{self.name} gave an unreadable reply: {error}") from error
         if any(span.version != self._label for span in choice.weight_versions or ()):
-            raise ReplicaDown(f"{self.name} answers with weights that it was not given: it was restarted")
+            raise EngineDown(f"{self.name} answers with weights that it was not given: it was restarted")
         logprobs = [entry.logprob for entry in choice.logprobs.content]
         if len(choice.token_ids) != len(logprobs):
             raise InferenceError(f"{self.name} gave {len(choice.token_ids)} tokens, {len(logprobs)} log-probabilities")
@@ -317,10 +317,10 @@ class ServerReplica(Replica):
             ) as reply:
                 body = await reply.read()
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise ReplicaDown(f"{method} {self.name}{path}: {type(error).__name__} {error}") from error
+            raise EngineDown(f"{method} {self.name}{path}: {type(error).__name__} {error}") from error
         if reply.ok:
             return body
-        kind = ReplicaDown if reply.status in _DOWN_STATUS else InferenceError
+        kind = EngineDown if reply.status in _DOWN_STATUS else InferenceError
         raise kind(f"{method} {self.name}{path}: {reply.status} {body[:300].decode(errors='replace')}")
 
     def _session(self) -> aiohttp.ClientSession:

@@ -40,7 +40,7 @@ async def get(service: ServiceDep) -> Policy:
     responses=problem_responses(PolicyVersionConflict, PolicyUpdateFailed, PolicyUnavailable, WrongPort),
 )
 async def stage(body: StageVersion, service: ServiceDep) -> StagedVersion:
-    """Load a version on every replica and answer the probe with it; generation waits for the decision."""
+    """Load a version on every engine and answer the probe with it; generation waits for the decision."""
     return await service.policy.stage(body)
 
 

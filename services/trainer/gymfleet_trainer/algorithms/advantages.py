@@ -63,25 +63,6 @@ def _group_means(returns: Tensor, group_ids: Sequence[Hashable]) -> tuple[Tensor
     return groups, counts, first + shifted / counts
 
 
-def discounted_returns(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
-    r"""Reward to go, :math:`R_t = r_t + \gamma R_{next}`, where the next token is the next one the model wrote.
-
-    Args:
-        rewards: (B, T) float.
-        mask: (B, T) bool, True on tokens that the model wrote; others neither discount nor count.
-        gamma: discount per written token.
-
-    Returns:
-        (B, T) float, 0 outside the mask.
-    """
-    running = rewards.new_zeros(rewards.shape[0])
-    columns = []
-    for reward, written in zip(rewards.unbind(1)[::-1], mask.unbind(1)[::-1], strict=True):
-        running = torch.where(written, reward + gamma * running, running)
-        columns.append(torch.where(written, running, 0.0))
-    return torch.stack(columns[::-1], dim=1) if columns else rewards.clone()
-
-
 def gae(
     rewards: Tensor, values: Tensor, final_values: Tensor, mask: Tensor, gamma: float, lam: float
 ) -> tuple[Tensor, Tensor]:

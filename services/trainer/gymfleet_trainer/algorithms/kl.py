@@ -13,27 +13,27 @@ _MAX_LOG_RATIO = 20.0
 _MAX_K3 = 10.0
 
 
-def k1(logp: Tensor, reference_logp: Tensor) -> Tensor:
+def k1(logprobs: Tensor, reference_logp: Tensor) -> Tensor:
     """`x`: unbiased, of high variance, may be negative. As a loss its gradient is 0 in expectation. Shapes (...)."""
-    return logp - reference_logp
+    return logprobs - reference_logp
 
 
-def k2(logp: Tensor, reference_logp: Tensor) -> Tensor:
+def k2(logprobs: Tensor, reference_logp: Tensor) -> Tensor:
     """`x**2 / 2`: biased in value; differentiated, it has the gradient of the KL divergence. Shapes (...)."""
-    return 0.5 * (logp - reference_logp).square()
+    return 0.5 * (logprobs - reference_logp).square()
 
 
-def k3(logp: Tensor, reference_logp: Tensor) -> Tensor:
+def k3(logprobs: Tensor, reference_logp: Tensor) -> Tensor:
     """`exp(-x) - 1 + x`: unbiased within its bounds, never negative. Shapes (...).
 
     Clamped as verl does: `-x` to +-20, so that it stays finite, and the value to 10 (from `-x` = 2.6 on): otherwise
     one token that the policy has all but ruled out outweighs all others, with 1.8e8 at 19 nats and a gradient alike.
     A clamped token has no gradient.
     """
-    minus_x = (reference_logp - logp).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+    minus_x = (reference_logp - logprobs).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
     return (minus_x.exp() - 1 - minus_x).clamp(max=_MAX_K3)
 
 
-def kl_estimate(logp: Tensor, reference_logp: Tensor, estimator: KlEstimator) -> Tensor:
+def kl_estimate(logprobs: Tensor, reference_logp: Tensor, estimator: KlEstimator) -> Tensor:
     """The estimator by its name in a recipe; (...) float, one value per token."""
-    return {"k1": k1, "k2": k2, "k3": k3}[estimator](logp, reference_logp)
+    return {"k1": k1, "k2": k2, "k3": k3}[estimator](logprobs, reference_logp)

@@ -33,7 +33,7 @@ class PolicyLoss:
     """() float, tokens whose ratio was clipped."""
     dual_clipped: Tensor
     """() float, tokens with a negative advantage that the dual clip bounded."""
-    kl: Tensor
+    approx_kl: Tensor
     """() float, sum of `old - new` log-probabilities: an estimate of the distance moved."""
     ratio_max: Tensor
     """() float, the largest ratio."""
@@ -73,8 +73,8 @@ def token_weights(
 
 
 def clipped_policy_loss(
-    logp: Tensor,
-    old_logp: Tensor,
+    logprobs: Tensor,
+    old_logprobs: Tensor,
     advantage: Tensor,
     weight: Tensor,
     *,
@@ -94,8 +94,8 @@ def clipped_policy_loss(
     :math:`\rho_t = \min(\pi_{old}/\mu, C)` corrects for a sampler :math:`\mu` that is not :math:`\pi_{old}`.
 
     Args:
-        logp: (T,) float, log-probability of each token under the policy.
-        old_logp: (T,) float, the same under the policy at the start of the batch; no grad.
+        logprobs: (T,) float, log-probability of each token under the policy.
+        old_logprobs: (T,) float, the same under the policy at the start of the batch; no grad.
         advantage: (T,) float, no grad.
         weight: (T,) float from `token_weights`; 0 where the token is not trained, whatever stands there.
         clip_low: the ratio's lower bound is `1 - clip_low`.
@@ -105,7 +105,7 @@ def clipped_policy_loss(
     """
     mask = weight > 0
     # Masked before exp: untrained positions carry arbitrary values, and inf * 0 is nan.
-    log_ratio = torch.where(mask, logp - old_logp, 0.0)
+    log_ratio = torch.where(mask, logprobs - old_logprobs, 0.0)
     ratio = log_ratio.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
     advantage = torch.where(mask, advantage, 0.0)
     unclipped = -ratio * advantage
@@ -122,17 +122,17 @@ def clipped_policy_loss(
         loss=(per_token * weight).sum(),
         clipped=(clipped > unclipped).detach().sum().float(),
         dual_clipped=dual.detach().sum().float(),
-        kl=-log_ratio.detach().sum(),
+        approx_kl=-log_ratio.detach().sum(),
         ratio_max=ratio.detach().amax() if ratio.numel() else ratio.new_ones(()),
     )
 
 
-def truncated_importance_weight(old_logp: Tensor, behaviour_logp: Tensor, cap: float) -> Tensor:
+def truncated_importance_weight(old_logprobs: Tensor, behaviour_logprobs: Tensor, cap: float) -> Tensor:
     r""":math:`\min(\pi_{old} / \mu, C)` per token, no grad; (T,) float.
 
     Bounds the correction for a sampler with stale weights or other kernels (truncated importance sampling).
     """
-    log_ratio = (old_logp - behaviour_logp).detach()
+    log_ratio = (old_logprobs - behaviour_logprobs).detach()
     return log_ratio.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp().clamp(max=cap)
 
 
@@ -163,6 +163,6 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, weight: Tens
     return 0.5 * weighted_mean(torch.maximum((values - returns).square(), (clipped - returns).square()), weight)
 
 
-def sft_loss(logp: Tensor, weight: Tensor) -> Tensor:
+def sft_loss(logprobs: Tensor, weight: Tensor) -> Tensor:
     """Negative log-likelihood of the demonstrated tokens, () float with grad; `weight` from `token_weights`."""
-    return -weighted_mean(logp, weight)
+    return -weighted_mean(logprobs, weight)

@@ -22,7 +22,7 @@ from gymfleet_trainer.algorithms.losses import (
 )
 from gymfleet_trainer.algorithms.update_metrics import Sums, Totals, UpdateMetrics
 from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, pack
-from gymfleet_trainer.model.microbatches import Lanes
+from gymfleet_trainer.model.microbatches import MicrobatchExecutor
 from gymfleet_trainer.model.optimizer import build_optimizer
 from gymfleet_trainer.model.policy_model import PolicyModel
 
@@ -77,10 +77,10 @@ class PolicyUpdater:
         started = time.perf_counter()
         epochs = [self._split(sequences) for _ in range(self.rl.epochs_per_step)]
         prepared = self._with_advantages(sequences)
-        proximal = self._proximal_logprobs(prepared, epochs)
+        old_logprobs = self._old_logprobs(prepared, epochs)
         totals = Totals()
         for number, part in enumerate(part for parts in epochs for part in parts):
-            self._update_part(prepared, part, proximal, totals, weights_untouched=number == 0)
+            self._update_part(prepared, part, old_logprobs, totals, weights_untouched=number == 0)
         trained = sum(self._has_gradient(sequence) for sequence in prepared)
         return _metrics(totals, len(sequences), trained, time.perf_counter() - started)
 
@@ -135,7 +135,7 @@ class PolicyUpdater:
             penalised.append((self._floats(sequence.token_rewards) - self.rl.kl.coefficient * kl).tolist())
         return penalised
 
-    def _proximal_logprobs(self, sequences: Sequence[TrainSequence], epochs: list[list[list[int]]]) -> Logprobs:
+    def _old_logprobs(self, sequences: Sequence[TrainSequence], epochs: list[list[list[int]]]) -> Logprobs:
         """Log-probabilities under the weights before the batch, where they cannot be had for free.
 
         The first update of the batch runs on those weights itself, and an exact sampler has given those of fresh
@@ -169,17 +169,17 @@ class PolicyUpdater:
                 logprobs = model.token_logprobs(batch.to(model.device), temperature=self.temperature).logprobs.cpu()
             return list(torch.split(logprobs, list(batch.lengths)))
 
-        lanes = self._lanes
+        executor = self._lanes
         batches = self._pack([sequences[i] for i in chosen])
         return {
             chosen[place]: part
-            for batch, parts in zip(batches, lanes.map(work, batches), strict=True)
+            for batch, parts in zip(batches, executor.map(work, batches), strict=True)
             for place, part in zip(batch.indices, parts, strict=True)
         }
 
     @property
-    def _lanes(self) -> Lanes:
-        return self.model.lanes(self.optimizer.parameters)
+    def _lanes(self) -> MicrobatchExecutor:
+        return self.model.executor(self.optimizer.parameters)
 
     def _pack(self, sequences: Sequence[TrainSequence]) -> list[PackedBatch]:
         width = self._lanes.width
@@ -192,7 +192,7 @@ class PolicyUpdater:
         self,
         sequences: Sequence[TrainSequence],
         part: Sequence[int],
-        proximal: Logprobs,
+        old_logprobs: Logprobs,
         totals: Totals,
         *,
         weights_untouched: bool,
@@ -203,27 +203,27 @@ class PolicyUpdater:
         if not chosen:
             return
         fresh = weights_untouched and all(sequences[index].staleness == 0 for index in chosen)
-        lanes = self._lanes
+        executor = self._lanes
         batches = [
-            self._complete(batch, [chosen[place] for place in batch.indices], proximal).to(self.model.device)
+            self._complete(batch, [chosen[place] for place in batch.indices], old_logprobs).to(self.model.device)
             for batch in self._pack([sequences[index] for index in chosen])
         ]
 
         def loss_of(batch: PackedBatch) -> tuple[Tensor, Sums]:
             return self._loss(batch, counts, measure_parity=fresh)
 
-        for sums in lanes.accumulate(loss_of, batches, self._trained_parameters()):
+        for sums in executor.accumulate(loss_of, batches, self._trained_parameters()):
             totals.add(sums)
         self._step(totals)
 
     def _trained_parameters(self) -> list[nn.Parameter]:
         return self.optimizer.parameters
 
-    def _complete(self, batch: PackedBatch, indices: list[int], proximal: Logprobs) -> PackedBatch:
+    def _complete(self, batch: PackedBatch, indices: list[int], old_logprobs: Logprobs) -> PackedBatch:
         """Add what was computed before the update; without it the batch is the first to see its weights."""
-        if not all(index in proximal for index in indices):
+        if not all(index in old_logprobs for index in indices):
             return batch
-        return replace(batch, old_logprobs=torch.cat([proximal[index] for index in indices]))
+        return replace(batch, old_logprobs=torch.cat([old_logprobs[index] for index in indices]))
 
     def _step(self, totals: Totals) -> None:
         learning_rate = self.optimizer.learning_rate
@@ -269,7 +269,7 @@ class PolicyUpdater:
         return policy.loss, {
             "clipped": policy.clipped,
             "dual_clipped": policy.dual_clipped,
-            "moved": policy.kl,
+            "approx_kl": policy.approx_kl,
             "importance": importance[batch.trained].sum(),
             "ratio_max": policy.ratio_max,
         }
@@ -296,7 +296,7 @@ def _metrics(totals: Totals, num_sequences: int, num_trained: int, update_s: flo
         entropy=totals.mean("entropy", "trained_tokens"),
         clip_fraction=totals.mean("clipped", "trained_tokens"),
         dual_clip_fraction=totals.mean("dual_clipped", "trained_tokens"),
-        approx_kl=totals.mean("moved", "trained_tokens"),
+        approx_kl=totals.mean("approx_kl", "trained_tokens"),
         ratio_max=totals.ratio_max,
         reference_kl=totals.mean("reference_kl", "reference_tokens"),
         parity=totals.mean("parity", "parity_tokens"),

@@ -105,9 +105,9 @@ class PpoUpdater(PolicyUpdater):
             return list(torch.split(values, list(batch.lengths)))
 
         values: dict[int, Tensor] = {}
-        lanes = self._lanes
+        executor = self._lanes
         batches = self._pack([_with_final_state(sequence) for sequence in sequences])
-        for batch, parts in zip(batches, lanes.map(work, batches), strict=True):
+        for batch, parts in zip(batches, executor.map(work, batches), strict=True):
             values |= dict(zip(batch.indices, parts, strict=True))
         rows = [values[index] for index in range(len(sequences))]
         ended = [sequence.final_prompt_token_ids is None for sequence in sequences]
@@ -119,9 +119,9 @@ class PpoUpdater(PolicyUpdater):
         """The critic learns from every sequence."""
         return sequence.num_trained > 0
 
-    def _complete(self, batch: PackedBatch, indices: list[int], proximal: Logprobs) -> PackedBatch:
+    def _complete(self, batch: PackedBatch, indices: list[int], old_logprobs: Logprobs) -> PackedBatch:
         return replace(
-            super()._complete(batch, indices, proximal),
+            super()._complete(batch, indices, old_logprobs),
             values=torch.cat([self._values[index] for index in indices]),
             returns=torch.cat([self._returns[index] for index in indices]),
         )

@@ -69,15 +69,15 @@ class SftUpdater:
             summed = loss.detach() * counts.tokens
             return loss, {"loss": summed, "tokens": batch.num_tokens, "trained_tokens": len(batch.trained)}
 
-        lanes = self.model.lanes(self.optimizer.parameters)
+        executor = self.model.executor(self.optimizer.parameters)
         packed = pack(
             [s for s in part if s.num_trained],
             _TOKENS_PER_MICROBATCH,
-            multiple_of=lanes.width,
+            multiple_of=executor.width,
             dtype=self.model.dtype,
         )
         batches = [batch.to(device) for batch in packed]
-        for sums in lanes.accumulate(loss_of, batches, self.optimizer.parameters):
+        for sums in executor.accumulate(loss_of, batches, self.optimizer.parameters):
             totals.add(sums)
         learning_rate = self.optimizer.learning_rate
         totals.add_step(self.optimizer.step(), learning_rate)

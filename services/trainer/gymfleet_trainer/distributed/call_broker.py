@@ -33,7 +33,7 @@ class Answer:
     error: Exception | None = None
 
 
-class Desk:
+class CallBroker:
     """One call at a time, for one group of workers at a time."""
 
     def __init__(self) -> None:

@@ -20,7 +20,10 @@ Result = TypeVar("Result")
 
 
 class Ranks:
-    """Lanes over the default process group. All ranks make the same calls with equal arguments, in the same order."""
+    """Micro-batches over the default process group.
+
+    All ranks make the same calls with equal arguments, in the same order.
+    """
 
     def __init__(self) -> None:
         self.rank = dist.get_rank()
@@ -47,7 +50,7 @@ class Ranks:
         batches: Sequence[PackedBatch],
         parameters: Sequence[nn.Parameter],  # noqa: ARG002 - FSDP reduces the gradients of all it has sharded
     ) -> list[Sums]:
-        """As `Lanes`: each parameter's shard gets its gradient of the sum of all batches' losses."""
+        """As `MicrobatchExecutor`: each parameter's shard gets its gradient of the sum of all batches' losses."""
 
         def differentiate(batch: PackedBatch, counts: bool) -> Sums:
             loss, sums = loss_of(batch)

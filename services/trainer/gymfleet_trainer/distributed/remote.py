@@ -35,9 +35,9 @@ class RemoteLearner:
         WorkersFailed: when there will be no others.
     """
 
-    def __init__(self, desk: Any, group: int, recipe: Recipe, source: str, reference: Path) -> None:
+    def __init__(self, broker: Any, group: int, recipe: Recipe, source: str, reference: Path) -> None:
         """Make the learner on the workers of `group`; blocks until its weights are loaded."""
-        self._desk = desk
+        self._broker = broker
         self._group = group
         self._vocab_size: int = self._call(CREATE, recipe, source, reference)
 
@@ -93,7 +93,7 @@ class RemoteLearner:
 
     def _call(self, method: str, *arguments: Any) -> Any:
         try:
-            answer: Answer = ray.get(self._desk.call.remote(self._group, method, [ray.put(arguments)]))
+            answer: Answer = ray.get(self._broker.call.remote(self._group, method, [ray.put(arguments)]))
         except ray.exceptions.RayError as error:
             raise WorkersFailed(f"Ray ended: {error}; run the same command again") from None
         if answer.error is not None:
@@ -101,7 +101,7 @@ class RemoteLearner:
         return answer.value
 
 
-def next_group(desk: Any, after: int, workers: int, timeout_s: float) -> int:
+def next_group(broker: Any, after: int, workers: int, timeout_s: float) -> int:
     """Wait until a group later than `after` has started, and return its number.
 
     Raises:
@@ -109,7 +109,7 @@ def next_group(desk: Any, after: int, workers: int, timeout_s: float) -> int:
         WorkersFailed: there will be none.
     """
     try:
-        group: int = ray.get(desk.group.remote(after), timeout=timeout_s)
+        group: int = ray.get(broker.group.remote(after), timeout=timeout_s)
     except ray.exceptions.GetTimeoutError:
         raise Stalled(
             f"after {timeout_s:g} s: {workers} workers (trainer.workers) have not started; give Ray as many CPUs or "
@@ -123,7 +123,7 @@ def next_group(desk: Any, after: int, workers: int, timeout_s: float) -> int:
 class WorkerConfig(TypedDict):
     """What a worker is told at its start."""
 
-    desk: Any
+    broker: Any
     threads: int
     log_level: str
     log_json: bool
@@ -139,12 +139,12 @@ def serve(config: dict[str, Any]) -> None:
     device = ray.train.torch.get_device()
     if isinstance(device, torch.device) and device.type == "cuda":
         torch.cuda.set_device(device)
-    ranks, desk = Ranks(), config["desk"]
-    group = ranks.agree(ray.get(desk.join.remote(ranks.width)) if ranks.first else 0)
+    ranks, broker = Ranks(), config["broker"]
+    group = ranks.agree(ray.get(broker.join.remote(ranks.width)) if ranks.first else 0)
     log.info("worker.started", rank=ranks.rank, workers=ranks.width, group=group, device=str(device), pid=os.getpid())
     learner: LocalLearner | None = None
     number = 0
-    while (call := ray.get(desk.take.remote(group, number))) is not None:
+    while (call := ray.get(broker.take.remote(group, number))) is not None:
         number = call.number + 1
         if call.method == CREATE:
             recipe, source, reference = ray.get(call.arguments[0])
@@ -152,7 +152,7 @@ def serve(config: dict[str, Any]) -> None:
             answer = Answer(learner.vocab_size)
         else:
             answer = _made(learner, call, ranks)
-        ray.get(desk.answer.remote(call.number, answer if ranks.first else None))
+        ray.get(broker.answer.remote(call.number, answer if ranks.first else None))
 
 
 def _made(learner: LocalLearner | None, call: Call, ranks: Ranks) -> Answer:

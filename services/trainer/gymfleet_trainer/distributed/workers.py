@@ -20,7 +20,7 @@ from gymfleet_contracts.recipe import Recipe
 from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
 from ray.train.torch import TorchConfig, TorchTrainer
 
-from gymfleet_trainer.distributed.call_broker import Desk
+from gymfleet_trainer.distributed.call_broker import CallBroker
 from gymfleet_trainer.distributed.ray_settings import ADDRESS
 from gymfleet_trainer.distributed.remote import RemoteLearner, WorkerConfig, next_group, serve
 from gymfleet_trainer.errors import WorkersFailed
@@ -54,10 +54,10 @@ class RayWorkers:
         self._workers = recipe.trainer.workers
         self._timeout_s = settings.services_timeout_s
         self._group = 0
-        self._desk: Any = ray.remote(Desk).options(num_cpus=0).remote()
+        self._broker: Any = ray.remote(CallBroker).options(num_cpus=0).remote()
         threads = max(1, settings.torch_threads // self._workers) if local else settings.torch_threads
         config: WorkerConfig = {
-            "desk": self._desk, "threads": threads, "log_level": settings.log_level, "log_json": settings.log_json,
+            "broker": self._broker, "threads": threads, "log_level": settings.log_level, "log_json": settings.log_json,
         }  # fmt: skip
         resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
         gpus = recipe.trainer_device != "cpu" and resources.get("GPU", 0) >= self._workers
@@ -79,12 +79,12 @@ class RayWorkers:
 
     def learner(self, recipe: Recipe, source: str, reference: Path) -> RemoteLearner:
         """A learner on the newest group of workers; arguments as those of `LocalLearner`. Blocks until it is there."""
-        self._group = next_group(self._desk, self._group, self._workers, self._timeout_s)
-        return RemoteLearner(self._desk, self._group, recipe, source, reference)
+        self._group = next_group(self._broker, self._group, self._workers, self._timeout_s)
+        return RemoteLearner(self._broker, self._group, recipe, source, reference)
 
     def end(self) -> bool:
         """Let the workers go; False when they are in the middle of something, and have not gone in time."""
-        self._desk.close.remote("the run has ended")
+        self._broker.close.remote("the run has ended")
         self._thread.join(_PATIENCE_S)
         return not self._thread.is_alive()
 
@@ -98,7 +98,7 @@ class RayWorkers:
         except Exception as error:  # noqa: BLE001 - whatever it is, the run must hear of it
             reason = f"Ray Train ended: {type(error).__name__}: {error}"
         with contextlib.suppress(Exception):  # Ray is gone already: who waits hears it from Ray
-            ray.get(self._desk.close.remote(reason))
+            ray.get(self._broker.close.remote(reason))
 
 
 @contextlib.contextmanager

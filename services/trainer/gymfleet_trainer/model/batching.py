@@ -115,8 +115,6 @@ class PackedBatch:
     """(T,) float32, or as wide as the model."""
     advantages: Tensor
     """(T,) float32, or as wide as the model."""
-    token_rewards: Tensor
-    """(T,) float32, or as wide as the model."""
     lengths: tuple[int, ...]
     """The segments' lengths on the host: no device synchronisation to read them."""
     indices: tuple[int, ...]
@@ -125,7 +123,7 @@ class PackedBatch:
     """(N,) int64, the positions where `loss_mask` is True."""
     old_logprobs: Tensor | None = field(default=None)
     """(T,) float, log-probabilities under the policy at the start of the batch (the proximal policy)."""
-    reference_logprobs: Tensor | None = field(default=None)
+    ref_logprobs: Tensor | None = field(default=None)
     """(T,) float, under the reference policy."""
     values: Tensor | None = field(default=None)
     """(T,) float, the critic's before the update."""
@@ -136,12 +134,6 @@ class PackedBatch:
     def num_tokens(self) -> int:
         """T."""
         return sum(self.lengths)
-
-    def segment_ids(self) -> Tensor:
-        """(T,) int64, the segment of each token."""
-        device = self.tokens.device
-        lengths = torch.tensor(self.lengths, device=device)
-        return torch.repeat_interleave(torch.arange(len(self.lengths), device=device), lengths)
 
     def to(self, device: torch.device | str) -> "PackedBatch":
         """The batch on `device`."""
@@ -218,7 +210,6 @@ def _pack_one(sequences: Sequence[TrainSequence], chosen: list[int], dtype: torc
         loss_mask=loss_mask,
         behaviour_logprobs=_floats((s.behaviour_logprobs for s in segments), dtype),
         advantages=_floats((s.advantages or [0.0] * len(s.token_ids) for s in segments), dtype),
-        token_rewards=_floats((s.token_rewards for s in segments), dtype),
         lengths=lengths,
         indices=tuple(chosen),
         trained=loss_mask.nonzero().flatten(),

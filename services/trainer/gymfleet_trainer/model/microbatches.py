@@ -1,4 +1,4 @@
-"""How micro-batches are worked through, several at a time: `Lanes`, and the ones within a single process.
+"""How micro-batches are worked through, several at a time: `MicrobatchExecutor`, and the ones within a single process.
 
 Small matrices do not divide well: two threads on every product gain little, and lose much when another process holds
 a core, because each of thousands of products then waits for its slower half. Whole micro-batches divide perfectly.
@@ -22,7 +22,7 @@ _MAX_PARAMETERS = 50_000_000
 """Larger models fill the cores with a single product, and their gradients are too large to hold several of."""
 
 
-class Lanes(Protocol):
+class MicrobatchExecutor(Protocol):
     """Where micro-batches run side by side: threads of this process, or processes."""
 
     @property
@@ -48,14 +48,14 @@ class Lanes(Protocol):
 
 
 class Threads:
-    """Lanes of one process: on the CPU with small models one per thread, else one alone."""
+    """Micro-batches within one process: on the CPU with small models one per thread, else one alone."""
 
     def __init__(self, device: torch.device, parameters: Sequence[Tensor]) -> None:
         small = sum(parameter.numel() for parameter in parameters) <= _MAX_PARAMETERS
         self.width = torch.get_num_threads() if device.type == "cpu" and small else 1
 
     def map(self, work: Callable[[PackedBatch], Result], batches: Sequence[PackedBatch]) -> Iterator[Result]:
-        """With several lanes, each has one thread for itself."""
+        """With several at a time, each has one thread for itself."""
         if self.width == 1 or len(batches) < 2:
             yield from map(work, batches)
             return
@@ -72,7 +72,7 @@ class Threads:
         batches: Sequence[PackedBatch],
         parameters: Sequence[nn.Parameter],
     ) -> list[Sums]:
-        """See `Lanes`."""
+        """See `MicrobatchExecutor`."""
         if self.width == 1:
             return [backward(*loss_of(batch)) for batch in batches]
 

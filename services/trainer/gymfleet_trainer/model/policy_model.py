@@ -15,7 +15,7 @@ from gymfleet_trainer.distributed.sharding import collected_state, shard
 from gymfleet_trainer.model.attention import PACKED_ATTENTION, Segments
 from gymfleet_trainer.model.batching import PackedBatch
 from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul
-from gymfleet_trainer.model.microbatches import Lanes, Threads
+from gymfleet_trainer.model.microbatches import MicrobatchExecutor, Threads
 
 _MAX_LOGITS = {"cpu": 1 << 25, "cuda": 1 << 28}
 """Logits held at once, by device; more are computed in chunks. A GPU needs large products to be busy."""
@@ -95,7 +95,7 @@ class PolicyModel(nn.Module):
         """An independent copy without gradients: the reference policy."""
         return copy.deepcopy(self).requires_grad_(requires_grad=False).eval()
 
-    def lanes(self, parameters: Sequence[nn.Parameter]) -> Lanes:
+    def executor(self, parameters: Sequence[nn.Parameter]) -> MicrobatchExecutor:
         """Where micro-batches run side by side that differentiate by `parameters`."""
         return self.ranks if self.ranks is not None else Threads(self.device, parameters)
 
@@ -217,10 +217,10 @@ class _HeadLogprobs(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros_like(weight, dtype=_at_least_float32(weight.dtype))
         for rows in _chunks(hidden, weight):
-            logp = _logits(hidden[rows], weight, ctx.temperature).sub_(log_norm[rows, None])
-            grad = logp.exp()
+            logprobs = _logits(hidden[rows], weight, ctx.temperature).sub_(log_norm[rows, None])
+            grad = logprobs.exp()
             if ctx.with_entropy:
-                slope = logp.add_(entropy[rows, None]).mul_(grad_entropy[rows, None]).add_(grad_logp[rows, None])
+                slope = logprobs.add_(entropy[rows, None]).mul_(grad_entropy[rows, None]).add_(grad_logp[rows, None])
                 grad.mul_(slope.neg_())
             else:
                 grad.mul_(-grad_logp[rows, None])

@@ -9,7 +9,7 @@ from gymfleet_contracts.rollout import LivePolicy
 from gymfleet_contracts.streams import LAST_POLICY_VERSION, LIVE_POLICY, LIVE_POLICY_TTL_S, POLICY_OWNER
 from gymfleet_kit.streams import OUTAGE, Patience, RedisClient
 
-from gymfleet_trainer.errors import FleetTaken
+from gymfleet_trainer.errors import ReplicasTaken
 
 log = structlog.get_logger()
 
@@ -28,7 +28,7 @@ return ''
 """
 
 
-class Announcement:
+class PolicyOwnership:
     """Says whose the replicas are and which version is live, again and again while this process lives."""
 
     def __init__(self, redis: RedisClient, run_id: str) -> None:
@@ -62,7 +62,7 @@ class Announcement:
     async def say(self, version: int) -> None:
         """Replicas with an older version take no work from now on. Raises FleetTaken."""
         if owner := await self.claim():
-            raise FleetTaken(
+            raise ReplicasTaken(
                 f"run {owner} took the rollout replicas while this one did not reach Redis; the same command resumes "
                 "when that run is over"
             )

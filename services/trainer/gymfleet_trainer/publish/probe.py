@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gymfleet_contracts.rollout import ReplicaProbe
+from gymfleet_contracts.rollout import EngineProbe
 from gymfleet_contracts.trajectory import ScoredTrajectory
 
 Prompts = list[list[int]]
@@ -42,7 +42,7 @@ def compare(trainer: Sequence[Sequence[float]], engine: Sequence[Sequence[float]
     return Parity(math.fsum(differences) / len(differences), worst, len(differences))
 
 
-def answers(replica: ReplicaProbe, num_prompts: int) -> tuple[list[list[int]], list[list[float]]] | None:
+def answers(replica: EngineProbe, num_prompts: int) -> tuple[list[list[int]], list[list[float]]] | None:
     """A replica's sampled tokens and their log-probabilities; None when it left a prompt out or answered nothing."""
     if len(replica.samples) != num_prompts or not all(sample.token_ids for sample in replica.samples):
         return None

@@ -15,12 +15,12 @@ from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_trainer.errors import PublishRefused
 from gymfleet_trainer.publish.policy_endpoint import NoAnswer, VersionRefused
 from gymfleet_trainer.publish.probe import Parity, Prompts, answers, compare, random_prompts, real_prompts
-from gymfleet_trainer.publish.rollout_replicas import PolicyFleet
+from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
 from gymfleet_trainer.run.checkpoint import Checkpoints
 from gymfleet_trainer.run.progress import REFUSED
 from gymfleet_trainer.run.run_directory import RunDirectory
 from gymfleet_trainer.run.state import RunState
-from gymfleet_trainer.run.torch_thread import TorchWorker
+from gymfleet_trainer.run.torch_thread import TorchThread
 
 log = structlog.get_logger()
 
@@ -64,9 +64,9 @@ class Publisher:
 
     def __init__(
         self,
-        fleet: PolicyFleet,
+        fleet: RolloutReplicas,
         model: Publishable,
-        worker: TorchWorker,
+        worker: TorchThread,
         directory: RunDirectory,
         checkpoints: Checkpoints,
         recipe: Recipe,
@@ -114,7 +114,7 @@ class Publisher:
         self._refused.clear()
         seconds = time.monotonic() - started
         self._note(state, parity, seconds)
-        engines = sum(len(one.replicas) for one in staged)
+        engines = sum(len(one.engines) for one in staged)
         pause_s, update_s = max(one.pause_s for one in staged), max(one.update_s for one in staged)
         publication = Publication(version, parity, engines, attempts, seconds, pause_s, update_s)
         self._directory.metric(
@@ -199,8 +199,8 @@ class Publisher:
 
     async def _next_version(self, present: Mapping[str, Policy], state: RunState) -> int:
         known = [max(policy.live_version, policy.staged_version or 0) for policy in present.values()]
-        version = max(*known, state.version, await self._fleet.announcement.highest()) + 1
-        await self._fleet.announcement.take(version)
+        version = max(*known, state.version, await self._fleet.ownership.highest()) + 1
+        await self._fleet.ownership.take(version)
         return version
 
     async def _until_agreed(
@@ -239,8 +239,8 @@ class Publisher:
         prompts = [list(prompt) for prompt in body.probe_prompts]
         worst, whose = Parity(0.0, 0.0, 0), ""
         for url, answer in staged.items():
-            for replica in answer.replicas:
-                name = f"{url} ({replica.replica})"
+            for replica in answer.engines:
+                name = f"{url} ({replica.engine})"
                 found = answers(replica, len(prompts))
                 if found is None:
                     raise PublishRefused(f"replica {name} did not answer every prompt of the probe")

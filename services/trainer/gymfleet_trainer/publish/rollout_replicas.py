@@ -17,7 +17,7 @@ from gymfleet_kit.streams import RedisClient
 from prometheus_client import Gauge
 
 from gymfleet_trainer.errors import Stalled
-from gymfleet_trainer.publish.ownership import Announcement
+from gymfleet_trainer.publish.ownership import PolicyOwnership
 from gymfleet_trainer.publish.policy_endpoint import NoAnswer, PolicyCalls, VersionRefused, readiness
 from gymfleet_trainer.settings import TrainerSettings
 
@@ -35,7 +35,7 @@ _STAGE_GRACE_S: Final = 30.0
 _COMMIT_GRACE_S: Final = 5.0
 
 
-class PolicyFleet:
+class RolloutReplicas:
     """The replicas behind `settings.rollout_url`: each address of each of its hosts."""
 
     def __init__(self, settings: TrainerSettings, redis: RedisClient, run_id: str) -> None:
@@ -45,11 +45,11 @@ class PolicyFleet:
         self._discovery = Discovery(url.strip() for url in settings.rollout_url.split(","))
         self._seen: dict[str, Policy] = {}
         self._absent: set[str] = set()
-        self.announcement = Announcement(redis, run_id)
+        self.ownership = PolicyOwnership(redis, run_id)
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self.announcement.close()
+        await self.ownership.close()
         await self._calls.aclose()
 
     async def glance(self, *, timeout_s: float = _GLANCE_S) -> dict[str, Policy]:
@@ -91,7 +91,7 @@ class PolicyFleet:
         return present[0].model_copy(
             update={
                 "live_version": max(policy.live_version for policy in present),
-                "num_replicas": sum(policy.num_replicas for policy in present),
+                "num_engines": sum(policy.num_engines for policy in present),
                 "tokens_generated": sum(policy.tokens_generated for policy in self._seen.values()),
             }
         )
@@ -131,7 +131,7 @@ class PolicyFleet:
             Stalled: none answered.
         """
         # Said first: whoever starts from now on waits for this version.
-        await self.announcement.say(version)
+        await self.ownership.say(version)
         answers = await _settled({url: self._commit(url, version) for url in urls}, grace_s=_COMMIT_GRACE_S)
         if any(answer is None for answer in answers.values()):
             self._leave_out(answers, "commit", version)

@@ -3,9 +3,9 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
+from gymfleet_contracts.run import RunProgress
 
 from gymfleet_trainer.run.progress import Reporter
-from gymfleet_trainer.run.run_directory import Progress
 
 router = APIRouter(prefix="/v1/run", tags=["run"])
 
@@ -17,6 +17,6 @@ def get_reporter(request: Request) -> Reporter:
 
 
 @router.get("")
-async def run(reporter: Annotated[Reporter, Depends(get_reporter)]) -> Progress:
+async def run(reporter: Annotated[Reporter, Depends(get_reporter)]) -> RunProgress:
     """Phase, step, rate and headline metrics; the same as `progress.json`."""
     return reporter.current

@@ -11,12 +11,12 @@ from gymfleet_kit.streams import OUTAGE, RedisClient, StreamProducer
 
 from gymfleet_trainer.errors import Stalled
 from gymfleet_trainer.publish.policy_endpoint import readiness
-from gymfleet_trainer.publish.rollout_replicas import PolicyFleet
+from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
 from gymfleet_trainer.run.groups import Group, GroupBook, is_failure
 from gymfleet_trainer.run.progress import BURIED, REPLAYED, UNREWARDED
 from gymfleet_trainer.run.replays import Patience, Referee
 from gymfleet_trainer.run.state import RunState
-from gymfleet_trainer.run.trajectory_consumer import Intake, LostSample
+from gymfleet_trainer.run.trajectory_consumer import LostSample, TrajectoryConsumer
 from gymfleet_trainer.settings import TrainerSettings
 
 log = structlog.get_logger()
@@ -42,17 +42,17 @@ class Collector:
     def __init__(
         self,
         redis: RedisClient,
-        intake: Intake,
-        fleet: PolicyFleet,
+        consumer: TrajectoryConsumer,
+        replicas: RolloutReplicas,
         settings: TrainerSettings,
         state: RunState,
         bring_up: BringUp,
         referee: Referee,
     ) -> None:
         self._redis = redis
-        self._intake = intake
+        self._consumer = consumer
         self._producer = StreamProducer(redis, ROLLOUT_REQUESTS)
-        self._fleet = fleet
+        self._replicas = replicas
         self._settings = settings
         self._state = state
         self._bring_up = bring_up
@@ -75,7 +75,7 @@ class Collector:
     @property
     def num_held(self) -> int:
         """Deliveries that are not acknowledged."""
-        return self._intake.num_held
+        return self._consumer.num_held
 
     async def ask(self, requests: Iterable[GroupRequest]) -> None:
         """Ask for groups. One that is open already is not asked for again."""
@@ -102,11 +102,11 @@ class Collector:
 
     async def acknowledge(self) -> int:
         """Acknowledge what belongs to settled groups. Call after the checkpoint that says so is on the disk."""
-        return await self._intake.acknowledge(self._book.needs)
+        return await self._consumer.acknowledge(self._book.needs)
 
     async def close(self) -> None:
         """Receive no more; done before the run's stream is deleted, or a renewal would make it anew."""
-        await self._intake.close()
+        await self._consumer.close()
 
     @property
     def ready(self) -> Mapping[str, Group]:
@@ -128,7 +128,7 @@ class Collector:
         self._progressed()
         before = self._num_completed
         while self._num_completed == before:
-            arrivals = await self._intake.receive(_RECEIVE_S)
+            arrivals = await self._consumer.receive(_RECEIVE_S)
             now = time.time()
             for scored in arrivals:
                 await self._place(scored, now)
@@ -179,12 +179,12 @@ class Collector:
         log.error("trajectory.buried", id=trajectory.trajectory_id, reason=fault)
         self._state.count("trajectories_buried")
         BURIED.inc()
-        await self._intake.bury(scored, fault)
+        await self._consumer.bury(scored, fault)
         self._lost.append(LostSample(trajectory.group_id, trajectory.sample, trajectory.replay))
 
     async def _replace_lost(self) -> None:
         """Ask again for samples whose records were buried; those of groups that are not open yet wait for that."""
-        unreadable = self._intake.take_lost()
+        unreadable = self._consumer.take_lost()
         if unreadable:
             self._state.count("trajectories_unreadable", len(unreadable))
             BURIED.inc(len(unreadable))
@@ -228,7 +228,7 @@ class Collector:
         self._progress_at = time.monotonic()
 
     async def _poll(self) -> None:
-        present = await self._fleet.glance(timeout_s=_GLANCE_S)
+        present = await self._replicas.glance(timeout_s=_GLANCE_S)
         # Also as they are sampled: a few long replies may take longer than the patience with a silent fleet.
         tokens = {url: (policy.tokens_generated, policy.tokens_sampled) for url, policy in present.items()}
         if tokens.items() - self._tokens_generated.items():
@@ -258,6 +258,6 @@ class Collector:
         return (
             f"no scored trajectory for {self._settings.stall_timeout_s:g} s, twice; {len(waiting)} groups are open "
             f"(first: {waiting[0].group_id if waiting else 'none'}); rollout: "
-            f"{await self._fleet.readiness()}; gateway /readyz says: {await readiness(self._settings.gateway_url)}; "
+            f"{await self._replicas.readiness()}; gateway /readyz says: {await readiness(self._settings.gateway_url)}; "
             f"{letters}. Start what is missing (is the reward service running?) and run the same command again"
         )

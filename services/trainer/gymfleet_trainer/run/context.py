@@ -9,14 +9,14 @@ from gymfleet_kit.streams import RedisClient
 
 from gymfleet_trainer.model.learner import Learner
 from gymfleet_trainer.publish.publisher import Publication, Publisher
-from gymfleet_trainer.publish.rollout_replicas import PolicyFleet
+from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
 from gymfleet_trainer.run.checkpoint import Checkpoints
 from gymfleet_trainer.run.collect import Collector
-from gymfleet_trainer.run.group_planner import Demand
+from gymfleet_trainer.run.group_planner import GroupPlanner
 from gymfleet_trainer.run.progress import HELD, PARITY, TOLERANCE, VERSION, Reporter
 from gymfleet_trainer.run.run_directory import RunDirectory
 from gymfleet_trainer.run.state import RunState
-from gymfleet_trainer.run.torch_thread import TorchWorker
+from gymfleet_trainer.run.torch_thread import TorchThread
 from gymfleet_trainer.settings import TrainerSettings
 
 log = structlog.get_logger()
@@ -32,11 +32,11 @@ class RunContext:
     state: RunState
     checkpoints: Checkpoints
     learner: Learner
-    worker: TorchWorker
-    endpoint: PolicyFleet
+    worker: TorchThread
+    endpoint: RolloutReplicas
     publisher: Publisher
     collector: Collector
-    demand: Demand
+    planner: GroupPlanner
     reporter: Reporter
     redis: RedisClient
     _lap_at: float = field(default_factory=time.monotonic)

@@ -46,7 +46,7 @@ class TaskSequence:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class PlannedGroup:
     """A place in the training plan.
 
     `replacement` counts how often its group was asked for anew as a whole, `draw` how often it got another task.
@@ -56,16 +56,16 @@ class Slot:
     replacement: int = 0
     draw: int = 0
 
-    def again(self) -> "Slot":
+    def again(self) -> "PlannedGroup":
         """The same task, played anew: its episodes came too late."""
         return replace(self, replacement=self.replacement + 1)
 
-    def redrawn(self) -> "Slot":
+    def redrawn(self) -> "PlannedGroup":
         """Another task: episodes of this one kept failing, and it may be the reason."""
         return replace(self, replacement=self.replacement + 1, draw=self.draw + 1)
 
 
-class Demand:
+class GroupPlanner:
     """Writes the run's group requests."""
 
     def __init__(self, recipe: Recipe, run_id: str, num_train_tasks: int) -> None:
@@ -74,7 +74,7 @@ class Demand:
         self._tasks = TaskSequence(num_train_tasks, recipe.seed)
         self._num_train_tasks = num_train_tasks
 
-    def train(self, slot: Slot) -> GroupRequest:
+    def train(self, slot: PlannedGroup) -> GroupRequest:
         """The group in a slot: `s000012-g03` is the fourth group planned for step 12.
 
         `-r1` is its first replacement, with the same task; `-t1` stands behind the id of the first other task.
@@ -90,13 +90,13 @@ class Demand:
         task = self._task(self._recipe.env.train_split, self._tasks[position], seed=slot.number % 2**31)
         return self._request(group_id, task, rl.group_size, "train", "policy", self._recipe.rollout.sampling)
 
-    def slot(self, group_id: str) -> Slot | None:
+    def slot(self, group_id: str) -> PlannedGroup | None:
         """Where a training group stands in the plan; None for an id that is none of this run's."""
         rl, parts = self._recipe.rl, _TRAIN_ID.fullmatch(group_id)
         if rl is None or parts is None:
             return None
         step, place, draw, replacement = (int(part or 0) for part in parts.groups())
-        slot = Slot((step - 1) * rl.groups_per_step + place, replacement, draw)
+        slot = PlannedGroup((step - 1) * rl.groups_per_step + place, replacement, draw)
         planned = 1 <= step <= rl.steps and place < rl.groups_per_step
         return slot if planned and self.train(slot).group_id == group_id else None
 
@@ -146,7 +146,7 @@ class Demand:
             grammar=self._recipe.rollout.grammar,
             sampling=sampling,
             limits=self._recipe.rollout.limits,
-            scoring=self._recipe.scoring,
+            reward=self._recipe.reward_spec,
         )
 
 

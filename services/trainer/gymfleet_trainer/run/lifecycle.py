@@ -20,19 +20,19 @@ from gymfleet_trainer.errors import RunDirectoryError, Stalled, TrainerError, Wo
 from gymfleet_trainer.model.learner import Learner, LearnerFactory, LocalLearner
 from gymfleet_trainer.publish.policy_endpoint import readiness
 from gymfleet_trainer.publish.publisher import Publisher
-from gymfleet_trainer.publish.rollout_replicas import PolicyFleet
+from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
 from gymfleet_trainer.run.build import initial_model
 from gymfleet_trainer.run.checkpoint import Checkpoints
 from gymfleet_trainer.run.collect import Collector
 from gymfleet_trainer.run.context import RunContext
-from gymfleet_trainer.run.group_planner import Demand
+from gymfleet_trainer.run.group_planner import GroupPlanner
 from gymfleet_trainer.run.progress import Reporter
 from gymfleet_trainer.run.replays import Referee
 from gymfleet_trainer.run.run_directory import RunDirectory, recipe_hash, sync_directory
 from gymfleet_trainer.run.state import EvalResult, Phase, RunState
 from gymfleet_trainer.run.summary import summarise
-from gymfleet_trainer.run.torch_thread import TorchWorker
-from gymfleet_trainer.run.trajectory_consumer import Intake
+from gymfleet_trainer.run.torch_thread import TorchThread
+from gymfleet_trainer.run.trajectory_consumer import TrajectoryConsumer
 from gymfleet_trainer.settings import TrainerSettings
 from gymfleet_trainer.stages.measure import measure
 from gymfleet_trainer.stages.reinforce import reinforce
@@ -129,20 +129,20 @@ async def opened(
     """Everything a phase needs: services reached, state and weights restored, deliveries taken back."""
     _check_bounds(recipe)
     redis = connect(settings.redis_url)
-    endpoint = PolicyFleet(settings, redis, run_id)
+    endpoint = RolloutReplicas(settings, redis, run_id)
     try:
-        with TorchWorker(settings.torch_threads) as worker:
+        with TorchThread(settings.torch_threads) as worker:
             spec = await _services(recipe, settings, redis, endpoint, reporter)
             checkpoints = Checkpoints(directory.checkpoints, keep=recipe.checkpoint.keep)
             state, policy = await _restore(recipe, directory, checkpoints, worker, run_id, start_from, learner)
             publisher = Publisher(endpoint, policy, worker, directory, checkpoints, recipe)
-            async with Intake(redis, run_id, lease_s=settings.lease_s) as intake:
-                demand = Demand(recipe, run_id, spec.splits[recipe.env.train_split])
-                referee = Referee(demand.find, policy.vocab_size)
-                collector = Collector(redis, intake, endpoint, settings, state, publisher.bring_up, referee)
+            async with TrajectoryConsumer(redis, run_id, lease_s=settings.lease_s) as consumer:
+                planner = GroupPlanner(recipe, run_id, spec.splits[recipe.env.train_split])
+                referee = Referee(planner.find, policy.vocab_size)
+                collector = Collector(redis, consumer, endpoint, settings, state, publisher.bring_up, referee)
                 run = RunContext(
                     recipe, settings, directory, state, checkpoints, policy, worker, endpoint, publisher, collector,
-                    demand, reporter, redis,
+                    planner, reporter, redis,
                 )  # fmt: skip
                 yield run
     finally:
@@ -154,7 +154,7 @@ async def _restore(
     recipe: Recipe,
     directory: RunDirectory,
     checkpoints: Checkpoints,
-    worker: TorchWorker,
+    worker: TorchThread,
     run_id: str,
     start_from: str | None,
     make_learner: LearnerFactory,
@@ -182,7 +182,7 @@ async def _restore(
 
 
 async def _services(
-    recipe: Recipe, settings: TrainerSettings, redis: RedisClient, endpoint: PolicyFleet, reporter: Reporter
+    recipe: Recipe, settings: TrainerSettings, redis: RedisClient, endpoint: RolloutReplicas, reporter: Reporter
 ) -> EnvironmentSpec:
     """Wait until Redis, the gateway with the environment, and the rollout service answer."""
     deadline = time.monotonic() + settings.services_timeout_s
@@ -213,7 +213,7 @@ def _check_bounds(recipe: Recipe) -> None:
             raise RecipeError(f"{name} is {number}; at most {_MAX_HELD} episodes can be open at once")
 
 
-async def _missing(settings: TrainerSettings, redis: RedisClient, endpoint: PolicyFleet) -> str:
+async def _missing(settings: TrainerSettings, redis: RedisClient, endpoint: RolloutReplicas) -> str:
     try:
         await redis.ping()
     except OUTAGE as error:
@@ -224,7 +224,7 @@ async def _missing(settings: TrainerSettings, redis: RedisClient, endpoint: Poli
     answer = await endpoint.readiness()
     if answer != "ready":
         return f"rollout at {answer}"
-    if owner := await endpoint.announcement.claim():
+    if owner := await endpoint.ownership.claim():
         return f"run {owner} has the rollout replicas: let it end, or give this run a Redis and replicas of its own"
     return ""
 
@@ -268,7 +268,7 @@ async def _finish(run: RunContext) -> None:
 async def _clean_up(run: RunContext) -> None:
     """Delete the run's stream, its dead letters and its sets of produced samples."""
     await run.collector.close()
-    await run.endpoint.announcement.withdraw()
+    await run.endpoint.ownership.withdraw()
     run_id = run.state.run_id
     stream = trajectories_scored(run_id)
     keys = [dead_letters(stream), cancelled_run(run_id)]

@@ -5,9 +5,10 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
+from gymfleet_contracts.run import RunProgress
 from prometheus_client import Counter, Gauge
 
-from gymfleet_trainer.run.run_directory import Progress, RunDirectory
+from gymfleet_trainer.run.run_directory import RunDirectory
 
 STEP: Final = Gauge("gymfleet_trainer_step", "Finished steps of reinforcement learning")
 VERSION: Final = Gauge("gymfleet_trainer_policy_version", "The last policy version that went live")
@@ -30,14 +31,14 @@ DISK_SIZE: Final = Gauge("gymfleet_trainer_disk_size_bytes", "Size of the disk o
 
 
 class Reporter:
-    """Keeps one `Progress` up to date. Rates are over the current phase, in this process."""
+    """Keeps one `RunProgress` up to date. Rates are over the current phase, in this process."""
 
     def __init__(self, directory: RunDirectory, run_id: str) -> None:
         self._directory = directory
         self._headline: dict[str, float] = {}
         self._started = time.monotonic()
         self._first_step = 0
-        self.current = Progress(run_id=run_id, phase="starting", updated_at=time.time())
+        self.current = RunProgress(run_id=run_id, phase="starting", updated_at=time.time())
         PROGRESS.set_to_current_time()
         DISK_FREE.set_function(lambda: shutil.disk_usage(directory.path).free)
         DISK_SIZE.set_function(lambda: shutil.disk_usage(directory.path).total)

@@ -14,32 +14,13 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from gymfleet_contracts.recipe import MODEL_INIT, Recipe
+from gymfleet_contracts.run import RunProgress
 from gymfleet_contracts.trajectory import ScoredTrajectory
-from pydantic import BaseModel, ConfigDict, Field
 
 from gymfleet_trainer.errors import RunDirectoryError
 
 METRICS: Final = "metrics.jsonl"
 SUMMARY: Final = "summary.json"
-
-
-class Progress(BaseModel):
-    """`progress.json` and `GET /v1/run`: where the run is now."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    run_id: str
-    phase: str
-    step: int = 0
-    total: int = 0
-    unit: str = ""
-    rate: float | None = None
-    """Units per second."""
-    eta_s: float | None = None
-    message: str = ""
-    metrics: dict[str, float] = Field(default_factory=dict)
-    updated_at: float = 0.0
-    """Unix seconds."""
 
 
 def recipe_hash(recipe: Recipe) -> str:
@@ -158,7 +139,7 @@ class RunDirectory:
             # A power cut may have left less than the checkpoint saw: never pad with zeros.
             os.truncate(self.path / name, min(size, offsets.get(name, 0)))
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: RunProgress) -> None:
         """Replace `progress.json`. Not synced: a lost one is written again within a second."""
         temporary = self.path / ".progress.json.tmp"
         temporary.write_text(progress.model_dump_json(), encoding="utf-8")

@@ -56,7 +56,7 @@ def summarise(recipe: Recipe, state: RunState, policy: Policy | None) -> dict[st
     }
     if policy is not None:
         summary["inference"] = {
-            "backend": policy.backend, "dtype": policy.dtype, "replicas": policy.num_replicas, "model": policy.model,
+            "backend": policy.backend, "dtype": policy.dtype, "engines": policy.num_engines, "model": policy.model,
         }  # fmt: skip
     return summary
 

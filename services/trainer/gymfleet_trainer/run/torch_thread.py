@@ -12,7 +12,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class TorchWorker:
+class TorchThread:
     """Runs functions one after the other in a thread of its own.
 
     Always the same thread: OpenMP keeps a team of threads per calling thread,

@@ -32,7 +32,7 @@ class LostSample:
     replay: int
 
 
-class Intake:
+class TrajectoryConsumer:
     """The trainer's end of `trajectories.scored:RUN`.
 
     Deliveries stay pending, their leases renewed in the background also while

@@ -120,7 +120,7 @@ class _Plan:
         )
 
     def _request(self, task: int, replacement: int, samples: int) -> GroupRequest:
-        request = self._run.demand.evaluation(self._name, task, replacement, samples)
+        request = self._run.planner.evaluation(self._name, task, replacement, samples)
         self._asked[request.group_id] = (task, replacement)
         return request
 

@@ -10,7 +10,7 @@ from gymfleet_contracts.rollout import GroupRequest
 
 from gymfleet_trainer.errors import PublishRefused, TooManyFailures
 from gymfleet_trainer.run.context import RunContext
-from gymfleet_trainer.run.group_planner import Demand, Slot, planned_slots
+from gymfleet_trainer.run.group_planner import GroupPlanner, PlannedGroup, planned_slots
 from gymfleet_trainer.run.groups import Group
 from gymfleet_trainer.run.progress import GROUPS, STEP, TOKENS
 from gymfleet_trainer.run.state import RunState
@@ -23,7 +23,7 @@ log = structlog.get_logger()
 async def reinforce(run: RunContext, rl: RlSection) -> None:
     """Run the steps that are left, until the last or until the time is up."""
     run.reporter.begin("rl", step=run.state.step, total=rl.steps, unit="steps")
-    await run.collector.ask([run.demand.train(slot_of(run.demand, group_id)) for group_id in run.state.open_slots])
+    await run.collector.ask([run.planner.train(slot_of(run.planner, group_id)) for group_id in run.state.open_slots])
     while run.state.step < rl.steps and not _out_of_time(run.state, rl):
         await _evaluate_if_due(run, rl)
         await _ask_ahead(run)
@@ -73,14 +73,14 @@ def _record(run: RunContext, groups: list[Group], metrics: dict[str, float], ver
 async def _ask_ahead(run: RunContext) -> None:
     requests = []
     for number in range(run.state.cursor, planned_slots(run.recipe, run.state.step)):
-        requests.append(_open(run, Slot(number)))
+        requests.append(_open(run, PlannedGroup(number)))
         run.state.cursor = number + 1
     await run.collector.ask(requests)
 
 
-def _open(run: RunContext, slot: Slot) -> GroupRequest:
+def _open(run: RunContext, slot: PlannedGroup) -> GroupRequest:
     """Book a slot's group as asked for with the weights of now."""
-    request = run.demand.train(slot)
+    request = run.planner.train(slot)
     run.state.open_slots[request.group_id] = (slot.number, slot.replacement)
     run.state.asked_ages[request.group_id] = run.state.age
     return request
@@ -128,7 +128,7 @@ def choose(state: RunState, ready: AbstractSet[str], rl: RlSection) -> list[str]
 
 async def _replace(run: RunContext, group: Group, reason: str, replaced: Counter[int]) -> None:
     """Have a slot's group played anew: what came too late with its own task, what kept failing with another one."""
-    slot = slot_of(run.demand, group.group_id)
+    slot = slot_of(run.planner, group.group_id)
     _drop(run, group.group_id, reason)
     replaced[slot.number] += 1
     if replaced[slot.number] > run.settings.max_replacements:
@@ -140,9 +140,9 @@ async def _replace(run: RunContext, group: Group, reason: str, replaced: Counter
     await run.collector.ask([request])
 
 
-def slot_of(demand: Demand, group_id: str) -> Slot:
+def slot_of(planner: GroupPlanner, group_id: str) -> PlannedGroup:
     """Where an open group stands. Raises ValueError for a group of another recipe."""
-    if (slot := demand.slot(group_id)) is None:
+    if (slot := planner.slot(group_id)) is None:
         raise ValueError(f"{group_id} is no training group of this run")
     return slot
 

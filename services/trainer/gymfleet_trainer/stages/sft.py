@@ -30,7 +30,7 @@ async def warm_start(run: RunContext, sft: SftSection) -> None:
     run.state.age += 1
     run.state.phase = Phase.EVAL_BEFORE
     await run.worker.run(run.learner.end_sft)
-    for request in run.demand.demonstrations():
+    for request in run.planner.demonstrations():
         run.collector.settle(request.group_id)
     run.lap("sft")
     await run.checkpoint()
@@ -39,7 +39,7 @@ async def warm_start(run: RunContext, sft: SftSection) -> None:
 async def _collect(run: RunContext, sft: SftSection) -> list[ScoredTrajectory]:
     started = time.monotonic()
     run.reporter.begin("sft", step=0, total=sft.num_demonstrations, unit="demonstrations")
-    await run.collector.ask(run.demand.demonstrations())
+    await run.collector.ask(run.planner.demonstrations())
     groups: list[Group] = []
     while len(groups) < sft.num_demonstrations:
         groups.append(await run.collector.next_group(lambda group_id: group_id.startswith(DEMONSTRATION_PREFIX)))

@@ -23,8 +23,8 @@ from gymfleet_env_gateway.errors import Unavailable
 from gymfleet_env_gateway.fronts.agentgym.games import GAMES, Game
 from gymfleet_env_gateway.fronts.episode import Episode, NoEpisode, OutcomeUnknown, intent
 from gymfleet_env_gateway.metrics import Metrics
-from gymfleet_env_gateway.relay import Relay
-from gymfleet_env_gateway.routing import Fleet
+from gymfleet_env_gateway.replica_registry import ReplicaRegistry
+from gymfleet_env_gateway.session_proxy import SessionProxy
 from gymfleet_env_gateway.settings import GatewaySettings
 from gymfleet_env_gateway.store import NoEntry, Store, StoreFull
 
@@ -63,9 +63,11 @@ _decode: Final = msgspec.msgpack.Decoder(Player).decode
 class AgentGymSessions:
     """All ids of the gateways that share `store`."""
 
-    def __init__(self, fleet: Fleet, relay: Relay, metrics: Metrics, settings: GatewaySettings, store: Store) -> None:
-        self._fleet = fleet
-        self._relay = relay
+    def __init__(
+        self, registry: ReplicaRegistry, proxy: SessionProxy, metrics: Metrics, settings: GatewaySettings, store: Store
+    ) -> None:
+        self._registry = registry
+        self._proxy = proxy
         self._metrics = metrics
         self._max = settings.agentgym_max_sessions
         self._idle_s = settings.agentgym_idle_s
@@ -73,7 +75,7 @@ class AgentGymSessions:
 
     async def create(self, tenant: Tenant, game: Game) -> int:
         """A new id; it takes no slot until it plays."""
-        self._fleet.candidates(game.env)
+        self._registry.candidates(game.env)
         while True:
             player = Player(number=secrets.randbits(_ID_BITS))
             key = _key(game, tenant, player.number)
@@ -101,9 +103,9 @@ class AgentGymSessions:
     async def reset(self, tenant: Tenant, game: Game, number: int, task_number: int) -> Player:
         """Begin another episode under the same id; its session lives as long as the id without a call."""
         async with self._held(tenant, game, number) as player:
-            body = game.task(self._fleet.environment(game.env), task_number, self._idle_s)
+            body = game.task(self._registry.environment(game.env), task_number, self._idle_s)
             try:
-                session = await player.begin(self._relay, tenant, body)
+                session = await player.begin(self._proxy, tenant, body)
             except ServiceError as error:
                 if error.problem().type == problems.UNKNOWN_TASK:
                     raise AgentGymError(game, error.detail) from None
@@ -120,11 +122,11 @@ class AgentGymSessions:
             if player.session_id and player.over:
                 raise AgentGymError(game, f"The task with environment {number} has finished.")
             try:
-                result = await player.step(self._relay, tenant, action)
+                result = await player.step(self._proxy, tenant, action)
             except NoEpisode:
                 raise AgentGymError(game, f"Environment {number} has no episode: reset it first.") from None
             except OutcomeUnknown:
-                await player.end(self._relay, tenant)
+                await player.end(self._proxy, tenant)
                 raise AgentGymError(
                     game, f"Environment {number} lost the answer to its last action: reset it first."
                 ) from None
@@ -137,7 +139,7 @@ class AgentGymSessions:
         try:
             async with self._held(tenant, game, number) as player:
                 await self._store.delete(_key(game, tenant, number))
-                await player.end(self._relay, tenant)
+                await player.end(self._proxy, tenant)
         except AgentGymError:
             return False
         return True

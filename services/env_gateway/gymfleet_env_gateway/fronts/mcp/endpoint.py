@@ -19,11 +19,11 @@ async def serve(scope: Scope, receive: Receive, send: Send) -> None:
     request = Request(scope, receive)
     tenant = get_gateway(request).access.tenant(request)
     gateway = get_gateway(request)
-    spec = gateway.fleet.environment(request.path_params["env"])
+    spec = gateway.registry.environment(request.path_params["env"])
     # Read before the manager's task group begins: what a body limit raises would leave it as a group.
     body = await request.body()
     manager = StreamableHTTPSessionManager(
-        environment_server(spec, gateway.relay, tenant),
+        environment_server(spec, gateway.proxy, tenant),
         json_response=True,
         stateless=True,
         security_settings=_ANY_HOST,

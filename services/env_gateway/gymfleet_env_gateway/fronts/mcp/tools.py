@@ -31,7 +31,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from gymfleet_env_gateway.access import Tenant
-from gymfleet_env_gateway.relay import Relay
+from gymfleet_env_gateway.session_proxy import SessionProxy
 
 log = structlog.get_logger()
 
@@ -168,9 +168,9 @@ _LISTED: Final = [
 _SCHEMAS: Final = {tool.name: tool.input_schema for tool in _LISTED}
 
 
-def environment_server(spec: EnvironmentSpec, relay: Relay, tenant: Tenant) -> Server[Any]:
+def environment_server(spec: EnvironmentSpec, proxy: SessionProxy, tenant: Tenant) -> Server[Any]:
     """An MCP server that plays `spec` for `tenant`. Cheap to make: one serves one request."""
-    calls = _Calls(spec, relay, tenant)
+    calls = _Calls(spec, proxy, tenant)
 
     async def list_tools(
         _: ServerRequestContext[Any], __: types.PaginatedRequestParams | None
@@ -197,9 +197,9 @@ def environment_server(spec: EnvironmentSpec, relay: Relay, tenant: Tenant) -> S
 class _Calls:
     """The tools' work."""
 
-    def __init__(self, spec: EnvironmentSpec, relay: Relay, tenant: Tenant) -> None:
+    def __init__(self, spec: EnvironmentSpec, proxy: SessionProxy, tenant: Tenant) -> None:
         self._spec = spec
-        self._relay = relay
+        self._proxy = proxy
         self._tenant = tenant
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,14 +209,14 @@ class _Calls:
             return await self._reset(arguments)
         tool = _TOOLS[name]
         session_id, body = _session_call(tool, arguments)
-        return tool.read(_decode(await self._relay.call(self._tenant, tool.op, session_id, body)))
+        return tool.read(_decode(await self._proxy.call(self._tenant, tool.op, session_id, body)))
 
     async def _reset(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if taken := sorted(_OURS & arguments.keys()):
             raise InvalidRequest(f"unknown arguments {', '.join(taken)}")
         selected = arguments if {"task_id", "task_index"} & arguments.keys() else self._drawn(arguments)
         request = _parsed(OpenSession, {**selected, "env": self._spec.name})
-        opened = _decode(await self._relay.open_patiently(self._tenant, _raw(request)))
+        opened = _decode(await self._proxy.open_patiently(self._tenant, _raw(request)))
         spec = self._spec
         rules = {
             "instructions": spec.instructions,

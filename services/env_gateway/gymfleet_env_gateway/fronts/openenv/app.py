@@ -24,9 +24,9 @@ from starlette.requests import HTTPConnection
 
 from gymfleet_env_gateway.access import Tenant
 from gymfleet_env_gateway.errors import Forbidden, QuotaExceeded, RateLimited, Unauthorized, Unavailable
-from gymfleet_env_gateway.fronts.openenv.connection import Seat
+from gymfleet_env_gateway.fronts.openenv.connection import OpenEnvConnection
 from gymfleet_env_gateway.fronts.openenv.mcp import Rpc, rpc_failure
-from gymfleet_env_gateway.fronts.openenv.socket import Seats, Socket
+from gymfleet_env_gateway.fronts.openenv.socket import Connections, Socket
 from gymfleet_env_gateway.fronts.openenv.tasks import SpecDep, get_spec
 from gymfleet_env_gateway.fronts.openenv.tasks import router as tasks
 from gymfleet_env_gateway.fronts.openenv.wire import (
@@ -127,7 +127,7 @@ class Shared:
     """What the calls of this front share beside the gateway."""
 
     store: Store
-    seats: Seats
+    connections: Connections
 
 
 def get_shared(connection: HTTPConnection) -> Shared:
@@ -145,7 +145,7 @@ sockets = APIRouter()
 @info.get("/health")
 async def health(spec: Annotated[EnvironmentSpec, Depends(get_spec)], gateway: GatewayDep) -> Health:
     """A replica can take sessions; asked without a key, as probes do."""
-    gateway.fleet.candidates(spec.name)
+    gateway.registry.candidates(spec.name)
     return Health()
 
 
@@ -172,15 +172,15 @@ async def reset(
     spec: SpecDep, gateway: GatewayDep, tenant: TenantDep, body: Annotated[ResetArguments | None, Body()] = None
 ) -> dict[str, Any]:
     """Open a session; `metadata` of the answer has its `session_id` and how long it lives without a call."""
-    seat = Seat(gateway, tenant, spec, lease_s=gateway.settings.openenv_idle_s)
-    return await seat.reset(body or ResetArguments())
+    connection = OpenEnvConnection(gateway, tenant, spec, lease_s=gateway.settings.openenv_idle_s)
+    return await connection.reset(body or ResetArguments())
 
 
 @control.post("/step", response_model=Observed)
 async def step(body: StepBody, spec: SpecDep, gateway: GatewayDep, tenant: TenantDep) -> dict[str, Any]:
     """Apply an action in the session that `session_id` names."""
-    seat = await _seat(spec, gateway, tenant, body.session_id)
-    return await seat.step(body.action.message, body.index)
+    connection = await _connection(spec, gateway, tenant, body.session_id)
+    return await connection.step(body.action.message, body.index)
 
 
 @control.get("/state", response_model=EpisodeState)
@@ -193,7 +193,7 @@ async def state(
     """How far the session is; without one, what holds before the first reset."""
     if session_id is None:
         return {"episode_id": None, "step_count": 0}
-    return await (await _seat(spec, gateway, tenant, session_id)).state()
+    return await (await _connection(spec, gateway, tenant, session_id)).state()
 
 
 @control.post("/mcp", response_model=RpcBody)
@@ -208,10 +208,10 @@ async def mcp(
     return await Rpc(gateway, tenant, spec, shared.store).answer(value)
 
 
-async def _seat(spec: EnvironmentSpec, gateway: Gateway, tenant: Tenant, session_id: str) -> Seat:
-    seat = Seat(gateway, tenant, spec, lease_s=gateway.settings.openenv_idle_s)
-    await seat.resume(session_id)
-    return seat
+async def _connection(spec: EnvironmentSpec, gateway: Gateway, tenant: Tenant, session_id: str) -> OpenEnvConnection:
+    connection = OpenEnvConnection(gateway, tenant, spec, lease_s=gateway.settings.openenv_idle_s)
+    await connection.resume(session_id)
+    return connection
 
 
 @sockets.websocket("/ws")
@@ -239,7 +239,7 @@ async def _admit(websocket: WebSocket) -> Socket | None:
     except ServiceError as error:
         await websocket.send_denial_response(problem_response(error.problem()))
     else:
-        return Socket(websocket, gateway, tenant, spec, store=shared.store, seats=shared.seats)
+        return Socket(websocket, gateway, tenant, spec, store=shared.store, connections=shared.connections)
     return None
 
 
@@ -264,7 +264,7 @@ def install_openenv(app: FastAPI, gateway: Gateway, store: Store) -> None:
 
     front.add_exception_handler(FrameError, failed)
     front.state.gateway = gateway
-    front.state.openenv = Shared(store, Seats())
+    front.state.openenv = Shared(store, Connections())
     for router in (info, control, tasks, sockets):
         front.include_router(router)
     app.mount(PREFIX + "/{env}", front)

@@ -38,14 +38,14 @@ class OpenEnvEpisode(Episode):
 _read_episode: Final = msgspec.msgpack.Decoder(OpenEnvEpisode).decode
 
 
-class Seat:
+class OpenEnvConnection:
     """The place of one connection. All methods raise `FrameError`, and nothing else that is expected."""
 
     shared = False
 
     def __init__(self, gateway: Gateway, tenant: Tenant, spec: EnvironmentSpec, *, lease_s: float) -> None:
         self._gateway = gateway
-        self._relay = gateway.relay
+        self._proxy = gateway.proxy
         self.tenant = tenant
         self.spec = spec
         self.lease_s = lease_s
@@ -67,7 +67,7 @@ class Seat:
         async with self._held() as episode:
             try:
                 body = arguments.body(self.spec, self.lease_s, secrets.randbits(62))
-                session = await episode.begin(self._relay, self.tenant, body)
+                session = await episode.begin(self._proxy, self.tenant, body)
             except ServiceError as error:
                 raise self._refused(error) from None
             episode.episode_id = arguments.episode_id or _default_id(episode.session_id)
@@ -93,7 +93,7 @@ class Seat:
             if index is not None:
                 episode.index, episode.pending = index, None
             try:
-                result = await episode.step(self._relay, self.tenant, message)
+                result = await episode.step(self._proxy, self.tenant, message)
             except NoEpisode:
                 raise FrameError(ErrorCode.SESSION_ERROR, _RESET_REQUIRED) from None
             except OutcomeUnknown:
@@ -138,14 +138,14 @@ class Seat:
         """Keep the session of a client that thinks. A failure shows at its next step."""
         if self._episode.session_id:
             try:
-                await self._relay.call(self.tenant, Op.LEASE, self._episode.session_id, _NO_BODY)
+                await self._proxy.call(self.tenant, Op.LEASE, self._episode.session_id, _NO_BODY)
             except ServiceError:
                 return
 
     async def leave(self) -> None:
         """Close the session."""
         async with self._held() as episode:
-            await episode.end(self._relay, self.tenant)
+            await episode.end(self._proxy, self.tenant)
 
     @asynccontextmanager
     async def _held(self, action: str = "") -> AsyncIterator[OpenEnvEpisode]:  # noqa: ARG002 - nobody else's business
@@ -154,25 +154,25 @@ class Seat:
 
     def _refused(self, error: ServiceError) -> FrameError:
         """Why no session was opened; for want of room with OpenEnv's two figures."""
-        failure, fleet = frame_error(error), self._gateway.fleet
+        failure, registry = frame_error(error), self._gateway.registry
         if failure.code is ErrorCode.CAPACITY_REACHED:
-            active = sum(fleet.held(self.spec.name).values())
-            free = fleet.free_slots(self.spec.name) or 0
+            active = sum(registry.held(self.spec.name).values())
+            free = registry.free_slots(self.spec.name) or 0
             if error.problem().type == problems.QUOTA_EXCEEDED:
-                active, free = fleet.held_by(self.tenant.name), 0
+                active, free = registry.held_by(self.tenant.name), 0
             failure.figures = {"active_sessions": active, "max_sessions": active + free, **failure.figures}
         return failure
 
     async def _look(self, session_id: str, index: int | None = None) -> dict[str, Any]:
         body = msgspec.Raw(_encode({"index": index}))
         try:
-            session: dict[str, Any] = _decode(await self._relay.call(self.tenant, Op.GET, session_id, body))
+            session: dict[str, Any] = _decode(await self._proxy.call(self.tenant, Op.GET, session_id, body))
         except ServiceError as error:
             raise frame_error(error) from None
         return session
 
 
-class SharedSeat(Seat):
+class SharedConnection(OpenEnvConnection):
     """A place that several connections use, through any gateway: a WebSocket and HTTP's `/mcp` at once."""
 
     shared = True
@@ -183,30 +183,30 @@ class SharedSeat(Seat):
         self.handle = handle
 
     @classmethod
-    async def create(cls, gateway: Gateway, tenant: Tenant, spec: EnvironmentSpec, store: Store) -> "SharedSeat":
+    async def create(cls, gateway: Gateway, tenant: Tenant, spec: EnvironmentSpec, store: Store) -> "SharedConnection":
         """A new one with an episode of a random train task: who wants another one resets. Raises `FrameError`."""
-        seat = cls(gateway, tenant, spec, store, HANDLE_PREFIX + secrets.token_urlsafe(18))
-        episode = seat._episode
+        connection = cls(gateway, tenant, spec, store, HANDLE_PREFIX + secrets.token_urlsafe(18))
+        episode = connection._episode
         limit = gateway.settings.openenv_max_handles
         try:
-            body = ResetArguments().body(spec, seat.lease_s, secrets.randbits(62))
-            await episode.begin(gateway.relay, tenant, body)
+            body = ResetArguments().body(spec, connection.lease_s, secrets.randbits(62))
+            await episode.begin(gateway.proxy, tenant, body)
             episode.episode_id = _default_id(episode.session_id)
-            added = await store.add(seat.handle, _encode(episode), ttl_s=seat.lease_s, limit=limit)
+            added = await store.add(connection.handle, _encode(episode), ttl_s=connection.lease_s, limit=limit)
         except ServiceError as error:
-            await episode.end(gateway.relay, tenant)
-            raise seat._refused(error) from None
+            await episode.end(gateway.proxy, tenant)
+            raise connection._refused(error) from None
         except StoreFull:
             added = False
         if not added:
-            await episode.end(gateway.relay, tenant)
+            await episode.end(gateway.proxy, tenant)
             raise FrameError(
                 ErrorCode.CAPACITY_REACHED,
                 f"{limit} sessions of OpenEnv's MCP clients are in use; close one, or try later",
                 active_sessions=limit,
                 max_sessions=limit,
             )
-        return seat
+        return connection
 
     @property
     def name(self) -> str:
@@ -235,7 +235,7 @@ class SharedSeat(Seat):
                 await self._store.delete(self.handle)
             except ServiceError as error:
                 raise frame_error(error) from None
-            await episode.end(self._relay, self.tenant)
+            await episode.end(self._proxy, self.tenant)
 
     @asynccontextmanager
     async def _held(self, action: str = "") -> AsyncIterator[OpenEnvEpisode]:

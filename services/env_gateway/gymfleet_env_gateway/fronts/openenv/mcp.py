@@ -7,7 +7,7 @@ from gymfleet_contracts.session import EnvironmentSpec
 from pydantic import BaseModel, ConfigDict, Field
 
 from gymfleet_env_gateway.access import Tenant
-from gymfleet_env_gateway.fronts.openenv.connection import Seat, SharedSeat
+from gymfleet_env_gateway.fronts.openenv.connection import OpenEnvConnection, SharedConnection
 from gymfleet_env_gateway.fronts.openenv.wire import (
     ErrorCode,
     FrameError,
@@ -55,17 +55,22 @@ class Rpc:
     """Answers the requests of one connection.
 
     Args:
-        seat: the connection's own place; None over HTTP, where `params.session_id` names one.
+        connection: the connection's own place; None over HTTP, where `params.session_id` names one.
     """
 
     def __init__(
-        self, gateway: Gateway, tenant: Tenant, spec: EnvironmentSpec, store: Store, seat: Seat | None = None
+        self,
+        gateway: Gateway,
+        tenant: Tenant,
+        spec: EnvironmentSpec,
+        store: Store,
+        connection: OpenEnvConnection | None = None,
     ) -> None:
         self._gateway = gateway
         self._tenant = tenant
         self._spec = spec
         self._store = store
-        self._seat = seat
+        self._connection = connection
 
     async def answer(self, value: Any) -> dict[str, Any]:
         """A JSON-RPC response, also to what is no request."""
@@ -87,27 +92,27 @@ class Rpc:
             return {"session_id": await self._create()}
         if request.method == "openenv/session/close":
             handle = _session_id(request.params)
-            if self._seat is not None and self._seat.name == handle:
+            if self._connection is not None and self._connection.name == handle:
                 raise _RpcError(INVALID_REQUEST, "Cannot close active WebSocket-managed session via MCP method")
             await self._place(handle).forget()
             return {"session_id": handle, "closed": True}
         if request.method == "tools/list":
             return {"tools": tools(self._spec, "inputSchema")}
         if request.method == "tools/call":
-            seat = self._seat or self._place(_session_id(request.params))
+            connection = self._connection or self._place(_session_id(request.params))
             name, arguments = request.params.get("name"), request.params.get("arguments", {})
-            return await call_tool(seat, name, arguments)
+            return await call_tool(connection, name, arguments)
         raise _RpcError(METHOD_NOT_FOUND, f"Method not found: {request.method[:64]}")
 
     async def _create(self) -> str:
-        if self._seat is not None:
-            if not self._seat.name:
-                await self._seat.reset(ResetArguments())
-            return self._seat.name
-        return (await SharedSeat.create(self._gateway, self._tenant, self._spec, self._store)).handle
+        if self._connection is not None:
+            if not self._connection.name:
+                await self._connection.reset(ResetArguments())
+            return self._connection.name
+        return (await SharedConnection.create(self._gateway, self._tenant, self._spec, self._store)).handle
 
-    def _place(self, handle: str) -> SharedSeat:
-        return SharedSeat(self._gateway, self._tenant, self._spec, self._store, handle)
+    def _place(self, handle: str) -> SharedConnection:
+        return SharedConnection(self._gateway, self._tenant, self._spec, self._store, handle)
 
 
 def tools(spec: EnvironmentSpec, schema_key: str) -> list[dict[str, Any]]:
@@ -131,15 +136,15 @@ def tools(spec: EnvironmentSpec, schema_key: str) -> list[dict[str, Any]]:
     ]
 
 
-async def call_tool(seat: Seat, name: Any, arguments: Any) -> dict[str, Any]:
+async def call_tool(connection: OpenEnvConnection, name: Any, arguments: Any) -> dict[str, Any]:
     """Raises `FrameError`."""
     if name == "act":
-        payload = await seat.step(read_model(TextAction, arguments).message)
+        payload = await connection.step(read_model(TextAction, arguments).message)
     elif name == "begin":
-        payload = await seat.reset(read_model(ResetArguments, arguments))
+        payload = await connection.reset(read_model(ResetArguments, arguments))
     elif name == "observe":
         read_model(_Nothing, arguments)
-        state = await seat.state()
+        state = await connection.state()
         if state["episode_id"] is None:
             raise FrameError(ErrorCode.SESSION_ERROR, "session lost, reset required")
         data = {"text": state["observation"], "done": state["done"], "metadata": state}
@@ -150,16 +155,16 @@ async def call_tool(seat: Seat, name: Any, arguments: Any) -> dict[str, Any]:
     return _result({**observation, "reward": payload["reward"], "done": payload["done"]})
 
 
-async def mcp_action(seat: Seat, action: dict[str, Any]) -> dict[str, Any] | None:
+async def mcp_action(connection: OpenEnvConnection, action: dict[str, Any]) -> dict[str, Any] | None:
     """The observation payload of OpenEnv's two MCP actions; None when it is neither. Raises `FrameError`."""
     if action.get("type") == "list_tools":
-        observation: dict[str, Any] = {"tools": tools(seat.spec, "input_schema"), "metadata": {}}
+        observation: dict[str, Any] = {"tools": tools(connection.spec, "input_schema"), "metadata": {}}
         return {"observation": observation, "reward": None, "done": False}
     if action.get("type") != "call_tool":
         return None
     name, error, result = action.get("tool_name"), None, None
     try:
-        result = await call_tool(seat, name, action.get("arguments", {}))
+        result = await call_tool(connection, name, action.get("arguments", {}))
     except _RpcError as failure:
         error = {"error_type": "tool_not_found", "message": str(failure)}
     except FrameError as failure:

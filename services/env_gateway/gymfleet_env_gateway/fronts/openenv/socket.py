@@ -19,7 +19,7 @@ from gymfleet_kit.problems import ServiceError
 from starlette.types import Message
 
 from gymfleet_env_gateway.access import Tenant
-from gymfleet_env_gateway.fronts.openenv.connection import HANDLE_PREFIX, Seat, SharedSeat
+from gymfleet_env_gateway.fronts.openenv.connection import HANDLE_PREFIX, OpenEnvConnection, SharedConnection
 from gymfleet_env_gateway.fronts.openenv.mcp import Rpc, mcp_action, rpc_failure
 from gymfleet_env_gateway.fronts.openenv.wire import (
     BareFrame,
@@ -44,7 +44,7 @@ _NORMAL: Final = 1000
 _GOING_AWAY: Final = 1001
 _NO_CODE: Final = 1005
 
-Seats = WeakValueDictionary[str, Seat]
+Connections = WeakValueDictionary[str, OpenEnvConnection]
 """The places of this process's sockets, by session: who resumes one takes it from the other."""
 
 
@@ -59,16 +59,16 @@ class Socket:
         spec: EnvironmentSpec,
         *,
         store: Store,
-        seats: Seats,
+        connections: Connections,
     ) -> None:
         self._websocket = websocket
         self._gateway = gateway
         self._tenant = tenant
         self._spec = spec
         self._store = store
-        self._seats = seats
+        self._connections = connections
         self._generation = gateway.access.generation
-        self._seat = Seat(gateway, tenant, spec, lease_s=gateway.settings.openenv_lease_s)
+        self._connection = OpenEnvConnection(gateway, tenant, spec, lease_s=gateway.settings.openenv_lease_s)
         self._unreadable = 0
 
     async def serve(self, session_id: str | None) -> None:
@@ -110,8 +110,8 @@ class Socket:
                     await self._hang_up(_POLICY_VIOLATION)
                     break
                 reply = await answer(message.get("text"))
-                if self._seat.name:
-                    self._seats[self._seat.name] = self._seat
+                if self._connection.name:
+                    self._connections[self._connection.name] = self._connection
                 finished = reply is None
                 if reply is not None:
                     await self._send(reply)
@@ -119,8 +119,8 @@ class Socket:
                     await self._hang_up(*NO_REQUESTS)
                     break
         finally:
-            if finished and not self._seat.shared:
-                await self._seat.leave()
+            if finished and not self._connection.shared:
+                await self._connection.leave()
         await self._hang_up()
 
     def _read(self, read: Callable[[str | None], T], text: str | None) -> T:
@@ -135,27 +135,27 @@ class Socket:
         began = asyncio.get_running_loop().time()
         while True:
             idle_s = asyncio.get_running_loop().time() - began
-            renews = self._seat.lives_by_socket and idle_s < self._gateway.settings.openenv_idle_s
+            renews = self._connection.lives_by_socket and idle_s < self._gateway.settings.openenv_idle_s
             try:
                 # No `wait_for`: it makes a task, and there may be many sockets that wait.
-                async with asyncio.timeout(self._seat.lease_s / 2 if renews else None):
+                async with asyncio.timeout(self._connection.lease_s / 2 if renews else None):
                     return await self._websocket.receive()
             except TimeoutError:
-                await self._seat.renew()
+                await self._connection.renew()
 
     async def _answer(self, text: str | None) -> dict[str, Any] | None:
         """None when the client says that it is done."""
         try:
             frame = self._read(read_frame, text)
             if isinstance(frame, BareFrame):
-                return None if frame.type == "close" else {"type": "state", "data": await self._seat.state()}
+                return None if frame.type == "close" else {"type": "state", "data": await self._connection.state()}
             if isinstance(frame, RpcFrame):
                 return {"type": "mcp", "data": await self._rpc().answer(frame.data)}
             if isinstance(frame, ResetFrame):
-                return {"type": "observation", "data": await self._seat.reset(frame.data)}
-            data = await mcp_action(self._seat, frame.data)
+                return {"type": "observation", "data": await self._connection.reset(frame.data)}
+            data = await mcp_action(self._connection, frame.data)
             if data is None:
-                data = await self._seat.step(read_model(TextAction, frame.data).message)
+                data = await self._connection.step(read_model(TextAction, frame.data).message)
         except FrameError as error:
             return error.frame()
         except Exception:
@@ -165,17 +165,17 @@ class Socket:
 
     async def _attach(self, session_id: str) -> None:
         if session_id.startswith(HANDLE_PREFIX):
-            seat = SharedSeat(self._gateway, self._tenant, self._spec, self._store, session_id)
-            await seat.check()
-            self._seat = seat
+            connection = SharedConnection(self._gateway, self._tenant, self._spec, self._store, session_id)
+            await connection.check()
+            self._connection = connection
             return
-        if (other := self._seats.get(session_id)) is not None and other.tenant.name == self._tenant.name:
+        if (other := self._connections.get(session_id)) is not None and other.tenant.name == self._tenant.name:
             await other.give_up()
-        await self._seat.resume(session_id)
-        self._seats[session_id] = self._seat
+        await self._connection.resume(session_id)
+        self._connections[session_id] = self._connection
 
     def _rpc(self) -> Rpc:
-        return Rpc(self._gateway, self._tenant, self._spec, self._store, self._seat)
+        return Rpc(self._gateway, self._tenant, self._spec, self._store, self._connection)
 
     def _still_allowed(self) -> bool:
         """A key that was withdrawn ends the connections that it opened."""

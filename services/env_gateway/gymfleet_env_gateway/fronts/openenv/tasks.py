@@ -49,7 +49,7 @@ class SplitName(BaseModel):
 async def get_spec(connection: HTTPConnection) -> EnvironmentSpec:
     """The environment of the base URL. Raises `UnknownEnvironment` and `Unavailable`."""
     # Read from the mount's path: to FastAPI it is no parameter, and must not be one in `/openapi.json`.
-    return get_gateway(connection).fleet.environment(connection.path_params["env"])
+    return get_gateway(connection).registry.environment(connection.path_params["env"])
 
 
 async def get_readable(_: ReaderDep, connection: HTTPConnection) -> EnvironmentSpec:

@@ -1,7 +1,7 @@
 import itertools
 
 import pytest
-from gymfleet_trainer.run.group_planner import Demand, Slot, TaskSequence, planned_slots
+from gymfleet_trainer.run.group_planner import GroupPlanner, PlannedGroup, TaskSequence, planned_slots
 
 from tests.fixtures.scored import RUN_ID, make_recipe
 
@@ -32,36 +32,36 @@ def test_an_environment_without_tasks_is_refused() -> None:
 
 
 def test_group_ids_say_step_place_and_replacement() -> None:
-    demand = Demand(make_recipe(), RUN_ID, 100)
+    planner = GroupPlanner(make_recipe(), RUN_ID, 100)
 
-    ids = [demand.train(Slot(number)).group_id for number in range(3)]
+    ids = [planner.train(PlannedGroup(number)).group_id for number in range(3)]
 
     assert ids == ["s000001-g00", "s000001-g01", "s000002-g00"]
-    assert demand.train(Slot(1, 2)).group_id == "s000001-g01-r2"
+    assert planner.train(PlannedGroup(1, 2)).group_id == "s000001-g01-r2"
 
 
 def test_what_came_too_late_keeps_its_task_and_what_kept_failing_gets_another() -> None:
-    demand = Demand(make_recipe(), RUN_ID, 100)
-    planned = demand.train(Slot(1))
+    planner = GroupPlanner(make_recipe(), RUN_ID, 100)
+    planned = planner.train(PlannedGroup(1))
 
-    again, other = demand.train(Slot(1).again()), demand.train(Slot(1).again().redrawn())
+    again, other = planner.train(PlannedGroup(1).again()), planner.train(PlannedGroup(1).again().redrawn())
 
     assert (again.group_id, again.task) == ("s000001-g01-r1", planned.task)
     assert other.group_id == "s000001-g01-t1-r2"
     assert other.task.task_index != planned.task.task_index
-    assert demand.train(Slot(1).again().redrawn().again()).task == other.task
+    assert planner.train(PlannedGroup(1).again().redrawn().again()).task == other.task
 
 
 def test_every_id_of_the_run_leads_back_to_its_request() -> None:
-    demand = Demand(make_recipe(sft={"num_demonstrations": 3}, eval={"num_tasks": 4}), RUN_ID, 100)
-    slots = [Slot(*parts) for parts in itertools.product(range(6), range(3), range(3))]
+    planner = GroupPlanner(make_recipe(sft={"num_demonstrations": 3}, eval={"num_tasks": 4}), RUN_ID, 100)
+    slots = [PlannedGroup(*parts) for parts in itertools.product(range(6), range(3), range(3))]
 
-    assert [demand.slot(demand.train(slot).group_id) for slot in slots] == slots
+    assert [planner.slot(planner.train(slot).group_id) for slot in slots] == slots
     for request in (
-        *map(demand.train, slots), *demand.demonstrations(), demand.evaluation("eval_before", 3, 0, 1),
-        demand.evaluation("eval_step_000002", 0, 5, 1),
+        *map(planner.train, slots), *planner.demonstrations(), planner.evaluation("eval_before", 3, 0, 1),
+        planner.evaluation("eval_step_000002", 0, 5, 1),
     ):  # fmt: skip
-        assert demand.find(request.group_id) == request
+        assert planner.find(request.group_id) == request
 
 
 @pytest.mark.parametrize(
@@ -73,40 +73,40 @@ def test_every_id_of_the_run_leads_back_to_its_request() -> None:
     ],
 )  # fmt: skip
 def test_an_id_that_the_run_never_asks_under_leads_nowhere(stranger: str) -> None:
-    demand = Demand(make_recipe(sft={"num_demonstrations": 3}, eval={"num_tasks": 4}), RUN_ID, 100)
+    planner = GroupPlanner(make_recipe(sft={"num_demonstrations": 3}, eval={"num_tasks": 4}), RUN_ID, 100)
 
-    assert demand.find(stranger) is None
+    assert planner.find(stranger) is None
 
 
 def test_two_trainers_of_one_run_ask_for_the_same() -> None:
-    one, other = (Demand(make_recipe(seed=7), RUN_ID, 100) for _ in range(2))
-    slots = [Slot(number, replacement) for number, replacement in itertools.product(range(6), range(3))]
+    one, other = (GroupPlanner(make_recipe(seed=7), RUN_ID, 100) for _ in range(2))
+    slots = [PlannedGroup(number, replacement) for number, replacement in itertools.product(range(6), range(3))]
 
     assert [one.train(slot) for slot in slots] == [other.train(slot) for slot in reversed(slots)][::-1]
     assert len({one.train(slot).group_id for slot in slots}) == len(slots)
 
 
 def test_held_out_tasks_come_from_the_held_out_split() -> None:
-    demand = Demand(make_recipe(env={"name": "maze", "eval_split": "validation"}), RUN_ID, 100)
+    planner = GroupPlanner(make_recipe(env={"name": "maze", "eval_split": "validation"}), RUN_ID, 100)
 
-    assert demand.evaluation("eval_before", 5, 0, 1).task.split == "validation"
-    assert demand.train(Slot(0)).task.split == "train"
+    assert planner.evaluation("eval_before", 5, 0, 1).task.split == "validation"
+    assert planner.train(PlannedGroup(0)).task.split == "train"
 
 
 def test_both_measurements_play_the_same_tasks_with_the_same_seeds() -> None:
-    demand = Demand(make_recipe(), RUN_ID, 100)
+    planner = GroupPlanner(make_recipe(), RUN_ID, 100)
 
-    before = [demand.evaluation("eval_before", task, 0, 1) for task in range(5)]
-    after = [demand.evaluation("eval_after", task, 0, 1) for task in range(5)]
+    before = [planner.evaluation("eval_before", task, 0, 1) for task in range(5)]
+    after = [planner.evaluation("eval_after", task, 0, 1) for task in range(5)]
 
     assert [request.task for request in before] == [request.task for request in after]
     assert not {request.group_id for request in before} & {request.group_id for request in after}
 
 
 def test_demonstrations_are_the_first_train_tasks_played_by_the_expert() -> None:
-    demand = Demand(make_recipe(sft={"num_demonstrations": 3}), RUN_ID, 2)
+    planner = GroupPlanner(make_recipe(sft={"num_demonstrations": 3}), RUN_ID, 2)
 
-    requests = demand.demonstrations()
+    requests = planner.demonstrations()
 
     assert [(r.task.task_index, r.task.seed) for r in requests] == [(0, 0), (1, 0), (0, 1)]
     assert {(r.strategy, r.purpose, r.num_samples, r.task.split) for r in requests} == {

@@ -2,7 +2,7 @@
 
 import pytest
 from gymfleet_contracts.session import MAX_SESSION_ID_CHARS
-from gymfleet_env_gateway.ids import SessionIds, SessionRef, replica_key
+from gymfleet_env_gateway.session_ids import SessionIds, SessionRef, replica_key
 from gymfleet_kit.session_problems import UnknownSession
 
 IDS = SessionIds("a secret of some length")
@@ -50,7 +50,7 @@ def test_no_character_of_an_id_can_be_changed() -> None:
 
 
 def test_ids_of_abandoned_sessions_are_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gymfleet_env_gateway.ids._MAX_KNOWN", 2)
+    monkeypatch.setattr("gymfleet_env_gateway.session_ids._MAX_KNOWN", 2)
     ids = SessionIds("a secret of some length")
     issued = [ids.issue("maze", "wSZzvzXu", upstream, "local") for upstream in "abcd"]
 

@@ -20,7 +20,7 @@ log = structlog.get_logger()
 _LOOK_EVERY_S: Final = 1.0
 
 
-class NewestVersion:
+class VersionGate:
     """Compares what is live here with what the trainer says is live."""
 
     def __init__(self, redis: RedisClient, policy: Policy) -> None:

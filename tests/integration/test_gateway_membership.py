@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gymfleet_env_gateway.census import KEY, keep_counting
+from gymfleet_env_gateway.gateway_membership import KEY, keep_counting
 from gymfleet_kit.streams import RedisClient
 from gymfleet_kit.streams.connection import connect, disconnect
 

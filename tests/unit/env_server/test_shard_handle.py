@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gymfleet_env_server.shards.handle import Pending, Seat, cheapest
+from gymfleet_env_server.shards.handle import Pending, ShardHandle, cheapest
 from gymfleet_env_server.shards.memory import MIB, resident_bytes
 from gymfleet_env_server.shards.process import Progress
 
@@ -28,15 +28,15 @@ class Worker:
         self.kills += 1
 
 
-def seated(index: int = 0, *, sessions: int = 0, busy: float = 0.0) -> tuple[Seat, Worker]:
-    seat, worker = Seat(index), Worker()
+def seated(index: int = 0, *, sessions: int = 0, busy: float = 0.0) -> tuple[ShardHandle, Worker]:
+    seat, worker = ShardHandle(index), Worker()
     process: Any = worker
     seat.occupy(process, 0.0)
     seat.num_sessions, seat.busy = sessions, busy
     return seat, worker
 
 
-def waiting(seat: Seat) -> None:
+def waiting(seat: ShardHandle) -> None:
     seat.pending[1] = Pending(lambda _: None, "", 0)
 
 

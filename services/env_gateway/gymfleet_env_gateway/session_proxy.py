@@ -28,13 +28,13 @@ from pydantic import ValidationError
 from gymfleet_env_gateway.access import Tenant
 from gymfleet_env_gateway.admission import Admission
 from gymfleet_env_gateway.errors import QueueFull, RateLimited, Unavailable, UpstreamTimeout
-from gymfleet_env_gateway.homes import Homes, NotAtHome
-from gymfleet_env_gateway.ids import SessionIds, SessionRef, label
-from gymfleet_env_gateway.journal import Home
+from gymfleet_env_gateway.journal import SessionLocation
 from gymfleet_env_gateway.metrics import Metrics
 from gymfleet_env_gateway.recovery import Caller
 from gymfleet_env_gateway.replica import Replica, ReplicaState
-from gymfleet_env_gateway.routing import Fleet
+from gymfleet_env_gateway.replica_registry import ReplicaRegistry
+from gymfleet_env_gateway.session_directory import SessionDirectory, SessionElsewhere
+from gymfleet_env_gateway.session_ids import SessionIds, SessionRef, label
 from gymfleet_env_gateway.settings import GatewaySettings
 
 log = structlog.get_logger()
@@ -53,21 +53,21 @@ _SPREAD: Final = 0.1
 _DONE: Final = msgspec.Raw(_encode(None))
 
 
-class Relay:
+class SessionProxy:
     """The session API, one method for opening and one for all that follows."""
 
     def __init__(
         self,
-        fleet: Fleet,
+        registry: ReplicaRegistry,
         ids: SessionIds,
-        homes: Homes,
+        directory: SessionDirectory,
         admission: Admission,
         metrics: Metrics,
         settings: GatewaySettings,
     ) -> None:
-        self._fleet = fleet
+        self._registry = registry
         self._ids = ids
-        self._homes = homes
+        self._directory = directory
         self._admission = admission
         self._metrics = metrics
         self._timeouts: Final[dict[str, float]] = {
@@ -86,7 +86,7 @@ class Relay:
         started = time.perf_counter()
         request = _opening(body)
         env = request["env"]
-        self._fleet.candidates(env)  # what nobody can open is not queued for
+        self._registry.candidates(env)  # what nobody can open is not queued for
         deadline = started + self._open_timeout_s
         raw = msgspec.Raw(_encode({**request, "owner": tenant.name, "recoveries": None}))
         outcome = "cancelled"
@@ -132,7 +132,7 @@ class Relay:
                 if op == Op.FORK:
                     ok = await self._fork(tenant, session_id, ref, body, started + timeout_s)
                 else:
-                    ok = await self._call_at_home(tenant, op, session_id, ref, body, started + timeout_s)
+                    ok = await self._call_where_it_lives(tenant, op, session_id, ref, body, started + timeout_s)
             outcome = "ok"
         except ServiceError as error:
             outcome = _outcome(error)
@@ -150,7 +150,7 @@ class Relay:
     ) -> dict[str, Any] | None:
         """A full or dying replica passes the call on to the next; None when all that live are full."""
         full = False
-        for replica in self._fleet.candidates(env):
+        for replica in self._registry.candidates(env):
             replica.opening += 1
             replica.occupancy.begins(env, tenant.name)
             try:
@@ -169,8 +169,8 @@ class Relay:
             if not reply.failed:
                 session = _decode(reply.ok)
                 adopted = self._adopt(tenant, replica, env, session)
-                home = Home(replica.key, session["session_id"])
-                await self._homes.begin(adopted["session_id"], home, session, reply.state)
+                location = SessionLocation(replica.key, session["session_id"])
+                await self._directory.begin(adopted["session_id"], location, session, reply.state)
                 return adopted
             problem = _problem(reply)
             if problem.type not in _TRY_ELSEWHERE:
@@ -188,49 +188,56 @@ class Relay:
         async with self._admission.opening(tenant, ref.env, timeout_s, slots=_num_children(body)) as ticket:
             while True:
                 try:
-                    return await self._call_at_home(tenant, Op.FORK, session_id, ref, body, deadline)
+                    return await self._call_where_it_lives(tenant, Op.FORK, session_id, ref, body, deadline)
                 except RelayedProblem as error:
                     if error.problem().type != problems.ENVIRONMENT_FULL:
                         raise
                 await ticket.refused(everywhere=False)
 
-    async def _call_at_home(
+    async def _call_where_it_lives(
         self, tenant: Tenant, op: str, session_id: str, ref: SessionRef, body: msgspec.Raw, deadline: float
     ) -> msgspec.Raw:
         """The call where the session lives; where that is must be found out anew when it is not there."""
-        home = self._homes.of(session_id, ref)
+        location = self._directory.of(session_id, ref)
         while True:
             try:
-                return await self._call_there(tenant, op, session_id, ref.env, home, body, deadline)
-            except NotAtHome as missed:
+                return await self._call_there(tenant, op, session_id, ref.env, location, body, deadline)
+            except SessionElsewhere as missed:
                 if op == Op.CLOSE and not missed.unknown:
-                    await self._homes.forget(session_id)  # it is gone, as was asked
+                    await self._directory.forget(session_id)  # it is gone, as was asked
                     return _DONE
-                home = await self._homes.seek(session_id, ref.env, _caller(tenant, op, body), home, missed)
+                location = await self._directory.seek(session_id, ref.env, _caller(tenant, op, body), location, missed)
             except RelayedProblem as error:
                 kind = error.problem().type
                 if kind in _ENDED:  # to play it again would end the same way
-                    await self._homes.forget(session_id)
-                if kind not in _OF_THE_EPISODE or not await self._homes.has_moved(session_id, ref.env, home):
+                    await self._directory.forget(session_id)
+                if kind not in _OF_THE_EPISODE or not await self._directory.has_moved(session_id, ref.env, location):
                     raise
                 caller = _caller(tenant, op, body)
-                home = await self._homes.seek(session_id, ref.env, caller, home, NotAtHome())
+                location = await self._directory.seek(session_id, ref.env, caller, location, SessionElsewhere())
             if time.perf_counter() > deadline:
                 raise UpstreamTimeout(f"no answer to {op} in time: its session had to be recovered")
 
     async def _call_there(
-        self, tenant: Tenant, op: str, session_id: str, env: str, home: Home, body: msgspec.Raw, deadline: float
+        self,
+        tenant: Tenant,
+        op: str,
+        session_id: str,
+        env: str,
+        location: SessionLocation,
+        body: msgspec.Raw,
+        deadline: float,
     ) -> msgspec.Raw:
-        replica = await self._replica(home)
+        replica = await self._replica(location)
         if op == Op.CLOSE:
-            return await self._close(tenant, session_id, env, home, replica, body, deadline)
-        reply = await self._call(op, env, home, replica, body, deadline)
+            return await self._close(tenant, session_id, env, location, replica, body, deadline)
+        reply = await self._call(op, env, location, replica, body, deadline)
         if op == Op.STEP:
-            await self._homes.stepped(session_id, env, home, body, reply)
-        elif op in _VIEWS and await self._homes.has_moved(session_id, env, home):
-            raise NotAtHome
+            await self._directory.stepped(session_id, env, location, body, reply)
+        elif op in _VIEWS and await self._directory.has_moved(session_id, env, location):
+            raise SessionElsewhere
         if op in _REWRITTEN:
-            return await self._rewritten(tenant, op, session_id, env, home, replica, reply.ok)
+            return await self._rewritten(tenant, op, session_id, env, location, replica, reply.ok)
         return reply.ok
 
     async def _close(
@@ -238,49 +245,49 @@ class Relay:
         tenant: Tenant,
         session_id: str,
         env: str,
-        home: Home,
+        location: SessionLocation,
         replica: Replica,
         body: msgspec.Raw,
         deadline: float,
     ) -> msgspec.Raw:
         replica.occupancy.begins(env, tenant.name)
         try:
-            reply = await self._call(Op.CLOSE, env, home, replica, body, deadline)
+            reply = await self._call(Op.CLOSE, env, location, replica, body, deadline)
             replica.ended(env, tenant.name)
         finally:
             replica.occupancy.ends(env, tenant.name)
-        await self._homes.forget(session_id)
+        await self._directory.forget(session_id)
         self._ids.forget(session_id, tenant.name)
         return reply.ok
 
-    async def _replica(self, home: Home) -> Replica:
-        """The session's home. Raises `NotAtHome` when it is dead or unknown."""
-        replica = self._fleet.find(home.replica)
+    async def _replica(self, location: SessionLocation) -> Replica:
+        """The session's replica. Raises `SessionElsewhere` when it is dead or unknown."""
+        replica = self._registry.find(location.replica)
         if replica is None:
             # It may be back, or new: another gateway may have opened the session there a moment ago.
-            await self._fleet.refresh(home.replica)
-            replica = self._fleet.find(home.replica)
+            await self._registry.refresh(location.replica)
+            replica = self._registry.find(location.replica)
         if replica is None:
-            raise NotAtHome
+            raise SessionElsewhere
         return replica
 
     async def _call(
-        self, op: str, env: str, home: Home, replica: Replica, body: msgspec.Raw, deadline: float
+        self, op: str, env: str, location: SessionLocation, replica: Replica, body: msgspec.Raw, deadline: float
     ) -> RawReply:
-        reply, sent_once = await self._answer(op, home, replica, body, deadline)
+        reply, sent_once = await self._answer(op, location, replica, body, deadline)
         if not reply.failed:
             return reply
         problem = _problem(reply)
         if problem.type == problems.UNKNOWN_SESSION and op == Op.CLOSE and not sent_once:
             return RawReply(0, ok=_DONE)  # the first try closed it, its answer was lost
         if problem.type in {problems.SESSION_LOST, problems.UNKNOWN_SESSION}:
-            raise NotAtHome(problem)
+            raise SessionElsewhere(problem)
         if problem.type in _ENDED:
             log.warning("session.failed", env=env, replica=replica.url, op=op, reason=problem.detail)
         raise RelayedProblem(problem)
 
     async def _answer(
-        self, op: str, home: Home, replica: Replica, body: msgspec.Raw, deadline: float
+        self, op: str, location: SessionLocation, replica: Replica, body: msgspec.Raw, deadline: float
     ) -> tuple[RawReply, bool]:
         """What the env server says, and whether it was asked but once.
 
@@ -291,15 +298,20 @@ class Relay:
             timeout_s = max(deadline - time.perf_counter(), 0.001)
             try:
                 reply, times_sent = await replica.channel.request(
-                    op, home.upstream, body, timeout_s=timeout_s, repeatable=op != Op.FORK, trace=current_trace() or ""
+                    op,
+                    location.upstream,
+                    body,
+                    timeout_s=timeout_s,
+                    repeatable=op != Op.FORK,
+                    trace=current_trace() or "",
                 )
             except DeadlinePassed:
                 if replica.state is ReplicaState.DOWN:
-                    raise NotAtHome from None
+                    raise SessionElsewhere from None
                 raise UpstreamTimeout(f"no answer to {op} within {self._timeouts[op]:g} s") from None
             except TransportError as error:
                 if await replica.confirm() is ReplicaState.DOWN:
-                    raise NotAtHome from None
+                    raise SessionElsewhere from None
                 if op == Op.FORK or replica.closing or time.perf_counter() + _PAUSE_S > deadline:
                     raise Unavailable(f"the connection to the session's env server broke: {error}") from None
             else:
@@ -308,20 +320,27 @@ class Relay:
             await asyncio.sleep(_PAUSE_S)
 
     async def _rewritten(
-        self, tenant: Tenant, op: str, session_id: str, env: str, home: Home, replica: Replica, ok: msgspec.Raw
+        self,
+        tenant: Tenant,
+        op: str,
+        session_id: str,
+        env: str,
+        location: SessionLocation,
+        replica: Replica,
+        ok: msgspec.Raw,
     ) -> msgspec.Raw:
         """The answer under the gateway's ids."""
         body = _decode(ok)
         if op == Op.FORK:
             adopted = [self._adopt(tenant, replica, env, child) for child in body]
             children = [
-                (child["session_id"], Home(replica.key, raw["session_id"]), raw)
+                (child["session_id"], SessionLocation(replica.key, raw["session_id"]), raw)
                 for raw, child in zip(body, adopted, strict=True)
             ]
-            await self._homes.forked(session_id, env, home, children)
+            await self._directory.forked(session_id, env, location, children)
             return msgspec.Raw(_encode(adopted))
         if op == Op.LEASE:
-            await self._homes.renewed(session_id, env, home, body["lease_s"])
+            await self._directory.renewed(session_id, env, location, body["lease_s"])
         return msgspec.Raw(_encode({**body, "session_id": session_id}))
 
     def _adopt(self, tenant: Tenant, replica: Replica, env: str, session: dict[str, Any]) -> dict[str, Any]:

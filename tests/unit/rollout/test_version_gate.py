@@ -10,11 +10,11 @@ from gymfleet_contracts.rollout import GroupRequest, LivePolicy
 from gymfleet_contracts.session import OpenSession
 from gymfleet_contracts.streams import LIVE_POLICY, ROLLOUT_GROUP, ROLLOUT_REQUESTS
 from gymfleet_kit.streams import RedisClient, StreamProducer
-from gymfleet_rollout.newest import NewestVersion
 from gymfleet_rollout.settings import RolloutSettings
+from gymfleet_rollout.version_gate import VersionGate
 from gymfleet_rollout.worker import Requests
 
-from tests.fixtures.numbered_replica import World, numbered_weights
+from tests.fixtures.numbered_engine import World, numbered_weights
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     await made.policy.close()
 
 
-def requests(redis: RedisClient, newest: NewestVersion, name: str = "a") -> Requests:
+def requests(redis: RedisClient, newest: VersionGate, name: str = "a") -> Requests:
     return Requests(redis, RolloutSettings(model="m", consumer=name), newest)
 
 
@@ -45,7 +45,7 @@ async def pending(redis: RedisClient) -> int:
 
 
 async def test_without_a_run_groups_are_taken(redis: RedisClient, world: World) -> None:
-    newest = NewestVersion(redis, world.policy)
+    newest = VersionGate(redis, world.policy)
     await newest.look()
     await ask(redis)
 
@@ -56,7 +56,7 @@ async def test_without_a_run_groups_are_taken(redis: RedisClient, world: World) 
 async def test_with_an_older_version_they_are_left_until_the_newest_is_committed(
     redis: RedisClient, world: World
 ) -> None:
-    newest = NewestVersion(redis, world.policy)
+    newest = VersionGate(redis, world.policy)
     consumer = requests(redis, newest)
     await consumer.create_group()
     await announce(redis, 3)
@@ -79,7 +79,7 @@ async def test_with_an_older_version_they_are_left_until_the_newest_is_committed
 
 async def test_a_group_that_came_after_a_publish_is_given_back(redis: RedisClient, world: World) -> None:
     """The trainer begins while this replica, which it does not know of, waits for groups."""
-    newest = NewestVersion(redis, world.policy)
+    newest = VersionGate(redis, world.policy)
     consumer = requests(redis, newest)
     await consumer.create_group()
     await newest.look()
@@ -89,14 +89,14 @@ async def test_a_group_that_came_after_a_publish_is_given_back(redis: RedisClien
     assert await consumer.receive(1, 1000) == []
 
     await redis.delete(LIVE_POLICY)
-    other = NewestVersion(redis, world.policy)
+    other = VersionGate(redis, world.policy)
     await other.look()
     (delivery,) = await requests(redis, other, "b").receive(1, 5_000)
     assert delivery.attempt == 1, "it was not tried"
 
 
 async def test_what_is_no_version_is_told_and_changes_nothing(redis: RedisClient, world: World) -> None:
-    newest = NewestVersion(redis, world.policy)
+    newest = VersionGate(redis, world.policy)
     await announce(redis, 2)
     await newest.look()
     await redis.set(LIVE_POLICY, b"\xff")

@@ -18,11 +18,11 @@ from gymfleet_kit.session_problems import SessionLost, UnknownSession
 from redis.exceptions import RedisError
 
 from gymfleet_env_gateway.errors import Unavailable
-from gymfleet_env_gateway.ids import SessionRef
-from gymfleet_env_gateway.journal import Home, Journal, Played, Record, Written, digest
+from gymfleet_env_gateway.journal import Journal, JournaledStep, JournalHeader, SessionLocation, Written, digest
 from gymfleet_env_gateway.metrics import Metrics
 from gymfleet_env_gateway.recovery import Caller, Recovery
-from gymfleet_env_gateway.routing import Fleet
+from gymfleet_env_gateway.replica_registry import ReplicaRegistry
+from gymfleet_env_gateway.session_ids import SessionRef
 from gymfleet_env_gateway.settings import GatewaySettings
 
 _MAX_MOVED: Final = 65_536
@@ -49,8 +49,8 @@ _decode_step: Final = msgspec.msgpack.Decoder(_Step).decode
 _decode_result: Final = msgspec.msgpack.Decoder(_Result).decode
 
 
-class NotAtHome(Exception):
-    """The session is not where it was sought; `problem` is what its home said, None when the home is dead."""
+class SessionElsewhere(Exception):
+    """The session is not where it was sought; `problem` is what the replica there said, None when it is dead."""
 
     def __init__(self, problem: Problem | None = None) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class NotAtHome(Exception):
 
     @property
     def unknown(self) -> bool:
-        """Its home lives and does not know it: closed, reaped, or moved by another gateway."""
+        """The replica lives and does not know it: closed, reaped, or moved by another gateway."""
         return self.problem is not None and self.problem.type == problems.UNKNOWN_SESSION
 
     @property
@@ -67,31 +67,33 @@ class NotAtHome(Exception):
         return self.problem is not None and bool((self.problem.model_extra or {}).get(problems.IN_WORK))
 
 
-class Homes:
+class SessionDirectory:
     """The gateway's knowledge of its sessions; `journal` is None where there is no Redis."""
 
-    def __init__(self, fleet: Fleet, journal: Journal | None, metrics: Metrics, settings: GatewaySettings) -> None:
-        self._fleet = fleet
+    def __init__(
+        self, registry: ReplicaRegistry, journal: Journal | None, metrics: Metrics, settings: GatewaySettings
+    ) -> None:
+        self._registry = registry
         self._journal = journal
-        self._recovery = None if journal is None else Recovery(fleet, journal, metrics, settings)
+        self._recovery = None if journal is None else Recovery(registry, journal, metrics, settings)
         self._metrics = metrics
-        self._moved: OrderedDict[str, Home] = OrderedDict()
+        self._moved: OrderedDict[str, SessionLocation] = OrderedDict()
 
     async def aclose(self) -> None:
         """Give up recoveries in work."""
         if self._recovery is not None:
             await self._recovery.aclose()
 
-    def of(self, session_id: str, ref: SessionRef) -> Home:
+    def of(self, session_id: str, ref: SessionRef) -> SessionLocation:
         """Where to look first."""
-        return self._moved.get(session_id) or Home(ref.replica, ref.upstream)
+        return self._moved.get(session_id) or SessionLocation(ref.replica, ref.upstream)
 
-    async def begin(self, session_id: str, home: Home, session: dict[str, Any], state: str) -> None:
+    async def begin(self, session_id: str, location: SessionLocation, session: dict[str, Any], state: str) -> None:
         """`session`, as its env server answered, was opened, and began in a state with this digest."""
         task = session["task"]
         if (journal := self._journal_for(task["env"])) is None:
             return
-        record = Record(
+        record = JournalHeader(
             env=task["env"],
             split=task["split"],
             level=task["level"],
@@ -101,29 +103,35 @@ class Homes:
             observed=digest(session["observation"]),
             state=digest(state),
         )
-        await journal.begin(session_id, home, record)
+        await journal.begin(session_id, location, record)
 
-    async def stepped(self, session_id: str, env: str, home: Home, body: msgspec.Raw, reply: RawReply) -> None:
-        """A step was taken. Raises `NotAtHome` when the session had been moved: then this result does not count."""
+    async def stepped(
+        self, session_id: str, env: str, location: SessionLocation, body: msgspec.Raw, reply: RawReply
+    ) -> None:
+        """A step was taken. Raises `SessionElsewhere` when the session has moved: then this result does not count."""
         if (journal := self._journal_for(env)) is None:
             return
         step, result = _step(body), _decode_result(reply.ok)
         over = result.terminated or result.truncated
-        played = Played(step.action, digest(result.observation), result.reward, over, digest(reply.state))
-        written = await journal.step(session_id, home, step.index, played)
+        played = JournaledStep(step.action, digest(result.observation), result.reward, over, digest(reply.state))
+        written = await journal.step(session_id, location, step.index, played)
         if written is Written.MOVED:
-            raise NotAtHome
+            raise SessionElsewhere
         if written is Written.ABSENT:
             self._metrics.unjournaled.inc()
 
     async def forked(
-        self, session_id: str, env: str, home: Home, children: Sequence[tuple[str, Home, dict[str, Any]]]
+        self,
+        session_id: str,
+        env: str,
+        location: SessionLocation,
+        children: Sequence[tuple[str, SessionLocation, dict[str, Any]]],
     ) -> None:
-        """Children, as id, home and session, were made. Raises `NotAtHome` when the parent had been moved."""
+        """Children, as id, location and session, were made. Raises `SessionElsewhere` when the parent has moved."""
         if (journal := self._journal_for(env)) is None:
             return
-        if await journal.check(session_id, home) is Written.MOVED:
-            raise NotAtHome
+        if await journal.check(session_id, location) is Written.MOVED:
+            raise SessionElsewhere
         await asyncio.gather(  # at once: then they share a round trip
             *(
                 journal.copy(session_id, child_id, child_home, child["index"], child["lease_s"])
@@ -131,16 +139,16 @@ class Homes:
             )
         )
 
-    async def has_moved(self, session_id: str, env: str, home: Home) -> bool:
-        """Whether the session lives elsewhere by now, so that what `home` says of it does not count."""
+    async def has_moved(self, session_id: str, env: str, location: SessionLocation) -> bool:
+        """Whether the session lives elsewhere by now, so that what `location` says of it does not count."""
         journal = self._journal_for(env)
-        return journal is not None and await journal.check(session_id, home) is Written.MOVED
+        return journal is not None and await journal.check(session_id, location) is Written.MOVED
 
-    async def renewed(self, session_id: str, env: str, home: Home, lease_s: float) -> None:
-        """The lease begins anew. Raises `NotAtHome` when the session had been moved."""
+    async def renewed(self, session_id: str, env: str, location: SessionLocation, lease_s: float) -> None:
+        """The lease begins anew. Raises `SessionElsewhere` when the session had been moved."""
         journal = self._journal_for(env)
-        if journal is not None and await journal.renew(session_id, home, lease_s) is Written.MOVED:
-            raise NotAtHome
+        if journal is not None and await journal.renew(session_id, location, lease_s) is Written.MOVED:
+            raise SessionElsewhere
 
     async def forget(self, session_id: str) -> None:
         """The session is over for good."""
@@ -148,8 +156,10 @@ class Homes:
         if self._journal is not None:
             await self._journal.end(session_id)
 
-    async def seek(self, session_id: str, env: str, caller: Caller, home: Home, missed: NotAtHome) -> Home:
-        """Where the session lives now that it was missed at `home`, replayed on another replica if need be.
+    async def seek(
+        self, session_id: str, env: str, caller: Caller, location: SessionLocation, missed: SessionElsewhere
+    ) -> SessionLocation:
+        """Where the session lives now that it was missed at `location`, replayed on another replica if need be.
 
         Raises `UnknownSession`, `SessionLost`, `Unavailable`.
         """
@@ -161,25 +171,25 @@ class Homes:
             raise SessionLost(f"the process that held the session died; {why}: it cannot be replayed")
         if missed.unknown:
             found = await self._moved_to(journal, session_id)
-            if found is None or found == home:
+            if found is None or found == location:
                 await self.forget(session_id)
                 raise UnknownSession("the session was closed, or its lease ran out")
         else:
-            found = await self._recovery.relocate(session_id, env, caller, home, culprit=missed.culprit)
+            found = await self._recovery.relocate(session_id, env, caller, location, culprit=missed.culprit)
         self._moved[session_id] = found
         if len(self._moved) > _MAX_MOVED:
             self._moved.popitem(last=False)  # looked up again when it is needed
         return found
 
-    async def _moved_to(self, journal: Journal, session_id: str) -> Home | None:
+    async def _moved_to(self, journal: Journal, session_id: str) -> SessionLocation | None:
         try:
-            return await journal.home(session_id)
+            return await journal.location(session_id)
         except RedisError as error:
             raise Unavailable(f"the journal cannot be read: {error}") from None
 
     def _journal_for(self, env: str) -> Journal | None:
         """The journal, for environments that can be replayed."""
-        spec = self._fleet.spec(env)
+        spec = self._registry.spec(env)
         return self._journal if spec is not None and spec.capabilities.deterministic else None
 
 

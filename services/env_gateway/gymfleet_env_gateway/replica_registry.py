@@ -21,7 +21,7 @@ from gymfleet_env_gateway.settings import GatewaySettings
 _REFRESH_AT_MOST_EVERY_S: Final = 1.0
 
 
-class Fleet:
+class ReplicaRegistry:
     """All replicas: those that are configured, and those that discovery finds."""
 
     def __init__(self, settings: GatewaySettings, metrics: Metrics) -> None:
@@ -173,7 +173,7 @@ class Fleet:
                 raise NotReady(f"no replica of {spec.name} answers")
 
     async def refresh(self, key: str) -> None:
-        """Look again now for a session's home that is down or unknown: another gateway may know better.
+        """Look again now for a session's replica that is down or unknown: another gateway may know better.
 
         All who ask meanwhile wait for the same answer: to go on without it would give their sessions up.
         """

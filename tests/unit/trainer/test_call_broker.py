@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from gymfleet_trainer.distributed.call_broker import Answer, Call, Desk
+from gymfleet_trainer.distributed.call_broker import Answer, Call, CallBroker
 from gymfleet_trainer.errors import WorkersFailed, WorkersLost
 
 
@@ -23,7 +23,7 @@ async def settled() -> None:
 
 
 async def test_a_call_goes_to_every_rank_and_its_answer_comes_back() -> None:
-    desk = Desk()
+    desk = CallBroker()
     group = await desk.join(2)
     ranks = [await started(desk.take(group, 0)) for _ in range(2)]
 
@@ -38,7 +38,7 @@ async def test_a_call_goes_to_every_rank_and_its_answer_comes_back() -> None:
 
 
 async def test_a_rank_that_is_late_misses_no_call() -> None:
-    desk = Desk()
+    desk = CallBroker()
     group = await desk.join(2)
     load = await started(desk.call(group, "load_checkpoint", []))
     await desk.answer(1, Answer())
@@ -51,7 +51,7 @@ async def test_a_rank_that_is_late_misses_no_call() -> None:
 
 
 async def test_what_the_first_rank_could_not_write_is_said_at_once() -> None:
-    desk = Desk()
+    desk = CallBroker()
     group = await desk.join(2)
     save = await started(desk.call(group, "save_checkpoint", []))
 
@@ -67,7 +67,7 @@ async def test_what_the_first_rank_could_not_write_is_said_at_once() -> None:
 
 
 async def test_a_rank_that_has_made_a_call_waits_for_the_next() -> None:
-    desk = Desk()
+    desk = CallBroker()
     group = await desk.join(1)
     first = await started(desk.call(group, "end_sft", []))
     done = await desk.take(group, 0)
@@ -84,7 +84,7 @@ async def test_a_rank_that_has_made_a_call_waits_for_the_next() -> None:
 
 
 async def test_who_waits_for_a_dead_group_hears_that_it_is_lost() -> None:
-    desk = Desk()
+    desk = CallBroker()
     old = await desk.join(1)
     waiting = await started(desk.call(old, "update", []))
 
@@ -97,7 +97,7 @@ async def test_who_waits_for_a_dead_group_hears_that_it_is_lost() -> None:
 
 
 async def test_an_old_groups_late_answer_is_nobodys() -> None:
-    desk = Desk()
+    desk = CallBroker()
     old = await desk.join(1)
     lost = await started(desk.call(old, "update", []))
     new = await desk.join(1)
@@ -113,7 +113,7 @@ async def test_an_old_groups_late_answer_is_nobodys() -> None:
 
 
 async def test_a_closed_desk_keeps_nobody_waiting() -> None:
-    desk = Desk()
+    desk = CallBroker()
     group = await desk.join(1)
     waiting = await started(desk.call(group, "update", []))
     rank = await started(desk.take(group, 7))

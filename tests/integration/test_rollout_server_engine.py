@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from gymfleet_contracts.rollout import Sampling
 from gymfleet_rollout.inference.base import Continuation, InferenceError
-from gymfleet_rollout.inference.server import ServerReplica
+from gymfleet_rollout.inference.server import ServerEngine
 
 
 class ScriptedServer:
@@ -52,7 +52,7 @@ def server() -> ScriptedServer:
 
 
 @pytest.fixture
-async def replica(server: ScriptedServer) -> AsyncIterator[ServerReplica]:
+async def replica(server: ScriptedServer) -> AsyncIterator[ServerEngine]:
     app = web.Application()
     app.router.add_post("/inference/v1/generate", server.generate)
     app.router.add_get("/metrics", server.metrics)
@@ -64,7 +64,7 @@ async def replica(server: ScriptedServer) -> AsyncIterator[ServerReplica]:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     host, port = runner.addresses[0][:2]
-    replica = ServerReplica(f"http://{host}:{port}", weights_path=Path("unused"), concurrency=4)
+    replica = ServerEngine(f"http://{host}:{port}", weights_path=Path("unused"), concurrency=4)
     replica.max_model_len = 100
     yield replica
     await replica.close()
@@ -72,7 +72,7 @@ async def replica(server: ScriptedServer) -> AsyncIterator[ServerReplica]:
     await runner.cleanup()
 
 
-def ask(replica: ServerReplica, told: list[int] | None = None) -> "asyncio.Task[Continuation]":
+def ask(replica: ServerEngine, told: list[int] | None = None) -> "asyncio.Task[Continuation]":
     return asyncio.create_task(
         replica.generate(
             (1, 2), max_tokens=9, sampling=Sampling(), stop_token_ids=(5,), cache_salt="0",
@@ -82,7 +82,7 @@ def ask(replica: ServerReplica, told: list[int] | None = None) -> "asyncio.Task[
 
 
 @pytest.mark.parametrize("reason", ["stop", "length"])
-async def test_how_a_reply_ended_is_kept(replica: ServerReplica, server: ScriptedServer, reason: str) -> None:
+async def test_how_a_reply_ended_is_kept(replica: ServerEngine, server: ScriptedServer, reason: str) -> None:
     server.finish_reason = reason
     server.may_answer.set()
 
@@ -90,7 +90,7 @@ async def test_how_a_reply_ended_is_kept(replica: ServerReplica, server: Scripte
 
 
 async def test_an_interruption_from_here_keeps_the_tokens_there_are(
-    replica: ServerReplica, server: ScriptedServer
+    replica: ServerEngine, server: ScriptedServer
 ) -> None:
     task = ask(replica)
     await asyncio.wait_for(server.asked.wait(), 10)
@@ -100,7 +100,7 @@ async def test_an_interruption_from_here_keeps_the_tokens_there_are(
     assert await task == Continuation([4, 5], [-1.0, -2.0], None)
 
 
-async def test_an_abort_that_nobody_here_asked_for_is_a_failure(replica: ServerReplica, server: ScriptedServer) -> None:
+async def test_an_abort_that_nobody_here_asked_for_is_a_failure(replica: ServerEngine, server: ScriptedServer) -> None:
     server.finish_reason = "abort"
     server.may_answer.set()
 
@@ -109,7 +109,7 @@ async def test_an_abort_that_nobody_here_asked_for_is_a_failure(replica: ServerR
 
 
 async def test_a_long_reply_gives_signs_of_life(
-    replica: ServerReplica, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+    replica: ServerEngine, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gymfleet_rollout.inference.server._COUNT_TOKENS_S", 0.005)
     told: list[int] = []
@@ -126,7 +126,7 @@ async def test_a_long_reply_gives_signs_of_life(
 
 
 async def test_without_a_reply_on_its_way_nothing_is_asked(
-    replica: ServerReplica, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+    replica: ServerEngine, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gymfleet_rollout.inference.server._COUNT_TOKENS_S", 0.001)
     server.may_answer.set()

@@ -25,7 +25,7 @@ class NotApplicable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class ServerUnderTest:
     """A base URL, the connections to it, and the headers that every request carries."""
 
     url: str
@@ -46,7 +46,7 @@ class Site:
         return cls(base, client, headers)
 
     def below(self, path: str) -> Self:
-        """The same site from a path on."""
+        """The same server from a path on."""
         return replace(self, url=self.url + path)
 
     def socket_url(self, path: str) -> str:
@@ -67,10 +67,10 @@ class Site:
 
 
 class Target(ABC):
-    """One environment of a site, for one check: what the check opens is closed after it."""
+    """One environment of a server, for one check: what the check opens is closed after it."""
 
-    def __init__(self, site: Site, env: str) -> None:
-        self.site = site
+    def __init__(self, server: ServerUnderTest, env: str) -> None:
+        self.server = server
         self.env = env
 
     def lacks(self, need: str) -> str | None:  # noqa: ARG002 - for those that know more of their environment

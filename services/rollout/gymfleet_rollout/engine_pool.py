@@ -1,0 +1,216 @@
+"""All engines of one policy: who takes the next request, who is down, and what is done to all at once."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from pathlib import Path
+from typing import Final
+
+import structlog
+from gymfleet_contracts.rollout import Sampling
+
+from gymfleet_rollout.inference.base import Continuation, Engine, EngineDied, EngineDown, InferenceError
+
+log = structlog.get_logger()
+
+GREEDY: Final = Sampling(temperature=0.0)
+_SAME_WEIGHTS_TOLERANCE: Final = {"float32": 1e-3}
+"""Mean |difference| in log-probability that two evaluations of equal weights may show."""
+_SAME_WEIGHTS_TOLERANCE_HALF: Final = 0.05
+_RECOVERY_PAUSE_S: Final = 0.5
+_ADMISSION_TOKENS: Final = 8
+
+Prompts = Sequence[Sequence[int]]
+Answers = list[list[Continuation]]
+"""Per engine, per prompt."""
+
+
+class EnginePool:
+    """Engines with equal weights.
+
+    Args:
+        revive: gives an engine that answers again the live weights; False when that must wait.
+    """
+
+    def __init__(self, engines: Sequence[Engine], *, dtype: str, revive: Callable[[Engine], Awaitable[bool]]) -> None:
+        self._engines = tuple(engines)
+        self._tolerance = _SAME_WEIGHTS_TOLERANCE.get(dtype, _SAME_WEIGHTS_TOLERANCE_HALF)
+        self._revive = revive
+        self._some_up = asyncio.Event()
+        self._some_up.set()
+        self._recoveries: dict[str, asyncio.Task[None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._engines)
+
+    @property
+    def names(self) -> list[str]:
+        """In a fixed order."""
+        return [engine.name for engine in self._engines]
+
+    @property
+    def down(self) -> list[str]:
+        """Names of those that do not answer."""
+        return [engine.name for engine in self._engines if not engine.is_up]
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of prompt and reply that every engine can hold."""
+        return min(engine.max_model_len for engine in self._engines)
+
+    async def start(self) -> None:
+        """Return when every engine has given a token. Raises InferenceError."""
+        await asyncio.gather(*(engine.start() for engine in self._engines))
+        await self.one_token("start")
+
+    async def close(self) -> None:
+        """Free every engine."""
+        for task in self._recoveries.values():
+            task.cancel()
+        await asyncio.gather(*(engine.close() for engine in self._engines))
+
+    async def check(self) -> None:
+        """Raise InferenceError unless an engine is up and every one that is takes requests."""
+        if not self._some_up.is_set():
+            raise EngineDown(f"{', '.join(self.down)} is down")
+        await asyncio.gather(*(engine.check() for engine in self._engines if engine.is_up))
+
+    async def one_token(self, cache_salt: str) -> None:
+        """Let every engine that is up generate a token. Raises InferenceError."""
+        await asyncio.gather(
+            *(
+                engine.generate((0,), max_tokens=1, sampling=GREEDY, stop_token_ids=(), cache_salt=cache_salt)
+                for engine in self._engines
+                if engine.is_up
+            )
+        )
+
+    async def least_busy(self) -> Engine:
+        """Who takes the next request. With all engines down this waits. Suspends in no other case."""
+        while True:
+            up = [engine for engine in self._engines if engine.is_up]
+            if up:
+                return min(up, key=lambda engine: engine.num_in_flight)
+            await self._some_up.wait()
+
+    def mark_down(self, engine: Engine, error: InferenceError) -> None:
+        """Send it nothing until it answers again and has the live weights."""
+        if not engine.is_up:
+            return
+        engine.is_up = False
+        log.error("engine.down", engine=engine.name, error=str(error))
+        if all(not other.is_up for other in self._engines):
+            self._some_up.clear()
+        self._recoveries[engine.name] = asyncio.get_running_loop().create_task(self._recover(engine))
+
+    async def admit(self, engine: Engine, path: Path, prompts: Prompts, cache_salt: str) -> None:
+        """Take in one more, which has started: it gets the weights, and must answer as one that is up.
+
+        Raises InferenceError.
+        """
+        if engine.max_model_len < self.max_model_len:
+            raise InferenceError(f"{engine.name} holds {engine.max_model_len} tokens, not {self.max_model_len}")
+        witness = next((other for other in self._engines if other.is_up), None)
+        await engine.load(path)
+        after = await _ask(engine, prompts, _ADMISSION_TOKENS, GREEDY, cache_salt)
+        if witness is not None:
+            before = await _ask(witness, prompts, _ADMISSION_TOKENS, GREEDY, cache_salt)
+            self._require_alike(before, after, f"{engine.name} answers unlike {witness.name}")
+        self._engines = (*self._engines, engine)
+        self._some_up.set()
+
+    async def forget_all_but(self, names: Collection[str]) -> None:
+        """Forget engines that are down and not among these; the last one stays, so that requests wait for another."""
+        gone = [engine for engine in self._engines if not engine.is_up and engine.name not in names]
+        for engine in gone[: len(self._engines) - 1]:
+            self._engines = tuple(other for other in self._engines if other is not engine)
+            self._recoveries.pop(engine.name).cancel()
+            await engine.close()
+            log.warning("engine.forgotten", engine=engine.name)
+
+    async def interrupt(self) -> None:
+        """End every request in flight, everywhere."""
+        await asyncio.gather(*(engine.interrupt() for engine in self._engines))
+
+    async def load(self, path: Path) -> None:
+        """Load weights everywhere; when one fails, all have ended before this raises."""
+        results = await asyncio.gather(*(engine.load(path) for engine in self._engines), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def ask(self, prompts: Prompts, max_tokens: int, sampling: Sampling, cache_salt: str) -> Answers:
+        """Every engine's answers to the prompts, by the path that episodes take."""
+        return list(
+            await asyncio.gather(*(_ask(engine, prompts, max_tokens, sampling, cache_salt) for engine in self._engines))
+        )
+
+    async def restore(self, path: Path, prompts: Prompts, before: Answers | None, cache_salt: str) -> None:
+        """Load weights again and see that each engine answers as `before`, which was sampled greedily from them.
+
+        Without `before` nothing else was loaded: it is enough that they answer.
+        An engine that is down is left to its recovery. Raises InferenceError.
+        """
+        await asyncio.gather(
+            *(
+                self._restore(engine, path, prompts, None if before is None else before[at], cache_salt)
+                for at, engine in enumerate(self._engines)
+            )
+        )
+
+    async def _restore(
+        self, engine: Engine, path: Path, prompts: Prompts, before: list[Continuation] | None, cache_salt: str
+    ) -> None:
+        try:
+            if before is None:
+                await engine.check()
+                return
+            await engine.load(path)
+            max_tokens = max(len(answer.token_ids) for answer in before)
+            after = await _ask(engine, prompts, max_tokens, GREEDY, cache_salt)
+        except EngineDown as error:
+            self.mark_down(engine, error)
+            return
+        self._require_alike(before, after, f"{engine.name} answers unlike before")
+
+    def _require_alike(self, before: list[Continuation], after: list[Continuation], complaint: str) -> None:
+        gaps = [gap for one, other in zip(before, after, strict=True) for gap in _gaps(one, other)]
+        if (mean := sum(gaps) / max(len(gaps), 1)) > self._tolerance:
+            raise EngineDied(f"{complaint}, by {mean:.4f} nat a token")
+
+    async def _recover(self, engine: Engine) -> None:
+        while not engine.is_up:
+            await asyncio.sleep(_RECOVERY_PAUSE_S)
+            try:
+                await engine.check()
+                engine.is_up = await self._revive(engine)
+            except InferenceError as error:
+                log.info("engine.still_down", engine=engine.name, error=str(error))
+        self._some_up.set()
+        log.warning("engine.up", engine=engine.name)
+
+
+async def _ask(
+    engine: Engine, prompts: Prompts, max_tokens: int, sampling: Sampling, cache_salt: str
+) -> list[Continuation]:
+    return list(
+        await asyncio.gather(
+            *(
+                engine.generate(
+                    prompt, max_tokens=max_tokens, sampling=sampling, stop_token_ids=(), cache_salt=cache_salt
+                )
+                for prompt in prompts
+            )
+        )
+    )
+
+
+def _gaps(before: Continuation, after: Continuation) -> list[float]:
+    """Differences up to the first token that differs: behind it the two are answers to different questions."""
+    gaps = []
+    for old_id, new_id, old, new in zip(
+        before.token_ids, after.token_ids, before.logprobs, after.logprobs, strict=False
+    ):
+        gaps.append(abs(old - new))
+        if old_id != new_id:
+            break
+    return gaps
