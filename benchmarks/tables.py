@@ -1,4 +1,8 @@
-"""`python -m benchmarks.tables` writes docs/benchmarks.md, and the tables of two more pages, from the result files."""
+"""`python -m benchmarks.tables` writes what the docs say of figures from the result files.
+
+All tables go to benchmarks/results/README.md, the headline figures and every missed goal to docs/benchmarks.md,
+and the tables of two more pages into those.
+"""
 
 import json
 from pathlib import Path
@@ -9,6 +13,7 @@ from benchmarks.record import RESULTS
 from benchmarks.sources import digest
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+TABLES_PAGE: Final = RESULTS / "README.md"
 ENVIRONMENTS_PAGE: Final = PAGE.with_name("environments.md")
 CAPACITY_PAGE: Final = PAGE.with_name("capacity.md")
 _BEGIN: Final = "<!-- figures, written by python -m benchmarks.tables -->"
@@ -19,14 +24,57 @@ _PUBLISHED: Final = {
     "alfworld": "one process for all, on the stock engine",
 }
 _WORKED: Final = ("textcraft", "sciworld")
-_HEAD: Final = """# Benchmarks
+_HEAD: Final = """# Results
 
-Written by `python -m benchmarks.tables` from `benchmarks/results/*.json`: edit neither by hand.
+Written by `python -m benchmarks.tables` from the JSON files beside this page: edit neither by hand.
 Absolute figures on a shared machine are noisy; a baseline was measured side by side in the same run.
 A commit with `+changes` was measured on a tree that had changes which were not committed yet.
 **Older than the code** stands where what a benchmark measures has changed since: run it again with `--publish`.
 Without that option, figures go to `runs/benchmarks` and stay yours; `--smoke` only shows that a benchmark runs.
 """
+_HEADLINES_HEAD: Final = """# Benchmarks
+
+What gymfleet does on two cores without a GPU, in one page. Each figure comes from a benchmark that you can run again;
+[all tables](../benchmarks/results/README.md) have hardware, command and commit, and say which are older than the code.
+Written by `make tables`.
+
+| what | figure | baseline | goal | met | measured by |
+|---|---:|---:|---:|---|---|
+"""
+_MISSED_HEAD: Final = """
+## Goals that were missed
+
+| what | figure | goal | measured by |
+|---|---:|---:|---|
+"""
+_HEADLINES: Final = (
+    ("quickstart", "seed 0: gain", "share of held-out tasks won by the quickstart's training"),
+    ("quickstart", "seed 0: training and measuring", "time of the quickstart"),
+    ("quickstart", "seed 0: worst mean |difference| in log-probability of all publishes",
+     "log-probabilities of engine and trainer, worst of all published versions"),
+    ("alfworld", "seed 0: gain", "share of ALFWorld's held-out tasks won by a training of 14 minutes"),
+    ("stack-compose", "recoveries within the goal", "kills of any process that the stack recovered from in 15 s"),
+    ("stack-compose", "groups trained twice", "groups trained twice after them"),
+    ("workers", "a worker killed: both successors joined", "a training worker killed: its successors train"),
+    ("gateway", "stream: gateway with journal, over direct", "steps through the gateway, beside none"),
+    ("openenv", "  speed, times OpenEnv's", "speed at 512 sessions, beside OpenEnv's own server"),
+    ("agentgym", "16 clients, front with Redis, over a server of AgentGym's kind",
+     "16 AgentGym clients, beside a server of AgentGym's kind"),
+    ("agentgym", "64 clients, front with Redis, over a server of AgentGym's kind", "64 AgentGym clients, beside it"),
+    ("sessions", "sessions held at once, before the first step", "sessions open at once"),
+    ("sessions", "memory of an idle session", "memory of an idle session"),
+    ("sessions", "fork into 8 children, p99", "eight children of a session, p99"),
+    ("chaos", "bad network: episodes finished", "episodes finished on a network that loses and doubles messages"),
+    ("chaos", "  steps executed twice", "steps executed twice there"),
+    ("overload", "episodes finished at 10x load", "episodes under ten times the load, beside the full load"),
+    ("isolation", "beside 8 busy sessions: p99 of a light step", "p99 of a light step beside eight busy sessions"),
+    ("soak", "memory at the end, all", "memory after a million sessions, beside that after the first"),
+    ("envs", "sciworld: served", "steps of ScienceWorld"),
+    ("envs", "alfworld: class as a multiple of it", "steps of ALFWorld, times textworld's own environment"),
+    ("data", "babyai: recorded episodes that succeed, of 140", "AgentGym's recorded BabyAI episodes that end the same"),
+    ("rollout", "embedded: share of the bare engine", "replies while episodes run, as a share of the bare engine"),
+    ("trainer", "update, micro-batches of 16384", "an update, beside a plain padded loop"),
+)  # fmt: skip
 _OLDER: Final = "**older than the code**"
 _COLUMNS: Final = ("name", "value", "unit", "baseline", "ratio", "goal", "met")
 
@@ -42,6 +90,23 @@ def render(results: Path = RESULTS) -> str:
         parts.extend(_line(row) for row in document["rows"])
         parts.append("")
     return "\n".join(parts)
+
+
+def headlines(results: Path = RESULTS) -> str:
+    """The page of headline figures, and of every goal that was missed."""
+    found = {path.stem: json.loads(path.read_text(encoding="utf-8"))["rows"] for path in sorted(results.glob("*.json"))}
+    lines = []
+    for benchmark, name, what in _HEADLINES:
+        row = next(row for row in found[benchmark] if row["name"] == name)
+        cells = (what, _figure(row), _cell(row["baseline"]), _cell(row["goal"]), _cell(row["met"]), _link(benchmark))
+        lines.append("| " + " | ".join(cells) + " |")
+    missed = [
+        "| " + " | ".join((f"{row['name'].strip()}", _figure(row), _cell(row["goal"]), _link(benchmark))) + " |"
+        for benchmark, rows in found.items()
+        for row in rows
+        if row["met"] is False
+    ]
+    return _HEADLINES_HEAD + "\n".join(lines) + "\n" + _MISSED_HEAD + "\n".join(missed) + "\n"
 
 
 def environments_table(results: Path = RESULTS) -> str:
@@ -99,6 +164,14 @@ def _renewed(page: str, figures: str) -> str:
     return f"{head}{mark}\n{figures}\n{end}{tail}"
 
 
+def _figure(row: dict[str, Any]) -> str:
+    return f"{_cell(row['value'])} {row['unit']}".strip()
+
+
+def _link(benchmark: str) -> str:
+    return f"[{benchmark}](../benchmarks/results/README.md#{benchmark})"
+
+
 def _line(row: dict[str, Any]) -> str:
     return "| " + " | ".join(_cell(row[column]) for column in _COLUMNS) + " |"
 
@@ -114,6 +187,7 @@ def _cell(value: object) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(render(), encoding="utf-8")
+    PAGE.write_text(headlines(), encoding="utf-8")
+    TABLES_PAGE.write_text(render(), encoding="utf-8")
     ENVIRONMENTS_PAGE.write_text(with_environments(ENVIRONMENTS_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     CAPACITY_PAGE.write_text(with_capacity(CAPACITY_PAGE.read_text(encoding="utf-8")), encoding="utf-8")

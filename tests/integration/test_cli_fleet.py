@@ -20,7 +20,7 @@ from tests.fixtures.paths import ROOT
 from tests.fixtures.run_directory import RECIPE
 
 GYMFLEET = str(Path(sys.executable).with_name("gymfleet"))
-README = ROOT / "README.md"
+GUIDE = ROOT / "docs/adding-an-environment.md"
 DEADLINE_S = 90.0
 
 
@@ -197,8 +197,8 @@ def test_state_of_processes_that_are_gone_is_in_nobodys_way(place: Path) -> None
     assert not (place / ".gymfleet/fleet.json").exists()
 
 
-def test_environment_of_the_readme_is_played_through_a_pipe(place: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+def test_environment_of_the_guide_is_played_through_a_pipe(place: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
     (place / "guess.py").write_text(next(block for block in blocks if "Environment[int]" in block), encoding="utf-8")
 
     played = gymfleet("envs", "play", "guess.py", "--split", "test", stdin="0\nhint\n1001\nquit\n")

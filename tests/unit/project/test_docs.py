@@ -17,6 +17,7 @@ from tests.fixtures.paths import ROOT
 
 REFERENCE = ROOT / "docs/reference.md"
 GUIDE = ROOT / "docs/operations.md"
+ENVIRONMENT_GUIDE = ROOT / "docs/adding-an-environment.md"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -73,10 +74,10 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
 
 
-def test_environment_of_the_readme_is_solved_by_its_expert(tmp_path: Path) -> None:
+def test_environment_of_the_guide_is_solved_by_its_expert(tmp_path: Path) -> None:
     source = next(
         block
-        for block in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+        for block in re.findall(r"```python\n(.*?)```", ENVIRONMENT_GUIDE.read_text(encoding="utf-8"), re.DOTALL)
         if "Environment[int]" in block
     )
     (tmp_path / "guess.py").write_text(source, encoding="utf-8")
@@ -95,7 +96,7 @@ def test_environment_of_the_readme_is_solved_by_its_expert(tmp_path: Path) -> No
 
 
 def test_awaiting_environment_of_the_guide_is_played(tmp_path: Path) -> None:
-    guide = (ROOT / "docs/adding-an-environment.md").read_text(encoding="utf-8")
+    guide = ENVIRONMENT_GUIDE.read_text(encoding="utf-8")
     source = next(
         block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "AsyncEnvironment" in block
     )
