@@ -50,11 +50,23 @@ def find_model(model: str) -> Path:
 
 def vocab_size(path: Path) -> int:
     """Token ids are below this. Raises ModelNotFound."""
+    return _number(path, "vocab_size")
+
+
+def longest_context(path: Path) -> int | None:
+    """Tokens that the model was made for; None where its files do not say."""
+    try:
+        return _number(path, "max_position_embeddings")
+    except ModelNotFound:
+        return None
+
+
+def _number(path: Path, name: str) -> int:
     try:
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        return int(config.get("text_config", config)["vocab_size"])
+        return int(config.get("text_config", config)[name])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelNotFound(f"{path / 'config.json'} has no usable vocab_size: {error}") from error
+        raise ModelNotFound(f"{path / 'config.json'} has no usable {name}: {error}") from error
 
 
 def _require_files(path: Path) -> Path:

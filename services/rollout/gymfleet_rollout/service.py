@@ -22,7 +22,7 @@ from gymfleet_rollout.inference.base import EngineConfig
 from gymfleet_rollout.inference.embedded import EmbeddedEngine
 from gymfleet_rollout.inference.server import ServerEngine
 from gymfleet_rollout.jobs import Jobs
-from gymfleet_rollout.model import ModelPlace, find_model, vocab_size
+from gymfleet_rollout.model import ModelPlace, find_model, longest_context, vocab_size
 from gymfleet_rollout.player import Player
 from gymfleet_rollout.policy import Policy
 from gymfleet_rollout.servers import Servers
@@ -145,7 +145,7 @@ class RolloutService:
         self._servers = Servers(settings, partial(_server, settings, model_path))
         server = settings.backend == "server"
         policy = Policy(
-            await self._servers.first() if server else [_embedded(settings, model_path)],
+            await self._servers.first() if server else [EmbeddedEngine(engine_config(settings, model_path))],
             model=settings.model,
             base_path=model_path,
             backend=settings.backend,
@@ -184,11 +184,15 @@ def _server(settings: RolloutSettings, model_path: Path, url: str) -> ServerEngi
     )
 
 
-def _embedded(settings: RolloutSettings, model_path: Path) -> EmbeddedEngine:
-    config = EngineConfig(
+def engine_config(settings: RolloutSettings, model_path: Path) -> EngineConfig:
+    """What the embedded engine is built with; its context fits the model unless an operator gives another."""
+    max_model_len = settings.max_model_len
+    if "max_model_len" not in settings.model_fields_set:
+        max_model_len = min(max_model_len, longest_context(model_path) or max_model_len)
+    return EngineConfig(
         model=model_path,
         dtype=settings.dtype,
-        max_model_len=settings.max_model_len,
+        max_model_len=max_model_len,
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         kv_cache_gib=settings.kv_cache_gib,
@@ -197,4 +201,3 @@ def _embedded(settings: RolloutSettings, model_path: Path) -> EmbeddedEngine:
         seed=settings.seed,
         threads=settings.threads,
     )
-    return EmbeddedEngine(config)

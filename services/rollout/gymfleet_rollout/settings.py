@@ -55,7 +55,7 @@ class RolloutSettings(HttpSettings):
     dtype: Literal["float32", "bfloat16", "float16"] = _ENGINE.dtype
     """float32, bfloat16 or float16."""
     max_model_len: PositiveInt = _ENGINE.max_model_len
-    """Context, in tokens."""
+    """Context, in tokens; unless it is given, the model's own where that is shorter."""
     max_num_seqs: PositiveInt = _ENGINE.max_num_seqs
     """Sequences in one step of the engine."""
     max_num_batched_tokens: PositiveInt = _ENGINE.max_num_batched_tokens

@@ -6,14 +6,16 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.recipe import EngineSizes, Recipe
 from gymfleet_rollout.inference.base import WeightsRejected
 from gymfleet_rollout.inference.weights import require_same_tensors, tensor_shapes
-from gymfleet_rollout.model import ModelNotFound, find_model, vocab_size
+from gymfleet_rollout.model import ModelNotFound, find_model, longest_context, vocab_size
 from gymfleet_rollout.recipe import settings_for
+from gymfleet_rollout.service import engine_config
 from gymfleet_rollout.settings import RolloutSettings
 from pydantic import ValidationError
 from safetensors.torch import save_file
@@ -80,6 +82,26 @@ def test_a_directory_that_is_no_model(model: Path, lacking: str) -> None:
 
     with pytest.raises(ModelNotFound, match=lacking.split(".")[1]):
         find_model(str(model))
+
+
+@pytest.mark.parametrize(
+    ("config", "given", "context"),
+    [
+        ({"max_position_embeddings": 2048}, {}, 2048),
+        ({"max_position_embeddings": 2048}, {"max_model_len": 4000}, 4000),
+        ({"max_position_embeddings": 100_000}, {}, EngineSizes().max_model_len),
+        ({"text_config": {"max_position_embeddings": 512}}, {}, 512),
+        ({}, {}, EngineSizes().max_model_len),
+    ],
+)
+def test_the_engines_context_fits_the_model_unless_one_is_given(
+    model: Path, config: dict[str, Any], given: dict[str, Any], context: int
+) -> None:
+    (model / "config.json").write_text(json.dumps(config))
+    chosen = RolloutSettings(model=str(model), **given)
+
+    assert longest_context(model) == config.get("text_config", config).get("max_position_embeddings")
+    assert engine_config(chosen, model).max_model_len == context
 
 
 @pytest.mark.parametrize("config", ["[]", "{}", "nonsense", '{"vocab_size": null}'])
