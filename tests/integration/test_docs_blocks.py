@@ -1,0 +1,227 @@
+"""What README and docs tell people to type, typed: against a fleet of this test's own."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures import gateway_fleet
+from tests.fixtures.paths import ROOT
+
+_FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+_HERE = "run by this module"
+_CLUSTER = "not run: needs a cluster"
+_CONTAINERS = "not run as it stands: tests/deploy/compose runs the same stack with a project of its own"
+_PEERS = "run by tests/integration/test_openenv_front.py (make peers)"
+_IMAGES = "not run as it stands: scripts/test-compose.sh builds these images"
+BLOCKS = {
+    ("README.md", "make quickstart   # install,"): "run by .ci/run and tests/e2e/test_quickstart.py",
+    ("README.md", ".venv/bin/gymfleet up --env maze"): "run by tests/integration/test_cli_fleet.py",
+    ("README.md", "curl -s localhost:8200/v1/environments/maze"): _HERE,
+    ("README.md", "scripts/images.sh light cpu &&"): _CONTAINERS,
+    ("README.md", ".venv/bin/gymfleet envs new number_hunt"): "run, but for the training, as the guide's",
+    ("CONTRIBUTING.md", "make setup   # .venv"): "run by .ci/run",
+    ("docs/adding-an-environment.md", '"""Guess a number;'): "run by tests/unit/project/test_docs.py",
+    ("docs/adding-an-environment.md", "gymfleet envs new number_hunt"): _HERE,
+    ("docs/adding-an-environment.md", "gymfleet envs play number_hunt"): _HERE,
+    ("docs/adding-an-environment.md", "pytest number_hunt"): _HERE,
+    (
+        "docs/adding-an-environment.md",
+        "gymfleet up --env number_hunt",
+    ): "not run: see tests/integration/test_cli_fleet.py",
+    (
+        "docs/adding-an-environment.md",
+        "gymfleet train my_recipe.toml",
+    ): "not run: trains for minutes",
+    ("docs/adding-an-environment.md", "from typing import ClassVar"): "run by tests/unit/project/test_docs.py",
+    ("docs/capacity.md", "python -m benchmarks.capacity"): _HERE,
+    (
+        "docs/clients.md",
+        "const {ticket}",
+    ): "not run: needs a browser; see tests/integration/test_access.py",
+    ("docs/clients.md", "curl -s -X POST localhost:8200/agentgym"): _HERE,
+    ("docs/clients.md", "from openenv import"): _PEERS,
+    (
+        "docs/clients.md",
+        ".venv-peers/bin/openenv validate",
+    ): _PEERS,
+    ("docs/clients.md", "import asyncio"): _HERE,
+    ("docs/clients.md", "from gymfleet_client.gymnasium_env import Gymfleet"): _HERE,
+    ("docs/clients.md", "import gymnasium"): _HERE,
+    ("docs/compose.md", "scripts/images.sh light cpu"): _CONTAINERS,
+    ("docs/compose.md", "from pathlib import Path"): _HERE,
+    ("docs/compose.md", "export COMPOSE_PROFILES=babyai,cpu"): _CONTAINERS,
+    ("docs/compose.md", "docker compose -f deploy/docker-compose.yml run"): _CONTAINERS,
+    ("docs/compose.md", "services:"): "not run: an example of an override",
+    ("docs/compose.md", "docker compose -f deploy/docker-compose.yml up"): _CONTAINERS,
+    ("docs/compose.md", "export COMPOSE_PROFILES=babyai,gpu"): "not run: needs a GPU",
+    (
+        "docs/environments.md",
+        "gymfleet-env-server maze wordle",
+    ): "run by tests/integration/test_env_server.py",
+    ("docs/environments.md", "gymfleet envs show ./guess.py"): _HERE,
+    ("docs/images.md", "scripts/images.sh "): _IMAGES,
+    ("docs/images.md", "docker build -f"): _IMAGES,
+    ("docs/images.md", "scripts/wheelhouse.sh"): _IMAGES,
+    ("docs/images.md", "GYMFLEET_WHEELS="): _IMAGES,
+    (
+        "docs/images.md",
+        "docker run --read-only",
+    ): _CONTAINERS,
+    ("docs/images.md", "docker run --entrypoint python3"): "not run: needs a GPU",
+    ("docs/kubernetes.md", "scripts/images.sh light cpu"): _CLUSTER,
+    ("docs/kubernetes.md", "kubectl -n gymfleet port-forward"): _CLUSTER,
+    ("docs/operations.md", "redis-cli CONFIG SET"): "not run: a procedure for an operator's Redis",
+    ("docs/operations.md", "redis-cli ACL SETUSER"): "not run: a procedure for an operator's Redis",
+    (
+        "docs/operations.md",
+        "[tenants.lab]",
+    ): "not run: an example; see tests/unit/env_gateway/test_access.py",
+    (
+        "docs/operations.md",
+        "export OTEL_EXPORTER",
+    ): "not run as it stands; see tests/integration/test_tracing.py",
+    ("docs/operations.md", "grep -h -e"): "not run: a search in an operator's logs",
+}
+"""By page and beginning: what runs a block, or why nothing does."""
+
+
+def block(page: str, language: str, having: str) -> str:
+    """The fenced block of a page that holds a text."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    (found,) = [body for kind, body in _FENCE.findall(text) if kind == language and having in body]
+    return str(found)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Host and port of a gateway."""
+    directory = tmp_path_factory.mktemp("fleet")
+    server = gateway_fleet.env_server(directory, "maze", "wordle", "textcraft", "babyai")
+    gateway = gateway_fleet.gateway(directory, [server.url], agentgym="true")
+    with gateway_fleet.running(server, gateway):
+        yield gateway.url.removeprefix("http://")
+
+
+def here(text: str, address: str) -> str:
+    return text.replace("127.0.0.1:8200", address).replace("localhost:8200", address)
+
+
+def typed(script: str, directory: Path = ROOT) -> str:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=directory, env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def executed(source: str, directory: Path) -> str:
+    path = directory / "block.py"
+    path.write_text(source, encoding="utf-8")
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_session_of_the_readme_is_played_with_curl(address: str) -> None:
+    script = here(block("README.md", "sh", "SESSION_ID"), address)
+    listed, opened, stepped, closed = (f"curl {call}" for call in re.split(r"^curl ", script, flags=re.MULTILINE)[1:])
+
+    assert json.loads(typed(listed))["name"] == "maze"
+    session_id = json.loads(typed(opened))["session_id"]
+    assert json.loads(typed(stepped.replace("SESSION_ID", session_id)))["action_valid"]
+    assert typed(closed.replace("SESSION_ID", session_id)) == ""
+
+
+def test_an_agentgym_episode_of_the_guide_is_played_with_curl(address: str) -> None:
+    created, *calls = [
+        line for line in here(block("docs/clients.md", "sh", "/agentgym/babyai/create"), address).splitlines()
+        if line.startswith("curl")
+    ]  # fmt: skip
+
+    number = json.loads(typed(created))["id"]
+    answers = [json.loads(typed(re.sub(r'"id": \d+', f'"id": {number}', call))) for call in calls]
+
+    assert all("observation" in answer for answer in answers), answers
+
+
+def test_mcp_and_gymnasium_of_the_guide_play(address: str, tmp_path: Path) -> None:
+    tools = executed(here(block("docs/clients.md", "python", "from mcp import Client"), address), tmp_path)
+    assert "'action_valid': True" in tools
+    single = executed(here(block("docs/clients.md", "python", "env = GymfleetEnv("), address), tmp_path)
+    assert single.split()[-1] == "True", "the action is one"
+    executed(here(block("docs/clients.md", "python", "make_vec"), address), tmp_path)
+
+
+def test_the_sdk_of_the_compose_guide_plays(address: str, tmp_path: Path) -> None:
+    source = here(block("docs/compose.md", "python", "SyncGatewayClient"), address)
+    key = 'Path("deploy/compose/secrets/gateway_api_key").read_text().strip()'
+    assert key in source
+
+    assert "Inventory" in executed(source.replace(key, '"this gateway asks for none"'), tmp_path)
+
+
+def test_capacity_is_planned() -> None:
+    assert "replicas" in typed(block("docs/capacity.md", "sh", "benchmarks.capacity"))
+
+
+def test_an_environment_in_a_file_is_shown_and_played(tmp_path: Path) -> None:
+    guess = block("docs/adding-an-environment.md", "python", 'Environment[int]):\n    """The task is the number.')
+    (tmp_path / "guess.py").write_text(guess, encoding="utf-8")
+    shown, _, played = block("docs/environments.md", "sh", "gymfleet envs show").splitlines()
+
+    assert "Guess a number from 1 to 1000" in typed(shown, tmp_path)
+    assert "Lower." in typed(played, tmp_path) or "Higher." in typed(played, tmp_path)
+
+
+def test_the_guide_to_an_environment_is_followed(tmp_path: Path) -> None:
+    page = "docs/adding-an-environment.md"
+    typed(block(page, "sh", "gymfleet envs new"), tmp_path)
+
+    played = typed(f"printf 'hint\\nquit\\n' | {block(page, 'sh', 'gymfleet envs play')}", tmp_path)
+    tested = typed(block(page, "sh", "pytest number_hunt"), tmp_path)
+
+    assert "number" in played
+    assert " passed" in tested
+
+
+def test_every_block_is_run_or_says_why_not() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    found = [
+        (str(page.relative_to(ROOT)), body) for page in pages for _, body in _FENCE.findall(page.read_text("utf-8"))
+    ]
+
+    unsaid = [
+        (page, body.splitlines()[0]) for page, body in found
+        if not any(page == where and body.startswith(start) for where, start in BLOCKS)
+    ]  # fmt: skip
+    gone = [key for key in BLOCKS if not any(page == key[0] and body.startswith(key[1]) for page, body in found)]
+    assert (unsaid, gone) == ([], [])
+    tests = re.findall(r"tests/[\w./]+\w", " ".join(BLOCKS.values()))
+    assert [path for path in tests if not (ROOT / path).exists()] == []
+
+
+def test_every_command_of_ours_in_the_docs_exists() -> None:
+    """Targets of make, scripts, kustomizations and modules that the pages name."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    shell = "\n".join(body for page in pages for kind, body in _FENCE.findall(page.read_text("utf-8")) if kind == "sh")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([\w-]+(?: [\w-]+)*):", makefile, re.MULTILINE))
+    known = {name for group in targets for name in group.split()}
+
+    assert set(re.findall(r"^make ([\w-]+)", shell, re.MULTILINE)) <= known
+    named = re.findall(r"(?<![\w/])((?:scripts|deploy)/[\w./-]+)", shell)
+    made = {"deploy/compose/secrets"}  # by the script above it
+    assert [path for path in set(named) - made if not (ROOT / path).exists()] == []
+    modules = re.findall(r"python -m (benchmarks[\w.]+)", shell)
+    assert [name for name in modules if not (ROOT / f"{name.replace('.', '/')}.py").exists()] == []
+    assert len(named) > 15
