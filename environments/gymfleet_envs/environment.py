@@ -1,4 +1,4 @@
-"""What a researcher writes: one class with `reset`, `step`, a task source and an action grammar."""
+"""The classes that a researcher derives from: one class with `reset`, `step`, a task source and an action grammar."""
 
 import copy
 import shutil
@@ -19,7 +19,7 @@ TaskT = TypeVar("TaskT")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one action led to.
+    """The result of one action.
 
     `reward` is the benchmark's own, on its own scale; `score` is the success so
     far in [0, 1], and 1 means solved. `action_valid` is False when the action was
@@ -35,10 +35,10 @@ class Outcome:
 
 
 class Options(BaseModel):
-    """Settings of one environment, such as its backend: a subclass names them.
+    """Settings of one environment, such as its backend; a subclass names them.
 
-    Given as JSON by `GYMFLEET_ENV_OPTIONS='{"db": {"backend": "mariadb"}}'`. Secrets
-    are read from files that an option names, never given here.
+    Operators give them as JSON in `GYMFLEET_ENV_OPTIONS='{"db": {"backend": "mariadb"}}'`. Secrets
+    are read from files that an option names, and are never given here.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -47,21 +47,21 @@ class Options(BaseModel):
 class EngineLost(Exception):
     """The engine under the episode (a JVM, a database server, a shell) died or had to be killed.
 
-    Raised by `reset`, `step`, `expert` or `snapshot`. The session answers `session-lost`
-    from then on, never a reward: a gateway replays it elsewhere, where it is
-    deterministic. An opening is answered with 503 and may be tried again. Neighbours are
-    untouched, as long as the environment starts a new engine for them.
+    It is raised by `reset`, `step`, `expert` or `snapshot`. From then on the session answers
+    `session-lost` and never a reward; a gateway replays it elsewhere if the environment is
+    deterministic. An open is answered with 503 and may be tried again. Other sessions are
+    not affected, as long as the environment starts a new engine for them.
     """
 
 
 class EnvironmentClass(ABC, Generic[TaskT]):
-    """What `Environment` and `AsyncEnvironment` have in common: what a class says of its episodes, and its tasks."""
+    """The base of `Environment` and `AsyncEnvironment`: what a class declares about its episodes, and its tasks."""
 
     name: ClassVar[str]
     version: ClassVar[str]
     summary: ClassVar[str]
     instructions: ClassVar[str]
-    """Task-independent rules for the model, without the reply format: the grammar brings its own."""
+    """Task-independent rules for the model, without the reply format, which the grammar adds."""
     grammar: ClassVar[str] = "react"
     max_turns: ClassVar[int]
     deterministic: ClassVar[bool] = True
@@ -70,34 +70,35 @@ class EnvironmentClass(ABC, Generic[TaskT]):
     max_action_chars: ClassVar[int] = 4096
     licence: ClassVar[str] = ""
     options: ClassVar[Options] = Options()
-    """Its defaults; the runtime puts in place of them what the operator set, before the first task is asked for."""
+    """Its defaults; the runtime replaces them with what the operator set, before the first task is requested."""
     blocking: ClassVar[bool] = False
-    """Calls wait for something outside of Python (a shell, a database, a JVM). The runtime then makes them in
-    threads, one at a time per session and not always the same, so that a session that waits holds up no other: what
-    instances share must be safe for that."""
+    """Whether calls wait for something outside of Python (a shell, a database, a JVM). The runtime then makes them in
+    threads, one call at a time per session and not always in the same thread, so that a waiting session does not delay
+    the others. What instances share must be thread-safe."""
 
     calls_at_once: ClassVar[int | None] = None
-    """With `blocking`: so many calls of a shard's sessions, and so many opens, are made at once, and more wait in line;
-    None: as many as there are sessions. For engines that compute rather than wait, whose calls only slow each other."""
+    """With `blocking`, how many calls of a shard's sessions, and how many opens, are made at once; further ones queue.
+    None means as many as there are sessions. Set it for engines that compute rather than wait, because their
+    concurrent calls only slow each other."""
 
     turn_limit: int | None = None
     """Set by `reset` where the task allows fewer turns than `max_turns`."""
     start_info: Mapping[str, JsonValue] = MappingProxyType({})
-    """Set by `reset`: what `Outcome.info` is to a step, for the first observation. Never holds a gold answer."""
+    """Set by `reset`: the counterpart of `Outcome.info` for the first observation. It never holds a gold answer."""
     start_score: float = 0.0
-    """Set by `reset` where an episode begins with part of its success: what `Outcome.score` is to a step."""
+    """Set by `reset` where an episode begins with part of its success: the counterpart of `Outcome.score`."""
 
     @classmethod
     @abstractmethod
     def task_source(cls, data: Path | None) -> TaskSource[TaskT]:
-        """Generated tasks without `data`, else the benchmark's files in that directory.
+        """Return generated tasks without `data`, else the tasks of the benchmark's files in that directory.
 
-        Raises `TaskDataError`, which names file and fault, for damaged data.
+        Raises `TaskDataError`, which names the file and the fault, for damaged data.
         """
 
     @classmethod
     def programs(cls) -> tuple[str, ...]:
-        """Programs that the engine starts, such as `java`; the server refuses to start without them."""
+        """Return the programs that the engine starts, such as `java`; the server refuses to start without them."""
         return ()
 
     @classmethod
@@ -109,36 +110,36 @@ class EnvironmentClass(ABC, Generic[TaskT]):
     def longest_call_s(cls) -> float:
         """Return how long one call may take by the environment's own limits; 0 where it has none.
 
-        A server that kills a shard earlier than that refuses to start: it would kill what was about to answer.
+        A server that kills a shard earlier than that refuses to start: it would kill calls that are about to answer.
         """
         return 0.0
 
     @classmethod
     def import_data(cls, source: Path, target: Path) -> None:
-        """Make of a benchmark's files in `source` what `task_source` reads, in the empty directory `target`.
+        """Turn a benchmark's files in `source` into what `task_source` reads, in the empty directory `target`.
 
-        A plain copy, unless something has to be converted or indexed. Raises `TaskDataError`.
+        This is a plain copy, unless something has to be converted or indexed. Raises `TaskDataError`.
         """
         shutil.copytree(source, target, dirs_exist_ok=True)
 
     @classmethod
     def has_expert(cls) -> bool:
-        """Whether `expert` was written."""
+        """Return whether the author wrote `expert`."""
         return cls._wrote("expert")
 
     @classmethod
     def tells_state(cls) -> bool:
-        """Whether a replay is compared by more than what was observed."""
+        """Return whether a replay is compared by more than its observations."""
         return cls.deterministic and cls._wrote("state_digest")
 
     @classmethod
     def _wrote(cls, name: str) -> bool:
-        """Whether a method is the author's, not the one that stands here for want of it."""
+        """Return whether a method is the author's own and not the default of this module."""
         return any(name in vars(kind) for kind in cls.__mro__ if kind.__module__ != __name__)
 
     @classmethod
     def spec(cls, tasks: TaskSource[TaskT]) -> EnvironmentSpec:
-        """What the environment says of itself on the wire."""
+        """Return the environment's description for the wire."""
         level = tasks.default_level
         return EnvironmentSpec(
             name=cls.name,
@@ -163,7 +164,7 @@ class EnvironmentClass(ABC, Generic[TaskT]):
 
 
 class Environment(EnvironmentClass[TaskT]):
-    """One episode's world. The runtime makes one instance per session and calls it from one thread, but see `blocking`.
+    """The world of one episode. The runtime makes one instance per session, called from one thread, but see `blocking`.
 
     `reset` is called once, before the first `step`. Neither may touch global
     state: the same task, seed and actions give the same episode in any process,
@@ -177,39 +178,40 @@ class Environment(EnvironmentClass[TaskT]):
 
     @abstractmethod
     def step(self, action: str) -> Outcome:
-        """Apply one action. Hostile input gets an `Outcome` with `action_valid=False`, not an exception."""
+        """Apply one action. Answer hostile input with `action_valid=False`, not with an exception."""
 
     def expert(self) -> ExpertMove | None:
         """Return the next move of a policy that solves the task from here; None when there is none.
 
-        It leaves the episode as it is, and may be cut off anywhere in its Python code: what it tries out, it tries
-        on a copy. One that may search for long bounds its own work, which ends alike on every machine.
+        It leaves the episode unchanged. It may be cut off anywhere in its Python code, so it must try things out on
+        a copy. An expert that may search for long bounds its own work, so that it ends alike on every machine.
         """
         return None
 
     def state_digest(self) -> str | None:
         """Return a digest of the state behind the observations, such as the files that the agent has written.
 
-        Journaled with each step and compared after a replay: a session whose digest differs is lost, never
-        silently another one. None where the observations alone tell whether a replay went the same way.
-        Asked for after `reset` and after each step of a deterministic environment; agents never see it.
+        The digest is journaled with each step and compared after a replay: a session whose digest differs is lost and
+        never silently becomes another one. Return None where the observations alone show whether a replay matches.
+        It is called after `reset` and after each step of a deterministic environment; agents never see the digest.
         """
         return None
 
     def close(self) -> None:
-        """Release what the episode holds outside of Python's memory. Called once, also after a `reset` that failed."""
+        """Release what the episode holds outside of Python's memory. It is called once, also after a failed `reset`."""
 
     def snapshot(self) -> Self:
-        """An independent copy in exactly this state. Override where a deep copy is slow or wrong."""
+        """Return an independent copy in exactly this state. Override it where a deep copy is slow or wrong."""
         return copy.deepcopy(self)
 
 
 class AsyncEnvironment(EnvironmentClass[TaskT]):
     """An environment whose calls await something: a model's judgement, a browser, a service over HTTP.
 
-    As `Environment`, but that its methods are coroutines. They run in one event loop of their process, so that a
-    thousand sessions that wait hold no thread: never block it, and share what you like (a client, a semaphore).
-    A call that takes too long is cancelled and ends its session; code that blocks the loop for so long ends the shard.
+    It is like `Environment`, except that its methods are coroutines. They run in one event loop of their process, so
+    a thousand waiting sessions hold no thread. Never block the loop, and share what you like (a client, a semaphore).
+    A call that takes too long is cancelled and ends its session; code that blocks the loop for that long ends the
+    shard.
     """
 
     blocking: ClassVar[bool] = True
@@ -220,24 +222,24 @@ class AsyncEnvironment(EnvironmentClass[TaskT]):
 
     @abstractmethod
     async def step(self, action: str) -> Outcome:
-        """Apply one action. Hostile input gets an `Outcome` with `action_valid=False`, not an exception."""
+        """Apply one action. Answer hostile input with `action_valid=False`, not with an exception."""
 
     async def expert(self) -> ExpertMove | None:
-        """As `Environment.expert`."""
+        """Do as `Environment.expert` does."""
         return None
 
     async def state_digest(self) -> str | None:
-        """As `Environment.state_digest`."""
+        """Do as `Environment.state_digest` does."""
         return None
 
     async def close(self) -> None:
-        """As `Environment.close`."""
+        """Do as `Environment.close` does."""
 
     async def snapshot(self) -> Self:
-        """As `Environment.snapshot`."""
+        """Do as `Environment.snapshot` does."""
         return copy.deepcopy(self)
 
 
 AnyEnvironment: TypeAlias = Environment[Any] | AsyncEnvironment[Any]
 COROUTINES: Final = ("reset", "step", "expert", "state_digest", "close", "snapshot")
-"""What is `async def` in an `AsyncEnvironment`, and in no other."""
+"""The methods that are `async def` in an `AsyncEnvironment`, and in no other class."""

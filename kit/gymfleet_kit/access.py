@@ -1,8 +1,8 @@
-"""Who may call a service: the holder of its key, and no web page that its operator did not name.
+"""Who may call a service: holders of its key, and no web page that its operator did not name.
 
 Every page that a browser shows can send requests to this machine and open sockets to it, and a page whose
-name begins to resolve to this machine (DNS rebinding) even reads the answers. The rules here are those of
-every app and of every socket: `create_app` puts `AccessMiddleware` before everything else.
+name starts to resolve to this machine (DNS rebinding) can even read the answers. The rules here apply to
+every app and every socket: `create_app` puts `AccessMiddleware` before everything else.
 """
 
 import hmac
@@ -21,7 +21,7 @@ from gymfleet_kit.problem_handlers import problem_response
 from gymfleet_kit.problems import ServiceError
 
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json"})
-"""Asked without a key, by probes, scrapers and code generators; pages of other hosts may not ask even these."""
+"""Paths that need no key, for probes, scrapers and code generators; pages of other hosts may not use even these."""
 
 _MAX_KNOWN_HOSTS: Final = 1024
 _CORS: Final = (
@@ -45,7 +45,7 @@ class Unauthorized(ServiceError):
     status = 401
 
     def headers(self) -> dict[str, str]:
-        """How to do better (RFC 9110, section 11.6.1)."""
+        """Return the header that says how to authenticate (RFC 9110, section 11.6.1)."""
         return {**super().headers(), "WWW-Authenticate": "Bearer"}
 
 
@@ -65,20 +65,20 @@ class ForeignPage(Forbidden):
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """What the operator says about callers."""
+    """The operator's rules about callers."""
 
     api_key: SecretStr | None = None
-    """Asked of everybody outside of `OPEN_PATHS`; without it the app, or the network, decides who may call."""
+    """Required everywhere but on `OPEN_PATHS`; if there is none, the app or the network decides who may call."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names of the service beside `localhost` and IP addresses; `*.example.com` stands for all names below."""
+    """Names of the service besides `localhost` and IP addresses; `*.example.com` stands for all names below it."""
     allowed_origins: tuple[str, ...] = ()
-    """Web pages that may call, as `https://host[:port]`, beside those of this machine and the service's own."""
+    """Web pages that may call, as `https://host[:port]`, besides those of this machine and the service's own."""
     open_prefixes: tuple[str, ...] = ()
-    """Further paths that need no key."""
+    """Prefixes of further paths that need no key."""
 
 
 class AccessMiddleware:
-    """Refuses HTTP requests and handshakes of sockets by `AccessRules`, before anything of them is read."""
+    """Refuse HTTP requests and WebSocket handshakes by `AccessRules`, before anything of them is read."""
 
     def __init__(self, app: ASGIApp, rules: AccessRules) -> None:
         self._app = app
@@ -91,11 +91,11 @@ class AccessMiddleware:
         self._hosts: dict[bytes, bool] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the request, or answer why not."""
+        """Serve the request, or answer why it is refused."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        # Of repeated headers the last one counts: a browser, against which these rules are, repeats none.
+        # The last of repeated headers counts: these rules are against browsers, which repeat none.
         headers = dict(scope["headers"])
         refused = self._foreign(scope, headers)
         if refused is None and (origin := headers.get(b"origin")) in self._origins and scope["type"] == "http":
@@ -111,7 +111,7 @@ class AccessMiddleware:
             await problem_response(refused.problem(), refused.headers())(scope, receive, send)
 
     def _foreign(self, scope: Scope, headers: Headers) -> ServiceError | None:
-        """What keeps web pages out: the names of the page and of the host that it believes to call."""
+        """Return why a foreign web page is refused, judged by its name and by the host that it means to call."""
         host = headers.get(b"host")
         if host is not None and not self._is_own_name(host):
             return ForeignPage(
@@ -126,7 +126,7 @@ class AccessMiddleware:
                 f"the operator has not listed the web page's origin, {origin.decode('latin-1')[:256]!r}, in "
                 "ALLOWED_ORIGINS"
             )
-        # Images, scripts and forms of a page come without an origin. A link that a person follows is no such thing.
+        # Requests for a page's images, scripts and forms have no origin; a link that a person follows is allowed.
         site = headers.get(b"sec-fetch-site", b"none")
         if site in (b"none", b"same-origin") or _is_navigation(scope, headers):
             return None
@@ -141,7 +141,7 @@ class AccessMiddleware:
         return known
 
     def _may_be_called(self, name: str) -> bool:
-        # A name can be made to resolve to anything; an address cannot, and a page that was loaded from it is its own.
+        # A name can be made to resolve to anything, but an address cannot: a page loaded from it is the service's own.
         return name in self._names or name.endswith(self._suffixes) or name == "localhost" or _is_address(name)
 
     def _stranger(self, scope: Scope, headers: Headers) -> ServiceError | None:
@@ -152,7 +152,7 @@ class AccessMiddleware:
         if hmac.compare_digest(given, self._expected):
             return None
         scheme, _, key = given.decode("latin-1").partition(" ")
-        # Digests are compared: all have one length, and the time says nothing about the key.
+        # Compare digests, which all have the same length, so that the time taken says nothing about the key.
         matches = hmac.compare_digest(self._digest or "", key_digest(key.strip()))
         if scheme.lower() == "bearer" and matches:
             return None
@@ -160,7 +160,7 @@ class AccessMiddleware:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
+    """Return whether only this machine can reach the host."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -168,7 +168,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_local_page(origin: str) -> bool:
-    """Whether the web page that a browser names was served by this machine."""
+    """Return whether the web page that a browser names was served by this machine."""
     try:
         return is_loopback(urlsplit(origin).hostname or "")
     except ValueError:
@@ -187,7 +187,7 @@ def _is_navigation(scope: Scope, headers: Headers) -> bool:
 
 
 def _without_port(host: str) -> str:
-    """`[::1]:80` as `::1`, `Name:80` as `name`."""
+    """Return `[::1]:80` as `::1` and `Name:80` as `name`."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0].lower().rstrip(".")
@@ -202,7 +202,7 @@ def _is_address(name: str) -> bool:
 
 
 def _with_cors(send: Send, origin: bytes) -> Send:
-    """Let the page read the answer."""
+    """Return a `send` that lets the page read the answer."""
 
     async def allowing(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -214,7 +214,7 @@ def _with_cors(send: Send, origin: bytes) -> Send:
 
 
 async def _answer_preflight(headers: Headers, send: Send) -> None:
-    """A browser asks whether the page may send what it is about to send."""
+    """Answer a browser that asks whether a page may send its request."""
     answer = list(_PREFLIGHT)
     if headers.get(b"access-control-request-private-network") == b"true":
         answer.append((b"access-control-allow-private-network", b"true"))

@@ -1,4 +1,4 @@
-"""The frame of every service's HTTP app: problems, health, readiness, metrics, body limit."""
+"""The common part of every service's HTTP app: problems, health, readiness, metrics and body limit."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -24,7 +24,7 @@ Readiness = Callable[[], Awaitable[None]]
 Measure = Callable[[], Awaitable[Iterable[Metric]]]
 DEFAULT_MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 READY_TIMEOUT_S: Final = 5.0
-"""For readiness at a scrape: Prometheus waits for ten seconds, for all of it."""
+"""Time limit of the readiness check at a scrape: Prometheus waits ten seconds for the whole scrape."""
 
 
 _FOR_THIS_MACHINE: Final = AccessRules()
@@ -68,7 +68,7 @@ class _BodyLimit:
 
         async def guarded(message: Message) -> None:
             nonlocal answered
-            # FastAPI makes a 400 of whatever interrupts its reading: the 413 below takes its place.
+            # FastAPI turns anything that interrupts its reading into a 400; the 413 below replaces it.
             if seen <= self._max or answered:
                 answered = True
                 await send(message)
@@ -95,15 +95,15 @@ def create_app(
     registry: CollectorRegistry = REGISTRY,
     measure: Measure | None = None,
 ) -> FastAPI:
-    """A FastAPI app with `/healthz`, `/readyz` and `/metrics`. `ready` raises `NotReady` until the engine answers.
+    """Return an app with `/healthz`, `/readyz` and `/metrics`. `ready` raises `NotReady` until the engine answers.
 
-    `access` says who may call; without it, this machine and no web page of another.
-    `measure` reads further metrics at each scrape; it returns within seconds and does not raise.
+    `access` says who may call; without it, only this machine may, and no web page of another host.
+    `measure` reads further metrics at each scrape; it must return within seconds and must not raise.
     """
     app = FastAPI(
         title=title,
         lifespan=lifespan,
-        # These pages of FastAPI's load scripts from other people's servers, with our users' keys beside them.
+        # FastAPI's documentation pages load scripts from third-party servers, which could read our users' keys.
         docs_url=None,
         redoc_url=None,
         responses={
@@ -116,7 +116,7 @@ def create_app(
     )
     app.add_middleware(_BodyLimit, max_body_bytes=max_body_bytes)
     app.add_middleware(TraceMiddleware)
-    app.add_middleware(AccessMiddleware, rules=access)  # the outermost: nothing of a stranger's request is read
+    app.add_middleware(AccessMiddleware, rules=access)  # outermost, so that nothing of a refused request is read
     install_problem_handlers(app)
     complete_openapi(app)
 
@@ -151,7 +151,7 @@ class _Read(Collector):
         self._metrics = metrics
 
     def collect(self) -> Iterable[Metric]:
-        """As they were read."""
+        """Yield the metrics as they were read."""
         return self._metrics
 
 

@@ -1,8 +1,8 @@
-"""Routes for the hot path: declared and documented with FastAPI, called without its machinery where that adds nothing.
+"""Routes for the hot path: declared and documented with FastAPI, but called without it where it adds nothing.
 
 FastAPI spends some hundred microseconds of a request on resolving dependencies and on
-contexts for generators that few endpoints have. A direct route does the little that its
-endpoint needs, and gives FastAPI whatever it cannot read, so that a refusal reads as everywhere.
+contexts for generators that few endpoints have. A direct route does only what its endpoint
+needs, and passes to FastAPI what it cannot read, so that refusals look the same everywhere.
 """
 
 import inspect
@@ -23,7 +23,7 @@ Dependency = Callable[..., Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a call of the endpoint needs, by the names of its parameters."""
+    """The arguments that a call of the endpoint needs, by parameter name."""
 
     request: str | None
     path: tuple[str, ...]
@@ -34,10 +34,10 @@ class _Plan:
 
 
 class DirectRoute(APIRoute):
-    """Calls its endpoint itself, if the endpoint is simple enough; else it is a route as any other.
+    """Call the endpoint directly if it is simple enough; otherwise behave like any other route.
 
-    Simple is a coroutine that returns a `Response` and takes strings of the path, one JSON body at
-    most, the request, and what coroutines give that look at the request alone. Use it as a router's `route_class`.
+    A simple endpoint is a coroutine that returns a `Response` and takes strings of the path, at most one JSON
+    body, the request, and results of coroutines that depend only on the request. Use it as a router's `route_class`.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **settings: Any) -> None:
@@ -49,7 +49,7 @@ class DirectRoute(APIRoute):
 
 
 def direct_first(app: FastAPI) -> None:
-    """Have the direct routes tried before all others: a request is matched with one after the other."""
+    """Put the direct routes before all others, because a request is matched against one after the other."""
     app.router.routes.sort(key=lambda route: not (isinstance(route, DirectRoute) and route.direct))
 
 
@@ -64,8 +64,8 @@ def _direct(endpoint: Callable[..., Any], plan: _Plan, otherwise: ASGIApp) -> AS
                 if not _is_json(scope):
                     raise ValueError
                 arguments[plan.body] = plan.read(content)
-            except ValueError:  # pydantic's are, too
-                await otherwise(scope, _again(content, receive), send)  # to be told what is wrong with it
+            except ValueError:  # pydantic's errors are ValueErrors, too
+                await otherwise(scope, _again(content, receive), send)  # FastAPI says what is wrong with it
                 return
         request = Request(scope, receive, send)
         for name in plan.path:
@@ -81,7 +81,7 @@ def _direct(endpoint: Callable[..., Any], plan: _Plan, otherwise: ASGIApp) -> AS
 
 
 def _plan(dependant: Dependant, endpoint: Callable[..., Any]) -> _Plan | None:
-    """None for an endpoint that needs FastAPI."""
+    """Return the plan of a call, or None for an endpoint that needs FastAPI."""
     hints = inspect.get_annotations(endpoint)
     if not inspect.iscoroutinefunction(endpoint) or hints.get("return") is not Response or _wants_more(dependant):
         return None
@@ -102,7 +102,7 @@ def _plan(dependant: Dependant, endpoint: Callable[..., Any]) -> _Plan | None:
 
 
 def _wants_more(dependant: Dependant) -> bool:
-    """Whether it takes what only FastAPI finds."""
+    """Return whether it takes arguments that only FastAPI can provide."""
     fields = dependant.query_params or dependant.header_params or dependant.cookie_params
     given = dependant.response_param_name or dependant.background_tasks_param_name
     return bool(fields or given or dependant.security_scopes_param_name or dependant.websocket_param_name)
@@ -123,7 +123,7 @@ def _is_json(scope: Scope) -> bool:
 
 
 async def _content(receive: Receive) -> bytes | None:
-    """None when the caller went away before its end."""
+    """Return the body, or None if the caller disconnected before its end."""
     parts: list[bytes] = []
     while True:
         message = await receive()
@@ -135,7 +135,7 @@ async def _content(receive: Receive) -> bytes | None:
 
 
 def _again(content: bytes, receive: Receive) -> Receive:
-    """A `receive` that begins with the body, which has been read."""
+    """Return a `receive` that begins with the body, which has already been read."""
     given = False
 
     async def replayed() -> Message:

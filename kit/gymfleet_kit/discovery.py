@@ -1,7 +1,7 @@
-"""Where the replicas of a service are: a fixed list, and DNS names that stand for any number of them.
+"""Find the replicas of a service: a fixed list, and DNS names that stand for any number of them.
 
-A headless service of Kubernetes and a scaled service of docker-compose both answer
-with one address per replica.
+A headless service in Kubernetes and a scaled service in docker-compose both resolve
+to one address per replica.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _RESOLVE_TIMEOUT_S: Final = 5.0
 
 
 class Discovery:
-    """Resolves names; what a name meant last holds while it cannot be resolved.
+    """Resolve names; while a name cannot be resolved, its last addresses are used.
 
     Args:
         names: base URLs whose host is a DNS name with one address per replica.
@@ -32,7 +32,7 @@ class Discovery:
         self._failing: set[str] = set()
 
     async def urls(self) -> list[str]:
-        """Base URLs of all replicas that should exist now, each once."""
+        """Return the base URLs of all replicas that should exist now, each once."""
         await asyncio.gather(*(self._resolve(name) for name in self.names))
         found = [url for name in self.names for url in self._found[name]]
         return list(dict.fromkeys([*self._fixed, *found]))

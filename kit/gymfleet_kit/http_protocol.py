@@ -1,7 +1,7 @@
-"""uvicorn's HTTP/1.1, with bounds on what a caller may leave unfinished: a head, a body, a silent connection.
+"""uvicorn's HTTP/1.1 with limits for what a caller may leave unfinished: a head, a body, a silent connection.
 
-Whoever opens connections and sends half a request on each would otherwise hold them for ever, and a head without an
-end would fill the memory. What comes whole, as from every ordinary client, starts no timer here.
+Otherwise a caller that sends half a request on each of its connections would hold them for ever, and a head without
+an end would fill the memory. A request that arrives whole, as from every ordinary client, starts no timer here.
 """
 
 from asyncio import BaseTransport, TimerHandle
@@ -11,13 +11,13 @@ from typing import Any, Final
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_TIMEOUT_S: Final = 10.0
-"""From the first byte of a request, or from the connection, to the end of its headers."""
+"""Time from the first byte of a request, or from the connection, to the end of its headers."""
 MAX_HEAD_BYTES: Final = 64 * 1024
 MAX_HEADERS: Final = 128
 MAX_URL_BYTES: Final = 16 * 1024
 BODY_GRACE_S: Final = 15.0
 MIN_BODY_BYTES_PER_S: Final = 1024
-"""A body that is not there after `BODY_GRACE_S` must have come at least so fast."""
+"""The rate at which a body that is incomplete after `BODY_GRACE_S` must at least have arrived."""
 
 _TIMEOUT: Final = b"408 Request Timeout"
 _HEAD_TOO_LARGE: Final = b"431 Request Header Fields Too Large"
@@ -25,7 +25,7 @@ _URL_TOO_LONG: Final = b"414 URI Too Long"
 
 
 class _Part(Enum):
-    """What the connection is in the middle of."""
+    """The part of a request that the connection is in the middle of."""
 
     NOTHING = auto()
     HEAD = auto()
@@ -42,22 +42,22 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer: TimerHandle | None = None
         self._timed: _Part | None = None
         self._num_bytes = 0
-        """Of the part, so far; of a body, what came before the timer does not count."""
+        """Bytes of the part so far; those of a body that came before the timer do not count."""
         self._body_since = 0.0
         self._refusal = b""
 
     def connection_made(self, transport: BaseTransport) -> None:
-        """The first request is due."""
+        """Start to wait for the first request."""
         super().connection_made(transport)  # type: ignore[arg-type]
         self._watch(_Part.HEAD)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is due any more."""
+        """Stop waiting for anything."""
         self._watch(None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse, and watch over what is unfinished then."""
+        """Parse the data, and watch what is still unfinished then."""
         before = self._part
         super().data_received(data)
         if self._part is _Part.WEBSOCKET or self.transport.is_closing():
@@ -74,21 +74,21 @@ class BoundedProtocol(HttpToolsProtocol):
         elif self.cycle is not None and not self.cycle.response_complete:
             self._watch(None)
         elif self.timeout_keep_alive_task is None:
-            self._watch(_Part.HEAD)  # empty lines between requests, which stopped uvicorn's clock
+            self._watch(_Part.HEAD)  # empty lines between requests have stopped uvicorn's timer
 
     def handle_websocket_upgrade(self) -> None:
-        """The connection goes to another protocol."""
+        """Hand the connection over to another protocol."""
         self._part = _Part.WEBSOCKET
         self._watch(None)
         super().handle_websocket_upgrade()
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Note that a request begins."""
         self._part = _Part.HEAD
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Its head is there; one that is too large ends the parsing with an error."""
+        """Note that the head is complete; one that is too large ends the parsing with an error."""
         if len(self.headers) > MAX_HEADERS:
             self._refusal = _HEAD_TOO_LARGE
         elif len(self.url) > MAX_URL_BYTES:
@@ -99,19 +99,19 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """The request is there."""
+        """Note that the request is complete."""
         self._part = _Part.NOTHING
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what could not be parsed."""
+        """Answer a request that could not be parsed."""
         if self._refusal:
             self._refuse(self._refusal)
         else:
             super().send_400_response(msg)
 
     def _watch(self, part: _Part | None) -> None:
-        """Have one timer for the part, which is begun once."""
+        """Start the one timer of a part, unless it already runs."""
         if part is self._timed:
             return
         if self._timer is not None:
@@ -125,11 +125,11 @@ class BoundedProtocol(HttpToolsProtocol):
             self._timer = self.loop.call_later(BODY_GRACE_S, self._look_at_body)
 
     def _head_half_late(self) -> None:
-        # In two steps: a loop that was held up reads what has arrived meanwhile before it judges.
+        # Use two steps, so that a loop that was held up reads what has arrived meanwhile before it judges.
         self._timer = self.loop.call_later(HEAD_TIMEOUT_S / 2, self._head_late)
 
     def _head_late(self) -> None:
-        # Browsers open connections in advance: they would take a word for the answer to what they send next.
+        # Browsers open connections in advance, and would take any answer as that to their next request.
         if self._part is _Part.HEAD:
             self._refuse(_TIMEOUT)
         else:
@@ -145,7 +145,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(_TIMEOUT)
 
     def _refuse(self, status: bytes) -> None:
-        """Answer with a status alone, and hang up."""
+        """Answer with only a status, and close the connection."""
         if not self.transport.is_closing():
             self.transport.write(b"HTTP/1.1 " + status + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
             self.transport.close()

@@ -1,4 +1,4 @@
-"""The OpenAPI document of a service: what FastAPI leaves out of it, and what it rounds."""
+"""Complete the OpenAPI document of a service: add what FastAPI leaves out, and correct what it rounds."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -11,7 +11,7 @@ _BODY_FAILURES: Final = {"400": "The body is not JSON in UTF-8", "413": "The bod
 
 
 def complete_openapi(app: FastAPI) -> None:
-    """Have `app` serve a document that names every status which the kit itself answers."""
+    """Let `app` serve a document that names every status that the kit itself answers."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -38,7 +38,7 @@ def _declare_body_failures(operation: dict[str, Any]) -> None:
 
 
 def _round_bounds(node: Any) -> None:
-    """FastAPI's model of a schema holds every bound as a float: 2**63 would be written rounded up."""
+    """Correct bounds, which FastAPI's model of a schema holds as floats: 2**63 would be written rounded up."""
     if isinstance(node, dict):
         for name in _BOUNDS:
             bound = node.get(name)

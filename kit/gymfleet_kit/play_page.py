@@ -1,7 +1,7 @@
-"""A page in which a person plays an environment as an agent does: over the session API, with the same observations.
+"""A page on which a person plays an environment as an agent does: over the session API, with the same observations.
 
-Served by env servers and gateways. It learns the environment's name from its own
-address, and everything else from the session API beside it.
+It is served by env servers and gateways. It gets the environment's name from its own
+address, and everything else from the session API on the same host.
 """
 
 import secrets
@@ -15,7 +15,7 @@ _NONCE: Final = "@nonce@"
 
 
 def play_page() -> HTMLResponse:
-    """The page, with a policy under which its own script and style run alone: observations are foreign text."""
+    """Return the page, with a policy that allows only its own script and style: observations are foreign text."""
     nonce = secrets.token_urlsafe(16)
     policy = (
         f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; "

@@ -1,4 +1,4 @@
-"""Every failure of an app as a problem of RFC 9457. Apart from `problems`, which processes without HTTP import too."""
+"""Turn every failure of an app into an RFC 9457 problem. Separate from `problems`, which is used without HTTP too."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -20,7 +20,7 @@ from gymfleet_kit.problems import ServiceError, internal_problem
 log = structlog.get_logger()
 
 _MAX_FAULTS: Final = 16
-"""Of one request: a few bytes for each item of a long list would be answered with many."""
+"""Faults reported per request: otherwise a few bytes per item of a long list would cause a large answer."""
 _MAX_POINTER_CHARS: Final = 256
 
 
@@ -31,7 +31,7 @@ def problem_response(problem: Problem, headers: Mapping[str, str] | None = None)
 
 
 def _methods(request: Request) -> set[str]:
-    """What the path can be asked for: each of its routes knows its own method alone (RFC 9110, section 15.5.6)."""
+    """Return the methods that the path allows: each of its routes knows only its own (RFC 9110, section 15.5.6)."""
     matching = (route for route in request.app.routes if route.matches(request.scope)[0] is Match.PARTIAL)
     return {method for route in matching for method in getattr(route, "methods", None) or ()}
 
@@ -70,7 +70,7 @@ def install_problem_handlers(app: FastAPI) -> None:
         return problem_response(problem, headers)
 
     async def gone(_: Request, __: Exception) -> Response:
-        # The caller hung up in the middle of his body: no bug, and nobody reads this.
+        # The caller disconnected in the middle of its body: this is no bug, and the answer is not read.
         return Response(status_code=HTTPStatus.BAD_REQUEST)
 
     async def bug(request: Request, error: Exception) -> JSONResponse:

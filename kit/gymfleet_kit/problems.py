@@ -25,12 +25,12 @@ class ServiceError(Exception):
         self.extensions = extensions
 
     def problem(self) -> Problem:
-        """The wire form."""
+        """Return the wire form."""
         own = {"type": self.type, "title": self.title, "status": self.status, "detail": self.detail}
         return Problem.model_validate({**self.extensions, **own})
 
     def headers(self) -> dict[str, str]:
-        """What HTTP says beside the problem."""
+        """Return the HTTP headers to send with the problem."""
         return {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
 
 
@@ -42,7 +42,7 @@ class RelayedProblem(ServiceError):
         self._problem = problem
 
     def problem(self) -> Problem:
-        """The other service's own words."""
+        """Return the other service's problem unchanged."""
         return self._problem
 
 
@@ -55,12 +55,12 @@ class PayloadTooLarge(ServiceError):
 
 
 def internal_problem() -> Problem:
-    """What the caller of a bug is told: nothing about the inside."""
+    """Return what a caller is told after a bug: nothing about the inside."""
     return Problem(type=problems.INTERNAL, title="Internal error", status=500, detail="see the service's log")
 
 
 def problem_responses(*errors: type[ServiceError]) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI entries of the failures that a route declares."""
+    """Return the OpenAPI entries of the failures that a route declares."""
     content = {PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     by_status: dict[int | str, dict[str, Any]] = {}
     for error in errors:

@@ -1,4 +1,4 @@
-"""Run an app with uvicorn: one clear line for a port in use, clean exit on SIGINT and SIGTERM."""
+"""Run an app with uvicorn: report a port in use in one clear line, and exit cleanly on SIGINT and SIGTERM."""
 
 import asyncio
 import errno
@@ -16,13 +16,13 @@ from gymfleet_contracts.frames import MAX_FRAME_BYTES
 
 from gymfleet_kit.http_protocol import BoundedProtocol
 
-# Well over every client's keep-alive expiry, so that the client closes first
+# Well above every client's keep-alive expiry, so that the client closes first
 # and no request is sent into a connection that the server is closing.
 KEEP_ALIVE_S = 75
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket, or one line on stderr and exit code 2."""
+    """Return a listening socket, or exit with one line on stderr and exit code 2."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -37,7 +37,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def _calm_collector() -> None:
-    """What was imported never dies: the collector need not look at it again at every few hundred calls in flight."""
+    """Freeze what was imported, which is never freed: the collector need not visit it after every few hundred calls."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
@@ -48,7 +48,7 @@ def _end(*_: object) -> NoReturn:
 
 
 class _Server(uvicorn.Server):
-    """The first SIGTERM awaits `drain` while everything is served on; SIGINT and a second SIGTERM end at once."""
+    """Await `drain` after the first SIGTERM while still serving; SIGINT or a second SIGTERM ends at once."""
 
     def __init__(self, config: uvicorn.Config, drain: Callable[[], Awaitable[None]] | None) -> None:
         super().__init__(config)
@@ -57,14 +57,14 @@ class _Server(uvicorn.Server):
         self._draining: asyncio.Task[None] | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Runs between any two bytecodes: notes what is asked, and leaves the work to the loop."""
+        """Note the signal and leave the work to the loop, because this runs between any two bytecodes."""
         if self._drain is None or sig != signal.SIGTERM or self._asked:
             super().handle_exit(sig, frame)
         else:
             self._asked = True
 
     async def on_tick(self, counter: int) -> bool:
-        """Called ten times a second while it serves."""
+        """Handle the noted signals; uvicorn calls this ten times a second while it serves."""
         if self._asked and self._draining is None and self._drain is not None:
             self._draining = asyncio.create_task(self._drained(self._drain))
         return await super().on_tick(counter)
@@ -77,17 +77,17 @@ class _Server(uvicorn.Server):
 
 
 def server_config(app: FastAPI, *, grace_s: int = 10) -> uvicorn.Config:
-    """How every app of ours is served; `grace_s` is for running requests at the end."""
+    """Return the uvicorn configuration of all our apps; running requests have `grace_s` to end at shutdown."""
     return uvicorn.Config(
         app,
         loop="uvloop",
         http=BoundedProtocol,
         ws="websockets-sansio",
         ws_max_size=MAX_FRAME_BYTES,
-        ws_per_message_deflate=False,  # a zlib state per socket, and processor time on the hot path
+        ws_per_message_deflate=False,  # it costs a zlib state per socket, and processor time on the hot path
         log_config=None,
         access_log=False,
-        proxy_headers=False,  # who calls, and under which name, is not believed of a header
+        proxy_headers=False,  # do not trust a header for who calls or under which name
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=grace_s,
         backlog=4096,
@@ -104,12 +104,12 @@ def serve(
 ) -> None:
     """Serve until SIGINT or SIGTERM, then let running requests end. SIGTERM awaits `drain` first.
 
-    The app listens on `more_ports` too; `scope["server"]` says over which port a request came.
+    The app also listens on `more_ports`; `scope["server"]` says on which port a request came in.
     """
     listeners = [bind(host, number) for number in (port, *more_ports)]
     _calm_collector()
     config = server_config(app)
-    # uvicorn shuts down at the signal and then raises it again for who was there before.
+    # uvicorn shuts down at the signal and then raises it again for the previous handler.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)
     _Server(config, drain).run(sockets=listeners)

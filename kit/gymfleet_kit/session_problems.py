@@ -55,7 +55,7 @@ class StepOutOfOrder(ServiceError):
 
 
 class EpisodeOver(ServiceError):
-    """The episode has ended; only its last step can be asked for again."""
+    """The episode has ended; only its last step can be requested again."""
 
     type = problems.EPISODE_OVER
     title = "The episode is over"
@@ -87,7 +87,7 @@ class StepTimeout(ServiceError):
 
 
 class SessionLimit(ServiceError):
-    """The session used up its processor time or its age and was closed. Replayed it would do so again: give it up."""
+    """The session exceeded its processor time or age and was closed. A replay would exceed it again, so give it up."""
 
     type = problems.SESSION_LIMIT
     title = "The session exceeded its limit"
@@ -103,7 +103,7 @@ class ForkUnsupported(ServiceError):
 
 
 class ExpertUnavailable(ServiceError):
-    """No expert, not for this split, or it knows no move here."""
+    """There is no expert, or none for this split, or it knows no move here."""
 
     type = problems.EXPERT_UNAVAILABLE
     title = "There is no expert move"

@@ -1,7 +1,7 @@
-"""OpenTelemetry spans, where an endpoint for them is configured; next to nothing where none is.
+"""OpenTelemetry spans if an endpoint for them is configured; otherwise almost no work.
 
-`configure_tracing` reads the standard `OTEL_*` variables. Spans are made for traces whose
-`traceparent` says "sampled"; the parent is always given, because the calls of one
+`configure_tracing` reads the standard `OTEL_*` variables. Spans are created for traces whose
+`traceparent` says "sampled"; the parent is always passed explicitly, because the calls of one
 socket belong to many traces. Attributes are ids and outcomes, never actions or keys.
 """
 
@@ -30,10 +30,10 @@ _provider: "TracerProvider | None" = None
 
 
 class Span:
-    """A piece of work. Not recorded in this class: it only hands the trace on.
+    """A piece of work. This class does not record it, but only passes the trace on.
 
-    As a context manager it ends with the block: its outcome is "ok", or the type of
-    the problem that left the block.
+    As a context manager it ends with the block; its outcome is "ok", or the type of
+    the problem that was raised from the block.
     """
 
     __slots__ = ("trace",)
@@ -51,10 +51,10 @@ class Span:
         self.end(error)
 
     def end(self, error: BaseException | None = None) -> None:
-        """The work is done, or failed with `error`. The first call counts."""
+        """End the span: the work is done, or failed with `error`. Only the first call counts."""
 
     def ending(self, done: Callable[[R], None]) -> Callable[[R], None]:
-        """`done`, ending this span first: for work that answers by a call with a result or an exception."""
+        """Return a `done` that ends this span first, for work that reports a result or an exception by a call."""
         return done
 
 
@@ -92,7 +92,7 @@ class RequestSpan(_Recorded):
     __slots__ = ()
 
     def answered(self, method: str, route: str | None, status: int) -> None:
-        """Named after the route's pattern: paths hold session ids, and names are few."""
+        """Name the span after the route's pattern, because paths hold session ids and names must be few."""
         self._span.update_name(f"{method} {route}" if route else method)
         self._span.set_attribute("http.request.method", method)
         self._span.set_attribute("http.response.status_code", status)
@@ -103,7 +103,7 @@ class RequestSpan(_Recorded):
 def span(name: str, trace: str | None, **attributes: str | int) -> Span:
     """Begin a span under `trace`: recorded when tracing is on and the trace is sampled.
 
-    A `trace` that is no `traceparent` counts as none: it may come from anybody.
+    A `trace` that is no valid `traceparent` counts as none, because it may come from any caller.
     """
     if not trace:
         return Span("")
@@ -115,10 +115,10 @@ def span(name: str, trace: str | None, **attributes: str | int) -> Span:
 
 
 def request_span(method: str, trace: str | None) -> RequestSpan | None:
-    """The span of an HTTP request; None when it is not recorded.
+    """Return the span of an HTTP request, or None if it is not recorded.
 
-    A request without a trace begins one, as far as the sampler wants it, unless it
-    only reads: probes and scrapes would be most of what is traced.
+    A request without a trace begins one, if the sampler selects it, unless it only
+    reads: otherwise most traces would be of probes and scrapes.
     """
     from_caller = trace is not None and TRACEPARENT.fullmatch(trace) is not None
     if _provider is None or (trace is not None and from_caller and trace[-1] not in _SAMPLED):
@@ -132,7 +132,7 @@ def request_span(method: str, trace: str | None) -> RequestSpan | None:
 
 
 def is_sampled(trace_id: str) -> bool:
-    """What the configured sampler decides for a new trace; False when tracing is off."""
+    """Return the configured sampler's decision for a new trace; False when tracing is off."""
     if _provider is None:
         return False
     from opentelemetry.sdk.trace.sampling import Decision  # noqa: PLC0415 - optional
@@ -142,7 +142,7 @@ def is_sampled(trace_id: str) -> bool:
 
 
 def attach(trace: str) -> Any:
-    """Make `trace` OpenTelemetry's current one, for libraries that ask it; returns what `detach` takes."""
+    """Make `trace` OpenTelemetry's current one, for libraries that use it; return the token for `detach`."""
     if _provider is None:
         return None
     from opentelemetry import context  # noqa: PLC0415 - optional
@@ -161,7 +161,7 @@ def detach(token: Any) -> None:
 def configure_tracing(service: str) -> None:
     """Export spans over OTLP/HTTP when `OTEL_EXPORTER_OTLP_ENDPOINT` is set; call once, in `main`.
 
-    Without the packages of `gymfleet[otel]` that is one line on stderr and exit code 2.
+    Without the packages of `gymfleet[otel]`, exit with one line on stderr and exit code 2.
     """
     names = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
     switched_off = (
@@ -182,7 +182,7 @@ def configure_tracing(service: str) -> None:
 
 
 def export_to(processor: "SpanProcessor", service: str) -> "TracerProvider":
-    """Send this process's spans to `processor`; what waits there is sent when the process ends."""
+    """Send this process's spans to `processor`; spans that wait there are sent when the process ends."""
     global _provider  # noqa: PLW0603 - one per process, as OpenTelemetry's own
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - optional
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""The trace id of the work in hand: W3C `traceparent`, carried by HTTP headers and stream records."""
+"""The trace id of the current work: W3C `traceparent`, carried by HTTP headers and stream records."""
 
 import random
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ HEADER: Final = "traceparent"
 _HEADER: Final = HEADER.encode()
 _DRAW: Final = (
     random.Random()
-)  # its own, whatever else is seeded; ids are no secrets, and the system's cost a call each
+)  # a separate generator, unaffected by other seeds; ids are no secrets, and system randomness costs a call each
 _current: ContextVar[str | None] = ContextVar("traceparent", default=None)
 
 
 def current_trace() -> str | None:
-    """The `traceparent` to send along, None outside of any traced work."""
+    """Return the `traceparent` to send along, or None outside of any traced work."""
     return _current.get()
 
 
@@ -34,7 +34,7 @@ def new_trace(*, sampled: bool | None = None) -> str:
 
 @contextmanager
 def traced(trace: str | None) -> Iterator[str]:
-    """Work under `trace`, or under a new one where it is absent or malformed; logs carry its id."""
+    """Work under `trace`, or under a new one if it is absent or malformed; logs carry its id."""
     trace = trace if trace is not None and TRACEPARENT.fullmatch(trace) else new_trace()
     token, otel_token = _current.set(trace), attach(trace)
     try:
@@ -45,13 +45,13 @@ def traced(trace: str | None) -> Iterator[str]:
 
 
 def enter_trace(trace: str) -> None:
-    """Go on under `trace` to the end of this task: for a task that serves one call. What is malformed is ignored."""
+    """Continue under `trace` until the end of this task, which serves one call. A malformed trace is ignored."""
     if TRACEPARENT.fullmatch(trace):
         _current.set(trace)
 
 
 class Working:
-    """What `working` returns: begins the span where the block begins."""
+    """The context manager that `working` returns; it begins the span when the block begins."""
 
     __slots__ = ("_attributes", "_name", "_span", "_token")
 
@@ -75,7 +75,7 @@ class Working:
 
 
 def working(name: str, **attributes: str | int) -> Working:
-    """A block that is a span of the current trace; within it, `current_trace` names the span as the parent."""
+    """Run a block as a span of the current trace; within it, `current_trace` names the span as the parent."""
     return Working(name, attributes)
 
 
@@ -86,7 +86,7 @@ class TraceMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Web sockets carry many sessions: no trace is theirs."""
+        """Trace a request, but not a WebSocket, which carries many sessions and has no single trace."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -104,7 +104,7 @@ class TraceMiddleware:
             _current.reset(token)
 
     async def _recorded(self, request: RequestSpan, scope: Scope, receive: Receive, send: Send) -> None:
-        status = 500  # what a server answers when the app raises
+        status = 500  # the server's answer if the app raises
 
         async def watched(message: Message) -> None:
             nonlocal status

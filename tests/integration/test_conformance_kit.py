@@ -140,14 +140,18 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         yield {"env server": server.url, "gateway": gateway.url}
 
 
+async def found_in(kind: type[Server]) -> Section:
+    with serving(kind()) as url:
+        return await examined(url, Protocol.NATIVE, without=HEAVY)
+
+
 @pytest.fixture(scope="module")
 def sections() -> dict[type[Server], Section]:
     """What the kit finds in each broken server; all at once, because most of the time is waiting for leases."""
 
     async def one(kind: type[Server], slots: asyncio.Semaphore) -> Section:
         async with slots:
-            with serving(kind()) as url:
-                return await examined(url, Protocol.NATIVE, without=HEAVY)
+            return await found_in(kind)
 
     async def every() -> list[Section]:
         slots = asyncio.Semaphore(2)  # more of them wait for each other, and checks have deadlines
@@ -199,6 +203,8 @@ def test_broken_server_is_caught_by_the_checks_meant_for_it(
     kind: type[Server], sections: dict[type[Server], Section]
 ) -> None:
     seen, caught = failures(sections[kind]), CAUGHT[kind]
+    if not caught.by <= seen.keys():  # on a busy machine a check of leases may learn nothing: once more, alone
+        seen = failures(asyncio.run(found_in(kind)))
 
     assert caught.by <= seen.keys()
     assert {name: why for name, why in seen.items() if name not in caught.by and not caught.perhaps.match(name)} == {}

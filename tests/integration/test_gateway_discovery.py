@@ -139,7 +139,7 @@ async def gateways(servers: EnvServers, redis_server: RedisServer, monkeypatch: 
 
 
 def replicas(app: FastAPI, host: str) -> list[Any]:
-    found = app.state.gateway.fleet._replicas.values()
+    found = app.state.gateway.registry._replicas.values()
     return [replica for replica in found if f"//{host}:" in replica.url]
 
 

@@ -1,4 +1,4 @@
-"""Where imported benchmark files are kept, and how a command names them."""
+"""The place of imported benchmark files, and how a command names them."""
 
 import os
 from collections.abc import Iterable
@@ -6,14 +6,14 @@ from pathlib import Path
 
 
 def data_home() -> Path:
-    """`GYMFLEET_DATA_DIR`, else `gymfleet/data` in the user's data directory (XDG)."""
+    """Return `GYMFLEET_DATA_DIR`, else `gymfleet/data` in the user's data directory (XDG)."""
     if given := os.environ.get("GYMFLEET_DATA_DIR"):
         return Path(given)
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "gymfleet" / "data"
 
 
 def imported(env: str) -> Path:
-    """Where the imported data of an environment lies. Raises `FileNotFoundError`, whose text says what to do."""
+    """Return where an environment's imported data is. Raises `FileNotFoundError`, whose text says what to do."""
     path = data_home() / env
     if not path.is_dir():
         raise FileNotFoundError(f"no benchmark data of {env} was imported; run `gymfleet data import {env} DIRECTORY`")
@@ -21,7 +21,7 @@ def imported(env: str) -> Path:
 
 
 def chosen(values: Iterable[str]) -> dict[str, Path]:
-    """From `ENV` (the imported data) or `ENV=DIRECTORY`. Raises `FileNotFoundError`."""
+    """Read values of the form `ENV` (the imported data) or `ENV=DIRECTORY`. Raises `FileNotFoundError`."""
     found = {}
     for value in values:
         env, given, directory = value.partition("=")

@@ -1,4 +1,4 @@
-"""How a start looks: a live table on a terminal, one line per event elsewhere."""
+"""The display of a start: a live table on a terminal, one line per event elsewhere."""
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -18,8 +18,8 @@ Waiting = Mapping[str, str | None]
 class StartDisplay:
     """Shows which services are ready and what the others wait for.
 
-    Drawn when `refresh` is called, not by a thread: children are forked from this process.
-    What is ready already is not told again; with `quiet` nothing stays on the screen.
+    It is drawn when `refresh` is called, not by a thread, because children are forked from this process.
+    A service that is already ready is not reported again; with `quiet` nothing stays on the screen.
     """
 
     def __init__(self, console: Console, waiting: Callable[[], Waiting], *, quiet: bool = False) -> None:
@@ -42,7 +42,7 @@ class StartDisplay:
             self._live.stop()
 
     def refresh(self) -> None:
-        """Draw the state of now, and tell what became ready since."""
+        """Draw the present state, and report what has become ready since the last call."""
         waiting = self._waiting()
         for name, reason in waiting.items():
             if reason is None and name not in self._told:

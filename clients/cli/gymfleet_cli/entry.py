@@ -1,4 +1,4 @@
-"""The console script: says what to install where the SDK is there alone."""
+"""The console script; it says what to install where only the SDK is installed."""
 
 import sys
 

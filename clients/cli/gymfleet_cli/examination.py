@@ -1,4 +1,4 @@
-"""What `gymfleet conformance URL` does: which of a server's promises hold, shown and written."""
+"""The work of `gymfleet conformance URL`: try a server's promises, then show and write the results."""
 
 import asyncio
 import signal
@@ -42,7 +42,7 @@ def examine_server(
     list_checks: bool,
     markdown: bool,
 ) -> bool:
-    """Try what is asked for, show and write the report; whether every `must` holds. Raises `UsageProblem`."""
+    """Run the chosen checks, show and write the report; return whether every `must` holds. Raises `UsageProblem`."""
     spoken = _protocol(protocol)
     if list_checks:
         _list(_chosen(spoken, check), markdown=markdown)
@@ -60,7 +60,7 @@ def examine_server(
 
 
 async def _interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """`work`, cancelled by Ctrl-C until it ends: in Python 3.11 a check in the middle of a wait can swallow one."""
+    """Await `work`. Ctrl-C cancels it until it ends: in Python 3.11 a check in the middle of a wait can swallow one."""
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
     interrupted = False
@@ -95,7 +95,7 @@ def _protocol(name: str) -> Protocol | None:
 
 
 def _chosen(protocol: Protocol | None, patterns: Sequence[str]) -> list[Check[Any]]:
-    """The checks that the patterns leave. Raises `UsageProblem` for a pattern that matches none."""
+    """Return the checks that the patterns select. Raises `UsageProblem` for a pattern that matches none."""
     checks = every_check() if protocol is None else checks_of(protocol)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for check in checks for name in (check.id, check.group)):
@@ -142,7 +142,7 @@ def _wanted(protocol: Protocol, patterns: Sequence[str]) -> list[Check[Any]]:
 
 
 class _Bar:
-    """How far the run is: a bar on a terminal, nothing elsewhere."""
+    """The progress of the run: a bar on a terminal, nothing elsewhere."""
 
     def __init__(self, total: int) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -150,7 +150,7 @@ class _Bar:
         self._task = self._progress.add_task("checks", total=total)
 
     def telling(self, env: str) -> Callable[[CheckResult], None]:
-        """Counts a result."""
+        """Return a function that counts a result."""
 
         def told(result: CheckResult) -> None:
             name = " ".join(part for part in (env, result.id) if part)
@@ -207,7 +207,7 @@ def _list(checks: Sequence[Check[Any]], *, markdown: bool) -> None:
 
 
 def listing(checks: Sequence[Check[Any]]) -> str:
-    """Markdown: a table for each protocol."""
+    """Return the checks as Markdown, with a table for each protocol."""
     lines: list[str] = []
     for protocol in Protocol:
         own = [check for check in checks if check.protocol is protocol]

@@ -1,4 +1,4 @@
-"""A session API to talk to: the one given, the running fleet's, or an env server for the moment."""
+"""A session API to talk to: the given one, the running fleet's, or a temporary env server."""
 
 import json
 import os
@@ -30,10 +30,10 @@ _CALL_TIMEOUT_S: Final = 30.0
 def session_api(
     url: str | None, state_dir: Path, envs: tuple[str, ...], data: Mapping[str, Path] | None = None
 ) -> Iterator[SyncGatewayClient]:
-    """A client of the session API; without a gateway, `envs` are served as long as the block lasts.
+    """Yield a client of the session API; without a gateway, `envs` are served as long as the block lasts.
 
-    `data` names benchmark files, by environment: with it they are served anew, whatever runs already.
-    A service that asks for a key is sent that of the variable GYMFLEET_API_KEY.
+    `data` names benchmark files by environment; with it, a new server is started, whatever already runs.
+    A service that asks for a key gets the one in the variable GYMFLEET_API_KEY.
     """
     found = url or (None if data else running_gateway(state_dir))
     if found is not None:
@@ -49,7 +49,7 @@ def session_api(
 
 
 def describe(envs: Sequence[str], data: Mapping[str, Path]) -> tuple[list[EnvironmentSpec], list[str]]:
-    """Specs of environments that nobody serves; and of those that this machine cannot, what they lack."""
+    """Return the specs of environments that nobody serves, and what is missing for those that cannot run here."""
     settings = {DATA_VARIABLE: json.dumps({env: str(path) for env, path in data.items()})} if data else {}
     done = subprocess.run(
         [console_script("gymfleet-env-server"), "--describe", *envs],
@@ -64,7 +64,7 @@ def describe(envs: Sequence[str], data: Mapping[str, Path]) -> tuple[list[Enviro
 
 
 def running_gateway(state_dir: Path) -> str | None:
-    """The address of the fleet's gateway; None when none runs."""
+    """Return the address of the fleet's gateway; None when none runs."""
     state = read_state(state_dir)
     if state is None:
         return None
@@ -73,7 +73,7 @@ def running_gateway(state_dir: Path) -> str | None:
 
 @contextmanager
 def _temporary_server(envs: tuple[str, ...], data: Mapping[str, Path]) -> Iterator[tuple[str, str]]:
-    """One server for all of `envs`, and its key: an env server speaks the same session API as the gateway."""
+    """Run one server for all of `envs` and yield its address and key: it speaks the same session API as the gateway."""
     interrupts = Interrupts()
     with TemporaryDirectory(prefix="gymfleet-") as name:
         directory = Path(name)
@@ -86,6 +86,6 @@ def _temporary_server(envs: tuple[str, ...], data: Mapping[str, Path]) -> Iterat
                 supervisor.start(service)
                 try:
                     supervisor.wait_ready([service.name], display.refresh)
-                except ServiceFailed as error:  # without the log's path: it is removed with the server
+                except ServiceFailed as error:  # the log's path is left out, because the log is removed with the server
                     raise CliError(f"{', '.join(envs)} cannot be served: {error.reason}") from None
             yield service.url, plan.key(ENV_SERVER)

@@ -1,4 +1,4 @@
-"""Entry point: the table of commands, and the way in which every expected failure ends."""
+"""Entry point: the table of commands, and the handling of every expected failure."""
 
 import sys
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _INTERRUPTED
     except BrokenPipeError:
-        sys.stdout = None  # the reader of a pipe, `head` perhaps, has left; nothing is flushed to it at exit
+        sys.stdout = None  # the reader of the pipe, perhaps `head`, has closed it, so nothing is flushed to it at exit
         return 1
     return code if isinstance(code, int) else 0
 
@@ -85,5 +85,5 @@ def _explain(error: Exception) -> int:
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     sys.exit(run(sys.argv[1:]))

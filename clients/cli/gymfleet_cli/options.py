@@ -1,4 +1,4 @@
-"""Options of environments: what the user gives, checked by the environments before anything starts."""
+"""Options of environments: the user's values, checked by the environments before anything starts."""
 
 import json
 import os
@@ -21,12 +21,12 @@ OptionsOption = Annotated[
     ),
 ]
 Options = dict[str, dict[str, JsonValue]]
-"""Values by their keys, by environment."""
+"""Values by key, by environment."""
 _OPTIONS: Final = TypeAdapter(Options)
 
 
 def one_option(given: str) -> tuple[str, JsonValue]:
-    """KEY=VALUE; the value is JSON where it can be read as such, else a text. Raises `UsageProblem`."""
+    """Read KEY=VALUE; the value is read as JSON where possible, else as a text. Raises `UsageProblem`."""
     key, mark, text = given.partition("=")
     if not (key and mark):
         raise UsageProblem(f"--option {given}: give KEY=VALUE")
@@ -38,7 +38,7 @@ def one_option(given: str) -> tuple[str, JsonValue]:
 
 
 def options_of(values: Iterable[str]) -> Options:
-    """What several ENV.KEY=VALUE say, by environment. Raises `UsageProblem`."""
+    """Read several ENV.KEY=VALUE, by environment. Raises `UsageProblem`."""
     found: Options = {}
     for given in values:
         place, value = one_option(given)
@@ -50,10 +50,10 @@ def options_of(values: Iterable[str]) -> Options:
 
 
 def served_options(envs: Sequence[str], given: Mapping[str, Mapping[str, JsonValue]]) -> dict[str, Options]:
-    """The options that the server of each of `envs` gets.
+    """Return the options for the server of each of `envs`.
 
-    What is given goes before what stands in `GYMFLEET_ENV_OPTIONS`. The environments check them themselves, in a
-    process of its own. Raises `UsageProblem` with the options that there are.
+    Given options take precedence over those in `GYMFLEET_ENV_OPTIONS`. The environments check the options themselves,
+    in a separate process. Raises `UsageProblem` with the options that exist.
     """
     merged = _inherited()
     for env, values in given.items():
@@ -76,7 +76,7 @@ def _inherited() -> Options:
 
 
 def _checked(envs: Sequence[str], options: Options) -> dict[str, str]:
-    """The environments' own names, by what they are called here."""
+    """Return the environments' own names, by the names that they have on the command line."""
     done = subprocess.run(
         [console_script("gymfleet-env-server"), "--check-options", *envs],
         capture_output=True, text=True, check=False, env={**os.environ, OPTIONS_VARIABLE: json.dumps(options)},

@@ -1,4 +1,4 @@
-"""What a finished run says at its end."""
+"""The message at the end of a finished run."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from gymfleet_cli.run_directory import RunFiles
 
 
 def print_outcome(run_dir: Path) -> None:
-    """Success before and after with intervals, the main figures, and where to look. Raises `RunDataError`."""
+    """Print success before and after with intervals, the main figures, and where to look. Raises `RunDataError`."""
     data = RunData.load(RunFiles.open(run_dir))
     table = Table.grid(padding=(0, 2))
     for label, name in (("before", "eval_before"), ("after", "eval_after")):
@@ -31,7 +31,7 @@ def print_outcome(run_dir: Path) -> None:
 
 
 def success_line(one: Measurement) -> str:
-    """`41.5 % success (95 % interval 34.9 to 48.4 %, 200 episodes)`."""
+    """Format a measurement as `41.5 % success (95 % interval 34.9 to 48.4 %, 200 episodes)`."""
     low, high = one.interval
     return (
         f"{100 * one.success:.1f} % success "

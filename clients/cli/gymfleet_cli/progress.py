@@ -1,4 +1,4 @@
-"""How a run's progress looks: `progress.json`, one line of it, and the live display."""
+"""The display of a run's progress: `progress.json`, its summary in one line, and the live display."""
 
 import time
 from collections.abc import Callable
@@ -32,7 +32,7 @@ PHASES: Final = {
 
 
 def read_progress(run_dir: Path) -> RunProgress | None:
-    """None before the run has said anything."""
+    """Read the progress; None before the run has written any."""
     try:
         return RunProgress.model_validate_json((run_dir / "progress.json").read_bytes())
     except (OSError, ValidationError):
@@ -40,7 +40,7 @@ def read_progress(run_dir: Path) -> RunProgress | None:
 
 
 def duration(seconds: float) -> str:
-    """`7 s`, `3 min 20 s`, `1 h 05 min`."""
+    """Format seconds as `7 s`, `3 min 20 s` or `1 h 05 min`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -50,7 +50,7 @@ def duration(seconds: float) -> str:
 
 
 def describe(progress: RunProgress) -> str:
-    """One line: phase, position, rate, time left, figures."""
+    """Describe the progress in one line: phase, position, rate, time left and figures."""
     parts = [PHASES.get(progress.phase, progress.phase)]
     if progress.phase == "done":
         return " · ".join([*parts, progress.message])
@@ -77,7 +77,7 @@ def _figures(progress: RunProgress) -> list[str]:
 
 
 class RunDisplay:
-    """Draws what `read` finds: live on a terminal, a line every 10 s elsewhere."""
+    """Draws the progress that `read` returns: live on a terminal, a line every 10 s elsewhere."""
 
     def __init__(self, console: Console, read: Callable[[], RunProgress | None]) -> None:
         self._console = console
@@ -100,10 +100,10 @@ class RunDisplay:
             self._live.stop()
 
     def refresh(self) -> None:
-        """Look at the file and draw, when it is time."""
+        """Read the file and draw, when the next update is due."""
         now = time.monotonic()
         progress = self._read()
-        if progress is None or progress.updated_at < self._began_at:  # an interrupted run left it
+        if progress is None or progress.updated_at < self._began_at:  # left by an interrupted run
             return
         new_phase = progress.phase != self._phase
         interval_s = DRAW_INTERVAL_S if self._live is not None else PLAIN_INTERVAL_S

@@ -48,7 +48,7 @@ def _set(document: dict[str, Any], override: str) -> None:
 
 
 def _value(text: str) -> Any:
-    """A TOML value; a word that is none is a string."""
+    """Read a TOML value; a word that is not one is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"] if "\n" not in text else text
     except tomllib.TOMLDecodeError:
@@ -56,7 +56,7 @@ def _value(text: str) -> Any:
 
 
 def to_toml(recipe: Recipe) -> str:
-    """The recipe as TOML that loads to an equal recipe."""
+    """Return the recipe as TOML that loads to an equal recipe."""
     lines: list[str] = []
     _write_table(lines, [], recipe.model_dump(mode="json", exclude_none=True))
     return "\n".join(lines) + "\n"
@@ -75,6 +75,6 @@ def _literal(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_literal(item) for item in value) + "]"
     if isinstance(value, str):
-        # JSON's escapes are TOML's; DEL alone must be escaped in TOML and is not in JSON.
+        # JSON's escapes are valid in TOML; only DEL must be escaped in TOML and is not escaped in JSON.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
     return repr(value) if isinstance(value, float) else json.dumps(value)

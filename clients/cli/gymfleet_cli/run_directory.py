@@ -1,6 +1,6 @@
-"""Reading a run directory: summary, metrics and episodes, as the trainer wrote them.
+"""The reader of a run directory: summary, metrics and episodes, as the trainer wrote them.
 
-A run in progress has fewer files, and its last lines may be half written.
+A run in progress has fewer files, and its last lines may be incomplete.
 """
 
 import json
@@ -14,7 +14,7 @@ from gymfleet_contracts.trajectory import ScoredTrajectory
 from pydantic import ValidationError
 
 RUN_STATE: Final = ".fleet"
-"""Where a run keeps the state of its services, inside the run directory."""
+"""The directory inside the run directory where a run keeps the state of its services."""
 PHASE_ORDER: Final = ("demonstrations", "eval_before", "train", "eval_after")
 _MARKS: Final = ("run.json", "summary.json", "metrics.jsonl", "progress.json", "trajectories")
 
@@ -31,7 +31,7 @@ class RunFiles:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Raises `RunDataError` for a directory that is not a run's."""
+        """Open a run directory. Raises `RunDataError` for a directory that is not a run's."""
         if not path.is_dir():
             raise RunDataError(f"there is no run directory {path}")
         if not any((path / mark).exists() for mark in _MARKS):
@@ -39,7 +39,7 @@ class RunFiles:
         return cls(path)
 
     def summary(self) -> dict[str, Any]:
-        """Empty before the end of the run."""
+        """Return the summary, which is empty before the end of the run."""
         path = self.path / "summary.json"
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
@@ -52,19 +52,19 @@ class RunFiles:
         return document
 
     def recipe_text(self) -> str:
-        """The recipe as it was given; empty when the run has not got that far."""
+        """Return the recipe as it was given; empty when the run has not got that far."""
         path = self.path / "recipe.toml"
         return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
     def recipe(self) -> dict[str, Any]:
-        """The recipe's table, empty when there is none that can be read."""
+        """Return the recipe's table, which is empty when there is no readable recipe."""
         try:
             return tomllib.loads(self.recipe_text())
         except tomllib.TOMLDecodeError:
             return {}
 
     def metrics(self, kind: str) -> list[dict[str, Any]]:
-        """All lines of `metrics.jsonl` of one kind, in order."""
+        """Return all lines of `metrics.jsonl` of one kind, in order."""
         path = self.path / "metrics.jsonl"
         records = []
         for number, line in enumerate(_whole_lines(path), start=1):
@@ -77,12 +77,12 @@ class RunFiles:
         return records
 
     def phases(self) -> list[str]:
-        """Names of the files of episodes, in the order of the run."""
+        """Return the names of the files of episodes, in the order of the run."""
         names = [path.stem for path in (self.path / "trajectories").glob("*.jsonl")]
         return sorted(names, key=lambda name: (PHASE_ORDER.index(name) if name in PHASE_ORDER else 99, name))
 
     def trajectories(self, phase: str) -> Iterator[ScoredTrajectory]:
-        """Episodes of one phase, in the order in which they were recorded."""
+        """Yield the episodes of one phase, in the order in which they were recorded."""
         path = self.path / "trajectories" / f"{phase}.jsonl"
         for number, line in enumerate(_whole_lines(path), start=1):
             try:
@@ -93,7 +93,7 @@ class RunFiles:
 
 
 def _whole_lines(path: Path) -> Iterator[str]:
-    """Lines that end with a newline: the last one may still be being written."""
+    """Yield the lines that end with a newline, because the last line may still be being written."""
     if not path.is_file():
         return
     with path.open(encoding="utf-8", errors="replace") as file:

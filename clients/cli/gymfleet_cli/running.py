@@ -1,4 +1,4 @@
-"""What `train` and `eval` share: the services of one run around one command of the trainer."""
+"""The common part of `train` and `eval`: the services of one run around one command of the trainer."""
 
 import fcntl
 import os
@@ -24,30 +24,30 @@ from gymfleet_cli.supervisor.supervisor import Supervisor
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A command of the trainer, and what must be there before it starts."""
+    """A command of the trainer, and what must exist before it starts."""
 
     recipe: Recipe
     recipe_file: str
-    """What builds the model, and the engine, read it from."""
+    """The file from which the builder of the model and the engine read the recipe."""
     run_dir: Path
     command: tuple[str, ...]
     """`run` or `eval`, with its arguments."""
     build: bool = True
-    """Whether the model may have to be made first; one that is there is kept."""
+    """Whether the model may have to be built first; an existing model is kept."""
     model: str | None = None
-    """What the engine loads at its start, if not the model that the recipe begins with."""
+    """The model that the engine loads at its start, if not the one that the recipe begins with."""
 
 
 def recipe_data(recipe: Recipe) -> dict[str, Path]:
-    """The benchmark files that the recipe trains on, by environment. Raises `UsageProblem`."""
+    """Return the benchmark files that the recipe trains on, by environment. Raises `UsageProblem`."""
     return {} if recipe.env.tasks == "generated" else data_of([recipe.env.name])
 
 
 @contextmanager
 def lock_run(run_dir: Path, state_dir: Path) -> Iterator[None]:
-    """Make the run's directories; the lock on them ends with the block, or with the process.
+    """Make and lock the run's directories; the lock ends with the block, or with the process.
 
-    Raises `UsageProblem` for a directory with other things in it, `CliError` when another command works in it.
+    Raises `UsageProblem` for a directory that holds other things, `CliError` when another command works in it.
     """
     if run_dir.is_dir() and any(run_dir.iterdir()) and not is_run(run_dir):
         raise UsageProblem(f"{run_dir} is not empty and holds no run; choose another --run-dir")
@@ -69,12 +69,12 @@ def lock_run(run_dir: Path, state_dir: Path) -> Iterator[None]:
 
 
 def is_run(directory: Path) -> bool:
-    """Whether a run lives, or was begun, in `directory`."""
+    """Return whether a run is in progress, or was begun, in `directory`."""
     return (directory / "run.json").is_file() or (directory / RUN_STATE).is_dir()
 
 
 def recipe_file(path: Path, recipe: Recipe, state_dir: Path, *, changed: bool) -> str:
-    """The file that the trainer reads: the given one, or one with the command line's changes."""
+    """Return the file that the trainer reads: the given one, or one with the command line's changes."""
     if not changed:
         return str(path)
     written = state_dir / "recipe.toml"
@@ -83,7 +83,7 @@ def recipe_file(path: Path, recipe: Recipe, state_dir: Path, *, changed: bool) -
 
 
 def gateway_secret(state_dir: Path) -> str:
-    """One secret for the whole run, so that sessions outlive a restart of the gateway."""
+    """Return one secret for the whole run, so that sessions survive a restart of the gateway."""
     path = state_dir / "secret"
     if not path.is_file():
         path.touch(mode=0o600)

@@ -1,4 +1,4 @@
-"""Every check there is."""
+"""The catalogue of all checks."""
 
 from itertools import chain
 from typing import Any
@@ -26,12 +26,12 @@ _GROUPS = ("service", "sessions", "steps", "isolation", "batch", "stream", "fork
 
 
 def checks_of(protocol: Protocol) -> list[Check[Any]]:
-    """The checks of one protocol, group by group."""
+    """Return the checks of one protocol, group by group."""
     suites = {module.SUITE.protocol: module.SUITE for module in _MODULES}
     checks: list[Check[Any]] = list(suites[protocol].checks)
     return sorted(checks, key=lambda check: _GROUPS.index(check.group) if check.group in _GROUPS else 0)
 
 
 def every_check() -> list[Check[Any]]:
-    """All protocols' checks."""
+    """Return the checks of all protocols."""
     return list(chain.from_iterable(checks_of(protocol) for protocol in Protocol))

@@ -19,7 +19,7 @@ Body = Callable[[T], Awaitable[None]]
 
 
 class Protocol(StrEnum):
-    """What a server speaks."""
+    """The protocol that a server speaks."""
 
     NATIVE = "native"
     OPENENV = "openenv"
@@ -27,14 +27,14 @@ class Protocol(StrEnum):
 
 
 class Severity(StrEnum):
-    """Whether a server may do without."""
+    """Whether a server must keep a promise or only should."""
 
     MUST = "must"
     SHOULD = "should"
 
 
 class Need(StrEnum):
-    """What an environment must say of itself for a check to apply."""
+    """What an environment must declare about itself for a check to apply."""
 
     DETERMINISTIC = "deterministic"
     EXPERT = "expert"
@@ -44,10 +44,10 @@ class Need(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check(Generic[T]):
-    """One promise and how it is tried."""
+    """One promise and the way to try it."""
 
     id: str
-    """`group.name`, and stable: reports of different days are compared by it."""
+    """`group.name`. It is stable, because reports of different days are compared by it."""
     protocol: Protocol
     severity: Severity
     promise: str
@@ -77,7 +77,7 @@ class Suite(Generic[T]):
     def should(
         self, check_id: str, *, needs: tuple[Need, ...] = (), deadline_s: float = DEADLINE_S
     ) -> Callable[[Body[T]], Body[T]]:
-        """Add a check that is reported and does not decide."""
+        """Add a check that is reported but does not decide whether a server conforms."""
         return self._adding(check_id, Severity.SHOULD, needs, deadline_s)
 
     def _adding(

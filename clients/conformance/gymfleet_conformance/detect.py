@@ -1,4 +1,4 @@
-"""Which protocol a server speaks, and which environments it has."""
+"""Detection of the protocol that a server speaks, and of the environments that it has."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -22,11 +22,11 @@ Targets = list[tuple[str, Callable[[], Target]]]
 
 
 class NotAServer(Exception):
-    """Nothing that the kit knows answers there, or not what was asked for."""
+    """No server that the kit knows answers there, or not the one that was asked for."""
 
 
 async def find_protocol(server: ServerUnderTest) -> Protocol:
-    """Ask as each protocol's client would. Raises `NotAServer`."""
+    """Find the protocol by asking as each protocol's client would. Raises `NotAServer`."""
     if isinstance(await _json(server, "/v1/environments"), list):
         return Protocol.NATIVE
     if isinstance(await _json(server, "/health"), dict) and isinstance(await _json(server, "/schema"), dict):
@@ -40,7 +40,7 @@ async def find_protocol(server: ServerUnderTest) -> Protocol:
 
 
 async def find_targets(server: ServerUnderTest, protocol: Protocol, envs: Sequence[str]) -> Targets:
-    """A name and a maker of targets for each environment to examine. Raises `NotAServer`."""
+    """Return a name and a maker of targets for each environment to examine. Raises `NotAServer`."""
     if protocol is Protocol.NATIVE:
         return await _native(server, envs)
     if protocol is Protocol.OPENENV:
@@ -80,7 +80,7 @@ async def _agentgym(server: ServerUnderTest, envs: Sequence[str]) -> Targets:
 
 
 async def _agentgym_env(server: ServerUnderTest) -> str | None:
-    """By the end of the URL, because one server has maze and wordle; else by the banner."""
+    """Name the environment by the end of the URL, because one server has maze and wordle; else by the banner."""
     banner = await _json(server, "/")
     if not (isinstance(banner, str) or await _has_create(server)):
         return None
@@ -90,12 +90,12 @@ async def _agentgym_env(server: ServerUnderTest) -> str | None:
 
 
 async def _has_create(server: ServerUnderTest) -> bool:
-    """There is a path `/create` that takes another method than GET."""
+    """Return whether there is a path `/create` that takes another method than GET."""
     return (await server.request("GET", "/create")).status_code == _WRONG_METHOD
 
 
 async def _json(server: ServerUnderTest, path: str) -> Any:
-    """The JSON body of a successful GET; None otherwise."""
+    """Return the JSON body of a successful GET; None otherwise."""
     try:
         response = await server.http.get(server.url + path, follow_redirects=True)
         if response.status_code in _KEY_WANTED:

@@ -1,4 +1,4 @@
-"""What an examination found: for people, for machines, and as JUnit's XML."""
+"""The findings of an examination: for people, for machines, and as JUnit XML."""
 
 from enum import StrEnum
 from typing import Final
@@ -32,7 +32,7 @@ class CheckResult(_Record):
     promise: str
     verdict: Verdict
     seen: str = ""
-    """What was seen where the promise does not hold; why it does not apply where it does not."""
+    """What was seen if the promise does not hold, or the reason if it does not apply."""
     seconds: float
 
 
@@ -43,7 +43,7 @@ class Section(_Record):
     results: tuple[CheckResult, ...]
 
     def count(self, verdict: Verdict, severity: Severity | None = None) -> int:
-        """Results with this verdict."""
+        """Count the results with this verdict."""
         return sum(one.verdict is verdict and severity in {None, one.severity} for one in self.results)
 
 
@@ -52,7 +52,7 @@ class Report(_Record):
 
     report_version: int = REPORT_VERSION
     kit: str
-    """gymfleet's version."""
+    """The version of gymfleet."""
     url: str
     protocol: Protocol
     seconds: float
@@ -64,7 +64,7 @@ class Report(_Record):
         return not any(section.count(Verdict.FAILS, Severity.MUST) for section in self.sections)
 
     def junit(self) -> bytes:
-        """A test suite per environment; a `should` that fails is told as skipped, because it decides nothing."""
+        """Write one test suite per environment; a failed `should` is reported as skipped, as it decides nothing."""
         root = ET.Element("testsuites", name="gymfleet conformance")
         for section in self.sections:
             suite = ET.SubElement(root, "testsuite", name=_xml(f"{self.protocol} {section.env}".strip()))
@@ -88,5 +88,5 @@ def _add_case(suite: ET.Element, one: CheckResult) -> None:
 
 
 def _xml(text: str) -> str:
-    """Text that XML 1.0 can carry: a hostile server's words are in it."""
+    """Return text that XML 1.0 can hold, because it may contain a hostile server's words."""
     return "".join(char if char.isprintable() else " " for char in text)

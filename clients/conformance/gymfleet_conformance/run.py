@@ -1,4 +1,4 @@
-"""Carries out checks: a target for each, a deadline for each, several at a time."""
+"""The runner of checks: each has a target and a deadline of its own, and several run at a time."""
 
 import asyncio
 import time
@@ -25,15 +25,15 @@ Told = Callable[[CheckResult], None]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Which checks to carry out, and whom to tell of each result."""
+    """The checks to carry out, and the receiver of each result."""
 
     patterns: Sequence[str] = ()
-    """Globs over ids; a group's name stands for all of its checks. Empty: all."""
+    """Globs over ids; a group's name stands for all of its checks. Empty means all checks."""
     concurrency: int = CONCURRENCY
     told: Told = lambda _: None
 
     def wants(self, check: Check[Any]) -> bool:
-        """Whether a pattern matches."""
+        """Return whether a pattern matches the check."""
         names = (check.id, check.group)
         return not self.patterns or any(fnmatchcase(name, p) for p in self.patterns for name in names)
 
@@ -41,7 +41,7 @@ class Options:
 async def examine(
     env: str, checks: Sequence[Check[Any]], target: Callable[[], Target], options: Options | None = None
 ) -> Section:
-    """Carry out `checks`, each on a target of its own. The results stand in the order of the checks."""
+    """Carry out `checks`, each on a target of its own. The results are in the order of the checks."""
     chosen = options or Options()
     slots = asyncio.Semaphore(chosen.concurrency)
     silent = _Silence()
@@ -58,7 +58,7 @@ async def examine(
 
 
 class _Silence:
-    """Counts checks in a row that ran into their deadline: a dead server is not asked a hundred times."""
+    """Counts consecutive checks that exceeded their deadline, so that a dead server is not asked a hundred times."""
 
     def __init__(self) -> None:
         self.row = 0
@@ -109,7 +109,7 @@ async def _verdict(check: Check[Any], target: Target, silence: _Silence) -> tupl
 
 
 def _told(error: Exception) -> str:
-    """What was seen, by what was raised."""
+    """Return what was seen, according to the exception that was raised."""
     match error:
         case Failed():
             return str(error)

@@ -1,4 +1,4 @@
-"""The server under examination, and what a check of any protocol needs of it."""
+"""The server under examination, and what the checks of every protocol need from it."""
 
 import json
 from abc import ABC, abstractmethod
@@ -17,11 +17,11 @@ _MAX_CONNECTIONS: Final = 64
 
 
 class Failed(Exception):
-    """The promise does not hold: what was seen, and what would be right."""
+    """The promise does not hold; the message says what was seen, and what would be right."""
 
 
 class NotApplicable(Exception):
-    """The promise says nothing about this environment, and why."""
+    """The promise says nothing about this environment; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class ServerUnderTest:
 
     @classmethod
     def at(cls, url: str, api_key: str | None = None) -> Self:
-        """Raises ValueError for anything but `http(s)://host...`."""
+        """Make one from a URL. Raises ValueError for anything but `http(s)://host...`."""
         parts = urlsplit(url.strip())
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ValueError(f"not a URL of a server: {url!r}; give it as http://host:port")
-        _ = parts.port  # ValueError when it is no number
+        _ = parts.port  # this raises ValueError when the port is not a number
         base = urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
         headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         limits = httpx.Limits(max_connections=_MAX_CONNECTIONS, keepalive_expiry=_KEEP_ALIVE_S)
@@ -46,15 +46,15 @@ class ServerUnderTest:
         return cls(base, client, headers)
 
     def below(self, path: str) -> Self:
-        """The same server from a path on."""
+        """Return the same server from a path on."""
         return replace(self, url=self.url + path)
 
     def socket_url(self, path: str) -> str:
-        """The WebSocket URL of a path below the base."""
+        """Return the WebSocket URL of a path below the base."""
         return "ws" + self.url.removeprefix("http") + path
 
     async def request(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """One request to a path below the base; what the transport raises goes to the caller."""
+        """Send one request to a path below the base; what the transport raises goes to the caller."""
         return await self.http.request(method, self.url + path, **options)
 
     async def __aenter__(self) -> Self:
@@ -67,40 +67,40 @@ class ServerUnderTest:
 
 
 class Target(ABC):
-    """One environment of a server, for one check: what the check opens is closed after it."""
+    """One environment of a server, for one check; whatever the check opens is closed after it."""
 
     def __init__(self, server: ServerUnderTest, env: str) -> None:
         self.server = server
         self.env = env
 
     def lacks(self, need: str) -> str | None:  # noqa: ARG002 - for those that know more of their environment
-        """Why a check that needs this does not apply; None when it does."""
+        """Return why a check that needs this does not apply; None when it does."""
         return None
 
     @abstractmethod
     async def release(self) -> None:
-        """Close what is still open. What fails here is no verdict."""
+        """Close what is still open. A failure here does not affect the verdict."""
 
 
 def excerpt(text: object, limit: int = SHOWN_CHARS) -> str:
-    """The beginning of a text on one line."""
+    """Return the beginning of a text on one line."""
     line = " ".join(str(text).split())
     return line if len(line) <= limit else f"{line[:limit]}…"
 
 
 def require(holds: bool, otherwise: str) -> None:
-    """Raise `Failed` with `otherwise` unless it holds."""
+    """Raise `Failed` with `otherwise` unless `holds` is true."""
     if not holds:
         raise Failed(otherwise)
 
 
 def shown(response: httpx.Response) -> str:
-    """Status, media type and the beginning of the body."""
+    """Return status, media type and the beginning of the body."""
     return f"{response.status_code} {excerpt(response.text or '(empty)', 120)}"
 
 
 def decoded(response: httpx.Response, status: int = 200) -> Any:
-    """The JSON body of an answer with this status. Raises `Failed`."""
+    """Return the JSON body of an answer with this status. Raises `Failed`."""
     require(response.status_code == status, f"saw {shown(response)}; {status} would be right")
     try:
         return json.loads(response.content)

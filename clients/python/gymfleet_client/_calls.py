@@ -1,6 +1,6 @@
-"""The REST calls of the session API, as data: what to send, how to read the answer, whether to repeat.
+"""The REST calls of the session API as data: what to send, how to read the answer, and whether to repeat.
 
-The asynchronous and the synchronous client both execute these.
+Both the asynchronous and the synchronous client execute these calls.
 """
 
 import re
@@ -28,8 +28,8 @@ from gymfleet_client.errors import TransportError, parse_problem, problem_error
 
 T = TypeVar("T")
 
-# Under uvicorn's default of 5 s, so that this side closes an idle connection
-# first and no call is sent into one that the server is just closing.
+# This is under uvicorn's default of 5 s, so that this side closes an idle connection
+# first and sends no call into a connection that the server is just closing.
 KEEP_ALIVE_S: Final = 4.0
 MAX_TRIES: Final = 6
 FIRST_PAUSE_S: Final = 0.1
@@ -54,17 +54,17 @@ class Call(Generic[T]):
     content: bytes | None = None
     repeatable: bool = True
     gone_is_done: bool = False
-    """After a repeat, "unknown session" means that the lost first answer was a success."""
+    """Whether "unknown session" after a repeat means that the lost first answer was a success."""
 
     def request(self, client: httpx.Client | httpx.AsyncClient, timeout_s: float) -> httpx.Request:
-        """The request as httpx sends it."""
+        """Return the request as httpx sends it."""
         headers = dict(_JSON) if self.content is not None else {}
         if trace := current_traceparent():
             headers[HEADER] = trace
         return client.build_request(self.method, self.path, content=self.content, headers=headers, timeout=timeout_s)
 
     def read(self, response: httpx.Response, tries: int) -> T:
-        """The answer as a model. Raises `ProblemError` for a problem, `TransportError` for a body that is neither."""
+        """Read the answer as a model. Raises `ProblemError` for a problem, `TransportError` if the body is neither."""
         if response.is_success:
             try:
                 return self.parse(response.content)
@@ -80,7 +80,7 @@ class Call(Generic[T]):
         raise problem_error(problem, retry_after_s=_seconds(response.headers.get("retry-after")))
 
     def may_repeat(self, error: httpx.TransportError, tries: int) -> bool:
-        """Whether to send the call again after `tries` that failed, the last one with `error`."""
+        """Return whether to send the call again after `tries` failed tries, the last of which raised `error`."""
         never_arrived = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
         return tries < MAX_TRIES and (self.repeatable or never_arrived)
 
@@ -141,7 +141,7 @@ def expert(session_id: str, index: int | None) -> Call[ExpertMove]:
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """The header's seconds; its other form, a date, is taken for nothing."""
+    """Read the header's seconds; the header's other form, a date, is ignored."""
     return float(retry_after) if retry_after is not None and re.fullmatch(r"[0-9]{1,9}", retry_after) else None
 
 

@@ -1,4 +1,4 @@
-"""What the single and the vector adapter share: the text space, the choice of tasks, the info of a step."""
+"""The parts that the single and the vector adapter share: the text space, the choice of tasks, the info of a step."""
 
 import contextlib
 import string
@@ -21,20 +21,20 @@ _EPISODE_SEEDS: Final = 2**31
 
 
 class UnicodeText(Text):  # type: ignore[misc]  # gymnasium is not a dependency of the type check
-    """Any text of at most `max_length` characters; samples are short and of printable ASCII.
+    """Any text of at most `max_length` characters; samples are short and consist of printable ASCII.
 
-    Gymnasium's own `Text` lists its characters, and no list has all that an environment may write.
+    Gymnasium's own `Text` lists its characters, and no list has all the characters that an environment may write.
     """
 
     def __init__(self, max_length: int) -> None:
         super().__init__(max_length, min_length=0, charset=string.printable)
 
     def contains(self, x: Any) -> bool:
-        """Whether it is text that can be sent."""
+        """Return whether `x` is text that can be sent."""
         return isinstance(x, str) and len(x) <= self.max_length and _is_unicode(x)
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """A short text; a uniform length would mean megabytes."""
+        """Return a short text, because a uniformly drawn length would mean megabytes."""
         if mask is None and probability is None:
             size = int(self.np_random.integers(min(self.max_length, _LONGEST_SAMPLE) + 1))
             return "".join(self.np_random.choice(self.character_list, size=size))
@@ -52,22 +52,22 @@ class UnicodeText(Text):  # type: ignore[misc]  # gymnasium is not a dependency 
 
     @property
     def is_np_flattenable(self) -> bool:
-        """Characters outside of the sampled ones have no number."""
+        """Return False: texts cannot be flattened, because characters other than the sampled ones have no number."""
         return False
 
 
 def observation_space() -> UnicodeText:
-    """Holds every observation: none is longer than the message that brings it."""
+    """Return a space that holds every observation: none is longer than the message that carries it."""
     return UnicodeText(MAX_FRAME_BYTES)
 
 
 def action_space(spec: EnvironmentSpec) -> UnicodeText:
-    """What the environment takes as an action."""
+    """Return the space of texts that the environment accepts as an action."""
     return UnicodeText(spec.max_action_chars)
 
 
 def check_arguments(*, task_ids: Sequence[str] | None, render_mode: str | None) -> None:
-    """Raises ValueError for what no environment could take."""
+    """Raise ValueError for arguments that no environment could accept."""
     if task_ids is not None and not task_ids:
         raise ValueError("task_ids is empty; leave it out to play the whole split")
     if render_mode not in (None, "ansi"):
@@ -75,7 +75,7 @@ def check_arguments(*, task_ids: Sequence[str] | None, render_mode: str | None) 
 
 
 def connect(base_url: str, env: str, api_key: str | None) -> tuple[SyncGatewayClient, EnvironmentSpec]:
-    """A client and what the environment says of itself."""
+    """Return a client and the environment's description."""
     client = SyncGatewayClient(base_url, api_key=api_key)
     try:
         return client, client.environment(env)
@@ -85,7 +85,7 @@ def connect(base_url: str, env: str, api_key: str | None) -> tuple[SyncGatewayCl
 
 
 class Tasks:
-    """Which task an episode plays: the one that is named, else one that the episode's generator draws."""
+    """The choice of an episode's task: the one that is named, else one that the episode's generator draws."""
 
     def __init__(
         self, spec: EnvironmentSpec, *, split: Split, level: str | None, task_ids: Sequence[str] | None
@@ -103,7 +103,7 @@ class Tasks:
         options: Mapping[str, Any] | None,
         lease_s: float | None,
     ) -> Session:
-        """Open a session. Two draws of `rng`, whatever is chosen: equal generators give equal episodes."""
+        """Open a session. It always draws twice from `rng`, so that equal generators give equal episodes."""
         options = options or {}
         if unknown := sorted(options.keys() - set(_OPTIONS)):
             raise ValueError(f"unknown options {', '.join(unknown)}; known: {', '.join(_OPTIONS)}")
@@ -136,19 +136,19 @@ class Tasks:
 
 
 def close_session(client: SyncGatewayClient, session: Session | None) -> None:
-    """Close it as far as that is possible now: its lease ends it otherwise."""
+    """Close the session if that is possible now; otherwise its lease ends it."""
     if session is not None:
         with contextlib.suppress(ClientError):
             client.close(session.session_id)
 
 
 def reset_info(task: TaskRef) -> Info:
-    """What `reset` says beside the observation."""
+    """Return the info that `reset` gives with the observation."""
     return {"task_id": task.task_id, "split": task.split, "level": task.level, "seed": task.seed}
 
 
 def step_info(task: TaskRef, result: StepResult) -> Info:
-    """What `step` says beside the observation; the environment's own diagnostics are in `environment`."""
+    """Return the info that `step` gives with the observation; `environment` holds the environment's diagnostics."""
     info = reset_info(task) | {"score": result.score, "action_valid": result.action_valid}
     return info | {"environment": dict(result.info)}
 
@@ -158,6 +158,6 @@ def _is_unicode(text: str) -> bool:
         return True
     try:
         text.encode()
-    except UnicodeEncodeError:  # a lone surrogate
+    except UnicodeEncodeError:  # the text has a lone surrogate
         return False
     return True

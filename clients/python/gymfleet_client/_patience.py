@@ -1,4 +1,4 @@
-"""How long to wait for a slot, and whether to make a call again that a service turned away."""
+"""How long to wait for a slot, and whether to repeat a call that a service turned away."""
 
 import random
 import time
@@ -10,18 +10,18 @@ from gymfleet_client.errors import ProblemError
 
 _TOO_MANY: Final = 429
 _OPENING_PART: Final = 0.2
-"""Of an open's time that is not for waiting: who gives up first never learns of the session that is then his."""
+"""The share of an open's time not spent waiting, so that the client does not give up on a session just opened."""
 _LONGEST_WAIT_S: Final = 3600.0
 _SPREAD: Final = 0.1
-"""Many who were turned away at once do not all come back at once."""
+"""Random extra pause, so that many callers that were turned away together do not all return together."""
 
 
 class Patience:
-    """One call's time, its repeats after a 429 included.
+    """The time of one call, including its repeats after a 429.
 
     Args:
-        timeout_s: for all of it.
-        opening: an open, which the gateway may hold in its queue; the caller's own `wait_s`, where it gave one.
+        timeout_s: the time for the call and all repeats.
+        opening: an open, which the gateway may hold in its queue, for the caller's own `wait_s` where it has one.
     """
 
     def __init__(self, timeout_s: float, opening: OpenSession | None = None) -> None:
@@ -33,23 +33,23 @@ class Patience:
 
     @property
     def remaining_s(self) -> float:
-        """What is left, never quite nothing."""
+        """The seconds that are left, never quite zero."""
         return max(self._deadline - time.monotonic(), 0.001)
 
     def told(self, request: OpenSession) -> OpenSession:
-        """The request of the next try, with the time that the gateway may let it wait for a slot."""
+        """Return the request of the next try, with the time that the gateway may let it wait for a slot."""
         if self._wait_until is None:
             return request
         wait_s = min(max(self._wait_until - time.monotonic(), 0.0), _LONGEST_WAIT_S)
         return request.model_copy(update={"wait_s": round(wait_s, 3)})
 
     def pause_s(self, error: ProblemError) -> float | None:
-        """Seconds to wait before the same call again; None when the caller has to know of the problem.
+        """Return the seconds to wait before the same call is made again; None when the problem goes to the caller.
 
-        A 429 was not executed, whatever the call: it is safe to make again, after the time that the service
-        says. An open comes again as long as its time for waiting lasts, because the gateway is told each time what
-        is left of it; any other call only when there is then time for a try as long as the last: one that
-        is given up in the middle may be executed after all.
+        Any call answered with 429 was not executed, so it is safe to repeat after the time that the service
+        says. An open is repeated as long as its waiting time lasts, because each try tells the gateway how much
+        of it is left. Any other call is repeated only when there is then time for a try as long as the last one,
+        because a call that is given up in the middle may be executed after all.
         """
         now = time.monotonic()
         took_s, self._began = now - self._began, now

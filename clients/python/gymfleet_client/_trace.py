@@ -1,4 +1,4 @@
-"""The application's trace, sent along with every call, where the application uses OpenTelemetry."""
+"""The application's trace, sent with every call where the application uses OpenTelemetry."""
 
 import sys
 from typing import Any, Final
@@ -7,9 +7,9 @@ HEADER: Final = "traceparent"
 
 
 def current_traceparent() -> str:
-    """W3C `traceparent` of the current span; empty where there is none.
+    """Return the W3C `traceparent` of the current span; empty where there is none.
 
-    Nothing is imported for it: an application that traces has imported OpenTelemetry.
+    This imports nothing, because an application that traces has already imported OpenTelemetry.
     """
     api: Any = sys.modules.get("opentelemetry.trace")
     if api is None:

@@ -1,4 +1,4 @@
-"""One class per reaction of the caller: what a service answers, and what the wire does."""
+"""Exceptions, one class per reaction of the caller: for a service's answers and for failures of the connection."""
 
 import math
 from typing import Any, ClassVar, Final, NoReturn
@@ -42,15 +42,15 @@ __all__ = [
 
 
 class ClientError(Exception):
-    """Root of everything that this package raises on purpose."""
+    """The base class of everything that this package raises on purpose."""
 
 
 class TransportError(ClientError):
-    """No answer: the connection could not be made or was lost. Whether the call was executed is not known."""
+    """No answer came: the connection could not be made or was lost. It is unknown whether the call was executed."""
 
 
 class DeadlinePassed(TransportError):
-    """No answer within the call's `timeout_s`."""
+    """No answer came within the call's `timeout_s`."""
 
 
 class ProblemError(ClientError):
@@ -62,11 +62,11 @@ class ProblemError(ClientError):
         super().__init__(f"{problem.title}: {problem.detail}" if problem.detail else problem.title)
         self.problem = problem
         self.retry_after_s = _retry_after_s(problem, retry_after_s)
-        """When it is worth another try, where the service says so."""
+        """Seconds until another try is worthwhile, where the service says so."""
 
 
 class BadRequest(ProblemError):
-    """The request cannot be served as it stands."""
+    """The request cannot be served in this form."""
 
     type = problems.BAD_REQUEST
 
@@ -102,7 +102,7 @@ class PayloadTooLarge(ProblemError):
 
 
 class Unauthorized(ProblemError):
-    """No API key, or one that the gateway does not know."""
+    """The request has no API key, or one that the gateway does not know."""
 
     type = problems.UNAUTHORIZED
 
@@ -132,13 +132,13 @@ class UnknownEnvironment(ProblemError):
 
 
 class UnknownTask(ProblemError):
-    """No such split, level, index or id."""
+    """There is no such split, level, index or id."""
 
     type = problems.UNKNOWN_TASK
 
 
 class UnknownSession(ProblemError):
-    """Never opened, closed, or its lease ran out."""
+    """The session was never opened, was closed, or its lease ran out."""
 
     type = problems.UNKNOWN_SESSION
 
@@ -198,7 +198,7 @@ class ForkUnsupported(ProblemError):
 
 
 class ExpertUnavailable(ProblemError):
-    """No expert, or none for this split or state."""
+    """There is no expert, or none for this split or state."""
 
     type = problems.EXPERT_UNAVAILABLE
 
@@ -209,7 +209,7 @@ _BY_TYPE: Final[dict[str, type[ProblemError]]] = {
 
 
 def problem_error(problem: Problem, *, retry_after_s: float | None = None) -> ProblemError:
-    """The exception that stands for the problem's type; `ProblemError` itself for one without a class."""
+    """Return the exception for the problem's type; `ProblemError` itself for one without a class."""
     return _BY_TYPE.get(problem.type, ProblemError)(problem, retry_after_s=retry_after_s)
 
 
@@ -219,7 +219,7 @@ def raise_for_problem(problem: Problem) -> NoReturn:
 
 
 def parse_problem(body: Any, status: int) -> Problem:
-    """Read a decoded body as a problem; anything else becomes one that quotes the status alone."""
+    """Read a decoded body as a problem; anything else becomes a problem that quotes only the status."""
     if isinstance(body, dict):
         try:
             return Problem.model_validate(body)
@@ -229,7 +229,7 @@ def parse_problem(body: Any, status: int) -> Problem:
 
 
 def _retry_after_s(problem: Problem, otherwise: float | None) -> float | None:
-    """The problem's own figure; else what stood beside it."""
+    """Return the problem's own figure, else the one given beside it."""
     own = (problem.model_extra or {}).get("retry_after_s")
     if isinstance(own, int | float) and math.isfinite(own) and own >= 0:
         return float(own)

@@ -1,4 +1,4 @@
-"""Gymnasium: one session of the fleet as a `gymnasium.Env` of text. Needs `gymfleet[gymnasium]`."""
+"""A Gymnasium adapter: one session of the fleet as a `gymnasium.Env` of text. Needs `gymfleet[gymnasium]`."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -20,18 +20,18 @@ class GymfleetEnv(gymnasium.Env):  # type: ignore[misc]  # gymnasium is not a de
     Args:
         base_url: `http(s)://host:port` of the gateway or env server.
         env: the environment's name.
-        split: where tasks are drawn from.
-        level: difficulty; the environment's default level without it.
-        task_ids: play these tasks alone.
+        split: the split that tasks are drawn from.
+        level: the difficulty; without it, the environment's default level.
+        task_ids: play only these tasks.
         api_key: sent as a bearer token when given.
-        lease_s: the session is closed when it is not touched for so long; the server's default without it.
+        lease_s: the session is closed when it is unused for this long; without it, the server's default applies.
         render_mode: "ansi" renders the last observation.
 
-    `reset(seed=...)` draws task and episode seed from the seed; `options` may hold
+    `reset(seed=...)` draws the task and the episode seed from the seed; `options` may hold
     `task_id` or `task_index`, `split` and `level`. Every call raises what
     `SyncGatewayClient` raises. After `SessionLost` (the process behind the
-    session died) only `reset` goes on: an episode is never replaced unasked.
-    A `step` that failed for want of an answer may be called again: it is
+    session died) only `reset` works: an episode is never replaced without a request.
+    A `step` that failed because no answer came may be called again: it is
     executed once.
     """
 
@@ -62,11 +62,11 @@ class GymfleetEnv(gymnasium.Env):  # type: ignore[misc]  # gymnasium is not a de
 
     @property
     def session(self) -> Session | None:
-        """The session in hand, as it was opened."""
+        """The current session, as it was opened."""
         return self._session
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:
-        """Close the session in hand and open the next."""
+        """Close the current session and open the next one."""
         super().reset(seed=seed)
         previous, self._session = self._session, None
         _gymnasium.close_session(self._client, previous)
@@ -86,7 +86,7 @@ class GymfleetEnv(gymnasium.Env):  # type: ignore[misc]  # gymnasium is not a de
         return result.observation, result.reward, result.terminated, result.truncated, info
 
     def render(self) -> str | None:
-        """The last observation."""
+        """Return the last observation."""
         return self._observation if self.render_mode == "ansi" else None
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ def register(base_url: str, *, api_key: str | None = None) -> list[str]:
 
 
 def _register(base_url: str, name: str, api_key: str | None, *, deterministic: bool) -> str:
-    # Functions rather than a class with keyword arguments: those are printed with every spec, and one is a secret.
+    # These are functions, not a class with keyword arguments: those are printed with every spec, and one is a secret.
     def single(**kwargs: Any) -> GymfleetEnv:
         return GymfleetEnv(base_url, name, api_key=api_key, **kwargs)
 
@@ -112,6 +112,6 @@ def _register(base_url: str, name: str, api_key: str | None, *, deterministic: b
         return GymfleetVectorEnv(base_url, name, num_envs, api_key=api_key, **kwargs)
 
     env_id = f"gymfleet/{name}-v0"
-    gymnasium.registry.pop(env_id, None)  # the fleet may have moved
+    gymnasium.registry.pop(env_id, None)  # the fleet's address may have changed
     gymnasium.register(env_id, entry_point=single, vector_entry_point=vector, nondeterministic=not deterministic)
     return env_id

@@ -1,4 +1,4 @@
-"""Gymnasium: many sessions of one environment as a `gymnasium.vector.VectorEnv`, stepped in one call."""
+"""A Gymnasium adapter: many sessions of one environment as a `gymnasium.vector.VectorEnv`, stepped in one call."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -32,7 +32,7 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class _Opened:
-    """A session that a sub-environment may go on with, and its generator after the draws for it."""
+    """A session that a sub-environment may continue with, and its generator after the draws for the session."""
 
     session: Session
     rng: np.random.Generator
@@ -49,13 +49,13 @@ class _Slot:
         self.over = False
 
     def item(self, action: str) -> SessionStep:
-        """The next step as the batch call takes it."""
+        """Return the next step in the form that the batch call takes."""
         if self.session is None or self.over:
             raise gymnasium.error.ResetNeeded("there is no episode in some sub-environment: call reset first")
         return SessionStep(session_id=self.session.session_id, index=self.index, action=action)
 
     def begin(self, opened: _Opened) -> None:
-        """Go on with a new session."""
+        """Continue with a new session."""
         self.session, self.rng = opened.session, opened.rng
         self.index = 0
         self.observation = opened.session.observation
@@ -80,9 +80,9 @@ class GymfleetVectorEnv(VectorEnv):  # type: ignore[misc]  # gymnasium is not a 
     does, with `reset(options={"reset_mask": mask})`.
 
     When a sub-environment fails, `step` raises its `ProblemError`, with a note that
-    names all that failed, and no sub-environment counts as stepped: after
-    `reset(options={"reset_mask": mask})` of those that failed, the same actions
-    again give the others the results they already have.
+    names all that failed, and no sub-environment counts as stepped. After
+    `reset(options={"reset_mask": mask})` of those that failed, sending the same actions
+    again gives the others the results that they already have.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class GymfleetVectorEnv(VectorEnv):  # type: ignore[misc]  # gymnasium is not a 
     ) -> tuple[Texts, Info]:
         """Open a session for each sub-environment, or for those in `options["reset_mask"]`.
 
-        A number seeds sub-environment i with `seed + i`. The other options are those of `GymfleetEnv.reset`.
+        A number as `seed` seeds sub-environment i with `seed + i`. The other options are those of `GymfleetEnv.reset`.
         """
         super().reset(seed=seed if isinstance(seed, int) else None)
         seeds = [seed + place for place in range(self.num_envs)] if isinstance(seed, int) else seed
@@ -151,7 +151,7 @@ class GymfleetVectorEnv(VectorEnv):  # type: ignore[misc]  # gymnasium is not a 
         results = self._play([place for place in range(self.num_envs) if place not in set(ended)], actions)
         if same_step:
             ended = [place for place, result in results.items() if result.terminated or result.truncated]
-        # A session that gave a result stays until its successor is there: only then does the step count.
+        # A session that gave a result is kept until its successor is open, because only then does the step count.
         fresh = self._open(ended, {}, close_first=next_step)
         left = [self._slots[place].session for place in ended if same_step]
         answer = self._take(results, fresh)
@@ -159,7 +159,7 @@ class GymfleetVectorEnv(VectorEnv):  # type: ignore[misc]  # gymnasium is not a 
         return answer
 
     def render(self) -> Texts | None:
-        """The last observation of each sub-environment."""
+        """Return the last observation of each sub-environment."""
         return self._observations() if self.render_mode == "ansi" else None
 
     def close_extras(self, **_: Any) -> None:
@@ -184,7 +184,7 @@ class GymfleetVectorEnv(VectorEnv):  # type: ignore[misc]  # gymnasium is not a 
         return {place: a for place, a in zip(places, answers, strict=True) if isinstance(a, StepResult)}
 
     def _open(self, places: Sequence[int], options: dict[str, Any], *, close_first: bool) -> dict[int, _Opened]:
-        """All of them or none."""
+        """Open all of the sessions or none."""
 
         def one(place: int) -> _Opened:
             slot = self._slots[place]

@@ -1,7 +1,7 @@
 """The socket of `WS /v1/stream`: many calls at once, matched by id, answered out of order.
 
-Bodies stay encoded here (`msgspec.Raw`), so that the gateway can relay a frame
-without taking its body apart; `stream.SessionStream` puts models on top.
+Bodies stay encoded here (`msgspec.Raw`), so that the gateway can forward a frame
+without decoding its body; `stream.SessionStream` adds models on top.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ __all__ = ["FrameChannel", "RawReply", "RawRequest", "join_frames", "split_frame
 _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 1.0
 _SWEEP_S: Final = 0.05
-"""How late a call may notice that its time is up."""
+"""The longest delay with which a call notices that its time is up."""
 _SERVER_ERROR: Final = 500
 _KEY_REFUSED: Final = (401, 403)
 _EMPTY_BODY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
@@ -56,7 +56,7 @@ class RawReply(msgspec.Struct, omit_defaults=True):
 
     @property
     def failed(self) -> bool:
-        """Whether this is a problem. A server that writes an explicit nil means the same as one that writes nothing."""
+        """Whether this is a problem. An explicit nil from a server means the same as an absent member."""
         return len(memoryview(self.problem)) > 0 and self.problem != _NIL
 
 
@@ -69,12 +69,12 @@ _ARRAY_16: Final = 0xDC
 
 
 def split_frames(data: bytes) -> list[msgspec.Raw] | tuple[bytes]:
-    """The frames of one message, still encoded. Raises `msgspec.DecodeError`."""
+    """Return the frames of one message, still encoded. Raises `msgspec.DecodeError`."""
     return _decode_frames(data) if data and data[0] in _ARRAY_HEADERS else (data,)
 
 
 def join_frames(outbox: deque[bytes]) -> bytes:
-    """Take frames from the head of `outbox` and make one message of them: a frame as it is, several as an array."""
+    """Take frames from the head of `outbox` and make one message of them: one frame as it is, several as an array."""
     first = outbox.popleft()
     size = len(first)
     frames = [first]
@@ -87,7 +87,7 @@ def join_frames(outbox: deque[bytes]) -> bytes:
 
 
 class _ConnectionLost(TransportError):
-    """The socket closed before the answer came; `sent` is False when it certainly was not executed."""
+    """The socket closed before the answer came; `sent` is False when the call was certainly not executed."""
 
     def __init__(self, detail: str, *, sent: bool) -> None:
         super().__init__(detail)
@@ -138,7 +138,7 @@ class _Socket:
         self._sweeping = loop.call_later(_SWEEP_S, self._sweep) if self._pending else None
 
     async def _write(self) -> None:
-        """All calls of one turn of the event loop share a message."""
+        """Send all calls of one turn of the event loop in one message."""
         try:
             while True:
                 await self._wake.wait()
@@ -146,7 +146,7 @@ class _Socket:
                 while self._outbox:
                     await self._connection.send(join_frames(self._outbox))
         except websockets.ConnectionClosed:
-            return  # the reader learns of it as well and fails what waits
+            return  # the reader notices it as well and fails the waiting calls
 
     async def _read(self) -> None:
         reason, sent = "the connection was closed", True
@@ -173,7 +173,7 @@ class _Socket:
 
 
 class _Link:
-    """A place for one socket, made on demand and made anew after a loss."""
+    """A holder of one socket, which is opened on demand and opened again after a loss."""
 
     def __init__(
         self, url: str, headers: Mapping[str, str], connect_timeout_s: float, on_loss: Callable[[], None]
@@ -192,7 +192,7 @@ class _Link:
         return self._socket if self._socket is not None and self._socket.lost is None else None
 
     async def socket(self) -> _Socket:
-        """The live socket, made if need be; all who wait for a connection share one attempt."""
+        """Return the live socket, opened if necessary; all callers that wait for a connection share one attempt."""
         if (live := self.live) is not None:
             return live
         if self._closed:
@@ -202,12 +202,12 @@ class _Link:
             self._connecting.add_done_callback(self._connected)
         connecting = self._connecting
         await asyncio.wait([connecting])
-        if connecting.cancelled():  # by `aclose`: the caller itself was not
+        if connecting.cancelled():  # `aclose` cancelled it; the caller itself was not cancelled
             raise TransportError(f"the connection to {self._url} was closed")
         return connecting.result()
 
     async def aclose(self) -> None:
-        """Close for good."""
+        """Close the link permanently."""
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
@@ -221,7 +221,7 @@ class _Link:
             self._socket = task.result()
 
     async def _connect(self) -> _Socket:
-        """Connect, again and again within `connect_timeout_s`: a service that restarts is back in a moment."""
+        """Connect, with repeated tries within `connect_timeout_s`: a service that restarts is soon back."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._connect_timeout_s
         pause_s = _FIRST_PAUSE_S
@@ -252,7 +252,7 @@ class _Link:
 
 
 def _refusal(url: str, response: Response) -> ClientError:
-    """A wrong key is the service's own word; anything else says that this is no session API."""
+    """Return the service's own problem for a wrong key, else an error that says that this is no session API."""
     if response.status_code in _KEY_REFUSED:
         with suppress(ValueError):
             return problem_error(parse_problem(json.loads(response.body or b""), response.status_code))
@@ -260,13 +260,13 @@ def _refusal(url: str, response: Response) -> ClientError:
 
 
 class FrameChannel:
-    """One or few sockets to a session API, shared by any number of concurrent calls.
+    """One or a few sockets to a session API, shared by any number of concurrent calls.
 
     Args:
         base_url: `http(s)://host:port` of the service; `/v1/stream` is appended.
         api_key: sent as a bearer token when given.
-        connect_timeout_s: how long a refused or lost connection is tried again before calls fail.
-        connections: sockets; calls go round them.
+        connect_timeout_s: how long a refused or lost connection is retried before calls fail.
+        connections: the number of sockets, which calls use in rotation.
         on_loss: called whenever a live socket closes.
     """
 
@@ -297,7 +297,7 @@ class FrameChannel:
         await self.aclose()
 
     async def connect(self) -> None:
-        """Open every socket now. Raises `TransportError`; not calling it delays that to the first call."""
+        """Open every socket now. Raises `TransportError`. Without this call, sockets open at the first request."""
         await asyncio.gather(*(link.socket() for link in self._links))
 
     async def aclose(self) -> None:
@@ -314,9 +314,9 @@ class FrameChannel:
         repeatable: bool,
         trace: str = "",
     ) -> tuple[RawReply, int]:
-        """One call; the reply and the number of times that it may have reached the server.
+        """Make one call; return the reply and the number of times that the call may have reached the server.
 
-        A call that certainly never left is sent again; one that may have arrived only if it is `repeatable`.
+        A call that was certainly never sent is sent again; one that may have arrived, only if it is `repeatable`.
         Raises `DeadlinePassed` after `timeout_s`, `TransportError` when the connection is lost for good.
         """
         raw = body if isinstance(body, msgspec.Raw) else msgspec.Raw(_encode(body or {}))
@@ -345,7 +345,7 @@ class FrameChannel:
 
 
 def stream_url(base_url: str) -> str:
-    """`http://host:port` as `ws://host:port/v1/stream`. Raises ValueError for anything else."""
+    """Turn `http://host:port` into `ws://host:port/v1/stream`. Raises ValueError for anything else."""
     parts = urlsplit(base_url)
     schemes = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
     if parts.scheme not in schemes or not parts.netloc:

@@ -19,8 +19,8 @@ __all__ = ["GatewayClient"]
 
 T = TypeVar("T")
 
-# httpx's pool compares every connection with every other at each call: several
-# small pools serve many concurrent calls at a fraction of the cost of one large one.
+# httpx's pool compares every connection with every other at each call, so several
+# small pools serve many concurrent calls at a fraction of the cost of one large pool.
 _POOL_SIZE: Final = 8
 
 
@@ -30,14 +30,14 @@ class GatewayClient:
     Args:
         base_url: `http(s)://host:port`.
         api_key: sent as a bearer token when given.
-        timeout_s: per call, repeats included.
-        max_concurrency: calls in flight; more wait their turn here rather than in httpx's pool.
-        http: an `httpx.AsyncClient` to use instead of an own one; it is not closed.
+        timeout_s: the time per call, including repeats.
+        max_concurrency: the number of calls in flight; further calls wait here rather than in httpx's pool.
+        http: an `httpx.AsyncClient` to use instead of a new one; it is not closed.
 
     Every call raises `ProblemError` for what the service answers, and
-    `TransportError` (`DeadlinePassed`) when there is no answer. What is safe to
-    repeat is repeated on a lost connection; `open` and `fork` only if they never left.
-    A 429 was not executed: the call is made again when `Retry-After` is over, within its time.
+    `TransportError` (`DeadlinePassed`) when there is no answer. After a lost connection,
+    calls that are safe to repeat are repeated; `open` and `fork` only if they were never sent.
+    A call answered with 429 was not executed: it is made again after `Retry-After`, within its time.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class GatewayClient:
     ) -> None:
         headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         limits = httpx.Limits(max_connections=_POOL_SIZE, keepalive_expiry=_calls.KEEP_ALIVE_S)
-        tls = ssl.create_default_context()  # once: every client would load the certificates anew
+        tls = ssl.create_default_context()  # made once: every client would load the certificates again
         self._owned = [
             httpx.AsyncClient(base_url=base_url, headers=headers, limits=limits, trust_env=False, verify=tls)
             for _ in range(0 if http else math.ceil(max_concurrency / _POOL_SIZE))
@@ -74,11 +74,11 @@ class GatewayClient:
         await asyncio.gather(*(http.aclose() for http in self._owned))
 
     async def environments(self) -> list[EnvironmentSpec]:
-        """Every environment that can be played."""
+        """Return every environment that can be played."""
         return await self._execute(_calls.environments())
 
     async def environment(self, name: str) -> EnvironmentSpec:
-        """One environment's spec."""
+        """Return one environment's spec."""
         return await self._execute(_calls.environment(name))
 
     async def open(self, request: OpenSession, *, timeout_s: float | None = None) -> Session:
@@ -108,7 +108,7 @@ class GatewayClient:
         return await self._execute(_calls.renew(session_id, lease_s), timeout_s)
 
     async def get(self, session_id: str, *, index: int | None = None, timeout_s: float | None = None) -> Session:
-        """The session as it stands; `index`, where given, is the number of steps that it must have taken."""
+        """Return the session's present state; `index`, if given, is the number of steps that it must have taken."""
         return await self._execute(_calls.get(session_id, index), timeout_s)
 
     async def close(self, session_id: str, *, timeout_s: float | None = None) -> None:
@@ -116,7 +116,7 @@ class GatewayClient:
         await self._execute(_calls.close(session_id), timeout_s)
 
     async def expert(self, session_id: str, *, index: int | None = None, timeout_s: float | None = None) -> ExpertMove:
-        """What the environment's expert would do next, after the `index` steps that the session has taken."""
+        """Return the expert's next move, after the `index` steps that the session has taken."""
         return await self._execute(_calls.expert(session_id, index), timeout_s)
 
     async def _execute(self, call: _calls.Call[T], timeout_s: float | None = None) -> T:
@@ -134,7 +134,7 @@ class GatewayClient:
                         pause = patience.pause_s(error)
                         if pause is None:
                             raise
-                    await asyncio.sleep(pause)  # without a slot: a call that ends the shortage may need it
+                    await asyncio.sleep(pause)  # the slot is free meanwhile: a call that ends the shortage may need it
                     call = next_try()
         except (TimeoutError, httpx.TimeoutException):
             raise DeadlinePassed(f"no answer to {call.method} {call.path} within {limit_s:g} s") from None

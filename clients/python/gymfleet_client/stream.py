@@ -22,13 +22,13 @@ _decode: Final = msgspec.msgpack.Decoder().decode
 
 
 class SessionStream:
-    """Many sessions over one or few sockets. Safe for concurrent use within one event loop.
+    """Many sessions over one or a few sockets. Safe for concurrent use within one event loop.
 
     Every call raises `ProblemError` for what the service answers, `DeadlinePassed`
     after its `timeout_s`, and `TransportError` when the connection is lost for
     good. `step`, `get`, `renew`, `close` and `expert` are repeated over a new connection
     (a step's index makes that safe); `open` and `fork` are not, because they make sessions.
-    A 429 was not executed: the call is made again when its time has come, within `timeout_s`.
+    A call answered with 429 was not executed: it is made again after the pause asked for, within `timeout_s`.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class SessionStream:
         return _model(Session, await self._call(Op.LEASE, session_id, body, timeout_s))
 
     async def get(self, session_id: str, *, index: int | None = None, timeout_s: float = 30.0) -> Session:
-        """The session as it stands; `index`, where given, is the number of steps that it must have taken."""
+        """Return the session's present state; `index`, if given, is the number of steps that it must have taken."""
         return _model(Session, await self._call(Op.GET, session_id, _at(index), timeout_s))
 
     async def close(self, session_id: str, *, timeout_s: float = 30.0) -> None:
@@ -101,11 +101,11 @@ class SessionStream:
         try:
             _result(reply)
         except UnknownSession:
-            if times_sent == 1:  # else an earlier try closed it and its answer was lost
+            if times_sent == 1:  # otherwise an earlier try closed it and its answer was lost
                 raise
 
     async def expert(self, session_id: str, *, index: int | None = None, timeout_s: float = 60.0) -> ExpertMove:
-        """What the environment's expert would do next, after the `index` steps that the session has taken."""
+        """Return the expert's next move, after the `index` steps that the session has taken."""
         return _model(ExpertMove, await self._call(Op.EXPERT, session_id, _at(index), timeout_s))
 
     async def _call(

@@ -1,4 +1,4 @@
-"""The session API over REST, without asyncio: notebooks, scripts, Gymnasium loops."""
+"""The session API over REST without asyncio, for notebooks, scripts and Gymnasium loops."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -19,9 +19,9 @@ T = TypeVar("T")
 
 
 class SyncGatewayClient:
-    """The twin of `rest.GatewayClient`; safe to share between threads.
+    """The synchronous counterpart of `rest.GatewayClient`; safe to share between threads.
 
-    `timeout_s` bounds each phase of a try (connect, write, read), as httpx counts.
+    `timeout_s` bounds each phase of a try (connect, write, read), as httpx counts them.
     """
 
     def __init__(
@@ -47,16 +47,16 @@ class SyncGatewayClient:
         self.close_connections()
 
     def close_connections(self) -> None:
-        """Close the connections; `close` is a session's."""
+        """Close the connections; `close` closes a session."""
         if self._owns_http:
             self._http.close()
 
     def environments(self) -> list[EnvironmentSpec]:
-        """Every environment that can be played."""
+        """Return every environment that can be played."""
         return self._execute(_calls.environments())
 
     def environment(self, name: str) -> EnvironmentSpec:
-        """One environment's spec."""
+        """Return one environment's spec."""
         return self._execute(_calls.environment(name))
 
     def open(self, request: OpenSession, *, timeout_s: float | None = None) -> Session:
@@ -84,7 +84,7 @@ class SyncGatewayClient:
         return self._execute(_calls.renew(session_id, lease_s), timeout_s)
 
     def get(self, session_id: str, *, index: int | None = None, timeout_s: float | None = None) -> Session:
-        """The session as it stands; `index`, where given, is the number of steps that it must have taken."""
+        """Return the session's present state; `index`, if given, is the number of steps that it must have taken."""
         return self._execute(_calls.get(session_id, index), timeout_s)
 
     def close(self, session_id: str, *, timeout_s: float | None = None) -> None:
@@ -92,7 +92,7 @@ class SyncGatewayClient:
         self._execute(_calls.close(session_id), timeout_s)
 
     def expert(self, session_id: str, *, index: int | None = None, timeout_s: float | None = None) -> ExpertMove:
-        """What the environment's expert would do next, after the `index` steps that the session has taken."""
+        """Return the expert's next move, after the `index` steps that the session has taken."""
         return self._execute(_calls.expert(session_id, index), timeout_s)
 
     def _execute(self, call: _calls.Call[T], timeout_s: float | None = None) -> T:

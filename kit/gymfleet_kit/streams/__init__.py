@@ -1,10 +1,10 @@
 """Redis Streams with at-least-once delivery. The contract is *duplicates possible*.
 
-A message is acknowledged after its handler succeeded, claimed by another
-consumer after the lease of a dead one, and moved to `STREAM:dead` after
-`max_attempts` or when it cannot be read. Handlers are idempotent by the
+A message is acknowledged after its handler has succeeded, claimed by another
+consumer when the lease of a dead one has run out, and moved to `STREAM:dead`
+after `max_attempts` or when it cannot be read. Handlers are idempotent by the
 record's own id. Acknowledged entries leave the stream, so its length is the
-backlog, and producers wait while that is too long.
+backlog, and producers wait while it is too long.
 """
 
 from gymfleet_kit.streams.connection import OUTAGE, Patience, RedisClient, connect, disconnect

@@ -1,4 +1,4 @@
-"""One way to connect to Redis, and one way to sit through its absence."""
+"""The shared way to connect to Redis, and to wait through an outage."""
 
 import asyncio
 import time
@@ -21,33 +21,33 @@ RedisClient: TypeAlias = Redis
 SOCKET_TIMEOUT_S: Final = 30.0
 MAX_CONNECTIONS: Final = 32
 MAX_BLOCK_S: Final = 5.0
-"""Longest wait inside one command: well under the socket's timeout."""
+"""Longest wait inside one command, well below the socket's timeout."""
 
 OUTAGE: Final = (RedisConnectionError, RedisTimeoutError)
-"""What a restart or a lost connection raises; `is_outage` leaves out refused credentials."""
+"""Errors that a restart or a lost connection raises; `is_outage` excludes refused credentials."""
 
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0
 
 
 def connect(url: str) -> RedisClient:
-    """A client of bytes, for `redis://`, `rediss://` or `unix:///path`.
+    """Return a client that works with bytes, for `redis://`, `rediss://` or `unix:///path`.
 
-    It connects at its first command and heals a dropped connection by itself.
+    It connects at its first command and reconnects by itself when a connection was dropped.
     """
     over_tcp: dict[str, Any] = {} if url.startswith("unix:") else {"socket_keepalive": True}
     pool = BlockingConnectionPool.from_url(
         url,
         **over_tcp,
-        # Hundreds of episodes publish at once: they wait for a connection, they do not fail for want of one.
+        # Hundreds of episodes publish at once: they must wait for a connection, not fail for lack of one.
         max_connections=MAX_CONNECTIONS,
         timeout=SOCKET_TIMEOUT_S,
         decode_responses=False,
         socket_timeout=SOCKET_TIMEOUT_S,
         socket_connect_timeout=5.0,
         health_check_interval=30,
-        # One quick retry takes a fresh connection for one that a restart left dead;
-        # longer absences are `Patience`'s part, which logs them.
+        # One quick retry replaces a connection that a restart left dead by a fresh one;
+        # longer outages are handled by `Patience`, which logs them.
         retry=Retry(ExponentialBackoff(cap=0.1, base=0.01), 1),
     )
     return Redis.from_pool(pool)
@@ -60,12 +60,12 @@ async def disconnect(client: RedisClient) -> None:
 
 
 def is_outage(error: RedisError) -> bool:
-    """Whether waiting can help."""
+    """Return whether waiting can help."""
     return isinstance(error, OUTAGE) and not isinstance(error, AuthenticationError | AuthorizationError)
 
 
 class Patience:
-    """Repeats what an outage interrupted, with growing pauses; logs its begin and its end once."""
+    """Repeat what an outage interrupted, with growing pauses; log its beginning and its end once."""
 
     def __init__(self, **bound: str) -> None:
         self._log = log.bind(**bound)
@@ -75,7 +75,7 @@ class Patience:
     async def call(self, operation: Callable[[], Awaitable[T]], *, timeout_s: float) -> T:
         """Run `operation`, which must be safe to repeat, until it succeeds.
 
-        Raises the last connection error once Redis has been away for `timeout_s`.
+        Raises the last connection error once Redis has been unreachable for `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
         cancelled = _num_cancels()

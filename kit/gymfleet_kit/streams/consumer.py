@@ -1,4 +1,4 @@
-"""The reading end: leases, attempts, dead letters."""
+"""The reading end of a stream: leases, attempts and dead letters."""
 
 import asyncio
 import time
@@ -21,19 +21,19 @@ T = TypeVar("T")
 
 
 class StreamConsumer(Generic[M]):
-    """Takes messages from one stream as a member of a group.
+    """Take messages from one stream as a member of a group.
 
-    Every method sits through a loss of the connection: `receive` as through an
-    empty stream, the others for up to `lease_s`, after which the connection
-    error is raised. A group that a restart has lost is made again.
+    Every method waits through a loss of the connection: `receive` treats it like
+    an empty stream, the others wait for up to `lease_s` and then raise the
+    connection error. A group that a restart has lost is created again.
 
     Args:
-        schema: the type of the bodies; what it refuses is buried.
+        schema: the type of the bodies; a body that it refuses goes to the dead letters.
         consumer: a name that no other living consumer of the group has.
         lease_s: a message that its consumer has neither renewed nor acknowledged
-            for so long is given to the next.
-        max_attempts: deliveries before a message is buried.
-        on_unreadable: called with the body of a message that the schema refused, after it was buried.
+            for this long is given to another consumer.
+        max_attempts: deliveries before a message goes to the dead letters.
+        on_unreadable: called with the body of a message that the schema refused, once it is in the dead letters.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class StreamConsumer(Generic[M]):
         self._patience = Patience(stream=stream, group=group)
 
     async def create_group(self) -> None:
-        """Make stream and group where they are missing; the group reads from the stream's begin."""
+        """Create the stream and the group if they are missing; the group reads from the beginning of the stream."""
         await self._patience.call(self._commands.create, timeout_s=self.lease_s)
 
     async def receive(self, count: int, block_ms: int) -> list[Delivery[M]]:
-        """Up to `count` messages, abandoned ones first; waits up to `block_ms` for the first.
+        """Return up to `count` messages, abandoned ones first; wait up to `block_ms` for the first one.
 
-        Messages that cannot be read or were delivered too often are buried on
-        the way. The caller renews the others within the lease, and acknowledges.
+        Messages that cannot be read or were delivered too often are moved to the
+        dead letters. The caller renews the others within the lease, and acknowledges them.
         """
         deadline = time.monotonic() + block_ms / 1000
         while True:
@@ -80,23 +80,23 @@ class StreamConsumer(Generic[M]):
                 return deliveries
 
     async def renew(self, ids: Sequence[str]) -> None:
-        """Begin the leases of these messages anew."""
+        """Renew the leases of these messages."""
         if ids:
             await self._call(lambda: self._commands.renew(ids))
 
     async def release(self, deliveries: Sequence[Delivery[M]]) -> None:
-        """Give messages back unhandled: the next `receive` of any consumer gets them, the attempt uncounted."""
+        """Give messages back unhandled, without counting the attempt; the next `receive` of any consumer gets them."""
         if deliveries:
             attempts = {delivery.id: delivery.attempt for delivery in deliveries}
             await self._call(lambda: self._commands.release(attempts))
 
     async def ack(self, ids: Sequence[str]) -> None:
-        """Messages are done with: they leave the stream."""
+        """Acknowledge messages, which then leave the stream."""
         if ids:
             await self._call(lambda: self._commands.ack(ids))
 
     async def bury(self, delivery: Delivery[M], reason: str) -> None:
-        """Move a message to the dead letters now, as no further attempt can help it."""
+        """Move a message to the dead letters now, because no further attempt can help."""
         fields = {BODY_FIELD.encode(): delivery.body.model_dump_json().encode()}
         if delivery.trace is not None:
             fields[TRACE_FIELD.encode()] = delivery.trace.encode()
@@ -105,16 +105,16 @@ class StreamConsumer(Generic[M]):
     async def run(self, handle: Handler[M], *, concurrency: int, stop: asyncio.Event) -> None:
         """Handle messages, `concurrency` at once, until `stop` is set.
 
-        A message is acknowledged after `handle` returned, and stays for a later
-        attempt after it raised. After `stop` the handlers in hand end first; to
-        break them off, cancel this call: it gives their messages back.
+        A message is acknowledged after `handle` has returned, and stays for a later
+        attempt if it raised. After `stop` the running handlers are awaited; to
+        interrupt them, cancel this call, which gives their messages back.
         """
         await Runner(self, handle, concurrency=concurrency, stop=stop).run()
 
     async def _receive_once(self, count: int, wait_s: float) -> list[Delivery[M]]:
         received, all_seen = await self._commands.claim_abandoned(count)
         if not received:
-            # Abandoned messages turn up while this waits: look for them now and then.
+            # Messages may be abandoned while this waits, so look for them from time to time.
             block_s = min(wait_s, MAX_BLOCK_S, self.lease_s) if all_seen else 0.0
             received = [(entry, 1) for entry in await self._commands.read_fresh(count, int(block_s * 1000))]
         deliveries = [await self._read(entry, attempt) for entry, attempt in received]
@@ -142,7 +142,7 @@ class StreamConsumer(Generic[M]):
         try:
             return await self._patience.call(operation, timeout_s=timeout_s)
         except ResponseError as error:
-            # The first to read a stream, or Redis came back without its data.
+            # Either this is the first consumer of the stream, or Redis came back without its data.
             if not str(error).startswith("NOGROUP"):
                 raise
             await self.create_group()
@@ -151,6 +151,6 @@ class StreamConsumer(Generic[M]):
 
 
 def _summary(error: ValidationError) -> str:
-    """Where and why, without the input: it may be large, and is kept in the letter's own body."""
+    """Say where and why it failed, without the input, which may be large and is kept in the dead letter's body."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     return "; ".join(f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}" for fault in faults[:5])

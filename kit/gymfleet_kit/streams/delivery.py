@@ -1,4 +1,4 @@
-"""A message in hand."""
+"""A message that a consumer has received."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

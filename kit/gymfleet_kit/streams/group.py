@@ -18,8 +18,8 @@ Entry: TypeAlias = tuple[str, Fields]
 MAX_DEAD_LETTERS: Final = 10_000
 MAX_REASON_CHARS: Final = 2_000
 
-# With one group an acknowledged entry is deleted wherever it stands; with
-# several, the head of the stream goes that none of them still needs.
+# With one group an acknowledged entry is deleted wherever it is; with several,
+# only the head of the stream that none of them still needs is deleted.
 _ACK: Final = """
 if redis.call('EXISTS', KEYS[1]) == 0 then return end
 redis.call('XACK', KEYS[1], ARGV[1], unpack(ARGV, 2))
@@ -47,15 +47,15 @@ else
     redis.call('XTRIM', KEYS[1], 'MINID', oldest)
 end
 """
-# Lua's stack bounds what `unpack` takes.
+# Lua's stack limits how many values `unpack` can return.
 _ACK_CHUNK: Final = 1_000
 
 
 class ConsumerGroup:
-    """One consumer's view of one group. Raises redis errors as they come."""
+    """One consumer's view of one group. Redis errors are raised as they are."""
 
     def __init__(self, redis: RedisClient, stream: str, group: str, consumer: str, lease_ms: int) -> None:
-        # The published stubs know half of the stream commands.
+        # The published stubs have only half of the stream commands.
         self._redis: Any = redis
         self._stream = stream
         self._group = group
@@ -65,7 +65,7 @@ class ConsumerGroup:
         self._cursor = b"0-0"
 
     async def create(self) -> None:
-        """Make stream and group, from the stream's begin; nothing happens where they exist."""
+        """Create stream and group, reading from the beginning; nothing happens if they exist."""
         try:
             await self._redis.xgroup_create(self._stream, self._group, id="0", mkstream=True)
         except ResponseError as error:
@@ -75,8 +75,8 @@ class ConsumerGroup:
     async def claim_abandoned(self, count: int) -> tuple[list[tuple[Entry, int]], bool]:
         """Take over entries whose lease ran out, with their delivery counts.
 
-        Looks at some ten times `count` pending entries and goes on there at the
-        next call; the flag says whether that was the end of them.
+        Looks at about ten times `count` pending entries and continues from there at
+        the next call; the flag says whether the end of them was reached.
         """
         reply = await self._redis.xautoclaim(
             self._stream,
@@ -96,18 +96,18 @@ class ConsumerGroup:
         return list(zip(entries, attempts, strict=True)), self._cursor == b"0-0"
 
     async def read_fresh(self, count: int, block_ms: int) -> list[Entry]:
-        """Entries that nobody has had yet; waits up to `block_ms`, not at all for 0."""
+        """Return entries that no consumer has had yet; wait up to `block_ms`, not at all if it is 0."""
         reply = await self._redis.xreadgroup(
             self._group, self._consumer, {self._stream: ">"}, count=count, block=block_ms or None
         )
         return [_entry(item) for _, items in reply or [] for item in items]
 
     async def renew(self, ids: Sequence[str]) -> None:
-        """Begin the leases anew. JUSTID: it does not count as a delivery."""
+        """Renew the leases. With JUSTID this does not count as a delivery."""
         await self._redis.xclaim(self._stream, self._group, self._consumer, 0, list(ids), justid=True)
 
     async def release(self, attempts: Mapping[str, int]) -> None:
-        """Let the leases end now and take the delivery back, so that any consumer gets the entries next."""
+        """End the leases now and uncount the delivery, so that any consumer can get the entries next."""
         async with self._redis.pipeline(transaction=False) as pipe:
             for entry_id, attempt in attempts.items():
                 pipe.xclaim(
@@ -123,7 +123,7 @@ class ConsumerGroup:
             await self._ack(keys=[self._stream], args=[self._group, *chunk])
 
     async def bury(self, entry: Entry, *, reason: str, attempts: int) -> None:
-        """Move an entry to the dead letters: all of it or nothing."""
+        """Move an entry to the dead letters atomically."""
         entry_id, fields = entry
         letter = {
             **fields,

@@ -1,4 +1,4 @@
-"""What Prometheus sees of the streams."""
+"""Prometheus metrics of the streams."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The writing end: bounded by the consumers' backlog."""
+"""The writing end of a stream, bounded by the consumers' backlog."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ from gymfleet_kit.trace import current_trace
 
 log = structlog.get_logger()
 Answer: TypeAlias = tuple[bytes | int | None, int]
-"""What was added (None: no room), and the backlog after it."""
+"""What was added (None if there was no room), and the backlog afterwards."""
 Add: TypeAlias = Callable[[], Awaitable[Answer]]
 
 _PUBLISH: Final = """
@@ -47,16 +47,16 @@ class StreamFull(ServiceError):
 
 
 class StreamProducer:
-    """Adds messages to one stream.
+    """Add messages to one stream.
 
-    Acknowledged entries leave the stream, so its length is the backlog; the
-    check and the addition are one script, so no number of producers exceeds
-    `max_len`. While Redis is away or full a publication waits, too.
+    Acknowledged entries leave the stream, so its length is the backlog. The
+    check and the addition are one script, so `max_len` holds for any number of
+    producers. A publication also waits while Redis is unreachable or full.
 
     Args:
-        max_len: backlog at which producers begin to wait.
-        full_timeout_s: how long they wait before `StreamFull`, or before the
-            connection error where Redis was away.
+        max_len: the backlog at which producers begin to wait.
+        full_timeout_s: how long they wait before they raise `StreamFull`, or the
+            connection error if Redis was unreachable.
     """
 
     def __init__(self, redis: RedisClient, stream: str, *, max_len: int = 10_000, full_timeout_s: float = 60.0) -> None:
@@ -70,8 +70,8 @@ class StreamProducer:
     async def publish(self, body: BaseModel) -> str:
         """Add a message and return its entry id. Raises `StreamFull` after the timeout.
 
-        A connection lost between the addition and its answer leads to a second
-        entry: consumers are idempotent.
+        If the connection is lost between the addition and its answer, there will be
+        a second entry, which is harmless because consumers are idempotent.
         """
         fields = _fields(body)
 
@@ -84,9 +84,9 @@ class StreamProducer:
         return entry_id.decode()
 
     async def publish_once(self, body: BaseModel, *, key: str, member: str) -> bool:
-        """Add a message unless `member` is in the set `key`; both happen or none.
+        """Add a message, and `member` to the set `key`, unless it is there already; both happen or neither.
 
-        False, and nothing added, when it was there. Raises `StreamFull` after the timeout.
+        Returns False, having added nothing, if it was there. Raises `StreamFull` after the timeout.
         """
         fields = _fields(body)
 
@@ -122,7 +122,7 @@ class StreamProducer:
         try:
             return await self._patience.call(add, timeout_s=timeout_s)
         except ResponseError as error:
-            # `noeviction`: Redis at its memory limit refuses to grow until consumers have drained it.
+            # With `noeviction`, Redis at its memory limit refuses to grow until consumers have drained it.
             if "OOM" not in str(error):
                 raise
             return None, self._max_len

@@ -1,4 +1,4 @@
-"""The loop of a worker: receive, renew, handle, acknowledge."""
+"""The loop of a worker: receive, renew, handle and acknowledge."""
 
 import asyncio
 from typing import TYPE_CHECKING, Final, Generic
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 BLOCK_MS: Final = 1_000
-"""One wait for messages; `stop` is noticed after it at the latest."""
+"""Length of one wait for messages, after which `stop` is noticed at the latest."""
 ERROR_PAUSE_S: Final = 1.0
 RELEASE_TIMEOUT_S: Final = 2.0
 
@@ -35,7 +35,7 @@ class Runner(Generic[M]):
         self._log = log.bind(stream=consumer.stream, group=consumer.group)
 
     async def run(self) -> None:
-        """Until `stop` is set and the handlers in hand have ended."""
+        """Run until `stop` is set and the running handlers have ended."""
         stopped = asyncio.create_task(self._stop.wait())
         renewing = asyncio.create_task(self._renew())
         try:
@@ -56,11 +56,11 @@ class Runner(Generic[M]):
         try:
             received = await self._consumer.receive(self._concurrency - len(self._in_hand), BLOCK_MS)
         except RedisError:
-            # Not an outage: credentials, memory, a key of the wrong type. A person must act; the worker waits.
+            # Not an outage but credentials, memory or a key of the wrong type: wait, because a person must act.
             self._log.exception("stream.failed")
             await asyncio.sleep(ERROR_PAUSE_S)
             return
-        # A late renewal can hand a worker what it is still working on.
+        # After a late renewal a worker can receive a message that it is still working on.
         fresh = [delivery for delivery in received if delivery.id not in self._in_hand]
         if self._stop.is_set():
             await self._give_back(fresh)
@@ -72,7 +72,7 @@ class Runner(Generic[M]):
         with traced(delivery.trace):
             try:
                 await self._attempt(delivery)
-            except RedisError:  # it stays pending; the handler is idempotent
+            except RedisError:  # the message stays pending; the handler is idempotent
                 self._log.exception("message.unsettled", id=delivery.id, attempt=delivery.attempt)
             finally:
                 del self._in_hand[delivery.id]
@@ -100,7 +100,7 @@ class Runner(Generic[M]):
                 self._log.exception("lease.unrenewed", ids=list(self._in_hand))
 
     async def _break_off(self) -> None:
-        """Cancelled with handlers in hand: end them and give their messages back."""
+        """End the running handlers after a cancellation, and give their messages back."""
         if not self._in_hand:
             return
         unfinished = list(self._in_hand.values())

@@ -1,7 +1,7 @@
-"""One kept connection for the calls of scripts that a hot path makes one after the other.
+"""One persistent connection for the script calls that a hot path makes one after the other.
 
-redis-py takes a connection from its pool for each command and gives it back, with retries, clocks and metrics around:
-70 microseconds of processor time for a call of a script, where on a connection that is kept the command takes 20.
+redis-py takes a connection from its pool for each command and gives it back, with retries, clocks and metrics around
+it. A script call then takes 70 microseconds of processor time, but only 20 on a persistent connection.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from gymfleet_kit.streams.connection import SOCKET_TIMEOUT_S, RedisClient
 
 
 class ScriptLine:
-    """Calls of scripts, one at a time: whoever comes meanwhile waits."""
+    """Call scripts one at a time; other callers wait."""
 
     def __init__(self, redis: RedisClient) -> None:
         self._pool: Any = redis.connection_pool
@@ -26,9 +26,9 @@ class ScriptLine:
         self._turn = asyncio.Lock()
 
     async def call(self, script: "Script", keys: Sequence[str], args: Sequence[bytes | str | int]) -> Any:
-        """What the script returns. Raises `RedisError`; a call that was cut off may have been carried out.
+        """Return what the script returns. Raises `RedisError`; an interrupted call may have been carried out.
 
-        As everywhere, a kept connection that a restart left dead is tried once more with a fresh one.
+        As everywhere, a call on a connection that a restart left dead is retried once on a fresh one.
         """
         async with self._turn:
             kept = self._connection is not None
@@ -42,7 +42,7 @@ class ScriptLine:
     async def _once(self, script: "Script", keys: Sequence[str], args: Sequence[bytes | str | int]) -> Any:
         if self._connection is None:
             self._connection = await self._pool.get_connection()
-            # With a limit of its own, the connection sends each command in a task of its own.
+            # If the connection had a timeout of its own, it would send each command in a separate task.
             self._connection.socket_timeout = None
         try:
             async with asyncio.timeout(SOCKET_TIMEOUT_S):
@@ -50,7 +50,7 @@ class ScriptLine:
                     return await self._ask("EVALSHA", script.sha, keys, args)
                 except NoScriptError:  # Redis is new, or was emptied
                     return await self._ask("EVAL", script.text, keys, args)
-        except BaseException as error:  # the answer may still come, and whoever asks next would take it for his own
+        except BaseException as error:  # the answer may still come, and the next caller would take it for its own
             connection, self._connection = self._connection, None
             with contextlib.suppress(RedisConnectionError):
                 await connection.disconnect(nowait=True)
@@ -66,7 +66,7 @@ class ScriptLine:
 
 
 class Script:
-    """A script in Lua, and the name under which Redis knows it."""
+    """A Lua script, and the name under which Redis knows it."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -1,4 +1,4 @@
-"""How the streams and their Redis fare, read when Prometheus asks."""
+"""Metrics of the streams and their Redis, read when Prometheus scrapes."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
@@ -17,10 +17,10 @@ TIMEOUT_S: Final = 2.0
 
 
 class RedisWatch:
-    """Two round trips a scrape. Without an answer there are no figures, rather than old ones.
+    """Read the metrics with two round trips per scrape. Without an answer there are none, rather than old ones.
 
     Args:
-        streams: names of the streams to watch, asked anew each time.
+        streams: returns the names of the streams to watch; called at every scrape.
     """
 
     def __init__(self, redis: RedisClient, streams: Callable[[], Iterable[str]]) -> None:
@@ -28,7 +28,7 @@ class RedisWatch:
         self._streams = streams
 
     async def measure(self) -> list[GaugeMetricFamily]:
-        """Streams and server as metrics; `gymfleet_redis_up` alone, and 0, where Redis does not answer."""
+        """Return metrics of streams and server, or only `gymfleet_redis_up` = 0 if Redis does not answer."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 found = [*await self._measure_streams(), *_server(await self._redis.info())]

@@ -1,4 +1,4 @@
-"""Who calls: API keys, the tenants that they belong to, and what those may do."""
+"""Authentication: API keys, the tenants that they belong to, and what they permit."""
 
 import base64
 import binascii
@@ -35,9 +35,9 @@ class Access:
     Args:
         api_key: the one key, of the tenant `default`.
         tenants: the file of tenants; read again when it changes, so that keys come and go without a restart.
-        tickets: those that stand for a key when a socket is opened.
+        tickets: tickets that replace a key when a socket is opened.
 
-    With neither, everybody is the tenant `local`: the settings allow that on loopback alone.
+    With neither a key nor a file, every caller is the tenant `local`: the settings allow that only on loopback.
     """
 
     def __init__(self, api_key: SecretStr | None, tenants: Path | None = None, tickets: Tickets | None = None) -> None:
@@ -57,21 +57,21 @@ class Access:
 
     @property
     def generation(self) -> int:
-        """Grows when the file of tenants changed: whoever keeps a connection open asks for its tenant anew."""
+        """A number that grows when the file of tenants changes; open connections then look up their tenant again."""
         self._refresh()
         return self._generation
 
     def tenant(self, connection: HTTPConnection, scope: Scope = Scope.PLAY) -> Tenant:
-        """The tenant whose key the request carries. Raises `Unauthorized`, and `Forbidden` without the scope."""
+        """Return the tenant whose key the request carries. Raises `Unauthorized`, and `Forbidden` without the scope."""
         grant = self._grant(connection)
         if not grant.allows(scope):
             raise Forbidden(f"this key has no scope {scope.value!r}; use one that has it")
         return grant.tenant
 
     async def admit(self, websocket: HTTPConnection) -> Tenant:
-        """As `tenant`, for a socket that may carry a ticket in its query; it stands for the key from then on.
+        """Return the tenant as `tenant` does, for a socket; a ticket in its query replaces the key from then on.
 
-        Raises `Unavailable` too, when the gateways' tickets cannot be looked up.
+        Also raises `Unavailable` when the gateways' tickets cannot be looked up.
         """
         ticket = websocket.query_params.get("ticket")
         if ticket is not None and self._asks_for_keys:
@@ -82,7 +82,7 @@ class Access:
         return self.tenant(websocket)
 
     async def issue_ticket(self, connection: HTTPConnection) -> str:
-        """A ticket for the holder of the request's key. Raises as `tenant` does, and `RateLimited`."""
+        """Issue a ticket to the holder of the request's key. Raises as `tenant` does, and `RateLimited`."""
         self.tenant(connection)
         return await self._tickets.issue(_shown(connection))
 
@@ -103,7 +103,7 @@ class Access:
         return grant
 
     def _refresh(self) -> None:
-        """Read a changed file, looking at most once a second. One that cannot be read changes nothing."""
+        """Read the file again if it changed, checking at most once a second. An unreadable file changes nothing."""
         if self._file is None or (now := time.monotonic()) < self._check_at:
             return
         self._check_at = now + _CHECK_EVERY_S
@@ -121,7 +121,7 @@ class Access:
 
 
 def _shown(connection: HTTPConnection) -> Pass:
-    """The key of the request's header, or the one that its ticket stood for."""
+    """Return the key of the request's header, or the one that its ticket stood for."""
     passed: Pass | None = connection.scope.get(_HOLDER)
     if passed is not None:
         return passed
@@ -130,7 +130,7 @@ def _shown(connection: HTTPConnection) -> Pass:
 
 
 def _credential(authorization: str) -> str:
-    """The key in the header's value; empty when there is none."""
+    """Return the key in the header's value; empty when there is none."""
     scheme, _, value = authorization.partition(" ")
     if scheme.lower() == "bearer":
         return value.strip()
@@ -143,7 +143,7 @@ def _credential(authorization: str) -> str:
 
 
 def _signature(path: Path) -> tuple[int, int, int] | None:
-    """What changes when the file does, also when another one takes its name."""
+    """Return a signature that changes with the file, also when another file takes its name."""
     try:
         found = path.stat()
     except OSError:

@@ -1,12 +1,12 @@
-"""Who may open a session now, who waits, and who is turned away.
+"""Decide which opens are admitted now, which wait, and which are rejected.
 
-An open is let in when the environment has a free slot, its replicas have few opens under
+An open is admitted when the environment has a free slot, its replicas have few opens under
 way, and it is its tenant's turn.
 Turns go to the tenant that holds least for its weight, so that the slots of tenants
-who all want more settle in proportion to their weights (max-min fairness), whatever
-their episodes last; within a tenant they go in the order of arrival. Who finds no
-slot waits in a bounded queue. A 429 is given to calls that were not executed, and to
-no other: what was let in is carried to its end.
+that all want more settle in proportion to their weights (max-min fairness), however long
+their episodes last; within a tenant they go in the order of arrival. An open that finds no
+slot waits in a bounded queue. Only calls that were not executed get a 429: an open that was
+admitted is carried to its end.
 """
 
 import time
@@ -28,26 +28,26 @@ E = TypeVar("E", bound=ServiceError)
 
 
 class Capacity(Protocol):
-    """The fleet's figures. Opens in flight are not in them: they are reserved here until they count as held."""
+    """The fleet's capacity figures. They exclude opens in flight, which are reserved here until they count as held."""
 
     def free_slots(self, env: str) -> int | None:
-        """Sessions of `env` that can still be opened; None when that is not known."""
+        """Return the number of sessions of `env` that can still be opened; None when it is not known."""
 
     def max_sessions(self, env: str) -> int:
-        """Sessions that the replicas of `env` can hold, open ones included."""
+        """Return the number of sessions that the replicas of `env` can hold, open ones included."""
 
     def max_opens(self, env: str) -> int:
-        """Opens of `env` that may be under way at once."""
+        """Return the number of opens of `env` that may be under way at once."""
 
     def held(self, env: str) -> dict[str, int]:
-        """Open sessions of `env` by tenant."""
+        """Return the number of open sessions of `env` by tenant."""
 
     def held_by(self, tenant: str) -> int:
-        """Open sessions of a tenant, of all environments."""
+        """Return the number of a tenant's open sessions, over all environments."""
 
 
 class Admission:
-    """The admission of one gateway process."""
+    """Admission control of one gateway process."""
 
     def __init__(self, capacity: Capacity, metrics: Metrics, settings: GatewaySettings) -> None:
         self._capacity = capacity
@@ -60,7 +60,7 @@ class Admission:
         self._gateways = 1
 
     def set_gateways(self, number: int) -> None:
-        """How many gateways serve the same tenants: each gives its part of their rates."""
+        """Set how many gateways serve the same tenants: each grants its share of their rates."""
         self._gateways = max(1, number)
 
     def step(self, tenant: Tenant, env: str = "") -> None:
@@ -71,7 +71,7 @@ class Admission:
 
     @asynccontextmanager
     async def opening(self, tenant: Tenant, env: str, timeout_s: float, slots: int = 1) -> AsyncIterator[Ticket]:
-        """Let an open in, or a fork into `slots` children, once it is its turn.
+        """Admit an open, or a fork into `slots` children, once it is its turn.
 
         `env` is an environment of the fleet. The slots are reserved while the block runs.
         Raises `Forbidden`, `RateLimited`, `QuotaExceeded`, and `QueueFull` when there is no
@@ -95,13 +95,13 @@ class Admission:
                 ticket.leave()
 
     def freed(self, env: str | None = None) -> None:
-        """There may be room that was not there before; None: anywhere."""
+        """Serve the queue of `env` again because there may be new room; None means every queue."""
         queues = self._queues.values() if env is None else filter(None, [self._queues.get(env)])
         for queue in list(queues):
             queue.freed()
 
     def waiting(self, env: str) -> int:
-        """Opens that wait for a slot."""
+        """Return the number of opens that wait for a slot."""
         return self._queues[env].length if env in self._queues else 0
 
     def _queue(self, env: str) -> OpenQueue:
@@ -111,7 +111,7 @@ class Admission:
         return queue
 
     def _check_quota(self, tenant: Tenant, env: str, slots: int) -> None:
-        """What waits counts too: a tenant does not queue for more than it may hold."""
+        """Check the quota, counting waiting opens too: a tenant may not queue for more than it may hold."""
         if tenant.max_sessions is None:
             return
         wanted = sum(queue.wanted_by(tenant.name) for queue in self._queues.values())
@@ -135,7 +135,7 @@ class Admission:
 
 
 class _Bucket:
-    """A token bucket that holds one second's worth, at least one token; kept as the time at which it is full."""
+    """A token bucket for one second's worth of tokens, at least one; stored as the time at which it is full."""
 
     __slots__ = ("_full_at",)
 
@@ -143,13 +143,13 @@ class _Bucket:
         self._full_at = 0.0
 
     def take(self, rate: float) -> float:
-        """Take a token; else the seconds until there is one."""
+        """Take a token and return 0, or return the seconds until there is one."""
         now = time.monotonic()
         full_at = self._full_at
         full_at = max(full_at, now)
         interval_s = 1.0 / rate
         wait_s = full_at - now + interval_s - (max(interval_s, 1.0))
-        # The sum of many intervals is off by rounding: a nanosecond is no reason to wait.
+        # Rounding errors add up over many intervals: a nanosecond is no reason to wait.
         if wait_s > 1e-9:
             return wait_s
         self._full_at = full_at + interval_s

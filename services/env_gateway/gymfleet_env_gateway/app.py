@@ -33,7 +33,7 @@ from gymfleet_env_gateway.tickets import Tickets
 
 
 def build_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGISTRY) -> FastAPI:
-    """The app; its lifespan probes every replica once before it serves."""
+    """Build the app; its lifespan probes every replica once before it serves."""
     metrics = Metrics(registry)
     replicas = ReplicaRegistry(settings, metrics)
     metrics.watch_sessions(replicas.open_sessions, replicas.slots)
@@ -100,7 +100,7 @@ def build_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGIST
 
 @asynccontextmanager
 async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """`work` in the background, cancelled at the end."""
+    """Run `work` in the background and cancel it at the end."""
     task = asyncio.create_task(work)
     try:
         yield

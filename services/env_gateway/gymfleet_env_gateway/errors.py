@@ -1,4 +1,4 @@
-"""What only the gateway answers; the rest is `gymfleet_kit.session_problems`."""
+"""Errors that only the gateway returns; the others are in `gymfleet_kit.session_problems`."""
 
 import math
 from typing import Self
@@ -38,17 +38,17 @@ class UpstreamTimeout(ServiceError):
 
 
 class TooMany(ServiceError):
-    """Not now; nothing was executed. `retry_after_s` says when it is worth another try."""
+    """The call was rejected and not executed. `retry_after_s` says when to try again."""
 
     status = 429
 
     def __init__(self, detail: str, *, wait_s: float, **extensions: JsonValue) -> None:
-        # Frames of a stream have no headers: the problem itself carries the figure too.
+        # Frames of a stream have no headers, so the problem itself carries the figure too.
         super().__init__(detail, retry_after_s=round(wait_s, 3), **extensions)
         self.wait_s = wait_s
 
     def headers(self) -> dict[str, str]:
-        """Whole seconds, as RFC 9110 wants them, and never too early."""
+        """The headers, with whole seconds as RFC 9110 requires, rounded so that a retry is never too early."""
         return {**super().headers(), "Retry-After": str(max(1, math.ceil(self.wait_s)))}
 
 
@@ -67,7 +67,7 @@ class QuotaExceeded(TooMany):
 
     @classmethod
     def of(cls, tenant: str, max_sessions: int, state: str) -> Self:
-        """`state` says what uses it up. When a session of the tenant's ends is for the tenant to know."""
+        """Make the error; `state` says what uses up the quota. Only the tenant knows when one of its sessions ends."""
         detail = f"tenant {tenant} has {state}, and may have {max_sessions}: close one first"
         return cls(detail, wait_s=1.0, max_sessions=max_sessions)
 

@@ -1,4 +1,4 @@
-"""How many gateways share a Redis, so that each gives its part of a tenant's rates."""
+"""Count the gateways that share a Redis, so that each grants its share of a tenant's rates."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ return redis.call('ZCARD', KEYS[1])
 
 
 async def keep_counting(redis: RedisClient, tell: Callable[[int], None]) -> None:
-    """Report this gateway as alive and `tell` how many are, until cancelled. The last count holds without Redis."""
+    """Report this gateway as alive and `tell` how many are, until cancelled. Without Redis, the last count holds."""
     name = secrets.token_hex(8)
     count = redis.register_script(_COUNT)
     known = 0
@@ -40,7 +40,7 @@ async def keep_counting(redis: RedisClient, tell: Callable[[int], None]) -> None
                 async with asyncio.timeout(_TIMEOUT_S):
                     number = int(await count(keys=[KEY], args=[name, _GONE_AFTER_MS]))
             except (RedisError, TimeoutError):
-                pass  # the journal, which uses the same Redis, tells of its absence
+                pass  # the journal, which uses the same Redis, logs the outage
             else:
                 if number != known:
                     log.info("gateways.counted", number=number)
@@ -48,12 +48,12 @@ async def keep_counting(redis: RedisClient, tell: Callable[[int], None]) -> None
                 tell(number)
             await asyncio.sleep(_EVERY_S)
     finally:
-        # A gateway that ends in peace is not counted a moment longer.
+        # A gateway that shuts down cleanly is no longer counted from that moment on.
         await _sign_off(redis, name)
 
 
 async def _sign_off(redis: RedisClient, name: str) -> None:
-    """Best effort, and over when this returns: what goes on after the client is closed opens a connection again."""
+    """Try to sign off, leaving nothing running: a command after the client is closed would open a connection again."""
     with contextlib.suppress(RedisError, TimeoutError):
         async with asyncio.timeout(_SIGN_OFF_S):
             await redis.zrem(KEY, name)

@@ -1,13 +1,13 @@
-"""What has been played: every session's task and actions in Redis, so that another replica can play them again.
+"""Journal of every session's task and actions in Redis, so that another replica can replay them.
 
 One list per session: its location, its lease in milliseconds, the moves since its last step
 and how many of those its own calls made necessary, the moves since its beginning, the
 Redis server that vouches for it, the task, then one entry per step. All writes of one
 turn of the event loop are one script call: one round trip, whatever their number. The key
-lives as long as the session's lease: a session that nobody touches leaves nothing.
+lives as long as the session's lease: a session that nobody touches leaves nothing behind.
 
-A Redis server that was restarted may have lost the last writes. It has another `run_id`
-then, and no longer vouches for a journal until a call that tells the session's index
+A Redis server that was restarted may have lost the last writes. It then has another `run_id`
+and no longer vouches for a journal, until a call that states the session's index
 shows that no step is missing.
 """
 
@@ -35,9 +35,9 @@ _HEAD: Final = 7
 _READ_PATIENCE: Final = 5
 """A recovery can wait longer for the journal than a step can."""
 _SPOILING: Final = frozenset({"begin", "copy", "step", "end"})
-"""Writes without which a journal tells another story than what happened."""
+"""Writes that a journal must not lack: without them it would differ from what happened."""
 _AFTER_OUTAGE_S: Final = 0.5
-"""How long writes are skipped after one that failed: a dead Redis must not slow every step."""
+"""How long writes are skipped after a failed one: a dead Redis must not slow every step."""
 
 _SERVER: Final = "local server = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') "
 _READ: Final = _SERVER + "return {server, redis.call('LRANGE', KEYS[1], 0, -1)}"
@@ -120,13 +120,13 @@ return out
 
 
 class Written(IntEnum):
-    """What came of a write."""
+    """The outcome of a write."""
 
     ABSENT = 0
-    """There is no journal of the session, or not all of it: it cannot be recovered."""
+    """The session has no journal, or only an incomplete one: it cannot be recovered."""
     DONE = 1
     MOVED = 2
-    """Another gateway has moved the session: what the old location answered does not count."""
+    """Another gateway has moved the session: the old location's answer does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +151,11 @@ class JournalHeader(msgspec.Struct, frozen=True, array_like=True):
     lease_s: float
     observed: bytes
     state: bytes = b""
-    """A hash of the digest of the state behind the observation; empty where the environment tells none."""
+    """A hash of the digest of the state behind the observation; empty where the environment reports none."""
 
 
 class JournaledStep(msgspec.Struct, frozen=True, array_like=True):
-    """One step and what it gave; `observed` and `state` are hashes."""
+    """One step and its result; `observed` and `state` are hashes."""
 
     action: str
     observed: bytes
@@ -166,23 +166,23 @@ class JournaledStep(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class JournalEntries:
-    """All that is known of a session."""
+    """Everything that the journal knows of a session."""
 
     location: SessionLocation
     record: JournalHeader
     steps: Sequence[JournaledStep]
     tries: int = 0
-    """How often it was moved since its last step."""
+    """Number of moves since its last step."""
     killed: int = 0
-    """How often of those its process had died in a call of its own."""
+    """Number of those moves that were made because its process had died in one of its own calls."""
     recoveries: int = 0
-    """How often it was moved at all."""
+    """Number of moves since its beginning."""
     vouched_for: bool = True
-    """Whether the Redis server that was written to last is the one that was read from: it forgot nothing between."""
+    """Whether the journal was read from the Redis server that last wrote to it, which has forgotten nothing since."""
 
 
 def digest(text: str) -> bytes:
-    """64 bits of BLAKE2b, enough to see that a replay went elsewhere; of no text, nothing."""
+    """Return 64 bits of BLAKE2b, enough to detect a replay that diverged; empty for an empty text."""
     return hashlib.blake2b(text.encode(), digest_size=8).digest() if text else b""
 
 
@@ -209,7 +209,7 @@ class Journal:
         """Journals that lack a write. They are ended as soon as Redis is back: half an episode must not be replayed."""
 
     async def start(self) -> None:
-        """Begin to write."""
+        """Start writing."""
         self._writer = asyncio.create_task(self._write_all())
 
     async def aclose(self) -> None:
@@ -220,42 +220,42 @@ class Journal:
             await asyncio.wait([self._writer])
 
     async def begin(self, session_id: str, location: SessionLocation, record: JournalHeader) -> None:
-        """A session was opened."""
+        """Record that a session was opened."""
         await self._write(session_id, "begin", location, 0, record.lease_s, _encode(record))
 
     async def copy(
         self, parent_id: str, session_id: str, location: SessionLocation, index: int, lease_s: float
     ) -> None:
-        """A session was forked from another after `index` steps."""
+        """Record that a session was forked from another after `index` steps."""
         await self._write(session_id, "copy", location, index, lease_s, _PREFIX + parent_id)
 
     async def step(self, session_id: str, location: SessionLocation, index: int, played: JournaledStep) -> Written:
-        """Step `index` was taken; writing it again changes nothing."""
+        """Record step `index`; writing it again changes nothing."""
         return Written(await self._write(session_id, "step", location, index, 0, _encode(played)))
 
     async def renew(self, session_id: str, location: SessionLocation, lease_s: float) -> Written:
-        """The session's lease begins anew."""
+        """Record that the session's lease was renewed."""
         return Written(await self._write(session_id, "lease", location, 0, lease_s, b""))
 
     async def move(
         self, session_id: str, old: SessionLocation, new: SessionLocation, *, culprit: bool = False
     ) -> Written:
-        """The session lives elsewhere from now on; `MOVED` when another gateway was faster.
+        """Record the session's new location; the result is `MOVED` when another gateway was faster.
 
-        Of a `culprit` the process died in a call of its own.
+        `culprit` says that the session's process died in one of its own calls.
         """
         return Written(await self._write(session_id, "move", old, int(culprit), 0, str(new)))
 
     async def check(self, session_id: str, location: SessionLocation) -> Written:
-        """Whether `location` still is where the session lives."""
+        """Check whether the session still lives at `location`."""
         return Written(await self._write(session_id, "check", location, 0, 0, b""))
 
     async def end(self, session_id: str) -> None:
-        """The session is closed."""
+        """Delete the journal of a closed session."""
         await self._write(session_id, "end", "", 0, 0, b"")
 
     async def read(self, session_id: str) -> JournalEntries | None:
-        """The whole journal; None when there is none. Raises `RedisError`."""
+        """Return the whole journal; None when there is none. Raises `RedisError`."""
         entries: list[bytes]
         server, entries = await self._ask(self._read(keys=[_PREFIX + session_id]))
         if len(entries) < _HEAD:
@@ -272,12 +272,12 @@ class Journal:
         )
 
     async def location(self, session_id: str) -> SessionLocation | None:
-        """Where the session lives; None when it has no journal. Raises `RedisError`."""
+        """Return where the session lives; None when it has no journal. Raises `RedisError`."""
         entry: bytes | None = await self._ask(self._redis.lindex(_PREFIX + session_id, 0))
         return None if entry is None else _location(entry)
 
     async def _ask(self, command: Any) -> Any:
-        """A command's answer; `command` is an awaitable, though redis-py's annotation admits a bare answer too."""
+        """Return a command's answer. `command` is awaitable, though redis-py's annotation admits a bare answer too."""
         timeout_s = self._timeout_s * _READ_PATIENCE
         try:
             async with asyncio.timeout(timeout_s):
@@ -327,7 +327,7 @@ class Journal:
                         done.set_result(result)
 
     def _ends(self) -> list[_Write]:
-        """Writes that end what is spoilt."""
+        """Return the writes that delete spoilt journals."""
         keys = [self._spoilt.pop() for _ in range(min(len(self._spoilt), _MAX_BATCH))]
         loop = asyncio.get_running_loop()
         return [(key, ("end", "", 0, 0, b""), loop.create_future()) for key in keys]

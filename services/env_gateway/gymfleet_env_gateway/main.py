@@ -28,7 +28,10 @@ def main() -> None:
 
 
 def raise_file_limit() -> None:
-    """Clients of the fronts have a socket each: the usual soft limit of 1024 would turn most of a full fleet's away."""
+    """Raise the limit on open files: each client of a front has a socket, and the usual soft limit is only 1024.
+
+    With it, a full fleet would have to reject most of its clients.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

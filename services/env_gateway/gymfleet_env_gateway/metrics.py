@@ -1,7 +1,7 @@
-"""What the gateway counts: calls per environment and tenant, latencies, queues, rejections, recoveries.
+"""The gateway's metrics: calls per environment and tenant, latencies, queues, rejections, recoveries.
 
 Labels are names of environments that the fleet serves and of tenants that the gateway
-knows, never text of a caller: a client cannot make series.
+knows, never a caller's text: a client cannot create series.
 """
 
 import time
@@ -63,42 +63,42 @@ class Metrics:
         )
 
     def record(self, env: str, tenant: str, op: str, outcome: str, started: float) -> None:
-        """One finished call; `started` is `time.perf_counter()` at its begin."""
+        """Count one finished call; `started` is `time.perf_counter()` at its start."""
         self._count(env, tenant, op, outcome)()
         self._observe(env, op)(time.perf_counter() - started)
 
     def rejected(self, env: str, tenant: str, reason: str) -> None:
-        """One call turned away with 403 or 429; `env` is empty where the limit is the tenant's."""
+        """Count one call rejected with 403 or 429; `env` is empty where the limit is the tenant's."""
         self._reject(env, tenant, reason)()
 
     def queued(self, env: str, number: int) -> None:
-        """So many opens wait for a slot now."""
+        """Set how many opens wait for a slot now."""
         self._queue(env)[0](number)
 
     def waited(self, env: str, seconds: float) -> None:
-        """One open got its slot, after `seconds` in the queue."""
+        """Count one open that got its slot after `seconds` in the queue."""
         self._queue(env)[1](seconds)
 
     def recovered(self, env: str, outcome: str, seconds: float) -> None:
-        """One search for a lost session ended."""
+        """Count one finished search for a lost session."""
         count, observe = self._recovered(env, outcome)
         count()
         observe(seconds)
 
     def watch_sessions(self, sessions: OpenSessions, slots: FreeSlots) -> None:
-        """Have open sessions and free slots say at each scrape what these say then."""
+        """Call these functions at each scrape for the gauges of open sessions and free slots."""
         self._registry.register(_Sessions(sessions, slots))
 
 
 class _Sessions(Collector):
-    """Gauges that are read rather than kept: they cannot drift."""
+    """Gauges that are read at each scrape rather than stored: they cannot drift."""
 
     def __init__(self, sessions: OpenSessions, slots: FreeSlots) -> None:
         self._read_sessions = sessions
         self._read_slots = slots
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """The figures of this moment."""
+        """Return the current figures."""
         sessions, slots = self.describe()
         for env, tenant, number in self._read_sessions():
             sessions.add_metric([env, tenant], number)
@@ -107,7 +107,7 @@ class _Sessions(Collector):
         return sessions, slots
 
     def describe(self) -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
-        """Their names, for the registry, without reading."""
+        """Return the gauges' names for the registry, without reading any figures."""
         return (
             GaugeMetricFamily("gymfleet_gateway_open_sessions", "Open sessions in the fleet", labels=["env", "tenant"]),
             GaugeMetricFamily("gymfleet_gateway_free_slots", "Sessions that can still be opened", labels=["env"]),

@@ -1,9 +1,9 @@
-"""How many sessions an env server holds: counted here, corrected by what the server says.
+"""How many sessions an env server holds: counted here and corrected by the server's own count.
 
-The server's count is a little old, and off by the calls that are on their way: the slots
-of tenants could not be shared exactly by it. So what is counted here stands as long as
-such calls can explain the difference, and what the server says decides the rest:
-sessions of other gateways, those that expired, those that it lost.
+The server's count is slightly old, and differs by the calls that are on their way: it does not
+suffice to share slots among tenants exactly. So the count made here holds as long as
+such calls can explain the difference, and the server's count decides the rest:
+sessions of other gateways, expired sessions and sessions that it lost.
 """
 
 import time
@@ -14,7 +14,7 @@ from gymfleet_contracts.session import ServerLoad
 
 Key = tuple[str, str]
 """Environment and owner."""
-# Twice the tenth of a second that an env server's figures may be old, and time for a busy event loop.
+# Twice the tenth of a second by which an env server's figures may be old, plus time for a busy event loop.
 _MAX_AGE_S: Final = 0.3
 
 
@@ -29,35 +29,35 @@ class Occupancy:
 
     @property
     def total(self) -> int:
-        """All open sessions."""
+        """The number of all open sessions."""
         return sum(self._counts.values())
 
     def counts(self) -> dict[Key, int]:
-        """Open sessions by environment and owner."""
+        """Return the number of open sessions by environment and owner."""
         return dict(self._counts)
 
     def begins(self, env: str, owner: str) -> None:
-        """A call that opens or closes a session leaves."""
+        """Note that a call which opens or closes a session is being sent."""
         key = env, owner
         self._under_way[key] = self._under_way.get(key, 0) + 1
         self._doubt[key] = self._doubt.get(key, 0) + 1
 
     def ends(self, env: str, owner: str) -> None:
-        """It is answered, or given up, and counted."""
+        """Note that such a call was answered and counted, or given up."""
         key = env, owner
         self._under_way[key] -= 1
         if not self._under_way[key]:
             del self._under_way[key]
 
     def add(self, env: str, owner: str, number: int) -> None:
-        """So many sessions were opened; closed, when it is negative."""
+        """Count `number` sessions as opened, or as closed if it is negative."""
         key = env, owner
         self._counts[key] = self._counts.get(key, 0) + number
         self._doubt[key] = self._doubt.get(key, 0) + abs(number)
         self._changed.append((time.monotonic(), key, abs(number)))
 
     def asks(self) -> None:
-        """The server is asked for its count now: it may miss what changed lately, and what is under way."""
+        """Note that the server is asked for its count now: it may miss recent changes and calls under way."""
         oldest = time.monotonic() - _MAX_AGE_S
         while self._changed and self._changed[0][0] < oldest:
             self._changed.popleft()
@@ -66,7 +66,7 @@ class Occupancy:
             self._doubt[key] = self._doubt.get(key, 0) + number
 
     def hears(self, load: ServerLoad) -> None:
-        """The answer to the last `asks`."""
+        """Correct the counts by the server's answer to the request that the last `asks` noted."""
         said = {(env, owner): number for env, owners in load.sessions.items() for owner, number in owners.items()}
         corrected = {}
         for key in said.keys() | self._counts.keys():
@@ -75,5 +75,5 @@ class Occupancy:
         self._counts = {key: number for key, number in corrected.items() if number}
 
     def clear(self) -> None:
-        """The server died, and everything that it held."""
+        """Drop all counts: the server died, and its sessions with it."""
         self._counts.clear()

@@ -1,9 +1,9 @@
-"""The opens of one environment that wait for a slot, and whose turn it is.
+"""Queue of the opens of one environment that wait for a slot, and the rule for whose turn it is.
 
-The turn is that of the tenant with the smallest `(held + reserved + n/2) / weight`, n
-being the slots that it asks for next. The half is Webster's rounding: where the slots
-cannot be divided by the weights exactly, nobody is further than half a slot from his
-share. Ties go to who waits longest.
+The next turn goes to the tenant with the smallest `(held + reserved + n/2) / weight`, where n
+is the number of slots that it asks for next. The half is Webster's rounding: where the slots
+cannot be divided by the weights exactly, no tenant is further than half a slot from its
+share. Ties go to the tenant that has waited longest.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gymfleet_env_gateway.admission import Capacity
 
 _NOTHING_ENDS_S: Final = 10.0
-"""The advice while no slot was given within memory: nobody knows better."""
+"""Retry advice while no slot has been given recently, so that no rate is known."""
 _LONGEST_ADVICE_S: Final = 60.0
 _LEAST_LENGTH: Final = 1024
 _LENGTH_PER_SLOT: Final = 2
@@ -27,7 +27,7 @@ _REMEMBERED: Final = 64
 
 
 class Ticket:
-    """An open's place: in the queue at first, then a reservation of its slots."""
+    """One open: first its place in the queue, then the reservation of its slots."""
 
     __slots__ = ("_queue", "admitted", "deadline", "entered_at", "epoch", "outcome", "slots", "tenant")
 
@@ -37,22 +37,22 @@ class Ticket:
         self.slots = slots
         self.admitted = False
         self.epoch = 0
-        """Passed over until the queue has come to this epoch."""
+        """The ticket is skipped until the queue has reached this epoch."""
         self.entered_at = asyncio.get_running_loop().time()
         self.deadline = self.entered_at + timeout_s
         self.outcome: asyncio.Future[TooMany | None] = asyncio.get_running_loop().create_future()
 
     async def refused(self, *, everywhere: bool = True) -> None:
-        """Every replica that could take it was full: wait at the head of the line until room is made.
+        """Wait at the head of the queue until there is room, after every replica that could take the open was full.
 
-        `everywhere` says that nobody else of this environment would fare better, so that
-        nobody tries until then; for a fork, which only one replica can take, it is False.
+        `everywhere` says that no other open of this environment would succeed either, so that
+        none is tried until then; for a fork, which only one replica can take, it is False.
         Raises `QueueFull` when the time is up.
         """
         await self._queue.back(self, everywhere=everywhere)
 
     def leave(self) -> None:
-        """Give the reservation up: the session is open and counts as held, or the open failed."""
+        """Release the reservation: the session is open and counts as held, or the open failed."""
         self._queue.leave(self)
 
 
@@ -60,8 +60,8 @@ class OpenQueue:
     """The queue of one environment.
 
     Args:
-        max_length: opens that may wait; None for as many as follow from the environment's capacity, so that
-            all players of a large fleet may come at once and those of a small one are not kept waiting in vain.
+        max_length: opens that may wait; None derives the number from the environment's capacity, so that
+            all clients of a large fleet may come at once and those of a small one do not wait in vain.
     """
 
     def __init__(self, env: str, capacity: "Capacity", metrics: Metrics, max_length: int | None) -> None:
@@ -78,7 +78,7 @@ class OpenQueue:
         self._given: deque[float] = deque(maxlen=_REMEMBERED)
 
     async def enter(self, tenant: Tenant, slots: int, timeout_s: float) -> Ticket:
-        """Wait for the turn; the ticket's slots are then reserved. Raises `TooMany`."""
+        """Wait for the tenant's turn; return a ticket whose slots are reserved. Raises `TooMany`."""
         self._make_place(tenant)
         ticket = Ticket(self, tenant, slots, timeout_s)
         self._lines.setdefault(tenant.name, deque()).append(ticket)
@@ -88,7 +88,7 @@ class OpenQueue:
         return ticket
 
     async def back(self, ticket: Ticket, *, everywhere: bool) -> None:
-        """Take an admitted ticket back, to where its arrival puts it."""
+        """Put an admitted ticket back into the queue, at the position that its arrival time gives it."""
         self._release(ticket)
         ticket.epoch = self._epoch + 1
         ticket.outcome = asyncio.get_running_loop().create_future()
@@ -103,19 +103,19 @@ class OpenQueue:
         await self._turn(ticket)
 
     def leave(self, ticket: Ticket) -> None:
-        """End a reservation; nothing when there is none."""
+        """End a reservation; do nothing when there is none."""
         if ticket.admitted:
             self._release(ticket)
             self._serve()
 
     def freed(self) -> None:
-        """There may be room now, also for those who were refused."""
+        """Serve the queue again: there may be room now, also for tickets that were refused."""
         self._epoch += 1
         self._stalled = False
         self._serve()
 
     def wanted_by(self, tenant: str) -> int:
-        """Slots that a tenant has reserved or waits for."""
+        """Return the number of slots that a tenant has reserved or waits for."""
         return self._reserved.get(tenant, 0) + sum(ticket.slots for ticket in self._lines.get(tenant, ()))
 
     async def _turn(self, ticket: Ticket) -> None:
@@ -127,7 +127,7 @@ class OpenQueue:
                 self.leave(ticket)
             elif ticket in self._lines.get(ticket.tenant.name, ()):
                 self._remove(ticket)
-                self._serve()  # it may have stood before others
+                self._serve()  # it may have blocked tickets behind it
             raise
         finally:
             timer.cancel()
@@ -135,7 +135,7 @@ class OpenQueue:
             raise refusal
 
     def _serve(self) -> None:
-        """Let in whoever has a slot and the turn."""
+        """Admit tickets in turn while there is a slot for them."""
         if self._stalled or not self._lines:
             return
         free = self._capacity.free_slots(self._env)
@@ -162,7 +162,7 @@ class OpenQueue:
         return min((ticket for ticket in first if ticket is not None), key=turn, default=None)
 
     def _first(self, line: deque[Ticket], room: float, total: float) -> Ticket | None:
-        """A tenant's next. One that is too large for now holds its tenant's others back, or it would never fit."""
+        """Return a tenant's next ticket. One too large for now blocks the tenant's others, or it would never fit."""
         for ticket in line:
             if ticket.epoch > self._epoch or ticket.slots > total:
                 continue
@@ -211,7 +211,10 @@ class OpenQueue:
         ticket.outcome.set_result(refusal)
 
     def _make_place(self, tenant: Tenant) -> None:
-        """When the queue is full, who crowds it most for his weight gives up his newest place. Raises `QueueFull`."""
+        """Make room in a full queue by dropping the newest ticket of the tenant that has most for its weight.
+
+        Raises `QueueFull` when that is the tenant which asks.
+        """
         max_length = self._longest()
         if self.length < max_length:
             return
@@ -223,13 +226,13 @@ class OpenQueue:
         self._turn_away(crowd[-1], QueueFull(detail, wait_s=self._advice_s(crowd[-1].tenant)))
 
     def _longest(self) -> int:
-        """Opens that may wait now."""
+        """Return the number of opens that may wait now."""
         if self._max_length is not None:
             return self._max_length
         return max(_LEAST_LENGTH, _LENGTH_PER_SLOT * self._capacity.max_sessions(self._env))
 
     def _over_quota(self, ticket: Ticket) -> bool:
-        """The quota was looked at on entry; since then other gateways may have opened sessions of the tenant."""
+        """Refuse a ticket that is over quota by now: other gateways may have opened the tenant's sessions meanwhile."""
         tenant = ticket.tenant
         if tenant.max_sessions is None:
             return False
@@ -241,7 +244,7 @@ class OpenQueue:
         return True
 
     def _advice_s(self, tenant: Tenant) -> float:
-        """When those of the tenant who wait now will be through, at the rate at which slots were given lately."""
+        """Estimate when the tenant's waiting opens will be served, at the rate at which slots were given lately."""
         now = asyncio.get_running_loop().time()
         while self._given and self._given[0] < now - _LONGEST_ADVICE_S:
             self._given.popleft()

@@ -1,10 +1,10 @@
-"""Brings a session back whose process died: the same task and the same actions on another replica.
+"""Recover a session whose process died by replaying its task and its actions on another replica.
 
-The replay must show what the journal says was shown, and lead to the same states; one
-that goes elsewhere is given up. So is a session whose own call killed a process twice. A
-journal that cannot be shown to be complete is not played: the session would go back to
-where it was before. A session has one location, whoever brings it back: within a gateway the
-work is shared, and among gateways the move in the journal succeeds for one alone.
+The replay must produce the observations and the states that the journal recorded; a session
+whose replay diverges is given up. So is a session whose own call killed a process twice. A
+journal that cannot be shown to be complete is not replayed: the session would go back to an
+earlier state. A session has one location, whoever recovers it: within a gateway the
+work is shared, and among gateways only one succeeds with the move in the journal.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ log = structlog.get_logger()
 _WAIT_FOR_ROOM_S: Final = 0.5
 _MAX_AT_ONCE: Final = 64
 _MAX_KILLED: Final = 2
-"""Processes that one call may take with it: the first death may have had another cause."""
+"""Number of processes that one call may kill: the first death may have had another cause."""
 _NO_ROOM: Final = frozenset({problems.ENVIRONMENT_FULL, problems.UNAVAILABLE})
 _NO_BODY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -43,7 +43,7 @@ _decode: Final = msgspec.msgpack.Decoder().decode
 
 
 class _ReplicaFailed(Exception):
-    """The replica that was to take the session did not: another may. `killed` if the replay itself may be why."""
+    """The chosen replica did not take the session, but another may. `killed` says that the replay may be the cause."""
 
     def __init__(self, *, killed: bool = False) -> None:
         super().__init__()
@@ -52,15 +52,15 @@ class _ReplicaFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whose call found the session gone, and what he knows of it."""
+    """The caller that found the session gone, and what it knows about the session."""
 
     owner: str
     index: int | None
-    """The number of steps that he knows of, or of the step that he wants to take; None when he did not say."""
+    """Number of steps that the caller knows of, or number of the step that it wants to take; None when not stated."""
     stepping: bool
 
     def agrees_with(self, story: JournalEntries) -> bool:
-        """Whether no step is missing from the journal, by what the caller knows or else by the word of its server."""
+        """Return whether the journal is known to be complete, from the caller's index or else from its Redis server."""
         played = len(story.steps)
         if self.index is not None:
             if self.index > played:
@@ -71,7 +71,7 @@ class Caller:
 
 
 class Recovery:
-    """Finds the present location of sessions that are no longer where they were."""
+    """Finds the current location of sessions that are no longer where they were."""
 
     def __init__(
         self, registry: ReplicaRegistry, journal: Journal, metrics: Metrics, settings: GatewaySettings
@@ -81,16 +81,16 @@ class Recovery:
         self._metrics = metrics
         self._timeout_s = settings.recovery_timeout_s
         self._max_tries = settings.max_recoveries
-        # By caller as well: one who cannot show that the journal is complete must not fail another who can.
+        # Keyed by caller too: a caller that cannot show that the journal is complete must not fail one that can.
         self._running: dict[tuple[str, Caller], asyncio.Task[SessionLocation]] = {}
         self._slots = asyncio.Semaphore(_MAX_AT_ONCE)
 
     async def relocate(
         self, session_id: str, env: str, caller: Caller, lost: SessionLocation, *, culprit: bool = False
     ) -> SessionLocation:
-        """Where the session lives now that it is no longer at `lost`; replayed there if it was nowhere.
+        """Return where a session lives that is no longer at `lost`, replaying it if it lives nowhere.
 
-        `culprit` says that its process died in this very call. Raises `SessionLost` when it cannot be played again,
+        `culprit` says that its process died in this very call. Raises `SessionLost` when it cannot be replayed,
         `Unavailable` when no replica could take it in time.
         """
         key = (session_id, caller)
@@ -102,7 +102,7 @@ class Recovery:
         return await asyncio.shield(task)
 
     async def aclose(self) -> None:
-        """Give up what is in work: the next call begins it anew."""
+        """Cancel the recoveries in progress; the next call starts them again."""
         for task in self._running.values():
             task.cancel()
         if self._running:
@@ -160,7 +160,7 @@ class Recovery:
         raise await self._given_up(session_id, f"its own calls killed {killed} processes in a row")
 
     async def _given_up(self, session_id: str, why: str) -> SessionLost:
-        """To play it again would end the same way."""
+        """End the journal of a session whose replay would end the same way, and return the error to raise."""
         await self._journal.end(session_id)
         return SessionLost(why)
 
@@ -213,7 +213,7 @@ class Recovery:
     async def _ask(
         self, session_id: str, replica: Replica, op: Op, upstream: str, body: msgspec.Raw
     ) -> tuple[dict[str, Any], str]:
-        """What the replica answers to a call of the replay, and the digest of the state behind it."""
+        """Send one call of the replay; return the replica's answer and the digest of the state behind it."""
         try:
             reply, _ = await replica.channel.request(
                 op, upstream, body, timeout_s=self._timeout_s, repeatable=op != Op.OPEN
@@ -232,7 +232,7 @@ class Recovery:
         raise await self._given_up(session_id, f"it could not be replayed: {reason}")
 
     async def _close(self, replica: Replica, location: SessionLocation, env: str, owner: str) -> None:
-        """Best effort: the lease ends what cannot be closed."""
+        """Close a session if possible; the lease ends one that cannot be closed."""
         with suppress(TransportError):
             await replica.channel.request(Op.CLOSE, location.upstream, _NO_BODY, timeout_s=1.0, repeatable=True)
             replica.ended(env, owner)

@@ -1,7 +1,7 @@
-"""The store in Redis: what a call of a client costs is one trip to take its entry, and one to give it back.
+"""The store in Redis: a client's call costs one round trip to take its entry and one to give it back.
 
-An entry is a hash of its value and of what its holder is about to do. The takings and
-givings of one turn of the event loop are one script call, whatever their number.
+An entry is a Redis hash with its value and its holder's intent. All entries taken and
+given back in one turn of the event loop share one script call, whatever their number.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from gymfleet_env_gateway.store import Held, MemoryStore, NoEntry, Store, StoreF
 
 _PREFIX: Final = "gymfleet:gateway"
 _LOCK_S: Final = 5.0
-"""A gateway that dies with a lock holds up the others for so long; while it lives, it renews the lock."""
+"""How long a gateway that dies with a lock blocks the others; while it lives, it renews the lock."""
 _LOCK_WAIT_S: Final = 120.0
 _FIRST_PAUSE_S: Final = 0.004
 _LONGEST_PAUSE_S: Final = 0.1
@@ -44,9 +44,9 @@ return 1
 """
 )
 # KEYS: the index. ARGV: the operations in msgpack, each as op, name of the entry, token, milliseconds and the size of
-# its text, then all texts in a row: the Redis client takes longer for each single argument than for everything else,
-# and Redis reads no binary strings in msgpack.
-# The index lists the living keys by the time of their end, and lives as long as the last of them.
+# its text, then all texts concatenated: the Redis client spends more time per argument than on everything else,
+# and Redis cannot read binary strings in msgpack.
+# The index lists the live keys by the time at which they expire, and lives as long as the last of them.
 _APPLY: Final = Script(
     _NOW
     + """
@@ -95,7 +95,7 @@ _Asked = tuple[tuple[str, str, str, int, int], bytes, "asyncio.Future[list[Any]]
 
 
 class RedisStore:
-    """Shared by all gateways: keys `gymfleet:gateway:NAMESPACE:KEY`."""
+    """A store shared by all gateways, under the keys `gymfleet:gateway:NAMESPACE:KEY`."""
 
     def __init__(self, redis: RedisClient, namespace: str) -> None:
         self._redis: Any = redis
@@ -106,7 +106,7 @@ class RedisStore:
         self._keys = redis.register_script(_KEYS)
         self._renew = redis.register_script(_RENEW)
         self._name, self._numbers = secrets.token_hex(8), itertools.count()
-        """Of this store's holders, unlike those of any other gateway's."""
+        """Make the tokens of this store's holders, which differ from those of every other gateway."""
         self._outbox: list[_Asked] = []
         self._sending: asyncio.Task[None] | None = None
 
@@ -171,7 +171,7 @@ class RedisStore:
         return await done
 
     async def _send(self) -> None:
-        """One call for all that has come together; what comes meanwhile goes with the next."""
+        """Send all collected operations in one script call; those that arrive meanwhile go with the next call."""
         try:
             while self._outbox:
                 batch, self._outbox = self._outbox[:_MAX_BATCH], self._outbox[_MAX_BATCH:]
@@ -191,7 +191,7 @@ class RedisStore:
 
 
 class _Keeper:
-    """Renews a lock while its holder works. It begins as a timer: most holders are done before that is due."""
+    """Renews a lock while its holder works. It starts as a timer: most holders finish before the timer is due."""
 
     def __init__(self, renew: Any, lock: str, token: str) -> None:
         self._renew = renew
@@ -201,7 +201,7 @@ class _Keeper:
         self._timer = asyncio.get_running_loop().call_later(_LOCK_S / 3, self._begin)
 
     def stop(self) -> None:
-        """The holder is done."""
+        """Stop renewing: the holder is done."""
         self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
@@ -218,7 +218,7 @@ class _Keeper:
 
 
 def make_store(redis: RedisClient | None, namespace: str) -> Store:
-    """Shared where there is a Redis, else this process's own."""
+    """Return a shared store where there is a Redis, else one in this process's memory."""
     return MemoryStore() if redis is None else RedisStore(redis, namespace)
 
 

@@ -23,14 +23,14 @@ log = structlog.get_logger()
 _SPECS: Final = TypeAdapter(list[EnvironmentSpec])
 _LOAD: Final = TypeAdapter(ServerLoad)
 _NO_LOAD: Final = ServerLoad(max_sessions=0)
-# Shorter than a process takes to start: whoever does not accept a connection by then is down.
+# Shorter than a process takes to start: a server that accepts no connection by then is down.
 _RECONNECT_S: Final = 0.5
 _KEEP_ALIVE_S: Final = 4.0
 _KEY_REFUSED: Final = (401, 403)
 
 
 class ReplicaState(StrEnum):
-    """`SUSPECT` keeps its sessions and gets new ones only if nobody else can take them; those of `DOWN` are lost."""
+    """`SUSPECT` keeps its sessions and gets new ones only if no other can take them; those of `DOWN` are lost."""
 
     UP = "up"
     SUSPECT = "suspect"
@@ -38,7 +38,7 @@ class ReplicaState(StrEnum):
 
 
 class _NoProcess(Exception):
-    """Nothing accepts connections under the URL, or it hangs up: the process is gone."""
+    """Nothing accepts connections at the URL, or connections are broken off: the process is gone."""
 
 
 class Replica:
@@ -47,7 +47,7 @@ class Replica:
     Args:
         url: its base URL.
         on_probed: called after each probe.
-        on_room: called when a session ended.
+        on_room: called when a session has ended.
     """
 
     def __init__(
@@ -92,40 +92,40 @@ class Replica:
         self._alarm = asyncio.Event()
         self._next_round = asyncio.Event()
         self.refuses_key = False
-        """It answers, and asks for another key than `replica_api_key`."""
+        """True while it answers but requires a key other than `replica_api_key`."""
         self.closing = False
-        """It was let go: nobody looks after it any more."""
+        """True once it was dropped: nothing watches it any more."""
 
     @property
     def load(self) -> int:
-        """Open sessions: what the server said last, and what happened here since."""
+        """The number of open sessions: the server's last figure, corrected by what happened here since."""
         return self.occupancy.total + self.opening
 
     @property
     def max_sessions(self) -> int:
-        """Sessions that it can hold, of all environments."""
+        """The number of sessions that it can hold, over all environments."""
         return self._load.max_sessions
 
     @property
     def free_slots(self) -> int:
-        """Sessions that it can still take, not counting those that are being opened."""
+        """The number of sessions that it can still take, not counting those that are being opened."""
         return max(self._load.max_sessions - self.occupancy.total, 0)
 
     @property
     def draining(self) -> bool:
-        """On its way out: it takes no new sessions."""
+        """Whether it is shutting down, so that it takes no new sessions."""
         return self._load.draining
 
     def takes(self, env: str) -> bool:
-        """Whether a new session of `env` may be opened here."""
+        """Return whether a new session of `env` may be opened here."""
         return self.listed and self.state is not ReplicaState.DOWN and not self.draining and env in self.specs
 
     def held(self) -> dict[tuple[str, str], int]:
-        """Open sessions by environment and owner."""
+        """Return the number of open sessions by environment and owner."""
         return self.occupancy.counts()
 
     async def watch(self) -> None:
-        """Probe until cancelled: at an interval, and at once when someone lost contact."""
+        """Probe until cancelled: at an interval, and immediately when a connection was lost."""
         while True:
             done, self._next_round = self._next_round, asyncio.Event()
             self._alarm.clear()
@@ -140,7 +140,7 @@ class Replica:
                 await asyncio.wait_for(self._alarm.wait(), self._settings.probe_interval_s)
 
     async def confirm(self) -> ReplicaState:
-        """The state after a probe that begins now; of a replica that was let go, the last one."""
+        """Return the state after a probe that begins now; for a replica that was dropped, its last state."""
         if self.closing:
             return self.state
         done = self._next_round
@@ -149,18 +149,18 @@ class Replica:
         return self.state
 
     async def aclose(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         self.closing = True
-        self._next_round.set()  # nobody probes any more
+        self._next_round.set()  # no probe will end any more, so release those that wait for one
         await self.channel.aclose()
         await self._http.aclose()
 
     def opened(self, env: str, owner: str) -> None:
-        """A session was opened here through this gateway."""
+        """Count a session that was opened here through this gateway."""
         self.occupancy.add(env, owner, 1)
 
     def ended(self, env: str, owner: str) -> None:
-        """A session was closed through this gateway."""
+        """Count a session that was closed through this gateway."""
         self.occupancy.add(env, owner, -1)
         self._on_room()
 
@@ -183,7 +183,7 @@ class Replica:
             dead = self.state is ReplicaState.DOWN or silent_s >= self._settings.unresponsive_after_s
             self._enter(ReplicaState.DOWN if dead else ReplicaState.SUSPECT, f"no answer for {silent_s:.1f} s")
         except (httpx.HTTPError, ValidationError) as error:
-            # Something answers, but it is no healthy env server: sessions that it may hold are not given up yet.
+            # Something answers, but not a healthy env server: sessions that it may hold are not given up yet.
             self._note_key(error)
             self._enter(ReplicaState.SUSPECT if self.specs else ReplicaState.DOWN, str(error))
         else:
@@ -200,7 +200,7 @@ class Replica:
         self.refuses_key = refuses
 
     async def _get(self, path: str) -> httpx.Response:
-        """A refused or broken connection counts only when a second one fares the same."""
+        """Make a GET request; a refused or broken connection counts only if a second attempt fails the same way."""
         with contextlib.suppress(httpx.NetworkError, httpx.RemoteProtocolError):
             return await self._http.get(path)
         try:

@@ -38,20 +38,20 @@ class ReplicaRegistry:
         self._refreshed_at = -_REFRESH_AT_MOST_EVERY_S
         self._refreshing: asyncio.Task[None] | None = None
         self._joining: set[str] = set()
-        """Replicas that were found and have yet to answer a first probe."""
+        """Replicas that were discovered and have yet to answer a first probe."""
         self._started_at = time.monotonic()
         for state in ReplicaState:
             metrics.replicas.labels(state).set_function(partial(self._count, state))
 
     async def start(self) -> None:
-        """Begin to watch; returns when each replica was probed once."""
+        """Start watching; return when each replica has been probed once."""
         self._started_at = time.monotonic()
         await self._discover()
         if self._discovery.names:
             self._discovering = asyncio.create_task(self._keep_discovering())
 
     async def aclose(self) -> None:
-        """Stop watching and hang up."""
+        """Stop watching and close the connections."""
         tasks = [*self._watchers.values(), *filter(None, [self._discovering, self._refreshing])]
         for task in tasks:
             task.cancel()
@@ -60,11 +60,11 @@ class ReplicaRegistry:
         await asyncio.gather(*(replica.aclose() for replica in self._replicas.values()))
 
     def on_news(self, listener: Callable[[], None]) -> None:
-        """Have `listener` called when there may be room that was not there before."""
+        """Register a `listener` that is called when there may be new room."""
         self._listeners.append(listener)
 
     async def wait_for_news(self, timeout_s: float) -> None:
-        """Until a replica was probed, a session ended, or the time is up."""
+        """Wait until a replica was probed, a session ended, or the time is up."""
         news = self._news
         try:
             async with asyncio.timeout(timeout_s):
@@ -73,11 +73,11 @@ class ReplicaRegistry:
             return
 
     def environments(self) -> list[EnvironmentSpec]:
-        """Every environment that some replica serves or served, by name."""
+        """Return every environment that some replica serves or served, by name."""
         return list(self._specs.values())
 
     def environment(self, name: str) -> EnvironmentSpec:
-        """Raises `UnknownEnvironment`; `Unavailable` while some replica has yet to say what it serves."""
+        """Return an environment. Raises `UnknownEnvironment`; `Unavailable` until every replica said what it serves."""
         if (spec := self._specs.get(name)) is not None:
             return spec
         names: list[JsonValue] = list(self._specs)
@@ -91,11 +91,11 @@ class ReplicaRegistry:
         raise UnknownEnvironment(f"no replica serves {name!r}; there are {known}", known=names)
 
     def spec(self, name: str) -> EnvironmentSpec | None:
-        """What the environment says of itself, if anybody serves or served it."""
+        """Return the environment's spec, if any replica serves or served it."""
         return self._specs.get(name)
 
     def candidates(self, env: str) -> list[Replica]:
-        """Replicas that can take a new session, the least loaded first; never empty.
+        """Return the replicas that can take a new session, the least loaded first; never empty.
 
         Raises `UnknownEnvironment` and `Unavailable`.
         """
@@ -106,32 +106,35 @@ class ReplicaRegistry:
         return replicas
 
     def takers(self, env: str) -> list[Replica]:
-        """The same, empty when there is none."""
+        """Return the replicas that can take a new session, the least loaded first; empty when there is none."""
         replicas = [replica for replica in self._replicas.values() if replica.takes(env)]
         random.shuffle(replicas)
         return sorted(replicas, key=lambda replica: (replica.state is ReplicaState.SUSPECT, replica.load))
 
     def find(self, key: str) -> Replica | None:
-        """The replica of that name; None for one that is gone or never was."""
+        """Return the replica with this key; None for one that is gone or never existed."""
         replica = self._replicas.get(key)
         return None if replica is None or replica.state is ReplicaState.DOWN else replica
 
     def free_slots(self, env: str) -> int | None:
-        """Sessions of `env` that the fleet can still take; None while no replica can take any."""
+        """Return how many sessions of `env` the fleet can still take; None while no replica can take any."""
         slots = [replica.free_slots for replica in self._replicas.values() if replica.takes(env)]
         return sum(slots) if slots else None
 
     def max_sessions(self, env: str) -> int:
-        """Sessions that the replicas which take new ones of `env` can hold, open ones included."""
+        """Return how many sessions the replicas that accept `env` can hold, open ones included."""
         return sum(replica.max_sessions for replica in self._replicas.values() if replica.takes(env))
 
     def max_opens(self, env: str) -> int:
-        """Opens of `env` that may be under way at once; where nobody can take any, as many as of one, to be told so."""
+        """Return how many opens of `env` may be under way at once.
+
+        If no replica can take any, it is the number for one replica, so that the opens fail with that answer.
+        """
         takers = sum(replica.takes(env) for replica in self._replicas.values())
         return max(takers, 1) * self._settings.max_opens_per_replica
 
     def held(self, env: str) -> dict[str, int]:
-        """Open sessions of `env` by owner."""
+        """Return the number of open sessions of `env` by owner."""
         counts: dict[str, int] = {}
         for replica in self._replicas.values():
             for (name, owner), number in replica.held().items():
@@ -140,7 +143,7 @@ class ReplicaRegistry:
         return counts
 
     def held_by(self, owner: str) -> int:
-        """Open sessions of `owner`, of all environments."""
+        """Return the number of open sessions of `owner`, over all environments."""
         return sum(
             number
             for replica in self._replicas.values()
@@ -149,18 +152,18 @@ class ReplicaRegistry:
         )
 
     def open_sessions(self) -> Iterable[tuple[str, str, int]]:
-        """Environment, owner and number, for the metrics."""
+        """Return open sessions as (environment, owner, number), for the metrics."""
         for spec in self.environments():
             for owner, number in self.held(spec.name).items():
                 yield spec.name, owner, number
 
     def slots(self) -> Iterable[tuple[str, int]]:
-        """Environment and free slots, 0 where no replica takes sessions, for the metrics."""
+        """Return (environment, free slots) for the metrics, with 0 where no replica takes sessions."""
         for spec in self.environments():
             yield spec.name, self.free_slots(spec.name) or 0
 
     async def check_ready(self) -> None:
-        """Every environment has a replica that answers. Raises `NotReady`."""
+        """Check that every environment has a replica that answers. Raises `NotReady`."""
         silent = [replica.url for replica in self._replicas.values() if not replica.specs]
         if silent and time.monotonic() - self._started_at < self._settings.startup_grace_s:
             raise NotReady(f"{len(silent)} of {len(self._replicas)} replicas have not answered yet")
@@ -175,7 +178,7 @@ class ReplicaRegistry:
     async def refresh(self, key: str) -> None:
         """Look again now for a session's replica that is down or unknown: another gateway may know better.
 
-        All who ask meanwhile wait for the same answer: to go on without it would give their sessions up.
+        Concurrent callers wait for the same answer: continuing without it would give their sessions up.
         """
         replica = self._replicas.get(key)
         if replica is not None and key not in self._joining:
@@ -201,7 +204,7 @@ class ReplicaRegistry:
             await self._discover()
 
     async def _discover(self) -> None:
-        """Adopt new replicas, after a first probe; let go of those that are neither listed nor alive."""
+        """Adopt new replicas after a first probe; drop those that are neither listed nor alive."""
         async with self._changing:
             await self._adopt(await self._discovery.urls())
 
@@ -245,7 +248,7 @@ class ReplicaRegistry:
             listener()
 
     def _by_trust(self) -> Iterable[Replica]:
-        """Live replicas last, so that what they say of an environment overrides what the dead said."""
+        """Return the replicas with live ones last, so that their specs override those of dead ones."""
         return sorted(self._replicas.values(), key=lambda replica: replica.state is ReplicaState.UP)
 
     def _count(self, state: ReplicaState) -> int:

@@ -1,7 +1,7 @@
-"""Where each session lives, and what must be written down so that it can live elsewhere.
+"""Where each session lives, and what must be journaled so that it can be moved to another replica.
 
 A session lives where its id says until it is moved. Without a journal, and for
-environments that are not deterministic, nothing is written and nothing moved.
+environments that are not deterministic, nothing is written and nothing is moved.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ _decode_result: Final = msgspec.msgpack.Decoder(_Result).decode
 
 
 class SessionElsewhere(Exception):
-    """The session is not where it was sought; `problem` is what the replica there said, None when it is dead."""
+    """The session is not at the expected location; `problem` is that replica's reply, or None when it is dead."""
 
     def __init__(self, problem: Problem | None = None) -> None:
         super().__init__()
@@ -58,12 +58,12 @@ class SessionElsewhere(Exception):
 
     @property
     def unknown(self) -> bool:
-        """The replica lives and does not know it: closed, reaped, or moved by another gateway."""
+        """Whether the replica is alive but does not know the session: closed, reaped, or moved by another gateway."""
         return self.problem is not None and self.problem.type == problems.UNKNOWN_SESSION
 
     @property
     def culprit(self) -> bool:
-        """Its process died while it worked on this very call."""
+        """Whether the session's process died while it worked on this very call."""
         return self.problem is not None and bool((self.problem.model_extra or {}).get(problems.IN_WORK))
 
 
@@ -80,16 +80,16 @@ class SessionDirectory:
         self._moved: OrderedDict[str, SessionLocation] = OrderedDict()
 
     async def aclose(self) -> None:
-        """Give up recoveries in work."""
+        """Cancel the recoveries that are in progress."""
         if self._recovery is not None:
             await self._recovery.aclose()
 
     def of(self, session_id: str, ref: SessionRef) -> SessionLocation:
-        """Where to look first."""
+        """Return the location to try first."""
         return self._moved.get(session_id) or SessionLocation(ref.replica, ref.upstream)
 
     async def begin(self, session_id: str, location: SessionLocation, session: dict[str, Any], state: str) -> None:
-        """`session`, as its env server answered, was opened, and began in a state with this digest."""
+        """Record that `session`, as its env server returned it, was opened in a state with the digest `state`."""
         task = session["task"]
         if (journal := self._journal_for(task["env"])) is None:
             return
@@ -108,7 +108,7 @@ class SessionDirectory:
     async def stepped(
         self, session_id: str, env: str, location: SessionLocation, body: msgspec.Raw, reply: RawReply
     ) -> None:
-        """A step was taken. Raises `SessionElsewhere` when the session has moved: then this result does not count."""
+        """Record a step. Raises `SessionElsewhere` when the session has moved: then this result does not count."""
         if (journal := self._journal_for(env)) is None:
             return
         step, result = _step(body), _decode_result(reply.ok)
@@ -127,12 +127,12 @@ class SessionDirectory:
         location: SessionLocation,
         children: Sequence[tuple[str, SessionLocation, dict[str, Any]]],
     ) -> None:
-        """Children, as id, location and session, were made. Raises `SessionElsewhere` when the parent has moved."""
+        """Record new children, each as (id, location, session). Raises `SessionElsewhere` when the parent has moved."""
         if (journal := self._journal_for(env)) is None:
             return
         if await journal.check(session_id, location) is Written.MOVED:
             raise SessionElsewhere
-        await asyncio.gather(  # at once: then they share a round trip
+        await asyncio.gather(  # concurrently, so that they share a round trip
             *(
                 journal.copy(session_id, child_id, child_home, child["index"], child["lease_s"])
                 for child_id, child_home, child in children
@@ -140,18 +140,18 @@ class SessionDirectory:
         )
 
     async def has_moved(self, session_id: str, env: str, location: SessionLocation) -> bool:
-        """Whether the session lives elsewhere by now, so that what `location` says of it does not count."""
+        """Return whether the session has moved, so that answers from `location` no longer count."""
         journal = self._journal_for(env)
         return journal is not None and await journal.check(session_id, location) is Written.MOVED
 
     async def renewed(self, session_id: str, env: str, location: SessionLocation, lease_s: float) -> None:
-        """The lease begins anew. Raises `SessionElsewhere` when the session had been moved."""
+        """Record that the lease was renewed. Raises `SessionElsewhere` when the session has been moved."""
         journal = self._journal_for(env)
         if journal is not None and await journal.renew(session_id, location, lease_s) is Written.MOVED:
             raise SessionElsewhere
 
     async def forget(self, session_id: str) -> None:
-        """The session is over for good."""
+        """Drop a session that is over for good."""
         self._moved.pop(session_id, None)
         if self._journal is not None:
             await self._journal.end(session_id)
@@ -159,7 +159,7 @@ class SessionDirectory:
     async def seek(
         self, session_id: str, env: str, caller: Caller, location: SessionLocation, missed: SessionElsewhere
     ) -> SessionLocation:
-        """Where the session lives now that it was missed at `location`, replayed on another replica if need be.
+        """Find where a session lives that was not found at `location`, replaying it on another replica if necessary.
 
         Raises `UnknownSession`, `SessionLost`, `Unavailable`.
         """
@@ -178,7 +178,7 @@ class SessionDirectory:
             found = await self._recovery.relocate(session_id, env, caller, location, culprit=missed.culprit)
         self._moved[session_id] = found
         if len(self._moved) > _MAX_MOVED:
-            self._moved.popitem(last=False)  # looked up again when it is needed
+            self._moved.popitem(last=False)  # it is looked up again when it is needed
         return found
 
     async def _moved_to(self, journal: Journal, session_id: str) -> SessionLocation | None:
@@ -188,7 +188,7 @@ class SessionDirectory:
             raise Unavailable(f"the journal cannot be read: {error}") from None
 
     def _journal_for(self, env: str) -> Journal | None:
-        """The journal, for environments that can be replayed."""
+        """Return the journal if the environment can be replayed, else None."""
         spec = self._registry.spec(env)
         return self._journal if spec is not None and spec.capabilities.deterministic else None
 
@@ -196,6 +196,6 @@ class SessionDirectory:
 def _step(body: msgspec.Raw) -> _Step:
     try:
         return _decode_step(body)
-    except msgspec.ValidationError:  # what the env server understood all the same, such as an index in a string
+    except msgspec.ValidationError:  # the env server accepts more than this struct, such as an index in a string
         step = Step.model_validate(_decode(body))
         return _Step(step.index, step.action)

@@ -15,12 +15,12 @@ _TAG_BYTES: Final = 16
 _TAG_CHARS: Final = 22
 _SEPARATOR: Final = "."
 _MAX_KNOWN: Final = 16_384
-"""Ids whose signature was found good are remembered, the latest: a session's next step need not compute it again."""
+"""Number of recent ids with a verified signature that are cached: a session's next step need not verify it again."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRef:
-    """What a session id says: which environment it plays, where it lives, and under which name there."""
+    """The contents of a session id: the environment, the replica, and the session's id on that replica."""
 
     env: str
     replica: str
@@ -31,11 +31,11 @@ class SessionIds:
     """Makes and reads ids `env.replica.upstream.tag`.
 
     `tag` is HMAC-SHA256 over the tenant's name and the rest, cut to 128 bits, compared
-    in constant time: what was issued to one tenant does not exist for another.
+    in constant time: an id that was issued to one tenant does not exist for another.
 
     Args:
-        secret: signs what is issued.
-        previous: secrets whose ids are read as well.
+        secret: signs new ids.
+        previous: older secrets whose ids are still accepted.
     """
 
     def __init__(self, secret: str, *previous: str) -> None:
@@ -43,7 +43,7 @@ class SessionIds:
         self._known: OrderedDict[tuple[str, str], SessionRef] = OrderedDict()
 
     def issue(self, env: str, replica: str, upstream: str, tenant: str) -> str:
-        """The id of a session that `replica` calls `upstream`. ValueError when that is too long."""
+        """Return the id of a session that `replica` calls `upstream`. Raises ValueError when that is too long."""
         body = _SEPARATOR.join((env, replica, upstream))
         session_id = f"{body}{_SEPARATOR}{_tag(self._key, body, tenant)}"
         if len(session_id) > MAX_SESSION_ID_CHARS:
@@ -53,7 +53,7 @@ class SessionIds:
         return session_id
 
     def read(self, session_id: str, tenant: str) -> SessionRef:
-        """Raises `UnknownSession` for an id that was not signed with a secret of ours for this tenant."""
+        """Read an id. Raises `UnknownSession` if it was not signed with one of the secrets for this tenant."""
         if (known := self._known.get((session_id, tenant))) is not None:
             return known
         body, _, tag = session_id.rpartition(_SEPARATOR)
@@ -63,11 +63,11 @@ class SessionIds:
         ref = SessionRef(env=env, replica=replica, upstream=upstream)
         self._known[session_id, tenant] = ref
         if len(self._known) > _MAX_KNOWN:
-            self._known.popitem(last=False)  # most likely of a session that was abandoned
+            self._known.popitem(last=False)  # most likely an abandoned session's
         return ref
 
     def forget(self, session_id: str, tenant: str) -> None:
-        """The session is over: its id need not be remembered."""
+        """Drop the id of a session that is over from the cache."""
         self._known.pop((session_id, tenant), None)
 
     def _signed(self, body: str, tag: str, tenant: str) -> bool:
@@ -78,12 +78,12 @@ class SessionIds:
 
 
 def label(session_id: str) -> str:
-    """The id for logs and traces: without its signature it opens nothing here."""
+    """Return the id for logs and traces: without its signature it gives no access."""
     return session_id.rpartition(_SEPARATOR)[0]
 
 
 def replica_key(url: str) -> str:
-    """A replica's name in session ids: the same in every gateway that is configured with the same URL."""
+    """Return a replica's name in session ids: the same in every gateway that is configured with the same URL."""
     digest = hashlib.sha256(url.rstrip("/").encode()).digest()
     return base64.urlsafe_b64encode(digest[:6]).decode()
 

@@ -1,9 +1,9 @@
-"""Carries one call to the replica that its session lives on, and the answer back under the gateway's own ids.
+"""Forward each call to the replica that holds its session, and return the answer under the gateway's own ids.
 
-Bodies pass through undecoded where nothing of them is needed: the env server
-validates them. What names a session (the answers to open, fork, get and lease) is
-rewritten; the actions of sessions that can be replayed go into the journal before
-their results go out.
+Bodies pass through undecoded unless the gateway needs something from them: the env server
+validates them. Answers that name a session (those to open, fork, get and lease) are
+rewritten. The actions of sessions that can be replayed are written to the journal before
+their results are sent.
 """
 
 import asyncio
@@ -45,16 +45,16 @@ _TRY_ELSEWHERE: Final = frozenset({problems.ENVIRONMENT_FULL, problems.UNAVAILAB
 _ENDED: Final = frozenset({problems.SESSION_LIMIT, problems.ENVIRONMENT_FAILED, problems.STEP_TIMEOUT})
 _REWRITTEN: Final = frozenset({Op.FORK, Op.GET, Op.LEASE})
 _OF_THE_EPISODE: Final = frozenset({problems.STEP_OUT_OF_ORDER, problems.EPISODE_OVER})
-"""What an old copy of a session that was moved would say as well."""
+"""Problems that a stale copy of a session that has been moved would report as well."""
 _VIEWS: Final = frozenset({Op.GET, Op.EXPERT})
 _PAUSE_S: Final = 0.2
 _SPREAD: Final = 0.1
-"""Many who were turned away at once do not all come back at once."""
+"""Random spread of the retries, so that callers rejected at the same moment do not all return at the same moment."""
 _DONE: Final = msgspec.Raw(_encode(None))
 
 
 class SessionProxy:
-    """The session API, one method for opening and one for all that follows."""
+    """The session API: one method for opening a session and one for all later calls."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class SessionProxy:
         self._fronts_wait_s = settings.fronts_wait_s
 
     async def open(self, tenant: Tenant, body: msgspec.Raw) -> msgspec.Raw:
-        """Open a session on the least loaded replica, when there is room and it is the tenant's turn."""
+        """Open a session on the least loaded replica, once there is room and it is the tenant's turn."""
         started = time.perf_counter()
         request = _opening(body)
         env = request["env"]
-        self._registry.candidates(env)  # what nobody can open is not queued for
+        self._registry.candidates(env)  # do not queue for an environment that no replica can open
         deadline = started + self._open_timeout_s
         raw = msgspec.Raw(_encode({**request, "owner": tenant.name, "recoveries": None}))
         outcome = "cancelled"
@@ -104,21 +104,21 @@ class SessionProxy:
         return msgspec.Raw(_encode(session))
 
     async def open_patiently(self, tenant: Tenant, body: msgspec.Raw) -> msgspec.Raw:
-        """Open a session for a client that would take a 429 for a failure, coming again when each says so.
+        """Open a session for a client that would treat a 429 as a failure, retrying after the wait that each 429 gives.
 
-        A front's own client may say by `wait_s` that it has less time.
+        A client of a front may set `wait_s` to say that it has less time.
         """
         deadline = time.perf_counter() + min(self._fronts_wait_s, _wait_s(_opening(body), math.inf))
         while True:
             try:
                 return await self.open(tenant, body)
-            except (QueueFull, RateLimited) as error:  # a quota is different: to close a session is for the tenant
+            except (QueueFull, RateLimited) as error:  # not a quota error: only the tenant can close a session
                 if time.perf_counter() + error.wait_s > deadline:
                     raise
                 await asyncio.sleep(error.wait_s * (1 + random.uniform(0, _SPREAD)))
 
     async def call(self, tenant: Tenant, op: str, session_id: str, body: msgspec.Raw) -> msgspec.Raw:
-        """Any call within a session. Raises `ServiceError`: the gateway's own, or the env server's as it is."""
+        """Make any call within a session. Raises `ServiceError`: the gateway's own, or the env server's unchanged."""
         timeout_s = self._timeouts.get(op)
         if timeout_s is None:
             raise InvalidRequest(f"unknown op {op[:32]!r}; known: {', '.join(Op)}")
@@ -142,13 +142,13 @@ class SessionProxy:
         return ok
 
     def _patience_s(self, request: dict[str, Any]) -> float:
-        """Who gave up would not learn of the session that is opened for him."""
+        """Return how long to queue: a caller that has given up would never learn of the session opened for it."""
         return min(self._open_timeout_s, _wait_s(request, math.inf))
 
     async def _open_on_first(
         self, tenant: Tenant, env: str, body: msgspec.Raw, deadline: float
     ) -> dict[str, Any] | None:
-        """A full or dying replica passes the call on to the next; None when all that live are full."""
+        """Try the replicas in turn, skipping full and dying ones; return None when all live replicas are full."""
         full = False
         for replica in self._registry.candidates(env):
             replica.opening += 1
@@ -162,7 +162,7 @@ class SessionProxy:
                 raise UpstreamTimeout(f"{env} opened no session within {self._open_timeout_s:g} s") from None
             except TransportError as error:
                 log.warning("session.open_failed", env=env, replica=replica.url, error=str(error))
-                continue  # a session that it may have opened dies with it, or with its lease
+                continue  # a session that it may have opened ends with it, or with the lease
             finally:
                 replica.opening -= 1
                 replica.occupancy.ends(env, tenant.name)
@@ -183,7 +183,7 @@ class SessionProxy:
     async def _fork(
         self, tenant: Tenant, session_id: str, ref: SessionRef, body: msgspec.Raw, deadline: float
     ) -> msgspec.Raw:
-        """Children need slots as new sessions do, on the parent's replica."""
+        """Fork a session. The children need slots as new sessions do, on the parent's replica."""
         timeout_s = self._timeouts[Op.FORK]
         async with self._admission.opening(tenant, ref.env, timeout_s, slots=_num_children(body)) as ticket:
             while True:
@@ -197,19 +197,19 @@ class SessionProxy:
     async def _call_where_it_lives(
         self, tenant: Tenant, op: str, session_id: str, ref: SessionRef, body: msgspec.Raw, deadline: float
     ) -> msgspec.Raw:
-        """The call where the session lives; where that is must be found out anew when it is not there."""
+        """Make the call where the session lives, looking the location up again when the session is not there."""
         location = self._directory.of(session_id, ref)
         while True:
             try:
                 return await self._call_there(tenant, op, session_id, ref.env, location, body, deadline)
             except SessionElsewhere as missed:
                 if op == Op.CLOSE and not missed.unknown:
-                    await self._directory.forget(session_id)  # it is gone, as was asked
+                    await self._directory.forget(session_id)  # it is gone, which is what the caller asked for
                     return _DONE
                 location = await self._directory.seek(session_id, ref.env, _caller(tenant, op, body), location, missed)
             except RelayedProblem as error:
                 kind = error.problem().type
-                if kind in _ENDED:  # to play it again would end the same way
+                if kind in _ENDED:  # a replay would end the same way
                     await self._directory.forget(session_id)
                 if kind not in _OF_THE_EPISODE or not await self._directory.has_moved(session_id, ref.env, location):
                     raise
@@ -261,10 +261,10 @@ class SessionProxy:
         return reply.ok
 
     async def _replica(self, location: SessionLocation) -> Replica:
-        """The session's replica. Raises `SessionElsewhere` when it is dead or unknown."""
+        """Return the session's replica. Raises `SessionElsewhere` when it is dead or unknown."""
         replica = self._registry.find(location.replica)
         if replica is None:
-            # It may be back, or new: another gateway may have opened the session there a moment ago.
+            # The replica may be back, or new: another gateway may have opened the session there a moment ago.
             await self._registry.refresh(location.replica)
             replica = self._registry.find(location.replica)
         if replica is None:
@@ -279,7 +279,7 @@ class SessionProxy:
             return reply
         problem = _problem(reply)
         if problem.type == problems.UNKNOWN_SESSION and op == Op.CLOSE and not sent_once:
-            return RawReply(0, ok=_DONE)  # the first try closed it, its answer was lost
+            return RawReply(0, ok=_DONE)  # the first try closed it and its answer was lost
         if problem.type in {problems.SESSION_LOST, problems.UNKNOWN_SESSION}:
             raise SessionElsewhere(problem)
         if problem.type in _ENDED:
@@ -289,9 +289,9 @@ class SessionProxy:
     async def _answer(
         self, op: str, location: SessionLocation, replica: Replica, body: msgspec.Raw, deadline: float
     ) -> tuple[RawReply, bool]:
-        """What the env server says, and whether it was asked but once.
+        """Return the env server's reply, and whether the request was sent only once.
 
-        One that lives and takes no connections is being started again, say, and asked until it answers or is dead.
+        A server that is alive but takes no connections may be restarting, for example: ask until it answers or is dead.
         """
         lost = 0
         while True:
@@ -329,7 +329,7 @@ class SessionProxy:
         replica: Replica,
         ok: msgspec.Raw,
     ) -> msgspec.Raw:
-        """The answer under the gateway's ids."""
+        """Return the answer with its session ids replaced by the gateway's ids."""
         body = _decode(ok)
         if op == Op.FORK:
             adopted = [self._adopt(tenant, replica, env, child) for child in body]
@@ -344,7 +344,7 @@ class SessionProxy:
         return msgspec.Raw(_encode({**body, "session_id": session_id}))
 
     def _adopt(self, tenant: Tenant, replica: Replica, env: str, session: dict[str, Any]) -> dict[str, Any]:
-        """A session that a replica has just made, under an id of ours."""
+        """Return a session that a replica has just made, under an id issued by this gateway."""
         replica.opened(env, tenant.name)
         session_id = self._ids.issue(env, replica.key, session["session_id"], tenant.name)
         return {**session, "session_id": session_id}
@@ -363,7 +363,7 @@ def _wait_s(request: dict[str, Any], otherwise: float) -> float:
 
 
 def _caller(tenant: Tenant, op: str, body: msgspec.Raw) -> Caller:
-    """Who asks, and what he says of the session's index. What cannot be read says nothing."""
+    """Return who calls and which session index the call states. A body that cannot be read states none."""
     try:
         index = _readable(body).get("index")
     except (InvalidRequest, AttributeError):

@@ -1,4 +1,4 @@
-"""What the routes share: one gateway's parts, made once per app."""
+"""State that the routes share: one gateway's parts, made once per app."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -28,23 +28,23 @@ class Gateway:
 
 
 def get_gateway(connection: HTTPConnection) -> Gateway:
-    """The app's gateway."""
+    """Return the app's gateway."""
     gateway: Gateway = connection.app.state.gateway
     return gateway
 
 
-# Dependencies are coroutines: FastAPI runs plain functions in a thread, at a multiple of a step's own cost.
+# Dependencies are coroutines: FastAPI runs plain functions in a thread, which costs several times a step itself.
 async def _gateway(connection: HTTPConnection) -> Gateway:
     return get_gateway(connection)
 
 
 async def _player(connection: HTTPConnection) -> Tenant:
-    """The tenant of a caller who may play. Raises `Unauthorized` and `Forbidden`."""
+    """Return the tenant of a caller that may play. Raises `Unauthorized` and `Forbidden`."""
     return get_gateway(connection).access.tenant(connection)
 
 
 async def _reader(connection: HTTPConnection) -> Tenant:
-    """The tenant of a caller who may read. Raises `Unauthorized` and `Forbidden`."""
+    """Return the tenant of a caller that may read. Raises `Unauthorized` and `Forbidden`."""
     return get_gateway(connection).access.tenant(connection, Scope.READ)
 
 

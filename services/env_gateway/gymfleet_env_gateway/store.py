@@ -1,7 +1,7 @@
-"""What a client's calls leave behind for the next ones, whichever gateway those reach.
+"""State that a client's calls keep for its next calls, whichever gateway those reach.
 
-Every entry has a time to live, so that nobody has to sweep. With Redis the gateways
-share the entries; without, one gateway keeps them in its memory.
+Every entry has a time to live, so that no cleanup is needed. With Redis the gateways
+share the entries; without it, one gateway keeps them in its memory.
 """
 
 import asyncio
@@ -13,44 +13,44 @@ from typing import Protocol
 
 
 class StoreFull(Exception):
-    """As many entries live as may."""
+    """The number of entries has reached its limit."""
 
 
 class NoEntry(Exception):
-    """There is no entry under the key, or no longer."""
+    """There is no entry under the key, or no longer one."""
 
 
 @dataclass(slots=True)
 class Held:
-    """An entry that one caller has for himself."""
+    """An entry that one caller holds exclusively."""
 
     value: bytes
-    """As it was; what stands here at the end is kept, if the entry was not deleted meanwhile."""
+    """The stored value; its value at the end is kept, if the entry was not deleted meanwhile."""
     left: bytes = b""
-    """The intent of a holder that died with it."""
+    """The intent of an earlier holder that died before it was done."""
 
 
 class Store(Protocol):
     """Values by key. All but `MemoryStore` raise `Unavailable` when the store cannot be reached."""
 
     async def add(self, key: str, value: bytes, *, ttl_s: float, limit: int) -> bool:
-        """A new entry; False when the key is taken. Raises `StoreFull` when `limit` entries live."""
+        """Add an entry; return False when the key is taken. Raises `StoreFull` when `limit` entries exist."""
 
     async def get(self, key: str) -> bytes | None:
-        """The value; reading does not prolong its life."""
+        """Return the value; reading does not extend its life."""
 
     def hold(self, key: str, *, ttl_s: float, intent: bytes = b"") -> AbstractAsyncContextManager[Held]:
-        """The entry for one holder at a time, over all gateways; it lives for `ttl_s` from the end on.
+        """Hold the entry exclusively, over all gateways; it lives for `ttl_s` after the end of the block.
 
-        `intent` is noted before the block begins and forgotten with its end. Should this process die
-        within, the next holder finds it in `left`. Raises `NoEntry`, and `Unavailable` after a long wait.
+        `intent` is stored before the block begins and removed at its end. If this process dies inside
+        the block, the next holder finds it in `left`. Raises `NoEntry`, and `Unavailable` after a long wait.
         """
 
     async def delete(self, key: str) -> bool:
-        """False when there was nothing."""
+        """Delete an entry; return False when there was none."""
 
     async def keys(self) -> list[str]:
-        """Of all entries that live."""
+        """Return the keys of all existing entries."""
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class _Gate:
 
 
 class MemoryStore:
-    """For one gateway alone: an intent dies with the process that would find it."""
+    """A store for a single gateway: intents are not kept, as they would die with the process that could find them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""The sockets of `/v1/stream` that are open, so that a gateway can part from its clients in peace."""
+"""The open sockets of `/v1/stream`, so that a gateway can disconnect from its clients cleanly."""
 
 import asyncio
 from typing import Final, Protocol
@@ -14,26 +14,26 @@ class Stream(Protocol):
     """One client's socket."""
 
     async def finish(self) -> None:
-        """Answer what was taken up, take up nothing more, hang up."""
+        """Answer the accepted calls, accept no more, and close the socket."""
 
 
 class Streams:
-    """All of one gateway."""
+    """All open streams of one gateway."""
 
     def __init__(self) -> None:
         self._open: set[Stream] = set()
         self.finishing = False
 
     def add(self, stream: Stream) -> None:
-        """A client came."""
+        """Add a client that connected."""
         self._open.add(stream)
 
     def discard(self, stream: Stream) -> None:
-        """It went."""
+        """Remove a client that disconnected."""
         self._open.discard(stream)
 
     async def finish(self) -> None:
-        """Part from all clients: what they asked is answered, what they ask from now on they must ask elsewhere."""
+        """Disconnect all clients: accepted calls are answered, and later calls must go to another gateway."""
         self.finishing = True
         log.info("gateway.draining", sockets=len(self._open))
         parting = [asyncio.create_task(stream.finish()) for stream in self._open]

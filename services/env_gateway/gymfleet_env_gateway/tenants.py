@@ -1,4 +1,4 @@
-"""The file of tenants: who shares the fleet, by which keys, and within which limits."""
+"""The file of tenants: who shares the fleet, with which keys and within which limits."""
 
 import tomllib
 from dataclasses import dataclass
@@ -19,41 +19,41 @@ class Tenant:
 
     name: str
     weight: float = 1.0
-    """Its share of what all want at once, relative to the others' weights."""
+    """The tenant's share of contended slots, relative to the others' weights."""
     max_sessions: int | None = None
-    """Open at once, over all environments."""
+    """Largest number of sessions open at once, over all environments."""
     steps_per_s: float | None = None
     opens_per_s: float | None = None
     environments: frozenset[str] | None = None
-    """Those that it may play; None: all."""
+    """The environments that it may play; None means all."""
 
     def may_play(self, env: str) -> bool:
-        """Whether the environment is among those that the tenant was given."""
+        """Return whether the tenant may play the environment."""
         return self.environments is None or env in self.environments
 
 
 LOCAL: Final = Tenant("local")
-"""Everybody, while the gateway has no keys."""
+"""The tenant of every caller while the gateway has no keys."""
 DEFAULT: Final = Tenant("default")
-"""Whoever has the one key of a gateway without a file of tenants."""
+"""The tenant of the one key of a gateway without a file of tenants."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one key gives."""
+    """What one key grants."""
 
     tenant: Tenant
     scopes: frozenset[Scope]
     sha256: str
-    """Of the key, in hex."""
+    """SHA-256 of the key, in hex."""
 
     def allows(self, scope: Scope) -> bool:
-        """Whether the key may be used so."""
+        """Return whether the key has the scope."""
         return scope in self.scopes or (scope is Scope.READ and Scope.PLAY in self.scopes)
 
 
 class _Entry(BaseModel):
-    # Nothing that was given is repeated in an error: somebody may have pasted the key itself.
+    # Errors do not repeat the input: somebody may have pasted the key itself.
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
@@ -83,12 +83,12 @@ class _Tenant(_Entry):
 
 
 class _File(_Entry):
-    # Without a tenant there is nothing to serve: such a file was cut short while it was written.
+    # With no tenant there is nothing to serve: such a file was cut short while it was written.
     tenants: Annotated[dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")], _Tenant], Field(min_length=1)]
 
     @model_validator(mode="after")
     def ids_are_distinct(self) -> Self:
-        """A key is found by its id."""
+        """Check that ids are distinct, since a key is found by its id."""
         owners: dict[str, str] = {}
         for name, tenant in self.tenants.items():
             for key in tenant.keys:
@@ -99,7 +99,7 @@ class _File(_Entry):
 
 
 def read_tenants(path: Path) -> dict[str, Grant]:
-    """What each key gives, by the key's id. Raises ValueError, which names the file and the place in it."""
+    """Return what each key grants, by the key's id. Raises ValueError, which names the file and the position in it."""
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_FILE_BYTES + 1)

@@ -8,25 +8,25 @@ from gymfleet_env_gateway.errors import RateLimited
 from gymfleet_env_gateway.store import Store, StoreFull
 
 TICKET_S: Final = 30.0
-"""A page opens its socket at once; whoever reads the address later finds a ticket that is worth nothing."""
+"""Lifetime of a ticket. A page opens its socket at once; a ticket that is read from the address later is worthless."""
 MAX_TICKETS: Final = 4096
 
 
 class Pass(NamedTuple):
-    """What stands for a key that was shown before."""
+    """A stand-in for a key that was presented before."""
 
     key_id: str
     sha256: str
 
 
 class Tickets:
-    """Tickets that were issued and not yet used. The store knows their digests alone."""
+    """Tickets that were issued and not yet used. The store knows only their digests."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def issue(self, holder: Pass) -> str:
-        """A ticket that is good once, for `TICKET_S`. Raises `RateLimited` when very many wait to be used."""
+        """Issue a ticket that is valid once, for `TICKET_S`. Raises `RateLimited` when very many wait to be used."""
         ticket = secrets.token_urlsafe(32)
         try:
             await self._store.add(_digest(ticket), ":".join(holder).encode(), ttl_s=TICKET_S, limit=MAX_TICKETS)
@@ -35,10 +35,10 @@ class Tickets:
         return ticket
 
     async def redeem(self, ticket: str) -> Pass | None:
-        """Whose it was; None when it was never issued, was used before, or ran out."""
+        """Return the ticket's holder; None when it was never issued, was used before, or expired."""
         digest = _digest(ticket)
         value = await self._store.get(digest)
-        # Of two who come with the same ticket at once, one deletes it.
+        # Of two callers that present the same ticket at once, only one deletes it.
         if value is None or not await self._store.delete(digest):
             return None
         key_id, _, sha256 = value.decode().partition(":")

@@ -17,7 +17,7 @@ PROBE_TIMEOUT_S = 10.0
 
 
 def build_app(pool: ShardPool, access: AccessRules) -> FastAPI:
-    """An app over `pool`, which was started; the app ends it on shutdown."""
+    """Build an app over `pool`, which must have been started; the app ends it on shutdown."""
     registry = CollectorRegistry()
     registry.register(pool.metrics)
 

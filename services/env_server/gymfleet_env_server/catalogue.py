@@ -29,7 +29,7 @@ _REQUIRED: Final = ("name", "version", "summary", "instructions", "max_turns")
 
 
 class EnvironmentUnavailable(Exception):
-    """The environment cannot be served here. The message is one line that says why and what would help."""
+    """The environment cannot be served here. The message is one line that gives the reason and a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,13 @@ class Entry:
     spec: EnvironmentSpec
 
     def make(self) -> Environment[Any] | Settled:
-        """An instance, for one episode."""
+        """Make an instance, for one episode."""
         instance = self.kind()
         return Settled(instance) if isinstance(instance, AsyncEnvironment) else instance
 
 
 def load_entry(reference: str, data: Mapping[str, Path], options: Mapping[str, Any] | None = None) -> Entry:
-    """Find an environment and its tasks; `data` and `options` are by its name. Raises `EnvironmentUnavailable`."""
+    """Load an environment and its tasks; `data` and `options` are keyed by name. Raises `EnvironmentUnavailable`."""
     kind = configured(reference, options)
     try:
         tasks = kind.task_source(data.get(kind.name))
@@ -62,14 +62,14 @@ def load_entry(reference: str, data: Mapping[str, Path], options: Mapping[str, A
 
 
 def configured(reference: str, options: Mapping[str, Any] | None = None) -> type[AnyEnvironment]:
-    """The class, with the operator's options in place and its programs found. Raises `EnvironmentUnavailable`."""
+    """Return the class, with the operator's options set and its programs found. Raises `EnvironmentUnavailable`."""
     kind = find_environment(reference)
     _configure(kind, (options or {}).get(kind.name, {}))
     return kind
 
 
 def find_environment(reference: str) -> type[AnyEnvironment]:
-    """The class behind a name, a `package.module:Class` or a path. Raises `EnvironmentUnavailable`."""
+    """Return the class for a name, a `package.module:Class` or a path. Raises `EnvironmentUnavailable`."""
     if reference.endswith(".py") or "/" in reference:
         return _exported(_from_file(Path(reference)), reference)
     if ":" in reference:
@@ -123,7 +123,7 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def _exported(module: ModuleType, reference: str) -> type[AnyEnvironment]:
-    """The module's `ENVIRONMENT`, else the only environment that it defines."""
+    """Return the module's `ENVIRONMENT`, else the only environment that it defines."""
     found = getattr(module, "ENVIRONMENT", None)
     if found is None:
         own = [
@@ -156,7 +156,7 @@ def _checked(found: object, reference: str, what: str) -> type[AnyEnvironment]:
 
 
 def _configure(kind: type[AnyEnvironment], given: Mapping[str, Any]) -> None:
-    """Put the operator's options in place, and look for the programs that they ask for."""
+    """Set the operator's options, and look for the programs that they require."""
     known = type(kind.options)
     try:
         kind.options = known.model_validate(given)

@@ -1,4 +1,4 @@
-"""What only an env server answers."""
+"""Errors that only an env server returns."""
 
 from gymfleet_contracts import problems
 from gymfleet_kit.problems import ServiceError
@@ -14,7 +14,7 @@ class ShardUnavailable(ServiceError):
 
 
 class Draining(ServiceError):
-    """The server is on its way out: another replica has to open the session."""
+    """The server is shutting down: another replica has to open the session."""
 
     type = problems.UNAVAILABLE
     title = "The server is draining"

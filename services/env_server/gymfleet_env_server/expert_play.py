@@ -1,4 +1,4 @@
-"""An environment's expert plays: what shows that tasks can be solved, without a server."""
+"""Play an environment's expert without a server, to show that tasks can be solved."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from gymfleet_env_server.catalogue import Entry
 
 
 class ExpertFault(Exception):
-    """The expert did what no agent could: its move is lost in the grammar, or is no valid action."""
+    """The expert did what no agent could: the grammar does not preserve its move, or the move is not a valid action."""
 
 
 def solve(entry: Entry, data: Any, seed: int = 0) -> bool:
-    """Whether the expert solves a task within its turns, speaking through the grammar. Raises `ExpertFault`."""
+    """Return whether the expert solves a task within its turns, acting through the grammar. Raises `ExpertFault`."""
     environment = entry.make()
     environment.reset(data, seed)
     try:

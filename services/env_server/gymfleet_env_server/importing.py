@@ -1,4 +1,4 @@
-"""`gymfleet-env-import ENV SOURCE HOME`: check a benchmark's files and make of them what an environment reads.
+"""`gymfleet-env-import ENV SOURCE HOME`: check a benchmark's files and convert them to what an environment reads.
 
 `gymfleet data import` runs it, so that the command line needs no environment's engine.
 """
@@ -24,12 +24,12 @@ from gymfleet_env_server.settings import EnvServerSettings
 def import_benchmark(
     reference: str, source: Path, home: Path, options: Mapping[str, Mapping[str, Any]] | None = None
 ) -> dict[str, Any]:
-    """Put a benchmark's data at `home`/NAME, in place of what was there, once the environment could read all of it.
+    """Put a benchmark's data at `home`/NAME, replacing what was there, once the environment has read all of it.
 
-    Options are by environment, as those of a server are; those of others than this one mean nothing.
+    Options are keyed by environment, as a server's are; those of other environments are ignored.
 
     Returns `name`, `path`, `task_source`, `tasks` (level, split, count) and `left_out` (what cannot be played, and
-    why). Raises `EnvironmentUnavailable`; then `home` is as it was.
+    why). Raises `EnvironmentUnavailable`; then `home` is unchanged.
     """
     kind = configured(reference, options)
     target = home / kind.name
@@ -61,12 +61,12 @@ def _imported(
         raise EnvironmentUnavailable(f"environment {kind.name}: {error}") from None
     except (OSError, shutil.Error) as error:
         raise EnvironmentUnavailable(f"environment {kind.name}: {source} could not be imported: {error}") from None
-    except EnvironmentUnavailable as error:  # the user knows the files by their own place
+    except EnvironmentUnavailable as error:  # the user knows the files by their original path
         raise EnvironmentUnavailable(str(error).replace(str(scratch), str(source))) from None
 
 
 def _replace(scratch: Path, target: Path) -> None:
-    """Two renames: whoever reads `target` finds the old data or the new, never half of one."""
+    """Replace `target` with two renames: a reader finds the old data or the new, never part of either."""
     scratch.chmod(0o755)
     if not target.exists():
         scratch.rename(target)
@@ -78,7 +78,7 @@ def _replace(scratch: Path, target: Path) -> None:
 
 
 def main() -> None:
-    """Exit code 0 with a line of JSON on stdout, or 2 with a line on stderr."""
+    """Exit with code 0 and a line of JSON on stdout, or with code 2 and a line on stderr."""
     parser = argparse.ArgumentParser(prog="gymfleet-env-import", description="Check and convert a benchmark's files.")
     parser.add_argument("environment", help="a name, package.module:Class, or the path of a .py file")
     parser.add_argument("source", type=Path)

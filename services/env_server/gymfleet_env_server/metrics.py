@@ -1,4 +1,4 @@
-"""Counts per environment: taken in the shards, added up in the front, shown at `/metrics`."""
+"""Counts per environment: collected in the shards, summed in the front, shown at `/metrics`."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -15,16 +15,16 @@ DIED: Final = "died"
 HUNG: Final = "hung"
 MEMORY: Final = "memory"
 CAUSES: Final = (DIED, HUNG, MEMORY)
-"""Why a shard had to be started anew."""
+"""Reasons for which a shard is restarted."""
 
 
 def new_tally() -> Tally:
-    """All zero."""
+    """Return a tally with all counts at zero."""
     return Tally(buckets=[0] * (len(BOUNDS_S) + 1))
 
 
 def count_step(tally: Tally, duration_s: float) -> None:
-    """One step that took so long."""
+    """Count one step and its duration."""
     tally.steps += 1
     tally.seconds += duration_s
     tally.buckets[bisect_left(BOUNDS_S, duration_s)] += 1
@@ -39,7 +39,7 @@ class SessionMetrics(Collector):
         self._restarts = dict.fromkeys(CAUSES, 0)
 
     def sessions(self) -> dict[str, dict[str, int]]:
-        """Open sessions by environment and owner, as the shards reported them last."""
+        """Return open sessions by environment and owner, as the shards last reported them."""
         found: dict[str, dict[str, int]] = {}
         for shard in self._open.values():
             for env, owners in shard.items():
@@ -49,7 +49,7 @@ class SessionMetrics(Collector):
         return {env: counts for env, counts in found.items() if counts}
 
     def add(self, shard: int, tallies: dict[str, Tally]) -> None:
-        """Take a shard's report in."""
+        """Add a shard's report."""
         for name, tally in tallies.items():
             total = self._totals.setdefault(name, new_tally())
             total.opened += tally.opened
@@ -63,14 +63,14 @@ class SessionMetrics(Collector):
             self._open.setdefault(shard, {})[name] = tally.open
 
     def shard_died(self, shard: int, cause: str, failed_env: str = "") -> None:
-        """Its sessions are gone; `failed_env` is the environment that hung, where one did."""
+        """Record that a shard died, with its sessions; `failed_env` is the environment that hung, if one did."""
         self._open.pop(shard, None)
         self._restarts[cause] += 1
         if failed_env in self._totals:
             self._totals[failed_env].failures += 1
 
     def collect(self) -> Iterator[Metric]:
-        """Called by the registry."""
+        """Return the metrics; called by the registry."""
         prefix = "gymfleet_env"
         opened = CounterMetricFamily(f"{prefix}_sessions_opened", "Sessions opened, forks included", labels=["env"])
         active = GaugeMetricFamily(f"{prefix}_sessions", "Sessions open now", labels=["env", "owner"])

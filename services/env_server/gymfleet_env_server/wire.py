@@ -1,8 +1,8 @@
 """The step's body and result as msgspec structs: the hot path of what `contracts.session` describes.
 
-The pydantic models stay the schema of record. What these structs refuse is given to
-`Step`, which accepts it or says what is wrong; `encode_result` gives the bytes that
-`StepResult` would.
+The pydantic models remain the authoritative schema. A body that these structs reject is
+passed to `Step`, which accepts it or says what is wrong; `encode_result` returns the bytes
+that `StepResult` would.
 """
 
 from typing import Annotated, Any, Final
@@ -12,7 +12,7 @@ from gymfleet_contracts.session import StepResult
 from pydantic import JsonValue, TypeAdapter
 
 MAX_RESULT_BYTES: Final = 2 * 1024 * 1024
-"""One encoded result; two of them fit into a frame."""
+"""Largest size of one encoded result; two of them fit into a frame."""
 
 
 class StepBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -36,7 +36,7 @@ class _StepRecord(msgspec.Struct):
 
 
 checked_info: Final = TypeAdapter(dict[str, JsonValue]).validate_python
-"""An `info` as it can travel. Raises pydantic's `ValidationError`."""
+"""Return an `info` that can be sent. Raises pydantic's `ValidationError`."""
 encode: Final = msgspec.msgpack.Encoder().encode
 decode: Final = msgspec.msgpack.Decoder().decode
 decode_step: Final = msgspec.msgpack.Decoder(StepBody).decode
@@ -53,7 +53,7 @@ def encode_result(
     action_valid: bool,
     info: dict[str, JsonValue],
 ) -> bytes:
-    """The msgpack of a `StepResult`. Raises ValueError (or what encoding raises) for what is no such result."""
+    """Return the msgpack of a `StepResult`. Raises ValueError, or an encoding error, for an invalid result."""
     record = _StepRecord(index, observation, reward, terminated, truncated, score, action_valid, info)
     if type(terminated) is type(action_valid) is bool and type(observation) is str and type(info) is dict:
         if info:

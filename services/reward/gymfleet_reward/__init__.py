@@ -1,1 +1,1 @@
-"""The reward service: scores trajectories and allots the reward to tokens."""
+"""The reward service: computes the rewards of trajectories and allocates them to tokens."""

@@ -1,7 +1,7 @@
-"""How a trajectory's total is spread over the tokens that the policy wrote.
+"""How a trajectory's total reward is spread over the tokens that the policy sampled.
 
 A segment is one turn's response; empty responses get nothing and cost nothing.
-Every function answers one tuple per segment, aligned with its tokens.
+Every function returns one tuple per segment, aligned with its tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,14 +15,14 @@ TokenRewards: TypeAlias = tuple[tuple[float, ...], ...]
 def allocate(name: Allocation, total: float, lengths: Sequence[int], gamma: float) -> TokenRewards:
     """Spread `total` over segments of `lengths` tokens.
 
-    The sum over all tokens is `total`, but for `discounted`, and but for an
-    episode without any token: there is nothing to put it on.
+    The sum over all tokens is `total`, except for `discounted` and for an episode
+    without any token, which has nothing to put it on.
     """
     return _ALLOCATIONS[name](total, lengths, gamma)
 
 
 def last_token(total: float, lengths: Sequence[int], gamma: float) -> TokenRewards:  # noqa: ARG001 - one signature
-    """All of it on the episode's last token."""
+    """Put all of it on the episode's last token."""
     last = max((index for index, length in enumerate(lengths) if length), default=-1)
     return tuple(
         (0.0,) * (length - 1) + (total,) if index == last else (0.0,) * length for index, length in enumerate(lengths)
@@ -30,7 +30,7 @@ def last_token(total: float, lengths: Sequence[int], gamma: float) -> TokenRewar
 
 
 def uniform_positive(total: float, lengths: Sequence[int], gamma: float) -> TokenRewards:
-    """A gain in equal parts on every token, a loss on the last one."""
+    """Spread a gain equally over all tokens, but put a loss on the last one."""
     if total <= 0:
         return last_token(total, lengths, gamma)
     num_tokens = sum(lengths)
@@ -38,17 +38,17 @@ def uniform_positive(total: float, lengths: Sequence[int], gamma: float) -> Toke
 
 
 def discounted(total: float, lengths: Sequence[int], gamma: float) -> TokenRewards:
-    """c_K = R and c_{s-1} = c_s * gamma^{L_s}, each spread evenly over its segment.
+    """Spread c_K = R and c_{s-1} = c_s * gamma^{L_s}, each evenly over its segment.
 
-    Does not conserve R: with gamma 1 each of K turns gets all of it, K * R
-    together. Feed it to estimators that look at single tokens' rewards (GAE),
-    not to those that sum them.
+    This does not conserve R: with gamma 1 each of K turns gets all of it, K * R
+    together. Use it with estimators that look at the rewards of single tokens
+    (GAE), not with those that sum them.
     """
     return _spread([total * weight for weight in _weights(lengths, gamma)], lengths)
 
 
 def discounted_normalised(total: float, lengths: Sequence[int], gamma: float) -> TokenRewards:
-    """The same proportions as `discounted`, scaled to the sum R."""
+    """Spread in the same proportions as `discounted`, scaled to the sum R."""
     weights = _weights(lengths, gamma)
     norm = sum(weight for weight, length in zip(weights, lengths, strict=True) if length)
     return _spread(
@@ -57,10 +57,10 @@ def discounted_normalised(total: float, lengths: Sequence[int], gamma: float) ->
 
 
 def on_own_turns(token_rewards: TokenRewards, own: Sequence[float]) -> TokenRewards:
-    """Add to each turn's last token what is that turn's own.
+    """Add each turn's own reward to the turn's last token.
 
-    An empty reply has no token: what it earned goes to the nearest one before it, and
-    at the episode's begin to the first one there is, so that the sum is conserved.
+    An empty reply has no token: its reward goes to the nearest token before it, and at
+    the beginning of the episode to the first token there is, so that the sum is conserved.
     """
     added = [0.0] * len(token_rewards)
     place = next((index for index, tokens in enumerate(token_rewards) if tokens), None)
@@ -75,7 +75,7 @@ def on_own_turns(token_rewards: TokenRewards, own: Sequence[float]) -> TokenRewa
 
 
 def _weights(lengths: Sequence[int], gamma: float) -> list[float]:
-    """Gamma to the number of tokens that follow each segment."""
+    """Return, for each segment, gamma to the power of the number of tokens that follow it."""
     weights: list[float] = []
     following = 0
     for length in reversed(lengths):

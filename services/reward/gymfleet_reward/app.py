@@ -1,4 +1,4 @@
-"""The reward service's app: the stream worker beside the HTTP surface."""
+"""The reward service's app: the stream worker and the HTTP routes."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ PING_TIMEOUT_S: Final = 2.0
 
 
 def build_app(settings: RewardSettings) -> FastAPI:
-    """The app; its worker runs from start-up to shutdown."""
+    """Return the app; its worker runs from start-up to shutdown."""
     redis = connect(str(settings.redis_url))
     consumer = RewardWorker(redis, settings)
     working: list[asyncio.Task[None]] = []
@@ -36,7 +36,7 @@ def build_app(settings: RewardSettings) -> FastAPI:
             yield
         finally:
             stop.set()
-            # After the time-out the worker is cancelled and gives its messages back.
+            # After the timeout the worker is cancelled and gives its messages back.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(worker, DRAIN_TIMEOUT_S)
             await disconnect(redis)
@@ -65,5 +65,5 @@ def build_app(settings: RewardSettings) -> FastAPI:
 async def _work(worker: RewardWorker, stop: asyncio.Event) -> None:
     try:
         await worker.run(stop)
-    except Exception:  # a bug: the service says so and is no longer ready
+    except Exception:  # a bug: the service logs it and is no longer ready
         log.exception("worker.failed")

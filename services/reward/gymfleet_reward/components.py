@@ -1,4 +1,4 @@
-"""The terms of a reward: each reads a finished trajectory and answers one number, before its weight."""
+"""The terms of a reward: each reads a finished trajectory and returns one number, before its weight is applied."""
 
 import math
 from collections.abc import Callable
@@ -10,12 +10,12 @@ from gymfleet_contracts.trajectory import Trajectory
 
 
 class ComponentError(Exception):
-    """The component cannot judge this trajectory, however often it is asked; the message says why."""
+    """The component can never evaluate this trajectory, however often it is tried; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A named, versioned term. `version` changes with the numbers that it gives."""
+    """A named, versioned term. `version` changes whenever its numbers change."""
 
     name: str
     version: str
@@ -24,7 +24,7 @@ class Component:
 
 
 def goal(trajectory: Trajectory, spec: RewardSpec) -> float:
-    """Whether the task was solved; with `partial`, how far, on the line from failure to success."""
+    """Return whether the task was solved; with `partial`, how far, on the scale from failure to success."""
     section = spec.goal
     if not section.partial:
         return section.success if trajectory.success else section.failure
@@ -34,7 +34,7 @@ def goal(trajectory: Trajectory, spec: RewardSpec) -> float:
 
 
 def environment(trajectory: Trajectory, _: RewardSpec) -> float:
-    """The sum of what the environment gave for each step."""
+    """Return the sum of the environment's rewards for each step."""
     rewards = [turn.reward for turn in trajectory.turns]
     if not all(map(math.isfinite, rewards)):
         raise ComponentError(f"the environment's rewards {rewards} are not all finite")
@@ -42,14 +42,14 @@ def environment(trajectory: Trajectory, _: RewardSpec) -> float:
 
 
 def reply_format(trajectory: Trajectory, _: RewardSpec) -> float:
-    """The share of replies that follow the grammar and whose action the environment understood."""
+    """Return the share of replies that follow the grammar and whose action the environment understood."""
     _require_turns(trajectory)
     good = sum(turn.format_valid and turn.action_valid for turn in trajectory.turns)
     return good / len(trajectory.turns)
 
 
 def length(trajectory: Trajectory, spec: RewardSpec) -> float:
-    """The mean over replies of the excess or shortfall in tokens, shaped; 0 within the bounds."""
+    """Return the mean over replies of the shaped excess or shortfall in tokens; 0 within the bounds."""
     _require_turns(trajectory)
     section = spec.length
     excesses = [

@@ -1,4 +1,4 @@
-"""The reward of a trajectory: the weighted sum of its components, with the breakdown kept."""
+"""The reward of a trajectory: the weighted sum of its components, together with the breakdown."""
 
 import math
 import time
@@ -16,19 +16,19 @@ from gymfleet_reward.metrics import COMPONENT_FAILURES, SCORED
 log = structlog.get_logger()
 
 _PAUSES_S: Final = (0.1, 0.5)
-"""Between the attempts at a component: what it depends on may be back by then."""
+"""Pauses between the attempts at a component, after which what it depends on may be back."""
 _MAX_ERROR_CHARS: Final = 2_000
 
 
 class NoReward(Exception):
-    """The total cannot be known; the message names the component and says why."""
+    """The total cannot be computed; the message names the component and says why."""
 
 
 def score(request: ScoreRequest, components: Sequence[Component] = COMPONENTS) -> ScoredTrajectory:
-    """Score one trajectory; blocks while a component that failed is tried again.
+    """Compute the reward of one trajectory; blocks while a component that failed is tried again.
 
-    No reward, which is None and never 0, comes of a trajectory that the machinery
-    spoiled, and of a component that keeps failing.
+    A trajectory that an infrastructure failure spoiled, or for which a component
+    keeps failing, has no reward, which is None and never 0.
     """
     trajectory = request.trajectory
     if not trajectory.status.trainable:
@@ -44,7 +44,7 @@ def score(request: ScoreRequest, components: Sequence[Component] = COMPONENTS) -
 
 
 def compose(trajectory: Trajectory, spec: RewardSpec, components: Sequence[Component] = COMPONENTS) -> Reward:
-    """Total, breakdown and token rewards. Raises NoReward."""
+    """Return total, breakdown and token rewards. Raises NoReward."""
     used = [component for component in components if component.options(spec).enabled]
     terms = {component.name: _evaluate(component, trajectory, spec) for component in used}
     total = _sum(term.value for term in terms.values())
@@ -58,7 +58,7 @@ def compose(trajectory: Trajectory, spec: RewardSpec, components: Sequence[Compo
 
 
 def _token_rewards(trajectory: Trajectory, spec: RewardSpec, terms: dict[str, RewardComponent]) -> TokenRewards:
-    """Allocate the total, less what belongs to single turns and stands there."""
+    """Allocate the total, except for the part that belongs to single turns and is put there."""
     lengths = [len(turn.response_token_ids) for turn in trajectory.turns]
     environment = terms.get("environment")
     if environment is None or environment.error is not None or spec.environment.credit == "sum":
@@ -76,7 +76,7 @@ def _sum(values: Iterable[float]) -> float:
 
 
 def _evaluate(component: Component, trajectory: Trajectory, spec: RewardSpec) -> RewardComponent:
-    """Compute one term. What fails for a reason that may pass is tried again; then the component's options decide."""
+    """Compute one term. A failure that may pass is tried again; after that the component's options decide."""
     options = component.options(spec)
     pauses_s = iter(_PAUSES_S)
     while True:

@@ -1,4 +1,4 @@
-"""What Prometheus sees of the scoring."""
+"""Prometheus metrics of the reward computation."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The stream side: raw trajectories in, scored ones out to the run's own stream."""
+"""The stream worker: it takes raw trajectories and puts scored ones on the run's own stream."""
 
 import asyncio
 from typing import Final
@@ -23,10 +23,10 @@ MAX_OPEN_RUNS: Final = 64
 
 
 class RewardWorker:
-    """Scores what the rollout service produced.
+    """Compute the rewards of the trajectories that the rollout service produced.
 
     Delivery is at least once on both sides: after a crash a trajectory is scored
-    again and may stand twice on the scored stream, under the same `trajectory_id`.
+    again and may be on the scored stream twice, under the same `trajectory_id`.
     """
 
     def __init__(self, redis: RedisClient, settings: RewardSettings, *, full_timeout_s: float = 60.0) -> None:
@@ -45,20 +45,20 @@ class RewardWorker:
         )
 
     def streams(self) -> list[str]:
-        """The fleet's two streams, and those of the runs that were scored here lately."""
+        """Return the two shared streams, and those of the runs that were scored here lately."""
         return [ROLLOUT_REQUESTS, TRAJECTORIES_RAW, *(trajectories_scored(run_id) for run_id in self._producers)]
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set and the trajectories in hand are scored."""
+        """Run until `stop` is set and the received trajectories are scored."""
         await self._consumer.run(self.handle, concurrency=self._settings.concurrency, stop=stop)
 
     async def handle(self, delivery: Delivery[ScoreRequest]) -> None:
-        """Score and publish. While the trainer is behind this waits, and so holds the rollout back."""
+        """Score and publish a trajectory. This waits while the trainer is behind, and so holds the rollout back."""
         run_id = delivery.body.trajectory.run_id
         scored = await asyncio.to_thread(score, delivery.body)  # a component may wait and try again
         while not await self._publish(run_id, scored):
             if await self._redis.exists(cancelled_run(run_id)):
-                # Nobody will read the stream of a run that was stopped for good.
+                # No process will read the stream of a run that was stopped for good.
                 log.info("trajectory.dropped", run_id=run_id, trajectory_id=scored.trajectory.trajectory_id)
                 return
 

@@ -1,4 +1,4 @@
-"""The rollout service's app: the stream worker beside the HTTP surface."""
+"""The rollout service's app: the stream worker and the HTTP routes."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +14,7 @@ from gymfleet_rollout.settings import RolloutSettings
 
 
 def build_app(settings: RolloutSettings, model: ModelPlace, on_failure: Callable[[], None]) -> FastAPI:
-    """The app; engine and worker run from start-up to shutdown, or until they fail for good."""
+    """Return the app; engine and worker run from start-up to shutdown, or until they fail for good."""
     service = RolloutService(settings, model, on_failure)
 
     @contextlib.asynccontextmanager

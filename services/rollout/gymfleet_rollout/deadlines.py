@@ -1,4 +1,4 @@
-"""Time limits that stand still while new weights are loaded: nothing is sampled then, and no episode is to blame."""
+"""Time limits that are paused while new weights are loaded, because no episode can sample anything then."""
 
 import asyncio
 import contextlib
@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator
 
 
 class Deadlines:
-    """The limits that run now. Construct anywhere, use on one event loop."""
+    """The time limits that are running. Construct it anywhere, but use it on one event loop."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Timeout] = set()
         self._left_s: dict[asyncio.Timeout, float] | None = None
-        """What each limit has left, while all of them stand still."""
+        """The seconds that each limit has left while all of them are paused; None while they run."""
 
     @contextlib.asynccontextmanager
     async def timeout(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
-        """As `asyncio.timeout`, but for the time between `pause` and `resume`."""
+        """Limit the time like `asyncio.timeout`, not counting the time between `pause` and `resume`."""
         async with asyncio.timeout(seconds if self._left_s is None else None) as timeout:
             if self._left_s is None:
                 self._running.add(timeout)
@@ -41,7 +41,7 @@ class Deadlines:
         self._running.clear()
 
     def resume(self) -> None:
-        """Let them run on with what they had left."""
+        """Let every limit continue with the time that it had left."""
         if self._left_s is None:
             return
         now = asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""All engines of one policy: who takes the next request, who is down, and what is done to all at once."""
+"""All engines of one policy: which takes the next request, which are down, and operations on all of them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -14,21 +14,21 @@ log = structlog.get_logger()
 
 GREEDY: Final = Sampling(temperature=0.0)
 _SAME_WEIGHTS_TOLERANCE: Final = {"float32": 1e-3}
-"""Mean |difference| in log-probability that two evaluations of equal weights may show."""
+"""Mean absolute difference in log-probability that two evaluations of equal weights may show."""
 _SAME_WEIGHTS_TOLERANCE_HALF: Final = 0.05
 _RECOVERY_PAUSE_S: Final = 0.5
 _ADMISSION_TOKENS: Final = 8
 
 Prompts = Sequence[Sequence[int]]
 Answers = list[list[Continuation]]
-"""Per engine, per prompt."""
+"""One list per engine, with one answer per prompt."""
 
 
 class EnginePool:
-    """Engines with equal weights.
+    """Hold engines that have equal weights.
 
     Args:
-        revive: gives an engine that answers again the live weights; False when that must wait.
+        revive: loads the live weights on an engine that answers again; returns False when that must wait.
     """
 
     def __init__(self, engines: Sequence[Engine], *, dtype: str, revive: Callable[[Engine], Awaitable[bool]]) -> None:
@@ -44,21 +44,21 @@ class EnginePool:
 
     @property
     def names(self) -> list[str]:
-        """In a fixed order."""
+        """Return the engines' names in a fixed order."""
         return [engine.name for engine in self._engines]
 
     @property
     def down(self) -> list[str]:
-        """Names of those that do not answer."""
+        """Return the names of the engines that do not answer."""
         return [engine.name for engine in self._engines if not engine.is_up]
 
     @property
     def max_model_len(self) -> int:
-        """Tokens of prompt and reply that every engine can hold."""
+        """Return how many tokens of prompt and reply together every engine can hold."""
         return min(engine.max_model_len for engine in self._engines)
 
     async def start(self) -> None:
-        """Return when every engine has given a token. Raises InferenceError."""
+        """Start every engine and return once each has generated a token. Raises InferenceError."""
         await asyncio.gather(*(engine.start() for engine in self._engines))
         await self.one_token("start")
 
@@ -69,13 +69,13 @@ class EnginePool:
         await asyncio.gather(*(engine.close() for engine in self._engines))
 
     async def check(self) -> None:
-        """Raise InferenceError unless an engine is up and every one that is takes requests."""
+        """Raise InferenceError unless at least one engine is up and every engine that is up takes requests."""
         if not self._some_up.is_set():
             raise EngineDown(f"{', '.join(self.down)} is down")
         await asyncio.gather(*(engine.check() for engine in self._engines if engine.is_up))
 
     async def one_token(self, cache_salt: str) -> None:
-        """Let every engine that is up generate a token. Raises InferenceError."""
+        """Generate one token on every engine that is up. Raises InferenceError."""
         await asyncio.gather(
             *(
                 engine.generate((0,), max_tokens=1, sampling=GREEDY, stop_token_ids=(), cache_salt=cache_salt)
@@ -85,7 +85,7 @@ class EnginePool:
         )
 
     async def least_busy(self) -> Engine:
-        """Who takes the next request. With all engines down this waits. Suspends in no other case."""
+        """Return the engine that takes the next request. This suspends only while all engines are down."""
         while True:
             up = [engine for engine in self._engines if engine.is_up]
             if up:
@@ -93,7 +93,7 @@ class EnginePool:
             await self._some_up.wait()
 
     def mark_down(self, engine: Engine, error: InferenceError) -> None:
-        """Send it nothing until it answers again and has the live weights."""
+        """Send the engine no requests until it answers again and has the live weights."""
         if not engine.is_up:
             return
         engine.is_up = False
@@ -103,7 +103,7 @@ class EnginePool:
         self._recoveries[engine.name] = asyncio.get_running_loop().create_task(self._recover(engine))
 
     async def admit(self, engine: Engine, path: Path, prompts: Prompts, cache_salt: str) -> None:
-        """Take in one more, which has started: it gets the weights, and must answer as one that is up.
+        """Add an engine that has started: load the weights on it and check that it answers like one that is up.
 
         Raises InferenceError.
         """
@@ -119,7 +119,7 @@ class EnginePool:
         self._some_up.set()
 
     async def forget_all_but(self, names: Collection[str]) -> None:
-        """Forget engines that are down and not among these; the last one stays, so that requests wait for another."""
+        """Forget engines that are down and not in `names`, but keep the last one, so that requests wait for another."""
         gone = [engine for engine in self._engines if not engine.is_up and engine.name not in names]
         for engine in gone[: len(self._engines) - 1]:
             self._engines = tuple(other for other in self._engines if other is not engine)
@@ -128,26 +128,26 @@ class EnginePool:
             log.warning("engine.forgotten", engine=engine.name)
 
     async def interrupt(self) -> None:
-        """End every request in flight, everywhere."""
+        """End every request in flight on every engine."""
         await asyncio.gather(*(engine.interrupt() for engine in self._engines))
 
     async def load(self, path: Path) -> None:
-        """Load weights everywhere; when one fails, all have ended before this raises."""
+        """Load weights on every engine; if one load fails, wait for all of them to end before raising."""
         results = await asyncio.gather(*(engine.load(path) for engine in self._engines), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
 
     async def ask(self, prompts: Prompts, max_tokens: int, sampling: Sampling, cache_salt: str) -> Answers:
-        """Every engine's answers to the prompts, by the path that episodes take."""
+        """Return every engine's answers to the prompts, generated by the same path as in episodes."""
         return list(
             await asyncio.gather(*(_ask(engine, prompts, max_tokens, sampling, cache_salt) for engine in self._engines))
         )
 
     async def restore(self, path: Path, prompts: Prompts, before: Answers | None, cache_salt: str) -> None:
-        """Load weights again and see that each engine answers as `before`, which was sampled greedily from them.
+        """Load weights again and check that each engine answers as in `before`, sampled greedily from the same weights.
 
-        Without `before` nothing else was loaded: it is enough that they answer.
+        Without `before` no other weights were loaded, so it is enough that the engines answer.
         An engine that is down is left to its recovery. Raises InferenceError.
         """
         await asyncio.gather(
@@ -205,7 +205,7 @@ async def _ask(
 
 
 def _gaps(before: Continuation, after: Continuation) -> list[float]:
-    """Differences up to the first token that differs: behind it the two are answers to different questions."""
+    """Return the differences up to the first differing token; after it the two contexts are not comparable."""
     gaps = []
     for old_id, new_id, old, new in zip(
         before.token_ids, after.token_ids, before.logprobs, after.logprobs, strict=False

@@ -1,4 +1,4 @@
-"""What the gateway says of its environments, asked once each."""
+"""The gateway's descriptions of its environments, requested once each."""
 
 import asyncio
 import time
@@ -9,20 +9,20 @@ from gymfleet_client.rest import GatewayClient
 from gymfleet_contracts.session import EnvironmentSpec
 
 _PATIENCE_S: Final = 60.0
-"""A gateway that died is started again within this, as when a session is opened: no attempt is used up."""
+"""How long a gateway that died may take to be restarted, as when a session is opened: no attempt is used up."""
 _PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 2.0
 
 
 class Environments:
-    """Specs by name; callers who ask at the same time share one request, and a failure is not kept."""
+    """Specs by name; simultaneous callers share one request, and a failure is not cached."""
 
     def __init__(self, gateway: GatewayClient) -> None:
         self._gateway = gateway
         self._specs: dict[str, asyncio.Task[EnvironmentSpec]] = {}
 
     async def spec(self, name: str) -> EnvironmentSpec:
-        """Instructions, limits and capabilities. Sits through an outage; raises the client's errors."""
+        """Return instructions, limits and capabilities. Waits through an outage; raises the client's errors."""
         task = self._specs.get(name)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             task = self._specs[name] = asyncio.create_task(self._ask(name))

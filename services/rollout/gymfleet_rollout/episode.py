@@ -1,4 +1,4 @@
-"""One attempt at one episode: observe, reply, act, until something ends it."""
+"""One attempt at an episode: observe, reply and act until something ends it."""
 
 import asyncio
 import contextlib
@@ -32,41 +32,41 @@ from gymfleet_rollout.tokens import ChatTokens
 _OPEN_PAUSE_S: Final = 0.05
 _OPEN_PAUSE_MAX_S: Final = 2.0
 _OUTAGE_PATIENCE_S: Final = 60.0
-"""A gateway or env server that died is started again within this, or the attempt has failed."""
+"""How long a gateway or env server that died may take to be restarted before the attempt fails."""
 _LEASE_MARGIN_S: Final = 60.0
 _SEED_SPACE: Final = 2**62
 
 
 class Sessions(Protocol):
-    """What an episode needs of `gymfleet_client.stream.SessionStream`."""
+    """The part of `gymfleet_client.stream.SessionStream` that an episode needs."""
 
     async def open(self, request: OpenSession, *, timeout_s: float = ...) -> Session:
         """Open a session."""
 
     async def step(self, session_id: str, index: int, action: str, *, timeout_s: float = ...) -> StepResult:
-        """Apply one action, exactly once by its index."""
+        """Apply one action; its index makes sure that it is applied exactly once."""
 
     async def close(self, session_id: str, *, timeout_s: float = ...) -> None:
         """Free the slot."""
 
     async def expert(self, session_id: str, *, index: int | None = ..., timeout_s: float = ...) -> ExpertMove:
-        """What the environment's expert would do after `index` steps."""
+        """Return what the environment's expert would do after `index` steps."""
 
 
 class Sampler(Protocol):
-    """What an episode needs of the policy."""
+    """The part of the policy that an episode needs."""
 
     @property
     def model(self) -> str:
-        """Its name."""
+        """Return the name of the model."""
 
     @property
     def live_version(self) -> int:
-        """The version that answers now."""
+        """Return the policy version that generates replies now."""
 
     @property
     def max_model_len(self) -> int:
-        """Tokens of prompt and reply together."""
+        """Return the limit for the tokens of prompt and reply together."""
 
     async def generate(
         self, prompt_token_ids: Sequence[int], *, max_tokens: int, sampling: Sampling, stop_token_ids: tuple[int, ...]
@@ -74,12 +74,12 @@ class Sampler(Protocol):
         """Sample a reply. Raises InferenceError."""
 
     def timeout(self, seconds: float) -> contextlib.AbstractAsyncContextManager[asyncio.Timeout]:
-        """As `asyncio.timeout`, but for the time in which nothing is sampled because weights are replaced."""
+        """Return a time limit like `asyncio.timeout`, paused while nothing is sampled because weights are replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeContext:
-    """Everything an episode is played with."""
+    """The parts that an episode is played with."""
 
     policy: Sampler
     chat: ChatTokens
@@ -90,7 +90,7 @@ class EpisodeContext:
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """Either the policy's or the expert's."""
+    """A reply, either the policy's or the expert's."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...] | None
@@ -100,11 +100,11 @@ class _Reply:
 
 
 class PromptTooLong(InferenceError):
-    """Not even the first prompt and one token fit the context: a mistake in the limits, not the policy's."""
+    """The first prompt and one token do not fit the context: the limits are wrong, not the policy."""
 
 
 class Episode:
-    """The state of one attempt; `play` runs it to its end and leaves the outcome in the attributes."""
+    """The state of one attempt; `play` runs it to its end and stores the outcome in the attributes."""
 
     def __init__(self, table: EpisodeContext, group: GroupRequest, sample: int) -> None:
         self._table = table
@@ -119,13 +119,13 @@ class Episode:
         self.turns: list[Turn] = []
         self.observation = ""
         self.final_prompt: tuple[int, ...] = ()
-        """The prompt of the turn that the limits did not allow; empty where something else ended the episode."""
+        """The prompt of the turn that the limits did not allow; empty if something else ended the episode."""
         self.score = 0.0
         self.finish_reason = FinishReason.ERROR
 
     @property
     def status(self) -> Status:
-        """Of an episode that was played to its end."""
+        """Return the status of an episode that was played to its end."""
         return Status.COMPLETED if self.finish_reason is FinishReason.TERMINATED else Status.TRUNCATED
 
     async def play(self) -> None:
@@ -142,11 +142,11 @@ class Episode:
             await asyncio.shield(self._close(self.session.session_id))
 
     async def _open(self) -> Session:
-        """Wait for a free slot, as the gateway says how long: a full environment is not a failure."""
+        """Open the session, waiting for a free slot as long as the gateway says: a full environment is no failure."""
         limits = self._limits
         request = self._group.task
         if request.lease_s is None:
-            # Between two steps lies one reply, and a pause while weights are replaced.
+            # Between two steps there is one reply, and possibly a pause while weights are replaced.
             lease_s = limits.generate_timeout_s + limits.step_timeout_s + _LEASE_MARGIN_S
             request = request.model_copy(update={"lease_s": min(lease_s, 86_400.0)})
         pause_s = _OPEN_PAUSE_S
@@ -167,7 +167,7 @@ class Episode:
             pause_s = min(2 * pause_s, _OPEN_PAUSE_MAX_S)
 
     async def _close(self, session_id: str) -> None:
-        # The lease ends what cannot be closed; the episode's outcome stands.
+        # A session that cannot be closed ends with its lease; the outcome of the episode stays valid.
         with contextlib.suppress(ClientError):
             await self._table.sessions.close(session_id, timeout_s=self._limits.step_timeout_s)
 
@@ -224,12 +224,12 @@ class Episode:
         return self._settle(parsed.action, result)
 
     def _cut(self, reason: FinishReason, prompt: tuple[int, ...]) -> FinishReason:
-        """Keep what the next prompt would have added, and no more of it than a whole context."""
+        """Keep what the next prompt would have added, cut to at most one whole context."""
         self.final_prompt = prompt[: self._max_context]
         return reason
 
     def _settle(self, action: str | None, result: StepResult | None) -> FinishReason | None:
-        """Take over what the step led to, or the complaint about a reply that could not be executed."""
+        """Record the result of the step, or the complaint about a reply that could not be executed."""
         if result is None:
             limit = self._table.spec.max_action_chars
             self.observation = (
@@ -269,7 +269,7 @@ class Episode:
         return _Reply(generation.token_ids, generation.logprobs, generation.version_min, generation.version_max, end)
 
     async def _expert_reply(self, max_tokens: int) -> _Reply | None:
-        """The expert's move in the grammar's words; None when it has none, or none that fits."""
+        """Return the expert's move written in the grammar, or None if the expert has no move or none that fits."""
         assert self.session is not None  # noqa: S101 - `play` opened it
         try:
             move = await self._table.sessions.expert(
@@ -283,7 +283,7 @@ class Episode:
         return _Reply(token_ids, None, 0, 0, ReplyEnd.STOP) if len(token_ids) <= max_tokens else None
 
     async def _act(self, action: str) -> StepResult | None:
-        """Step the environment; None when the action is too long to be one, and nothing was stepped."""
+        """Step the environment; return None, without stepping, when the action is too long."""
         assert self.session is not None  # noqa: S101 - `play` opened it
         if len(action) > self._table.spec.max_action_chars:
             return None
@@ -299,7 +299,7 @@ class Episode:
         return result
 
     def _sampling(self) -> Sampling:
-        """A seed of the group becomes one of its own for each sample and turn: equal ones would give equal episodes."""
+        """Derive a separate seed for each sample and turn from the group's seed: equal seeds give equal episodes."""
         sampling = self._group.sampling
         if sampling.seed is None:
             return sampling
@@ -311,7 +311,7 @@ class Episode:
 
 
 def _require_sound(generation: Generation) -> None:
-    """Raise InferenceError for a reply that could be trained on only by guessing."""
+    """Raise InferenceError for a reply with missing or non-finite log-probabilities: training would have to guess."""
     num_tokens, num_logprobs = len(generation.token_ids), len(generation.logprobs)
     if num_tokens != num_logprobs:
         raise InferenceError(f"the engine gave {num_tokens} tokens and {num_logprobs} log-probabilities")

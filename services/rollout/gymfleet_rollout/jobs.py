@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 
 class _Running:
-    """A job and what it has given so far."""
+    """A job and its results so far."""
 
     def __init__(self, job_id: str, body: SubmitJob) -> None:
         self.job_id = job_id
@@ -42,10 +42,10 @@ class _Running:
 
 
 class Jobs:
-    """Jobs of this process. Finished ones are forgotten, oldest first, when room is needed.
+    """The jobs of this process. Finished ones are forgotten, oldest first, when room is needed.
 
     Args:
-        max_trajectories: episodes, waiting or kept, of all jobs together.
+        max_trajectories: limit for the episodes of all jobs together, waiting or kept.
     """
 
     def __init__(self, player: Player, output: Output, *, max_trajectories: int) -> None:
@@ -63,15 +63,15 @@ class Jobs:
         return job.view()
 
     def get(self, job_id: str) -> Job:
-        """Progress. Raises UnknownJob."""
+        """Return the progress of a job. Raises UnknownJob."""
         return self._find(job_id).view()
 
     def trajectories(self, job_id: str, offset: int, limit: int) -> Sequence[Trajectory]:
-        """Finished episodes in the order in which they ended. Raises UnknownJob."""
+        """Return finished episodes in the order in which they ended. Raises UnknownJob."""
         return self._find(job_id).trajectories[offset : offset + limit]
 
     async def cancel(self, job_id: str) -> Job:
-        """End a job; its sessions are closed, what is finished stays. Raises UnknownJob."""
+        """End a job: its sessions are closed, and finished episodes are kept. Raises UnknownJob."""
         job = self._find(job_id)
         if job.task is not None and not job.task.done():
             job.task.cancel()
@@ -81,7 +81,7 @@ class Jobs:
         return job.view()
 
     async def close(self) -> None:
-        """Cancel what runs."""
+        """Cancel the running jobs."""
         for job_id in list(self._jobs):
             await self.cancel(job_id)
 
@@ -99,7 +99,7 @@ class Jobs:
             log.error("job.failed", job_id=job.job_id, exc_info=error)
 
     async def _play_all(self, job: _Running) -> None:
-        """Raises the first failure itself, not the group that wraps it."""
+        """Play all samples. Raises the first failure itself, not the exception group that wraps it."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 for group in job.body.groups:

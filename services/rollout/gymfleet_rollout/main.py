@@ -22,9 +22,9 @@ from gymfleet_rollout.settings import RolloutSettings
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Serve until SIGINT or SIGTERM. A model or compiler that is not there ends with one line and exit code 2.
+    """Serve until SIGINT or SIGTERM. A missing model or compiler ends the process with one line and exit code 2.
 
-    An engine that cannot start, or died, ends the process with exit code 1: it is for others to start it again.
+    An engine that cannot start, or has died, ends the process with exit code 1, to be restarted from outside.
     """
     arguments = _parse(argv)
     try:
@@ -58,7 +58,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         serve(build_app(settings, model, end), host=settings.host, port=settings.port, more_ports=more_ports)
     finally:
-        # Else the interpreter looks several times through vLLM's million objects before it ends.
+        # Otherwise the interpreter goes through vLLM's million objects several times before it ends.
         gc.freeze()
         if failed.is_set():
             raise SystemExit(1)
@@ -78,7 +78,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def _model(settings: RolloutSettings, recipe: Recipe | None, run_dir: Path) -> ModelPlace:
-    """A model from scratch may have yet to be built; every other one must be there. Raises ModelNotFound."""
+    """Find the model. One from scratch may still have to be built; any other must exist. Raises ModelNotFound."""
     if recipe is not None and recipe.model.scratch is not None and settings.model == initial_model(recipe, run_dir):
         return ModelPlace(Path(settings.model), built_by=recipe.name)
     path = find_model(settings.model)

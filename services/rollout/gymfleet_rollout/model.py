@@ -1,4 +1,4 @@
-"""Where the model's files are: a local directory, or a download from the hub."""
+"""Find the model's files: a local directory, or a download from the hub."""
 
 import json
 from dataclasses import dataclass
@@ -20,18 +20,18 @@ class ModelPlace:
 
     path: Path
     built_by: str | None = None
-    """The recipe whose model from scratch this is: it may have yet to be built. None for a model that is there."""
+    """The recipe of this model from scratch, which may still have to be built; None for a model that exists."""
 
     @property
     def missing(self) -> str:
-        """What is waited for; empty when the model is complete."""
+        """Return a description of what is missing; empty if the model is complete."""
         if self.built_by is None or (self.path / MODEL_BUILT).is_file():
             return ""
         return f"waiting for the model of recipe {self.built_by} at {self.path}: gymfleet-trainer build makes it"
 
 
 def find_model(model: str) -> Path:
-    """The directory of a model given by path or hub id, with its weights. Raises ModelNotFound."""
+    """Return the directory, with weights, of a model given by path or hub id. Raises ModelNotFound."""
     path = Path(model).expanduser()
     if path.is_dir():
         return _require_files(path.resolve())
@@ -49,12 +49,12 @@ def find_model(model: str) -> Path:
 
 
 def vocab_size(path: Path) -> int:
-    """Token ids are below this. Raises ModelNotFound."""
+    """Return the size of the vocabulary; every token id is smaller. Raises ModelNotFound."""
     return _number(path, "vocab_size")
 
 
 def longest_context(path: Path) -> int | None:
-    """Tokens that the model was made for; None where its files do not say."""
+    """Return the context length that the model was made for, or None if its files do not say."""
     try:
         return _number(path, "max_position_embeddings")
     except ModelNotFound:

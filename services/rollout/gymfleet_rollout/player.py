@@ -1,4 +1,4 @@
-"""Plays samples of groups: attempts, deadlines, and what a failure is called."""
+"""Play the samples of groups: attempts, deadlines, and the status given to a failure."""
 
 import asyncio
 import time
@@ -34,16 +34,16 @@ log = structlog.get_logger()
 _HOPELESS: Final = (
     UnknownTask, UnknownEnvironment, UnknownGrammar, ValidationFailed, BadRequest, ExpertUnavailable, PromptTooLong
 )  # fmt: skip
-"""Another attempt at these ends the same way."""
+"""Errors for which another attempt would end the same way."""
 _RETRY_PAUSE_S: Final = 0.2
 _MAX_ERROR_CHARS: Final = 2_000
 
 
 class Player:
-    """Turns a group's samples into trajectories.
+    """Turn the samples of a group into trajectories.
 
     Args:
-        max_episodes: episodes in flight at once; further ones wait here.
+        max_episodes: how many episodes are in flight at once; further ones wait here.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class Player:
         self._slots = asyncio.Semaphore(max_episodes)
 
     async def play(self, group: GroupRequest, sample: int) -> Trajectory:
-        """One sample, attempted up to `limits.max_attempts` times.
+        """Play one sample, with up to `limits.max_attempts` attempts.
 
-        A failure of the machinery becomes a trajectory with that status. Raises
-        only where no episode can be played at all: EngineDied, PolicyUnavailable.
+        An infrastructure failure becomes a trajectory with the matching status. Raises
+        EngineDied or PolicyUnavailable, and only when no episode can be played at all.
         """
         async with self._slots:
             with metrics.EPISODES_IN_FLIGHT.track_inprogress():
@@ -164,7 +164,7 @@ def _status(failure: BaseException | None) -> Status:
 
 
 def _requested_task(group: GroupRequest) -> TaskRef:
-    """What was asked for, where no session came to say what it is."""
+    """Return the task as it was requested, for an attempt that has no session to describe it."""
     task = group.task
     return TaskRef(
         env=task.env,

@@ -1,9 +1,9 @@
-"""The live policy: which weights answer, and how they are replaced.
+"""The live policy: which weights generate replies, and how they are replaced.
 
-A new version is *staged* (loaded everywhere and probed while nothing else is
-generated), then *committed* or *refused*; without a decision in time it is
-refused. Requests in flight are interrupted with the tokens they have and go on
-afterwards, as prompt plus partial reply, under whatever version is then live.
+A new version is *staged* (loaded on every engine and probed while nothing else
+is generated), then *committed* or *refused*; without a decision in time it is
+refused. Requests in flight are interrupted, keep the tokens they have, and are
+resumed afterwards, as prompt plus partial reply, under the version that is live then.
 """
 
 import asyncio
@@ -43,12 +43,12 @@ class _Staged:
 
 
 class Policy:
-    """The engines as one source of tokens with a version.
+    """Present all engines as one source of tokens that has a policy version.
 
     Args:
-        model: the name shown to callers.
-        base_path: directory of version 0's weights.
-        vocab_size: token ids are below this.
+        model: the model name shown to callers.
+        base_path: the directory with the weights of version 0.
+        vocab_size: every token id is smaller than this.
     """
 
     def __init__(
@@ -79,30 +79,30 @@ class Policy:
         self._expiry: asyncio.Task[None] | None = None
         self._listeners: list[Callable[[], None]] = []
         self.failed = asyncio.Event()
-        """Set when nothing can be generated any more, until a restart."""
+        """Set when nothing can be generated any more until the process is restarted."""
 
     @property
     def model(self) -> str:
-        """The name shown to callers."""
+        """Return the model name shown to callers."""
         return self._model
 
     @property
     def live_version(self) -> int:
-        """The version that answers now."""
+        """Return the policy version that generates replies now."""
         return self._live
 
     @property
     def max_model_len(self) -> int:
-        """Tokens of prompt and reply that every engine can hold."""
+        """Return how many tokens of prompt and reply together every engine can hold."""
         return self._engines.max_model_len
 
     def require_usable(self) -> None:
-        """Raises PolicyUnavailable when the engine, or its weights, are beyond use."""
+        """Raise PolicyUnavailable when the engine or its weights can no longer be used."""
         if self._broken is not None:
             raise PolicyUnavailable(self._broken)
 
     def state(self) -> PolicyState:
-        """For `GET /v1/policy`."""
+        """Return the state that `GET /v1/policy` reports."""
         return PolicyState(
             model=self._model,
             live_version=self._live,
@@ -116,11 +116,11 @@ class Policy:
 
     @property
     def replica_names(self) -> list[str]:
-        """Engines that are known, up or down."""
+        """Return the names of all known engines, up or down."""
         return self._engines.names
 
     async def admit(self, engine: Engine) -> bool:
-        """Take in one more engine, which has started; False while a version is decided on. Raises InferenceError."""
+        """Add an engine that has started; return False while a version is being decided on. Raises InferenceError."""
         async with self._lock:
             if self._staged is not None:
                 return False
@@ -130,17 +130,17 @@ class Policy:
             return True
 
     async def forget_all_but(self, names: Collection[str]) -> None:
-        """Forget engines that are down and not among these; later, while a version is being decided on."""
+        """Forget engines that are down and not in `names`; do nothing while a version is being decided on."""
         async with self._lock:
             if self._staged is None:
                 await self._engines.forget_all_but(names)
 
     def on_commit(self, listener: Callable[[], None]) -> None:
-        """Have `listener` called when a version went live."""
+        """Call `listener` whenever a version has gone live."""
         self._listeners.append(listener)
 
     async def start(self) -> None:
-        """Return when every engine answers. Raises InferenceError."""
+        """Start every engine and return once all of them answer. Raises InferenceError."""
         await self._engines.start()
         self._open.set()
 
@@ -169,10 +169,10 @@ class Policy:
     async def generate(
         self, prompt_token_ids: Sequence[int], *, max_tokens: int, sampling: Sampling, stop_token_ids: tuple[int, ...]
     ) -> Generation:
-        """Sample a reply, over a change of weights if one falls into it.
+        """Sample a reply, and continue it across a change of weights if one happens meanwhile.
 
-        An engine that went down is passed over; with none left this waits, so set a deadline.
-        Raises InferenceError when the engine fails and PolicyUnavailable when it is beyond use.
+        An engine that went down is skipped. If no engine is left this waits, so set a deadline.
+        Raises InferenceError when the engine fails and PolicyUnavailable when it can no longer be used.
         """
         prompt = list(prompt_token_ids)
         token_ids: list[int] = []
@@ -195,14 +195,17 @@ class Policy:
     async def _continue(
         self, prompt: list[int], max_tokens: int, sampling: Sampling, stop_token_ids: tuple[int, ...]
     ) -> tuple[Continuation, int]:
-        """One engine call that was not lost, and the version whose weights it had from its first token to its last."""
+        """Return the result of one engine call, and the version whose weights sampled all of its tokens.
+
+        A call that is lost because its engine went down is made again.
+        """
         while True:
             engine = await self._engines.least_busy()
             if not self._open.is_set():
                 await self._open.wait()
                 continue
             self.require_usable()
-            # From here to the engine's queue nothing is awaited: the version cannot change in between.
+            # Nothing is awaited from here until the request is in the engine's queue, so the version cannot change.
             version = self._live
             try:
                 part = await engine.generate(
@@ -222,16 +225,16 @@ class Policy:
                 return part, version
 
     def timeout(self, seconds: float) -> contextlib.AbstractAsyncContextManager[asyncio.Timeout]:
-        """As `asyncio.timeout`; it stands still while a version is loaded and decided on."""
+        """Return a time limit like `asyncio.timeout` that is paused while a version is loaded and decided on."""
         return self._deadlines.timeout(seconds)
 
     def _count_sampled(self, num_tokens: int) -> None:
         self._tokens_sampled += num_tokens
 
     async def stage(self, body: StageVersion) -> StagedVersion:
-        """Load a version on every engine and sample the probe with it; nothing else is generated until a decision.
+        """Load a version on every engine and sample the probe with it; generate nothing else until it is decided on.
 
-        Raises PolicyVersionConflict, or PolicyUpdateFailed after the live version was brought back.
+        Raises PolicyVersionConflict, or PolicyUpdateFailed once the live version has been restored.
         """
         async with self._lock:
             path = Path(body.weights_path)
@@ -267,7 +270,7 @@ class Policy:
             return self.state()
 
     async def refuse(self, version: int) -> PolicyState:
-        """Bring the last live version back. Refusing a version that is not staged any more changes nothing."""
+        """Restore the last live version. Refusing a version that is no longer staged changes nothing."""
         async with self._lock:
             if self._staged is None and version > self._live:
                 return self.state()
@@ -309,8 +312,8 @@ class Policy:
         baseline: Answers | None = None
         try:
             await self._engines.interrupt()
-            # Under the old weights first: so its blocks stand in the prefix cache, where a cache that
-            # was not reset would show in the probe, and so a refusal can be verified.
+            # Ask under the old weights first. Their blocks are then in the prefix cache, so a cache that
+            # was not reset would show in the probe; and the answers let a refusal be verified.
             baseline = await self._engines.ask(prompts, body.probe_max_tokens, GREEDY, str(self._live))
             loading = time.perf_counter()
             await self._engines.load(path)
@@ -338,7 +341,7 @@ class Policy:
         self._expiry = asyncio.get_running_loop().create_task(refuse())
 
     async def _restore(self, prompts: Prompts, baseline: Answers | None) -> None:
-        """Bring the live version back and see that it answers as before; else the policy is unusable."""
+        """Restore the live version and check that it answers as before; otherwise mark the policy as unusable."""
         try:
             await self._engines.restore(self._live_path, prompts, baseline, str(self._live))
         except InferenceError as error:
@@ -355,7 +358,7 @@ class Policy:
         self._deadlines.resume()
 
     async def _revive(self, engine: Engine) -> bool:
-        """The live weights for an engine that may have been restarted; later, while a decision is pending."""
+        """Load the live weights on an engine that may have restarted; return False while a decision is pending."""
         async with self._lock:
             if self._staged is not None:
                 return False
@@ -388,7 +391,7 @@ def _probe_answers(engine: str, samples: list[Continuation]) -> EngineProbe:
 
 
 def _resumed(sampling: Sampling, num_done: int) -> Sampling:
-    """A reply that goes on must not draw the random numbers again that its first part drew."""
+    """Shift the seed, so that a resumed reply does not draw the same random numbers as its first part."""
     if sampling.seed is None or num_done == 0:
         return sampling
     return sampling.model_copy(update={"seed": sampling.seed + num_done})

@@ -1,4 +1,4 @@
-"""Settings that a recipe gives where the environment leaves them open."""
+"""Settings that a recipe provides where the environment does not set them."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from gymfleet_rollout.settings import RolloutSettings
 
 
 def settings_for(recipe: Recipe, run_dir: Path) -> type[RolloutSettings]:
-    """`RolloutSettings` whose defaults are the recipe's: its `[inference]`, its seed, and its model's place."""
+    """Return `RolloutSettings` with the recipe's defaults: its `[inference]`, its seed, and its model's place."""
     given = _given(recipe, run_dir)
 
     class RecipeSettings(RolloutSettings):
@@ -18,7 +18,7 @@ def settings_for(recipe: Recipe, run_dir: Path) -> type[RolloutSettings]:
         def settings_customise_sources(
             cls, settings_cls: type[BaseSettings], *given_first: PydanticBaseSettingsSource, **more: Any
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            """What comes first wins: the recipe is asked last."""
+            """Put the recipe last, because the first source takes precedence."""
             sources = super().settings_customise_sources(settings_cls, *given_first, **more)
             return (*sources, InitSettingsSource(settings_cls, given))
 
@@ -27,7 +27,7 @@ def settings_for(recipe: Recipe, run_dir: Path) -> type[RolloutSettings]:
 
 def _given(recipe: Recipe, run_dir: Path) -> dict[str, Any]:
     inference = recipe.inference.model_dump(mode="json")
-    # vLLM's servers are named, and left out, together with the backend.
+    # vLLM's servers are set, or left out, together with the backend.
     urls = inference.pop("urls")
     servers = {"server_urls": urls} if urls else {}
     return {**inference, **servers, "seed": recipe.seed, "model": initial_model(recipe, run_dir)}

@@ -1,4 +1,4 @@
-"""vLLM's servers by name: which there are, who joins, who is gone."""
+"""vLLM's servers by name: which exist, which join and which are gone."""
 
 import asyncio
 import time
@@ -16,14 +16,14 @@ log = structlog.get_logger()
 
 _LOOK_EVERY_S: Final = 2.0
 _RETRY_S: Final = 30.0
-"""A server that could not be used is left alone for so long."""
+"""How long a server that could not be used is left alone."""
 
 
 class Servers:
     """The servers at `server_urls`, and one at each address of each name in `server_discover`.
 
     Args:
-        make: the engine at a URL.
+        make: creates the engine for a URL.
     """
 
     def __init__(self, settings: RolloutSettings, make: Callable[[str], Engine]) -> None:
@@ -33,13 +33,13 @@ class Servers:
         self._not_before: dict[str, float] = {}
 
     async def first(self) -> list[Engine]:
-        """Those that are there at the start; waits for one."""
+        """Return the servers that exist at the start; waits for at least one."""
         while not (urls := await self._discovery.urls()):  # noqa: ASYNC110 - a name server has no event
             await asyncio.sleep(_LOOK_EVERY_S)
         return [self._make(url) for url in urls]
 
     async def watch(self, policy: Policy) -> None:
-        """Keep the policy's engines to what the names mean."""
+        """Keep the policy's engines in line with what the names resolve to."""
         try:
             while True:
                 await asyncio.sleep(_LOOK_EVERY_S)
@@ -51,7 +51,7 @@ class Servers:
             await asyncio.gather(*self._joining.values(), return_exceptions=True)
 
     async def look(self, policy: Policy) -> None:
-        """Begin to take in whoever is new, and forget whoever is down and not listed any more."""
+        """Start to add new servers, and forget those that are down and no longer listed."""
         urls = await self._discovery.urls()
         for url in self._joining.keys() - set(urls):
             self._joining[url].cancel()

@@ -1,4 +1,4 @@
-"""The parts of the running service, and their order of starting and stopping."""
+"""The parts of the running service, and the order in which they start and stop."""
 
 import asyncio
 import contextlib
@@ -39,10 +39,10 @@ _MODEL_POLL_S: Final = 0.5
 
 
 class RolloutService:
-    """Everything behind the routes. The engine starts in the background; until then `policy` and `jobs` refuse.
+    """Everything behind the routes. The engine starts in the background; until it is up, `policy` and `jobs` raise.
 
     Args:
-        on_failure: called once when nothing can be played any more: who starts the process again helps, nobody else.
+        on_failure: called once when nothing can be played any more; only a restart of the process helps then.
     """
 
     def __init__(self, settings: RolloutSettings, model: ModelPlace, on_failure: Callable[[], None]) -> None:
@@ -56,20 +56,20 @@ class RolloutService:
 
     @property
     def policy(self) -> Policy:
-        """Raises PolicyUnavailable until the engine is up."""
+        """Return the policy. Raises PolicyUnavailable until the engine is up."""
         if self._policy is None:
             raise PolicyUnavailable(self._reason)
         return self._policy
 
     @property
     def jobs(self) -> Jobs:
-        """Raises PolicyUnavailable until the engine is up."""
+        """Return the jobs. Raises PolicyUnavailable until the engine is up."""
         if self._jobs is None:
             raise PolicyUnavailable(self._reason)
         return self._jobs
 
     def require_newest(self) -> None:
-        """Raises PolicyUnavailable while the newest version is awaited."""
+        """Raise PolicyUnavailable while this process waits for the newest version."""
         if self._gate is None:
             raise PolicyUnavailable(self._reason)
         if self._gate.awaited:
@@ -77,7 +77,7 @@ class RolloutService:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Listen at once, start the engine meanwhile, stop everything at the end."""
+        """Listen at once while the engine starts in the background, and stop everything at the end."""
         self._redis = connect(str(self._settings.redis_url))
         key = self._settings.gateway_api_key
         gateway_url, api_key = str(self._settings.gateway_url), None if key is None else key.get_secret_value()
@@ -92,7 +92,7 @@ class RolloutService:
                 yield
             finally:
                 stop.set()
-                # After the time-out the worker is cancelled and gives its messages back.
+                # After the timeout the worker is cancelled and gives its messages back.
                 with contextlib.suppress(TimeoutError, asyncio.CancelledError):
                     await asyncio.wait_for(main, _DRAIN_TIMEOUT_S)
                 if self._jobs is not None:
@@ -101,7 +101,7 @@ class RolloutService:
                     await self._policy.close()
 
     async def check_ready(self) -> None:
-        """Redis answers, the newest version is here, and the engine gives a token. Raises NotReady."""
+        """Raise NotReady unless Redis answers, the newest version is live here, and the engine generates a token."""
         if self._policy is None or self._gate is None:
             raise NotReady(self._reason)
         if self._gate.awaited:
@@ -153,14 +153,14 @@ class RolloutService:
             vocab_size=vocab_size(model_path),
         )
         await policy.start()
-        # torch and vLLM leave about a million objects that live as long as the process:
-        # looked through in every full collection, they would stop the event loop for a second.
+        # torch and vLLM leave about a million objects that live as long as the process. If every
+        # full collection went through them, it would stop the event loop for a second.
         gc.freeze()
         log.info("engine.started", backend=settings.backend, seconds=round(time.perf_counter() - began, 2))
         return policy, chat
 
     async def _work(self, policy: Policy, gate: VersionGate, worker: RolloutWorker, stop: asyncio.Event) -> None:
-        """Take groups until stopped. With the policy beyond use they are given back: another process can play them."""
+        """Take groups until stopped. If the policy fails they are given back, so that another process can play them."""
         working = asyncio.create_task(worker.run(stop))
         failed = asyncio.create_task(policy.failed.wait())
         watching = [asyncio.create_task(gate.watch()), asyncio.create_task(self._servers.watch(policy))]
@@ -185,7 +185,7 @@ def _server(settings: RolloutSettings, model_path: Path, url: str) -> ServerEngi
 
 
 def engine_config(settings: RolloutSettings, model_path: Path) -> EngineConfig:
-    """What the embedded engine is built with; its context fits the model unless an operator gives another."""
+    """Return the embedded engine's configuration; its context fits the model unless an operator sets another."""
     max_model_len = settings.max_model_len
     if "max_model_len" not in settings.model_fields_set:
         max_model_len = min(max_model_len, longest_context(model_path) or max_model_len)

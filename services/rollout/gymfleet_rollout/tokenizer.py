@@ -1,7 +1,7 @@
-"""A model's tokenizer and chat template, from the files in its directory.
+"""A model's tokenizer and chat template, read from the files in its directory.
 
-Read with `tokenizers` and `jinja2` alone, which transformers uses too: a rollout without an engine of its own needs
-neither transformers nor numpy, 150 MB and seconds of its start. Tests hold both readings equal.
+They are read with `tokenizers` and `jinja2` alone, which transformers uses too. A rollout without an embedded engine
+thus needs neither transformers nor numpy: 150 MB and seconds at its start. Tests keep both ways of reading equal.
 """
 
 import json
@@ -22,17 +22,17 @@ _NAMED_TOKENS: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad
 
 
 class UnusableTokenizer(Exception):
-    """The model's directory has no tokenizer that can be used; the message says what is wanted."""
+    """The model's directory has no usable tokenizer; the message says what is needed."""
 
 
 class ModelTokenizer:
-    """A tokenizer whose special tokens stand for themselves, and the rendering of conversations.
+    """Encode and decode text, in which special tokens stand for themselves, and render conversations.
 
     Args:
-        backend: cuts text to ids; whatever limit of length or padding it brings is taken off.
-        chat_template: Jinja, as models carry it: it sees `messages`, `add_generation_prompt` and the named tokens.
-            Empty for a model without one.
-        named_tokens: `eos_token` and its like, as far as the model has them.
+        backend: encodes text as ids; any length limit or padding that it has is removed.
+        chat_template: the model's Jinja template, which sees `messages`, `add_generation_prompt` and the named
+            tokens; empty for a model without one.
+        named_tokens: `eos_token` and the like, as far as the model has them.
     """
 
     def __init__(self, backend: Tokenizer, chat_template: str, named_tokens: Mapping[str, str]) -> None:
@@ -63,34 +63,34 @@ class ModelTokenizer:
 
     @property
     def eos_token_id(self) -> int | None:
-        """Of the model's own end; None where it names none."""
+        """Return the id of the model's own end token, or None if it names none."""
         return self.token_id(self.named_tokens["eos_token"]) if "eos_token" in self.named_tokens else None
 
     def token_id(self, token: str) -> int:
-        """Raises KeyError for what is no token."""
+        """Return the id of a token. Raises KeyError if there is no such token."""
         found = self.backend.token_to_id(token)
         if found is None:
             raise KeyError(token)
         return int(found)
 
     def token(self, token_id: int) -> str:
-        """The token's spelling in the vocabulary. Raises KeyError for an id without one."""
+        """Return the token's spelling in the vocabulary. Raises KeyError for an id without one."""
         found = self.backend.id_to_token(token_id)
         if found is None:
             raise KeyError(token_id)
         return str(found)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text`, special tokens in it included and none added."""
+        """Return the ids of `text`: special tokens in it are encoded as such, and none are added."""
         ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids, special tokens included."""
+        """Return the text of ids, including special tokens."""
         return str(self.backend.decode(list(ids), skip_special_tokens=False))
 
     def render(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool) -> str:
-        """The conversation as the template writes it. The template is a program from outside: it may raise anything."""
+        """Render a conversation with the template, which is a program from outside and may raise anything."""
         return self._template.render(
             messages=list(messages),
             tools=None,
@@ -111,7 +111,7 @@ class ModelTokenizer:
 
 
 class _GenerationBlocks(Extension):
-    """`{% generation %}` marks what an assistant wrote, for those who mask by it; to us it is its content."""
+    """Replace `{% generation %}`, which marks an assistant's text for masking, by its content."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2's interface
 
@@ -131,7 +131,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """jinja2's own would escape what HTML wants escaped."""
+    """Encode a value as JSON; jinja2's own filter would escape characters for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -150,7 +150,7 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 def _named_tokens(*sources: Mapping[str, Any]) -> dict[str, str]:
-    """The first source that names a token wins; a token is its text, or an object with it as `content`."""
+    """Collect named tokens; the first source wins. A token is its text, or an object with it as `content`."""
     named: dict[str, str] = {}
     for source in sources:
         for name in _NAMED_TOKENS:
@@ -162,7 +162,7 @@ def _named_tokens(*sources: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _add_tokens(backend: Tokenizer, decoder: Any, named: Mapping[str, str], directory: Path) -> None:
-    """What the configuration adds to `tokenizer.json`, under the ids that it says."""
+    """Add the configuration's additional tokens to those of `tokenizer.json`, under the ids that it gives."""
     try:
         entries = sorted((int(token_id), AddedToken(**token)) for token_id, token in (decoder or {}).items())
     except (AttributeError, TypeError, ValueError) as error:
@@ -181,7 +181,7 @@ def _add_tokens(backend: Tokenizer, decoder: Any, named: Mapping[str, str], dire
 
 
 def _chat_template(directory: Path, config: Mapping[str, Any]) -> str:
-    """A file of its own before the configuration's; of several named ones the default."""
+    """Return the template: a separate file takes precedence over the configuration; of several, the default one."""
     file = directory / "chat_template.jinja"
     if file.is_file():
         if file.stat().st_size > _MAX_FILE_BYTES:

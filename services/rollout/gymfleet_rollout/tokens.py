@@ -1,9 +1,9 @@
-"""Conversations as tokens: what is new in each turn, and nothing that was sampled is tokenised again.
+"""Conversations as tokens: encode only what is new in each turn, and never tokenise sampled tokens again.
 
 The prompt is one user message (instructions, reply format, first observation),
 because not every chat template has a system role. Each later turn adds only
-what the template puts between the end of the assistant's reply and the place
-where the next reply begins.
+what the template puts between the end of the assistant's reply and the start
+of the next reply.
 """
 
 import re
@@ -24,10 +24,10 @@ class UnusableTemplate(Exception):
 
 
 class ChatTokens:
-    """A model's chat template and tokenizer, as segments of token ids.
+    """Turn conversations into segments of token ids with a model's chat template and tokenizer.
 
     Args:
-        tokenizer: with a chat template whose assistant turns end with a special token.
+        tokenizer: must have a chat template whose assistant turns end with a special token.
     """
 
     def __init__(self, tokenizer: ModelTokenizer) -> None:
@@ -47,37 +47,37 @@ class ChatTokens:
 
     @classmethod
     def load(cls, path: Path) -> "ChatTokens":
-        """From a model's directory. Raises UnusableTokenizer, UnusableTemplate."""
+        """Load from a model's directory. Raises UnusableTokenizer, UnusableTemplate."""
         return cls(ModelTokenizer.load(path))
 
     def _first(self, content: str) -> tuple[int, ...]:
-        """The prompt of the first turn, up to where the reply begins."""
+        """Return the prompt of the first turn, up to the start of the reply."""
         text = self._render([{"role": "user", "content": self.defuse(content)}], prompt=True)
         return tuple(self._ids(text))
 
     def following(self, content: str, *, reply_ended: bool) -> tuple[int, ...]:
-        """What stands between two replies. A reply that was cut short gets its missing end token first."""
+        """Return the tokens between two replies, led by the missing end token if the reply was cut short."""
         content = self.defuse(content)
         ids = self._ids(self._delta(content) if self._affixes is None else content.join(self._affixes))
         return tuple(ids) if reply_ended else (self.turn_end_id, *ids)
 
     def ended(self, response_token_ids: Sequence[int]) -> bool:
-        """Whether the reply closed its turn."""
+        """Return whether the reply ended its turn."""
         return bool(response_token_ids) and response_token_ids[-1] == self.turn_end_id
 
     def text(self, response_token_ids: Sequence[int]) -> str:
-        """The reply as text, without the token that ended it."""
+        """Return the reply as text, without the token that ended it."""
         ids = response_token_ids
         if ids and ids[-1] in self.stop_token_ids:
             ids = ids[:-1]
         return self._tokenizer.decode(ids)
 
     def reply(self, text: str) -> tuple[int, ...]:
-        """A written reply (an expert's) as the model would have sampled it, its end token included."""
+        """Encode a written reply (an expert's) as the model would have sampled it, including its end token."""
         return (*self._ids(self._reply_lead + self.defuse(text)), self.turn_end_id)
 
     def defuse(self, text: str) -> str:
-        """Break special tokens that stand in a text from outside: it must not end a turn or begin another."""
+        """Break up special tokens in a text from outside, which must not end a turn or begin another."""
         if self._specials is None:
             return text
         return self._specials.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
@@ -99,7 +99,7 @@ class ChatTokens:
         )
 
     def _read_template(self) -> tuple[int, str]:
-        """The token that ends an assistant's turn, and what the template puts before its text."""
+        """Return the token that ends an assistant's turn, and what the template puts before the turn's text."""
         opening = self._render([{"role": "user", "content": "a"}], prompt=True)
         whole = self._conversation(_USER)
         start = whole.find(_ASSISTANT)
@@ -113,14 +113,17 @@ class ChatTokens:
         return self._tokenizer.token_id(match[0]), lead
 
     def _delta(self, content: str) -> str:
-        """Rendering of a fixed conversation with the new message, from behind the assistant's end token."""
+        """Render a fixed conversation with the new message, and return what follows the assistant's end token."""
         whole = self._conversation(content)
         end = self._tokenizer.token(self.turn_end_id)
         behind = whole.index(_ASSISTANT) + len(_ASSISTANT)
         return whole[whole.index(end, behind) + len(end) :]
 
     def _find_affixes(self) -> tuple[str, str] | None:
-        """Constant text around a message, where the template leaves messages as they are: saves rendering each turn."""
+        """Return the constant text around a message if the template leaves messages as they are, or None.
+
+        With it, a turn does not have to be rendered.
+        """
         before, _, after = self._delta(_USER).partition(_USER)
         if all(self._delta(probe) == before + probe + after for probe in _PROBES):
             return before, after

@@ -1,7 +1,7 @@
-"""Whether this process has the newest policy version; while it has not, it takes no work.
+"""Keep this process from taking work while it does not have the newest policy version.
 
 A replica that was started or restarted in the middle of a run has the initial weights. The trainer
-says in Redis which version is live, and brings it to every replica that it finds.
+writes the live version to Redis, and sends that version to every replica that it finds.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _LOOK_EVERY_S: Final = 1.0
 
 
 class VersionGate:
-    """Compares what is live here with what the trainer says is live."""
+    """Compare the version that is live here with the one that the trainer says is live."""
 
     def __init__(self, redis: RedisClient, policy: Policy) -> None:
         self._redis = redis
@@ -32,13 +32,13 @@ class VersionGate:
 
     @property
     def awaited(self) -> str:
-        """What this process waits for, in words; empty when it may take work."""
+        """Return a description of what this process waits for; empty when it may take work."""
         if self._said is None or self._policy.live_version >= self._said.version:
             return ""
         return f"waiting for version {self._said.version} of run {self._said.run_id} from the trainer"
 
     async def look(self) -> None:
-        """Read what the trainer says now. While Redis is away, what it said last holds."""
+        """Read which version the trainer says is live. While Redis is unreachable, the last value read stays valid."""
         try:
             value = await self._redis.get(LIVE_POLICY)
             said = None if value is None else LivePolicy.model_validate_json(value)
@@ -54,13 +54,13 @@ class VersionGate:
         self._judge()
 
     async def watch(self) -> None:
-        """Look again and again."""
+        """Keep reading the live version at a fixed interval."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             await self.look()
 
     async def here_within(self, timeout_s: float) -> bool:
-        """Wait until the newest version is here, at most so long; whether it is."""
+        """Wait at most `timeout_s` for the newest version, and return whether it is here."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._here.wait()

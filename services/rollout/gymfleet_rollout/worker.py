@@ -1,4 +1,4 @@
-"""The stream side: group requests in, one raw trajectory per sample out."""
+"""The stream worker: it takes group requests and puts out one raw trajectory per sample."""
 
 import asyncio
 from typing import Final
@@ -27,19 +27,19 @@ _PRODUCED_TTL_S: Final = 24 * 3600
 
 
 class Output:
-    """The raw stream, on which a sample stands at most once for each time it was asked for."""
+    """The raw stream, which has a sample at most once for each time that it was requested."""
 
     def __init__(self, redis: RedisClient, *, max_len: int) -> None:
         self._redis = redis
         self._producer = StreamProducer(redis, TRAJECTORIES_RAW, max_len=max_len)
 
     async def missing(self, group: GroupRequest) -> list[int]:
-        """Samples that are wanted and that no earlier delivery of the request has put out."""
+        """Return the requested samples that no earlier delivery of the request has published."""
         members = await self._redis.smembers(produced_samples(group.run_id, group.group_id))
         return [sample for sample in group.wanted if _member(sample, group.replay).encode() not in members]
 
     async def put(self, group: GroupRequest, trajectory: Trajectory) -> None:
-        """Publish; waits while the reward service is behind. Raises StreamFull."""
+        """Publish a trajectory; waits while the reward service is behind. Raises StreamFull."""
         key = produced_samples(group.run_id, group.group_id)
         request = ScoreRequest(trajectory=trajectory, reward=group.reward)
         if await self._producer.publish_once(request, key=key, member=_member(trajectory.sample, group.replay)):
@@ -48,7 +48,7 @@ class Output:
             log.info("sample.dropped", trajectory_id=trajectory.trajectory_id, reason="already produced")
 
     async def is_cancelled(self, run_id: str) -> bool:
-        """Whether the run was stopped for good."""
+        """Return whether the run was stopped for good."""
         return bool(await self._redis.exists(cancelled_run(run_id)))
 
 
@@ -57,7 +57,7 @@ def _member(sample: int, replay: int) -> str:
 
 
 class Requests(StreamConsumer[GroupRequest]):
-    """The request stream, from which nothing is taken while the newest policy version is awaited."""
+    """The request stream, from which nothing is taken while this process waits for the newest policy version."""
 
     def __init__(self, redis: RedisClient, settings: RolloutSettings, gate: VersionGate) -> None:
         super().__init__(
@@ -72,12 +72,12 @@ class Requests(StreamConsumer[GroupRequest]):
         self._gate = gate
 
     async def receive(self, count: int, block_ms: int) -> list[Delivery[GroupRequest]]:
-        """As `StreamConsumer.receive`; while the newest version is awaited, wait for it instead."""
+        """Do as `StreamConsumer.receive`, but while the newest version is missing, wait for it instead."""
         if not await self._gate.here_within(block_ms / 1000):
             return []
         deliveries = await super().receive(count, block_ms)
         if deliveries:
-            await self._gate.look()  # the trainer may have published while this waited for groups
+            await self._gate.look()  # the trainer may have published a version while this waited for groups
             if self._gate.awaited:
                 await self.release(deliveries)
                 return []
@@ -85,7 +85,7 @@ class Requests(StreamConsumer[GroupRequest]):
 
 
 class RolloutWorker:
-    """Plays the groups of the request stream. A group is acknowledged when all its samples are out."""
+    """Play the groups of the request stream. A group is acknowledged when all its samples are published."""
 
     def __init__(self, settings: RolloutSettings, requests: Requests, player: Player, output: Output) -> None:
         self._settings = settings
@@ -94,11 +94,11 @@ class RolloutWorker:
         self._requests = requests
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set and the groups in hand are out."""
+        """Run until `stop` is set and the samples of all received groups are published."""
         await self._requests.run(self.handle, concurrency=self._settings.max_groups, stop=stop)
 
     async def handle(self, delivery: Delivery[GroupRequest]) -> None:
-        """Play what is missing of the group, all samples at once."""
+        """Play the missing samples of the group, all at once."""
         group = delivery.body
         if await self._output.is_cancelled(group.run_id):
             metrics.GROUPS.labels("cancelled").inc()

@@ -16,7 +16,7 @@ from gymfleet_trainer.run.progress import Reporter
 
 
 def create(reporter: Reporter, access: AccessRules) -> FastAPI:
-    """Health, readiness (the run has begun a phase), metrics and `GET /v1/run`."""
+    """Return an app with health, readiness (the run has begun a phase), metrics and `GET /v1/run`."""
 
     async def ready() -> None:
         if reporter.current.phase == "starting":
@@ -29,17 +29,17 @@ def create(reporter: Reporter, access: AccessRules) -> FastAPI:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn within another program's loop: signals are that program's."""
+    """Run uvicorn within the loop of another program, which handles the signals."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave them alone."""
+        """Leave the program's signal handlers alone."""
         yield
 
 
 @contextlib.asynccontextmanager
 async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
-    """Answer HTTP while the body runs."""
+    """Serve HTTP while the body runs."""
     server = _Server(server_config(app, grace_s=1))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:

@@ -1,4 +1,4 @@
-"""Why a run stops. One class per reaction of the operator; `exit_code` is the process's."""
+"""The reasons for which a run stops, one class per reaction of the operator; `exit_code` is that of the process."""
 
 import errno
 from pathlib import Path
@@ -54,11 +54,11 @@ class WorkersFailed(TrainerError):
 
 
 class WorkersLost(WorkersFailed):
-    """The workers died with what they held, and others take their place: go on from the last checkpoint."""
+    """The workers died with their state, and others replace them: continue from the last checkpoint."""
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether a write failed for want of space (a quota and a size limit count as such)."""
+    """Return whether a write failed for lack of space (a quota or a size limit counts too)."""
     cause = system_error(error)
     if cause is not None:
         return cause.errno in _DISK_FULL
@@ -68,14 +68,14 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 def disk_line(path: Path, error: BaseException) -> str:
-    """One line for a failed write."""
+    """Return one line that describes a failed write."""
     cause = system_error(error)
     reason = cause.strerror if cause is not None else (str(error) or type(error).__name__).splitlines()[0]
     return f"cannot write to {path}: {reason}"
 
 
 def system_error(error: BaseException | None) -> OSError | None:
-    """The operating system's own error, which torch hides behind one about its container; None without one."""
+    """Return the operating system's error, which torch hides behind one about its container; None without one."""
     while error is not None:
         if isinstance(error, OSError) and error.strerror:
             return error

@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> None:
         code = _DISK_FULL
     sys.stderr.flush()
     sys.stdout.flush()
-    # Not sys.exit: that would wait for an update which torch is still computing in its thread.
+    # sys.exit would wait for an update that torch is still computing in its thread.
     os._exit(code)
 
 
@@ -118,7 +118,7 @@ async def _train(
 
 @contextlib.contextmanager
 def _learners(recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> "Iterator[LearnerFactory]":
-    """What makes the learner: in this process, or on workers that run while the body does."""
+    """Provide what creates the learner: in this process, or on workers that run while the body does."""
     from gymfleet_trainer.model.learner import LocalLearner  # noqa: PLC0415 - torch takes seconds to import
 
     if recipe.trainer.workers == 1:
@@ -140,7 +140,7 @@ def _eval(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirectory
     run_id = f"{recipe.name}-eval-{secrets.token_hex(4)}"
 
     async def work() -> None:
-        # Inside the run directory, where the rollout service can read. The weights stay behind: they are
+        # Write inside the run directory, where the rollout service can read. The weights are kept: they are
         # live, and the service reads them again when it has to refuse a later version.
         with RunDirectory(directory.path / ".eval") as place:
             for leftover in ("checkpoints", "trajectories"):
@@ -157,7 +157,7 @@ async def _say(work: Coroutine[Any, Any, str]) -> None:
 
 
 def _interruptible(work: Callable[[], Coroutine[Any, Any, None]]) -> int:
-    """Run `work` in an event loop; SIGINT and SIGTERM cancel it and give 128 + the signal's number."""
+    """Run `work` in an event loop; SIGINT and SIGTERM cancel it, and return 128 + the signal's number."""
     received: list[int] = []
 
     async def body() -> None:
@@ -175,7 +175,7 @@ def _interruptible(work: Callable[[], Coroutine[Any, Any, None]]) -> int:
         await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         while not task.done():
-            # More than once: redis-py can swallow a cancellation that meets the end of one of its own timeouts.
+            # Cancel repeatedly: redis-py can swallow a cancellation that coincides with the end of its own timeout.
             task.cancel()
             await asyncio.wait({task}, timeout=_CANCEL_S)
         await task

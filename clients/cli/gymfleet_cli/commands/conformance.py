@@ -1,4 +1,4 @@
-"""`gymfleet conformance URL`: which of a server's promises hold."""
+"""`gymfleet conformance URL`: check which of a server's promises hold."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`gymfleet data import` and `list`: benchmark files that the user brings."""
+"""`gymfleet data import` and `list`: benchmark files that the user supplies."""
 
 import json
 import subprocess
@@ -43,7 +43,7 @@ def import_data(
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"gymfleet-env-import ended with code {done.returncode}"]
         raise CliError(lines[-1].removeprefix("error: "))
-    err.print(plain(done.stderr.rstrip(), "dim"), soft_wrap=True)  # what the environment says of its files
+    err.print(plain(done.stderr.rstrip(), "dim"), soft_wrap=True)  # the environment's messages about its files
     found = json.loads(done.stdout)
     table = Table(title=f"{found['name']}: {found['task_source']}", title_justify="left")
     for column in ("level", "train", "validation", "test"):
@@ -70,7 +70,7 @@ def list_data() -> None:
 
 
 def data_of(values: Iterable[str] | None) -> dict[str, Path]:
-    """What `--data` names, by environment. Raises `UsageProblem`."""
+    """Return the directories that `--data` names, by environment. Raises `UsageProblem`."""
     try:
         return chosen(values or ())
     except FileNotFoundError as error:

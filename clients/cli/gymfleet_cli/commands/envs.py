@@ -18,7 +18,7 @@ app = typer.Typer(help="The environments: list, describe, play by hand.", no_arg
 ENVIRONMENTS: Final = (
     "maze", "textcraft", "wordle", "babyai", "db", "sql", "os", "webshop", "sciworld", "alfworld",
 )  # fmt: skip
-"""Those that come with gymfleet."""
+"""The environments that come with gymfleet."""
 Url = Annotated[str | None, typer.Option("--url", help="A gateway or env server. Default: the running fleet's.")]
 
 
@@ -81,7 +81,7 @@ def show(
 
 
 def find_spec(client: SyncGatewayClient, name: str) -> EnvironmentSpec:
-    """The environment called `name`; for a class or a file, the only one that is served."""
+    """Return the environment called `name`; for a class or a file, return the only one that is served."""
     if ":" not in name and "/" not in name and not name.endswith(".py"):
         return client.environment(name)
     served = client.environments()

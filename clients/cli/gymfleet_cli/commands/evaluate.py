@@ -30,12 +30,12 @@ from gymfleet_cli.supervisor.sweep import sweep
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is measured, by which recipe, for which run."""
+    """What to measure, by which recipe and for which run."""
 
     recipe: Path
     run_dir: Path
     checkpoint: Path | None
-    """None: the model that the recipe begins with."""
+    """The checkpoint to measure; None for the model that the recipe begins with."""
 
 
 def evaluate(
@@ -115,7 +115,7 @@ def resolve(target: Path, run_dir: Path | None) -> Target:
 
 
 def last_model(run_dir: Path) -> Path | None:
-    """The model of a finished run, else the last checkpoint of an unfinished one."""
+    """Return the model of a finished run, else the last checkpoint of an unfinished one."""
     if (run_dir / "model" / "config.json").is_file():
         return run_dir / "model"
     pointer = run_dir / "checkpoints" / "latest"
@@ -135,6 +135,6 @@ def _home_of(target: Path) -> Path:
 
 
 def _newest(run_dir: Path) -> RunProgress | None:
-    """The trainer measures in a scratch directory of its own."""
+    """Read the latest progress, because the trainer measures in a scratch directory of its own."""
     found = [one for path in run_dir.glob(".eval-*") if (one := read_progress(path)) is not None]
     return max(found, key=lambda progress: progress.updated_at, default=None)

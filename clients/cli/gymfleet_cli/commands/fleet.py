@@ -22,7 +22,7 @@ from gymfleet_cli.supervisor.supervisor import Supervisor
 from gymfleet_cli.supervisor.sweep import sweep
 
 DEFAULT_ENVIRONMENTS: Final = ("maze", "textcraft", "wordle", "babyai")
-"""Served by `up` without `--env`: those that need no program beside Python."""
+"""The environments that `up` serves without `--env`: those that need no program besides Python."""
 
 StateDir = Annotated[Path, typer.Option(help="Where the fleet's state and logs live.")]
 
@@ -49,7 +49,7 @@ def up(
     envs = tuple(dict.fromkeys(env or DEFAULT_ENVIRONMENTS))
     benchmarks = data_of(data)
     unserved = sorted(set(benchmarks) - set(envs))
-    if unserved and len(envs) > 1:  # a file or class does not say its name
+    if unserved and len(envs) > 1:  # the name of a file's or class's environment is not known here
         raise UsageProblem(f"--data {unserved[0]}: this environment is not served; served are {', '.join(envs)}")
     plan = Plan(
         directory=state_dir,
@@ -81,7 +81,7 @@ def up(
 
 
 def start_waves(supervisor: Supervisor, waves: list[list[Service]]) -> None:
-    """Start wave after wave, each when the one before is ready, with a display."""
+    """Start the waves one after another, each when the previous one is ready, with a display."""
     with StartDisplay(err, lambda: supervisor.waiting) as display:
         for wave in waves:
             for service in wave:

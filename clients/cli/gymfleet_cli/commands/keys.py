@@ -1,4 +1,4 @@
-"""`gymfleet keys new`: an API key, and what its gateway has to know of it."""
+"""`gymfleet keys new`: make an API key, and the entry that its gateway needs."""
 
 import re
 import secrets

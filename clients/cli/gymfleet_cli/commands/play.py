@@ -71,7 +71,7 @@ def _play(client: SyncGatewayClient, spec: EnvironmentSpec, session: Session) ->
 
 
 def _ask() -> str | None:
-    """The next action; None at the end of the input, or for `quit`."""
+    """Read the next action; None at the end of the input, or for `quit`."""
     while True:
         sys.stdout.write(_PROMPT)
         sys.stdout.flush()
@@ -97,4 +97,4 @@ def _leave(client: SyncGatewayClient, session: Session) -> None:
     try:
         client.close(session.session_id)
     except UnknownSession:
-        return  # its lease ran out while the person thought
+        return  # its lease ran out while the player was thinking

@@ -1,4 +1,4 @@
-"""`gymfleet scale`: how many of what a recipe wants, for stacks that run in containers."""
+"""`gymfleet scale`: print how many replicas of each service a recipe needs, for stacks that run in containers."""
 
 import json
 from enum import StrEnum
@@ -14,7 +14,7 @@ from gymfleet_cli.supervisor.plan import env_server_name
 
 
 class Form(StrEnum):
-    """What the numbers are for."""
+    """The form in which the numbers are printed."""
 
     COMPOSE = "compose"
     JSON = "json"
@@ -31,7 +31,7 @@ def scale(
 
 
 def replicas(recipe: Recipe) -> dict[str, int]:
-    """By the names of the stack's services."""
+    """Return the numbers of replicas by the names of the stack's services."""
     wanted = recipe.scale
     return {
         env_server_name(recipe.env.name): wanted.env_servers,

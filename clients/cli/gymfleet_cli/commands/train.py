@@ -89,7 +89,7 @@ def _work(work: Work, env: str, state_dir: Path, ports_from: int | None) -> None
 
 
 def is_finished(directory: Path, recipe: Recipe) -> bool:
-    """Whether the run has its summary. Raises `UsageProblem` when it is the run of another recipe."""
+    """Return whether the run has its summary. Raises `UsageProblem` when the run belongs to another recipe."""
     if not (directory / "summary.json").is_file():
         return False
     try:
@@ -104,12 +104,12 @@ def is_finished(directory: Path, recipe: Recipe) -> bool:
 
 
 def _alike(recipe: Recipe) -> Recipe:
-    """How many of what may change from one command to the next: the run is the same."""
+    """Return the recipe without its numbers of replicas, which may change between commands of the same run."""
     return recipe.model_copy(update={"scale": ScaleSection(), "trainer": TrainerSection()})
 
 
 def clear_run(directory: Path) -> None:
-    """Delete everything in a run's directory but the lock that is held on it."""
+    """Delete everything in a run's directory except the lock that is held on it."""
     lock = directory / RUN_STATE / "lock"
     for entry in [*directory.iterdir(), *lock.parent.iterdir()]:
         if entry in (lock, lock.parent):

@@ -23,7 +23,7 @@ class Axis:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        """The pixel of a value; values outside are put on the edge."""
+        """Return the pixel of a value; values outside of the range are put on the edge."""
         low, high, value = (math.log10(v) if self.log else v for v in (self.low, self.high, self._inside(value)))
         share = (value - low) / (high - low) if high > low else 0.5
         return round(self.start + share * (self.end - self.start), 2)
@@ -33,17 +33,17 @@ class Axis:
 
 
 def x_axis(low: float, high: float) -> Axis:
-    """From the left edge to the right one."""
+    """Return an axis from the left edge to the right edge."""
     return Axis(low, max(high, low + 1), _LEFT, WIDTH - _RIGHT)
 
 
 def y_axis(low: float, high: float, *, log: bool = False) -> Axis:
-    """From the bottom to the top."""
+    """Return an axis from the bottom to the top."""
     return Axis(low, high, HEIGHT - _BOTTOM, _TOP, log=log)
 
 
 def figure(title: str, description: str, body: Sequence[str], *, height: int = HEIGHT) -> str:
-    """An SVG that a screen reader can announce."""
+    """Return an SVG that a screen reader can announce."""
     return (
         f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}. {escape(description)}">'
         f"<title>{escape(title)}</title>{''.join(body)}</svg>"
@@ -51,7 +51,7 @@ def figure(title: str, description: str, body: Sequence[str], *, height: int = H
 
 
 def frame(x: Axis, y: Axis, *, x_ticks: Sequence[float], y_ticks: Mapping[float, str], x_label: str) -> list[str]:
-    """Grid lines with their labels."""
+    """Draw grid lines with their labels."""
     parts = [
         f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y(value)}" y2="{y(value)}"/>'
         f'<text class="tick" x="{_LEFT - 8}" y="{y(value) + 4}" text-anchor="end">{escape(label)}</text>'
@@ -67,7 +67,7 @@ def frame(x: Axis, y: Axis, *, x_ticks: Sequence[float], y_ticks: Mapping[float,
 
 
 def line(x: Axis, y: Axis, points: Sequence[tuple[float, float]], css: str) -> str:
-    """A polyline; one point alone is a dot."""
+    """Draw a polyline; a single point becomes a dot."""
     if len(points) == 1:
         return dot(x, y, points[0], css)
     path = " ".join(f"{x(a)},{y(b)}" for a, b in points)
@@ -75,18 +75,18 @@ def line(x: Axis, y: Axis, points: Sequence[tuple[float, float]], css: str) -> s
 
 
 def dot(x: Axis, y: Axis, point: tuple[float, float], css: str, label: str = "") -> str:
-    """A point, with a tooltip."""
+    """Draw a point with a tooltip."""
     title = f"<title>{escape(label)}</title>" if label else ""
     return f'<circle class="{css} dot" cx="{x(point[0])}" cy="{y(point[1])}" r="4">{title}</circle>'
 
 
 def whisker(x: Axis, y: Axis, at: float, low: float, high: float, css: str) -> str:
-    """An interval."""
+    """Draw an interval."""
     return f'<line class="{css} whisker" x1="{x(at)}" x2="{x(at)}" y1="{y(low)}" y2="{y(high)}"/>'
 
 
 def level(y: Axis, value: float, label: str) -> str:
-    """A dashed line across, such as a tolerance."""
+    """Draw a dashed line across the figure, such as a tolerance."""
     return (
         f'<line class="level" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y(value)}" y2="{y(value)}"/>'
         f'<text class="tick" x="{WIDTH - _RIGHT}" y="{y(value) - 5}" text-anchor="end">{escape(label)}</text>'
@@ -94,7 +94,7 @@ def level(y: Axis, value: float, label: str) -> str:
 
 
 def round_ticks(low: int, high: int) -> list[float]:
-    """At most six round numbers within `[low, high]`."""
+    """Return at most six round numbers within `[low, high]`."""
     raw = max(1.0, (high - low) / (_MAX_TICKS - 1))
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw)
@@ -103,26 +103,26 @@ def round_ticks(low: int, high: int) -> list[float]:
 
 
 def log_bounds(values: Sequence[float]) -> tuple[float, float]:
-    """Powers of ten around all positive values."""
+    """Return powers of ten around all positive values."""
     positive = [value for value in values if value > 0] or [1.0]
     low, high = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
     return 10.0**low, 10.0 ** max(high, low + 1)
 
 
 def power_ticks(low: float, high: float) -> dict[float, str]:
-    """One tick per power of ten."""
+    """Return one tick per power of ten."""
     exponents = range(round(math.log10(low)), round(math.log10(high)) + 1)
     stride = max(1, len(exponents) // _MAX_TICKS)
     return {10.0**exponent: f"1e{exponent}" for exponent in exponents[::stride]}
 
 
 def smooth(values: Sequence[float], window: int) -> list[float]:
-    """The mean of each value and those up to `window - 1` before it."""
+    """Return the mean of each value and of up to `window - 1` values before it."""
     return [sum(part) / len(part) for i in range(len(values)) if (part := values[max(0, i - window + 1) : i + 1])]
 
 
 def stacked_bar(parts: Mapping[str, float]) -> list[str]:
-    """One bar across the whole width; class `part-NAME` gives each part its colour."""
+    """Draw one bar across the whole width; class `part-NAME` gives each part its colour."""
     total = sum(parts.values())
     shapes, at = [], 0.0
     for name, value in parts.items():

@@ -1,4 +1,4 @@
-"""What the page shows, gathered from the run directory."""
+"""The data of the page, gathered from the run directory."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _PAIRS_SHOWN: Final = 3
 
 
 class _Line(BaseModel):
-    """A line of `metrics.jsonl`: the fields that the page needs, other ones left aside."""
+    """A line of `metrics.jsonl` with the fields that the page needs; other fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -46,7 +46,7 @@ class RlStep(_Line):
 
 
 class Publish(_Line):
-    """One publish of weights, and how well engine and trainer agreed."""
+    """One publish of weights, and how closely engine and trainer agreed."""
 
     version: int
     parity_mean_abs: float
@@ -79,7 +79,7 @@ class RunData:
 
     @classmethod
     def load(cls, files: RunFiles) -> Self:
-        """Read a run, finished or not. Raises `RunDataError`, which names file and fault."""
+        """Read a run, finished or not. Raises `RunDataError`, which names the file and the fault."""
         document = files.recipe()
         env = document.get("env", {})
         parts = [str(env.get(key)) for key in ("name", "level") if env.get(key)]
@@ -97,11 +97,11 @@ class RunData:
         )
 
     def measured(self, name: str) -> Measurement | None:
-        """The measurement called `eval_before`, `eval_after` or `eval_step_N`."""
+        """Return the measurement called `eval_before`, `eval_after` or `eval_step_N`."""
         return next((one for one in reversed(self.measurements) if one.name == name), None)
 
     def mean_step_seconds(self) -> dict[str, float]:
-        """Where the time of a training step goes, on average, by part."""
+        """Return the average seconds of each part of a training step."""
         if not self.steps:
             return {}
         published = {one.step: one.seconds for one in self.publishes}
@@ -128,12 +128,12 @@ def _lines(files: RunFiles, kind: str, model: type[Any]) -> Iterable[Any]:
 def _tolerance(document: dict[str, Any]) -> float | None:
     try:
         return Recipe.model_validate(document).publish.parity_tolerance
-    except ValidationError:  # of another version; the page is still worth writing
+    except ValidationError:  # written by another version; the page is still worth writing
         return None
 
 
 def _pairs(files: RunFiles) -> tuple[Pair, ...]:
-    """Tasks played before and after: first those that were learned, then those that were not."""
+    """Return tasks played before and after: first those that were learned, then those that were not."""
     before, after = _first_by_task(files, "eval_before"), _first_by_task(files, "eval_after")
     pairs = [Pair(before[task], after[task]) for task in before if task in after]
 

@@ -12,7 +12,7 @@ _MAX_CHARS: Final = 2000
 
 
 def pairs_section(pairs: tuple[Pair, ...]) -> str:
-    """Each task with its two episodes side by side."""
+    """Render each task with its two episodes side by side."""
     if not pairs:
         return '<p class="note">No episodes of the same task were recorded before and after.</p>'
     return "".join(_pair(pair, is_open=number == 0) for number, pair in enumerate(pairs))

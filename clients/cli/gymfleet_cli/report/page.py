@@ -1,4 +1,4 @@
-"""The page itself: sections in the order in which a reader asks."""
+"""The page itself, with sections in the order of a reader's questions."""
 
 import os
 import tempfile
@@ -32,7 +32,7 @@ def write_report(run_dir: Path) -> Path:
 
 
 def render(data: RunData) -> str:
-    """The whole document."""
+    """Render the whole document."""
     style = package_files("gymfleet_cli.report").joinpath("style.css").read_text(encoding="utf-8")
     sections = [
         _section("Learning curve", _learning_curve(data)),
@@ -175,7 +175,7 @@ def _facts(document: dict[str, Any]) -> str:
 
 
 def _flat(document: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested tables as `outer.inner`, lists of numbers on one line; keys in the trainer's order."""
+    """Flatten nested tables to `outer.inner` and lists of numbers to one line; keys keep the trainer's order."""
     rows: list[tuple[str, str]] = []
     for key, value in document.items():
         name = f"{prefix}{key}"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 class FleetError(Exception):
-    """The services cannot be run as asked; the message is one line for the person who asked."""
+    """The services cannot be run as requested; the message is one line for the user."""
 
     exit_code = 1
 
@@ -27,14 +27,14 @@ class ServiceFailed(FleetError):
     def __init__(self, name: str, reason: str, log: Path, *, refused: bool = False) -> None:
         super().__init__(f"{name} failed: {reason} (log: {log})")
         self.exit_code = 2 if refused else 1
-        """2 when the service refused its settings or arguments."""
+        """The exit code of the command: 2 when the service refused its settings or arguments."""
         self.name = name
         self.reason = reason
         self.log = log
 
 
 class Interrupted(Exception):
-    """The person, or the system, asked to stop. `exit_code` is the shell's convention, 128 + signal."""
+    """The user or the system asked to stop. `exit_code` follows the shell's convention, 128 + signal."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"stopped by signal {signum}")

@@ -1,6 +1,6 @@
-"""Process groups: who is in one, how to end one, and the guard that ends them when their owner dies.
+"""Process groups: their members, how to end them, and the guard that ends them when their owner dies.
 
-Standard library alone: the guard runs this file as a script, in a bare interpreter.
+This file uses only the standard library, because the guard runs it as a script in a bare interpreter.
 """
 
 import os
@@ -23,13 +23,13 @@ class ProcessStat(NamedTuple):
     state: str
     session: int
     started_ticks: int
-    """Clock ticks since boot: with the pid, a process's identity."""
+    """Clock ticks since boot; together with the pid, they identify a process."""
 
 
 def process_stat(pid: int) -> ProcessStat | None:
-    """None when there is no such process, or only its exit status is left."""
+    """Read a process's stat; None when there is no such process, or only its exit status is left."""
     try:
-        # The command's name stands in brackets and may hold anything, brackets and spaces too.
+        # The command's name is in parentheses and may contain anything, even parentheses and spaces.
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         stat = ProcessStat(pid=pid, state=fields[0], session=int(fields[3]), started_ticks=int(fields[19]))
     except (OSError, IndexError, ValueError):
@@ -38,7 +38,7 @@ def process_stat(pid: int) -> ProcessStat | None:
 
 
 def members(leader: int) -> list[int]:
-    """Living processes of the session that `leader` began, itself included."""
+    """Return the living processes of the session that `leader` began, including itself."""
     pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     return [pid for pid in pids if (stat := process_stat(pid)) is not None and stat.session == leader]
 
@@ -53,9 +53,9 @@ def _never() -> bool:
 
 
 def stop_groups(leaders: Iterable[int], *, grace_s: float, hurry: Callable[[], bool] = _never) -> None:
-    """SIGTERM to each leader, which ends its children in order; after `grace_s` SIGKILL to all that is left.
+    """Send SIGTERM to each leader, which ends its children in order; after `grace_s` send SIGKILL to all that is left.
 
-    `hurry` is asked again and again: once it is true, nothing is waited for.
+    `hurry` is called repeatedly: once it returns true, nothing is waited for.
     """
     waiting = set(leaders)
     for leader in waiting:
@@ -64,7 +64,7 @@ def stop_groups(leaders: Iterable[int], *, grace_s: float, hurry: Callable[[], b
     while waiting:
         late = time.monotonic() >= deadline or hurry()
         for leader in sorted(waiting):
-            # Children that outlived their leader have nobody left to end them.
+            # Nobody else ends children that outlived their leader.
             if process_stat(leader) is None or late:
                 left = members(leader)
                 for pid in left:
@@ -76,9 +76,9 @@ def stop_groups(leaders: Iterable[int], *, grace_s: float, hurry: Callable[[], b
 
 
 def guard() -> None:
-    """Read `+leader` and `-leader` lines; at the end of the input stop all that were not taken back.
+    """Read `+leader` and `-leader` lines; at the end of the input, stop all leaders that were not withdrawn.
 
-    The input is a pipe from the owner. It ends when the owner does, kill -9 included.
+    The input is a pipe from the owner. It ends when the owner ends, even by kill -9.
     """
     leaders: set[int] = set()
     for line in sys.stdin:

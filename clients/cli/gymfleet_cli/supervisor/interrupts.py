@@ -1,4 +1,4 @@
-"""Signals as a flag that loops ask for, so that no stop falls between a start and its record."""
+"""Signals as a flag that loops check, so that no stop falls between a start and its record."""
 
 import signal
 from types import FrameType, TracebackType
@@ -10,7 +10,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """While entered, SIGINT, SIGTERM and SIGHUP are counted instead of raised."""
+    """A context in which SIGINT, SIGTERM and SIGHUP are counted instead of raised."""
 
     def __init__(self) -> None:
         self._received: list[int] = []
@@ -33,5 +33,5 @@ class Interrupts:
             raise Interrupted(self._received[0])
 
     def insisted(self) -> bool:
-        """A second signal: the person does not want to wait."""
+        """Whether a second signal has arrived, because the user does not want to wait."""
         return len(self._received) > 1

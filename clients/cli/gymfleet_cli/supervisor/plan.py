@@ -1,7 +1,7 @@
-"""The local fleet: which command and which settings each service gets.
+"""The local fleet: the command and the settings of each service.
 
-Settings are environment variables; every one that is set here is a field of the
-service's own settings model, which refuses names it does not know.
+Settings are environment variables; every variable that is set here is a field of the
+service's own settings model, which refuses names that it does not know.
 """
 
 import hashlib
@@ -29,16 +29,16 @@ REWARD = "reward"
 TRAINER = "trainer"
 ENV_SERVER = "env-server"
 OPTIONS_VARIABLE = "GYMFLEET_ENV_OPTIONS"
-"""Options of an env server's environments by their names, as JSON."""
+"""Options of an env server's environments by name, as JSON."""
 DATA_VARIABLE = "GYMFLEET_ENV_DATA"
 """Directories of benchmark files, by environment, as JSON."""
 ENGINE_START_TIMEOUT_S = 600.0
-"""vLLM loads and may compile its kernels first."""
+"""The timeout is long because vLLM first loads and may compile its kernels."""
 ONE_OF_EACH = ScaleSection()
 
 
 def env_server_name(env: str) -> str:
-    """The service that hosts an environment, given as a name, `package.module:Class` or the path of a file."""
+    """Name the service that hosts an environment, given as a name, `package.module:Class` or the path of a file."""
     last = Path(env).stem.rpartition(":")[2] if "/" in env or env.endswith(".py") else env.rpartition(":")[2]
     return "env-" + re.sub(r"[^a-z0-9_]+", "-", last.lower()).strip("-")
 
@@ -53,24 +53,24 @@ class Ports:
         return self.by_name[name]
 
     def url(self, name: str) -> str:
-        """A service's HTTP address."""
+        """Return a service's HTTP address."""
         return f"http://{LOOPBACK}:{self[name]}"
 
 
 def replica_names(name: str, count: int) -> list[str]:
-    """`name`, `name-2`, `name-3` and so on."""
+    """Return `name`, `name-2`, `name-3` and so on."""
     return [name if number == 1 else f"{name}-{number}" for number in range(1, count + 1)]
 
 
 def service_names(envs: Sequence[str], scale: ScaleSection = ONE_OF_EACH) -> list[str]:
-    """All that listen on ports, in the order in which `--ports-from` counts: the first of each, then the others."""
+    """Return all services with ports in the order of `--ports-from`: the first of each, then the others."""
     counts = {GATEWAY: scale.gateways, ROLLOUT: scale.rollouts, REWARD: scale.rewards, TRAINER: 1}
     first = [*counts, *(env_server_name(env) for env in envs)]
     return first + [more for name in first for more in replica_names(name, counts.get(name, scale.env_servers))[1:]]
 
 
 def choose_ports(envs: Sequence[str], ports_from: int | None, scale: ScaleSection = ONE_OF_EACH) -> Ports:
-    """A checked row from `ports_from`, or any free ones. Raises `PortInUse`, which names port and service."""
+    """Choose a checked row from `ports_from`, or any free ports. Raises `PortInUse`, which names port and service."""
     names = service_names(envs, scale)
     if len(set(names)) < len(names):
         raise FleetError(f"two of the environments {', '.join(envs)} share a name; serve one of them")
@@ -80,7 +80,7 @@ def choose_ports(envs: Sequence[str], ports_from: int | None, scale: ScaleSectio
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Services of one local fleet."""
+    """The services of one local fleet."""
 
     directory: Path
     ports: Ports
@@ -89,28 +89,28 @@ class Plan:
     data: Mapping[str, Path] = field(default_factory=dict)
     """Directories of benchmark files, by environment."""
     options: Mapping[str, Mapping[str, Mapping[str, JsonValue]]] = field(default_factory=dict)
-    """What `OPTIONS_VARIABLE` holds for each of `envs`."""
+    """The value of `OPTIONS_VARIABLE` for each of `envs`."""
     scale: ScaleSection = ONE_OF_EACH
-    """How many of what."""
+    """The number of processes of each service."""
 
     def key(self, service: str) -> str:
-        """What callers of a service show to it. Other users of this machine reach its ports, and do not know it."""
+        """Return the key that callers send to a service. Other users of this machine reach its ports, not its key."""
         return hmac.new(self.gateway_secret.encode(), service.encode(), hashlib.sha256).hexdigest()
 
     @property
     def keys(self) -> dict[str, str]:
-        """The keys of all services that ask for one. The gateway asks for none: it serves this machine."""
+        """Return the keys of all services that ask for one. The gateway asks for none: it serves this machine."""
         return {service: self.key(service) for service in (ENV_SERVER, REWARD, ROLLOUT, TRAINER)}
 
     def redis(self) -> Service:
-        """A durable Redis, its file in the fleet's directory; nobody but this user may open its socket."""
+        """Return a durable Redis with its file in the fleet's directory; only this user may open its socket."""
         data = (self.directory / "redis").resolve()
         path = socket_path(data)
         argv = (console_script("gymfleet-redis"), "--socket", str(path), "--dir", str(data))
         return Service(name=REDIS, argv=argv, socket=path, probe="redis", start_timeout_s=60)
 
     def env_servers(self) -> list[Service]:
-        """The servers of each environment."""
+        """Return the servers of each environment."""
         return [
             self.env_server(env, name=name)
             for env in self.envs
@@ -118,7 +118,7 @@ class Plan:
         ]
 
     def env_server(self, *envs: str, name: str | None = None) -> Service:
-        """A server that hosts `envs`, under the name of the first."""
+        """Return a server that hosts `envs`, named after the first of them."""
         name = name or env_server_name(envs[0])
         return Service(
             name=name,
@@ -135,7 +135,7 @@ class Plan:
         )
 
     def _data_of(self, envs: Sequence[str]) -> dict[str, str]:
-        """As with options, each server its own. Raises `FleetError` for data of what nobody serves."""
+        """Return each server's own data, as with options. Raises `FleetError` for data of an environment not served."""
         inherited = os.environ.get(DATA_VARIABLE)
         try:
             data = {**json.loads(inherited or "{}"), **{env: str(path) for env, path in self.data.items()}}
@@ -150,16 +150,16 @@ class Plan:
         return {DATA_VARIABLE: json.dumps(own)} if own or inherited else {}
 
     def _options_of(self, envs: Sequence[str]) -> dict[str, str]:
-        """A server refuses the options of what it does not serve, so that the user's own variable is not passed on."""
+        """Return a server's own options: it refuses others', so the user's own variable is not passed on."""
         options = {name: given for env in envs for name, given in self.options.get(env, {}).items()}
         return {OPTIONS_VARIABLE: json.dumps(options)} if options or OPTIONS_VARIABLE in os.environ else {}
 
     def _serves(self, envs: Sequence[str], name: str) -> bool:
-        """Whether a server of `envs` hosts the environment; a file or class does not say its name."""
+        """Return whether a server of `envs` hosts the environment; a file or class does not tell its name."""
         return name in envs or len(self.envs) == 1
 
     def gateways(self) -> list[Service]:
-        """Each routes to all env servers. The first is the one that everybody but further rollout services uses."""
+        """Return gateways that route to all env servers. All callers but further rollout services use the first."""
         return [self._gateway(name) for name in replica_names(GATEWAY, self.scale.gateways)]
 
     def _gateway(self, name: str) -> Service:
@@ -174,7 +174,7 @@ class Plan:
         return Service(name=name, argv=(console_script("gymfleet-env-gateway"),), port=self.ports[name], env=env)
 
     def rewards(self) -> list[Service]:
-        """Score trajectories."""
+        """Return the services that score trajectories."""
         return [self._reward(name) for name in replica_names(REWARD, self.scale.rewards)]
 
     def _reward(self, name: str) -> Service:
@@ -186,7 +186,7 @@ class Plan:
         return Service(name=name, argv=(console_script("gymfleet-reward"),), port=self.ports[name], env=env)
 
     def rollouts(self, model: str | None, *recipe: str) -> list[Service]:
-        """Play episodes with a model; a recipe, as the command's arguments, says how and, without `model`, which."""
+        """Return services that play with a model; a recipe, as arguments, says how and, without `model`, which."""
         gateways = itertools.cycle(self.gateways())
         names = replica_names(ROLLOUT, self.scale.rollouts)
         return [self._rollout(name, gateway.url, model, recipe) for name, gateway in zip(names, gateways, strict=False)]
@@ -209,7 +209,7 @@ class Plan:
         )
 
     def trainer(self, command: str, *arguments: str) -> Service:
-        """A command of the trainer, which ends by itself: `build`, `run` or `eval`."""
+        """Return a command of the trainer, which ends by itself: `build`, `run` or `eval`."""
         env = {
             "GYMFLEET_TRAINER_PORT": str(self.ports[TRAINER]),
             "GYMFLEET_TRAINER_API_KEY": self.key(TRAINER),
@@ -229,10 +229,10 @@ class Plan:
 
 
 def _shared_cores() -> dict[str, str]:
-    """OpenMP threads that wait for each other sleep soon instead of spinning.
+    """Return settings that make OpenMP threads sleep soon instead of spinning while they wait for each other.
 
-    Engine and trainer share the machine's cores, with each other and with whatever else
-    runs there: a thread that spins keeps the one it waits for from running, and an
+    Engine and trainer share the machine's cores with each other and with everything else
+    that runs there. A spinning thread keeps the thread that it waits for from running, and an
     update becomes ten times slower.
     """
     return {"GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "1000")}

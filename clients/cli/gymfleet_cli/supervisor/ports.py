@@ -1,4 +1,4 @@
-"""Where services listen: free ports, or a row of them."""
+"""The ports on which services listen: any free ports, or a row of them."""
 
 import socket
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different ports that nobody listens on now."""
+    """Return `count` different ports on which nobody listens now."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:
@@ -31,7 +31,7 @@ def check_port(name: str, port: int) -> None:
 
 
 def row_of_ports(first: int, names: Sequence[str]) -> list[int]:
-    """`first`, `first + 1`, ... in the order of `names`, each checked to be free."""
+    """Return `first`, `first + 1`, ... in the order of `names`, each checked to be free."""
     if not 1 <= first <= 65_536 - len(names):
         raise FleetError(f"--ports-from {first} leaves no room for {len(names)} ports below 65536")
     for offset, name in enumerate(names):

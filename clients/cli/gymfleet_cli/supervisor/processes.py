@@ -1,4 +1,4 @@
-"""Starting a child in a session of its own, tied to our life or free of it."""
+"""Start a child in a process session of its own, which dies with this process or outlives it."""
 
 import os
 import signal
@@ -18,11 +18,11 @@ _PR_SET_PDEATHSIG: Final = 1
 def _die_with(parent: int) -> Callable[[], None]:
     import ctypes  # noqa: PLC0415 - most commands start nothing, and it takes as long as the rest of this package
 
-    libc = ctypes.CDLL(None, use_errno=True)  # before the fork: nothing is imported or loaded after it
+    libc = ctypes.CDLL(None, use_errno=True)  # loaded before the fork, because nothing is imported or loaded after it
 
     def prepare() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it died between the fork and the line above
+        if os.getppid() != parent:  # the parent died between the fork and the line above
             os._exit(1)
 
     return prepare
@@ -43,7 +43,7 @@ def spawn(service: Service, log: Path, *, tethered: bool) -> "subprocess.Popen[b
 
 
 class Guard:
-    """A small process that ends the sessions it was told of when this process dies, however it dies."""
+    """A small process that ends the registered sessions when this process dies, for whatever reason."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -55,15 +55,15 @@ class Guard:
         )
 
     def watch(self, leader: int) -> None:
-        """End this session when we die."""
+        """Register a session to be ended when this process dies."""
         self._tell(f"+{leader}\n")
 
     def forget(self, leader: int) -> None:
-        """The session is gone; its number may be given to another."""
+        """Unregister a session that is gone, because its number may be given to another."""
         self._tell(f"-{leader}\n")
 
     def dismiss(self) -> None:
-        """End the guard; what it still watches ends with it."""
+        """End the guard; the sessions that it still watches end with it."""
         if self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()
@@ -72,6 +72,6 @@ class Guard:
     def _tell(self, line: str) -> None:
         if self._process.stdin is None:
             return
-        with suppress(BrokenPipeError):  # somebody killed the guard: the tether still holds
+        with suppress(BrokenPipeError):  # the guard was killed; the tether still works
             self._process.stdin.write(line.encode())
             self._process.stdin.flush()

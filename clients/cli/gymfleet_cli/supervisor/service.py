@@ -21,7 +21,7 @@ _TAIL_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What to run. `probe` is `none` for a command that does its work and ends; Redis has a socket and no port."""
+    """A service to run. `probe` is `none` for a command that does its work and ends; Redis has a socket and no port."""
 
     name: str
     argv: tuple[str, ...]
@@ -33,12 +33,12 @@ class Service:
 
     @property
     def url(self) -> str:
-        """Where it is reached."""
+        """The address of the service."""
         return f"http://{LOOPBACK}:{self.port}" if self.socket is None else f"unix://{quote(str(self.socket))}"
 
 
 def console_script(name: str) -> str:
-    """The command installed next to this interpreter: no PATH is searched, no other installation is hit."""
+    """Return the command installed next to this interpreter; without a PATH search, no other installation is used."""
     script = Path(sys.executable).with_name(name)
     if not script.exists():
         raise FleetError(f"{name} is not installed next to {sys.executable}; install gymfleet[all]")
@@ -46,7 +46,7 @@ def console_script(name: str) -> str:
 
 
 def unready_reason(probe: str, url: str) -> str | None:
-    """None when the service answers that it is ready, else what it said instead. Asks once."""
+    """Ask once whether the service is ready; return None if it is, else what it answered instead."""
     if probe == "redis":
         return _redis_reason(unquote(urlsplit(url).path))
     try:
@@ -74,7 +74,7 @@ def _redis_reason(path: str) -> str | None:
 
 
 def last_log_line(log: Path, offset: int = 0) -> str:
-    """The last thing written after `offset`, as a person would say it; a traceback ends with its error."""
+    """Return the last message written after `offset` in readable form; of a traceback, that is its error."""
     try:
         with log.open("rb") as file:
             size = file.seek(0, 2)

@@ -1,4 +1,4 @@
-"""`fleet.json`: which processes run, where they listen, and their secrets. Readable by its owner alone."""
+"""`fleet.json`: which processes run, where they listen, and their secrets. Only its owner can read it."""
 
 import os
 import tempfile
@@ -18,21 +18,21 @@ class _Record(BaseModel):
 
 
 class ProcessId(_Record):
-    """A pid alone may have been given to another process since; with the start time it is unique."""
+    """A pid and a start time: the pid alone may have been reused since, but with the start time it is unique."""
 
     pid: int
     started_ticks: int
 
     @property
     def alive(self) -> bool:
-        """Whether this very process still runs."""
+        """Whether exactly this process still runs."""
         stat = process_stat(self.pid)
         return stat is not None and stat.started_ticks == self.started_ticks
 
     @property
     def left_behind(self) -> bool:
-        """Whether it, or a process of its session, still runs."""
-        # While a session has members, the kernel gives its number to no other process.
+        """Whether this process, or a process of its session, still runs."""
+        # While a session has members, the kernel does not give its number to another process.
         return self.alive or (process_stat(self.pid) is None and bool(members(self.pid)))
 
 
@@ -52,11 +52,11 @@ class FleetState(_Record):
 
     format: Literal[1] = 1
     owner: ProcessId | None = None
-    """The command that watches over them; None when they run on their own."""
+    """The command that supervises the services; None when they run on their own."""
     run_dir: str | None = None
     gateway_secret: str = ""
     keys: dict[str, str] = {}
-    """What to send to a service, `Authorization: Bearer <key>`, by the service's name."""
+    """The keys to send to services, as `Authorization: Bearer <key>`, by the service's name."""
     services: tuple[ServiceRecord, ...] = ()
 
     @property
@@ -66,7 +66,7 @@ class FleetState(_Record):
 
 
 def read_state(directory: Path) -> FleetState | None:
-    """None when nothing was started in `directory`."""
+    """Read the state; None when nothing was started in `directory`."""
     path = directory / FLEET_FILE
     try:
         return FleetState.model_validate_json(path.read_bytes())
@@ -78,7 +78,7 @@ def read_state(directory: Path) -> FleetState | None:
 
 
 def write_state(directory: Path, state: FleetState) -> None:
-    """Replace the file at once: a reader sees the old or the new one, never half of it."""
+    """Replace the file atomically: a reader sees the old or the new file, never half of it."""
     descriptor, name = tempfile.mkstemp(dir=directory, prefix=".fleet-")  # created with mode 0600
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(state.model_dump_json(indent=2))
@@ -86,5 +86,5 @@ def write_state(directory: Path, state: FleetState) -> None:
 
 
 def forget_state(directory: Path) -> None:
-    """Remove the file: nothing runs any more."""
+    """Remove the file, because nothing runs any more."""
     (directory / FLEET_FILE).unlink(missing_ok=True)

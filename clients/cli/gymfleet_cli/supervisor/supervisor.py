@@ -1,4 +1,4 @@
-"""Starts services, waits until they are ready, restarts those that die, and stops them all."""
+"""The supervisor starts services, waits until they are ready, restarts those that die, and stops them all."""
 
 import json
 import os
@@ -24,7 +24,7 @@ MAX_RESTARTS: Final = 5
 RESTART_WINDOW_S: Final = 600.0
 MAX_BACKOFF_S: Final = 10.0
 BLAME_S: Final = 120.0
-"""A task that fails so soon after a service died is held to have failed because of it."""
+"""A task that fails within this time after a service died is taken to have failed because of it."""
 CONFIG_ERROR: Final = 2
 _FINAL_CODES: Final = frozenset({0, CONFIG_ERROR})
 
@@ -44,12 +44,12 @@ class _Running:
 
 
 class Supervisor:
-    """The services of one fleet. Not for use by several threads.
+    """The services of one fleet. It is not for use by several threads.
 
     Args:
         directory: where `fleet.json` and `logs/` live.
-        interrupts: asked in every loop; `Interrupted` leaves the loop.
-        tethered: the services die with this process; else they outlive it unless `stop` is called.
+        interrupts: checked in every loop; `Interrupted` leaves the loop.
+        tethered: the services die with this process; otherwise they outlive it unless `stop` is called.
     """
 
     def __init__(
@@ -91,17 +91,17 @@ class Supervisor:
 
     @property
     def waiting(self) -> dict[str, str | None]:
-        """Each service's name and what it still waits for; None when it was seen ready."""
+        """Return each service's name and what it still waits for; None when it was seen ready."""
         return {name: None if one.ready else one.waits_for for name, one in self._running.items()}
 
     def start(self, service: Service) -> None:
-        """Start one service; does not wait."""
+        """Start one service without waiting for it."""
         log = self._directory / "logs" / f"{service.name}.log"
         self._running[service.name] = self._spawn(service, log)
         self._write()
 
     def wait_ready(self, names: Iterable[str], watch: Watcher = lambda: None) -> None:
-        """Until every named service answers that it is ready. Raises `ServiceFailed` for the first that cannot."""
+        """Wait until every named service answers that it is ready. Raises `ServiceFailed` for the first that cannot."""
         started = time.monotonic()
         names = list(names)
         while pending := [self._running[name] for name in names if not self._running[name].ready]:
@@ -118,10 +118,10 @@ class Supervisor:
                 self._pause()
 
     def run(self, task: Service, watch: Watcher = lambda: None) -> None:
-        """Run a command that ends by itself, watching over the services meanwhile.
+        """Run a command that ends by itself, and watch over the services meanwhile.
 
-        A command that a signal killed, or that gave up soon after a service had
-        died under it, is started again, as often as a service. Raises
+        A command that a signal killed, or that gave up soon after a service that it
+        used had died, is started again, as often as a service. Raises
         `ServiceFailed` with the last log line when it fails for another reason.
         """
         self.start(task)
@@ -140,7 +140,7 @@ class Supervisor:
             self._pause()
 
     def check(self) -> None:
-        """Start again what has died. Raises `ServiceFailed` for a service that dies again and again."""
+        """Restart services that have died. Raises `ServiceFailed` for a service that dies again and again."""
         for one in list(self._running.values()):
             if one.restart_at is None and one.process.poll() is not None:
                 self._schedule_restart(one)
@@ -152,19 +152,19 @@ class Supervisor:
                 self._write()
 
     def _deserves_another(self, task: _Running, code: int) -> bool:
-        """Whether a service's death, rather than the task itself, explains its failure."""
+        """Return whether a service's death, rather than the task itself, explains the task's failure."""
         recent = time.monotonic() - BLAME_S
         deaths = (one.restarts[-1] for one in self._running.values() if one is not task and one.restarts)
         return code not in _FINAL_CODES and any(at > recent for at in deaths)
 
     def watch_forever(self) -> None:
-        """Until an interrupt."""
+        """Watch over the services until an interrupt."""
         while True:
             self.check()
             self._pause()
 
     def stop(self) -> None:
-        """Stop all in reverse order of their start, the store of everybody's data last. Safe to repeat."""
+        """Stop all services in reverse order of their start, the store of all data last. It is safe to repeat."""
         stores = [one for one in self._running.values() if one.service.probe == "redis"]
         others = [one for one in self._running.values() if one.service.probe != "redis"]
         for wave in (others, stores):
@@ -173,7 +173,7 @@ class Supervisor:
         forget_state(self._directory)
 
     def _stop_all(self, wave: Sequence[_Running]) -> None:
-        # A reaped process's number may be another's by now, unless children still hold its session.
+        # A reaped process's number may belong to another by now, unless children still hold its session.
         leaders = [one.process.pid for one in reversed(wave) if one.process.poll() is None or members(one.process.pid)]
         stop_groups(leaders, grace_s=self._grace_s, hurry=self._interrupts.insisted)
         for one in wave:
@@ -202,15 +202,15 @@ class Supervisor:
         while one.restarts and now - one.restarts[0] > RESTART_WINDOW_S:
             one.restarts.popleft()
         self._note("service.died", service=one.service.name, reason=reason, restarts=len(one.restarts))
-        # A second start with settings that were refused would be refused again.
+        # A restart with settings that were refused would be refused again.
         if code == CONFIG_ERROR or len(one.restarts) >= self._max_restarts:
             raise _failure(one, code)
-        # At once the first time: episodes wait for it.
+        # The first restart is immediate, because episodes wait for the service.
         one.restart_at = now + (min(2.0 ** len(one.restarts), MAX_BACKOFF_S) if one.restarts else 0.0)
         one.restarts.append(now)
 
     def _sweep(self, one: _Running) -> None:
-        """End what a dead service left behind: its workers have nobody to talk to."""
+        """End the processes that a dead service left behind: its workers have nobody to talk to."""
         leader = one.process.pid
         if members(leader):
             stop_groups([leader], grace_s=0)
@@ -246,7 +246,7 @@ class Supervisor:
 
 
 def identity(pid: int) -> ProcessId:
-    """Pid and start time; start time 0 matches nothing, for a process that is gone already."""
+    """Return pid and start time; for a process that is already gone, start time 0, which matches nothing."""
     stat = process_stat(pid)
     return ProcessId(pid=pid, started_ticks=0 if stat is None else stat.started_ticks)
 

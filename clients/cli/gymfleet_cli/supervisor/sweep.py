@@ -1,4 +1,4 @@
-"""Ending a fleet that another command started, whatever is left of it."""
+"""The end of a fleet that another command started, whatever is left of it."""
 
 import os
 import signal
@@ -16,13 +16,13 @@ _POLL_S: Final = 0.1
 
 
 def sweep(directory: Path) -> int:
-    """Stop what runs of the fleet of `directory`, Redis last. Returns how many services were stopped."""
+    """Stop the running services of the fleet of `directory`, Redis last, and return how many were stopped."""
     state = read_state(directory)
     if state is None:
         return 0
     left = [service for service in state.services if service.process.left_behind]
     if state.owner is not None and state.owner.alive:
-        # It would restart what is stopped here; asked to end, it stops its services itself.
+        # The owner would restart what is stopped here; when asked to end, it stops its services itself.
         _end(state.owner)
     for stores in (False, True):
         wave = [

@@ -110,7 +110,7 @@ async def ids_apart(target: AgentGymTarget) -> None:
     played = await target.play(await target.begun(2), *actions)
     one, other = await target.begun(2), await target.begun(1)
     other_lives = True
-    for action, result in zip(actions, played, strict=False):  # an episode may have been over sooner
+    for action, result in zip(actions, played, strict=False):  # an episode may have ended sooner
         other_lives = other_lives and not (await target.step(other, action))[target.wire.done]
         seen = await target.step(one, action)
         require(seen == result, f"{action!r}: {seen}; alone it was {result}")

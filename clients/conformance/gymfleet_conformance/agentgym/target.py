@@ -1,4 +1,4 @@
-"""What the checks of AgentGym share: its ids, and calls that succeed with status 200 alone."""
+"""The common part of AgentGym's checks: its ids, and calls that succeed only with status 200."""
 
 import math
 from contextlib import suppress
@@ -31,18 +31,18 @@ class AgentGymTarget(Target):
         self._created: list[Any] = []
 
     async def release(self) -> None:
-        """Close every id, where the dialect has a way."""
+        """Close every id, where the dialect has a way to do so."""
         if self.wire.closes or self.wire.tries_close:
             for number in self._created:
                 with suppress(httpx.HTTPError):
                     await self.post("/close", {self.wire.id_key: number})
 
     async def post(self, path: str, body: Any) -> httpx.Response:
-        """A call as the clients make it."""
+        """Make a call as the clients make it."""
         return await self.server.request("POST", path, **({} if body is None else {"json": body}))
 
     async def create(self) -> Any:
-        """A new id. Raises `Failed`."""
+        """Create and return a new id. Raises `Failed`."""
         body = decoded(await self.post("/create", self.wire.create_body))
         number = self.wire.created(body)
         self._created.append(number)
@@ -50,28 +50,28 @@ class AgentGymTarget(Target):
         return number
 
     async def try_reset(self, number: Any, task: Any = 1) -> httpx.Response:
-        """`/reset`, whatever is answered."""
+        """Call `/reset` and return any answer."""
         return await self.post("/reset", self.wire.reset(number, task))
 
     async def reset(self, number: Any, task: int = 1) -> str:
-        """The first observation of a task. Raises `Failed`."""
+        """Reset to a task and return its first observation. Raises `Failed`."""
         body = decoded(await self.try_reset(number, task))
         text = self.wire.started(body)
         require(isinstance(text, str) and bool(text), f"saw {excerpt(body)}; an observation would be right")
         return str(text)
 
     async def begun(self, task: int = 1) -> Any:
-        """A new id with an episode."""
+        """Return a new id with an episode."""
         number = await self.create()
         await self.reset(number, task)
         return number
 
     async def try_step(self, number: Any, action: Any = DULL) -> httpx.Response:
-        """`/step`, whatever is answered."""
+        """Call `/step` and return any answer."""
         return await self.post("/step", {self.wire.id_key: number, "action": action})
 
     async def step(self, number: Any, action: str = DULL) -> dict[str, Any]:
-        """A result with the fields that the client reads. Raises `Failed`."""
+        """Step and return a result with the fields that the client reads. Raises `Failed`."""
         body = decoded(await self.try_step(number, action))
         require(isinstance(body, dict), f"saw {excerpt(body)}; an object would be right")
         require(isinstance(body.get(self.wire.seen), str), f"no {self.wire.seen} in {excerpt(body)}")
@@ -82,7 +82,7 @@ class AgentGymTarget(Target):
         return result
 
     async def play(self, number: Any, *actions: str) -> list[dict[str, Any]]:
-        """The results of `actions`, up to the end of the episode: some have but one step. Raises `Failed`."""
+        """Return the results of `actions` up to the episode's end: some have only one step. Raises `Failed`."""
         results: list[dict[str, Any]] = []
         for action in actions:
             results.append(await self.step(number, action))
@@ -91,7 +91,7 @@ class AgentGymTarget(Target):
         return results
 
     def ended(self, response: httpx.Response) -> bool:
-        """Whether a step was the last one of its episode."""
+        """Return whether a step was the last one of its episode."""
         body = response.json() if response.status_code == 200 else None
         return isinstance(body, dict) and bool(body.get(self.wire.done))
 
@@ -103,7 +103,7 @@ class AgentGymTarget(Target):
         raise NotApplicable(f"the episode does not end within {_MAX_TURNS} steps; this protocol limits no turns")
 
     def refused(self, response: httpx.Response) -> None:
-        """A mistake of the client's, told in this dialect. Raises `Failed`."""
+        """Require the dialect's answer to a mistake of the client. Raises `Failed`."""
         if self.wire.tells_errors:
             body = decoded(response)
             told = isinstance(body, dict) and bool(body.get("error"))

@@ -1,4 +1,4 @@
-"""AgentGym's servers: one protocol in fifteen dialects. What its clients send, and what they read."""
+"""AgentGym's servers, one protocol in fifteen dialects: what its clients send, and what they read."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ def _key(name: str) -> Callable[[Any], Any]:
 
 
 def _described(body: Any) -> Any:
-    """The task and the room, as sciworld's client puts them together; None where one is missing."""
+    """Join the task and the room as sciworld's client does; None where one is missing."""
     parts = [_key(name)(body) for name in ("task_description", "observation")]
     return "\n".join(parts) if all(isinstance(part, str) for part in parts) else None
 
@@ -33,7 +33,7 @@ class Wire:
     select: str
     """The field of `/reset` that chooses the task."""
     path: str = ""
-    """Below the server's root; a client's base URL ends with it."""
+    """The path below the server's root; a client's base URL ends with it."""
     create_body: Body | None = None
     created: Callable[[Any], Any] = field(default=_key("id"))
     id_key: str = "id"
@@ -42,20 +42,20 @@ class Wire:
     seen: str = "observation"
     done: str = "done"
     closes: bool = False
-    """The server has a `/close`. Of some others the client calls it all the same: what they answer is their own."""
+    """Whether the server has a `/close`. The client calls it on some others too, whose answers are their own."""
     tries_close: bool = False
     tells_errors: bool = True
-    """A mistake of the client's is status 200 with `{"error"}`; elsewhere a 5xx."""
+    """Whether a mistake of the client is status 200 with `{"error"}`; otherwise it is a 5xx."""
     refuses_after_done: bool = True
     score: bool = False
-    """The client takes `score` for the reward."""
+    """Whether the client takes `score` as the reward."""
     observes: str = "observation"
-    """`GET` of this shows the last observation; empty where there is none."""
+    """The path whose `GET` shows the last observation; empty where there is none."""
     vocabulary: bool = False
     starts_at_create: bool = False
 
     def reset(self, number: Any, task: Any) -> Body:
-        """The body of `/reset`."""
+        """Return the body of `/reset`."""
         return {self.id_key: number, self.select: task, **self.reset_surplus}
 
 
@@ -88,4 +88,4 @@ WIRES: Final = {
 }  # fmt: skip
 BANNERS: Final = {"textcraft": "textcraft", "babyai": "babyai", "sciworld": "sciworld", "scienceworld": "sciworld",
                   "alfworld": "alfworld", "webshop": "webshop"}  # fmt: skip
-"""Words of `GET /`, in lower case, and the environment that they stand for."""
+"""Words of `GET /`, in lower case, and the environment that each identifies."""

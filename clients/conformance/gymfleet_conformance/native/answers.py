@@ -1,4 +1,4 @@
-"""What the agent must not get: the answer, and the expert outside of training."""
+"""The things that the agent must not get: the answer, and the expert outside of training."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -16,7 +16,7 @@ GOLD: Final = frozenset(
      "ground_truth", "groundtruth", "gt", "hidden_word", "label", "optimal_action", "reference_answer", "secret",
      "solution", "solutions", "target", "target_word", "walkthrough"}
 )  # fmt: skip
-"""Keys under which published environments have given their answers away."""
+"""Keys under which published environments have revealed their answers."""
 
 
 @SUITE.must("answers.not-in-info")
@@ -119,7 +119,7 @@ async def doing_nothing(target: NativeTarget) -> None:
 
 
 def keys(value: Any) -> Iterator[str]:
-    """Every key of a JSON value, at any depth, in lower case."""
+    """Yield every key of a JSON value, at any depth, in lower case."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield str(key).lower()

@@ -33,7 +33,7 @@ async def order_kept(target: NativeTarget) -> None:
     """The answers stand in the order of the items, whatever sessions they belong to."""
     ids = [(await target.open(task_index=task % 2)).session_id for task in range(4)]
     for index, session_id in enumerate(ids):
-        if index % 2:  # every other one is a step ahead, so that an answer shows whose it is
+        if index % 2:  # every second session is a step ahead, so that an answer shows whose it is
             await target.step(session_id, 0, DULL)
     items = [_item(session_id, index % 2) for index, session_id in enumerate(ids)]
     seen = [answer.get("index") for answer in await _results(target, *items)]

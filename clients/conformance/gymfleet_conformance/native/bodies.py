@@ -122,13 +122,13 @@ async def tell_nothing(target: NativeTarget) -> None:
 
 
 class _Leaving(Exception):
-    """The client's own end of a body."""
+    """Raised by the client itself to break off a body."""
 
 
 async def _refused_as_too_large(target: NativeTarget, content: bytes | AsyncIterator[bytes]) -> None:
     try:
         response = await target.server.request("POST", "/v1/sessions", content=content, headers=_JSON)
-    except httpx.TransportError:  # closed while the body was on its way: as good as an answer
+    except httpx.TransportError:  # a connection closed while the body was being sent counts as an answer
         pass
     else:
         require(response.status_code == 413, f"saw {shown(response)}; 413 would be right")

@@ -1,4 +1,4 @@
-"""A socket of `WS /v1/stream`, frame by frame: also wrong ones, which no client of ours would send."""
+"""A socket of `WS /v1/stream`, frame by frame, with wrong frames too, which no client of ours would send."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -19,7 +19,7 @@ Adopt = Callable[..., None]
 
 
 class Frames:
-    """Sends frames and keeps the answers until they are asked for."""
+    """Sends frames and keeps the answers until they are read."""
 
     def __init__(self, socket: ClientConnection, adopt: Adopt) -> None:
         self.socket = socket
@@ -28,11 +28,11 @@ class Frames:
         self._answers: dict[int, ReplyFrame] = {}
 
     async def send(self, frame_id: int, op: str, session_id: str = "", **body: Any) -> None:
-        """One request frame."""
+        """Send one request frame."""
         await self.socket.send(encode(RequestFrame(frame_id, op, session_id, body)))
 
     async def reply(self, frame_id: int) -> ReplyFrame:
-        """The answer with this id; those of others are kept. Raises `Failed`."""
+        """Return the answer with this id; answers with other ids are kept. Raises `Failed`."""
         try:
             async with asyncio.timeout(_ANSWER_S):
                 while frame_id not in self._answers:
@@ -42,25 +42,25 @@ class Frames:
         return self._answers.pop(frame_id)
 
     async def ok(self, frame_id: int) -> Any:
-        """The result. Raises `Failed` for a problem."""
+        """Return the result. Raises `Failed` for a problem."""
         reply = await self.reply(frame_id)
         require(reply.problem is None, f"frame {frame_id} got the problem {excerpt(reply.problem)}")
         return reply.ok
 
     async def problem(self, frame_id: int) -> tuple[int, str]:
-        """Status and type of the problem. Raises `Failed` for a result."""
+        """Return status and type of the problem. Raises `Failed` for a result."""
         reply = await self.reply(frame_id)
         if reply.problem is None:
             raise Failed(f"frame {frame_id} got the result {excerpt(reply.ok)}; a problem would be right")
         return int(reply.problem.get("status", 0)), str(reply.problem.get("type", ""))
 
     async def ask(self, frame_id: int, op: str, session_id: str = "", **body: Any) -> Any:
-        """Send and wait for the result."""
+        """Send a request and wait for its result."""
         await self.send(frame_id, op, session_id, **body)
         return await self.ok(frame_id)
 
     async def open(self, frame_id: int, env: str, task_index: int = 0, **fields: Any) -> str:
-        """The id of a new session."""
+        """Open a session and return its id."""
         session_id: str = (await self.ask(frame_id, "open", env=env, task_index=task_index, **fields))["session_id"]
         self._adopt(session_id)
         return session_id
@@ -83,7 +83,7 @@ class Frames:
 
 @asynccontextmanager
 async def framing(url: str, headers: Mapping[str, str], adopt: Adopt) -> AsyncIterator[Frames]:
-    """Connect, and close in the end."""
+    """Connect, and close the socket at the end."""
     async with connect(
         url,
         additional_headers=dict(headers),

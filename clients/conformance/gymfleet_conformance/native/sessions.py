@@ -278,12 +278,12 @@ async def close_frees_slot(target: NativeTarget) -> None:
 
 
 def _common(ids: list[str]) -> int:
-    """Characters with which all of them begin."""
+    """Return the number of characters with which all ids begin."""
     differing = (place for place, letters in enumerate(zip(*ids, strict=False)) if len(set(letters)) > 1)
     return next(differing, min(map(len, ids)))
 
 
 def needs_split(target: NativeTarget, split: str) -> None:
-    """Raise `NotApplicable` unless there are tasks in it."""
+    """Raise `NotApplicable` unless the split has tasks."""
     if not any(count for name, count in target.spec.splits.items() if name == split):
         raise NotApplicable(f"there are no {split} tasks")

@@ -104,7 +104,7 @@ async def garbage_frames(target: NativeTarget) -> None:
             await stream.socket.send(data)
             _is(await stream.problem(UNREADABLE), INVALID)
             await stream.ask(number, Op.GET, session_id)
-            stream.forget(UNREADABLE)  # an array of three that are no frames may be answered three times
+            stream.forget(UNREADABLE)  # an array of three items that are not frames may be answered three times
 
 
 @SUITE.must("stream.text-frames")

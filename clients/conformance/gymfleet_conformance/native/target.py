@@ -1,4 +1,4 @@
-"""What the checks of the session API share: sessions, steps, problems and frames."""
+"""The common part of the session API's checks: sessions, steps, problems and frames."""
 
 import json
 import math
@@ -36,7 +36,7 @@ INVALID: Final[Kind] = (422, problems.VALIDATION)
 FORK_UNSUPPORTED: Final[Kind] = (409, problems.FORK_UNSUPPORTED)
 NO_EXPERT: Final[Kind] = (409, problems.EXPERT_UNAVAILABLE)
 DULL: Final = "look"
-"""An action that an environment may well not understand: it takes a turn and seldom ends an episode."""
+"""An action that an environment probably does not understand: it takes a turn and seldom ends an episode."""
 MAX_PLAYED_TURNS: Final = 300
 _TASKS_TRIED: Final = 12
 M = TypeVar("M", bound=BaseModel)
@@ -51,7 +51,7 @@ class NativeTarget(Target):
         self._opened: list[str] = []
 
     def lacks(self, need: str) -> str | None:
-        """By what the environment says of itself."""
+        """Return why a check does not apply, by what the environment declares about itself."""
         can = self.spec.capabilities
         missing = {
             Need.DETERMINISTIC: not can.deterministic,
@@ -62,46 +62,46 @@ class NativeTarget(Target):
         return f"{self.env} says of itself: {can.model_dump_json()}" if missing.get(Need(need)) else None
 
     async def release(self) -> None:
-        """Delete every session that was seen."""
+        """Delete every known session."""
         for session_id in self._opened:
             with suppress(httpx.HTTPError):
                 await self.call("DELETE", session_id)
 
     async def call(self, method: str, session_id: str, tail: str = "", **options: Any) -> httpx.Response:
-        """A request about a session; `tail` is what follows the id."""
+        """Send a request about a session; `tail` is the part of the path after the id."""
         return await self.server.request(method, f"/v1/sessions/{session_id}{tail}", **options)
 
     async def try_open(self, **fields: Any) -> httpx.Response:
-        """`POST /v1/sessions` for this environment: task 0 of the train split unless the fields say otherwise."""
+        """Send `POST /v1/sessions` for this environment: task 0 of the train split unless the fields say otherwise."""
         body = {"env": self.env, **({} if "task_id" in fields else {"task_index": 0}), **fields}
         response = await self.server.request("POST", "/v1/sessions", json=body)
         self._remember(response)
         return response
 
     async def open(self, **fields: Any) -> Session:
-        """An open session. Raises `Failed`."""
+        """Open a session and return it. Raises `Failed`."""
         session = read(Session, await self.try_open(**fields), 201)
         require(session.index == 0, f"a new session has index {session.index}; 0 would be right")
         return session
 
     def adopt(self, *session_ids: str) -> None:
-        """Sessions that were made in another way, to be closed in the end."""
+        """Register sessions that were made in another way, so that they are closed at the end."""
         self._opened.extend(session_ids)
 
     async def try_step(self, session_id: str, index: object, action: object) -> httpx.Response:
-        """`POST .../steps`, whatever is answered."""
+        """Send `POST .../steps` and return any answer."""
         return await self.call("POST", session_id, "/steps", json={"index": index, "action": action})
 
     async def step(self, session_id: str, index: int, action: str) -> StepResult:
-        """A step that is carried out. Raises `Failed`."""
+        """Take a step that must be carried out. Raises `Failed`."""
         return read(StepResult, await self.try_step(session_id, index, action))
 
     async def get(self, session_id: str) -> Session:
-        """The session as it stands. Raises `Failed`."""
+        """Return the session's present state. Raises `Failed`."""
         return read(Session, await self.call("GET", session_id))
 
     async def fork(self, session_id: str, count: int = 1) -> list[Session]:
-        """Children. Raises `Failed`."""
+        """Fork a session and return its children. Raises `Failed`."""
         response = await self.call("POST", session_id, "/fork", json={"count": count})
         children = read_list(Session, response, 201)
         self.adopt(*(child.session_id for child in children))
@@ -109,12 +109,12 @@ class NativeTarget(Target):
         return children
 
     async def close(self, session_id: str) -> None:
-        """`DELETE`, answered 204. Raises `Failed`."""
+        """Send `DELETE`, which must be answered with 204. Raises `Failed`."""
         response = await self.call("DELETE", session_id)
         require(response.status_code == 204, f"closing answered {shown(response)}; 204 would be right")
 
     async def move(self, session_id: str) -> str:
-        """An action that changes something: the expert's, where there is one."""
+        """Return an action that changes something: the expert's, where there is one."""
         if self.spec.capabilities.expert:
             response = await self.call("GET", session_id, "/expert")
             if response.status_code == 200:
@@ -123,7 +123,7 @@ class NativeTarget(Target):
         return DULL
 
     async def play(self, session_id: str, limit: int) -> list[tuple[str, StepResult]]:
-        """At most `limit` moves from the start of the episode: actions and results."""
+        """Play at most `limit` moves from the episode's start; return actions and results."""
         moves: list[tuple[str, StepResult]] = []
         while len(moves) < limit and not (moves and over(moves[-1][1])):
             action = await self.move(session_id)
@@ -142,9 +142,9 @@ class NativeTarget(Target):
         return results
 
     async def started(self, steps: int = 1, task_index: int = 0) -> tuple[Session, list[tuple[str, StepResult]]]:
-        """A session with so many moves made and the episode not over: the first such task from `task_index` on.
+        """Return a session after `steps` moves whose episode is not over: the first such task from `task_index` on.
 
-        Raises `NotApplicable` when all of a sample are over by then.
+        Raises `NotApplicable` when all tasks of a sample are over by then.
         """
         count = self.spec.splits.get("train", 0)
         for index in range(task_index, max(min(task_index + _TASKS_TRIED, count), task_index + 1)):
@@ -155,13 +155,13 @@ class NativeTarget(Target):
         raise NotApplicable(f"no episode of {_TASKS_TRIED} tasks goes on after {steps} moves")
 
     def same(self, one: StepResult, other: StepResult) -> bool:
-        """Equal results, without the texts where the environment says that these differ."""
+        """Return whether results are equal, leaving out texts where the environment says that they differ."""
         unlike = {"info"} if self.spec.capabilities.stable_observations else {"info", "observation"}
         return one.model_dump(exclude=unlike) == other.model_dump(exclude=unlike)
 
     @asynccontextmanager
     async def stream(self) -> AsyncIterator[Frames]:
-        """A socket of `WS /v1/stream`; sessions that it makes are closed in the end."""
+        """Open a socket of `WS /v1/stream`; sessions that it makes are closed at the end."""
         async with framing(self.server.socket_url("/v1/stream"), self.server.headers, self.adopt) as frames:
             yield frames
 
@@ -175,18 +175,18 @@ SUITE: Final[Suite[NativeTarget]] = Suite(Protocol.NATIVE)
 
 
 def over(result: StepResult | Session) -> bool:
-    """Whether no further step is taken."""
+    """Return whether the episode takes no further step."""
     return result.terminated or result.truncated
 
 
 def read(model: type[M], response: httpx.Response, status: int = 200) -> M:
-    """The answer as a wire model. Raises `Failed`."""
+    """Read the answer as a wire model. Raises `Failed`."""
     require(response.status_code == status, f"saw {shown(response)}; {status} would be right")
     return parse(model, response.content)
 
 
 def parse(model: type[M], content: bytes) -> M:
-    """JSON as a wire model. Raises `Failed`."""
+    """Read JSON as a wire model. Raises `Failed`."""
     try:
         return model.model_validate_json(content)
     except ValidationError as error:
@@ -198,7 +198,7 @@ def parse(model: type[M], content: bytes) -> M:
 
 
 def read_list(model: type[M], response: httpx.Response, status: int = 200) -> list[M]:
-    """The answer as a list of wire models. Raises `Failed`."""
+    """Read the answer as a list of wire models. Raises `Failed`."""
     require(response.status_code == status, f"saw {shown(response)}; {status} would be right")
     body = json.loads(response.content)
     require(isinstance(body, list), f"saw {shown(response)}; a list would be right")
@@ -206,7 +206,7 @@ def read_list(model: type[M], response: httpx.Response, status: int = 200) -> li
 
 
 def refused(response: httpx.Response, *kinds: Kind) -> dict[str, Any]:
-    """The problem, which must be one of `kinds`. Raises `Failed`."""
+    """Return the problem, which must be one of `kinds`. Raises `Failed`."""
     problem = problem_of(response)
     seen = (response.status_code, problem.get("type"))
     right = " or ".join(f"{status} {kind}" for status, kind in kinds)
@@ -215,7 +215,7 @@ def refused(response: httpx.Response, *kinds: Kind) -> dict[str, Any]:
 
 
 def problem_of(response: httpx.Response) -> dict[str, Any]:
-    """The answer as a problem document of RFC 9457. Raises `Failed`."""
+    """Read the answer as a problem document of RFC 9457. Raises `Failed`."""
     media = response.headers.get("content-type", "none").partition(";")[0]
     require(response.is_error, f"saw {shown(response)}; a refusal would be right")
     require(media == PROBLEM_MEDIA_TYPE, f"saw {shown(response)} as {media}; {PROBLEM_MEDIA_TYPE} would be right")
@@ -230,7 +230,7 @@ def problem_of(response: httpx.Response) -> dict[str, Any]:
 
 
 def sound(result: StepResult, index: int) -> None:
-    """Index, reward and score as the contract has them. Raises `Failed`."""
+    """Require index, reward and score to be as the contract says. Raises `Failed`."""
     require(result.index == index, f"step {index} was answered with index {result.index}")
     require(math.isfinite(result.reward), f"reward {result.reward} of step {index}; a finite number would be right")
     require(0 <= result.score <= 1, f"score {result.score} of step {index}; between 0 and 1 would be right")
@@ -238,5 +238,5 @@ def sound(result: StepResult, index: int) -> None:
 
 
 def all_equal(results: Sequence[object]) -> bool:
-    """Whether there is only one."""
+    """Return whether all results are the same."""
     return all(result == results[0] for result in results)

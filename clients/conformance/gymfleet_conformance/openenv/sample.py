@@ -1,4 +1,4 @@
-"""A smallest action that fits an environment's own JSON schema."""
+"""The smallest action that fits an environment's own JSON schema."""
 
 from typing import Any, Final
 
@@ -7,7 +7,7 @@ _TEXT: Final = "look"
 
 
 def smallest(schema: dict[str, Any]) -> dict[str, Any]:
-    """An object with the required properties alone."""
+    """Return an object with only the required properties."""
     value = _value(schema, schema, 0)
     return value if isinstance(value, dict) else {}
 

@@ -277,13 +277,13 @@ async def mcp_frame(target: OpenEnvTarget) -> None:
 
 
 def _shown(body: dict[str, Any]) -> dict[str, Any]:
-    """What the agent gets; metadata, which may name the session, left out."""
+    """Return what the agent gets, without metadata, which may name the session."""
     observation = {name: value for name, value in body["observation"].items() if name != "metadata"}
     return {"observation": observation, "reward": body.get("reward"), "done": body["done"]}
 
 
 async def _survives(target: OpenEnvTarget, text: str, code: str | None = None) -> None:
-    """Send `text` in the middle of an episode: an error is told, and the episode goes on where it was."""
+    """Send `text` in the middle of an episode, which must give an error and leave the episode where it was."""
     async with target.episode() as episode:
         await episode.reset()
         before = await episode.state()
@@ -298,7 +298,7 @@ async def _survives(target: OpenEnvTarget, text: str, code: str | None = None) -
 
 
 async def _told(episode: Episode) -> None:
-    """The next answer is an error, or the end of the socket."""
+    """Require the next answer to be an error, or the end of the socket."""
     try:
         await episode.error()
     except websockets.ConnectionClosed:

@@ -1,4 +1,4 @@
-"""What the checks of OpenEnv share: its socket, one connection for one episode."""
+"""The common part of OpenEnv's checks: its socket, with one connection for one episode."""
 
 import asyncio
 import json
@@ -18,17 +18,17 @@ _MAX_BYTES: Final = 100 * 1024 * 1024
 
 
 class Episode:
-    """One socket: requests and answers in turn."""
+    """One socket, with requests and answers in turn."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
 
     async def send(self, kind: str, data: Any = None) -> None:
-        """One request; without `data` when it is None."""
+        """Send one request; `data` is left out when it is None."""
         await self.socket.send(json.dumps({"type": kind} if data is None else {"type": kind, "data": data}))
 
     async def answer(self) -> tuple[str, dict[str, Any]]:
-        """Type and data of the next frame. Raises `Failed`."""
+        """Return type and data of the next frame. Raises `Failed`."""
         try:
             frame = json.loads(await asyncio.wait_for(self.socket.recv(), _ANSWER_S))
         except TimeoutError:
@@ -40,12 +40,12 @@ class Episode:
         return str(frame["type"]), data if isinstance(data, dict) else {}
 
     async def ask(self, kind: str, data: Any = None) -> tuple[str, dict[str, Any]]:
-        """Send and wait for the answer."""
+        """Send a request and wait for the answer."""
         await self.send(kind, data)
         return await self.answer()
 
     async def observe(self, kind: str, data: Any = None) -> dict[str, Any]:
-        """An answer that must be an observation. Raises `Failed`."""
+        """Send a request and return its answer, which must be an observation. Raises `Failed`."""
         seen, body = await self.ask(kind, data)
         require(seen == "observation", f"{kind} got {seen} {excerpt(body)}; an observation would be right")
         check_observation(body)
@@ -56,13 +56,13 @@ class Episode:
         return await self.observe("reset", data)
 
     async def state(self) -> dict[str, Any]:
-        """The state. Raises `Failed`."""
+        """Return the state. Raises `Failed`."""
         seen, body = await self.ask("state")
         require(seen == "state", f"state got {seen} {excerpt(body)}; a state would be right")
         return body
 
     async def error(self) -> str:
-        """The code of the next answer, which must be an error. Raises `Failed`."""
+        """Return the code of the next answer, which must be an error. Raises `Failed`."""
         seen, body = await self.answer()
         require(seen == "error", f"saw {seen} {excerpt(body)}; an error would be right")
         require(bool(body.get("message")), f"the error says nothing: {excerpt(body)}")
@@ -73,21 +73,21 @@ class OpenEnvTarget(Target):
     """One environment behind OpenEnv's protocol."""
 
     async def release(self) -> None:
-        """Nothing outlives its socket."""
+        """Release nothing, because nothing outlives its socket."""
 
     async def schema(self) -> dict[str, Any]:
-        """`GET /schema`."""
+        """Return the answer to `GET /schema`."""
         body: dict[str, Any] = decoded(await self.server.request("GET", "/schema"))
         require(isinstance(body, dict) and isinstance(body.get("action"), dict), f"saw {excerpt(body)}; no action")
         return body
 
     async def action(self) -> dict[str, Any]:
-        """The smallest action that fits the schema."""
+        """Return the smallest action that fits the schema."""
         return smallest((await self.schema())["action"])
 
     @asynccontextmanager
     async def episode(self) -> AsyncIterator[Episode]:
-        """A socket of its own, closed in the end."""
+        """Open a separate socket, which is closed at the end."""
         async with connect(
             self.server.socket_url("/ws"),
             additional_headers=dict(self.server.headers),
@@ -103,12 +103,12 @@ SUITE: Final[Suite[OpenEnvTarget]] = Suite(Protocol.OPENENV)
 
 
 def at_site(server: ServerUnderTest) -> OpenEnvTarget:
-    """The protocol has one environment to a URL, and no name for it."""
+    """Return the target of a URL: the protocol has one environment per URL, and no name for it."""
     return OpenEnvTarget(server, "")
 
 
 def check_observation(body: dict[str, Any]) -> None:
-    """`observation` is an object, `done` a bool, `reward` a finite number or null. Raises `Failed`."""
+    """Require `observation` to be an object, `done` a bool, `reward` a finite number or null. Raises `Failed`."""
     require(isinstance(body.get("observation"), dict), f"observation is {excerpt(body.get('observation'))}")
     require(isinstance(body.get("done"), bool), f"done is {excerpt(body.get('done'))}; a bool would be right")
     reward = body.get("reward")

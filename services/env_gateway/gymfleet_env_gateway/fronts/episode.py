@@ -1,4 +1,4 @@
-"""One episode as a front carries it from call to call, for clients that know no step index."""
+"""One episode as a front tracks it from call to call, for clients that know no step index."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -36,7 +36,7 @@ _GONE: Final = frozenset(
 
 
 def intent(action: str) -> bytes:
-    """The action as it is noted before it leaves. Raises `InvalidRequest`: JSON can write what is no text."""
+    """Return the action as it is noted before it is sent. Raises `InvalidRequest`: JSON can hold invalid Unicode."""
     try:
         return action.encode()
     except UnicodeEncodeError:
@@ -44,19 +44,19 @@ def intent(action: str) -> bytes:
 
 
 class NoEpisode(Exception):
-    """There is none to go on with: it was not begun, or it was lost."""
+    """There is no episode to continue: none was begun, or it was lost."""
 
 
 class OutcomeUnknown(Exception):
-    """Nobody was told what the last action led to, and this is another one."""
+    """The outcome of the last action is unknown, and this action is a different one."""
 
 
 class Episode(msgspec.Struct):
-    """A session of ours and how far it was played.
+    """A gateway session and how far it has been played.
 
-    `pending` is the action whose answer did not come: the step may have been
-    executed. The same action again goes out under the same index, which makes
-    it safe; another one would be refused if it was, and played if it was not.
+    `pending` is the action whose answer did not arrive: the step may have been
+    executed. The same action is sent again under the same index, which makes the
+    repeat safe; a different one would be refused if the step was executed, and played if not.
     """
 
     session_id: str = ""
@@ -74,7 +74,7 @@ class Episode(msgspec.Struct):
         return session
 
     def adopt(self, session: Mapping[str, Any]) -> None:
-        """Go on from where a session stands."""
+        """Continue from the current state of a session."""
         self.session_id = session["session_id"]
         self.index = session["index"]
         self.observation = session["observation"]
@@ -85,7 +85,7 @@ class Episode(msgspec.Struct):
     async def step(self, proxy: SessionProxy, tenant: Tenant, action: str) -> dict[str, Any]:
         """Apply an action. Raises `NoEpisode`, `OutcomeUnknown`, `ServiceError`.
 
-        An episode that is kept outside of this process is held with the action for its intent (`Store.hold`).
+        An episode that is kept outside of this process must be held with the action as its intent (`Store.hold`).
         """
         if not self.session_id:
             raise NoEpisode
@@ -106,12 +106,12 @@ class Episode(msgspec.Struct):
         return result
 
     def recover(self, left: bytes) -> None:
-        """Take up what a holder that died was about to do: it may have been done."""
+        """Take over the intended action of a holder that died: it may have been executed."""
         if left and self.session_id and self.pending is None:
             self.pending = left.decode()
 
     async def end(self, proxy: SessionProxy, tenant: Tenant) -> None:
-        """Close the session, if there is one. A failure to do so is left to the session's lease."""
+        """Close the session, if there is one. If that fails, the session's lease ends it."""
         session_id, self.session_id, self.pending = self.session_id, "", None
         if not session_id:
             return
@@ -123,7 +123,7 @@ class Episode(msgspec.Struct):
     async def _refused(self, proxy: SessionProxy, tenant: Tenant, kind: str) -> None:
         if kind in _NOT_EXECUTED:
             self.pending = None
-        elif kind in _GONE or kind == problems.STEP_OUT_OF_ORDER:  # the latter: somebody else plays it now
+        elif kind in _GONE or kind == problems.STEP_OUT_OF_ORDER:  # out of order: another client plays it now
             self.session_id, self.pending = "", None
         elif kind not in _UNCERTAIN:
             await self.end(proxy, tenant)

@@ -1,6 +1,6 @@
 """The session API over REST: parsing and status codes only, no decisions.
 
-The env server's answers go to the caller as they are; the models stand here for the schema.
+The env server's answers go to the caller unchanged; the models are here only for the schema.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ router = APIRouter(prefix="/v1", tags=["sessions"], route_class=DirectRoute)
 async def open_session(request: Request, body: OpenSession, gateway: GatewayDep, tenant: TenantDep) -> Response:
     """Open a session on the least loaded replica and return its first observation."""
     opened = await gateway.proxy.open(tenant, _raw(body))
-    if await request.is_disconnected():  # the caller gave up in the queue: nobody knows the session's id
+    if await request.is_disconnected():  # the caller gave up while queued: nobody knows the session's id
         with suppress(ServiceError):
             await gateway.proxy.call(tenant, Op.CLOSE, _decode(opened)["session_id"], _NO_BODY)
     return _json(opened, status.HTTP_201_CREATED)
@@ -162,7 +162,7 @@ def _raw(body: BaseModel) -> msgspec.Raw:
 def _packed(body: dict[str, Any]) -> msgspec.Raw:
     try:
         return msgspec.Raw(msgspec.msgpack.encode(body))
-    except UnicodeEncodeError:  # JSON can write what is no text
+    except UnicodeEncodeError:  # JSON can hold invalid Unicode
         raise InvalidRequest("the text holds a lone surrogate; send valid Unicode") from None
 
 

@@ -1,4 +1,4 @@
-"""`WS /v1/stream`: many sessions on one socket, relayed frame by frame."""
+"""`WS /v1/stream`: many sessions on one socket, forwarded frame by frame."""
 
 import asyncio
 from collections import deque
@@ -27,7 +27,7 @@ UNREADABLE: Final = -1
 """The id of an answer to a frame whose own id could not be read."""
 POLICY_VIOLATION: Final = 1008
 MAX_UNSENT: Final = 1024
-"""Answers that wait for a client to read; then its requests are not read either."""
+"""Number of answers that may wait for a client to read them; beyond it, its requests are not read either."""
 _NO_BODY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
 _MAKES_SESSIONS: Final = (Op.OPEN, Op.FORK)
 _decode: Final = msgspec.msgpack.Decoder(RawRequest).decode
@@ -77,7 +77,7 @@ class _Stream:
         self._unreadable = 0
 
     async def serve(self) -> None:
-        """Read until the client goes. Calls in flight are carried to their end: sessions they make are closed."""
+        """Read until the client leaves. Calls in flight are completed, and the sessions that they make are closed."""
         writer = asyncio.create_task(self._write())
         try:
             while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
@@ -95,7 +95,7 @@ class _Stream:
             await asyncio.wait([writer])
 
     async def finish(self) -> None:
-        """Take up no more calls, answer those that were taken up, and hang up with `FINISHED`."""
+        """Accept no more calls, answer those that were accepted, and close the socket with `FINISHED`."""
         self._finishing = True
         while self._open and (self._calls or self._outbox or self._sending):
             self._progress.clear()
@@ -105,7 +105,7 @@ class _Stream:
                 await self._websocket.close(FINISHED, "the gateway is on its way out; ask another")
 
     def _may_stay(self) -> bool:
-        """The tenants have changed: the key may be gone, or its tenant's limits be others."""
+        """Check the key again after the tenants have changed: it may be gone, or its tenant's limits may be new."""
         self._generation = self._access.generation
         try:
             self._tenant = self._access.tenant(self._websocket)
@@ -123,7 +123,7 @@ class _Stream:
             self._refuse(f"the message is no frame and no array of frames: {error}")
             return
         for frame in frames:
-            # Until there is room the socket is not read: a flood, and answers that nobody reads, stay with the sender.
+            # Until there is room the socket is not read: a flood, or answers that are not read, burden only the sender.
             while len(self._calls) >= self._max_calls or len(self._outbox) >= MAX_UNSENT:
                 self._progress.clear()
                 await self._progress.wait()
@@ -142,7 +142,7 @@ class _Stream:
             call.add_done_callback(self._done)
 
     def _refuse(self, why: str) -> None:
-        """Answer what is no request; not for ever, since each answer is larger than what it answers."""
+        """Answer a message that is not a request; not forever, since each answer is larger than the message."""
         self._unreadable += 1
         if self._unreadable <= MAX_UNREADABLE:
             self._send(_failed(UNREADABLE, InvalidRequest(why)))
@@ -176,7 +176,7 @@ class _Stream:
             self._wake.set()
 
     async def _write(self) -> None:
-        """All answers of one turn of the event loop share a message."""
+        """Send the answers; all those of one turn of the event loop share a message."""
         try:
             while True:
                 await self._wake.wait()
@@ -192,7 +192,7 @@ class _Stream:
             self._progress.set()
 
     async def _discard(self, ok: msgspec.Raw) -> None:
-        """Close sessions that were made for a client who has gone: nobody knows their ids."""
+        """Close sessions that were made for a client that has left: nobody knows their ids."""
         made = _decode_any(ok)
         for session in made if isinstance(made, list) else [made]:
             try:

@@ -1,4 +1,4 @@
-"""Frames that go out at the same moment become one message: msgpack's array, put together from its encoded items."""
+"""Combine frames that are sent at the same moment into one message: a msgpack array built from encoded items."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -10,9 +10,9 @@ _HEADER_BYTES: Final = _ARRAY_32.size
 
 
 def batches(frames: Sequence[bytes], max_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Messages of at most `max_bytes`, each with the bytes of the frames in it.
+    """Yield messages of at most `max_bytes`, each with the number of bytes of the frames in it.
 
-    A frame that is alone goes as it is; one that is too large by itself goes alone.
+    A single frame is sent unchanged; a frame that is itself too large is sent alone.
     """
     begin = size = 0
     for place, frame in enumerate(frames):

@@ -12,7 +12,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 async def get_pool(request: Request) -> ShardPool:
-    """The app's shards. A coroutine: FastAPI runs plain functions in a thread, which costs more than a step."""
+    """Return the app's shards. A coroutine: FastAPI runs plain functions in a thread, which costs more than a step."""
     pool: ShardPool = request.app.state.pool
     return pool
 
@@ -21,5 +21,5 @@ PoolDep = Annotated[ShardPool, Depends(get_pool)]
 
 
 def json_answer(raw: msgspec.Raw, status_code: int = 200) -> Response:
-    """A shard's encoded result as JSON. It was checked where it was made."""
+    """Return a shard's encoded result as JSON. The shard has already checked it."""
     return Response(_encode(_decode(raw)), status_code=status_code, media_type="application/json")

@@ -1,4 +1,4 @@
-"""HTTP surface of the server's load: what gateways decide by."""
+"""HTTP surface of the server's load, on which gateways base their decisions."""
 
 from fastapi import APIRouter
 from gymfleet_contracts.session import ServerLoad

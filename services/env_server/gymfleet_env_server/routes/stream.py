@@ -17,13 +17,13 @@ from gymfleet_env_server.shards.handle import Result, Stated
 from gymfleet_env_server.shards.pool import EMPTY, ShardPool
 
 MAX_IN_FLIGHT: Final = 16_384
-"""Calls of one socket; more wait unread, so that a flood stays with its sender."""
+"""Calls in flight of one socket; more wait unread, so that a flood burdens only its sender."""
 PAUSE_BYTES: Final = 4 * 1024 * 1024
-"""Answers that a socket has not taken; beyond that its requests wait unread."""
+"""Bytes of answers that a client has not read; beyond that, its requests wait unread."""
 UNREADABLE: Final = -1
 """The id of an answer to a frame whose own id could not be read."""
 _TURN: Final = 512
-"""Frames of one message that are taken before other sockets get their turn."""
+"""Frames of one message that are processed before other sockets get their turn."""
 
 router = APIRouter()
 log = structlog.get_logger()
@@ -32,7 +32,7 @@ _decode: Final = msgspec.msgpack.Decoder().decode
 
 
 class _Request(msgspec.Struct, forbid_unknown_fields=True):
-    """`frames.RequestFrame` with its body left encoded: the shard takes it apart."""
+    """`frames.RequestFrame` with its body left encoded: the shard decodes it."""
 
     id: int
     op: str
@@ -45,7 +45,7 @@ _decode_requests: Final = msgspec.msgpack.Decoder(_Request | list[_Request]).dec
 
 
 class _Connection:
-    """One socket: its calls in flight and its answers on their way out."""
+    """One socket, with its calls in flight and its unsent answers."""
 
     def __init__(self, socket: WebSocket, pool: ShardPool) -> None:
         self._socket = socket
@@ -60,7 +60,7 @@ class _Connection:
         self._overflow = asyncio.Event()
 
     async def run(self) -> bool:
-        """Serve until the caller goes away; False when it does not take its answers."""
+        """Serve until the caller leaves; return False if it does not read its answers."""
         overflow = asyncio.create_task(self._overflow.wait())
         tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
         try:
@@ -95,7 +95,7 @@ class _Connection:
                     await self._socket.close(*NO_REQUESTS)
                     return
                 self._problem(UNREADABLE, InvalidRequest(f"the frame is not a request: {error}"))
-                await asyncio.sleep(0)  # garbage is refused faster than it arrives: others have their turn
+                await asyncio.sleep(0)  # garbage is refused faster than it arrives: let other sockets have a turn
                 continue
             self._unreadable = 0
             requests = found if isinstance(found, list) else [found]
@@ -142,7 +142,7 @@ class _Connection:
             self._overflow.set()
 
     def _discard(self, op: str, result: Result) -> None:
-        """Close sessions that were made for a caller who has gone: nobody knows their ids."""
+        """Close sessions that were made for a caller that has left: nobody knows their ids."""
         if isinstance(result, ServiceError) or op not in (Op.OPEN, Op.FORK):
             return
         made = _decode(result.ok if isinstance(result, Stated) else result)
@@ -150,7 +150,7 @@ class _Connection:
             self._pool.submit(Op.CLOSE, session["session_id"], EMPTY, lambda _: None)
 
     async def _write(self) -> None:
-        """Send what has come together, in as few messages as it fits into."""
+        """Send the collected answers, in as few messages as possible."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -173,7 +173,7 @@ async def stream(socket: WebSocket) -> None:
         taken = await _Connection(socket, socket.app.state.pool).run()
     except WebSocketDisconnect:
         return
-    if not taken:  # no room for a farewell either: the transport is closed when this returns
+    if not taken:  # no room for a close frame either: the transport is closed when this returns
         return
     if socket.application_state is WebSocketState.CONNECTED and socket.client_state is WebSocketState.CONNECTED:
         await socket.close()

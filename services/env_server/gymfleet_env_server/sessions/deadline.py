@@ -1,4 +1,4 @@
-"""A deadline for foreign code on a thread that others wait for."""
+"""A deadline for foreign code that runs on a thread which other calls wait for."""
 
 import signal
 import threading
@@ -10,14 +10,14 @@ T = TypeVar("T")
 
 
 class Overdue(BaseException):
-    """Raised in the midst of code that is past its deadline; no `except Exception` there takes it for its own."""
+    """Raised inside code that is past its deadline; as a `BaseException`, it escapes any `except Exception` there."""
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """Make a call and cut it off in its Python code when the time is up. Raises `Overdue`.
+    """Make a call and interrupt it in its Python code when the time is up. Raises `Overdue`.
 
-    A long call into C is cut off when it comes back. Only the main thread can be interrupted so:
-    in others, where nobody waits for the call, it takes as long as it takes.
+    A long call into C is interrupted when it returns. Only the main thread can be interrupted this way:
+    on other threads, where nothing waits for the call, it runs without a limit.
     """
     if threading.current_thread() is not threading.main_thread():
         return call()

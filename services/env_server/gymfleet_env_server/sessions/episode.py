@@ -35,15 +35,15 @@ log = structlog.get_logger()
 
 
 class Limits:
-    """What bounds an environment's calls and answers.
+    """The limits on an environment's calls and answers.
 
     Args:
-        beat: called with the environment's name before each call of it.
+        beat: called with the environment's name before each call into it.
         session_cpu_s: processor time of a session; None for no limit.
         session_wall_s: age of a session; None for no limit.
         expert_s: time for one move of an expert; None for no limit.
-        cpu_clock: processor time of whoever calls, in seconds; read only where it is limited.
-        threads: for environments that wait; without them all calls are made where they come from.
+        cpu_clock: processor time of the calling thread or job, in seconds; read only where it is limited.
+        threads: for environments that wait; without them, every call runs on the calling thread.
     """
 
     __slots__ = (
@@ -76,10 +76,10 @@ class Limits:
         self.cpu_clock = cpu_clock if session_cpu_s is not None else _no_clock
         self.threads = threads
         self.trace = ""
-        """The `traceparent` of the call in work, for the log."""
+        """The `traceparent` of the current call, for the log."""
 
     def apart(self, call: Callable[[], T]) -> T:
-        """Make a call that may wait, so that other sessions' calls are made meanwhile."""
+        """Make a call that may wait, and let other sessions' calls run meanwhile."""
         if self.threads is None:
             return call()
         trace = self.trace
@@ -94,7 +94,7 @@ def _no_clock() -> float:
 
 
 class Episode:
-    """An environment instance and what the session API remembers of it."""
+    """An environment instance and what the session API remembers about it."""
 
     __slots__ = (
         "_actions",
@@ -143,7 +143,7 @@ class Episode:
         self.score = 0.0
         self.observation = ""
         self.state = ""
-        """The digest of the state behind the last observation, where the environment tells one."""
+        """The digest of the state behind the last observation, where the environment reports one."""
         self.cpu_s = 0.0
         self._limits = limits
         self._blocking = entry.kind.is_blocking()
@@ -158,7 +158,7 @@ class Episode:
 
     @property
     def over(self) -> bool:
-        """No further step is taken."""
+        """Whether the episode has ended, so that it takes no further step."""
         return self.terminated or self.truncated
 
     def begin(self) -> None:
@@ -175,7 +175,7 @@ class Episode:
             raise ShardUnavailable(f"the engine of {name} died while the episode began; try again") from None
 
     def repeated(self, index: int, action: str) -> bytes:
-        """The stored result, when this is the last step again; empty for another index.
+        """Return the stored result if this repeats the last step; empty for another index.
 
         Raises `StepOutOfOrder` for the last index with another action: its result would pass for that action's.
         """
@@ -186,9 +186,9 @@ class Episode:
         return self._last
 
     def step(self, index: int, action: str) -> bytes:
-        """Apply the next action: the encoded `StepResult`.
+        """Apply the next action and return the encoded `StepResult`.
 
-        Raises what the session API says; only `EnvironmentFailed` and `SessionLost` end the session.
+        Raises the errors of the session API; only `EnvironmentFailed` and `SessionLost` end the session.
         """
         if self.over:
             raise EpisodeOver(f"the episode ended with step {self.index - 1}", last_index=self.index - 1)
@@ -202,7 +202,7 @@ class Episode:
         limits = self._limits
         limits.beat(self.entry.spec.name)
         began = limits.cpu_clock()
-        try:  # as `guarded` does, without the price of a closure
+        try:  # as `guarded` does, without the cost of a closure
             self._last = self._play(action)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - logged, with its traceback, by `_failure`
             raise self._failure(error) from None
@@ -215,10 +215,10 @@ class Episode:
         return self._last
 
     def fork(self, session_id: str) -> "Episode":
-        """A child in exactly this state.
+        """Return a child in exactly this state.
 
         Raises `ForkUnsupported`, `EnvironmentFailed`, `SessionLost`; and `ShardUnavailable` when
-        the engine of the child died, not that of its parent.
+        the child's engine died, not the parent's.
         """
         child = Episode(
             session_id, self.entry, self.task, self.seed, self._limits, owner=self.owner, recoveries=self._recoveries
@@ -252,9 +252,9 @@ class Episode:
         return child
 
     def replay(self, actions: list[str], expected: str, state: str) -> None:
-        """Repeat `actions` from the beginning.
+        """Replay `actions` from the beginning.
 
-        Raises `ForkUnsupported` when that does not lead to the observation `expected` and to `state`.
+        Raises `ForkUnsupported` when they do not lead to the observation `expected` and to `state`.
         """
         shown, reached = self.observation, self.state
         for action in actions:
@@ -265,7 +265,7 @@ class Episode:
             raise ForkUnsupported(f"{self.entry.spec.name} showed something else when the episode was replayed")
 
     def expert(self) -> ExpertMove:
-        """The expert's next move. Raises `ExpertUnavailable`, `EnvironmentFailed`, `SessionLost`."""
+        """Return the expert's next move. Raises `ExpertUnavailable`, `EnvironmentFailed`, `SessionLost`."""
         if self.over:
             raise ExpertUnavailable("the episode is over")
         limit_s = self._limits.expert_s
@@ -275,7 +275,7 @@ class Episode:
         return move
 
     def view(self, *, lease_s: float, expires_in_s: float) -> Session:
-        """The session as callers see it."""
+        """Return the session as callers see it."""
         return Session(
             session_id=self.session_id,
             task=TaskRef(
@@ -296,7 +296,7 @@ class Episode:
         )
 
     def close(self) -> None:
-        """Let the environment release what it holds; its failure to do so is logged and changes nothing."""
+        """Let the environment release its resources; a failure is logged and changes nothing."""
         try:
             if self._blocking:
                 self._limits.beat(self.entry.spec.name)
@@ -307,7 +307,7 @@ class Episode:
             log.exception("environment.close_failed", env=self.entry.spec.name, session_id=self.session_id)
 
     def guarded(self, call: Callable[[], T]) -> T:
-        """Run foreign code: what it raises becomes `SessionLost` for `EngineLost`, else `EnvironmentFailed`."""
+        """Run foreign code, turning `EngineLost` into `SessionLost` and other exceptions into `EnvironmentFailed`."""
         self._limits.beat(self.entry.spec.name)
         began = self._limits.cpu_clock()
         try:
@@ -318,7 +318,7 @@ class Episode:
             self.cpu_s += self._limits.cpu_clock() - began
 
     def _expert_within(self, limit_s: float) -> ExpertMove | None:
-        """Ask an expert that may never end: it holds up the other sessions once, as it is not asked again."""
+        """Ask an expert that may never return: it delays the other sessions only once, as it is not asked again."""
         name = self.entry.spec.name
         if not self._expert_overdue:
             try:
@@ -339,7 +339,7 @@ class Episode:
         return shown, checked_info(info), score, self._digest()
 
     def _act(self, action: str) -> tuple[Outcome, str]:
-        """The environment's answer and the digest of its state then, in one call: a thread is changed but once."""
+        """Return the environment's answer and the digest of its state; one call, so that threads switch only once."""
         return self._env.step(action), self._digest()
 
     def _digest(self) -> str:
@@ -369,7 +369,7 @@ class Episode:
         )
 
     def _play(self, action: str) -> bytes:
-        """Step the environment, check and encode what it answers, and take it over."""
+        """Step the environment, check and encode its answer, and store it."""
         outcome, state = self._limits.apart(partial(self._act, action)) if self._blocking else self._act(action)
         reward, score = float(outcome.reward), float(outcome.score)
         if not (math.isfinite(reward) and 0.0 <= score <= 1.0):
@@ -396,7 +396,7 @@ class Episode:
         return encoded
 
     def _text(self, observation: str) -> str:
-        """Text that can travel: valid Unicode, within the limit."""
+        """Return an observation that can be sent: valid Unicode, within the length limit."""
         if not isinstance(observation, str):
             raise TypeError(f"an observation must be a str, got {type(observation).__name__}")
         if not observation.isascii():  # lone surrogates, such as from an engine's undecodable output

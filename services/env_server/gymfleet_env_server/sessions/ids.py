@@ -1,4 +1,4 @@
-"""Session ids: unguessable, and they name the shard, in which of its lives, of which server."""
+"""Session ids: they are unguessable, and name the server, the shard and which of the shard's lives they belong to."""
 
 import re
 import secrets
@@ -6,11 +6,11 @@ from typing import Final, NamedTuple
 
 _ID: Final = re.compile(r"([0-9a-f]{12})-(\d{1,3})-(\d{1,9})-[0-9a-f]{32}")
 TAIL_CHARS: Final = 33
-"""What follows the shard's prefix in an id."""
+"""Number of characters after the shard's prefix in an id."""
 
 
 class ShardId(NamedTuple):
-    """Which shard a session lives on, in which of the shard's lives."""
+    """The shard that a session lives on, and which of the shard's lives."""
 
     instance: str
     shard: int
@@ -18,16 +18,16 @@ class ShardId(NamedTuple):
 
 
 def new_instance() -> str:
-    """Names one run of the server: ids of an earlier run are recognised as lost."""
+    """Return a name for one run of the server: ids of an earlier run are recognised as lost."""
     return secrets.token_hex(6)
 
 
 def prefix(shard: ShardId) -> str:
-    """What the ids of a shard's sessions begin with."""
+    """Return the prefix of the ids of a shard's sessions."""
     return f"{shard.instance}-{shard.shard}-{shard.life}"
 
 
 def shard_of(session_id: str) -> ShardId | None:
-    """Where the session lives or lived; None when this was never a session id."""
+    """Return the shard where the session lives or lived; None when this was never a session id."""
     match = _ID.fullmatch(session_id)
     return None if match is None else ShardId(match[1], int(match[2]), int(match[3]))

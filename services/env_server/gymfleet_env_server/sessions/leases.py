@@ -1,4 +1,4 @@
-"""How long a session is kept."""
+"""Leases: how long a session is kept."""
 
 from gymfleet_env_server.sessions.episode import Episode
 
@@ -15,5 +15,5 @@ class Lease:
         self.touch(now)
 
     def touch(self, now: float) -> None:
-        """It begins anew."""
+        """Restart the lease."""
         self.expires = min(now + self.duration_s, self.ends_at)

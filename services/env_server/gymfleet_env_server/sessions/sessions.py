@@ -39,14 +39,14 @@ from gymfleet_env_server.wire import decode
 
 PROBE: Final = "probe"
 PROBE_WAITING: Final = "probe-waiting"
-"""The part of a probe that is left where there are threads: the environments that wait."""
+"""The second part of a probe, where there are threads: it covers the environments that wait."""
 ABANDON: Final = "abandon"
-"""A call in a thread that the front has given up: its session is over, whatever comes of it."""
+"""Tells that the front has given up a call in a thread: the session is over, whatever the call's outcome."""
 _MAX_ENDED: Final = 1024
 _BUSY_S: Final = 0.1
-"""How soon a session that is over its time is looked at again while a call of it is in work."""
+"""How soon an expired session is checked again while one of its calls is in progress."""
 _SLACK: Final = 1024
-"""Stale entries that the heap of expiries may hold beside one for each session."""
+"""Number of stale entries that the heap of expiries may hold in addition to one for each session."""
 M = TypeVar("M", bound=BaseModel)
 log = structlog.get_logger()
 
@@ -57,7 +57,7 @@ class Sessions:
     Args:
         prefix: begins every session id and names the shard.
         entries: the environments, by name.
-        lease_s: for sessions that ask for no lease of their own.
+        lease_s: lease of sessions that do not request one.
         clock: monotonic seconds.
     """
 
@@ -79,9 +79,9 @@ class Sessions:
         self._clock = clock
         self._leases: dict[str, Lease] = {}
         self._expiries: list[tuple[float, str]] = []
-        # Why a session was closed, for a while: so that a repeat gets the reason and not `unknown-session`.
+        # Why recent sessions were closed, so that a repeated call gets the reason and not `unknown-session`.
         self._ended: OrderedDict[str, Callable[[], ServiceError]] = OrderedDict()
-        # Sessions that are over while a call of theirs is stuck: it closes them when it returns.
+        # Sessions that are over while one of their calls is stuck: they are closed when it returns.
         self._stuck: dict[str, Episode] = {}
         self._tallies = {name: new_tally() for name in entries}
         self._open: dict[str, dict[str, int]] = {name: {} for name in entries}
@@ -102,13 +102,13 @@ class Sessions:
         return len(self._leases)
 
     def handle(self, op: str, session_id: str, body: Any) -> Any:
-        """One call: what is answered, ready to be encoded. Raises `ServiceError`."""
+        """Make one call and return its answer, ready to be encoded. Raises `ServiceError`."""
         if (do := self._calls.get(op)) is None:
             raise InvalidRequest(f"unknown op; known: {', '.join(Op)}")
         return do(session_id, body)
 
     def step(self, session_id: str, index: int, action: str) -> bytes:
-        """The encoded `StepResult`, from the store where the step was taken before. Raises `ServiceError`."""
+        """Return the encoded `StepResult`, the stored one if the step was taken before. Raises `ServiceError`."""
         lease = self._lease(session_id)
         episode = lease.episode
         if stored := episode.repeated(index, action):
@@ -124,12 +124,12 @@ class Sessions:
         return result
 
     def state(self, session_id: str) -> str:
-        """The digest of the session's state, where its environment tells one."""
+        """Return the digest of the session's state; empty where its environment reports none."""
         lease = self._leases.get(session_id)
         return "" if lease is None else lease.episode.state
 
     def abandon(self, session_id: str) -> None:
-        """The session is over, and its environment in use by a call that is stuck: `release` closes it."""
+        """End a session whose environment is in use by a stuck call: `release` closes the environment."""
         if (lease := self._leases.get(session_id)) is None:
             return
         episode = self._stuck[session_id] = lease.episode
@@ -139,21 +139,21 @@ class Sessions:
         self._drop(session_id)
 
     def release(self, session_id: str) -> None:
-        """Close what was abandoned, or was made by a call that was."""
+        """Close a session that was abandoned, or that was made by an abandoned call."""
         if (episode := self._stuck.pop(session_id, None)) is not None:
             episode.close()
         else:
             self._close(session_id)
 
     def touch(self, calls: Iterable[Call]) -> None:
-        """Renew the leases of the sessions that calls are waiting for."""
+        """Renew the leases of the sessions with waiting calls."""
         now = self._clock()
         for call in calls:
             if call.op != Op.GET and (lease := self._leases.get(call.session_id)) is not None:
                 lease.touch(now)
 
     def reap(self) -> float | None:
-        """Close every session whose time ran out; the seconds until the next may, None without sessions."""
+        """Close every expired session; return the seconds until the next may expire, None without sessions."""
         now = self._clock()
         while self._expiries:
             due, session_id = self._expiries[0]
@@ -163,7 +163,7 @@ class Sessions:
             lease = self._leases.get(session_id)
             if lease is None:
                 continue
-            if lease.expires > now:  # touched since: look again when that runs out
+            if lease.expires > now:  # renewed since: check again when the new lease runs out
                 heapq.heappush(self._expiries, (lease.expires, session_id))
                 continue
             threads = self._limits.threads
@@ -176,22 +176,22 @@ class Sessions:
         return None
 
     def blocking(self, session_id: str) -> bool:
-        """Whether calls of the session belong into a thread."""
+        """Return whether the session's calls must run in a thread."""
         lease = self._leases.get(session_id)
         return lease is not None and lease.episode.entry.kind.is_blocking()
 
     def env_of(self, session_id: str) -> str:
-        """The environment that the session plays; empty without such a session."""
+        """Return the environment that the session plays; empty without such a session."""
         lease = self._leases.get(session_id)
         return "" if lease is None else lease.episode.entry.spec.name
 
     def opens_blocking(self, env: object) -> bool:
-        """Whether a session of this environment would be such a one."""
+        """Return whether the calls of a session of this environment would have to run in a thread."""
         entry = self._entries.get(env) if isinstance(env, str) else None
         return entry is not None and entry.kind.is_blocking()
 
     def close_all(self, until: Callable[[], bool]) -> None:
-        """Let every environment release what it holds, as far as `until` allows; in threads for those that wait."""
+        """Close every session until `until` says to stop, using threads for environments that wait."""
         threads = self._limits.threads
         for session_id in list(self._leases):
             if until():
@@ -202,7 +202,7 @@ class Sessions:
                 self._close(session_id)
 
     def take_tallies(self) -> dict[str, Tally]:
-        """The counts since the last call, of the environments in which something happened."""
+        """Return the counts since the last call, for the environments in which something happened."""
         taken = {}
         for name in self._changed:
             tally = self._tallies[name]
@@ -214,11 +214,11 @@ class Sessions:
 
     @property
     def has_news(self) -> bool:
-        """Whether `take_tallies` would give something."""
+        """Whether `take_tallies` would return anything."""
         return bool(self._changed)
 
     def _step_loosely(self, session_id: str, body: Any) -> Any:
-        """With pydantic's conversions, and its words for what is wrong."""
+        """Step with pydantic's conversions and its error messages."""
         step = _parse(Step, body)
         return decode(self.step(session_id, step.index, step.action))
 
@@ -263,7 +263,7 @@ class Sessions:
         lease = self._lease(session_id)
         lease.duration_s = request.lease_s or lease.duration_s
         lease.touch(self._clock())
-        # The new lease may end before the one that the heap knows of.
+        # The new lease may end before the one that is in the heap.
         self._expect(lease)
         return self._view(lease)
 
@@ -306,11 +306,11 @@ class Sessions:
         return move
 
     def _expire(self, session_id: str) -> None:
-        """Close a session whose lease, or whose time, ran out."""
+        """Close a session whose lease ran out or which exceeded its time limit."""
         if (lease := self._leases.get(session_id)) is None:
             return
         now = self._clock()
-        if lease.expires > now:  # a call came after all
+        if lease.expires > now:  # a call renewed the lease in the meantime
             self._expect(lease)
             return
         if now >= lease.ends_at:
@@ -328,7 +328,7 @@ class Sessions:
         return {}
 
     def _drop(self, session_id: str) -> Episode | None:
-        """Forget the session, and count it no more."""
+        """Forget the session and stop counting it."""
         if (lease := self._leases.pop(session_id, None)) is None:
             return None
         env, owner = lease.episode.entry.spec.name, lease.episode.owner
@@ -340,7 +340,10 @@ class Sessions:
         return lease.episode
 
     def _probe(self, *, here: bool) -> dict[str, Any]:
-        """Begin and close an episode of every environment that is called from here. Raises `ShardUnavailable`."""
+        """Begin and close an episode of every environment that waits, or if `here`, of every other one.
+
+        Without threads, `here` covers all of them. Raises `ShardUnavailable`.
+        """
         for name, entry in self._entries.items():
             if here == (entry.kind.is_blocking() and self._limits.threads is not None):
                 continue
@@ -368,13 +371,13 @@ class Sessions:
 
     def _expect(self, lease: Lease) -> None:
         heapq.heappush(self._expiries, (lease.expires, lease.episode.session_id))
-        # Those of closed sessions are forgotten: under a long lease they would pile up for as long.
+        # Drop the entries of closed sessions: with a long lease they would pile up for its whole duration.
         if len(self._expiries) > 2 * len(self._leases) + _SLACK:
             self._expiries = [(lease.expires, session_id) for session_id, lease in self._leases.items()]
             heapq.heapify(self._expiries)
 
     def _at(self, session_id: str, body: Any, *, touch: bool = True) -> Lease:
-        """The session, if it stands where the caller believes. Raises `StepOutOfOrder` when it does not."""
+        """Return the session if it is at the index that the caller believes. Raises `StepOutOfOrder` when it is not."""
         believed = _parse(AtIndex, {} if body is None else body).index
         lease = self._lease(session_id, touch=touch)
         stands = lease.episode.index
@@ -396,7 +399,7 @@ class Sessions:
         return lease
 
     def _check_cpu(self, episode: Episode) -> None:
-        """Raises `SessionLimit` after a call that went over the limit: its answer is not given."""
+        """Raise `SessionLimit` after a call that exceeded the limit on processor time: its answer is not given."""
         limit_s = self._limits.session_cpu_s
         if limit_s is not None and episode.cpu_s > limit_s:
             raise self._limit(episode, "session_cpu_s", limit_s)
@@ -424,13 +427,13 @@ class Sessions:
 
     def _end(self, episode: Episode, error: ServiceError) -> None:
         """Close the session and remember why."""
-        if episode.session_id in self._stuck:  # why it was closed is known, and it is closed in a moment
+        if episode.session_id in self._stuck:  # the reason is already recorded, and `release` is about to close it
             return
         self._close(episode.session_id)
         self._remember(episode.session_id, error)
 
     def _remember(self, session_id: str, error: ServiceError) -> None:
-        # Not the error itself: its traceback holds the frames, and so the environment.
+        # Not the error itself: its traceback keeps the frames alive, and so the environment.
         kind, detail, extensions = type(error), error.detail, error.extensions
         self._ended[session_id] = lambda: kind(detail, **extensions)
         if len(self._ended) > _MAX_ENDED:

@@ -1,1 +1,1 @@
-"""The processes that play sessions, and how the server keeps them at work."""
+"""The processes that play sessions, and how the server keeps them running."""

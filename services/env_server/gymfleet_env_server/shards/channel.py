@@ -1,4 +1,4 @@
-"""What the front and a shard say to each other: msgpack messages, length-prefixed, in batches.
+"""The messages between the front and a shard: length-prefixed msgpack, in batches.
 
 Front to shard: first one `ShardConfig`, then batches `[Call, ...]`. Shard to front:
 first one `Hello`, then `Report`s. Results stay encoded (`msgspec.Raw`) on their way
@@ -15,7 +15,7 @@ MAX_MESSAGE_BYTES: Final = 256 * 1024 * 1024
 
 
 class ShardConfig(msgspec.Struct, frozen=True):
-    """What a shard needs to know. `prefix` begins the ids of its sessions."""
+    """A shard's configuration. `prefix` begins the ids of its sessions."""
 
     prefix: str
     references: tuple[str, ...]
@@ -31,11 +31,11 @@ class ShardConfig(msgspec.Struct, frozen=True):
     session_cpu_s: float | None = None
     session_wall_s: float | None = None
     memory_ceiling_bytes: int | None = None
-    """No single process of the shard may hold more data; asking for it fails inside of the process."""
+    """The most data that any single process of the shard may hold; allocating more fails inside that process."""
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """The shard's first word: the specs of its environments, or why it cannot serve them."""
+    """The shard's first message: the specs of its environments, or why it cannot serve them."""
 
     specs: tuple[dict[str, Any], ...] = ()
     error: str = ""
@@ -59,11 +59,11 @@ class Answer(msgspec.Struct, array_like=True):
     ok: bool
     payload: msgspec.Raw
     state: str = ""
-    """The digest of the session's state after `open` and `step`, where its environment tells one."""
+    """The digest of the session's state after `open` and `step`, where its environment reports one."""
 
 
 class Tally(msgspec.Struct, array_like=True):
-    """What happened in one environment since the shard's last report of it."""
+    """What happened in one environment since the shard's last report on it."""
 
     opened: int = 0
     steps: int = 0
@@ -88,7 +88,7 @@ class Report(msgspec.Struct, array_like=True):
     num_sessions: int
     tallies: dict[str, Tally] = {}
     stuck: int = 0
-    """Calls that were given up and still are in work."""
+    """Number of calls that were given up and are still running."""
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -99,19 +99,19 @@ decode_report: Final = msgspec.msgpack.Decoder(Report).decode
 
 
 def pack(message: Any) -> bytes:
-    """A message with its length in front."""
+    """Encode a message, with its length in front."""
     body = _encoder.encode(message)
     return _LENGTH.pack(len(body)) + body
 
 
 class FrameBuffer:
-    """Cuts a stream of bytes into messages."""
+    """Splits a stream of bytes into messages."""
 
     def __init__(self) -> None:
         self._held = bytearray()
 
     def feed(self, data: bytes | memoryview) -> list[bytes]:
-        """Add what was received; the messages that are now complete. Raises ValueError for an absurd length."""
+        """Add received bytes; return the messages that are now complete. Raises ValueError for an absurd length."""
         held = self._held
         held += data
         messages = []

@@ -1,8 +1,8 @@
-"""Environments written with `async def`: their sessions wait in one event loop, and none holds a thread.
+"""Environments written with `async def`: their sessions wait in one event loop, and none occupies a thread.
 
-What is around an environment (episodes, leases, counts) is made of plain functions. So each job runs on a stack of
-its own, a greenlet, which is laid aside in the midst of a call until the event loop has what it waits for; SQLAlchemy
-carries asyncio's database drivers in the same way.
+The code around an environment (episodes, leases, counts) is made of plain functions. So each job runs on a stack of
+its own, a greenlet, which is suspended in the middle of a call until the event loop has what the call waits for;
+SQLAlchemy supports asyncio's database drivers in the same way.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ from gymfleet_envs.environment import AsyncEnvironment, Outcome
 _STARTING: Final = threading.Lock()
 T = TypeVar("T")
 Job = Callable[[], object]
-"""As in `threads`: it runs with the lock held, and lays it down while it waits."""
+"""A job as in `threads`: it runs with the lock held, and releases it while it waits."""
 
 
 class CallCancelled(Exception):
-    """A coroutine of an environment was cancelled: by us when it took too long, or by its own doing."""
+    """A coroutine of an environment was cancelled: by this module when it took too long, or by itself."""
 
 
 class Settled:
-    """An `AsyncEnvironment` that is called as any other: each call returns when its coroutine has ended."""
+    """An `AsyncEnvironment` with the synchronous interface: each call returns when its coroutine has ended."""
 
     def __init__(self, inner: AsyncEnvironment[Any]) -> None:
         self._inner = inner
@@ -75,9 +75,9 @@ class Settled:
 
 
 def settle(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns. A session's job is laid aside meanwhile; any other caller's thread waits.
+    """Return a coroutine's result. Meanwhile a session's job is suspended; the thread of any other caller waits.
 
-    Raises what it raises, and `CallCancelled`.
+    Raises what the coroutine raises, and `CallCancelled`.
     """
     current = getcurrent()
     if isinstance(current, _Stack):
@@ -93,13 +93,13 @@ async def _uncancelled(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def own_cpu_s() -> float:
-    """Processor time in seconds of the thread that calls, or of the session's job alone where it runs on a stack."""
+    """Return the processor time in seconds of the calling thread, or of the session's job alone if it has a stack."""
     current = getcurrent()
     return time.thread_time() - (current.others_s if isinstance(current, _Stack) else 0.0)
 
 
 def caller() -> int:
-    """A number for who calls: unlike for all threads and stacks that there are."""
+    """Return a number for the caller that is different for every existing thread and stack."""
     return id(getcurrent())
 
 
@@ -109,8 +109,8 @@ class SessionCoroutines:
     Its methods are called with `lock` held, as those of `threads.SessionThreads`.
 
     Args:
-        at_once: jobs in work; more wait in line.
-        run: does a job of a session, with the lock held.
+        at_once: number of jobs that may run at once; more wait in a queue.
+        run: runs a job of a session, with the lock held.
     """
 
     def __init__(self, at_once: int, lock: threading.Lock, run: Callable[[str, Job], None]) -> None:
@@ -119,7 +119,7 @@ class SessionCoroutines:
         self._run = run
         self._jobs: deque[tuple[str, Job]] = deque()
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        """By session, for the loop's thread alone."""
+        """Tasks by session, used only by the loop's thread."""
 
     def put(self, session_id: str, job: Job) -> None:
         """Run the job as soon as there is room."""
@@ -127,17 +127,17 @@ class SessionCoroutines:
         self._begin_next()
 
     def add_room(self, number: int) -> None:
-        """For so many jobs more, or fewer again."""
+        """Allow `number` more jobs at once, or fewer if it is negative."""
         self._room += number
         self._begin_next()
 
     def give_up(self, session_id: str, heeded: Callable[[], None]) -> None:
-        """Cancel the session's job; `heeded` is called in the loop's thread, and never if a call blocks that."""
+        """Cancel the session's job; `heeded` is called in the loop's thread, and never if a call blocks that thread."""
         self.add_room(1)
         _loop().call_soon_threadsafe(self._cancel, session_id, heeded)
 
     def take_all(self) -> list[str]:
-        """The sessions of the jobs that have not begun; they are forgotten."""
+        """Drop the jobs that have not begun, and return their sessions."""
         taken = [session_id for session_id, _ in self._jobs]
         self._jobs.clear()
         return taken
@@ -167,7 +167,7 @@ class SessionCoroutines:
             try:
                 answer = await _Timed(wanted, stack)
             except asyncio.CancelledError as error:
-                cast(asyncio.Task[None], asyncio.current_task()).uncancel()  # it is not us who end: `close` may wait
+                cast(asyncio.Task[None], asyncio.current_task()).uncancel()  # this task goes on: `close` may still wait
                 wanted = stack.throw(CallCancelled(str(error) or "the call was cancelled"))
             except BaseException as error:  # noqa: BLE001 - the environment's, for whoever called it
                 wanted = stack.throw(error)
@@ -175,25 +175,25 @@ class SessionCoroutines:
                 wanted = stack.switch(answer)
 
     def _do(self, session_id: str, job: Job) -> None:
-        """On the job's stack."""
+        """Run the job, on its own stack."""
         with self._lock:
             self._run(session_id, job)
             self.add_room(1)
 
 
 class _Stack(greenlet):
-    """Where a job runs. Its parent is the loop's thread, which waits for it."""
+    """The stack that a job runs on. Its parent is the loop's thread, which waits for it."""
 
     def __init__(self, run: Callable[[], None]) -> None:
         super().__init__(run)
         self.gr_context = contextvars.copy_context()
         self.own_s = 0.0
-        """Processor time of what it waited for."""
+        """Processor time of the coroutines that it waited for."""
         self.others_s = 0.0
-        """Processor time of this thread that others have used while it was laid aside."""
+        """Processor time that others have used on this thread while the stack was suspended."""
 
     def leave(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Lay the stack aside until the coroutine has ended: what it returns. Raises what it raises."""
+        """Suspend the stack until the coroutine has ended, and return its result. Raises what it raises."""
         left, own = time.thread_time(), self.own_s
         try:
             return cast(T, cast(greenlet, self.parent).switch(coroutine))
@@ -202,7 +202,7 @@ class _Stack(greenlet):
 
 
 class _Timed(Generic[T]):
-    """Awaits a coroutine and adds the processor time that it uses to its stack's."""
+    """Awaits a coroutine and adds the processor time that it uses to that of its stack."""
 
     def __init__(self, awaited: Awaitable[T], stack: _Stack) -> None:
         self._awaited = awaited
@@ -232,7 +232,7 @@ def _throw(inner: Any, error: BaseException) -> Any:
 
 
 def _loop() -> asyncio.AbstractEventLoop:
-    """The one loop of this process, for all environments: what their sessions share may belong to it."""
+    """Return this process's one loop, for all environments: what their sessions share may be bound to it."""
     with _STARTING:
         return _start_loop()
 

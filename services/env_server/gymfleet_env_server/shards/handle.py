@@ -1,4 +1,4 @@
-"""The places of a pool: each has one shard at a time, its pending calls and what is known of its work."""
+"""The shard handles of a pool: each has one shard at a time, its pending calls and what is known of its progress."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -11,7 +11,7 @@ from gymfleet_env_server.shards.process import Progress, ShardProcess
 
 
 class Stated(msgspec.Struct, frozen=True):
-    """An encoded result and the digest of the state behind it, which is for a gateway's journal alone."""
+    """An encoded result and the digest of the state behind it, which only a gateway's journal uses."""
 
     ok: msgspec.Raw
     state: str
@@ -19,16 +19,16 @@ class Stated(msgspec.Struct, frozen=True):
 
 Result = msgspec.Raw | Stated | ServiceError
 Done = Callable[[Result], None]
-"""Called once with the encoded result, or with what went wrong."""
+"""A callback that is called once, with the encoded result or the error."""
 
 _BUSY_WEIGHT: Final = 8.0
-"""A shard that works all the time is taken for one with so many times its sessions, and one more."""
+"""A shard that is busy all the time counts as one with this many times more load."""
 _IDLE: Final = Progress(0, 0, 0, 0)
 _US: Final = 1e-6
 
 
 class Opening:
-    """An open on its way to a shard. It waits until `deadline` for one that is alive."""
+    """An open on its way to a shard. It waits until `deadline` for a shard that is alive."""
 
     __slots__ = ("again", "body", "deadline", "done", "trace")
 
@@ -38,7 +38,7 @@ class Opening:
         self.trace = trace
         self.deadline = deadline
         self.again = False
-        """A shard has died with it."""
+        """Whether a shard has already died while it held this open."""
 
 
 class Pending:
@@ -54,13 +54,13 @@ class Pending:
 
 
 class ShardHandle:
-    """A place for a shard, and the calls to the one that has it now."""
+    """A handle on one shard after another, and on the calls to the current one."""
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.life = 0
         self.prefix = ""
-        """Begins the ids of the shard's sessions."""
+        """The prefix of the ids of the shard's sessions."""
         self.process: ShardProcess | None = None
         self.alive = False
         self.born_at = 0.0
@@ -73,26 +73,26 @@ class ShardHandle:
         self.seen_at = 0.0
         self.progress_at = 0.0
         self.busy = 0.0
-        """Share of the time that the shard works, of late."""
+        """Fraction of the time that the shard was busy recently."""
         self.condemned = ""
-        """Why the shard was killed, when it was us."""
+        """Why the front killed the shard; empty if it did not."""
         self.stuck = 0
-        """Calls that were given up and are still in work."""
+        """Number of calls that were given up and are still running."""
         self.given_up = (0, 0.0)
-        """The last of them by its number, and until when the shard may take to notice."""
+        """Number of the last call that was given up, and the time until which the shard may take to notice."""
 
     @property
     def load(self) -> int:
-        """Sessions open or about to be."""
+        """Number of sessions that are open or about to be opened."""
         return self.num_sessions + self.reserved
 
     @property
     def price(self) -> float:
-        """What a new session would find there: neighbours, and more so where they work."""
+        """The cost of opening a session here: it grows with the number of sessions and with how busy the shard is."""
         return (self.load + 1) * (1 + _BUSY_WEIGHT * self.busy)
 
     def occupy(self, process: ShardProcess, now: float) -> None:
-        """A shard that is ready takes the place."""
+        """Take over a shard that is ready."""
         self.process = process
         self.alive = True
         self.born_at = self.seen_at = self.progress_at = now
@@ -100,7 +100,7 @@ class ShardHandle:
         self.busy = 0.0
 
     def vacate(self) -> dict[int, Pending]:
-        """Its shard is no more: what it leaves unanswered."""
+        """Reset the handle after its shard has died, and return the calls that are left unanswered."""
         left = self.pending
         self.life += 1
         self.alive = False
@@ -113,12 +113,12 @@ class ShardHandle:
         return left
 
     def look(self, now: float) -> None:
-        """Take notice of the shard's progress and of how busy it is."""
+        """Read the shard's progress and update how busy it is."""
         if self.process is None:
             return
         progress = self.process.progress()
         if progress.number and not progress.since_us and progress[:2] == self.seen[:2]:
-            share = 1.0  # in one call all the time; it says so only afterwards
+            share = 1.0  # busy with one call all the time; the shard reports that only afterwards
         else:
             share = min(_US * (progress.busy_us - self.seen.busy_us) / max(now - self.seen_at, 1e-3), 1.0)
         self.busy = (self.busy + share) / 2
@@ -127,41 +127,41 @@ class ShardHandle:
         self.seen, self.seen_at = progress, now
 
     def hangs(self, now: float, limit_s: float) -> bool:
-        """Whether the shard has been at one call of an environment for too long."""
+        """Return whether the shard has worked on one call of an environment for too long."""
         if not self.pending or self.condemned:
             return False
-        # Of calls in threads the oldest counts, whatever its neighbours achieve meanwhile.
+        # Of calls in threads the oldest counts, however many others complete meanwhile.
         since = self.seen.since_us * _US if self.seen.since_us else self.progress_at
         return now - min(since, self.progress_at) > limit_s
 
     def give_up(self, now: float, max_stuck: int, grace_s: float) -> Pending | None:
-        """Take a call that hangs off the shard where that costs its own session alone; None where it costs the shard.
+        """Give up a hanging call if that costs only its own session; return None if the whole shard has to go.
 
-        That is so for calls in threads, as long as the shard heeds it and not too many threads are stuck.
+        It costs only the session for calls in threads, as long as the shard notices and not too many threads are stuck.
         """
         number = self.seen.number
         call = self.pending.get(number)
         if not self.seen.since_us or call is None or self.stuck >= max_stuck:
             return None
         if not (call.session_id or call.opening):
-            return None  # a probe: the shard is not well
+            return None  # a probe: the shard is unhealthy
         del self.pending[number]
         self.reserved -= call.slots
         self.given_up = (number, now + grace_s)
         return call
 
     def heeds(self, now: float) -> bool:
-        """Whether the shard may still be about to take notice that the oldest call was given up."""
+        """Return whether the shard still has time to notice that its oldest call was given up."""
         number, until = self.given_up
         return number == self.seen.number and now < until
 
     def condemn(self, cause: str) -> None:
-        """Kill the shard; its end is noticed as any other."""
+        """Kill the shard; its death is noticed as any other."""
         self.condemned = cause
         if self.process is not None:
             self.process.kill()
 
 
 def cheapest(handles: Iterable[ShardHandle]) -> ShardHandle | None:
-    """Where to open a session; None without a living shard."""
+    """Return the handle on which to open a session; None when no shard is alive."""
     return min((handle for handle in handles if handle.alive), key=lambda handle: handle.price, default=None)

@@ -14,16 +14,16 @@ _F_SETSIG: Final = 10
 
 
 def die_with_front(lifeline: int) -> None:
-    """Have this process's group killed when the other end of the pipe is closed. Nothing is ever written to it."""
+    """Arrange that this process group is killed when the pipe's other end is closed. Nothing is ever written to it."""
     if not _killed_by_kernel(lifeline) and sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     threading.Thread(target=_wait, args=(lifeline,), name="lifeline", daemon=True).start()
 
 
 def _killed_by_kernel(lifeline: int) -> bool:
-    """Linux sends the group a signal of our choice when the pipe is hung up: even while a step hangs in C code.
+    """Have Linux send the group a chosen signal when the pipe is hung up, even while a step hangs in C code.
 
-    The death signal of a parent, the usual way, would reach this process alone, and leave its children.
+    The parent-death signal, the usual way, would reach only this process and leave its children running.
     """
     if sys.platform != "linux" or os.getpgrp() != os.getpid():
         return False

@@ -1,4 +1,4 @@
-"""What the shards hold in memory, and the ceiling that the kernel keeps for each of their processes."""
+"""Memory use of the shards, and the ceiling that the kernel enforces for each of their processes."""
 
 import os
 from collections.abc import Collection
@@ -7,22 +7,22 @@ from typing import Final
 
 MIB: Final = 1024 * 1024
 _HEADROOM_BYTES: Final = 1024 * MIB
-"""Address space that is taken and not used: stacks of threads, arenas."""
+"""Address space that is reserved and not used: thread stacks, arenas."""
 _STATE: Final = 0
 _SESSION: Final = 3
 _RSS: Final = 21
-"""Places in `/proc/PID/stat` behind the name of the program; see proc(5)."""
+"""Positions of fields in `/proc/PID/stat`, counted after the program's name; see proc(5)."""
 
 
 def ceiling_bytes(limit_mb: int) -> int:
-    """What one process of a shard may ask for: a single absurd allocation fails, and harms nobody else."""
+    """Return how much one process of a shard may allocate: a single absurd allocation fails and harms no other."""
     return 2 * limit_mb * MIB + _HEADROOM_BYTES
 
 
 def resident_bytes(leaders: Collection[int], proc: Path = Path("/proc")) -> dict[int, int]:
-    """Resident memory of each process session, by its leader: the shard and whatever it started.
+    """Return the resident memory of each process session, by its leader: the shard and all that it started.
 
-    Blocks for about 10 us per process of the machine. Empty where there is no procfs.
+    Blocks for about 10 us per process of the machine. The result is empty where there is no procfs.
     """
     page = os.sysconf("SC_PAGE_SIZE")
     held = dict.fromkeys(leaders, 0)

@@ -1,4 +1,4 @@
-"""The front's pool of shards: placement, capacity, the watch over hanging and growing shards, rebirth after death."""
+"""The front's pool of shards: placement, capacity, watching for hanging or growing shards, restart after death."""
 
 import asyncio
 import itertools
@@ -37,15 +37,15 @@ _LONGEST_PAUSE_S: Final = 5.0
 _WATCH_EVERY_S: Final = 0.25
 _DRAIN_POLL_S: Final = 0.05
 _MAX_STUCK: Final = 16
-"""Calls of threads that may be stuck in one shard, and their environments with them."""
+"""Number of calls in threads, with their environments, that may be stuck in one shard."""
 _HEED_S: Final = 5.0
-"""A shard that does not heed for so long that a call of a thread was given up hangs itself."""
+"""A shard that takes longer than this to notice that a call in a thread was given up counts as hanging itself."""
 _decode: Final = msgspec.msgpack.Decoder().decode
 log = structlog.get_logger()
 
 
 class ShardPool:
-    """Takes the session API's calls to the shards. `start` blocks; the rest belongs to one event loop."""
+    """Dispatches the session API's calls to the shards. `start` blocks; all else belongs to one event loop."""
 
     def __init__(self, references: tuple[str, ...], settings: EnvServerSettings) -> None:
         self._references = references
@@ -55,7 +55,7 @@ class ShardPool:
         self._handles = [ShardHandle(index) for index in range(settings.shards)]
         self._homes: dict[str, ShardHandle] = {}
         self._waiting: deque[Opening] = deque()
-        """Opens that found no shard alive."""
+        """Opens that wait because no shard was alive."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self.draining = False
@@ -69,14 +69,14 @@ class ShardPool:
 
     @property
     def load(self) -> ServerLoad:
-        """Who has how many sessions open; at most a tenth of a second old."""
+        """Return how many sessions each owner has open; the figures are at most a tenth of a second old."""
         return ServerLoad(
             max_sessions=self._settings.max_sessions, draining=self.draining, sessions=self.metrics.sessions()
         )
 
     @property
     def max_outbox_bytes(self) -> int:
-        """Answers that one socket may leave untaken."""
+        """Bytes of answers that one socket may leave unread."""
         return self._settings.max_outbox_mb * MIB
 
     def start(self) -> None:
@@ -97,7 +97,7 @@ class ShardPool:
         self.metrics = SessionMetrics(tuple(self.specs))
 
     async def attach(self) -> None:
-        """Take part in the running event loop."""
+        """Attach the shards to the running event loop."""
         for handle in self._handles:
             await self._attach(handle)
         self._background(self._watch())
@@ -115,7 +115,7 @@ class ShardPool:
         await asyncio.gather(*(asyncio.to_thread(process.release) for process in processes))
 
     async def drain(self, timeout_s: float) -> None:
-        """Open no more sessions, and wait until those that are open are closed, or for `timeout_s`."""
+        """Open no more sessions, and wait until all open ones are closed, at most for `timeout_s`."""
         self.draining = True
         self._turn_away(lambda _: True, _draining())
         began = time.monotonic()
@@ -125,7 +125,7 @@ class ShardPool:
         log.info("server.drained", sessions=self._num_sessions, waited_s=round(time.monotonic() - began, 3))
 
     def submit(self, op: str, session_id: str, body: msgspec.Raw, done: Done, trace: str = "") -> None:
-        """Send a call on its way; `done` is called once, now or later."""
+        """Start a call; `done` is called once, now or later."""
         if trace:
             work = span(f"env.{op}", trace, session=session_id, op=op)
             trace, done = work.trace, work.ending(done)
@@ -135,7 +135,7 @@ class ShardPool:
             elif (handle := self._homes.get(session_id[:-TAIL_CHARS]) or self._handle_of(session_id)) is None:
                 if op != Op.CLOSE:
                     raise SessionLost("the process that held this session died", session_id=session_id)
-                done(EMPTY)  # it is gone, as was asked
+                done(EMPTY)  # it is gone, which is what the caller asked for
             else:
                 slots = self._reservable(_fork_count(body)) if op == Op.FORK else 0
                 self._send(handle, op, session_id, body, done, trace, slots=slots)
@@ -143,11 +143,11 @@ class ShardPool:
             done(error)
 
     async def call(self, op: str, session_id: str, body: Any) -> msgspec.Raw:
-        """The same for one caller: the encoded result. Raises `ServiceError`."""
+        """Make a call and return its encoded result. Raises `ServiceError`."""
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         try:
             raw = msgspec.Raw(msgspec.msgpack.encode(body))
-        except UnicodeEncodeError:  # JSON can write what is no text
+        except UnicodeEncodeError:  # JSON can hold invalid Unicode
             raise InvalidRequest("the text holds a lone surrogate; send valid Unicode") from None
         self.submit(op, session_id, raw, _resolver(answer), current_trace() or "")
         result = await answer
@@ -156,7 +156,7 @@ class ShardPool:
         return result.ok if isinstance(result, Stated) else result
 
     async def probe(self) -> None:
-        """Play the first moment of an episode of every environment on every shard. Raises `ServiceError`."""
+        """Begin an episode of every environment on every shard. Raises `ServiceError`."""
         if self.draining:
             raise Draining(f"draining: {self._num_sessions} sessions are left")
         answers = []
@@ -183,7 +183,7 @@ class ShardPool:
         return count
 
     def _open(self, opening: Opening) -> None:
-        """Have a session opened where it costs least, as soon as there is a shard. Raises `ServiceError`."""
+        """Open a session on the cheapest shard, as soon as one is alive. Raises `ServiceError`."""
         if self.draining:
             raise _draining()
         slots = self._reservable(1)
@@ -193,7 +193,7 @@ class ShardPool:
             self._send(handle, Op.OPEN, "", opening.body, opening.done, opening.trace, slots=slots, opening=opening)
 
     def _reopen(self, opening: Opening) -> None:
-        """The same for one that has waited."""
+        """Open a session for an open that has waited, passing an error to its callback."""
         try:
             self._open(opening)
         except ServiceError as error:
@@ -208,7 +208,7 @@ class ShardPool:
                 self._waiting.append(opening)
 
     def _handle_of(self, session_id: str) -> ShardHandle | None:
-        """Where the session lives; None when its process died. Raises `UnknownSession`."""
+        """Return the shard that holds the session; None when its process died. Raises `UnknownSession`."""
         place = shard_of(session_id)
         if place is None:
             raise UnknownSession("this is not the id of a session of this server")
@@ -253,7 +253,7 @@ class ShardPool:
             self.metrics.add(handle.index, report.tallies)
         for answer in report.answers:
             pending = handle.pending.pop(answer.number, None)
-            if pending is None:  # it was given up while this was on its way
+            if pending is None:  # the call was given up while its answer was on the way
                 self._close_made(answer)
                 continue
             handle.reserved -= pending.slots
@@ -263,7 +263,7 @@ class ShardPool:
                 pending.done(Stated(answer.payload, answer.state) if answer.state else answer.payload)
 
     def _close_made(self, answer: Answer) -> None:
-        """Nobody knows of the sessions that a call has made for which nobody waits any more."""
+        """Close the sessions made by a call that nobody waits for any more: their ids are known to nobody."""
         made = _decode(answer.payload) if answer.ok else []
         for session in made if isinstance(made, list) else [made]:
             if "session_id" in session:
@@ -293,7 +293,7 @@ class ShardPool:
         )
 
     def _check_memory(self, processes: list[ShardProcess]) -> None:
-        """A limit that even a shard without sessions exceeds would recycle it for ever."""
+        """Reject a memory limit that a shard exceeds even without sessions: it would be recycled forever."""
         limit_mb = self._settings.shard_memory_mb
         held = max(resident_bytes([process.pid for process in processes]).values(), default=0) / MIB
         if limit_mb is not None and held > limit_mb:
@@ -317,7 +317,7 @@ class ShardPool:
             self._reopen(opening)
 
     def _died(self, handle: ShardHandle) -> None:
-        """Answer what was pending, and start a successor."""
+        """Answer the calls that were pending, and start a successor."""
         process, cause = handle.process, handle.condemned or DIED
         pending = handle.vacate()
         self._homes.pop(handle.prefix, None)
@@ -329,7 +329,7 @@ class ShardPool:
             found = {"cause": cause, "env": env, "session_id": "" if call is None else call.session_id}
             self._background(self._revive(handle, process, found))
         for number, call in pending.items():
-            # Of several calls in threads nobody knows which one the process died of.
+            # With several calls in threads, it is unknown which one killed the process.
             known = progress is not None and (not progress.since_us or len(pending) == 1)
             in_work = known and progress is not None and number == progress.number
             opening = call.opening
@@ -340,7 +340,7 @@ class ShardPool:
                 self._reopen(opening)
 
     def _env_of(self, progress: Progress | None) -> str:
-        """The environment that was being played; empty between calls."""
+        """Return the environment that was being played; empty between calls."""
         if progress is None or not progress.number or progress.place >= len(self.specs):
             return ""
         return list(self.specs)[progress.place]
@@ -358,7 +358,7 @@ class ShardPool:
 
     async def _revive(self, handle: ShardHandle, dead: ShardProcess | None, found: dict[str, str]) -> None:
         if dead is not None:
-            dead.kill()  # it may have closed the channel without ending
+            dead.kill()  # it may have closed the channel without exiting
             code = await asyncio.to_thread(dead.release)
             log.error("shard.died", shard=handle.index, pid=dead.pid, exit_code=code, **found)
         quick = time.monotonic() - handle.born_at < _QUICK_DEATH_S
@@ -397,7 +397,7 @@ class ShardPool:
                 await self._watch_memory(handles, limit_mb)
 
     def _end_hang(self, handle: ShardHandle, now: float) -> None:
-        """Give up a call that waits in a thread, with its session; for any other the shard has to go."""
+        """Give up a hanging call in a thread, with its session; for any other call, kill the shard."""
         limit_s, number, env = self._settings.step_timeout_s, handle.seen.number, self._env_of(handle.seen)
         call = handle.give_up(now, min(self._settings.threads or _MAX_STUCK, _MAX_STUCK), _HEED_S)
         if call is None:

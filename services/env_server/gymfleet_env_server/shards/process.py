@@ -37,25 +37,25 @@ log = structlog.get_logger()
 
 
 class Progress(NamedTuple):
-    """`progress.PROGRESS`, taken apart."""
+    """The unpacked fields of `progress.PROGRESS`."""
 
     number: int
-    """Of the call in work; 0 between calls."""
+    """Number of the current call; 0 between calls."""
     beats: int
-    """Calls into environments so far."""
+    """Number of calls into environments so far."""
     place: int
-    """Of the environment that was called last."""
+    """Position of the environment that was called last."""
     busy_us: int
     """Time spent on calls so far."""
     since_us: int = 0
-    """Where calls are in work in threads: when the oldest, which `number` and `place` tell of, began; by the clock of
-    `time.monotonic`, which processes share."""
+    """When the oldest call running in a thread began, which is the one that `number` and `place` describe; by the clock
+    of `time.monotonic`, which processes share."""
 
 
 class ShardProcess:
-    """A worker process. Made and made ready without an event loop, then attached to one.
+    """A worker process. It is started and made ready without an event loop, then attached to one.
 
-    Must be made in a thread that lives as long as the process: Linux ties the
+    It must be created in a thread that lives as long as the process: Linux ties the
     child's life to the thread that started it.
     """
 
@@ -70,8 +70,8 @@ class ShardProcess:
                 [sys.executable, "-m", "gymfleet_env_server.shards.shard", *map(str, fds)],
                 pass_fds=fds,
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # what an engine prints belongs with the log
-                start_new_session=True,  # Ctrl-C is for the front; and a kill reaches an engine's own children
+                stdout=2,  # what an engine prints belongs in the log
+                start_new_session=True,  # Ctrl-C must reach only the front, and a kill also an engine's children
             )
         theirs.close()
         os.close(lifeline_read)
@@ -102,30 +102,30 @@ class ShardProcess:
                 return [EnvironmentSpec.model_validate(spec) for spec in hello.specs]
 
     async def attach(self, on_report: Callable[[Report], None], on_death: Callable[[], None]) -> None:
-        """Take part in the running loop: reports and the end of the process arrive as calls."""
+        """Attach to the running loop: reports and the end of the process arrive as calls of the two callbacks."""
         self._socket.setblocking(False)
         loop = asyncio.get_running_loop()
         protocol = _Protocol(self._buffer, on_report, on_death)
         self._transport, _ = await loop.create_unix_connection(lambda: protocol, sock=self._socket)
 
     def send(self, calls: list[Call]) -> None:
-        """Hand over a batch. A dead shard takes it as well: its death fails what is pending."""
+        """Send a batch. A dead shard accepts it too: its death fails the pending calls."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(pack(calls))
 
     def progress(self) -> Progress:
-        """What the shard says of its work just now."""
+        """Return the shard's current progress."""
         return Progress(*PROGRESS.unpack_from(self._progress, 0))
 
     def kill(self) -> None:
-        """SIGKILL to the shard and whatever it started."""
+        """Send SIGKILL to the shard and all that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def release(self) -> int:
-        """Close the channel, wait for the end and kill what is left then, the shard or its children: the exit code.
+        """Close the channel, wait for the end, kill what is left, the shard or its children; return the exit code.
 
-        Blocks for at most a few seconds. Not to be called twice.
+        Blocks for at most a few seconds. It must not be called twice.
         """
         if self._transport is None:
             with contextlib.suppress(OSError):
@@ -136,11 +136,11 @@ class ShardProcess:
             return self._reap(_GRACE_S)
         finally:
             with contextlib.suppress(OSError):
-                os.close(self._lifeline)  # not before: it kills
+                os.close(self._lifeline)  # only now: closing it kills the shard
             self._progress.close()
 
     def _reap(self, grace_s: float) -> int:
-        """The exit code. Whatever the shard started is killed while its process id is still its own."""
+        """Return the exit code, after killing all that the shard started while its process id is still its own."""
         ends_at = time.monotonic() + grace_s
         if self._process.returncode is None:
             while time.monotonic() < ends_at and not _has_ended(self.pid):

@@ -1,4 +1,4 @@
-"""What a shard says of its work in memory that it shares with the front, which tells a hang from business by it."""
+"""A shard's progress in memory that it shares with the front, which can so tell a hanging shard from a busy one."""
 
 import mmap
 import struct
@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 from gymfleet_env_server.shards.coroutines import caller, own_cpu_s
 
 PROGRESS: Final = struct.Struct("=QQQQQ")
-"""The number of the call in work (0: none), a count of calls into environments, the place of the environment
-that was called last, the microseconds spent on calls so far, and the moment at which a thread's call began."""
+"""The number of the current call (0: none), a count of calls into environments, the position of the environment
+that was called last, the microseconds spent on calls so far, and the time at which a thread's call began."""
 _WORK: Final = struct.Struct("=QQQ")
 _BUSY: Final = struct.Struct("=Q")
 _SINCE: Final = struct.Struct("=Q")
@@ -20,7 +20,7 @@ _SINCE_OFFSET: Final = _WORK.size + _BUSY.size
 
 
 class ShardProgress:
-    """Written by a shard that makes one call after the other."""
+    """Progress of a shard that makes one call after another."""
 
     def __init__(self, shared: mmap.mmap, environments: Iterable[str]) -> None:
         self._shared = shared
@@ -31,27 +31,27 @@ class ShardProgress:
         self._busy_s = 0.0
 
     def working_on(self, number: int) -> None:
-        """A call of the session API begins; 0: none is left."""
+        """Note that a call of the session API begins; 0 means that none is left."""
         self._number = number
         _WORK.pack_into(self._shared, 0, number, self._beats, self._place)
 
     def beat(self, env: str) -> None:
-        """The call in work calls an environment."""
+        """Note that the current call calls into an environment."""
         self._beats += 1
         self._place = self._places[env]
         _WORK.pack_into(self._shared, 0, self._number, self._beats, self._place)
 
     def abandon(self, number: int) -> None:
-        """Tell no more of a call: nobody waits for it. There is none here that could be left alone."""
+        """Stop reporting a call that nobody waits for; does nothing here, where no call can be given up by itself."""
 
     def worked(self, seconds: float) -> None:
-        """So long it was busy."""
+        """Add time during which the shard was busy."""
         self._busy_s += seconds
         _BUSY.pack_into(self._shared, _BUSY_OFFSET, int(1e6 * self._busy_s))
 
 
 class _AtWork(NamedTuple):
-    """A call into an environment, in some thread or on some stack."""
+    """A call into an environment that runs in some thread or on some stack."""
 
     number: int
     place: int
@@ -60,18 +60,18 @@ class _AtWork(NamedTuple):
 
 
 class ThreadedProgress(ShardProgress):
-    """Written by a shard that makes calls in threads and in an event loop: of those in work, it tells of the oldest."""
+    """Progress of a shard that makes calls in threads and in an event loop: it reports the oldest running call."""
 
     def __init__(self, shared: mmap.mmap, environments: Iterable[str]) -> None:
         super().__init__(shared, environments)
-        # Its own lock: a call that has returned must not count while its thread waits for the shard's.
+        # A separate lock: a call that has returned must not count while its thread waits for the shard's lock.
         self._lock = threading.Lock()
         self._numbers: dict[int, int] = {}
         self._at_work: dict[int, _AtWork] = {}  # by caller, the oldest first
         self._abandoned: set[int] = set()
 
     def working_on(self, number: int) -> None:
-        """As of whoever calls."""
+        """Note that a call begins on the calling thread or stack; 0 means that none is left."""
         who = caller()
         with self._lock:
             self._abandoned.discard(self._numbers.pop(who, 0))
@@ -81,13 +81,13 @@ class ThreadedProgress(ShardProgress):
             self._tell()
 
     def abandon(self, number: int) -> None:
-        """Tell no more of a call: nobody waits for it."""
+        """Stop reporting a call that nobody waits for."""
         with self._lock:
             self._abandoned.add(number)
             self._tell()
 
     def beat(self, env: str) -> None:
-        """As of whoever calls."""
+        """Note that the call on the calling thread or stack calls into an environment."""
         who = caller()
         with self._lock:
             self._beats += 1
@@ -98,13 +98,13 @@ class ThreadedProgress(ShardProgress):
             self._tell()
 
     def returned(self) -> None:
-        """The call into an environment of whoever calls is over."""
+        """Note that the caller's call into an environment is over."""
         with self._lock:
             self._leave(caller())
             self._tell()
 
     def worked(self, seconds: float) -> None:
-        """Of the shard's own thread; the processor time of environments comes by itself."""
+        """Add busy time of the shard's own thread; the processor time of environments is added automatically."""
         with self._lock:
             super().worked(seconds)
 

@@ -1,8 +1,8 @@
-"""A shard: one process that plays the sessions it was given.
+"""A shard: one process that plays the sessions assigned to it.
 
-Started by `shard_process.ShardProcess` as `python -m gymfleet_env_server.shards.shard`. One thread
-makes all calls, but for those of environments that wait, which `threads` makes. It never
-outlives the front, and nor do the processes that it started.
+It is started by `shard_process.ShardProcess` as `python -m gymfleet_env_server.shards.shard`. One thread
+makes all calls except those of environments that wait, which `threads` makes. A shard never
+outlives the front, and neither do the processes that it started.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ _TALLIES_EVERY_S: Final = 0.1
 _TELLING: Final = (Op.OPEN, Op.STEP)
 _MAKING: Final = (Op.OPEN, Op.FORK)
 CLOSE_S: Final = 2.0
-"""For the environments of open sessions to be closed, when the server ends."""
+"""Time for closing the environments of open sessions when the server ends."""
 log = structlog.get_logger()
 
 
@@ -68,16 +68,16 @@ class Shard:
         self._take = self._do if self._threads is None else partial(self._do_or_hand_over, self._threads)
         self._answers: list[Answer] = []
         self._apart: set[int] = set()
-        """Calls that are in work in threads."""
+        """Numbers of the calls that are running in threads."""
         self._given_up: set[int] = set()
-        """Those of them for which nobody waits any more."""
+        """Numbers of those calls that nobody waits for any more."""
         self._reported = 0
         self._flushed_at = 0.0
         self._tallied_at = 0.0
 
     def run(self, buffer: FrameBuffer, pending: list[bytes]) -> None:
-        """Work until the front closes the channel. `pending` came along with the configuration."""
-        # One buffer for all: blocks of this size among those of the sessions would leave holes, and the heap grow.
+        """Work until the front closes the channel. `pending` holds messages that arrived with the configuration."""
+        # One reused buffer: blocks of this size among the sessions' blocks would fragment the heap and make it grow.
         received = memoryview(bytearray(_RECV_BYTES))
         threads = self._threads
         sources = [self._channel.fileno(), *([] if threads is None else [threads.wake_fd])]
@@ -95,7 +95,7 @@ class Shard:
                 pending = buffer.feed(received[:size])
 
     def close(self, within_s: float) -> None:
-        """Let the environments release what they hold, for at most so long; calls in line are not made any more."""
+        """Let the environments release their resources, for at most `within_s`; queued calls are dropped."""
         ends_at = time.monotonic() + within_s
 
         def late() -> bool:
@@ -109,10 +109,10 @@ class Shard:
             self._threads.wait_idle(late)
 
     def _work(self, messages: list[bytes]) -> float | None:
-        """Do what was asked for and what is due; the seconds until something will be."""
+        """Do the requested calls and whatever is due; return the seconds until something is due next."""
         began = self._flushed_at = time.monotonic()
         calls = [call for message in messages for call in decode_calls(message)]
-        self._sessions.touch(calls)  # before any of them runs: waiting in line is no idleness
+        self._sessions.touch(calls)  # before any of them runs: a session with a queued call is not idle
         for call in calls:
             self._take(call)
         self._progress.working_on(0)
@@ -130,7 +130,7 @@ class Shard:
             self._flush()
 
     def _do_or_hand_over(self, threads: SessionThreads, call: Call) -> None:
-        """Into a thread goes what may wait, behind all that the session asked for before."""
+        """Hand a call that may wait to a thread, after the session's earlier calls; do any other call here."""
         if call.op == PROBE:
             self._probe(threads, call)
         elif call.op == ABANDON:
@@ -143,7 +143,7 @@ class Shard:
             self._do(call)
 
     def _probe(self, threads: SessionThreads, call: Call) -> None:
-        """First the environments that are called here, then the others."""
+        """Probe the environments that are called on this thread first, then the others."""
         self._progress.working_on(call.number)
         answer = self._answer(call)
         if answer.ok:
@@ -153,7 +153,7 @@ class Shard:
             self._answers.append(answer)
 
     def _abandon(self, threads: SessionThreads, call: Call) -> None:
-        """End the session of a call that takes too long, and nobody else's: the front has answered it."""
+        """End only the session of a call that takes too long, which the front has already answered."""
         stuck = decode(call.body)
         if stuck in self._apart:
             self._given_up.add(stuck)
@@ -161,14 +161,14 @@ class Shard:
             heeded = partial(self._progress.abandon, stuck)
             for job in threads.abandon(call.session_id or _opening(stuck), heeded):
                 job()
-        elif call.session_id:  # it has just ended, and its answer was thrown away
+        elif call.session_id:  # the call has just ended, and its answer was discarded
             env = self._sessions.env_of(call.session_id)
             self._sessions.abandon(call.session_id)
             threads.submit(call.session_id, partial(self._sessions.release, call.session_id), env)
         self._answers.append(Answer(call.number, True, msgspec.Raw(encode({}))))
 
     def _do_apart(self, call: Call) -> None:
-        """In a thread or on a stack of its own; the answer goes out when the loop is woken."""
+        """Do a call in a thread or on a stack of its own; the answer is sent when the loop is woken."""
         self._progress.working_on(call.number)
         self._apart.add(call.number)
         answer = self._answer(call)
@@ -182,7 +182,7 @@ class Shard:
         self._progress.working_on(0)
 
     def _clear_away(self, call: Call, answer: Answer) -> None:
-        """Close the session of a call that was given up, and the sessions that it has made."""
+        """Close the session of a call that was given up, and the sessions that the call has made."""
         if call.session_id:
             self._sessions.release(call.session_id)
         if answer.ok and call.op in _MAKING:
@@ -204,12 +204,12 @@ class Shard:
         return Answer(call.number, False, msgspec.Raw(encoded))
 
     def _result(self, call: Call) -> tuple[bytes, str]:
-        """What is answered, encoded, and the digest of the state that it leaves."""
+        """Return the encoded answer and the digest of the state after the call."""
         if call.op == Op.STEP:
             try:
                 step = decode_step(call.body)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                pass  # pydantic accepts it after all, or says what is wrong
+                pass  # pydantic may still accept it, or says what is wrong
             else:
                 result = self._sessions.step(call.session_id, step.index, step.action)
                 return result, self._sessions.state(call.session_id)
@@ -242,7 +242,7 @@ class Shard:
 
 
 def load_entries(config: ShardConfig) -> dict[str, Entry]:
-    """The configured environments by name. Raises `EnvironmentUnavailable`."""
+    """Return the configured environments by name. Raises `EnvironmentUnavailable`."""
     data = {name: Path(path) for name, path in config.data.items()}
     entries: dict[str, Entry] = {}
     for reference in config.references:
@@ -271,7 +271,7 @@ def _env_of(call: Call) -> object:
     try:
         body = decode(call.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None  # it is refused in a moment
+        return None  # the call itself is about to be refused
     return body.get("env") if isinstance(body, dict) else None
 
 
@@ -288,7 +288,7 @@ def main() -> None:
     """Entry point: `shard CHANNEL_FD LIFELINE_FD PROGRESS_FD`."""
     channel_fd, lifeline_fd, progress_fd = map(int, sys.argv[1:4])
     for fd in (channel_fd, lifeline_fd, progress_fd):
-        os.set_inheritable(fd, False)  # an engine that held the channel open would hide the shard's death
+        os.set_inheritable(fd, False)  # an engine that kept the channel open would hide the shard's death
     die_with_front(lifeline_fd)
     channel = socket.socket(fileno=channel_fd)
     buffer = FrameBuffer()

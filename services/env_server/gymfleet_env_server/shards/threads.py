@@ -1,9 +1,9 @@
-"""Threads for environments that wait, so that a session that waits holds up no other.
+"""Threads for environments that wait, so that a waiting session delays no other.
 
-One lock lets one thread at a time at a shard's sessions, as the interpreter's own does
-with its objects: whoever works holds it, and lays it down while a waiting environment
-is called. So nothing else of a shard has to know of threads. Environments that await
-take part with `coroutines` instead of threads.
+One lock lets one thread at a time work on a shard's sessions, as the interpreter's own lock
+does with its objects: the working thread holds it, and releases it while a waiting environment
+is called. So no other part of a shard has to know about threads. Environments with `async`
+methods use `coroutines` instead of threads.
 """
 
 import itertools
@@ -20,35 +20,35 @@ from gymfleet_env_server.shards.coroutines import Job, SessionCoroutines
 
 _POLL_S: Final = 0.005
 IDLE_S: Final = 30.0
-"""A thread that had nothing to do for so long ends."""
+"""A thread that has been idle for this long ends."""
 STACK_BYTES: Final = 2 * 1024 * 1024
-"""Of a thread. The usual 8 MiB would count against a shard's limit of memory for each; in one of 1 MiB, CPython 3.11
-crashes before it comes to its limit of recursion."""
+"""Stack size of a thread. The usual 8 MiB would count against a shard's memory limit for each thread; with 1 MiB,
+CPython 3.11 crashes before it reaches its recursion limit."""
 T = TypeVar("T")
 _Workers: TypeAlias = "_Threads | SessionCoroutines"
 log = structlog.get_logger()
 
 
 class Clock(Protocol):
-    """Is told when a call into an environment has returned."""
+    """Receives a notice when a call into an environment has returned."""
 
     def returned(self) -> None:
-        """The call of whoever calls."""
+        """Note that the caller's call into an environment has returned."""
 
 
 class SessionThreads:
-    """Runs jobs under the lock: those of one session in their order, of different sessions at the same time.
+    """Runs jobs under the lock: jobs of one session in order, jobs of different sessions concurrently.
 
-    Threads come with the jobs that need them and go when they were idle for a while. Opens have
-    threads of their own, so that a new session waits for none that is already there.
+    Threads are started when jobs need them and end after being idle for a while. Opens have
+    their own threads, so that a new session does not wait for existing ones.
 
-    Every method but `woken` and `wait_idle` is called with `lock` held.
+    Every method except `woken` and `wait_idle` is called with `lock` held.
 
     Args:
-        max_threads: jobs at once of an environment, and as many opens; more wait in line.
-        clock: is told of each call's end before the lock is sought again.
+        max_threads: number of jobs of an environment that run at once, and as many opens; more wait in a queue.
+        clock: is notified of each call's end before the lock is acquired again.
         at_once: a smaller number for some environments, by name.
-        awaiting: environments whose jobs run in the event loop, and in no thread.
+        awaiting: environments whose jobs run in the event loop instead of a thread.
     """
 
     def __init__(
@@ -60,20 +60,20 @@ class SessionThreads:
     ) -> None:
         self.lock: Final = threading.Lock()
         self.wake_fd, self._signal_fd = os.pipe()
-        """`wake_fd` is readable when a job has ended since `woken`."""
+        """`wake_fd` is readable when a job has ended since the last call of `woken`."""
         self._clock = clock
         self._signalled = False
         self._max_threads = max_threads
         self._at_once = at_once or {}
         self._awaiting = awaiting
-        # By session: the jobs that wait for the one in work, and who does them.
+        # By session: the jobs that wait for the running one, and the workers that run them.
         self._lines: dict[str, tuple[deque[Job], _Workers]] = {}
         self._workers: dict[tuple[str, str], _Workers] = {}
-        # By session: those with whom its job is stuck.
+        # By session: the workers in which its job is stuck.
         self._stuck: dict[str, _Workers] = {}
 
     def submit(self, session_id: str, job: Job, env: str = "") -> None:
-        """Run `job` when the session's jobs before it have ended. What it raises is logged."""
+        """Run `job` after the session's earlier jobs. Its exceptions are logged."""
         if (found := self._lines.get(session_id)) is None:
             self._begin(session_id, job, self._of("session", env))
         else:
@@ -88,10 +88,10 @@ class SessionThreads:
         self._begin(probe_id, job, self._of("probe", ""))
 
     def abandon(self, session_id: str, heeded: Callable[[], None]) -> list[Job]:
-        """Wait no more for the session's job in work, which is stuck: another may take its place.
+        """Stop waiting for the session's running job, which is stuck: another job may run in its place.
 
-        Returns the jobs behind it. When the job ends after all, its thread goes on as any other. `heeded` is called
-        as soon as that holds up nobody else, which it does where it blocks the event loop.
+        Returns the jobs queued behind it. If the job ends after all, its thread continues as any other. `heeded` is
+        called as soon as the stuck job delays no other job; a job that blocks the event loop still does.
         """
         line, workers = self._lines.pop(session_id)
         self._stuck[session_id] = workers
@@ -99,11 +99,11 @@ class SessionThreads:
         return list(line)
 
     def busy(self, session_id: str) -> bool:
-        """Whether a job of the session is in work or in line."""
+        """Return whether a job of the session is running or queued."""
         return session_id in self._lines
 
     def apart(self, call: Callable[[], T]) -> T:
-        """Call something that may wait, with the lock laid down."""
+        """Make a call that may wait, with the lock released."""
         self.lock.release()
         try:
             return call()
@@ -112,7 +112,7 @@ class SessionThreads:
             self.lock.acquire()
 
     def drop(self) -> None:
-        """Forget the jobs that are still in line."""
+        """Drop the jobs that are still queued."""
         for line, _ in self._lines.values():
             line.clear()
         for workers in self._workers.values():
@@ -120,13 +120,13 @@ class SessionThreads:
                 del self._lines[session_id]
 
     def woken(self) -> None:
-        """Make `wake_fd` unreadable until the next job ends. Not to be called with `lock` held."""
+        """Make `wake_fd` unreadable until the next job ends. It must not be called with `lock` held."""
         os.read(self.wake_fd, 1)
         with self.lock:
             self._signalled = False
 
     def wait_idle(self, until: Callable[[], bool]) -> None:
-        """Return when no job is left, or when `until` says so. Not to be called with `lock` held."""
+        """Return when no job is left, or when `until` says so. It must not be called with `lock` held."""
         while self._lines and not until():
             time.sleep(_POLL_S)
 
@@ -146,7 +146,7 @@ class SessionThreads:
         workers.put(session_id, job)
 
     def _run(self, session_id: str, job: Job) -> None:
-        """In a thread or on a stack, with the lock held."""
+        """Run a job in a thread or on a stack, with the lock held."""
         try:
             job()
         except (Exception, SystemExit):
@@ -155,7 +155,7 @@ class SessionThreads:
             stuck.add_room(-1)
         else:
             line, workers = self._lines[session_id]
-            if line:  # behind the jobs of others
+            if line:  # queued behind other sessions' jobs
                 workers.put(session_id, line.popleft())
             else:
                 del self._lines[session_id]
@@ -165,10 +165,10 @@ class SessionThreads:
 
 
 class _Threads:
-    """Up to so many threads, started when they are needed, that take jobs off one queue.
+    """Up to `max_threads` threads, started when they are needed, that take jobs off one queue.
 
-    They end when they were idle for a while, and with the process, whatever they wait for: those of
-    `concurrent.futures` would keep it alive. All is done with the lock held.
+    They end after being idle for a while, and with the process, whatever they wait for: those of
+    `concurrent.futures` would keep the process alive. All is done with the lock held.
     """
 
     def __init__(self, name: str, max_threads: int, lock: threading.Lock, run: Callable[[str, Job], None]) -> None:
@@ -181,7 +181,7 @@ class _Threads:
         self._names = itertools.count()
         self._num_threads = 0
         self._num_idle = 0
-        """Those that wait for a job, also when they were woken for one and have not begun."""
+        """Number of threads that wait for a job, including those that were woken for one and have not begun."""
 
     def put(self, session_id: str, job: Job) -> None:
         self._jobs.append((session_id, job))
@@ -191,18 +191,18 @@ class _Threads:
             self._start()
 
     def add_room(self, number: int) -> None:
-        """For so many threads more, or fewer again."""
+        """Allow `number` more threads, or fewer if it is negative."""
         self._max_threads += number
         if len(self._jobs) > self._num_idle and self._num_threads < self._max_threads:
             self._start()
 
     def give_up(self, _session_id: str, heeded: Callable[[], None]) -> None:
-        """Leave a thread to the job that it is stuck in."""
+        """Leave a thread to the job that is stuck in it, and make room for another thread."""
         self.add_room(1)
         heeded()
 
     def take_all(self) -> list[str]:
-        """The sessions of the jobs that no thread has taken; they are forgotten."""
+        """Drop the jobs that no thread has taken, and return their sessions."""
         taken = [session_id for session_id, _ in self._jobs]
         self._jobs.clear()
         return taken
@@ -211,7 +211,7 @@ class _Threads:
         name = f"{self._name}-{next(self._names)}"
         try:
             threading.Thread(target=self._work, name=name, daemon=True).start()
-        except RuntimeError as error:  # the system gives no more: the job waits for those that are there
+        except RuntimeError as error:  # the system allows no more threads: the job waits for an existing one
             log.warning("thread.not_started", threads=self._num_threads, reason=str(error))
             if not self._num_threads:
                 raise
@@ -222,11 +222,11 @@ class _Threads:
         with self._lock:
             while (taken := self._next()) is not None:
                 self._run(*taken)
-                del taken  # else the job would be held, and its session with it, until the next one
+                del taken  # or the job, and its session with it, would stay referenced until the next job
             self._num_threads -= 1
 
     def _next(self) -> tuple[str, Job] | None:
-        """None when there was none for a while."""
+        """Return the next job, or None when there was none for a while."""
         while not self._jobs:
             self._num_idle += 1
             woken = self._changed.wait(IDLE_S)

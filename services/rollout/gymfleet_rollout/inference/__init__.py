@@ -1,1 +1,1 @@
-"""Where tokens come from: vLLM inside this process, or vLLM's servers by URL."""
+"""The sources of tokens: vLLM inside this process, or vLLM servers given by URL."""

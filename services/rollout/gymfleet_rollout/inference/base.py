@@ -1,7 +1,7 @@
-"""What a source of tokens offers: generate, interrupt, load.
+"""The interface of a source of tokens: generate, interrupt and load.
 
-An engine knows nothing of versions being staged, committed or refused: that
-is `gymfleet_rollout.policy`, the same for every backend.
+An engine knows nothing about staging, committing or refusing versions: that is
+done in `gymfleet_rollout.policy`, in the same way for every backend.
 """
 
 from abc import ABC, abstractmethod
@@ -15,31 +15,31 @@ from gymfleet_contracts.rollout import Sampling
 
 FinishReason = Literal["stop", "length"]
 REPLY_ENDS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"}
-"""What an engine may end a reply with. Whatever else it says ("abort", "error") is a failure of the engine."""
+"""The reasons with which an engine may end a reply. Any other ("abort", "error") is a failure of the engine."""
 _DEFAULTS: Final = EngineSizes()
 
 OnTokens = Callable[[int], None]
 
 
 class InferenceError(Exception):
-    """A source of tokens failed; the message says which and how."""
+    """A source of tokens failed; the message says which one and how."""
 
 
 class EngineDied(InferenceError):
-    """The engine is gone for good: only a restart of the process brings it back."""
+    """The engine is gone for good; only a restart of the process brings it back."""
 
 
 class EngineDown(InferenceError):
-    """One engine does not answer, or came back with other weights; it may be well again later."""
+    """One engine does not answer, or came back with other weights; it may recover later."""
 
 
 class WeightsRejected(InferenceError):
-    """A directory of weights cannot be loaded; the weights in the engine may be half replaced."""
+    """A directory of weights cannot be loaded; the weights in the engine may be only half replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """What one engine call gave. `finish_reason` is None when it was interrupted; the tokens so far are kept."""
+    """The result of one engine call. `finish_reason` is None if it was interrupted; the tokens so far are kept."""
 
     token_ids: list[int]
     logprobs: list[float]
@@ -48,7 +48,7 @@ class Continuation:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A finished reply. The two versions differ when new weights went live while it was written."""
+    """A finished reply. The two versions differ if new weights went live while it was sampled."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -59,7 +59,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """How the embedded engine is built. Sizes are the engine's own terms."""
+    """The configuration of the embedded engine. Sizes have the engine's own meaning."""
 
     model: Path
     dtype: Literal["float32", "bfloat16", "float16"] = _DEFAULTS.dtype
@@ -74,17 +74,17 @@ class EngineConfig:
 
 
 class Engine(ABC):
-    """One engine, whatever the distance to it."""
+    """One engine, in this process or remote."""
 
     name: str
     num_in_flight: int = 0
     is_up: bool = True
-    """Cleared by the caller after EngineDown, until the weights are loaded anew."""
+    """Cleared by the caller after EngineDown, until the weights have been loaded again."""
     max_model_len: int
 
     @abstractmethod
     async def start(self) -> None:
-        """Return when the engine answers. Raises InferenceError."""
+        """Start the engine and return once it answers. Raises InferenceError."""
 
     @abstractmethod
     async def generate(
@@ -101,19 +101,19 @@ class Engine(ABC):
 
         Log-probabilities are those of the sampled tokens after temperature, top-p
         and top-k. Blocks of the prefix cache are shared only within a `cache_salt`.
-        `on_tokens` is told, from whatever thread, how many tokens were sampled since
-        it was last told so; where the engine cannot tell of which request, of any.
+        `on_tokens` is called, from any thread, with the number of tokens sampled since
+        its last call; if the engine cannot tell requests apart, it counts all of them.
         """
 
     @abstractmethod
     async def interrupt(self) -> None:
-        """End every request in flight with the tokens it has; returns when none is left in the engine."""
+        """End every request in flight with the tokens it has, and return once none is left in the engine."""
 
     @abstractmethod
     async def load(self, weights_path: Path) -> None:
-        """Replace the weights in place and forget every cached block. Call with nothing in flight.
+        """Replace the weights in place and drop every cached block. Call it with no request in flight.
 
-        Raises WeightsRejected, ReplicaDown or EngineDied.
+        Raises WeightsRejected, EngineDown or EngineDied.
         """
 
     @abstractmethod

@@ -1,8 +1,8 @@
-"""vLLM's engine inside this process, stepped by a thread of its own.
+"""vLLM's engine inside this process, stepped by a dedicated thread.
 
 On one machine without a GPU this is several times faster than a server: no
-second process spins against the first, and nothing is serialised. The event
-loop hands requests over in a queue and gets finished ones back in one
+second process competes with the first by spinning, and nothing is serialised.
+The event loop passes requests in a queue and gets finished ones back in one
 callback per engine step.
 """
 
@@ -36,7 +36,7 @@ _CLOSE_TIMEOUT_S = 30.0
 
 
 class _Request:
-    """A request on its way through the engine. Only the engine's thread touches the lists."""
+    """A request in the engine. Only the engine's thread accesses the lists."""
 
     __slots__ = (
         "cache_salt", "future", "logprobs", "max_tokens", "on_tokens", "prompt", "sampling", "stop", "token_ids",
@@ -70,7 +70,7 @@ _Finished = list[tuple["asyncio.Future[Any]", Any, BaseException | None]]
 
 
 class EmbeddedEngine(Engine):
-    """An engine in a thread. Construct and use on one event loop."""
+    """An engine in a thread. Construct it and use it on one event loop."""
 
     name = "embedded"
 
@@ -146,7 +146,7 @@ class EmbeddedEngine(Engine):
         await self.between_steps(load)
 
     async def check(self) -> None:
-        """Whether the thread lives; the caller's own generation proves the rest."""
+        """Check that the thread is alive; the caller's own generation proves the rest."""
         if self._failure is not None:
             raise self._failure
         if self._thread is None or not self._thread.is_alive():
@@ -265,6 +265,6 @@ def _resolve(results: _Finished) -> None:
             continue
         if error is not None:
             future.set_exception(error)
-            future.exception()  # marked as seen: a caller that has gone must not make the loop complain
+            future.exception()  # mark it as retrieved, so that the loop does not complain if the caller has gone
         else:
             future.set_result(result)

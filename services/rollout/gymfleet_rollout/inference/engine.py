@@ -1,8 +1,8 @@
-"""vLLM's engine core, called in place: build, add, step, abort, load.
+"""vLLM's engine core, called directly: build, add, step, abort and load.
 
-`LLMEngine` builds the configuration and the core; requests go to the core
-itself, because its front half (detokeniser, text outputs, a dictionary per
-log-probability) costs more per token than a small model's forward pass.
+`LLMEngine` builds the configuration and the core. Requests go to the core
+itself, because the engine's front half (detokeniser, text outputs, a dictionary
+per log-probability) costs more per token than a small model's forward pass.
 """
 
 import os
@@ -23,7 +23,7 @@ StepOutput = tuple[str, list[int], list[float], str | None]
 
 
 class Core(Protocol):
-    """What the engine's thread drives. Not thread-safe."""
+    """The core that the engine's thread drives. It is not thread-safe."""
 
     def add(
         self, prompt: list[int], max_tokens: int, sampling: Sampling, stop: tuple[int, ...], cache_salt: str
@@ -31,25 +31,25 @@ class Core(Protocol):
         """Queue a request and return its id."""
 
     def step(self) -> list[StepOutput]:
-        """One forward pass: per request its id, new tokens, their log-probabilities, and why it ended if it did."""
+        """Run one forward pass; return per request its id, new tokens, their log-probabilities, and why it ended."""
 
     def abort(self, request_ids: Sequence[str]) -> None:
-        """Drop requests; they give no further output."""
+        """Drop requests, which then give no further output."""
 
     def load(self, weights_path: Path) -> None:
-        """Replace the weights and forget every cached block."""
+        """Replace the weights and drop every cached block."""
 
     def close(self) -> None:
-        """Free what the engine holds."""
+        """Free the engine's resources."""
 
 
 def prepare_environment(config: EngineConfig) -> None:
-    """Environment that torch and vLLM read while they are imported. Values that are set already win.
+    """Set environment variables that torch and vLLM read on import. Values that are already set take precedence.
 
-    No second process, no core binding (the default pins every engine thread to
-    one core), its log lines through the standard library's root logger. Eager
-    execution still compiles one helper of the sampler, which costs the first
-    request seconds and needs a C++ compiler: off as well.
+    There is no second process and no core binding (the default pins every engine
+    thread to one core), and log lines go through the standard library's root logger.
+    Eager execution would still compile one helper of the sampler, which costs the
+    first request seconds and needs a C++ compiler, so that is turned off as well.
     """
     defaults = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -66,7 +66,7 @@ def prepare_environment(config: EngineConfig) -> None:
 
 
 def build_core(config: EngineConfig) -> "VllmCore":
-    """Start vLLM in the calling thread, which then must be the one that uses it."""
+    """Start vLLM in the calling thread, which must then be the one that uses it."""
     prepare_environment(config)
     import torch  # noqa: PLC0415 - after the environment
     from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415 - after the environment
@@ -90,7 +90,7 @@ def build_core(config: EngineConfig) -> "VllmCore":
         distributed_executor_backend="uni",
         worker_extension_cls=_EXTENSION,
         disable_log_stats=True,
-        use_tqdm_on_load=False,  # a bar for each version of the policy
+        use_tqdm_on_load=False,  # it would print a progress bar for each policy version
     )
     engine = LLMEngine.from_engine_args(arguments)
     return VllmCore(engine)
@@ -111,7 +111,7 @@ def _params(sampling: Sampling, max_tokens: int, stop: tuple[int, ...]) -> Any:
         seed=sampling.seed,
         max_tokens=max_tokens,
         stop_token_ids=list(stop),
-        ignore_eos=True,  # the stop tokens above are the only ones
+        ignore_eos=True,  # only the stop tokens above end a reply
         logprobs=0,
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,

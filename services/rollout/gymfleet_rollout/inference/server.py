@@ -1,4 +1,4 @@
-"""A vLLM server by URL.
+"""A vLLM server given by URL.
 
 It is started with:
 
@@ -7,9 +7,9 @@ It is started with:
         --worker-extension-cls gymfleet_rollout.inference.worker_extension.PolicyLoader
 
 The routes that replace weights have no authentication: bind the server to a
-private address. Every engine is spoken to directly, never through a balancer.
-The weights in it carry a label that comes back with every reply, so that a
-server that was restarted behind our back is noticed by its first token.
+private address. Every engine is called directly, never through a load balancer.
+Its weights carry a label that comes back with every reply, so that a server
+that was restarted without our knowledge is noticed at its first token.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ from gymfleet_rollout.inference.base import (
 
 log = structlog.get_logger()
 
-# vLLM's server closes an idle connection after 5 s; a client that keeps one as
-# long sends a request into a connection that is being closed.
+# vLLM's server closes an idle connection after 5 s; a client that keeps one for
+# that long sends a request into a connection that is being closed.
 _KEEPALIVE_EXPIRY_S: Final = 2.0
 _CONTROL_TIMEOUT_S: Final = 30.0
 _CONNECT_TIMEOUT_S: Final = 10.0
@@ -98,9 +98,9 @@ class ServerEngine(Engine):
     """One vLLM server.
 
     Args:
-        weights_path: what the server is made to hold when this service starts.
-        concurrency: requests sent at once; the others wait here, because a
-            connection pool is not a queue.
+        weights_path: the weights that the server must load when this service starts.
+        concurrency: how many requests are sent at once; the others wait here,
+            because a connection pool is not a queue.
         start_timeout_s: how long a server may take to come up.
     """
 
@@ -128,7 +128,7 @@ class ServerEngine(Engine):
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Wait for the server, then check that it was started as this service needs it."""
+        """Wait for the server, then check that it was started with the options that this service needs."""
         try:
             async with asyncio.timeout(self._start_timeout_s):
                 while not await self._healthy():  # noqa: ASYNC110 - the event happens in another process
@@ -147,7 +147,7 @@ class ServerEngine(Engine):
                 f"{self.name} cannot be given weights; start it with VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls "
                 f"gymfleet_rollout.inference.worker_extension.PolicyLoader ({error})"
             ) from error
-        await self.load(self._weights_path)  # an earlier process of this service may have left others
+        await self.load(self._weights_path)  # an earlier process of this service may have left other weights
         await self._require_processed_logprobs()
 
     async def generate(
@@ -201,7 +201,7 @@ class ServerEngine(Engine):
                 self._watchers.remove(on_tokens)
 
     async def interrupt(self) -> None:
-        """Abort until nothing is left: a request can still be on its way to the server when the first abort arrives."""
+        """Abort until no request is left, because one can still be on its way when the first abort arrives."""
         self._draining = True
         self._epoch += 1
         try:
@@ -211,7 +211,7 @@ class ServerEngine(Engine):
                     await self._request("POST", "/abort_requests", content=b"{}")
                     await asyncio.wait(self._tasks, timeout=_DRAIN_POLL_S)
         except TimeoutError:
-            for task in self._tasks:  # their partial replies are lost; they are sampled anew
+            for task in self._tasks:  # their partial replies are lost and are sampled again
                 task.cancel()
             log.warning("engine.drain_timeout", engine=self.name, num_requests=len(self._tasks))
         finally:
@@ -223,7 +223,7 @@ class ServerEngine(Engine):
     async def load(self, weights_path: Path) -> None:
         """See `Engine.load`."""
         label = secrets.token_hex(8)
-        self._epoch += 1  # what is aborted from here on is not the server's fault
+        self._epoch += 1  # requests aborted from here on are not the server's fault
         await self._request("POST", "/pause", params={"mode": "abort"})
         try:
             await self._rpc("load_policy", {"weights_path": str(weights_path)}, timeout_s=_LOAD_TIMEOUT_S)
@@ -240,12 +240,12 @@ class ServerEngine(Engine):
             await self._request("POST", "/resume")
 
     async def check(self) -> None:
-        """VLLM's own health: its engine process lives."""
+        """Check vLLM's own health, which says that its engine process is alive."""
         if not await self._healthy():
             raise EngineDown(f"the vLLM server at {self.name} is not healthy")
 
     async def close(self) -> None:
-        """Close the connections; the server goes on."""
+        """Close the connections; the server keeps running."""
         for task in self._tasks:
             task.cancel()
         if self._watching is not None:
@@ -259,7 +259,7 @@ class ServerEngine(Engine):
             self._watching = asyncio.create_task(self._count_tokens())
 
     async def _count_tokens(self) -> None:
-        """Tell of tokens while replies are on their way: a long one says nothing before its end."""
+        """Report tokens while replies are being generated, because a long reply reports nothing before its end."""
         before = math.inf
         while self._watchers:
             await asyncio.sleep(_COUNT_TOKENS_S)
@@ -283,7 +283,7 @@ class ServerEngine(Engine):
         logprobs = [entry.logprob for entry in choice.logprobs.content]
         if len(choice.token_ids) != len(logprobs):
             raise InferenceError(f"{self.name} gave {len(choice.token_ids)} tokens, {len(logprobs)} log-probabilities")
-        if choice.finish_reason == "abort" and (self._draining or epoch != self._epoch):  # by us: it will be resumed
+        if choice.finish_reason == "abort" and (self._draining or epoch != self._epoch):  # our own abort, to be resumed
             return Continuation(choice.token_ids, logprobs, None)
         if choice.finish_reason not in REPLY_ENDS:
             raise InferenceError(f"{self.name} ended a request with {choice.finish_reason!r}")
@@ -309,7 +309,7 @@ class ServerEngine(Engine):
         params: dict[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> bytes:
-        """One HTTP call's body. Raises ReplicaDown when there is no answer, InferenceError for a refusal."""
+        """Return the body of one HTTP call. Raises EngineDown if there is no answer, InferenceError for a refusal."""
         timeout = aiohttp.ClientTimeout(total=timeout_s or self._request_timeout_s, sock_connect=_CONNECT_TIMEOUT_S)
         try:
             async with self._session().request(
@@ -324,15 +324,15 @@ class ServerEngine(Engine):
         raise kind(f"{method} {self.name}{path}: {reply.status} {body[:300].decode(errors='replace')}")
 
     def _session(self) -> aiohttp.ClientSession:
-        """Made on the loop that uses it. Not httpx, which costs ten times the CPU per request."""
+        """Create the session on the loop that uses it. It is not httpx, which costs ten times the CPU per request."""
         if self._http is None:
-            # No limit here: `_slots` is the queue, and calls that control the engine must not wait in it.
+            # No limit here, because `_slots` is the queue, and calls that control the engine must not wait in it.
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_EXPIRY_S)
             self._http = aiohttp.ClientSession(connector=connector, trust_env=False)
         return self._http
 
     async def _require_processed_logprobs(self) -> None:
-        """With top_k = 1 one token is left: its processed log-probability is 0, its raw one is not."""
+        """Require processed log-probabilities: with top_k = 1 that of the one token left is 0, its raw one is not."""
         answer = await self.generate(
             (1, 2, 3), max_tokens=1, sampling=Sampling(top_k=1), stop_token_ids=(), cache_salt="start"
         )

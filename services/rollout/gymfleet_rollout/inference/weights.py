@@ -1,4 +1,4 @@
-"""What a directory of safetensors holds, read from the headers alone."""
+"""The contents of a directory of safetensors, read from the headers alone."""
 
 import json
 import struct
@@ -15,7 +15,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def tensor_shapes(directory: Path) -> Shapes:
-    """Name to shape of every tensor in the directory's `*.safetensors`. Raises WeightsRejected."""
+    """Return the shape of every tensor in the directory's `*.safetensors`, by name. Raises WeightsRejected."""
     if not directory.is_dir():
         raise WeightsRejected(f"{directory} is not a directory that this service can read")
     files = sorted(directory.glob("*.safetensors"))
@@ -28,9 +28,9 @@ def tensor_shapes(directory: Path) -> Shapes:
 
 
 def require_same_tensors(expected: Shapes, given: Shapes, directory: Path) -> None:
-    """Refuse weights with a tensor missing, unknown or of another shape: an engine would keep the old one silently.
+    """Refuse weights with a missing, unknown or misshapen tensor: an engine would silently keep the old one.
 
-    A tied model's output head may be written or left out. Raises WeightsRejected.
+    The output head of a tied model may be included or left out. Raises WeightsRejected.
     """
     missing = sorted(expected.keys() - given.keys() - {_HEAD})
     unknown = sorted(given.keys() - expected.keys() - {_HEAD})

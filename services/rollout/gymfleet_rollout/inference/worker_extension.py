@@ -1,4 +1,4 @@
-"""Runs inside vLLM's worker: load a policy's weights in place.
+"""An extension of vLLM's worker that loads a policy's weights in place.
 
 The embedded engine names it itself; a vLLM server is started with
 `--worker-extension-cls gymfleet_rollout.inference.worker_extension.PolicyLoader`.
@@ -11,7 +11,7 @@ _RELOADING = logging.getLogger("vllm.model_executor.model_loader.reload.layerwis
 
 
 class _WithoutRotaryTables(logging.Filter):
-    """Tables of rotary embeddings are computed, not loaded: that they "failed to load" is said with every version."""
+    """Drop messages that tables of rotary embeddings "failed to load" with every version: they are computed."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return "RotaryEmbedding: Failed to load weights" not in record.getMessage()
@@ -21,15 +21,15 @@ _UNFOUNDED = _WithoutRotaryTables()
 
 
 class PolicyLoader:
-    """Mixed into vLLM's worker class, whose `model_runner` it uses."""
+    """A mixin of vLLM's worker class, whose `model_runner` it uses."""
 
     model_runner: Any
 
     def load_policy(self, weights_path: str) -> dict[str, int]:
-        """Load Hugging Face safetensors from a directory over the weights in place.
+        """Load Hugging Face safetensors from a directory, overwriting the weights in place.
 
-        With tied embeddings vLLM reloads the embedding and leaves the output head's
-        packed copy as it was: wrong logits, no error. So every head is packed anew.
+        With tied embeddings vLLM reloads the embedding but keeps the output head's old
+        packed copy, which gives wrong logits and no error. So every head is packed again.
         """
         from vllm.model_executor.layers.vocab_parallel_embedding import (  # noqa: PLC0415 - exists in the worker alone
             ParallelLMHead,
@@ -46,6 +46,6 @@ class PolicyLoader:
         return {"num_heads": num_heads}
 
     def describe_policy(self) -> dict[str, str]:
-        """Which engine this is; answers only where the extension was loaded."""
+        """Say which engine this is; answers only if the extension was loaded."""
         config = self.model_runner.model_config
         return {"model": str(config.model), "dtype": str(config.dtype).removeprefix("torch.")}

@@ -1,1 +1,1 @@
-"""HTTP surface: parsing and status codes only."""
+"""The HTTP routes, which only parse requests and set status codes."""

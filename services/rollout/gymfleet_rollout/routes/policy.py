@@ -16,10 +16,10 @@ Version = Annotated[int, Path(ge=0)]
 
 
 def control_port(port: int | None) -> Callable[[Request], None]:
-    """A dependency of the routes that replace the policy: where there is a port for them, every other refuses them."""
+    """Return a dependency of the routes that replace the policy: if they have a port, all other ports refuse them."""
 
     def arrived_there(request: Request) -> None:
-        # The listening socket's own port, which no header can change.
+        # This is the listening socket's own port, which no header can change.
         server = request.scope.get("server")
         if port is not None and (server is None or server[1] != port):
             raise WrongPort(f"send this to port {port}, GYMFLEET_ROLLOUT_CONTROL_PORT, which the trainer alone may use")

@@ -1,1 +1,1 @@
-"""What an update computes: advantages, losses, and the updaters that apply them."""
+"""The computations of an update: advantages, losses, and the updaters that apply them."""

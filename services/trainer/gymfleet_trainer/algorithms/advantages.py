@@ -10,7 +10,7 @@ _WHITEN_EPS = 1e-8
 
 
 def grpo_advantages(returns: Tensor, group_ids: Sequence[Hashable], normalise_by_std: bool) -> Tensor:
-    r"""Each return against its group's mean, optionally in units of its standard deviation.
+    r"""Compare each return with its group's mean, optionally in units of the group's standard deviation.
 
     .. math:: A_i = \frac{R_i - \mathrm{mean}(R)}{\mathrm{std}(R) + 10^{-6}}
 
@@ -26,7 +26,7 @@ def grpo_advantages(returns: Tensor, group_ids: Sequence[Hashable], normalise_by
         (N,) float. Groups whose returns are all equal get exactly 0.
 
     Raises:
-        ValueError: a group has one member, hence no baseline.
+        ValueError: a group has only one member, and hence no baseline.
     """
     groups, counts, means = _group_means(returns, group_ids)
     centred = returns - means[groups]
@@ -38,7 +38,7 @@ def grpo_advantages(returns: Tensor, group_ids: Sequence[Hashable], normalise_by
 
 
 def rloo_advantages(returns: Tensor, group_ids: Sequence[Hashable]) -> Tensor:
-    r"""Each return against the mean of the *others* of its group: :math:`\frac{n}{n-1}(R_i - \mathrm{mean}(R))`.
+    r"""Compare each return with the mean of the *others* in its group: :math:`\frac{n}{n-1}(R_i - \mathrm{mean}(R))`.
 
     RLOO, arXiv:2402.14740. Shapes and errors as in `grpo_advantages`.
     """
@@ -47,7 +47,7 @@ def rloo_advantages(returns: Tensor, group_ids: Sequence[Hashable]) -> Tensor:
 
 
 def _group_means(returns: Tensor, group_ids: Sequence[Hashable]) -> tuple[Tensor, Tensor, Tensor]:
-    """(N,) group index of each episode; (G,) sizes; (G,) means."""
+    """Return the (N,) group index of each episode, the (G,) sizes and the (G,) means."""
     if len(group_ids) != len(returns):
         raise ValueError(f"{len(returns)} returns need as many group ids, not {len(group_ids)}")
     order: dict[Hashable, int] = {}
@@ -56,7 +56,7 @@ def _group_means(returns: Tensor, group_ids: Sequence[Hashable]) -> tuple[Tensor
     if (counts < 2).any():
         alone = [group for group, index in order.items() if counts[index] < 2]
         raise ValueError(f"groups of one have no baseline, give each at least two episodes: {alone[:5]}")
-    # Shifted by the first member: equal returns then give a mean of exactly that value, and advantages of exactly 0.
+    # Shift by the first member, so that equal returns give a mean of exactly their value, and advantages of exactly 0.
     first = torch.zeros(len(order), dtype=returns.dtype)
     first[groups.flip(0)] = returns.flip(0)
     shifted = torch.zeros_like(first).index_add_(0, groups, returns - first[groups])
@@ -66,15 +66,15 @@ def _group_means(returns: Tensor, group_ids: Sequence[Hashable]) -> tuple[Tensor
 def gae(
     rewards: Tensor, values: Tensor, final_values: Tensor, mask: Tensor, gamma: float, lam: float
 ) -> tuple[Tensor, Tensor]:
-    r"""Generalised advantage estimation over the tokens that the model wrote.
+    r"""Compute generalised advantage estimates over the tokens that the model wrote.
 
     .. math::
         \delta_t = r_t + \gamma V_{next} - V_t, \qquad
         A_t = \delta_t + \gamma\lambda A_{next}
 
     arXiv:1506.02438, eq. 16. `next` is the next *written* token: an observation's tokens have no value of their own,
-    and bootstrapping from them would mix the environment's text into the estimate. After the last one V is the final
-    value: 0 where the environment ended the episode, and what the critic expects where it was merely cut.
+    and bootstrapping from them would mix the environment's text into the estimate. After the last written token V is
+    the final value: 0 if the environment ended the episode, and the critic's estimate if it was merely cut off.
 
     Args:
         rewards: (B, T) float.
@@ -101,9 +101,9 @@ def gae(
 
 
 def masked_whiten(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean 0 and (unbiased) variance 1 over the masked entries; 0 elsewhere. Any shape (...).
+    """Normalise to mean 0 and (unbiased) variance 1 over the masked entries; 0 elsewhere. Any shape (...).
 
-    Raises ValueError where fewer than two entries are masked in: they have no variance.
+    Raises ValueError if the mask selects fewer than two entries, which have no variance.
     """
     chosen = values[mask]
     if chosen.numel() < 2:

@@ -26,14 +26,14 @@ def k2(logprobs: Tensor, reference_logp: Tensor) -> Tensor:
 def k3(logprobs: Tensor, reference_logp: Tensor) -> Tensor:
     """`exp(-x) - 1 + x`: unbiased within its bounds, never negative. Shapes (...).
 
-    Clamped as verl does: `-x` to +-20, so that it stays finite, and the value to 10 (from `-x` = 2.6 on): otherwise
-    one token that the policy has all but ruled out outweighs all others, with 1.8e8 at 19 nats and a gradient alike.
-    A clamped token has no gradient.
+    It is clamped as in verl: `-x` to +-20, so that it stays finite, and the value to 10 (from `-x` = 2.6 on).
+    Otherwise one token that the policy has all but ruled out would outweigh all others, with a value of 1.8e8 at
+    19 nats and a similar gradient. A clamped token has no gradient.
     """
     minus_x = (reference_logp - logprobs).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
     return (minus_x.exp() - 1 - minus_x).clamp(max=_MAX_K3)
 
 
 def kl_estimate(logprobs: Tensor, reference_logp: Tensor, estimator: KlEstimator) -> Tensor:
-    """The estimator by its name in a recipe; (...) float, one value per token."""
+    """Apply the estimator with this name in a recipe; (...) float, one value per token."""
     return {"k1": k1, "k2": k2, "k3": k3}[estimator](logprobs, reference_logp)

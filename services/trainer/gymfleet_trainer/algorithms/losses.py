@@ -15,7 +15,7 @@ _MAX_LOG_RATIO = 20.0
 
 @dataclass(frozen=True, slots=True)
 class GlobalCounts:
-    """Of all sequences of one optimiser update, over every micro-batch and rank."""
+    """Counts over all sequences of one optimiser update, in every micro-batch and rank."""
 
     tokens: int
     """Tokens with a loss."""
@@ -46,7 +46,7 @@ def token_weights(
     counts: GlobalCounts,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    r"""What each token's loss counts, (T,) float, 0 outside the mask.
+    r"""Return the weight of each token's loss, (T,) float, 0 outside the mask.
 
     ========================== ========================================
     token_mean                 :math:`1 / N`, DAPO, arXiv:2503.14476
@@ -83,7 +83,7 @@ def clipped_policy_loss(
     dual_clip: float | None = None,
     importance_weight: Tensor | None = None,
 ) -> PolicyLoss:
-    r"""PPO's clipped surrogate with separate bounds, an optional dual clip and off-policy correction.
+    r"""Compute PPO's clipped surrogate with separate bounds, an optional dual clip and off-policy correction.
 
     .. math::
         L = -\sum_t w_t\, \rho_t \min\bigl(r_t A_t,\; \mathrm{clip}(r_t, 1-\epsilon_l, 1+\epsilon_h) A_t\bigr),
@@ -97,14 +97,14 @@ def clipped_policy_loss(
         logprobs: (T,) float, log-probability of each token under the policy.
         old_logprobs: (T,) float, the same under the policy at the start of the batch; no grad.
         advantage: (T,) float, no grad.
-        weight: (T,) float from `token_weights`; 0 where the token is not trained, whatever stands there.
+        weight: (T,) float from `token_weights`; 0 where the token is not trained, whatever other tensors hold there.
         clip_low: the ratio's lower bound is `1 - clip_low`.
         clip_high: the ratio's upper bound is `1 + clip_high`.
         dual_clip: c > 1, or None.
         importance_weight: (T,) float from `truncated_importance_weight`, no grad; None counts as 1.
     """
     mask = weight > 0
-    # Masked before exp: untrained positions carry arbitrary values, and inf * 0 is nan.
+    # Mask before exp: untrained positions hold arbitrary values, and inf * 0 is NaN.
     log_ratio = torch.where(mask, logprobs - old_logprobs, 0.0)
     ratio = log_ratio.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
     advantage = torch.where(mask, advantage, 0.0)
@@ -137,7 +137,7 @@ def truncated_importance_weight(old_logprobs: Tensor, behaviour_logprobs: Tensor
 
 
 def weighted_mean(per_token: Tensor, weight: Tensor) -> Tensor:
-    """The aggregate of any per-token term (entropy, KL) under `token_weights`; () float, with grad.
+    """Aggregate any per-token term (entropy, KL) under `token_weights`; () float, with grad.
 
     Args:
         per_token: (T,) float; ignored where the weight is 0.
@@ -147,14 +147,14 @@ def weighted_mean(per_token: Tensor, weight: Tensor) -> Tensor:
 
 
 def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, weight: Tensor, *, clip: float) -> Tensor:
-    r"""Clipped squared error of the critic, () float with grad.
+    r"""Compute the clipped squared error of the critic, () float with grad.
 
     .. math::
         L = \tfrac{1}{2} \sum_t w_t \max\bigl((V_t - R_t)^2,\; (\mathrm{clip}(V_t, V^{old}_t \pm c) - R_t)^2\bigr)
 
     Args:
-        values: (T,) float, the critic's now.
-        old_values: (T,) float, at the start of the batch; no grad.
+        values: (T,) float, the critic's current values.
+        old_values: (T,) float, the critic's values at the start of the batch; no grad.
         returns: (T,) float, no grad.
         weight: (T,) float from `token_weights`.
         clip: c, how far one batch may move a value.
@@ -164,5 +164,5 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, weight: Tens
 
 
 def sft_loss(logprobs: Tensor, weight: Tensor) -> Tensor:
-    """Negative log-likelihood of the demonstrated tokens, () float with grad; `weight` from `token_weights`."""
+    """Return the demonstrated tokens' negative log-likelihood, () float with grad; `weight` from `token_weights`."""
     return -weighted_mean(logprobs, weight)

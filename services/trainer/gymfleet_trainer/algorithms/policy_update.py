@@ -31,11 +31,11 @@ Logprobs = dict[int, Tensor]
 
 
 class PolicyUpdater:
-    """Trains one policy on batches of trajectories; the recipe's `[rl]` says how.
+    """Train one policy on batches of trajectories, as the recipe's `[rl]` says.
 
-    Sequences whose `advantages` are empty get GRPO's, from their token rewards and their groups. Deterministic: the
-    same seed, weights and batches give the same weights, also when interrupted by `state_dict` and `load_state_dict`,
-    on the same hardware with as many threads.
+    Sequences whose `advantages` are empty get those of GRPO, from their token rewards and their groups. Training is
+    deterministic: on the same hardware with the same number of threads, the same seed, weights and batches give the
+    same weights, also when interrupted by `state_dict` and `load_state_dict`.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class PolicyUpdater:
         """Take the policy to train.
 
         Args:
-            model: trained in place.
+            model: the policy, which is trained in place.
             rl: the recipe's section.
-            seed: of the split into updates.
-            temperature: of the sampling.
+            seed: the seed of the split into updates.
+            temperature: the sampling temperature.
             reference: the policy at the start of reinforcement learning; copied from `model` when the recipe needs
                 one and none is given. A resumed run must give it.
             sampler_is_exact: the sampler computes as exactly as the trainer (both float32), so that fresh sequences
@@ -72,7 +72,7 @@ class PolicyUpdater:
         """Train on one batch: `epochs_per_step` passes of up to `updates_per_step` optimiser updates each.
 
         Raises:
-            ValueError: a group has one member, hence no baseline.
+            ValueError: a group has only one member, and hence no baseline.
         """
         started = time.perf_counter()
         epochs = [self._split(sequences) for _ in range(self.rl.epochs_per_step)]
@@ -85,7 +85,7 @@ class PolicyUpdater:
         return _metrics(totals, len(sequences), trained, time.perf_counter() - started)
 
     def batch_parity(self, sequences: Sequence[TrainSequence]) -> float:
-        """Mean |trainer - sampler| log-probability over the tokens that the model wrote; nan without any."""
+        """Return the mean |trainer - sampler| log-probability over tokens that the model wrote; NaN without any."""
         differences = [
             (logprobs - self._floats(sequences[index].behaviour_logprobs))[_mask(sequences[index])].abs()
             for index, logprobs in self._logprobs(self.model, sequences, range(len(sequences))).items()
@@ -94,17 +94,17 @@ class PolicyUpdater:
         return float(together.mean()) if together.numel() else math.nan
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the weights of policy and reference, which are saved as models."""
+        """Return everything but the weights of policy and reference, which are saved as models."""
         return {"optimizer": self.optimizer.state_dict(), "rng": self._rng.getstate()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue bit for bit where `state_dict` was taken, given the same weights."""
+        """Continue exactly from where `state_dict` was taken, bit for bit, given the same weights."""
         self.optimizer.load_state_dict(state["optimizer"])
         version, internal, gauss = state["rng"]
         self._rng.setstate((version, tuple(internal), gauss))
 
     def _split(self, sequences: Sequence[TrainSequence]) -> list[list[int]]:
-        """Indices of the sequences of each update: whole groups, in random order, near-equally many."""
+        """Return the indices of each update's sequences: whole groups in random order, in nearly equal numbers."""
         groups: dict[str, list[int]] = {}
         for index, sequence in enumerate(sequences):
             groups.setdefault(sequence.group_id, []).append(index)
@@ -114,7 +114,7 @@ class PolicyUpdater:
         return [[i for name in names[part::num_parts] for i in groups[name]] for part in range(num_parts)]
 
     def _with_advantages(self, sequences: list[TrainSequence]) -> list[TrainSequence]:
-        """Fill in GRPO's advantages, unless every sequence brought its own."""
+        """Fill in GRPO's advantages, unless every sequence already has its own."""
         if all(sequence.advantages for sequence in sequences):
             return sequences
         returns = self._floats([sum(rewards) for rewards in self._penalised_rewards(sequences)])
@@ -123,7 +123,7 @@ class PolicyUpdater:
         return [s.with_advantage(a) for s, a in zip(sequences, advantages, strict=True)]
 
     def _penalised_rewards(self, sequences: Sequence[TrainSequence]) -> list[list[float]]:
-        """Token rewards, less the KL estimate where the recipe puts it into the reward."""
+        """Return token rewards, minus the KL estimate if the recipe puts it into the reward."""
         if self.reference is None or self.rl.kl.placement != "reward":
             return [sequence.token_rewards for sequence in sequences]
         everything = range(len(sequences))
@@ -136,10 +136,10 @@ class PolicyUpdater:
         return penalised
 
     def _old_logprobs(self, sequences: Sequence[TrainSequence], epochs: list[list[list[int]]]) -> Logprobs:
-        """Log-probabilities under the weights before the batch, where they cannot be had for free.
+        """Return log-probabilities under the weights before the batch, where they are not available for free.
 
-        The first update of the batch runs on those weights itself, and an exact sampler has given those of fresh
-        sequences.
+        The first update of the batch runs on those weights itself, and an exact sampler has already provided those of
+        fresh sequences.
         """
         needed = {index for index, sequence in enumerate(sequences) if self._has_gradient(sequence)}
         if len(epochs) == 1 and epochs[0]:
@@ -152,7 +152,7 @@ class PolicyUpdater:
         return known | self._logprobs(self.model, sequences, sorted(needed))
 
     def _has_gradient(self, sequence: TrainSequence) -> bool:
-        """Without KL loss and entropy bonus, a sequence of zero advantage has none and is not computed."""
+        """Return whether to compute it: without KL loss and entropy bonus, zero advantage gives no gradient."""
         everything_counts = self.rl.entropy_coefficient > 0 or self._kl_in_loss
         return sequence.num_trained > 0 and (everything_counts or any(sequence.advantages))
 
@@ -161,7 +161,7 @@ class PolicyUpdater:
         return self.rl.kl.coefficient > 0 and self.rl.kl.placement == "loss"
 
     def _logprobs(self, model: PolicyModel, sequences: Sequence[TrainSequence], chosen: Iterable[int]) -> Logprobs:
-        """Of the chosen sequences, without gradients."""
+        """Return the log-probabilities of the chosen sequences, without gradients."""
         chosen = list(chosen)
 
         def work(batch: PackedBatch) -> list[Tensor]:
@@ -197,7 +197,7 @@ class PolicyUpdater:
         *,
         weights_untouched: bool,
     ) -> None:
-        """One optimiser update; none when nothing in the part has a gradient. Counts are those of the whole part."""
+        """Make one optimiser update, unless nothing in the part has a gradient. Counts are those of the whole part."""
         counts = global_counts([sequences[index] for index in part])
         chosen = [index for index in part if self._has_gradient(sequences[index])]
         if not chosen:
@@ -220,7 +220,7 @@ class PolicyUpdater:
         return self.optimizer.parameters
 
     def _complete(self, batch: PackedBatch, indices: list[int], old_logprobs: Logprobs) -> PackedBatch:
-        """Add what was computed before the update; without it the batch is the first to see its weights."""
+        """Add what was computed before the update; without it the batch is the first to use its weights."""
         if not all(index in old_logprobs for index in indices):
             return batch
         return replace(batch, old_logprobs=torch.cat([old_logprobs[index] for index in indices]))
@@ -230,7 +230,7 @@ class PolicyUpdater:
         totals.add_step(self.optimizer.step(), learning_rate)
 
     def _loss(self, batch: PackedBatch, counts: GlobalCounts, *, measure_parity: bool) -> tuple[Tensor, Sums]:
-        """One micro-batch's share of the loss, () float with grad, and what it adds to the totals."""
+        """Return one micro-batch's share of the loss, () float with grad, and what it adds to the totals."""
         weight = token_weights(batch.loss_mask, batch.cu_seqlens, self.rl.aggregation, counts, self.model.dtype)
         output = self.model.token_logprobs(batch, temperature=self.temperature, with_entropy=True)
         loss, sums = self._policy_loss(batch, output.logprobs, weight)
@@ -276,13 +276,13 @@ class PolicyUpdater:
 
 
 def global_counts(sequences: Iterable[TrainSequence]) -> GlobalCounts:
-    """Of all sequences of an update, those without a gradient included."""
+    """Return the counts of all sequences of an update, including those without a gradient."""
     trained = [sequence.num_trained for sequence in sequences]
     return GlobalCounts(tokens=sum(trained), sequences=sum(number > 0 for number in trained))
 
 
 def _mask(sequence: TrainSequence) -> Tensor:
-    """(L,) bool; the first token is never trained."""
+    """Return the (L,) bool mask; the first token is never trained."""
     mask = torch.tensor(sequence.loss_mask)
     mask[0] = False
     return mask

@@ -20,7 +20,7 @@ from gymfleet_trainer.model.policy_model import PolicyModel
 
 
 class PpoUpdater(PolicyUpdater):
-    """Advantages come from a critic, per token, and not from the group; groups may have one member.
+    """Train with per-token advantages that come from a critic, not from the group; groups may have one member.
 
     During the first `critic.warmup_steps` batches only the critic learns.
     """
@@ -35,7 +35,7 @@ class PpoUpdater(PolicyUpdater):
         reference: PolicyModel | None = None,
         sampler_is_exact: bool = False,
     ) -> None:
-        """As `PolicyUpdater`; the critic starts from the policy's body as it is now."""
+        """Take the arguments of `PolicyUpdater`; the critic starts from the policy's body as it is now."""
         super().__init__(
             model, rl, seed=seed, temperature=temperature, reference=reference, sampler_is_exact=sampler_is_exact
         )
@@ -49,7 +49,7 @@ class PpoUpdater(PolicyUpdater):
 
     @property
     def critic_only(self) -> bool:
-        """Whether the policy stands still for now."""
+        """Return whether only the critic is being trained at present."""
         return self.num_batches < self.rl.critic.warmup_steps
 
     def update(self, sequences: list[TrainSequence]) -> UpdateMetrics:
@@ -60,7 +60,7 @@ class PpoUpdater(PolicyUpdater):
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """The policy's state, and the critic with its weights."""
+        """Return the policy's state, and the critic with its weights."""
         return super().state_dict() | {
             "critic": self.critic.weights(),
             "critic_optimizer": self.critic_optimizer.state_dict(),
@@ -68,16 +68,16 @@ class PpoUpdater(PolicyUpdater):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue bit for bit where `state_dict` was taken, given the same policy weights."""
+        """Continue exactly from where `state_dict` was taken, bit for bit, given the same policy weights."""
         super().load_state_dict(state)
         self.critic.load_weights(state["critic"])
         self.critic_optimizer.load_state_dict(state["critic_optimizer"])
         self.num_batches = int(state["num_batches"])
 
     def _with_advantages(self, sequences: list[TrainSequence]) -> list[TrainSequence]:
-        """GAE over the tokens that the model wrote, whitened over the batch; also keeps values and returns.
+        """Compute GAE over the tokens that the model wrote, whitened over the batch; also keep values and returns.
 
-        Raises ValueError where the recipe cut an episode whose record lacks the final prompt.
+        Raises ValueError if the recipe cut off an episode whose record lacks the final prompt.
         """
         if not sequences:
             return sequences
@@ -97,7 +97,7 @@ class PpoUpdater(PolicyUpdater):
         ]
 
     def _critic_values(self, sequences: Sequence[TrainSequence]) -> tuple[list[Tensor], Tensor]:
-        """Per sequence, (L,) values; (B,) values of the states in which the recipe cut, 0 where an episode ended."""
+        """Return (L,) values per sequence, and (B,) values of the states where the recipe cut, 0 for ended episodes."""
 
         def work(batch: PackedBatch) -> list[Tensor]:
             with torch.no_grad():
@@ -116,7 +116,7 @@ class PpoUpdater(PolicyUpdater):
         return own, final_values
 
     def _has_gradient(self, sequence: TrainSequence) -> bool:
-        """The critic learns from every sequence."""
+        """Return True, because the critic learns from every sequence."""
         return sequence.num_trained > 0
 
     def _complete(self, batch: PackedBatch, indices: list[int], old_logprobs: Logprobs) -> PackedBatch:
@@ -131,7 +131,7 @@ class PpoUpdater(PolicyUpdater):
         return own if self.critic_only else super()._trained_parameters() + own
 
     def _loss(self, batch: PackedBatch, counts: GlobalCounts, *, measure_parity: bool) -> tuple[Tensor, Sums]:
-        """The policy's loss and the critic's: they share no weight, so their sum has both gradients."""
+        """Return the sum of the policy's and the critic's loss, which has both gradients, as they share no weight."""
         if batch.values is None or batch.returns is None:
             raise RuntimeError("a critic update needs the batch's values and returns")
         weight = token_weights(batch.loss_mask, batch.cu_seqlens, "token_mean", counts, self.model.dtype)
@@ -151,9 +151,9 @@ class PpoUpdater(PolicyUpdater):
 
 
 def _with_final_state(sequence: TrainSequence) -> TrainSequence:
-    """Where the recipe cut an episode, the final prompt and one token more, before which the final state is valued.
+    """Append the final prompt of an episode that the recipe cut off, and one token, whose value is the final state's.
 
-    Raises ValueError when the prompt is missing: the cut must not pass for an end.
+    Raises ValueError if the prompt is missing, because a cut must not be mistaken for an end.
     """
     prompt = sequence.final_prompt_token_ids
     if prompt is None:
@@ -173,5 +173,5 @@ def _with_final_state(sequence: TrainSequence) -> TrainSequence:
 
 
 def _padded(rows: list[Tensor]) -> Tensor:
-    """(B, T), filled up with zeros."""
+    """Stack the rows as (B, T), padded with zeros."""
     return pad_sequence(rows, batch_first=True)

@@ -1,4 +1,4 @@
-"""Supervised warm start on demonstrations."""
+"""The supervised warm start on demonstrations."""
 
 import math
 import random
@@ -19,10 +19,10 @@ _TOKENS_PER_MICROBATCH = 4096
 
 
 class SftUpdater:
-    """Maximum likelihood of the tokens under `loss_mask`, in epochs over shuffled demonstrations."""
+    """Maximise the likelihood of the tokens under `loss_mask`, in epochs over shuffled demonstrations."""
 
     def __init__(self, model: PolicyModel, section: SftSection, *, num_tokens: int) -> None:
-        """Take the policy to train in place.
+        """Take the policy, which is trained in place.
 
         `num_tokens` is the length of all demonstrations together: it tells a decaying schedule where it ends.
         """
@@ -31,7 +31,7 @@ class SftUpdater:
         self.optimizer = build_optimizer(model, section.optimizer, total_steps)
 
     def sft_epoch(self, sequences: list[TrainSequence], tokens_per_batch: int, rng: random.Random) -> SftMetrics:
-        """One pass in an order drawn from `rng`; one optimiser update per `tokens_per_batch` tokens, about."""
+        """Make one pass in an order drawn from `rng`, with about one optimiser update per `tokens_per_batch` tokens."""
         started = time.perf_counter()
         order = list(sequences)
         rng.shuffle(order)
@@ -50,11 +50,11 @@ class SftUpdater:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the policy's weights."""
+        """Return everything but the policy's weights."""
         return {"optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
+        """Continue from where `state_dict` was taken."""
         self.optimizer.load_state_dict(state["optimizer"])
 
     def _update_part(self, part: list[TrainSequence], totals: Totals) -> None:
@@ -84,9 +84,9 @@ class SftUpdater:
 
 
 def _parts(order: list[TrainSequence], tokens_per_batch: int) -> list[list[TrainSequence]]:
-    """Consecutive sequences in near-equal shares of about `tokens_per_batch` tokens.
+    """Divide consecutive sequences into nearly equal shares of about `tokens_per_batch` tokens.
 
-    As many shares as the schedule counts on, whatever the order: greedy filling would need a few more each time.
+    There are as many shares as the schedule expects, whatever the order; greedy filling would need a few more.
     """
     total = sum(len(sequence.token_ids) for sequence in order)
     num_parts = _num_parts(total, tokens_per_batch)

@@ -1,4 +1,4 @@
-"""What an update reports, and how it is summed up without waiting for the device."""
+"""The metrics that an update reports, and how they are summed up without waiting for the device."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetrics:
-    """What one batch of trajectories did to the policy. Means are over the tokens with a loss; nan where none."""
+    """The effect of one batch of trajectories on the policy. Means are over the tokens with a loss, NaN without any."""
 
     loss: float
     """Mean over the optimiser updates."""
@@ -24,22 +24,22 @@ class UpdateMetrics:
     """Mean `old - new` log-probability: how far the updates moved the policy from the batch's start."""
     ratio_max: float
     reference_kl: float
-    """Mean estimate of KL(policy || reference) where it is part of the loss, else nan."""
+    """Mean estimate of KL(policy || reference) if it is part of the loss, otherwise NaN."""
     parity: float
     """Mean |trainer - sampler| log-probability before the first update, over fresh sequences."""
     importance_mean: float
     """Mean truncated importance weight; 1 where trainer and sampler agree."""
     value_loss: float
-    """PPO's critic: mean over its updates."""
+    """Loss of PPO's critic, mean over its updates."""
     value_grad_norm: float
-    """The critic's: mean over its updates, before clipping."""
+    """Gradient norm of the critic, mean over its updates, before clipping."""
     num_sequences: int
     num_trained_sequences: int
     """Sequences with a gradient: those of a group whose returns are all equal have none."""
     num_tokens: int
     """Tokens that went through the policy with a gradient, over all epochs."""
     num_trained_tokens: int
-    """Of those, tokens with a loss."""
+    """Tokens with a loss among those."""
     num_updates: int
     num_nonfinite: int
     """Updates that were refused because their gradient was not finite."""
@@ -68,7 +68,7 @@ Sums = dict[str, Tensor | float]
 
 
 class Totals:
-    """Sums, kept on the device: one synchronisation at the end instead of one per micro-batch."""
+    """Sums that are kept on the device, for one synchronisation at the end instead of one per micro-batch."""
 
     def __init__(self) -> None:
         self._sums: Sums = {}
@@ -76,7 +76,7 @@ class Totals:
         self.learning_rate = math.nan
 
     def add(self, sums: Sums) -> None:
-        """Take in what a micro-batch adds."""
+        """Add the sums of a micro-batch."""
         for name, value in sums.items():
             if name == "ratio_max":
                 self._ratios.append(torch.as_tensor(value))
@@ -89,21 +89,21 @@ class Totals:
         self.learning_rate = learning_rate
 
     def add_norm(self, norm: Tensor, prefix: str = "") -> None:
-        """Count one update as `{prefix}updates`; a norm that is not finite was refused and stays out of the mean."""
+        """Count one update as `{prefix}updates`; one with a non-finite norm was refused and is left out of the mean."""
         finite = torch.isfinite(norm)
         summed = torch.where(finite, norm, 0.0)
         self.add({f"{prefix}updates": 1, f"{prefix}grad_norm": summed, "nonfinite": (~finite).float()})
 
     def get(self, name: str) -> float:
-        """A sum; 0 if nothing was added."""
+        """Return a sum, or 0 if nothing was added."""
         return float(self._sums.get(name, 0.0))
 
     def mean(self, name: str, over: str) -> float:
-        """One sum over another; nan if the latter is 0."""
+        """Return one sum divided by another, or NaN if the latter is 0."""
         count = self.get(over)
         return self.get(name) / count if count else math.nan
 
     @property
     def ratio_max(self) -> float:
-        """The largest ratio seen; nan if none."""
+        """Return the largest ratio seen, or NaN if there is none."""
         return float(torch.stack(self._ratios).max()) if self._ratios else math.nan

@@ -20,7 +20,7 @@ def build_updater(
     reference: PolicyModel | None = None,
     sampler_is_exact: bool = False,
 ) -> PolicyUpdater:
-    """The updater of the recipe's algorithm; arguments as for `PolicyUpdater`."""
+    """Create the updater of the recipe's algorithm; arguments as for `PolicyUpdater`."""
     updater = PpoUpdater if rl.algorithm == "ppo" else PolicyUpdater
     return updater(
         model, rl, seed=seed, temperature=temperature, reference=reference, sampler_is_exact=sampler_is_exact

@@ -1,10 +1,10 @@
-"""Where the run leaves its calls, and the workers leave their answers. Runs as a Ray actor.
+"""The exchange of calls from the run and answers from the workers. It runs as a Ray actor.
 
-A call is over when every rank has made it. Some calls are no meeting of the ranks, such as to load a checkpoint: a
-slow rank would find the next one in its place.
+A call is over when every rank has made it. Some calls, such as loading a checkpoint, do not synchronise the
+ranks: without this rule a slow rank would find the next call in place of its own.
 
 Workers come in groups: when one dies, Ray Train ends its group and starts another, which knows nothing of the
-calls before. Whoever still waits for an answer of the old group is then told that it is lost.
+earlier calls. A caller that still waits for an answer of the old group is then told that it is lost.
 """
 
 import asyncio
@@ -17,24 +17,24 @@ from gymfleet_trainer.errors import WorkersFailed, WorkersLost
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A method of the learner, to be called on every worker."""
+    """A method of the learner that is to be called on every worker."""
 
     number: int
     method: str
     arguments: Sequence[Any]
-    """One reference to the arguments: in a list, Ray hands it on as it is."""
+    """One reference to the arguments, in a list so that Ray passes the reference on as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the method returned on the first rank, or raised."""
+    """What the method returned or raised on the first rank."""
 
     value: Any = None
     error: Exception | None = None
 
 
 class CallBroker:
-    """One call at a time, for one group of workers at a time."""
+    """Pass on one call at a time, to one group of workers at a time."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Condition()
@@ -49,7 +49,7 @@ class CallBroker:
     # --- for the workers
 
     async def join(self, ranks: int) -> int:
-        """Called once for a new group of so many, by its first rank: the group's number, from 1."""
+        """Register a new group of `ranks` workers and return its number, from 1. Its first rank calls this once."""
         async with self._changed:
             self._group += 1
             self._ranks = ranks
@@ -58,7 +58,7 @@ class CallBroker:
             return self._group
 
     async def take(self, group: int, number: int) -> Call | None:
-        """Wait for the call `number` or a later one; None when there are no more for this group."""
+        """Wait for the call `number` or a later one; return None when there are no more for this group."""
         async with self._changed:
             await self._changed.wait_for(
                 lambda: self._over(group) or (self._call is not None and self._call.number >= number)
@@ -66,7 +66,7 @@ class CallBroker:
             return None if self._over(group) else self._call
 
     async def answer(self, number: int, answer: Answer | None) -> None:
-        """A rank has made the call `number`; the first one says what came of it."""
+        """Record that a rank has made the call `number`; the first rank passes the answer."""
         async with self._changed:
             if self._call is not None and number == self._call.number:
                 self._missing -= 1
@@ -76,15 +76,15 @@ class CallBroker:
     # --- for the run
 
     async def group(self, after: int) -> int:
-        """Wait for a group later than `after`; 0 when there will be none."""
+        """Wait for a group later than `after` and return its number, or 0 when there will be none."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._closed is not None or self._group > after)
             return 0 if self._closed is not None else self._group
 
     async def call(self, group: int, method: str, arguments: Sequence[Any]) -> Answer:
-        """Have the group's workers call a method of the learner, and wait for it.
+        """Let the group's workers call a method of the learner, and wait for the answer.
 
-        The answer is `WorkersLost` when another group has taken its place, `WorkersFailed` when none will.
+        The answer is `WorkersLost` when another group has replaced this one, `WorkersFailed` when none will.
         """
         async with self._changed:
             if not self._over(group):
@@ -100,13 +100,13 @@ class CallBroker:
             return self._answer
 
     async def close(self, reason: str) -> None:
-        """No more calls: workers end, and who waits for them is told why."""
+        """Accept no more calls: the workers end, and callers that wait for them are told why."""
         async with self._changed:
             self._closed = reason
             self._changed.notify_all()
 
     def _made(self) -> bool:
-        """By all ranks, or given up by the first: the others may wait for it for ever then."""
+        """Return whether all ranks made the call or the first one gave up, as the others may then wait for ever."""
         return self._answer is not None and (self._missing == 0 or self._answer.error is not None)
 
     def _over(self, group: int) -> bool:

@@ -1,6 +1,6 @@
-"""The processes that train one policy together: each takes a share of the micro-batches.
+"""The processes that train one policy together, each with a share of the micro-batches.
 
-With FSDP2 every forward and backward pass is a meeting of all ranks, so that all must make equally many: a rank
+With FSDP2 every forward and backward pass synchronises all ranks, so all of them must run equally many: a rank
 that has no micro-batch left runs one whose result does not count.
 """
 
@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 
 class Ranks:
-    """Micro-batches over the default process group.
+    """Distribute micro-batches over the default process group.
 
     All ranks make the same calls with equal arguments, in the same order.
     """
@@ -31,17 +31,17 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this is the rank that writes files."""
+        """Return whether this is the rank that writes files."""
         return self.rank == 0
 
     def agree(self, value: Result) -> Result:
-        """The first rank's value, on every rank; the others' does not matter."""
+        """Return the first rank's value on every rank; the values of the others do not matter."""
         box = [value]
         dist.broadcast_object_list(box, src=0)
         return box[0]
 
     def map(self, work: Callable[[PackedBatch], Result], batches: Sequence[PackedBatch]) -> Iterator[Result]:
-        """`work` of every batch, in the order of the batches; tensors come back on the CPU."""
+        """Return `work` of every batch, in the order of the batches; tensors come back on the CPU."""
         return iter(self._gather([work(batch) for batch, _ in share(batches, self.rank, self.width)], len(batches)))
 
     def accumulate(
@@ -50,7 +50,7 @@ class Ranks:
         batches: Sequence[PackedBatch],
         parameters: Sequence[nn.Parameter],  # noqa: ARG002 - FSDP reduces the gradients of all it has sharded
     ) -> list[Sums]:
-        """As `MicrobatchExecutor`: each parameter's shard gets its gradient of the sum of all batches' losses."""
+        """Do as `MicrobatchExecutor`: each parameter's shard gets its gradient of the sum of all batches' losses."""
 
         def differentiate(batch: PackedBatch, counts: bool) -> Sums:
             loss, sums = loss_of(batch)
@@ -61,21 +61,21 @@ class Ranks:
         )
 
     def _gather(self, own: list[Result], total: int) -> list[Result]:
-        """All ranks' results in the order of the batches that they came from."""
+        """Return all ranks' results in the order of the batches that they came from."""
         everyone: list[Any] = [None] * self.width
         dist.all_gather_object(everyone, tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), own))
         return [everyone[index % self.width][index // self.width] for index in range(total)]
 
 
 def share(batches: Sequence[PackedBatch], rank: int, width: int) -> list[tuple[PackedBatch, bool]]:
-    """The batches of one rank, and whether their results count: equally many on every rank."""
+    """Return the batches of one rank, equally many on every rank, and whether the result of each counts."""
     own = [(batch, True) for batch in batches[rank::width]]
     missing = -(-len(batches) // width) - len(own)
     return own + [(batch, False) for batch in sorted(batches, key=lambda batch: batch.num_tokens)[:1]] * missing
 
 
 def device_of(wanted: str) -> torch.device:
-    """`auto` is the GPU where there is one. On a machine of several workers, the one set for this process."""
+    """Return the device. `auto` is the GPU if there is one; with several workers, the one set for this process."""
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(wanted)

@@ -1,4 +1,4 @@
-"""The learner when it is many: the run's side of it, and the workers'."""
+"""The learner spread over several workers: the run's part of it, and the workers' part."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -22,21 +22,21 @@ from gymfleet_trainer.publish.probe import Parity
 from gymfleet_trainer.run.groups import Group
 
 CREATE = "create"
-"""The first call of a group: arguments as those of `LocalLearner`, answered with the size of the vocabulary."""
+"""The first call of a group: it has the arguments of `LocalLearner` and answers with the vocabulary size."""
 
 log = structlog.get_logger()
 
 
 class RemoteLearner:
-    """Has every call made by all workers at once, each with its own part of the model.
+    """Let all workers make every call at once, each with its own part of the model.
 
     Raises:
-        WorkersLost: from any call, when the workers died. A new learner starts from a checkpoint.
-        WorkersFailed: when there will be no others.
+        WorkersLost: the workers died, from any call. A new learner starts from a checkpoint.
+        WorkersFailed: the workers died, and there will be no others.
     """
 
     def __init__(self, broker: Any, group: int, recipe: Recipe, source: str, reference: Path) -> None:
-        """Make the learner on the workers of `group`; blocks until its weights are loaded."""
+        """Create the learner on the workers of `group`; blocks until its weights are loaded."""
         self._broker = broker
         self._group = group
         self._vocab_size: int = self._call(CREATE, recipe, source, reference)
@@ -76,7 +76,7 @@ class RemoteLearner:
         return parity
 
     def save_weights(self, directory: Path) -> None:
-        """See `Learner`. The directory is one that the workers see too."""
+        """See `Learner`. The directory must be visible to the workers too."""
         self._call("save_weights", directory)
 
     def save_model(self, directory: Path) -> None:
@@ -105,8 +105,8 @@ def next_group(broker: Any, after: int, workers: int, timeout_s: float) -> int:
     """Wait until a group later than `after` has started, and return its number.
 
     Raises:
-        Stalled: it did not in time.
-        WorkersFailed: there will be none.
+        Stalled: no group started in time.
+        WorkersFailed: there will be no such group.
     """
     try:
         group: int = ray.get(broker.group.remote(after), timeout=timeout_s)
@@ -121,7 +121,7 @@ def next_group(broker: Any, after: int, workers: int, timeout_s: float) -> int:
 
 
 class WorkerConfig(TypedDict):
-    """What a worker is told at its start."""
+    """The configuration that a worker gets at its start."""
 
     broker: Any
     threads: int
@@ -130,9 +130,9 @@ class WorkerConfig(TypedDict):
 
 
 def serve(config: dict[str, Any]) -> None:
-    """The loop of one worker under Ray Train: make the calls, all ranks the same, until there are no more.
+    """Run the loop of one worker under Ray Train: make the calls, the same on all ranks, until there are no more.
 
-    `config` is a `WorkerConfig`, which Ray hands on as a plain dict.
+    `config` is a `WorkerConfig`, which Ray passes as a plain dict.
     """
     configure_logs("trainer", level=config["log_level"], json=config["log_json"])
     torch.set_num_threads(config["threads"])
@@ -156,7 +156,7 @@ def serve(config: dict[str, Any]) -> None:
 
 
 def _made(learner: LocalLearner | None, call: Call, ranks: Ranks) -> Answer:
-    """Make a call. What it raises ends this worker and with it the group, but for a failed write of the first rank."""
+    """Make a call. Any error but a failed write of the first rank ends this worker, and with it the group."""
     try:
         return Answer(getattr(learner, call.method)(*ray.get(call.arguments[0])))
     except Exception as error:

@@ -1,6 +1,6 @@
-"""FSDP2: every rank holds a shard of each weight, gradient and moment; and the way back to whole tensors.
+"""FSDP2 sharding: every rank holds a shard of each weight, gradient and moment. Also gathers whole tensors again.
 
-Gradients are summed over the ranks, not averaged: losses are weighted by counts of the whole batch already.
+Gradients are summed over the ranks, not averaged, because losses are already weighted by counts of the whole batch.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,18 +15,18 @@ from gymfleet_trainer.distributed.ranks import Ranks
 
 
 def shard(model: nn.Module, layers: Iterable[nn.Module], ranks: Ranks, device: torch.device) -> None:
-    """Keep this rank's shard of `model`, on `device`: whole weights exist for one layer at a time.
+    """Keep this rank's shard of `model` on `device`; whole weights exist for only one layer at a time.
 
     Args:
-        model: the same on every rank; weights outside the layers are gathered while it is called as a module.
-        layers: of `model`, called one after the other.
-        ranks: those that share.
-        device: this rank's.
+        model: is the same on every rank; weights outside the layers are gathered while it is called as a module.
+        layers: the layers of `model`, which are called one after the other.
+        ranks: the ranks that share the model.
+        device: the device of this rank.
     """
     mesh = init_device_mesh(device.type, (ranks.width,))
     for layer in layers:
         fully_shard(layer, mesh=mesh)
-    # The root too gives its whole weights back after a forward pass: an optimiser made then must see shards.
+    # The root too must free its whole weights after a forward pass: an optimiser created then must see shards.
     fully_shard(model, mesh=mesh, reshard_after_forward=True)
     for module in model.modules():
         if isinstance(module, FSDPModule):
@@ -35,12 +35,12 @@ def shard(model: nn.Module, layers: Iterable[nn.Module], ranks: Ranks, device: t
 
 
 def whole(value: Tensor) -> Tensor:
-    """A tensor put together from its shards; all ranks call this. Anything else is returned as it is."""
+    """Gather a tensor from its shards; all ranks must call this. A tensor without shards is returned as it is."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def collected(value: Tensor) -> Tensor:
-    """As `whole`, but on the first rank's CPU, and empty on the others: they have no room for a whole model."""
+    """Do as `whole`, but on the first rank's CPU; empty on the others, which have no room for a whole model."""
     if not isinstance(value, DTensor):
         return value
     tensor = value.full_tensor()
@@ -48,7 +48,7 @@ def collected(value: Tensor) -> Tensor:
 
 
 def collected_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`collected` of every entry; entries that are one tensor stay one."""
+    """Apply `collected` to every entry; entries that share one tensor still share it afterwards."""
     tensors: dict[int, Tensor] = {}
     for value in state.values():
         if id(value) not in tensors:
@@ -57,10 +57,10 @@ def collected_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def sharded_like(parameter: Tensor, value: Tensor) -> Tensor:
-    """A rank's shard of a whole `value`, placed as `parameter` is; what is not of its shape is left whole."""
+    """Return a rank's shard of a whole `value`, placed like `parameter`; a value of another shape stays whole."""
     if not isinstance(parameter, DTensor) or value.shape != parameter.shape:
         return value
-    # Every rank has the whole value: none needs to be sent anything.
+    # Every rank has the whole value, so nothing needs to be sent.
     return distribute_tensor(
         value.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None
     )

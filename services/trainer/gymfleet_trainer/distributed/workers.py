@@ -1,4 +1,4 @@
-"""The workers of a run under Ray Train: started, started again when one dies, and ended."""
+"""Start the workers of a run under Ray Train, restart them when one dies, and end them."""
 
 import contextlib
 import logging
@@ -32,13 +32,13 @@ log = structlog.get_logger()
 _PATIENCE_S: Final = 2.0
 _INTERRUPTED: Final = 128
 _OBJECT_STORE_BYTES: Final = 512 << 20
-"""A batch of trajectories lies there once for all workers of a node; what does not fit goes to the disk."""
+"""It holds a batch of trajectories once for all workers of a node; what does not fit is spilled to disk."""
 
 
 class _LocalTrainer(TorchTrainer):
-    """Without the actor that tidies up after a dead driver in a cluster: a local one dies with its driver.
+    """A trainer without the actor that cleans up after a dead driver: a local cluster dies with its driver.
 
-    It would ask for the dashboard every second, and log that there is none.
+    The actor would ask for the dashboard every second, and log that there is none.
     """
 
     def _create_default_callbacks(self) -> list[Any]:
@@ -47,10 +47,10 @@ class _LocalTrainer(TorchTrainer):
 
 
 class RayWorkers:
-    """A group of workers that Ray Train keeps alive, and a learner for each time that it is new."""
+    """A group of workers that Ray Train keeps alive, with a new learner each time the group is restarted."""
 
     def __init__(self, recipe: Recipe, settings: TrainerSettings, directory: RunDirectory, *, local: bool) -> None:
-        """Start them in the Ray cluster that this process is connected to; `local` when it is this machine alone."""
+        """Start the workers in the Ray cluster of this process; `local` says that it is this machine alone."""
         self._workers = recipe.trainer.workers
         self._timeout_s = settings.services_timeout_s
         self._group = 0
@@ -78,18 +78,18 @@ class RayWorkers:
         self._thread.start()
 
     def learner(self, recipe: Recipe, source: str, reference: Path) -> RemoteLearner:
-        """A learner on the newest group of workers; arguments as those of `LocalLearner`. Blocks until it is there."""
+        """Return a learner on the newest group of workers, blocking until it exists; arguments as `LocalLearner`."""
         self._group = next_group(self._broker, self._group, self._workers, self._timeout_s)
         return RemoteLearner(self._broker, self._group, recipe, source, reference)
 
     def end(self) -> bool:
-        """Let the workers go; False when they are in the middle of something, and have not gone in time."""
+        """Let the workers end; return False when they are busy and have not ended in time."""
         self._broker.close.remote("the run has ended")
         self._thread.join(_PATIENCE_S)
         return not self._thread.is_alive()
 
     def _keep_alive(self) -> None:
-        """Returns when the workers end, or die once more than the recipe allows."""
+        """Return when the workers have ended, or have died once more than the recipe allows."""
         reason = "the workers ended"
         try:
             self._trainer.fit()
@@ -97,13 +97,13 @@ class RayWorkers:
             reason = f"the training workers died too often (trainer.max_failures): {_first_failure(error)}"
         except Exception as error:  # noqa: BLE001 - whatever it is, the run must hear of it
             reason = f"Ray Train ended: {type(error).__name__}: {error}"
-        with contextlib.suppress(Exception):  # Ray is gone already: who waits hears it from Ray
+        with contextlib.suppress(Exception):  # if Ray is already gone, callers that wait learn it from Ray
             ray.get(self._broker.close.remote(reason))
 
 
 @contextlib.contextmanager
 def ray_workers(recipe: Recipe, settings: TrainerSettings, directory: RunDirectory) -> Iterator[RayWorkers]:
-    """Workers in the cluster that RAY_ADDRESS names, or else in one of this machine that ends with the body."""
+    """Start workers in the cluster named by RAY_ADDRESS, or in one of this machine that ends with the body."""
     address = os.environ.get(ADDRESS)
     others = set(psutil.Process().children())
     with tempfile.TemporaryDirectory(prefix="gymfleet-ray-", ignore_cleanup_errors=True) as scratch:
@@ -114,7 +114,7 @@ def ray_workers(recipe: Recipe, settings: TrainerSettings, directory: RunDirecto
             try:
                 yield workers
             finally:
-                # Never while `fit` waits in its thread: it would take the process down, with an exit code of Ray's.
+                # Never shut Ray down while `fit` waits in its thread: Ray would end the process with its own exit code.
                 family = _descendants(others)
                 if workers.end():
                     ray.shutdown()
@@ -135,10 +135,10 @@ def _connect(address: str | None, num_cpus: int, scratch: str) -> None:
         ray.init(address=address or "local", logging_level=logging.WARNING, **({} if address else local))
     except (OSError, RuntimeError, ValueError) as error:
         raise WorkersFailed(f"Ray did not start ({address or 'here'}): {error}") from error
-    except SystemExit as stop:  # of Ray's own handler, whose exit code is the signal's bare number
+    except SystemExit as stop:  # raised by Ray's own handler, whose exit code is the bare signal number
         _stop(int(stop.code or 0) % _INTERRUPTED, None)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop)  # Ray took them
+        signal.signal(number, _stop)  # Ray has replaced the handlers
 
 
 def _stop(number: int, _: FrameType | None) -> None:
@@ -146,14 +146,14 @@ def _stop(number: int, _: FrameType | None) -> None:
 
 
 def _descendants(others: set[psutil.Process]) -> list[psutil.Process]:
-    """The processes of a local Ray and all that they have started."""
+    """Return the processes of a local Ray and all processes that they have started."""
     return [process for process in psutil.Process().children(recursive=True) if process not in others]
 
 
 def _kill(processes: list[psutil.Process]) -> None:
-    """End them at once: orphans of Ray go by themselves, but in some seconds."""
+    """Kill the processes at once: orphans of Ray end by themselves, but only after some seconds."""
     for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):  # gone, or another's number by now
+        with contextlib.suppress(psutil.NoSuchProcess):  # gone, or its number belongs to another process by now
             process.kill()
     psutil.wait_procs(processes, timeout=_PATIENCE_S)
 

@@ -1,7 +1,7 @@
-"""Causal attention over packed segments, registered with transformers under a name of our own.
+"""Causal attention over packed segments, registered with transformers under our own name.
 
-Segments lie end to end in one row and never see each other; there is no padding and no mask tensor. The segments'
-bounds travel as a keyword argument through the model's forward to `packed_attention`.
+Segments are placed end to end in one row and never attend to each other; there is no padding and no mask tensor.
+The segments' bounds are passed as a keyword argument through the model's forward to `packed_attention`.
 """
 
 import inspect
@@ -21,7 +21,7 @@ PACKED_ATTENTION: Final = "gymfleet_packed"
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Where segments lie in a row of packed tokens."""
+    """The positions of segments in a row of packed tokens."""
 
     lengths: tuple[int, ...]
     cu_seqlens: Tensor
@@ -41,7 +41,7 @@ def packed_attention(
     segments: Segments | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attend within segments, causally; transformers' attention interface.
+    """Attend causally within segments, with transformers' attention interface.
 
     Args:
         module: the attention layer; unused.
@@ -51,7 +51,7 @@ def packed_attention(
         attention_mask: must be None; bounds come from `segments`.
         scaling: factor of the scores, `D ** -0.5` when None.
         dropout: must be 0, or the old log-probabilities would not be those of the sampler.
-        sliding_window: must reach over the longest segment, or be None.
+        sliding_window: must cover the longest segment, or be None.
         segments: bounds within the row.
 
     Returns:
@@ -65,7 +65,7 @@ def packed_attention(
         raise ValueError(f"segments of {max(segments.lengths)} tokens exceed the sliding window of {sliding_window}")
     device = query.device.type
     if torch.is_autocast_enabled(device):
-        # Norms leave query and key in float32 here; the kernels want all three alike.
+        # Norms leave query and key in float32 here, but the kernels need the same dtype for all three.
         query, key, value = (tensor.to(torch.get_autocast_dtype(device)) for tensor in (query, key, value))
     if query.is_cuda and _VARLEN is not None and query.dtype != torch.float32:
         return _varlen(query, key, value, scaling, segments), None
@@ -75,7 +75,7 @@ def packed_attention(
 
 
 def _per_segment(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, lengths: tuple[int, ...]) -> Tensor:
-    """One fused call a segment. Splits and one concatenation: slicing would cost a full-size gradient per segment."""
+    """Make one fused call per segment. Split and concatenate: slices would cost a full-size gradient per segment."""
     grouped = query.shape[1] != key.shape[1]
     parts = [
         F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=grouped)
@@ -85,7 +85,7 @@ def _per_segment(query: Tensor, key: Tensor, value: Tensor, scaling: float | Non
 
 
 def _varlen(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, segments: Segments) -> Tensor:
-    """One flash-attention kernel for all segments."""
+    """Run one flash-attention kernel for all segments."""
     heads, longest = query.shape[1], max(segments.lengths)
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     options = dict(_VARLEN_CAUSAL)
@@ -113,7 +113,7 @@ def _find_varlen() -> Any:
 
 _VARLEN: Final = _find_varlen()
 _VARLEN_PARAMETERS: Final = frozenset(inspect.signature(_VARLEN).parameters) if _VARLEN is not None else frozenset()
-# torch 2.10 says `is_causal`, later ones a window that reaches back without bound and not forward.
+# torch 2.10 takes `is_causal`; later versions take a window that is unbounded backwards and empty forwards.
 _VARLEN_CAUSAL: Final[dict[str, Any]] = (
     {"window_size": (-1, 0)} if "window_size" in _VARLEN_PARAMETERS else {"is_causal": True}
 )

@@ -1,7 +1,7 @@
-"""From trajectories to packed micro-batches.
+"""Turn trajectories into packed micro-batches.
 
-A trajectory's tokens are the tokens that the engine saw and sampled, bit for bit: turns are concatenated, nothing is
-re-tokenised. Sequences are packed end to end without padding; attention keeps them apart by `cu_seqlens`.
+A trajectory's tokens are exactly the tokens that the engine saw and sampled: turns are concatenated, and nothing is
+tokenised again. Sequences are packed end to end without padding; attention separates them by `cu_seqlens`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,14 +16,14 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class TrainSequence:
-    """One trajectory as the trainer sees it: flat lists, one entry per token.
+    """One trajectory as the trainer sees it, in flat lists with one entry per token.
 
     `loss_mask` is True on tokens that the model wrote. `behaviour_logprobs` (of the sampler) and `token_rewards` are 0
-    elsewhere. `advantages` is empty until estimated. `staleness` counts the policy versions published since the
-    oldest token was sampled.
+    elsewhere. `advantages` is empty until they are estimated. `staleness` is the number of policy versions published
+    since the oldest token was sampled.
 
-    `final_prompt_token_ids` is None where the environment ended the episode. Where the recipe cut it, it is the prompt
-    that the policy was not let answer: no part of the sequence, it leads to the state that a critic bootstraps from.
+    `final_prompt_token_ids` is None if the environment ended the episode. If the recipe cut it off, it is the prompt
+    that the policy could not answer. It is not part of the sequence, but leads to the state a critic bootstraps from.
     """
 
     token_ids: list[int]
@@ -45,21 +45,21 @@ class TrainSequence:
 
     @property
     def group_id(self) -> str:
-        """The group's part of the trajectory id, `run/group/sample`."""
+        """Return the group's part of the trajectory id, `run/group/sample`."""
         return self.trajectory_id.rpartition("/")[0] or self.trajectory_id
 
     @property
     def num_trained(self) -> int:
-        """Tokens with a loss. The first token of a sequence has no context to be predicted from."""
+        """Return the number of tokens with a loss. A sequence's first token has no context to be predicted from."""
         return sum(self.loss_mask[1:])
 
     @property
     def total_reward(self) -> float:
-        """The return, undiscounted."""
+        """Return the undiscounted return."""
         return sum(self.token_rewards)
 
     def with_advantage(self, advantage: float) -> "TrainSequence":
-        """A copy that carries `advantage` on every token that the model wrote."""
+        """Return a copy with `advantage` on every token that the model wrote."""
         return replace(self, advantages=[advantage if trained else 0.0 for trained in self.loss_mask])
 
 
@@ -67,7 +67,7 @@ def sequence_from_trajectory(scored: ScoredTrajectory, *, current_version: int |
     """Concatenate the turns' prompt and response ids; a turn without log-probabilities (an expert's) gets 0.
 
     `current_version` is the version about to be trained; without it the sequence counts as fresh.
-    Raises ValueError when log-probabilities or token rewards do not line up with the response ids.
+    Raises ValueError if log-probabilities or token rewards do not align with the response ids.
     """
     trajectory, reward = scored.trajectory, scored.reward
     name = trajectory.trajectory_id
@@ -97,10 +97,10 @@ def sequence_from_trajectory(scored: ScoredTrajectory, *, current_version: int |
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """Sequences end to end; T tokens in S segments, no padding.
+    """Sequences placed end to end: T tokens in S segments, without padding.
 
-    Everything that speaks of a token t (log-probability, advantage, value, return) stands at index t, and is
-    predicted from t - 1 in the same segment. `loss_mask` is False on each segment's first token.
+    Everything about a token t (log-probability, advantage, value, return) is at index t, and is predicted
+    from t - 1 in the same segment. `loss_mask` is False on each segment's first token.
     """
 
     tokens: Tensor
@@ -108,35 +108,35 @@ class PackedBatch:
     positions: Tensor
     """(T,) int64, from 0 in each segment."""
     cu_seqlens: Tensor
-    """(S + 1,) int32, where segments start; the last entry is T."""
+    """(S + 1,) int32, the start of each segment; the last entry is T."""
     loss_mask: Tensor
     """(T,) bool."""
     behaviour_logprobs: Tensor
-    """(T,) float32, or as wide as the model."""
+    """(T,) float32, or wider if the model is."""
     advantages: Tensor
-    """(T,) float32, or as wide as the model."""
+    """(T,) float32, or wider if the model is."""
     lengths: tuple[int, ...]
-    """The segments' lengths on the host: no device synchronisation to read them."""
+    """The segments' lengths on the host, so that reading them needs no device synchronisation."""
     indices: tuple[int, ...]
-    """Which of the packed sequences each segment is."""
+    """The index of each segment among the packed sequences."""
     trained: Tensor
     """(N,) int64, the positions where `loss_mask` is True."""
     old_logprobs: Tensor | None = field(default=None)
     """(T,) float, log-probabilities under the policy at the start of the batch (the proximal policy)."""
     ref_logprobs: Tensor | None = field(default=None)
-    """(T,) float, under the reference policy."""
+    """(T,) float, log-probabilities under the reference policy."""
     values: Tensor | None = field(default=None)
-    """(T,) float, the critic's before the update."""
+    """(T,) float, the critic's values before the update."""
     returns: Tensor | None = field(default=None)
-    """(T,) float, what the critic learns."""
+    """(T,) float, the critic's targets."""
 
     @property
     def num_tokens(self) -> int:
-        """T."""
+        """Return T."""
         return sum(self.lengths)
 
     def to(self, device: torch.device | str) -> "PackedBatch":
-        """The batch on `device`."""
+        """Return the batch on `device`."""
         moved: dict[str, Any] = {
             item.name: value.to(device, non_blocking=True)
             for item in fields(self)
@@ -152,12 +152,12 @@ def pack(
     multiple_of: int = 1,
     dtype: torch.dtype = torch.float32,
 ) -> list[PackedBatch]:
-    """Distribute sequences over micro-batches of near-equal size, none above `tokens_per_microbatch` tokens.
+    """Distribute sequences over micro-batches of nearly equal size, none above `tokens_per_microbatch` tokens.
 
-    First-fit-decreasing finds how many are needed, then the longest sequence goes to the emptiest one, of more if it
-    must be; where that overflows too, first-fit's own answer stands. A sequence longer than the limit gets a
-    micro-batch of its own. With `multiple_of` workers there are so many micro-batches, or a multiple, if possible.
-    No sequences give no micro-batches.
+    First-fit-decreasing finds how many are needed; then each sequence, longest first, goes to the emptiest one, of
+    more micro-batches if necessary. If that overflows too, the result of first-fit is used. A sequence longer than
+    the limit gets its own micro-batch. With `multiple_of` workers there are that many micro-batches, or a multiple
+    of it, if possible. No sequences give no micro-batches.
     """
     if tokens_per_microbatch < 1:
         raise ValueError(f"tokens_per_microbatch must be at least 1, not {tokens_per_microbatch}")

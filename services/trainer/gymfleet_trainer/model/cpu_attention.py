@@ -1,8 +1,8 @@
-"""Attention over packed segments on the CPU: blocks of queries, probabilities kept for the backward pass.
+"""Attention over packed segments on the CPU, in blocks of queries, keeping probabilities for the backward pass.
 
 For the few hundred tokens of an agent's episode this is about 1.7 times as fast as PyTorch's fused kernel, whose
 backward pass is slow on CPUs. Key and value heads are not repeated for grouped queries: the group's queries are
-stacked instead. Blocks leave out most of what lies above the diagonal.
+stacked instead. Blocks skip most of what is above the diagonal.
 """
 
 from collections.abc import Iterator
@@ -12,21 +12,21 @@ import torch
 from torch import Tensor
 
 MAX_SEGMENT: Final = 1024
-"""Longer segments would keep too many probabilities."""
+"""Longest segment to handle here; longer ones would keep too many probabilities."""
 _BLOCK: Final = 128
 
 
 def blocked_attention(
     query: Tensor, key: Tensor, value: Tensor, scaling: float | None, lengths: tuple[int, ...]
 ) -> Tensor:
-    """Causal attention within each segment, differentiable.
+    """Compute differentiable causal attention within each segment.
 
     Args:
         query: (1, H, T, D) float32 or float64.
         key: (1, H_kv, T, D), H a multiple of H_kv.
         value: (1, H_kv, T, D).
         scaling: factor of the scores, `D ** -0.5` when None.
-        lengths: of the segments; their sum is T.
+        lengths: the lengths of the segments; their sum is T.
 
     Returns:
         (1, T, H, D).
@@ -72,7 +72,7 @@ class _BlockedAttention(torch.autograd.Function):
             rows = _stack(grads, first, last)
             by_head_value[:, start:last] += torch.bmm(probabilities.transpose(1, 2), rows)
             slope = torch.bmm(rows, value[0, :, start:last].transpose(1, 2))
-            # The fused gradient of softmax: it saves two passes over the largest tensor here.
+            # Use the fused gradient of softmax, which saves two passes over the largest tensor here.
             slope = torch._softmax_backward_data(slope, probabilities, -1, slope.dtype)  # noqa: SLF001
             by_query = torch.bmm(slope, key[0, :, start:last]).mul_(ctx.scale)
             grad_query[first:last] = by_query.view(num_kv, group, last - first, dim).permute(2, 0, 1, 3)
@@ -82,18 +82,18 @@ class _BlockedAttention(torch.autograd.Function):
 
 
 def _by_group(query: Tensor, key: Tensor) -> Tensor:
-    """(H_kv, H / H_kv, T, D): the queries that share a key head."""
+    """Return the queries by the key head that they share, (H_kv, H / H_kv, T, D)."""
     _, heads, num_tokens, dim = query.shape
     return query.view(key.shape[1], heads // key.shape[1], num_tokens, dim)
 
 
 def _stack(by_group: Tensor, first: int, last: int) -> Tensor:
-    """(H_kv, group * block, D), a copy."""
+    """Return a block of queries stacked by group, (H_kv, group * block, D), as a copy."""
     return by_group[:, :, first:last].reshape(by_group.shape[0], -1, by_group.shape[-1])
 
 
 def _blocks(lengths: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
-    """Start of the segment, first and last (exclusive) query of each block."""
+    """Yield, for each block, the start of its segment and its first and last (exclusive) query."""
     start = 0
     for length in lengths:
         for first in range(start, start + length, _BLOCK):

@@ -1,8 +1,8 @@
-"""Faster float32 matrix products on CPUs where PyTorch's default library is not at home.
+"""Faster float32 matrix products on CPUs for which PyTorch's default library is not optimised.
 
-PyTorch sends float32 products to MKL, which leaves the wide vector units of other vendors' CPUs unused; oneDNN does
-not, but is asked only when reduced precision is allowed. Where that permission changes no result, because the CPU
-has no reduced-precision unit that oneDNN would use, it is worth a factor of two and costs nothing.
+PyTorch sends float32 products to MKL, which leaves the wide vector units of other vendors' CPUs unused. oneDNN uses
+them, but is chosen only when reduced precision is allowed. If that permission changes no result, because the CPU
+has no reduced-precision unit that oneDNN would use, it gives a factor of two and costs nothing.
 """
 
 import threading
@@ -16,17 +16,17 @@ from torch import Tensor
 
 _LOCK = threading.Lock()
 _INSIDE: list[str] = []
-"""One entry per thread (or nesting) inside; the first holds what was set before."""
+"""One entry per thread (or nesting level) inside the context; the first holds the previous setting."""
 
 _TOLERANCE = 1e-6
-"""Relative; two exact float32 products that sum in different orders stay well below it, bfloat16 is at 1e-3."""
+"""Relative tolerance; two exact float32 products summed in different orders differ far less, bfloat16 by 1e-3."""
 
 
 @contextmanager
 def fast_float32_matmul(device: torch.device | str) -> Iterator[None]:
-    """Inside, float32 products on the CPU run in oneDNN, if they are as exact there. Nothing changes elsewhere.
+    """Run float32 products on the CPU in oneDNN within the context, if they are as exact there. Else change nothing.
 
-    The setting is the process's: it stays until the last of several threads has left.
+    The setting applies to the whole process: it stays until the last of several threads has left.
     """
     if torch.device(device).type != "cpu" or not onednn_is_exact():
         yield
@@ -57,7 +57,7 @@ def _leave() -> None:
 
 @lru_cache(maxsize=1)
 def onednn_is_exact() -> bool:
-    """Whether oneDNN computes float32 products in float32 on this CPU although it may do less. Measured once."""
+    """Return whether oneDNN computes exact float32 products here although it may use less. Measured once."""
     if not torch._C._has_mkldnn:  # noqa: SLF001
         return False
     generator = torch.Generator().manual_seed(0)
@@ -80,6 +80,6 @@ def _onednn_products() -> Any:
 
 
 def _products(rows: Tensor, columns: Tensor) -> list[Tensor]:
-    """The shapes of a forward and a backward pass, and a batched one."""
+    """Return products in the shapes of a forward and a backward pass, and a batched one."""
     batched = rows.view(4, 128, 128)
     return [rows @ columns, rows.T @ rows, columns.T @ rows.T, torch.bmm(batched, batched.transpose(1, 2))]

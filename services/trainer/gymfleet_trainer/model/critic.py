@@ -13,15 +13,15 @@ from gymfleet_trainer.model.policy_model import PolicyModel, packed_hidden_state
 
 
 class ValueModel(nn.Module):
-    """A body of its own, initialised from the policy's, and a head that starts at 0: no value is made up.
+    """A separate body, initialised from the policy's, with a head that starts at 0, so that no value is made up.
 
-    Of a sharded policy it is sharded alike: every rank makes one, and copies the shards that it has.
+    For a sharded policy it is sharded in the same way: every rank creates one, and copies the shards that it has.
     """
 
     def __init__(self, policy: PolicyModel) -> None:
         super().__init__()
         theirs = policy.hf.model
-        with torch.device("meta"):  # without memory until it is sharded: no rank has room for a whole one
+        with torch.device("meta"):  # no memory until it is sharded, because no rank has room for a whole one
             self.body = type(theirs)(theirs.config)
             self.head = nn.Linear(theirs.config.hidden_size, 1)
             self.to(policy.dtype)
@@ -39,7 +39,7 @@ class ValueModel(nn.Module):
         self.dtype = policy.dtype
 
     def values(self, batch: PackedBatch) -> Tensor:
-        """(T,) in the weights' dtype: the value of the state in which each trained token is written, elsewhere 0.
+        """Return (T,) values in the weights' dtype, of the state in which each trained token is written; 0 elsewhere.
 
         The state before token t is the body's output at t - 1, as for the log-probability of t.
         """
@@ -47,18 +47,18 @@ class ValueModel(nn.Module):
         return values
 
     def forward(self, batch: PackedBatch) -> Tensor:
-        """See `values`. A call of the module, for that is what gathers a sharded model's weights."""
+        """See `values`. It is called through the module, which gathers a sharded model's weights."""
         with fast_float32_matmul(batch.tokens.device):
             hidden = packed_hidden_states(self.body, batch, self.compute_dtype)[batch.trained - 1]
             values: Tensor = self.head(hidden.to(self.dtype))[:, 0]
         return values.new_zeros(batch.num_tokens).index_copy(0, batch.trained, values)
 
     def weights(self) -> dict[str, Tensor]:
-        """All weights, whole, by name. Over shards, all ranks call this and the first has them."""
+        """Return all weights, whole, by name. With shards, all ranks call this and only the first gets them."""
         return collected_state(self.state_dict(keep_vars=True))
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Take what `weights` gave, over as many shards or none."""
+        """Load what `weights` returned, with the same number of shards or none."""
         own = self.state_dict()
         self.load_state_dict({name: sharded_like(own[name], value) for name, value in weights.items()})
 

@@ -1,7 +1,7 @@
-"""Model FLOPs of a decoder, counted from its shape and the real lengths of the segments.
+"""Model FLOPs of a decoder, counted from its shape and the actual lengths of the segments.
 
-A multiply-add counts 2. Norms, activations, softmax and the embedding look-up are left out, as is usual; recomputation
-(checkpointing, a chunked head) is not *model* FLOPs and does not count either.
+A multiply-add counts as 2. Norms, activations, softmax and the embedding look-up are left out, as is usual;
+recomputation (checkpointing, a chunked head) is not *model* FLOPs and does not count either.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class DecoderShape:
-    """What the count needs to know of a Llama- or Qwen3-like decoder."""
+    """The dimensions of a Llama- or Qwen3-like decoder that the count needs."""
 
     hidden_size: int
     intermediate_size: int
@@ -36,13 +36,13 @@ class DecoderShape:
 
     @property
     def matmul_parameters(self) -> int:
-        """Weights of the body that every token is multiplied with."""
+        """Return the number of weights of the body that every token is multiplied with."""
         attention = self.hidden_size * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
         return self.num_layers * (attention + 3 * self.hidden_size * self.intermediate_size)
 
 
 def forward_flops(shape: DecoderShape, lengths: Iterable[int], num_predicted: int) -> int:
-    """FLOPs of one forward pass.
+    """Return the FLOPs of one forward pass.
 
     Args:
         shape: the model.
@@ -58,5 +58,5 @@ def forward_flops(shape: DecoderShape, lengths: Iterable[int], num_predicted: in
 
 
 def training_flops(shape: DecoderShape, lengths: Iterable[int], num_predicted: int) -> int:
-    """Forward and backward: the backward pass multiplies twice, by the weights and by the activations."""
+    """Return the FLOPs of forward and backward; the latter multiplies twice, by weights and by activations."""
     return 3 * forward_flops(shape, lengths, num_predicted)

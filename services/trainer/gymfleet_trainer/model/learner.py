@@ -1,4 +1,4 @@
-"""The policy as the loop sees it: trained, measured, saved and restored.
+"""The policy as the training loop sees it: trained, measured, saved and restored.
 
 Every method blocks; all but `vocab_size` are called in the torch thread.
 """
@@ -37,56 +37,56 @@ class Learner(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Tokens are below this."""
+        """Return the size of the vocabulary; every token id is smaller."""
 
     def sequences(self, trajectories: Sequence[ScoredTrajectory]) -> list[TrainSequence]:
-        """Demonstrations as training sequences."""
+        """Return demonstrations as training sequences."""
 
     def sft_epoch(self, sequences: list[TrainSequence], epoch: int) -> dict[str, Any]:
-        """One pass over the demonstrations; its order depends on the seed and `epoch` alone."""
+        """Make one pass over the demonstrations, in an order that depends only on the seed and `epoch`."""
 
     def end_sft(self) -> None:
-        """Forget the warm start's optimiser: reinforcement learning has one of its own."""
+        """Drop the warm start's optimiser, because reinforcement learning has its own."""
 
     def update(self, groups: Sequence[Group], staleness: Callable[[int], int | None]) -> dict[str, Any]:
-        """Train on whole groups. `staleness` counts the changes of weights since a policy version."""
+        """Train on whole groups. `staleness` returns the number of weight changes since a policy version."""
 
     def sampled_logprobs(self, prompts: list[list[int]], samples: list[list[int]]) -> list[list[float]]:
-        """Log-probabilities, at temperature 1, of each sample's tokens after its prompt."""
+        """Return the log-probabilities, at temperature 1, of each sample's tokens after its prompt."""
 
     def batch_parity(self, trajectories: Sequence[ScoredTrajectory], version: int) -> Parity | None:
-        """Parity over sampled tokens that exactly `version`, the live one, wrote; once per version.
+        """Return the parity over tokens sampled from exactly `version`, the live one; once per version.
 
-        None when this version was checked before, when no turn is purely its
-        own, or when the sampling cuts the distribution off: the engine then gives
-        log-probabilities of another distribution than the policy's.
+        Returns None if this version was checked before, if no turn was sampled
+        from it alone, or if the sampling truncates the distribution: the engine's
+        log-probabilities are then of a different distribution than the policy's.
         """
 
     def save_weights(self, directory: Path) -> None:
-        """Config and safetensors, as the engine loads them."""
+        """Write config and safetensors in the form that the engine loads."""
 
     def save_model(self, directory: Path) -> None:
-        """Weights, config and tokenizer: a model that transformers loads from `directory`."""
+        """Write weights, config and tokenizer, as a model that transformers can load from `directory`."""
 
     def save_checkpoint(self, directory: Path) -> None:
-        """Everything that `load_checkpoint` needs to go on as if nothing had happened."""
+        """Write everything that `load_checkpoint` needs to continue as if nothing had happened."""
 
     def load_checkpoint(self, directory: Path) -> None:
-        """Take weights, optimiser and random state from a checkpoint."""
+        """Load weights, optimiser and random state from a checkpoint."""
 
 
 LearnerFactory = Callable[[Recipe, str, Path], Learner]
-"""Arguments as those of `LocalLearner`."""
+"""It takes the arguments of `LocalLearner`."""
 
 
 class LocalLearner:
     """The learner of this process, alone or as one of several ranks that make the same calls at the same time.
 
     Args:
-        recipe: the run's.
-        source: weights to start from, a directory or a hub id; its tokenizer goes with every saved model.
+        recipe: the recipe of the run.
+        source: the weights to start from, a directory or a hub id; its tokenizer is saved with every model.
         reference: where the reference policy of the KL term is kept once reinforcement learning has begun.
-        ranks: those that share the model. The first of them writes what is saved.
+        ranks: the ranks that share the model. The first of them writes what is saved.
     """
 
     def __init__(self, recipe: Recipe, source: str, reference: Path, ranks: Ranks | None = None) -> None:
@@ -96,7 +96,7 @@ class LocalLearner:
         self._ranks = ranks
         self._device = device_of(recipe.trainer_device)
         torch.manual_seed(recipe.seed)
-        disable_progress_bar()  # one per saved version would bury the log
+        disable_progress_bar()  # one bar per saved version would flood the log
         self._model = self._load(source)
         self._sft: SftUpdater | None = None
         self._rl: PolicyUpdater | None = None
@@ -105,17 +105,17 @@ class LocalLearner:
 
     @property
     def vocab_size(self) -> int:
-        """Tokens are below this."""
+        """Return the size of the vocabulary; every token id is smaller."""
         return int(self._model.config.vocab_size)
 
     # --- training
 
     def sequences(self, trajectories: Sequence[ScoredTrajectory]) -> list[TrainSequence]:
-        """Demonstrations as training sequences."""
+        """Return demonstrations as training sequences."""
         return [sequence_from_trajectory(scored) for scored in trajectories]
 
     def sft_epoch(self, sequences: list[TrainSequence], epoch: int) -> dict[str, Any]:
-        """One pass over the demonstrations; its order depends on the seed and `epoch` alone."""
+        """Make one pass over the demonstrations, in an order that depends only on the seed and `epoch`."""
         section = self._recipe.sft
         if section is None:
             raise ValueError("the recipe has no [sft]")
@@ -127,14 +127,14 @@ class LocalLearner:
         return asdict(self._sft.sft_epoch(sequences, section.tokens_per_batch, order))
 
     def end_sft(self) -> None:
-        """Forget the warm start's optimiser: reinforcement learning has one of its own."""
+        """Drop the warm start's optimiser, because reinforcement learning has its own."""
         self._sft = None
         self._restored.pop("sft", None)
 
     def update(self, groups: Sequence[Group], staleness: Callable[[int], int | None]) -> dict[str, Any]:
-        """Train on whole groups. `staleness` counts the changes of weights since a policy version."""
+        """Train on whole groups. `staleness` returns the number of weight changes since a policy version."""
         sequences = [
-            # By age, not by version number: after a restart the same weights go by another number.
+            # Count by age, not by version number: after a restart the same weights get a different number.
             replace(sequence_from_trajectory(scored), staleness=staleness(scored.trajectory.policy.version_min) or 0)
             for group in groups
             for scored in group.trajectories
@@ -144,7 +144,7 @@ class LocalLearner:
     # --- parity with the engine
 
     def sampled_logprobs(self, prompts: list[list[int]], samples: list[list[int]]) -> list[list[float]]:
-        """Log-probabilities, at temperature 1, of each sample's tokens after its prompt."""
+        """Return the log-probabilities, at temperature 1, of each sample's tokens after its prompt."""
         sequences = [
             _unweighted([*prompt, *sample], len(prompt), str(index))
             for index, (prompt, sample) in enumerate(zip(prompts, samples, strict=True))
@@ -153,11 +153,11 @@ class LocalLearner:
         return [row[len(prompt) :] for row, prompt in zip(rows, prompts, strict=True)]
 
     def batch_parity(self, trajectories: Sequence[ScoredTrajectory], version: int) -> Parity | None:
-        """Parity over sampled tokens that exactly `version`, the live one, wrote; once per version.
+        """Return the parity over tokens sampled from exactly `version`, the live one; once per version.
 
-        None when this version was checked before, when no turn is purely its
-        own, or when the sampling cuts the distribution off: the engine then gives
-        log-probabilities of another distribution than the policy's.
+        Returns None if this version was checked before, if no turn was sampled
+        from it alone, or if the sampling truncates the distribution: the engine's
+        log-probabilities are then of a different distribution than the policy's.
         """
         sampling = self._recipe.rollout.sampling
         if version == self._checked_version or not _is_plain(sampling):
@@ -178,22 +178,22 @@ class LocalLearner:
 
     @torch.no_grad()
     def _logprobs(self, sequences: Sequence[TrainSequence], *, temperature: float) -> list[list[float]]:
-        """Per sequence, one value per token; 0 where the model did not write it."""
+        """Return one value per token for each sequence; 0 on tokens that the model did not write."""
         rows: list[list[float]] = [[] for _ in sequences]
-        for batch in pack(sequences, _MICROBATCH_TOKENS):  # every rank computes all: it is little, and seldom
+        for batch in pack(sequences, _MICROBATCH_TOKENS):  # every rank computes all, as it is little and rarely done
             logprobs = self._model.token_logprobs(batch.to(self._device), temperature=temperature).logprobs.cpu()
             for place, part in zip(batch.indices, torch.split(logprobs, list(batch.lengths)), strict=True):
                 rows[place] = part.tolist()
         return rows
 
-    # --- on the disk
+    # --- on disk
 
     def save_weights(self, directory: Path) -> None:
-        """Config and safetensors, as the engine loads them."""
+        """Write config and safetensors in the form that the engine loads."""
         self._model.save_pretrained(directory)
 
     def save_model(self, directory: Path) -> None:
-        """Weights, config and tokenizer: a model that transformers loads from `directory`."""
+        """Write weights, config and tokenizer, as a model that transformers can load from `directory`."""
         self.save_weights(directory)
         if not self._writes:
             return
@@ -206,7 +206,7 @@ class LocalLearner:
                 shutil.copyfile(path, directory / path.name)
 
     def save_checkpoint(self, directory: Path) -> None:
-        """Everything that `load_checkpoint` needs to go on as if nothing had happened."""
+        """Write everything that `load_checkpoint` needs to continue as if nothing had happened."""
         if self._writes:
             (directory / MODEL).mkdir()
         self.save_model(directory / MODEL)
@@ -217,12 +217,12 @@ class LocalLearner:
             states["rl"] = self._rl.state_dict()
         if not self._writes:
             return
-        # A file object: given a path, torch reports a full disk as an unexpected position in a container.
+        # Pass a file object: given a path, torch reports a full disk as an unexpected position in a container.
         with (directory / _OPTIMIZER).open("wb") as file:
             torch.save(states, file)
 
     def load_checkpoint(self, directory: Path) -> None:
-        """Take weights, optimiser and random state from a checkpoint."""
+        """Load weights, optimiser and random state from a checkpoint."""
         self._model = self._load(str(directory / MODEL))
         self._sft = self._rl = None
         self._restored = torch.load(directory / _OPTIMIZER, map_location="cpu", weights_only=True)
@@ -243,7 +243,7 @@ class LocalLearner:
         )
 
     def _updater(self) -> PolicyUpdater:
-        """Made at the first update: the weights are then those of the reference policy."""
+        """Create the updater at the first update, when the weights are those of the reference policy."""
         rl = self._recipe.rl
         if rl is None:
             raise ValueError("the recipe has no [rl]")
@@ -278,7 +278,7 @@ class LocalLearner:
             os.sync()
             temporary.rename(self._reference)
         if self._ranks is not None:
-            self._ranks.agree(None)  # nobody loads before it is there
+            self._ranks.agree(None)  # no rank loads it before it is there
 
 
 def _is_plain(sampling: Sampling) -> bool:
@@ -292,7 +292,7 @@ def _unweighted(token_ids: list[int], num_prompt: int, name: str) -> TrainSequen
 
 
 def _own_turns(scored: ScoredTrajectory, version: int) -> list[tuple[Turn, int]]:
-    """Turns that `version` alone sampled, and where their responses begin in the sequence."""
+    """Return the turns sampled from `version` alone, and where their responses begin in the sequence."""
     found = []
     position = 0
     for turn in scored.trajectory.turns:

@@ -1,8 +1,8 @@
-"""How micro-batches are worked through, several at a time: `MicrobatchExecutor`, and the ones within a single process.
+"""How micro-batches are processed, several at a time: `MicrobatchExecutor`, and those within a single process.
 
-Small matrices do not divide well: two threads on every product gain little, and lose much when another process holds
+Small matrices do not divide well: two threads on every product gain little, and lose much when another process uses
 a core, because each of thousands of products then waits for its slower half. Whole micro-batches divide perfectly.
-Results are combined in the order of the batches, so that the outcome does not depend on who finished first.
+Results are combined in the order of the batches, so that they do not depend on which one finished first.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,18 +19,18 @@ from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul
 Result = TypeVar("Result")
 
 _MAX_PARAMETERS = 50_000_000
-"""Larger models fill the cores with a single product, and their gradients are too large to hold several of."""
+"""Models above this size fill the cores with a single product, and their gradients are too large to hold several."""
 
 
 class MicrobatchExecutor(Protocol):
-    """Where micro-batches run side by side: threads of this process, or processes."""
+    """Run micro-batches in parallel, in threads of this process or in several processes."""
 
     @property
     def width(self) -> int:
-        """How many micro-batches run at a time."""
+        """Return how many micro-batches run at a time."""
 
     def map(self, work: Callable[[PackedBatch], Result], batches: Sequence[PackedBatch]) -> Iterator[Result]:
-        """`work` of every batch, in the order of the batches."""
+        """Return `work` of every batch, in the order of the batches."""
 
     def accumulate(
         self,
@@ -38,24 +38,24 @@ class MicrobatchExecutor(Protocol):
         batches: Sequence[PackedBatch],
         parameters: Sequence[nn.Parameter],
     ) -> list[Sums]:
-        """Add the gradient of every batch's loss to `parameters`; returns what else `loss_of` had to say.
+        """Add the gradient of every batch's loss to `parameters`, and return the sums that `loss_of` gave.
 
         Args:
-            loss_of: gives () float with grad, and sums for the metrics. May be called from several threads.
-            batches: on the parameters' device.
-            parameters: those to differentiate by; a loss need not depend on all of them.
+            loss_of: returns () float with grad, and sums for the metrics. It may be called from several threads.
+            batches: the batches, on the parameters' device.
+            parameters: the parameters to differentiate by; a loss need not depend on all of them.
         """
 
 
 class Threads:
-    """Micro-batches within one process: on the CPU with small models one per thread, else one alone."""
+    """Run micro-batches within one process: one per thread on the CPU with small models, otherwise one at a time."""
 
     def __init__(self, device: torch.device, parameters: Sequence[Tensor]) -> None:
         small = sum(parameter.numel() for parameter in parameters) <= _MAX_PARAMETERS
         self.width = torch.get_num_threads() if device.type == "cpu" and small else 1
 
     def map(self, work: Callable[[PackedBatch], Result], batches: Sequence[PackedBatch]) -> Iterator[Result]:
-        """With several at a time, each has one thread for itself."""
+        """Return `work` of every batch; if several run at a time, each has its own thread."""
         if self.width == 1 or len(batches) < 2:
             yield from map(work, batches)
             return
@@ -82,7 +82,7 @@ class Threads:
                 return torch.autograd.grad(loss, parameters, allow_unused=True), sums
 
         collected = []
-        # `backward` would add to the parameters in the order of completion: other sums, in the last bit, every time.
+        # `backward` would add to the parameters in the order of completion, and sums would differ in the last bit.
         for gradients, sums in self.map(differentiate, batches):
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 if gradient is not None:
@@ -92,7 +92,7 @@ class Threads:
 
 
 def backward(loss: Tensor, sums: Sums) -> Sums:
-    """Add the loss's gradient to what it depends on; returns `sums`."""
+    """Add the loss's gradient to the parameters that it depends on, and return `sums`."""
     with fast_float32_matmul(loss.device):
         loss.backward()  # type: ignore[no-untyped-call]
     return sums

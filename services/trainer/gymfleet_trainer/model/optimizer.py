@@ -11,7 +11,7 @@ from gymfleet_trainer.distributed.sharding import collected_state, sharded_like,
 
 
 class PolicyOptimizer:
-    """AdamW over one model. Norms, biases and embeddings do not decay."""
+    """AdamW over one model, without weight decay on norms, biases and embeddings."""
 
     def __init__(self, model: nn.Module, section: OptimizerSection, total_steps: int) -> None:
         self.section = section
@@ -29,14 +29,14 @@ class PolicyOptimizer:
 
     @property
     def learning_rate(self) -> float:
-        """The next step's."""
+        """Return the learning rate of the next step."""
         return scheduled_rate(self.section, self.num_steps, self.total_steps)
 
     def step(self) -> Tensor:
-        """Clip, update, clear the gradients; returns the norm before clipping, () float.
+        """Clip, update and clear the gradients; return the norm before clipping, () float.
 
-        Gradients that are not finite update nothing: the weights and the moments stay as they were. The step still
-        counts, so that a resumed run follows the same schedule; the norm tells the caller.
+        Gradients that are not finite update nothing: weights and moments stay as they were. The step still counts,
+        so that a resumed run follows the same schedule; the caller can tell from the norm.
         """
         norm = whole(nn.utils.clip_grad_norm_(self.parameters, self.section.max_grad_norm))
         if torch.isfinite(norm):
@@ -48,13 +48,13 @@ class PolicyOptimizer:
         return norm
 
     def state_dict(self) -> dict[str, Any]:
-        """Moments and position in the schedule. Over shards, all ranks call this and the first has the moments."""
+        """Return moments and schedule position. With shards, all ranks call this and the first gets the moments."""
         adamw = self._adamw.state_dict()
         moments = {index: collected_state(state) for index, state in adamw["state"].items()}
         return {"adamw": adamw | {"state": moments}, "num_steps": self.num_steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state_dict` was taken, over as many shards or none."""
+        """Continue from where `state_dict` was taken, with the same number of shards or none."""
         adamw = state["adamw"]
         parameters = [parameter for group in self._adamw.param_groups for parameter in group["params"]]
         moments = {
@@ -66,12 +66,12 @@ class PolicyOptimizer:
 
 
 def build_optimizer(model: nn.Module, section: OptimizerSection, total_steps: int) -> PolicyOptimizer:
-    """The optimiser that a recipe asks for; `total_steps` is where a cosine or linear schedule ends."""
+    """Create the optimiser that a recipe describes; a cosine or linear schedule ends at `total_steps`."""
     return PolicyOptimizer(model, section, total_steps)
 
 
 def scheduled_rate(section: OptimizerSection, step: int, total_steps: int) -> float:
-    """The learning rate of update `step` (from 0): linear warm-up, then the schedule down to `min_lr_ratio`."""
+    """Return the learning rate of update `step` (from 0): linear warm-up, then the schedule to `min_lr_ratio`."""
     if step < section.warmup_steps:
         return section.learning_rate * (step + 1) / section.warmup_steps
     if section.schedule == "constant":

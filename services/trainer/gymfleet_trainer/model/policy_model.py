@@ -18,24 +18,24 @@ from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul
 from gymfleet_trainer.model.microbatches import MicrobatchExecutor, Threads
 
 _MAX_LOGITS = {"cpu": 1 << 25, "cuda": 1 << 28}
-"""Logits held at once, by device; more are computed in chunks. A GPU needs large products to be busy."""
+"""Logits held at once, by device; more are computed in chunks. A GPU needs large products to stay busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Per token of a packed batch, aligned with it; 0 where no token is trained."""
+    """Values per token of a packed batch, aligned with it; 0 where no token is trained."""
 
     logprobs: Tensor
     """(T,) in the weights' dtype, with grad unless under `torch.no_grad`."""
     entropy: Tensor | None
-    """(T,) likewise, of the distribution that the token was drawn from."""
+    """(T,) likewise, the entropy of the distribution that the token was drawn from."""
 
 
 class PolicyModel(nn.Module):
-    """Weights in float32; with `compute_dtype` bfloat16 the matrix products run in it, under autocast.
+    """A model with weights in float32; with `compute_dtype` bfloat16, matrix products run in it under autocast.
 
-    Optimiser steps of reinforcement learning are smaller than bfloat16 resolves, so master weights stay float32. With
-    float64 everything is float64.
+    Optimiser steps of reinforcement learning are smaller than bfloat16 resolves, so master weights stay float32.
+    With float64 everything is float64.
     """
 
     def __init__(self, model: Any, *, compute_dtype: torch.dtype = torch.float32) -> None:
@@ -44,7 +44,7 @@ class PolicyModel(nn.Module):
         self.hf = model
         self.compute_dtype = compute_dtype
         self.ranks: Ranks | None = None
-        """Those that share the weights; None when they are whole."""
+        """The ranks that share the weights; None if the weights are whole."""
 
     @classmethod
     def from_pretrained(
@@ -57,7 +57,7 @@ class PolicyModel(nn.Module):
         ranks: Ranks | None = None,
         frozen: bool = False,
     ) -> "PolicyModel":
-        """Load a hub id or a local path. `dtype` is the one of the computation; weights are held in float32 at least.
+        """Load a hub id or a local path. `dtype` is that of the computation; weights are held in at least float32.
 
         With `ranks`, each of them calls this and keeps its shard. A frozen model has no gradients.
         """
@@ -78,45 +78,45 @@ class PolicyModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Return the device of the weights."""
         return next(self.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights, and of everything that is computed from log-probabilities."""
+        """Return the dtype of the weights and of everything that is computed from log-probabilities."""
         return next(self.parameters()).dtype
 
     @property
     def config(self) -> Any:
-        """The transformers config."""
+        """Return the transformers config."""
         return self.hf.config
 
     def frozen_copy(self) -> "PolicyModel":
-        """An independent copy without gradients: the reference policy."""
+        """Return an independent copy without gradients, as the reference policy."""
         return copy.deepcopy(self).requires_grad_(requires_grad=False).eval()
 
     def executor(self, parameters: Sequence[nn.Parameter]) -> MicrobatchExecutor:
-        """Where micro-batches run side by side that differentiate by `parameters`."""
+        """Return the executor for micro-batches that are differentiated by `parameters`."""
         return self.ranks if self.ranks is not None else Threads(self.device, parameters)
 
     def hidden_states(self, batch: PackedBatch) -> Tensor:
-        """The body's last hidden states, (T, hidden), in the computation's dtype."""
+        """Return the body's last hidden states, (T, hidden), in the dtype of the computation."""
         return packed_hidden_states(self.hf.model, batch, self.compute_dtype)
 
     def token_logprobs(
         self, batch: PackedBatch, *, temperature: float = 1.0, with_entropy: bool = False
     ) -> TokenLogprobs:
-        """Log-probability of each trained token given what precedes it in its segment.
+        """Return the log-probability of each trained token given what precedes it in its segment.
 
         Args:
             batch: packed tokens on the model's device.
-            temperature: of the sampling; logits are divided by it.
-            with_entropy: also the entropy, at the same positions.
+            temperature: the sampling temperature; logits are divided by it.
+            with_entropy: also return the entropy, at the same positions.
         """
         return TokenLogprobs(*self(batch, temperature, with_entropy))
 
     def forward(self, batch: PackedBatch, temperature: float, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
-        """See `token_logprobs`. A call of the module, for that is what gathers a sharded model's weights."""
+        """See `token_logprobs`. It is called through the module, which gathers a sharded model's weights."""
         with fast_float32_matmul(self.device):
             hidden = self.hidden_states(batch)[batch.trained - 1]
             logprobs, entropy = selected_logprobs(
@@ -129,9 +129,9 @@ class PolicyModel(nn.Module):
         return _scatter(logprobs, batch), _scatter(entropy, batch) if entropy is not None else None
 
     def save_pretrained(self, directory: str | Path) -> None:
-        """Write config and safetensors as transformers and vLLM read them; tied weights stand there once.
+        """Write config and safetensors as transformers and vLLM read them; tied weights are written once.
 
-        Of a sharded model every rank calls this, and the first one writes.
+        For a sharded model every rank calls this, and the first one writes.
         """
         if self.ranks is None:
             self.hf.save_pretrained(str(directory), safe_serialization=True)
@@ -142,12 +142,12 @@ class PolicyModel(nn.Module):
 
 
 def recompute_activations(model: Any) -> None:
-    """Have the layers of a transformers model keep their inputs alone, and compute the rest anew when it is needed."""
+    """Let the layers of a transformers model keep only their inputs, and recompute the rest when it is needed."""
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
 def packed_hidden_states(body: Any, batch: PackedBatch, compute_dtype: torch.dtype) -> Tensor:
-    """Run a decoder body over a packed batch; (T, hidden)."""
+    """Run a decoder body over a packed batch and return (T, hidden)."""
     device = batch.tokens.device
     segments = Segments(batch.lengths, batch.cu_seqlens)
     mixed = compute_dtype != _at_least_float32(compute_dtype)
@@ -166,17 +166,17 @@ def packed_hidden_states(body: Any, batch: PackedBatch, compute_dtype: torch.dty
 def selected_logprobs(
     hidden: Tensor, weight: Tensor, targets: Tensor, *, temperature: float = 1.0, with_entropy: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """Log-probabilities (and entropies) of `targets` without ever holding all logits.
+    """Return log-probabilities (and entropies) of `targets` without ever holding all logits.
 
     Args:
         hidden: (N, hidden), the states that predict the targets.
         weight: (V, hidden), the head.
         targets: (N,) int64.
         temperature: logits are divided by it.
-        with_entropy: also the entropies.
+        with_entropy: also return the entropies.
 
     Returns:
-        (N,) each; the softmax is float32 at least, whatever the dtype of the matrix product.
+        (N,) each; the softmax is in at least float32, whatever the dtype of the matrix product.
     """
     if temperature <= 0:
         raise ValueError(f"temperature must be above 0, not {temperature}: greedy sampling has no log-probabilities")
@@ -185,7 +185,7 @@ def selected_logprobs(
 
 
 class _HeadLogprobs(torch.autograd.Function):
-    """The head, log-softmax and entropy in chunks; the backward pass computes each chunk's logits anew.
+    """Compute head, log-softmax and entropy in chunks; the backward pass recomputes each chunk's logits.
 
     With p = softmax(z): d logp_y / dz = onehot(y) - p, and dH / dz = -p (log p + H).
     """

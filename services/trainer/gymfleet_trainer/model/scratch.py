@@ -1,7 +1,7 @@
-"""A small model from scratch: a tokenizer made for the environment's words, and random Qwen3 weights.
+"""A small model from scratch: a tokenizer built for the environment's words, and random Qwen3 weights.
 
-The tokenizer is byte-level, so that every text survives encoding and decoding exactly; what is left of the vocabulary
-goes to the words that save the most tokens. A reply in the environment's own words is then about ten tokens long.
+The tokenizer is byte-level, so that every text survives encoding and decoding exactly; the rest of the vocabulary
+is used for the words that save the most tokens. A reply in the environment's own words is then about ten tokens long.
 """
 
 import math
@@ -30,7 +30,7 @@ CHAT_TEMPLATE: Final = (
 _TEMPLATE_WORDS: Final = ("system", "user", "assistant")
 _INIT_STD: Final = 0.02
 _PHRASE: Final = r"[0-9]|[^A-Za-z0-9 ]| ?[^0-9.,:;!?()<>\"\n]+"
-"""Digits and marks stand alone; a run of words between them may become one token (cf. SuperBPE, arXiv:2503.13423)."""
+"""Digits and marks are separate; a run of words between them may become one token (cf. SuperBPE, arXiv:2503.13423)."""
 
 
 def build_scratch_model(
@@ -39,10 +39,10 @@ def build_scratch_model(
     """Write tokenizer and model to `out_dir` in Hugging Face format; the same arguments write the same files.
 
     Args:
-        texts: what the environment shows and what is answered, for the choice of words.
-        section: the shape.
-        out_dir: created if need be.
-        seed: of the weights.
+        texts: what the environment shows and what is answered, from which the words are chosen.
+        section: the shape of the model.
+        out_dir: the output directory, created if necessary.
+        seed: the seed of the weights.
         max_position: the longest sequence, in tokens.
 
     Returns:
@@ -66,11 +66,11 @@ def build_scratch_model(
 
 
 def build_tokenizer(texts: Iterable[str], vocab_size: int) -> Any:
-    """A `PreTrainedTokenizerFast` with ChatML's special tokens and at most `vocab_size` entries.
+    """Return a `PreTrainedTokenizerFast` with ChatML's special tokens and at most `vocab_size` entries.
 
-    Texts are cut at digits and punctuation, so that the fixed phrases of an environment can be single tokens. Chosen
-    are the phrases and words that save the most tokens over `texts`; ties go to the alphabet. A phrase that was not
-    chosen is split into the fewest pieces (a unigram model whose pieces cost alike).
+    Texts are cut at digits and punctuation, so that the fixed phrases of an environment can be single tokens. The
+    phrases and words that save the most tokens over `texts` are chosen; ties are broken alphabetically. A phrase that
+    was not chosen is split into the fewest pieces (a unigram model whose pieces have equal cost).
     """
     splitter = pre_tokenizers.Sequence(
         [
@@ -103,7 +103,7 @@ def build_tokenizer(texts: Iterable[str], vocab_size: int) -> Any:
 
 
 def _piece_counts(texts: Iterable[str], splitter: Any) -> Counter[str]:
-    """How often each phrase occurs, and each word; a word is what an unknown phrase is made of."""
+    """Return how often each phrase and each word occurs; an unknown phrase is made of words."""
     words = pre_tokenizers.ByteLevel(add_prefix_space=False)
     counts: Counter[str] = Counter()
     for text, occurrences in Counter(texts).items():

@@ -1,1 +1,1 @@
-"""The way of new weights to the rollout replicas, and the proof that they arrived."""
+"""How new weights reach the rollout replicas, and how their arrival is verified."""

@@ -1,4 +1,4 @@
-"""Whose the rollout replicas are, and the newest version's number: in Redis, for other runs and for new replicas."""
+"""Which run owns the rollout replicas, and the newest version: kept in Redis for other runs and new replicas."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ return ''
 
 
 class PolicyOwnership:
-    """Says whose the replicas are and which version is live, again and again while this process lives."""
+    """Announce which run owns the replicas and which version is live, repeatedly while this process lives."""
 
     def __init__(self, redis: RedisClient, run_id: str) -> None:
         self._redis = redis
@@ -39,9 +39,9 @@ class PolicyOwnership:
         self._patience = Patience(key=LIVE_POLICY)
 
     async def claim(self) -> str:
-        """Make the replicas this run's. The run that has them, when it is another; then nothing has changed.
+        """Claim the replicas for this run. If another run owns them, return its id and change nothing.
 
-        A run that was killed has them until its keys expire.
+        A run that was killed owns them until its keys expire.
         """
         owner = await self._patience.call(self._claim, timeout_s=_PATIENCE_S)
         if not owner and (self._renewing is None or self._renewing.done()):  # done: another run had them for a while
@@ -49,18 +49,18 @@ class PolicyOwnership:
         return owner
 
     async def highest(self) -> int:
-        """The highest version that any run ever announced here; 0 where there was none."""
+        """Return the highest version that any run ever announced here, or 0 if there was none."""
         value = await self._patience.call(lambda: self._redis.get(LAST_POLICY_VERSION), timeout_s=_PATIENCE_S)
         return int(value or 0)
 
     async def take(self, version: int) -> None:
-        """No other run gives this number from now on."""
+        """Reserve a version number, so that no other run uses it from now on."""
         await self._patience.call(
             lambda: self._redis.eval(_NEVER_LOWER, 1, LAST_POLICY_VERSION, version), timeout_s=_PATIENCE_S
         )
 
     async def say(self, version: int) -> None:
-        """Replicas with an older version take no work from now on. Raises FleetTaken."""
+        """Announce a version: replicas with an older one take no work from now on. Raises ReplicasTaken."""
         if owner := await self.claim():
             raise ReplicasTaken(
                 f"run {owner} took the rollout replicas while this one did not reach Redis; the same command resumes "
@@ -70,9 +70,9 @@ class PolicyOwnership:
         await self._patience.call(self._set, timeout_s=_PATIENCE_S)
 
     async def close(self) -> None:
-        """Say it no more, and let the replicas go to any run.
+        """Stop announcing the version, and release the replicas to any run.
 
-        Those that wait for a version do so until the key expires: another process may go on with the run.
+        Replicas that wait for a version do so until the key expires, as another process may continue the run.
         """
         if self._renewing is not None:
             self._renewing.cancel()
@@ -81,12 +81,12 @@ class PolicyOwnership:
             await self._delete(POLICY_OWNER, self._run_id)
 
     async def withdraw(self) -> None:
-        """The run is over: nobody need wait for it."""
+        """Withdraw the version at the end of the run, so that no replica waits for it."""
         await self.close()
         await self._delete(LIVE_POLICY, self._value)
 
     async def _delete(self, key: str, value: str) -> None:
-        """Where it still says what this run has written. Without Redis it expires by itself."""
+        """Delete a key if it still holds what this run wrote. Without Redis the key expires by itself."""
         with contextlib.suppress(*OUTAGE):
             if await self._redis.get(key) == value.encode():
                 await self._redis.delete(key)

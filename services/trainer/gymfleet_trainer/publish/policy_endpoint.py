@@ -1,4 +1,4 @@
-"""The policy endpoint of rollout replicas, as the trainer calls it: each call once."""
+"""The trainer's client for the policy endpoint of rollout replicas, which makes each call once."""
 
 from http import HTTPStatus
 from typing import Any, Final
@@ -10,15 +10,15 @@ from pydantic import SecretStr, ValidationError
 
 from gymfleet_trainer.errors import TrainerError
 
-# Well under the servers' keep-alive, so that no request meets a connection that the server is closing.
+# Well below the servers' keep-alive, so that no request uses a connection that the server is closing.
 _KEEP_ALIVE_S: Final = 30.0
 _CONNECT_S: Final = 5.0
-"""A machine that is gone does not refuse connections: it says nothing."""
+"""Needed because a machine that is gone does not refuse connections: it does not answer at all."""
 _READY_S: Final = 5.0
 
 
 class VersionRefused(TrainerError):
-    """The rollout service could not load the version, or has another one staged. `problem` says why."""
+    """The rollout service could not load the version, or has another one staged; `problem` says why."""
 
     exit_code = 4
 
@@ -28,13 +28,13 @@ class VersionRefused(TrainerError):
 
 
 class NoAnswer(Exception):
-    """Nobody listens, the connection was lost, or the service is still starting: worth another try."""
+    """Nothing listens, the connection was lost, or the service is still starting: the call is worth retrying."""
 
 
 class PolicyCalls:
-    """`/v1/policy` of any rollout replica, named by its base URL.
+    """Call `/v1/policy` of any rollout replica, named by its base URL.
 
-    Every method raises `NoAnswer`, or `VersionRefused` when the replica says no.
+    Every method raises `NoAnswer`, or `VersionRefused` when the replica refuses.
     """
 
     def __init__(self, api_key: SecretStr | None = None) -> None:
@@ -47,11 +47,11 @@ class PolicyCalls:
         await self._http.aclose()
 
     async def policy(self, url: str, *, timeout_s: float) -> Policy:
-        """What is live now."""
+        """Return the policy that is live now."""
         return Policy.model_validate(await self._call("GET", f"{url}/v1/policy", timeout_s))
 
     async def stage(self, url: str, body: StageVersion, *, timeout_s: float) -> StagedVersion:
-        """Load weights, and get the probe's answers."""
+        """Load weights, and return the answers to the probe."""
         answer = await self._call("POST", f"{url}/v1/policy/versions", timeout_s, body.model_dump(mode="json"))
         return StagedVersion.model_validate(answer)
 
@@ -60,7 +60,7 @@ class PolicyCalls:
         await self._call("POST", f"{url}/v1/policy/versions/{version}/commit", timeout_s)
 
     async def refuse(self, url: str, version: int, *, timeout_s: float) -> None:
-        """Take a staged version back."""
+        """Withdraw a staged version."""
         await self._call("DELETE", f"{url}/v1/policy/versions/{version}", timeout_s)
 
     async def _call(self, method: str, url: str, timeout_s: float, body: Any = None) -> Any:
@@ -84,7 +84,7 @@ def _problem(response: httpx.Response) -> Problem:
 
 
 async def readiness(base_url: str) -> str:
-    """What a service's `/readyz` says, in a few words; never raises."""
+    """Return in a few words what a service's `/readyz` says; never raises."""
     try:
         async with httpx.AsyncClient(trust_env=False, timeout=_READY_S) as client:
             response = await client.get(f"{base_url.rstrip('/')}/readyz")

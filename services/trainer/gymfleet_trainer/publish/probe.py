@@ -1,4 +1,4 @@
-"""The fixed prompts by which every published version is checked, and the comparison itself."""
+"""The fixed prompts with which every published version is checked, and the comparison itself."""
 
 import math
 import random
@@ -13,23 +13,23 @@ Prompts = list[list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """|log-probability of the trainer - of the engine| over sampled tokens."""
+    """|log-probability of the trainer - log-probability of the engine| over sampled tokens."""
 
     mean_abs: float
     max_abs: float
     num_tokens: int
 
     def within(self, tolerance: float) -> bool:
-        """Judged by the mean: peaked models have single tokens that are off. Nan is never within."""
+        """Return whether the mean is within; single tokens of peaked models can be off. NaN is never within."""
         return self.num_tokens > 0 and self.mean_abs <= tolerance
 
     def worse(self, other: "Parity") -> "Parity":
-        """The one with the larger mean; nan is the largest."""
+        """Return the parity with the larger mean; NaN is the largest."""
         return self if math.isnan(self.mean_abs) or self.mean_abs >= other.mean_abs else other
 
 
 def compare(trainer: Sequence[Sequence[float]], engine: Sequence[Sequence[float]]) -> Parity:
-    """Parity of aligned rows. A row of another length counts as infinitely far."""
+    """Return the parity of aligned rows. A row of a different length counts as infinitely far off."""
     differences: list[float] = []
     for ours, theirs in zip(trainer, engine, strict=True):
         if len(ours) != len(theirs):
@@ -37,22 +37,22 @@ def compare(trainer: Sequence[Sequence[float]], engine: Sequence[Sequence[float]
         differences += [abs(a - b) for a, b in zip(ours, theirs, strict=True)]
     if not differences:
         return Parity(math.inf, math.inf, 0)
-    # max() passes over a nan that does not come first.
+    # max() ignores a NaN that does not come first.
     worst = math.nan if any(math.isnan(d) for d in differences) else max(differences)
     return Parity(math.fsum(differences) / len(differences), worst, len(differences))
 
 
 def answers(replica: EngineProbe, num_prompts: int) -> tuple[list[list[int]], list[list[float]]] | None:
-    """A replica's sampled tokens and their log-probabilities; None when it left a prompt out or answered nothing."""
+    """Return a replica's sampled tokens and their log-probabilities, or None if any prompt has no answer."""
     if len(replica.samples) != num_prompts or not all(sample.token_ids for sample in replica.samples):
         return None
     return [list(s.token_ids) for s in replica.samples], [list(s.logprobs) for s in replica.samples]
 
 
 def real_prompts(trajectories: Iterable[ScoredTrajectory], count: int, max_tokens: int, seed: int) -> Prompts:
-    """Prefixes of played episodes, each ending where the model is about to write.
+    """Return prefixes of played episodes, each ending where the model's next reply begins.
 
-    Every other one is the longest that fits `max_tokens`, so that prompts span
+    Every second one is the longest that fits `max_tokens`, so that prompts span
     several blocks of the prefix cache; the rest end at a random turn.
     """
     generator = random.Random(f"probe/{seed}")
@@ -70,7 +70,7 @@ def real_prompts(trajectories: Iterable[ScoredTrajectory], count: int, max_token
 
 
 def random_prompts(vocab_size: int, count: int, max_tokens: int, seed: int) -> Prompts:
-    """Random tokens, for a run that has seen no episode yet; half of them as long as allowed."""
+    """Return random tokens, for a run that has seen no episode yet; half of the prompts are as long as allowed."""
     generator = random.Random(f"probe/{seed}")
     lengths = [max_tokens if index % 2 == 0 else generator.randint(1, max_tokens) for index in range(count)]
     return [[generator.randrange(vocab_size) for _ in range(length)] for length in lengths]

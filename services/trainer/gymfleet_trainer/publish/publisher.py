@@ -1,4 +1,4 @@
-"""Publishing a policy version: write the weights, stage them, compare log-probabilities, then commit or refuse."""
+"""Publish a policy version: write the weights, stage them, compare log-probabilities, then commit or refuse."""
 
 import shutil
 import time
@@ -29,26 +29,26 @@ _ATTEMPTS: Final = 2
 _DECISION_TIMEOUT_S: Final = 60.0
 _MAX_PROMPT_TOKENS: Final = 512
 _RETRY_S: Final = 30.0
-"""A replica that did not answer in the middle of being brought up is left alone for so long."""
+"""How long a replica is left alone after it stopped answering while it was given the newest version."""
 
 
 class Publishable(Protocol):
-    """What publishing needs of the model. All blocking; called in the torch thread."""
+    """The part of the model that publishing needs. All methods block and are called in the torch thread."""
 
     @property
     def vocab_size(self) -> int:
-        """Tokens are below this."""
+        """Return the size of the vocabulary; every token id is smaller."""
 
     def save_weights(self, directory: Path) -> None:
         """Write a Hugging Face directory that the engine can load."""
 
     def sampled_logprobs(self, prompts: list[list[int]], samples: list[list[int]]) -> list[list[float]]:
-        """Log-probabilities, at temperature 1, of each sample's tokens after its prompt."""
+        """Return the log-probabilities, at temperature 1, of each sample's tokens after its prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """One version that went live."""
+    """A version that went live."""
 
     version: int
     parity: Parity
@@ -60,7 +60,7 @@ class Publication:
 
 
 class Publisher:
-    """Brings the trainer's weights to every replica, and lets none sample from weights it has misread."""
+    """Send the trainer's weights to every replica, and let no replica sample from weights that it loaded wrongly."""
 
     def __init__(
         self,
@@ -79,17 +79,17 @@ class Publisher:
         self._recipe = recipe
         self._newest: StageVersion | None = None
         self._refused: set[str] = set()
-        """Replicas whose answers to the newest version's probe were wrong."""
+        """Replicas that gave wrong answers to the newest version's probe."""
         self._not_before: dict[str, float] = {}
 
     async def publish(self, state: RunState) -> Publication:
         """Make the model's weights, which are `state.age` changes old, the live version.
 
-        It goes to the replicas that have the version before it; where none has, to all. The others get it
-        alone, from `bring_up`, and cannot hold it up. The number is above every version that was ever live.
+        The version goes to the replicas that have the one before it, or to all if none has. The others get it
+        separately, from `bring_up`, so that they cannot delay it. Its number is above every version ever live.
 
         Raises:
-            PublishRefused: the engine disagreed, or failed, twice.
+            PublishRefused: the engine's log-probabilities differed, or it failed, twice.
             Stalled: the rollout service did not answer.
         """
         started = time.monotonic()
@@ -98,7 +98,7 @@ class Publisher:
         replicas = _current(present, state) or list(present)
         version = await self._next_version(present, state)
         path = await self._worker.run(self._write, version)
-        # Before it can be sampled from: a crash after the commit must not forget whose weights these are.
+        # Record this before it can be sampled from: after a crash past the commit, the weights must still be known.
         self._checkpoints.note_version(version, state.age)
         state.version, state.ages[version] = version, state.age
         body = StageVersion(
@@ -151,12 +151,12 @@ class Publisher:
         state.spend("publish", seconds)
 
     async def bring_up(self, state: RunState, present: Mapping[str, Policy]) -> bool:
-        """Give the newest version to replicas that have another: those that were started, restarted or out of reach.
+        """Give the newest version to replicas that have another: those that were started, restarted or unreachable.
 
-        One after the other and alone: the rest of the fleet samples on. Whether any got it.
+        They get it one at a time while the other replicas go on sampling. Returns whether any of them got it.
 
         Raises:
-            PublishRefused: the only replica there is disagrees.
+            PublishRefused: the only replica that there is disagrees.
         """
         behind = {url: policy for url, policy in present.items() if policy.live_version != state.version}
         self._fleet.count(present, len(behind))
@@ -165,7 +165,7 @@ class Publisher:
             return False
         log.warning("version.lost", expected=state.version, live={url: p.live_version for url, p in due.items()})
         if any(policy.live_version > state.version for policy in due.values()):
-            await self.publish(state)  # only a higher number can replace what is live there
+            await self.publish(state)  # only a higher number can replace the version that is live there
             return True
         brought = [url for url, policy in due.items() if await self._bring_up(url, self._newest, policy)]
         self._fleet.count(present, len(behind) - len(brought))
@@ -192,7 +192,7 @@ class Publisher:
         return False
 
     async def _take_back(self, present: Mapping[str, Policy]) -> None:
-        """Refuse what a trainer that died has left staged."""
+        """Refuse versions that a trainer left staged when it died."""
         for url, policy in present.items():
             if policy.staged_version is not None:
                 await self._fleet.refuse(policy.staged_version, [url])
@@ -206,7 +206,7 @@ class Publisher:
     async def _until_agreed(
         self, body: StageVersion, replicas: Iterable[str], *, alone: bool = False
     ) -> tuple[list[StagedVersion], Parity, int]:
-        """Stage, compare and commit; once more where that failed. With `alone`, raises NoAnswer without waiting."""
+        """Stage, compare and commit, with one retry after a failure. With `alone`, raise NoAnswer without waiting."""
         reason = ""
         replicas = list(replicas)
         for attempt in range(1, _ATTEMPTS + 1):
@@ -235,7 +235,7 @@ class Publisher:
         )
 
     async def _compare(self, body: StageVersion, staged: Mapping[str, StagedVersion]) -> tuple[Parity, str]:
-        """The worst parity of all engines, and whose it is."""
+        """Return the worst parity of all engines, and the name of that engine."""
         prompts = [list(prompt) for prompt in body.probe_prompts]
         worst, whose = Parity(0.0, 0.0, 0), ""
         for url, answer in staged.items():
@@ -252,7 +252,7 @@ class Publisher:
         return worst, whose
 
     def _write(self, version: int) -> Path:
-        """Blocking. Write `weights/vNNNNNN` and drop all but the last two."""
+        """Write `weights/vNNNNNN` and delete all but the last two. Blocks."""
         root = self._directory.weights
         root.mkdir(parents=True, exist_ok=True)
         path = root / f"v{version:06d}"
@@ -268,5 +268,5 @@ class Publisher:
 
 
 def _current(present: Mapping[str, Policy], state: RunState) -> list[str]:
-    """Replicas that have the version before the next one; none before the first."""
+    """Return the replicas that have the version before the next one; none before the first."""
     return [url for url, policy in present.items() if 0 < state.version == policy.live_version]

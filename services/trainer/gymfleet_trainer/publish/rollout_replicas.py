@@ -1,7 +1,7 @@
-"""All rollout replicas as one: what is done to every one of them, and what is done when some do not answer.
+"""All rollout replicas as one: calls to every replica, and what happens when some do not answer.
 
-A replica that does not answer while others do is left out: it gets the newest version, alone, when it is
-back. While none answers, everything is repeated until a deadline.
+A replica that does not answer while others do is left out; it gets the newest version separately when it
+is back. While none answers, calls are repeated until a deadline.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ REPLICAS: Final = Gauge("gymfleet_trainer_replicas", "Rollout replicas by the po
 _PAUSE_S: Final = 0.25
 _GLANCE_S: Final = 5.0
 _GLANCE_GRACE_S: Final = 2.0
-"""DNS may name a machine that is gone for minutes: that must not slow every publish."""
+"""DNS may list a machine for minutes after it has gone, which must not slow down every publish."""
 _STAGE_GRACE_S: Final = 30.0
-"""How much longer than the first a replica may take to load: the others sample nothing meanwhile."""
+"""How much longer than the first replica another may take to load, since the others sample nothing meanwhile."""
 _COMMIT_GRACE_S: Final = 5.0
 
 
 class RolloutReplicas:
-    """The replicas behind `settings.rollout_url`: each address of each of its hosts."""
+    """The replicas behind `settings.rollout_url`: every address of each of its hosts."""
 
     def __init__(self, settings: TrainerSettings, redis: RedisClient, run_id: str) -> None:
         self._urls = settings.rollout_url
@@ -53,7 +53,7 @@ class RolloutReplicas:
         await self._calls.aclose()
 
     async def glance(self, *, timeout_s: float = _GLANCE_S) -> dict[str, Policy]:
-        """What each replica that answers at once has, by its URL. Raises VersionRefused when all refuse the key."""
+        """Return the policy of each replica that answers at once. Raises VersionRefused if all refuse the key."""
         urls = await self._discovery.urls()
         answers = await _settled(
             {url: self._calls.policy(url, timeout_s=timeout_s) for url in urls}, grace_s=_GLANCE_GRACE_S
@@ -71,7 +71,7 @@ class RolloutReplicas:
         return present
 
     async def present(self) -> dict[str, Policy]:
-        """As `glance`; waits until one answers. Raises Stalled."""
+        """Do as `glance`, but wait until at least one replica answers. Raises Stalled."""
         deadline = time.monotonic() + self._timeout_s
         while not (present := await self.glance()):
             if time.monotonic() > deadline:
@@ -80,13 +80,13 @@ class RolloutReplicas:
         return present
 
     def count(self, present: Mapping[str, Policy], num_behind: int) -> None:
-        """Show how many have the newest version, how many another one, and how many give no answer."""
+        """Report how many replicas have the newest version, how many have another, and how many do not answer."""
         REPLICAS.labels("current").set(len(present) - num_behind)
         REPLICAS.labels("behind").set(num_behind)
         REPLICAS.labels("absent").set(len(self._absent))
 
     async def policy(self) -> Policy:
-        """The fleet as if it were one service, for the run's summary."""
+        """Return the policy of all replicas as if they were one service, for the run's summary."""
         present = list((await self.present()).values())
         return present[0].model_copy(
             update={
@@ -97,12 +97,12 @@ class RolloutReplicas:
         )
 
     async def stage(self, body: StageVersion, urls: Iterable[str], *, alone: bool = False) -> dict[str, StagedVersion]:
-        """Load the version on these replicas, and get the probe's answers of those that did it: at least one.
+        """Load the version on these replicas, and return the probe answers of those that loaded it, at least one.
 
         Raises:
-            VersionRefused: a replica said no.
-            NoAnswer: none answered, and with `alone` nobody else is to be asked.
-            Stalled: none answered until the deadline.
+            VersionRefused: a replica refused the version.
+            NoAnswer: none answered, and `alone` forbids trying other replicas.
+            Stalled: none answered before the deadline.
         """
         deadline = time.monotonic() + self._timeout_s
         while True:
@@ -120,17 +120,17 @@ class RolloutReplicas:
             if time.monotonic() > deadline:
                 raise Stalled(f"staging a version: no answer from the rollout service at {_reasons(answers)}")
             await asyncio.sleep(_PAUSE_S)
-            urls = await self.present()  # elsewhere, perhaps
-            await self.refuse(body.version, urls)  # what was staged while its answer was lost
+            urls = await self.present()  # the replicas may have other addresses by now
+            await self.refuse(body.version, urls)  # the version may have been staged although the answer was lost
 
     async def commit(self, version: int, urls: Iterable[str]) -> None:
-        """Make the staged version live on these replicas: on one at least.
+        """Make the staged version live on these replicas, on at least one of them.
 
         Raises:
-            VersionRefused: it is not staged any more, on none of them.
+            VersionRefused: it is no longer staged on any of them.
             Stalled: none answered.
         """
-        # Said first: whoever starts from now on waits for this version.
+        # Announce it first, so that a replica that starts from now on waits for this version.
         await self.ownership.say(version)
         answers = await _settled({url: self._commit(url, version) for url in urls}, grace_s=_COMMIT_GRACE_S)
         if any(answer is None for answer in answers.values()):
@@ -140,7 +140,7 @@ class RolloutReplicas:
         raise Stalled(f"committing a version: no answer from the rollout service at {_reasons(answers)}")
 
     async def refuse(self, version: int, urls: Iterable[str]) -> None:
-        """Take a staged version back; a replica on which it is not staged, or that is gone, is no error."""
+        """Withdraw a staged version; it is no error if it is not staged on a replica, or if a replica is gone."""
         answers = await _settled(
             {url: self._calls.refuse(url, version, timeout_s=self._timeout_s) for url in urls}, grace_s=_COMMIT_GRACE_S
         )
@@ -149,7 +149,7 @@ class RolloutReplicas:
                 log.info("version.not_staged", version=version, replica=url, reason=str(answer))
 
     async def readiness(self) -> str:
-        """What each replica's `/readyz` says, for an error message; `ready` when one can be given a version."""
+        """Return what each replica's `/readyz` says, for an error message; `ready` if one can be given a version."""
         urls = await self._discovery.urls()
         if not urls:
             return f"{self._urls} says: no address is known for it"
@@ -164,7 +164,7 @@ class RolloutReplicas:
             try:
                 return await self._calls.commit(url, version, timeout_s=max(deadline - time.monotonic(), _PAUSE_S))
             except VersionRefused:
-                # The first try may have done it and lost its answer.
+                # The first attempt may have succeeded although its answer was lost.
                 if (await self._calls.policy(url, timeout_s=_GLANCE_S)).live_version != version:
                     raise
                 return None
@@ -182,7 +182,7 @@ class RolloutReplicas:
 
 
 def _raise_refusal(answers: Mapping[str, object]) -> None:
-    """The first refusal, with the replica's name."""
+    """Raise the first refusal, with the name of the replica."""
     for url, answer in answers.items():
         if isinstance(answer, VersionRefused):
             detail = f"{url} says: {answer.problem.detail or answer.problem.title}"
@@ -196,7 +196,7 @@ def _reasons(answers: Mapping[str, object]) -> str:
 async def _settled(
     calls: Mapping[str, Coroutine[Any, Any, T]], *, grace_s: float
 ) -> dict[str, T | NoAnswer | VersionRefused]:
-    """Each call's outcome. Once one has succeeded, the others have `grace_s` left; then they count as unanswered."""
+    """Return each call's outcome. Once one succeeds, the others have `grace_s` before they count as unanswered."""
     tasks = {url: asyncio.create_task(call) for url, call in calls.items()}
     pending = set(tasks.values())
     ends_at: float | None = None
@@ -217,7 +217,7 @@ async def _settled(
 
 
 def _outcome(task: "asyncio.Task[T]", grace_s: float) -> T | NoAnswer | VersionRefused:
-    """What a task gave; an error that no caller expects is raised."""
+    """Return the result of a task, or an expected error; any other error is raised."""
     if task.cancelled():
         return NoAnswer(f"it took {grace_s:g} s longer than the others")
     error = task.exception()

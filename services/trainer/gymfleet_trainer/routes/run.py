@@ -1,4 +1,4 @@
-"""HTTP surface of the run: where it is, no decisions."""
+"""The HTTP route of the run, which reports its progress and decides nothing."""
 
 from typing import Annotated
 
@@ -11,7 +11,7 @@ router = APIRouter(prefix="/v1/run", tags=["run"])
 
 
 def get_reporter(request: Request) -> Reporter:
-    """The run's reporter, put there by `create`."""
+    """Return the run's reporter, which `create` stored in the app."""
     reporter: Reporter = request.app.state.reporter
     return reporter
 

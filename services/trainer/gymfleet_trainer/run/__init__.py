@@ -1,1 +1,1 @@
-"""A run from its recipe to its summary: what is asked for, collected, checkpointed and reported."""
+"""A run from its recipe to its summary: what is requested, collected, checkpointed and reported."""

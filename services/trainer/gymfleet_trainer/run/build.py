@@ -32,14 +32,14 @@ log = structlog.get_logger()
 _CONCURRENCY: Final = 16
 _PAUSE_S: Final = 1.0
 _PASSING: Final = (TransportError, Unavailable, UpstreamTimeout, UnknownEnvironment, SessionLost, EnvironmentFull)
-"""What a service says, or does not say, that is not there yet or is being started again."""
+"""Errors seen while a service is not there yet or is being restarted."""
 
 
 def initial_model(recipe: Recipe, directory: RunDirectory) -> str:
-    """The path or hub id of the model to start from.
+    """Return the path or hub id of the model to start from.
 
     Raises:
-        RunDirectoryError: the model from scratch was not built, or for another recipe.
+        RunDirectoryError: the model from scratch was not built, or was built for another recipe.
     """
     if recipe.model.path is not None:
         return recipe.model.path
@@ -52,16 +52,16 @@ def initial_model(recipe: Recipe, directory: RunDirectory) -> str:
 
 
 def nothing_to_build(recipe: Recipe, directory: RunDirectory) -> bool:
-    """Whether the recipe names a model, or its own is complete. Asks for no lock: a run may hold it."""
+    """Return whether the recipe names a model or its own is complete. Takes no lock, since a run may hold it."""
     return recipe.model.scratch is None or _built(directory.model_init) == recipe_hash(recipe)
 
 
 async def build(recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> str:
-    """Make the model from scratch, or name the given one. A complete one of the same recipe is kept.
+    """Build the model from scratch, or return the given one. A complete model of the same recipe is kept.
 
     Raises:
         RunDirectoryError: the directory holds the model of another recipe.
-        TooManyFailures: the environment's expert could not be watched.
+        TooManyFailures: no episodes of the environment's expert could be collected.
     """
     scratch = recipe.model.scratch
     if scratch is None or nothing_to_build(recipe, directory):
@@ -79,10 +79,10 @@ async def build(recipe: Recipe, directory: RunDirectory, settings: TrainerSettin
 
 
 async def corpus(recipe: Recipe, scratch: ScratchModel, settings: TrainerSettings) -> list[str]:
-    """Texts of `corpus_episodes` expert episodes on train tasks: instructions, observations, replies.
+    """Return the texts of `corpus_episodes` expert episodes on train tasks: instructions, observations, replies.
 
-    In the order of the tasks, so that the same environment gives the same tokenizer. Services that are being
-    started, or started again, are waited for. Raises TooManyFailures after `settings.services_timeout_s`.
+    They are in the order of the tasks, so that the same environment gives the same tokenizer. Waits for services
+    that are being started or restarted. Raises TooManyFailures after `settings.services_timeout_s`.
     """
     deadline = time.monotonic() + settings.services_timeout_s
     while True:

@@ -1,9 +1,9 @@
-"""Checkpoints: a directory that is complete or absent, and a pointer to the last one.
+"""Checkpoints: each is a directory that is either complete or absent, with a pointer to the last one.
 
 A checkpoint is written under a temporary name, synced, renamed, and only then
-named by `latest`, which is itself replaced atomically. Whatever instant a
-process dies at, `latest` names a complete checkpoint. What it contains is
-therefore what has happened: trajectories are acknowledged after it, never before.
+named by `latest`, which is itself replaced atomically. `latest` names a complete
+checkpoint whenever a process dies. The checkpoint therefore defines what has
+happened: trajectories are acknowledged after it is written, never before.
 """
 
 import os
@@ -28,17 +28,17 @@ log = structlog.get_logger()
 
 
 class Checkpoints:
-    """The checkpoints of one run directory. One process at a time: the directory's lock sees to that."""
+    """The checkpoints of one run directory, used by one process at a time, which the directory's lock ensures."""
 
     def __init__(self, directory: Path, *, keep: int) -> None:
         self._directory = directory
         self._keep = keep
 
     def latest(self) -> tuple[Path, RunState] | None:
-        """The last complete checkpoint, or None before the first.
+        """Return the last complete checkpoint, or None before the first.
 
         Raises:
-            RunDirectoryError: the pointer or what it names is damaged.
+            RunDirectoryError: the pointer or the checkpoint that it names is damaged.
         """
         pointer = self._directory / _LATEST
         if not pointer.exists():
@@ -53,13 +53,13 @@ class Checkpoints:
             ) from None
 
     def save(self, state: RunState, write: Callable[[Path], None]) -> Path:
-        """Write a checkpoint: `write` puts weights and optimiser into the directory it is given.
+        """Write a checkpoint; `write` stores weights and optimiser in the directory that it is given.
 
-        Blocking. Grows `state.serial`.
+        Blocks. Increments `state.serial`.
 
         Raises:
-            CheckpointFailed: no space, or another failed write. The last checkpoint is intact.
-            WorkersFailed: those who have the weights died.
+            CheckpointFailed: there was no space, or another write failed. The last checkpoint is intact.
+            WorkersFailed: the workers that hold the weights died.
         """
         serial = state.serial + 1
         temporary = self._directory / f"{_TEMPORARY}{serial:06d}"
@@ -71,7 +71,7 @@ class Checkpoints:
             write(temporary)
             _write_state(temporary, state.model_copy(update={"serial": serial}))
             _sync_tree(temporary)
-            # Only a checkpoint that `latest` never named can be in the way: it was renamed, and the process died.
+            # Only a checkpoint that `latest` never named can exist here: the process died just after renaming it.
             shutil.rmtree(path, ignore_errors=True)
             temporary.rename(path)
             sync_directory(self._directory)
@@ -86,11 +86,11 @@ class Checkpoints:
         return path
 
     def amend(self, state: RunState) -> None:
-        """Replace the last checkpoint's state: its weights are those that `state` speaks of.
+        """Replace the state in the last checkpoint, whose weights are those that `state` belongs to.
 
         Raises:
-            CheckpointFailed: as `save`.
-            ValueError: the weights have changed since.
+            CheckpointFailed: as for `save`.
+            ValueError: the weights have changed since that checkpoint.
         """
         last = self.latest()
         if last is None or not _same_weights(last[1], state):
@@ -101,15 +101,15 @@ class Checkpoints:
             raise self._failed(error) from error
 
     def holds(self, state: RunState) -> bool:
-        """Whether the last checkpoint has the weights that `state` speaks of."""
+        """Return whether the last checkpoint has the weights that `state` belongs to."""
         last = self.latest()
         return last is not None and _same_weights(last[1], state)
 
     def note_version(self, version: int, age: int) -> bool:
-        """Remember in the last checkpoint that its weights were published as `version`.
+        """Record in the last checkpoint that its weights were published as `version`.
 
-        False when it holds other weights: then nothing is written, and episodes
-        of that version count as lost after a restart from it.
+        Returns False, without writing, when it holds other weights: episodes of
+        that version then count as lost after a restart from it.
         """
         last = self.latest()
         if last is None or last[1].age != age:
@@ -124,7 +124,7 @@ class Checkpoints:
         return True
 
     def sweep(self) -> None:
-        """Remove what a killed process left half-written."""
+        """Remove what a killed process left half written."""
         for leftover in self._directory.glob(f"{_TEMPORARY}*"):
             shutil.rmtree(leftover, ignore_errors=True)
 

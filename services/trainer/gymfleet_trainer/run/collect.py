@@ -1,4 +1,4 @@
-"""Asking for groups and waiting for them, with a watch on those who are waited for."""
+"""Request groups and wait for them, while watching the services that produce them."""
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -28,15 +28,15 @@ _MAX_LOST = 10_000
 
 
 class Collector:
-    """Publishes requests and hands out groups as they complete.
+    """Publish requests and hand out groups as they complete.
 
-    A training sample that failed is asked for again within its group, as is one whose record is of no use to
-    this run; measurements and warm start see to their own.
+    A training sample that failed is requested again within its group, as is one whose record is of no use to
+    this run; measurements and the warm start handle their own failures.
 
     While it waits it polls the live policy version of every rollout replica: one that was
-    started or restarted lacks the newest weights and gets them. Without any sign of
-    progress for `stall_timeout_s` the open requests are sent once more (their ids
-    make that harmless), and then the run stops and says who did not answer.
+    started or restarted lacks the newest weights and gets them. If there is no sign of
+    progress for `stall_timeout_s`, the open requests are sent once more (their ids
+    make that harmless); after that the run stops and names the services that did not answer.
     """
 
     def __init__(
@@ -69,16 +69,16 @@ class Collector:
 
     @property
     def num_open(self) -> int:
-        """Groups that are asked for and not settled."""
+        """Return the number of groups that were requested and are not settled."""
         return len(self._book)
 
     @property
     def num_held(self) -> int:
-        """Deliveries that are not acknowledged."""
+        """Return the number of deliveries that are not acknowledged."""
         return self._consumer.num_held
 
     async def ask(self, requests: Iterable[GroupRequest]) -> None:
-        """Ask for groups. One that is open already is not asked for again."""
+        """Request groups. A group that is already open is not requested again."""
         for request in requests:
             if request.group_id in self._book:
                 continue
@@ -89,35 +89,35 @@ class Collector:
             await self._replay_early(request.group_id)
 
     async def _replay_early(self, group_id: str) -> None:
-        """Look after failures that came back before this life of the run had asked for their group."""
+        """Handle failed samples that arrived before this process had requested their group."""
         if (group := self._book.get(group_id)) is not None:
             for scored in group.failed:
                 await self._failed(scored)
 
     def settle(self, group_id: str) -> None:
-        """The group is trained, measured or dropped: acknowledged with the next checkpoint."""
+        """Mark a group as trained, measured or dropped, to be acknowledged with the next checkpoint."""
         self._book.settle(group_id)
         self._ready.pop(group_id, None)
         self._patience.forget(group_id)
 
     async def acknowledge(self) -> int:
-        """Acknowledge what belongs to settled groups. Call after the checkpoint that says so is on the disk."""
+        """Acknowledge the deliveries of settled groups. Call it once the checkpoint that contains them is on disk."""
         return await self._consumer.acknowledge(self._book.needs)
 
     async def close(self) -> None:
-        """Receive no more; done before the run's stream is deleted, or a renewal would make it anew."""
+        """Stop receiving. Call it before the run's stream is deleted, or a lease renewal would create it again."""
         await self._consumer.close()
 
     @property
     def ready(self) -> Mapping[str, Group]:
-        """Groups that are complete and not settled, by their ids."""
+        """Return the groups that are complete and not settled, by id."""
         return self._ready
 
     async def next_group(self, wanted: Callable[[str], bool]) -> Group:
-        """The next complete group whose id is wanted; it is handed out once.
+        """Return the next complete group whose id is wanted; each group is handed out once.
 
         Raises:
-            Stalled: nobody showed any progress for `stall_timeout_s`, twice.
+            Stalled: there was no progress at all for `stall_timeout_s`, twice.
         """
         while (group_id := next(filter(wanted, self._ready), None)) is None:
             await self.more()
@@ -163,7 +163,7 @@ class Collector:
             self._completed(group)
 
     async def _failed(self, scored: ScoredTrajectory) -> None:
-        """Ask for a failed sample again, or leave it in its group, which is then refused or plays it anew itself."""
+        """Request a failed sample again, or leave it in its group, which is then refused or replays it itself."""
         trajectory = scored.trajectory
         group = self._book.get(trajectory.group_id)
         if group is None or group.samples.get(trajectory.sample) is not scored:
@@ -183,7 +183,7 @@ class Collector:
         self._lost.append(LostSample(trajectory.group_id, trajectory.sample, trajectory.replay))
 
     async def _replace_lost(self) -> None:
-        """Ask again for samples whose records were buried; those of groups that are not open yet wait for that."""
+        """Request samples again whose records were moved to the dead letters; until their group is open they wait."""
         unreadable = self._consumer.take_lost()
         if unreadable:
             self._state.count("trajectories_unreadable", len(unreadable))
@@ -229,21 +229,21 @@ class Collector:
 
     async def _poll(self) -> None:
         present = await self._replicas.glance(timeout_s=_GLANCE_S)
-        # Also as they are sampled: a few long replies may take longer than the patience with a silent fleet.
+        # Tokens count as progress too: a few long replies may take longer than the stall timeout.
         tokens = {url: (policy.tokens_generated, policy.tokens_sampled) for url, policy in present.items()}
         if tokens.items() - self._tokens_generated.items():
             self._tokens_generated |= tokens
-            # But what was asked for once more is sampled, too: that alone must not go on for ever.
+            # Requests that were sent once more are sampled too, and that alone must not keep the run waiting for ever.
             self._progress_at = time.monotonic()
         if self._state.version and await self._bring_up(self._state, present):
             self._state.count("republished")
             self._progressed()
 
     async def _ask_again(self) -> None:
-        """What did not come may be lost for good although it stands as produced: another number makes it be played."""
+        """Request missing samples under a new replay number: they may be lost although they are marked as produced."""
         incomplete = self._book.incomplete()
         log.warning("groups.asked_again", count=len(incomplete), groups=[group.group_id for group in incomplete[:5]])
-        replay = int(time.time())  # above every number that this or an earlier life of the run has used
+        replay = int(time.time())  # above every number that this or an earlier process of the run has used
         for group in incomplete:
             missing = tuple(group.missing)
             await self._producer.publish(group.request.model_copy(update={"samples": missing, "replay": replay}))

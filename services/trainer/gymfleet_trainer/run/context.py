@@ -1,4 +1,4 @@
-"""What every phase of a run works with."""
+"""The context that every phase of a run works with."""
 
 import time
 from dataclasses import dataclass, field
@@ -42,13 +42,13 @@ class RunContext:
     _lap_at: float = field(default_factory=time.monotonic)
 
     def lap(self, name: str) -> None:
-        """Book the time since the last lap to a clock of the state."""
+        """Add the time since the last lap to one of the state's clocks."""
         now = time.monotonic()
         self.state.spend(name, now - self._lap_at)
         self._lap_at = now
 
     async def checkpoint(self) -> None:
-        """Write a checkpoint, then acknowledge what it contains. In this order, always."""
+        """Write a checkpoint, then acknowledge the deliveries that it contains, always in this order."""
         started = time.monotonic()
         self.state.offsets = self.directory.offsets()
         path = await self.worker.run(self.checkpoints.save, self.state, self.learner.save_checkpoint)
@@ -59,7 +59,7 @@ class RunContext:
         log.info("checkpoint.saved", name=path.name, acknowledged=acknowledged, seconds=round(seconds, 3))
 
     async def save_state(self) -> None:
-        """As `checkpoint`; where the last one has these weights already, only its state is replaced."""
+        """Do as `checkpoint`, but replace only the state if the last checkpoint already has these weights."""
         if not self.checkpoints.holds(self.state):
             await self.checkpoint()
             return

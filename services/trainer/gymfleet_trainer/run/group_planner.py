@@ -1,7 +1,7 @@
-"""What the trainer asks for: which task stands in which slot, and how far ahead of need.
+"""What the trainer requests: which task is in which slot, and how far ahead groups are requested.
 
 Everything here is a pure function of recipe, run id and position, so that a
-restarted run asks for the same groups under the same ids.
+restarted run requests the same groups under the same ids.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _EVALUATION_ID: Final = re.compile(r"(eval|eval_before|eval_after|eval_step_\d{6
 
 
 class TaskSequence:
-    """An endless sequence of task indices: every task once per pass, each pass in an order of its own."""
+    """An endless sequence of task indices: every task once per pass, each pass in a different order."""
 
     def __init__(self, num_tasks: int, seed: int) -> None:
         if num_tasks < 1:
@@ -35,7 +35,7 @@ class TaskSequence:
         self._order: list[int] = []
 
     def __getitem__(self, position: int) -> int:
-        if self._num_tasks > _MAX_SHUFFLED:  # no run comes near to a second pass: draw independently
+        if self._num_tasks > _MAX_SHUFFLED:  # no run gets near a second pass, so draw independently
             return random.Random(f"{self._seed}/{position}").randrange(self._num_tasks)
         number, place = divmod(position, self._num_tasks)
         if number != self._pass:
@@ -49,7 +49,7 @@ class TaskSequence:
 class PlannedGroup:
     """A place in the training plan.
 
-    `replacement` counts how often its group was asked for anew as a whole, `draw` how often it got another task.
+    `replacement` counts how often the whole group was requested again, `draw` how often it got another task.
     """
 
     number: int
@@ -57,16 +57,16 @@ class PlannedGroup:
     draw: int = 0
 
     def again(self) -> "PlannedGroup":
-        """The same task, played anew: its episodes came too late."""
+        """Return the slot with the same task to be played again, because its episodes came too late."""
         return replace(self, replacement=self.replacement + 1)
 
     def redrawn(self) -> "PlannedGroup":
-        """Another task: episodes of this one kept failing, and it may be the reason."""
+        """Return the slot with another task, because this task's episodes kept failing and it may be the reason."""
         return replace(self, replacement=self.replacement + 1, draw=self.draw + 1)
 
 
 class GroupPlanner:
-    """Writes the run's group requests."""
+    """Create the run's group requests."""
 
     def __init__(self, recipe: Recipe, run_id: str, num_train_tasks: int) -> None:
         self._recipe = recipe
@@ -75,9 +75,9 @@ class GroupPlanner:
         self._num_train_tasks = num_train_tasks
 
     def train(self, slot: PlannedGroup) -> GroupRequest:
-        """The group in a slot: `s000012-g03` is the fourth group planned for step 12.
+        """Return the request for a slot's group: `s000012-g03` is the fourth group planned for step 12.
 
-        `-r1` is its first replacement, with the same task; `-t1` stands behind the id of the first other task.
+        `-r1` marks its first replacement, with the same task; `-t1` is appended to the id for the first other task.
         """
         rl = self._recipe.rl
         if rl is None:
@@ -91,7 +91,7 @@ class GroupPlanner:
         return self._request(group_id, task, rl.group_size, "train", "policy", self._recipe.rollout.sampling)
 
     def slot(self, group_id: str) -> PlannedGroup | None:
-        """Where a training group stands in the plan; None for an id that is none of this run's."""
+        """Return a training group's place in the plan, or None for an id that does not belong to this run."""
         rl, parts = self._recipe.rl, _TRAIN_ID.fullmatch(group_id)
         if rl is None or parts is None:
             return None
@@ -101,7 +101,7 @@ class GroupPlanner:
         return slot if planned and self.train(slot).group_id == group_id else None
 
     def find(self, group_id: str) -> GroupRequest | None:
-        """The request that this run makes, or may yet make, under an id; None for a stranger's."""
+        """Return the request that this run makes, or may still make, under an id; None for an id of another run."""
         if (slot := self.slot(group_id)) is not None:
             return self.train(slot)
         if (parts := _DEMONSTRATION_ID.fullmatch(group_id)) is not None:
@@ -113,7 +113,7 @@ class GroupPlanner:
         return None
 
     def demonstrations(self) -> list[GroupRequest]:
-        """One expert episode on each of the first train tasks, as many as the recipe asks for."""
+        """Return requests for one expert episode on each of the first train tasks, as many as the recipe wants."""
         wanted = self._recipe.sft.num_demonstrations if self._recipe.sft else 0
         return [self._demonstration(index) for index in range(wanted)]
 
@@ -123,7 +123,7 @@ class GroupPlanner:
         return self._request(f"{DEMONSTRATION_PREFIX}{index:06d}", opened, 1, "demonstration", "expert", Sampling())
 
     def evaluation(self, name: str, task: int, replacement: int, samples: int) -> GroupRequest:
-        """Task number `task` of the held-out split; a replacement plays only what failed."""
+        """Return the request for task number `task` of the held-out split; a replacement plays only what failed."""
         suffix = f"-r{replacement}" if replacement else ""
         group_id = f"{evaluation_prefix(name)}{task:06d}{suffix}"
         opened = self._task(self._recipe.env.eval_split, task, seed=0)
@@ -151,10 +151,10 @@ class GroupPlanner:
 
 
 def planned_slots(recipe: Recipe, steps_done: int) -> int:
-    """How many slots may have been asked for once `steps_done` steps are finished.
+    """Return how many slots may have been requested once `steps_done` steps are finished.
 
-    Groups for the next step and for `max_staleness` steps beyond it; never
-    beyond the last step. 0 for a recipe without reinforcement learning.
+    These are the groups for the next step and for `max_staleness` steps after it, but
+    none beyond the last step. It is 0 for a recipe without reinforcement learning.
     """
     if recipe.rl is None:
         return 0

@@ -1,4 +1,4 @@
-"""Groups while they fill up."""
+"""Groups while their samples arrive."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,44 +9,44 @@ from gymfleet_contracts.trajectory import ScoredTrajectory
 
 @dataclass(slots=True)
 class Group:
-    """A group that was asked for, and the samples that have come back."""
+    """A group that was requested, and the samples that have come back."""
 
     request: GroupRequest
     samples: dict[int, ScoredTrajectory] = field(default_factory=dict)
     waited_s: dict[int, float] = field(default_factory=dict)
-    """Per sample, from the end of its episode to its arrival here: queues and scoring."""
+    """Per sample, the seconds from the end of its episode to its arrival here: queues and reward computation."""
     replays: dict[int, int] = field(default_factory=dict)
-    """Per sample that was asked for again, what was last asked for: failures of older ones are known."""
+    """Per sample that was requested again, its last replay number: failures of older replays are already known."""
     lost: dict[int, str] = field(default_factory=dict)
-    """Samples that are not asked for again although nothing usable came, and why."""
+    """Samples that are not requested again although nothing usable arrived, with the reason."""
 
     @property
     def group_id(self) -> str:
-        """The request's."""
+        """Return the group id of the request."""
         return self.request.group_id
 
     @property
     def complete(self) -> bool:
-        """Whether every sample is there."""
+        """Return whether every sample has arrived."""
         return len(self.samples) + len(self.lost) == self.request.num_samples
 
     @property
     def trajectories(self) -> list[ScoredTrajectory]:
-        """In the order of their sample numbers, whatever order they came in."""
+        """Return the trajectories in the order of their sample numbers, not of their arrival."""
         return [self.samples[sample] for sample in sorted(self.samples)]
 
     @property
     def failed(self) -> list[ScoredTrajectory]:
-        """Samples that say nothing about the policy: the machinery failed, or no reward could be computed."""
+        """Return the samples that say nothing about the policy: infrastructure failed, or no reward was computed."""
         return [s for s in self.trajectories if is_failure(s)]
 
     @property
     def missing(self) -> list[int]:
-        """Samples that are still waited for."""
+        """Return the samples that have not arrived yet."""
         return [n for n in range(self.request.num_samples) if n not in self.samples and n not in self.lost]
 
     def failure_reason(self) -> str:
-        """One line about the first failure; empty without one."""
+        """Return one line about the first failure, or an empty string without one."""
         if not self.failed:
             return next((f"lost: {reason}" for _, reason in sorted(self.lost.items())), "")
         first = self.failed[0]
@@ -56,28 +56,28 @@ class Group:
 
     @property
     def oldest_version(self) -> int:
-        """The oldest policy version that wrote any of it."""
+        """Return the oldest policy version that sampled any part of the group."""
         return min(s.trajectory.policy.version_min for s in self.samples.values())
 
 
 def is_failure(scored: ScoredTrajectory) -> bool:
-    """Whether the sample says nothing about the policy: the machinery failed, or no reward could be computed."""
+    """Return whether the sample says nothing about the policy: infrastructure failed, or no reward was computed."""
     return not scored.trajectory.status.trainable or scored.reward is None
 
 
 def _improves(scored: ScoredTrajectory, there: ScoredTrajectory) -> bool:
-    """Whether a sample that was played again takes the place of the failure that is there."""
+    """Return whether a sample that was played again replaces the failure that is there."""
     return is_failure(there) and not is_failure(scored)
 
 
 class GroupBook:
-    """The open groups: asked for, and not yet trained, measured or dropped.
+    """The open groups: requested, and not yet trained, measured or dropped.
 
-    After a restart samples come back of groups that this life of the run has not
-    asked for yet. They wait here, unacknowledged, for they are never produced again.
+    After a restart, samples arrive of groups that the new process has not requested
+    yet. They wait here, unacknowledged, because they are never produced again.
 
     Args:
-        is_settled: whether an earlier life of the run was done with a group.
+        is_settled: tells whether an earlier process of the run had settled a group.
     """
 
     def __init__(self, is_settled: Callable[[str], bool]) -> None:
@@ -93,11 +93,11 @@ class GroupBook:
         return group_id in self._open
 
     def needs(self, group_id: str) -> bool:
-        """Whether the group's samples must stay pending: it is open, or will be."""
+        """Return whether the group's samples must stay pending, because it is open or will be."""
         return group_id in self._open or group_id in self._early
 
     def add(self, request: GroupRequest) -> Group | None:
-        """Open a group; one that is open already is left as it is. Returns it if early samples complete it."""
+        """Open a group, unless it is open already. Returns the group if samples that came early complete it."""
         if request.group_id in self._open:
             return None
         group = self._open[request.group_id] = Group(request)
@@ -106,16 +106,16 @@ class GroupBook:
         return group if group.complete else None
 
     def settle(self, group_id: str) -> None:
-        """Close a group: its deliveries may be acknowledged with the next checkpoint."""
+        """Close a group, so that its deliveries may be acknowledged with the next checkpoint."""
         self._open.pop(group_id, None)
         self._settled.add(group_id)
 
     def place(self, scored: ScoredTrajectory, waited_s: float = 0.0) -> Group | None:
         """Put a sample into its group. Returns the group when this sample completed it.
 
-        A sample that is there already (delivery is at least once), unless as a failure, that is none of the
-        request's, or whose group is settled changes nothing; nor does a failure for which the sample was asked for
-        again.
+        A sample changes nothing if it is there already (delivery is at least once) and not as a failure, if it
+        does not belong to the request, or if its group is settled; nor does a failure because of which the sample
+        was already requested again.
         """
         trajectory = scored.trajectory
         group = self._open.get(trajectory.group_id)
@@ -135,19 +135,19 @@ class GroupBook:
         return group if group.complete else None
 
     def is_settled(self, group_id: str) -> bool:
-        """Whether this life of the run, or an earlier one, was done with a group."""
+        """Return whether this process of the run, or an earlier one, settled the group."""
         return group_id in self._settled or self._is_settled(group_id)
 
     def get(self, group_id: str) -> Group | None:
-        """An open group."""
+        """Return an open group, or None."""
         return self._open.get(group_id)
 
     def reopen(self, group: Group, sample: int, replay: int) -> None:
-        """Wait for a sample again, and let no older failure of it count."""
+        """Wait for a sample again, and ignore older failures of it."""
         group.samples.pop(sample, None)
         group.waited_s.pop(sample, None)
         group.replays[sample] = replay
 
     def incomplete(self) -> list[Group]:
-        """Groups that wait for samples."""
+        """Return the groups that wait for samples."""
         return [group for group in self._open.values() if not group.complete]

@@ -1,4 +1,4 @@
-"""A run from its first to its last phase, picked up where the last checkpoint stands."""
+"""A run from its first to its last phase, resumed from the last checkpoint."""
 
 import asyncio
 import contextlib
@@ -52,10 +52,10 @@ async def train(
     run_id: str,
     learner: LearnerFactory = LocalLearner,
 ) -> None:
-    """Run what is left of the run and write its summary; again from the last checkpoint where workers died.
+    """Run what is left of the run and write its summary; if workers die, continue from the last checkpoint.
 
     Raises:
-        TrainerError: why it cannot go on; the same command resumes it.
+        TrainerError: the run cannot continue, for the reason given; the same command resumes it.
     """
     while True:
         try:
@@ -101,9 +101,9 @@ async def evaluate_only(
     checkpoint: Path,
     run_id: str,
 ) -> EvalResult:
-    """Publish a checkpoint's weights, or a Hugging Face directory's, and measure them once.
+    """Publish the weights of a checkpoint or a Hugging Face directory, and measure them once.
 
-    `directory` is a scratch directory of its own: nothing of the checkpoint's run is touched.
+    `directory` is a separate scratch directory, so nothing of the checkpoint's run is touched.
     """
     path = checkpoint / "model" if (checkpoint / "model").is_dir() else checkpoint
     if not (path / "config.json").is_file():
@@ -126,7 +126,7 @@ async def opened(
     start_from: str | None = None,
     learner: LearnerFactory = LocalLearner,
 ) -> AsyncIterator[RunContext]:
-    """Everything a phase needs: services reached, state and weights restored, deliveries taken back."""
+    """Provide what a phase needs: reach the services, restore state and weights, and take back deliveries."""
     _check_bounds(recipe)
     redis = connect(settings.redis_url)
     endpoint = RolloutReplicas(settings, redis, run_id)
@@ -159,7 +159,7 @@ async def _restore(
     start_from: str | None,
     make_learner: LearnerFactory,
 ) -> tuple[RunState, Learner]:
-    """The last checkpoint's state and weights; on a fresh run, the initial ones and a first checkpoint of them."""
+    """Restore the last checkpoint's state and weights; in a new run, checkpoint the initial ones."""
     checkpoints.sweep()
     last = checkpoints.latest()
     source = start_from or initial_model(recipe, directory)
@@ -199,7 +199,7 @@ async def _services(
 
 
 def _check_bounds(recipe: Recipe) -> None:
-    """What is held unacknowledged at once must stay below the length at which the stream's producers wait."""
+    """Check that unacknowledged deliveries stay below the stream length at which producers wait."""
     held = {"eval.num_tasks x eval.samples_per_task": recipe.eval.num_episodes}
     if recipe.sft is not None:
         held["sft.num_demonstrations"] = recipe.sft.num_demonstrations
@@ -255,7 +255,7 @@ async def _measure(run: RunContext, name: str, then: Phase) -> None:
 
 
 async def _finish(run: RunContext) -> None:
-    """Save the model, write the summary, leave nothing in Redis. Safe to repeat."""
+    """Save the model, write the summary and leave nothing in Redis. It is safe to repeat."""
     policy = await run.endpoint.policy()
     await run.worker.run(_save_model, run.learner, run.directory.model)
     await _clean_up(run)

@@ -1,4 +1,4 @@
-"""Where the run is, for people: `progress.json`, `GET /v1/run` and Prometheus."""
+"""The progress of the run, for people: `progress.json`, `GET /v1/run` and Prometheus."""
 
 import shutil
 import time
@@ -31,7 +31,7 @@ DISK_SIZE: Final = Gauge("gymfleet_trainer_disk_size_bytes", "Size of the disk o
 
 
 class Reporter:
-    """Keeps one `RunProgress` up to date. Rates are over the current phase, in this process."""
+    """Keep one `RunProgress` up to date. Rates are over the current phase in this process."""
 
     def __init__(self, directory: RunDirectory, run_id: str) -> None:
         self._directory = directory
@@ -44,14 +44,14 @@ class Reporter:
         DISK_SIZE.set_function(lambda: shutil.disk_usage(directory.path).total)
 
     def begin(self, phase: str, *, step: int, total: int, unit: str, message: str = "") -> None:
-        """Enter a phase that has `step` of `total` units behind it."""
+        """Begin a phase of which `step` of `total` units are already done."""
         self._started = time.monotonic()
         self._first_step = step
         self.current = self.current.model_copy(update={"phase": phase, "total": total, "unit": unit})
         self.advance(step, message)
 
     def advance(self, step: int, message: str = "", *, metrics: Mapping[str, float] | None = None) -> None:
-        """`step` units are done."""
+        """Record that `step` units are done."""
         if (step, message) != (self.current.step, self.current.message):
             PROGRESS.set_to_current_time()
         self._headline |= {name: round(value, 6) for name, value in (metrics or {}).items()}
@@ -72,7 +72,7 @@ class Reporter:
         self._directory.progress(self.current)
 
     def finish(self, phase: str, message: str) -> None:
-        """The run ended, for good or for bad."""
+        """Record that the run has ended, whether it succeeded or failed."""
         self.current = self.current.model_copy(
             update={"phase": phase, "message": message, "eta_s": None, "updated_at": time.time()}
         )

@@ -1,4 +1,4 @@
-"""Which samples are asked for again, and which record is none of this run's."""
+"""Which samples are requested again, and which records do not belong to this run."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -10,15 +10,15 @@ from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_trainer.run.groups import Group, is_failure
 
 Find: TypeAlias = Callable[[str], GroupRequest | None]
-"""The request that the run makes under an id; None for an id that is not its own."""
+"""Returns the request that the run makes under an id, or None for an id that is not its own."""
 
 
 class Referee:
-    """Says what is wrong with a record that can be read and is still of no use to this run.
+    """Report what is wrong with a record that is readable but of no use to this run.
 
     Args:
-        find: the run's requests.
-        vocab_size: tokens are below this.
+        find: finds the run's requests.
+        vocab_size: every token id is smaller than this.
     """
 
     def __init__(self, find: Find, vocab_size: int) -> None:
@@ -26,7 +26,7 @@ class Referee:
         self._vocab_size = vocab_size
 
     def fault(self, scored: ScoredTrajectory) -> str:
-        """Why the record must be buried; empty for one that answers a request of the run."""
+        """Return why the record must go to the dead letters, or an empty string if it answers a request of the run."""
         trajectory = scored.trajectory
         request = self._find(trajectory.group_id)
         if request is None:
@@ -47,11 +47,11 @@ class Referee:
         return "" if not trajectory.status.trainable else self._unusable(scored, request)
 
     def _unusable(self, scored: ScoredTrajectory, request: GroupRequest) -> str:
-        """What would stop an update that is made on it."""
+        """Return what would make an update on this record fail."""
         trajectory = scored.trajectory
         if (version := get_grammar(request.grammar).version) != trajectory.grammar_version:
             return f"grammar {request.grammar!r} is of version {trajectory.grammar_version}, not {version}"
-        # An expert whose first move does not fit into a reply is no fault: its episode is no demonstration.
+        # If the expert's first move does not fit into a reply, the record is not at fault: it is no demonstration.
         if not trajectory.num_response_tokens and trajectory.strategy == "policy":
             return "it was played to its end without a token"
         prompts = [*(turn.prompt_token_ids for turn in trajectory.turns), trajectory.final_prompt_token_ids]
@@ -67,10 +67,10 @@ class Referee:
 
 
 class Patience:
-    """How often a sample that failed is asked for again within its group.
+    """Decide how often a sample that failed is requested again within its group.
 
-    Up to `max_replays` times where something good was seen since it first failed, or in its own group: then it
-    is this episode that fails. Otherwise once: the task or the whole fleet may be the reason, and others judge that.
+    This is up to `max_replays` times if a good sample was seen since it first failed, or in its own group: then
+    this episode is at fault. Otherwise it is once: the task or the whole fleet may be at fault, which others judge.
     """
 
     def __init__(self, max_replays: int) -> None:
@@ -79,11 +79,11 @@ class Patience:
         self._failures: dict[tuple[str, int], tuple[int, int]] = {}
 
     def note(self, scored: ScoredTrajectory) -> None:
-        """Take notice of an arrival."""
+        """Record the arrival of a sample."""
         self._num_good += not is_failure(scored)
 
     def allows(self, group: Group, sample: int) -> bool:
-        """Count one more failure of a sample. Whether it is to be asked for again."""
+        """Count one more failure of a sample, and return whether it is to be requested again."""
         key = group.group_id, sample
         count, since = self._failures.get(key, (0, self._num_good))
         self._failures[key] = count + 1, since
@@ -91,6 +91,6 @@ class Patience:
         return count < (self._max_replays if hopeful else 1)
 
     def forget(self, group_id: str) -> None:
-        """A group is settled."""
+        """Drop what is known of a group, which is settled."""
         for key in [key for key in self._failures if key[0] == group_id]:
             del self._failures[key]

@@ -1,4 +1,4 @@
-"""The run directory: its files, who may write them, and what an interrupted run left in them."""
+"""The run directory: its files, which process may write them, and what an interrupted run left in them."""
 
 import fcntl
 import hashlib
@@ -24,13 +24,13 @@ SUMMARY: Final = "summary.json"
 
 
 def recipe_hash(recipe: Recipe) -> str:
-    """Equal for recipes that mean the same, whatever their layout. How many of what is no part of it."""
+    """Return a hash that is equal for recipes of equal meaning, whatever their layout; it ignores how many run."""
     text = json.dumps(recipe.model_dump(mode="json", exclude={"trainer", "scale"}), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file so that a reader, or a crash, sees the old one or the new one."""
+    """Replace a file atomically: a reader sees, and a crash leaves, either the old file or the new one."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
@@ -85,7 +85,7 @@ class RunDirectory:
             self._lock = None
 
     def claim(self, recipe: Recipe, recipe_path: Path) -> str:
-        """Bind the directory to a recipe on first use and return the run's id.
+        """Bind the directory to a recipe when it is first used, and return the run's id.
 
         Raises:
             RunDirectoryError: the directory holds a run of another recipe.
@@ -101,7 +101,7 @@ class RunDirectory:
                     "give the recipe it was started with, or another run directory"
                 )
             return str(known["run_id"])
-        # A fresh id for each directory: the sets of produced samples in Redis outlive a deleted run.
+        # Each directory gets a fresh id, because the sets of produced samples in Redis outlive a deleted run.
         run_id = f"{recipe.name}-{secrets.token_hex(4)}"
         shutil.copyfile(recipe_path, self.path / "recipe.toml")
         write_atomically(identity, json.dumps({"run_id": run_id, "recipe": recipe.name, "recipe_hash": digest}))
@@ -109,7 +109,7 @@ class RunDirectory:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has come to its end."""
+        """Return whether the run is finished."""
         return (self.path / SUMMARY).exists()
 
     def append(self, name: str, lines: Iterable[str]) -> None:
@@ -120,33 +120,33 @@ class RunDirectory:
             file.writelines(line + "\n" for line in lines)
 
     def metric(self, kind: str, **fields: Any) -> None:
-        """One line of `metrics.jsonl`. What is not a finite number becomes null: JSON has no nan."""
+        """Append one line to `metrics.jsonl`. A number that is not finite becomes null, because JSON has no NaN."""
         line = {"kind": kind, "time": round(time.time(), 3), **{name: _finite(value) for name, value in fields.items()}}
         self.append(METRICS, [json.dumps(line, allow_nan=False)])
 
     def trajectories(self, name: str, items: Iterable[ScoredTrajectory]) -> None:
-        """Append to `trajectories/NAME.jsonl`, one `ScoredTrajectory` a line."""
+        """Append to `trajectories/NAME.jsonl`, one `ScoredTrajectory` per line."""
         self.append(f"trajectories/{name}.jsonl", (item.model_dump_json() for item in items))
 
     def offsets(self) -> dict[str, int]:
-        """Lengths of the append-only files, in bytes."""
+        """Return the lengths of the append-only files, in bytes."""
         files = [self.path / METRICS, *sorted((self.path / "trajectories").glob("*.jsonl"))]
         return {str(path.relative_to(self.path)): path.stat().st_size for path in files if path.exists()}
 
     def truncate(self, offsets: dict[str, int]) -> None:
-        """Cut off what was written after the checkpoint that is restored: it is written again."""
+        """Cut off what was written after the restored checkpoint, because it is written again."""
         for name, size in self.offsets().items():
-            # A power cut may have left less than the checkpoint saw: never pad with zeros.
+            # After a power cut the file may be shorter than at the checkpoint; it must not be padded with zeros.
             os.truncate(self.path / name, min(size, offsets.get(name, 0)))
 
     def progress(self, progress: RunProgress) -> None:
-        """Replace `progress.json`. Not synced: a lost one is written again within a second."""
+        """Replace `progress.json`. It is not synced, because a lost one is written again within a second."""
         temporary = self.path / ".progress.json.tmp"
         temporary.write_text(progress.model_dump_json(), encoding="utf-8")
         temporary.replace(self.path / "progress.json")
 
     def summary(self, summary: dict[str, Any]) -> None:
-        """Write `summary.json`: the run is finished."""
+        """Write `summary.json`, which marks the run as finished."""
         write_atomically(self.path / SUMMARY, json.dumps(summary, indent=2) + "\n")
 
 

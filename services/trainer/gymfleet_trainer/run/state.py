@@ -1,4 +1,4 @@
-"""What a checkpoint says besides weights: where the run stands, and what it has consumed."""
+"""What a checkpoint holds besides weights: how far the run has come, and what it has consumed."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -10,7 +10,7 @@ DEMONSTRATION_PREFIX: Final = "demo-"
 
 
 def evaluation_prefix(name: str) -> str:
-    """What the ids of a measurement's groups begin with."""
+    """Return the prefix of the ids of a measurement's groups."""
     return f"{name}-t"
 
 
@@ -34,50 +34,50 @@ class EvalResult(BaseModel):
     num_successes: int
     success: float
     interval: tuple[float, float]
-    """Wilson, 95 %."""
+    """Wilson interval at 95 %."""
     mean_score: float
     mean_turns: float
     policy_version: int
     cut_replies: float = 0.0
-    """Share of the replies that a limit on their tokens cut off."""
+    """Share of the replies that were cut off by a token limit."""
     failed_episodes: int
-    """Technical failures, played anew and not counted."""
+    """Episodes that failed for technical reasons; they were played again and are not counted."""
     seconds: float
 
 
 class RunState(BaseModel):
-    """Mutable; `Checkpoints` writes it beside the weights that it belongs to."""
+    """The mutable state of a run, which `Checkpoints` writes next to the weights that it belongs to."""
 
     model_config = ConfigDict(extra="forbid")
 
     run_id: str
     recipe_hash: str
     serial: int = 0
-    """Of the checkpoint; grows with each."""
+    """Number of the checkpoint, which increases with each one."""
     phase: Phase = Phase.SFT
     sft_epochs: int = 0
     step: int = 0
     """Finished steps of reinforcement learning."""
     age: int = 0
-    """How often the weights have changed; staleness is a difference of ages."""
+    """How often the weights have changed; staleness is a difference of two ages."""
     version: int = 0
     """The last policy version that was published."""
     ages: dict[int, int] = Field(default_factory=dict)
-    """Age of the weights of each published version. A version that is missing had weights that were lost."""
+    """Age of the weights of each published version. The weights of a version that is missing were lost."""
     cursor: int = 0
-    """The next slot that a training group is asked for."""
+    """The next slot for which a training group is requested."""
     open_slots: dict[str, tuple[int, int]] = Field(default_factory=dict)
-    """Training groups asked for and not settled: id to (slot, replacement)."""
+    """Training groups that were requested and are not settled: id to (slot, replacement)."""
     asked_ages: dict[str, int] = Field(default_factory=dict)
-    """Age of the weights when each of these was asked for."""
+    """Age of the weights when each of these groups was requested."""
     trained: list[str] = Field(default_factory=list)
     dropped: dict[str, str] = Field(default_factory=dict)
-    """Group id to the reason."""
+    """The reason for each dropped group, by group id."""
     evals: dict[str, EvalResult] = Field(default_factory=dict)
     counts: dict[str, int] = Field(default_factory=dict)
     seconds: dict[str, float] = Field(default_factory=dict)
     offsets: dict[str, int] = Field(default_factory=dict)
-    """Lengths of the append-only files in bytes: what is longer on resume was written after this checkpoint."""
+    """Lengths of the append-only files in bytes: anything beyond them was written after this checkpoint."""
     probe: list[list[int]] = Field(default_factory=list)
     probe_is_real: bool = False
     parity_worst: float = 0.0
@@ -93,7 +93,7 @@ class RunState(BaseModel):
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
     def settled_before(self) -> Callable[[str], bool]:
-        """Which groups this state is done with: trained, dropped, or of a warm start or measurement that is over."""
+        """Return a test for settled groups: trained, dropped, or part of a finished warm start or measurement."""
         groups = {*self.trained, *self.dropped}
         prefixes = tuple(evaluation_prefix(name) for name in self.evals)
         if self.phase is not Phase.SFT:
@@ -101,6 +101,6 @@ class RunState(BaseModel):
         return lambda group_id: group_id in groups or group_id.startswith(prefixes)
 
     def staleness(self, version: int) -> int | None:
-        """How many changes of weights ago `version` was made; None for weights that were lost."""
+        """Return how many weight changes ago `version` was made, or None if its weights were lost."""
         age = self.ages.get(version)
         return None if age is None else self.age - age

@@ -1,4 +1,4 @@
-"""`summary.json`: what the run came to, and on what."""
+"""`summary.json`: the results of the run, and the software and hardware that it ran on."""
 
 import os
 import platform
@@ -17,7 +17,7 @@ _STEP_PARTS: Final = ("wait", "generation", "environment", "reward", "update")
 
 
 def summarise(recipe: Recipe, state: RunState, policy: Policy | None) -> dict[str, Any]:
-    """The run's figures. `policy` is what the rollout service says of itself at the end."""
+    """Return the run's figures. `policy` is the state that the rollout service reports at the end."""
     before, after = state.evals.get("eval_before"), state.evals.get("eval_after")
     summary: dict[str, Any] = {
         "run_id": state.run_id,
@@ -62,7 +62,7 @@ def summarise(recipe: Recipe, state: RunState, policy: Policy | None) -> dict[st
 
 
 def software() -> dict[str, str]:
-    """Versions of what computed; packages that are not installed here are left out."""
+    """Return the versions of the software used; packages that are not installed here are left out."""
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
@@ -73,7 +73,7 @@ def software() -> dict[str, str]:
 
 
 def hardware() -> dict[str, Any]:
-    """Processor, cores, memory, accelerator."""
+    """Return the processor, cores, memory and accelerator."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
         "machine": platform.machine(),

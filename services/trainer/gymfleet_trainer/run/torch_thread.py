@@ -1,4 +1,4 @@
-"""One thread for torch, so that the event loop keeps leases and answers health checks meanwhile."""
+"""One thread for torch, so that the event loop can meanwhile renew leases and answer health checks."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,17 +13,17 @@ T = TypeVar("T")
 
 
 class TorchThread:
-    """Runs functions one after the other in a thread of its own.
+    """Run functions one after the other in a dedicated thread.
 
-    Always the same thread: OpenMP keeps a team of threads per calling thread,
-    and a second team would fight the first for the cores.
+    It is always the same thread, because OpenMP keeps a team of threads per calling
+    thread, and a second team would compete with the first for the cores.
     """
 
     def __init__(self, threads: int) -> None:
         self._executor = ThreadPoolExecutor(1, "torch", initializer=torch.set_num_threads, initargs=(threads,))
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Await `function(*args, **kwargs)`; what it raises is raised here."""
+        """Run `function(*args, **kwargs)` in the thread and await its result; what it raises is raised here."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: function(*args, **kwargs))
 
     def __enter__(self) -> Self:
@@ -32,5 +32,5 @@ class TorchThread:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Not waited for: an interrupted run has no use for the update in progress.
+        # Do not wait: an interrupted run has no use for the update in progress.
         self._executor.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Scored trajectories as they arrive, held until the checkpoint that contains them is on the disk."""
+"""Receive scored trajectories and hold them until the checkpoint that contains them is on disk."""
 
 import asyncio
 import json
@@ -19,13 +19,13 @@ CONSUMER: Final = "trainer"
 _RECOVER_LEASE_S: Final = 0.001
 _BATCH: Final = 64
 _CANCEL_S: Final = 1.0
-# A delivery is counted at every restart of the trainer; being restarted often is no fault of the message.
+# Every restart of the trainer counts as a delivery, and frequent restarts are not the message's fault.
 _MAX_ATTEMPTS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class LostSample:
-    """A sample whose record could not be read: what can still be told of it."""
+    """A sample whose record could not be read, with what is still known about it."""
 
     group_id: str
     sample: int
@@ -33,12 +33,12 @@ class LostSample:
 
 
 class TrajectoryConsumer:
-    """The trainer's end of `trajectories.scored:RUN`.
+    """Consume `trajectories.scored:RUN` for the trainer.
 
-    Deliveries stay pending, their leases renewed in the background also while
-    torch works in another thread, until `acknowledge`. After a restart `recover`
+    Deliveries stay pending until `acknowledge`; their leases are renewed in the
+    background, also while torch works in another thread. After a restart `recover`
     takes them back at once: the run directory's lock proves that the process
-    which held them is gone.
+    that held them is gone.
     """
 
     def __init__(self, redis: RedisClient, run_id: str, *, lease_s: float) -> None:
@@ -71,20 +71,20 @@ class TrajectoryConsumer:
         await self.close()
 
     async def close(self) -> None:
-        """Stop renewing leases: what is held is abandoned, or the stream is about to be deleted."""
+        """Stop renewing leases, because held deliveries are abandoned or the stream is about to be deleted."""
         self._closed = True
         while self._renewing is not None and not self._renewing.done():
-            # Again and again: redis-py can swallow a cancellation that meets the end of one of its own timeouts.
+            # Cancel repeatedly: redis-py can swallow a cancellation that coincides with the end of its own timeout.
             self._renewing.cancel()
             await asyncio.wait({self._renewing}, timeout=_CANCEL_S)
 
     @property
     def num_held(self) -> int:
-        """Deliveries that are pending."""
+        """Return the number of pending deliveries."""
         return len(self._held)
 
     async def receive(self, timeout_s: float) -> list[ScoredTrajectory]:
-        """What has arrived, or an empty list after `timeout_s` or in an outage of Redis. Duplicates are possible."""
+        """Return what has arrived; empty after `timeout_s` or in an outage of Redis. Duplicates are possible."""
         if self._recovered:
             recovered, self._recovered = self._recovered, []
             return recovered
@@ -96,7 +96,7 @@ class TrajectoryConsumer:
             return []
 
     def take_lost(self) -> list[LostSample]:
-        """Samples whose records were buried as unreadable since the last call."""
+        """Return the samples whose records were moved to the dead letters as unreadable since the last call."""
         lost, self._lost = self._lost, []
         return lost
 
@@ -107,7 +107,7 @@ class TrajectoryConsumer:
             del self._held[delivery.id]
 
     async def acknowledge(self, is_open: Callable[[str], bool]) -> int:
-        """Acknowledge the deliveries of every group that is not open any more; returns how many."""
+        """Acknowledge the deliveries of every group that is no longer open, and return how many there were."""
         settled = [delivery for delivery, held in self._held.items() if not is_open(held.body.trajectory.group_id)]
         if settled:
             await self._consumer.ack(settled)
@@ -141,7 +141,7 @@ class TrajectoryConsumer:
             trajectory = json.loads(body)["trajectory"]
             lost = LostSample(str(trajectory["group_id"]), int(trajectory["sample"]), int(trajectory.get("replay", 0)))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
-            return  # whose it was cannot be told: the wait for it ends with a stall, and then it is asked for again
+            return  # its group is unknown: waiting for it ends with a stall, and then it is requested again
         self._lost.append(lost)
 
     async def _renew_for_ever(self) -> None:

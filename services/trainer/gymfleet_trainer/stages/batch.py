@@ -1,4 +1,4 @@
-"""What is said of one batch of groups: may it be trained on, what was in it, where did its time go."""
+"""Facts about one batch of groups: whether it may be trained on, what was in it, and where its time went."""
 
 from gymfleet_contracts.trajectory import ReplyEnd
 
@@ -7,9 +7,10 @@ from gymfleet_trainer.run.state import RunState
 
 
 def refusal(group: Group, state: RunState, max_staleness: int, *, bootstraps: bool = False) -> str:
-    """Why a complete group must not be trained on; empty if it may be.
+    """Return why a complete group must not be trained on, or an empty string if it may be.
 
-    With `bootstraps` a critic values the state in which the recipe cut an episode, and needs its tokens.
+    With `bootstraps`, a critic estimates the value of the state at which the recipe cut off an episode, which
+    needs the tokens of that state.
     """
     if reason := group.failure_reason():
         return f"failed: {reason}"
@@ -35,21 +36,21 @@ def _unvalued_cut(group: Group) -> str:
 
 
 def totals(group: Group) -> list[float]:
-    """The episodes' total rewards."""
+    """Return the total rewards of the episodes."""
     return [scored.reward.total for scored in group.trajectories if scored.reward is not None]
 
 
 def has_signal(group: Group) -> bool:
-    """Whether the group's returns differ: equal ones give advantage 0 throughout."""
+    """Return whether the group's returns differ: if all are equal, every advantage is 0."""
     return len(set(totals(group))) > 1
 
 
 def book_batch(state: RunState, groups: list[Group], *, wait_s: float, update_s: float) -> None:
     """Add a trained batch to the run's counters and clocks.
 
-    Episodes overlap, so the wall time spent waiting is shared out in proportion
-    to the seconds that the episodes spent in generation, in the environment, and
-    between their end and their arrival (scoring and queues).
+    Episodes overlap, so the wall time spent waiting is divided in proportion to
+    the seconds that the episodes spent in generation, in the environment, and
+    between their end and their arrival (reward computation and queues).
     """
     trajectories = [scored.trajectory for group in groups for scored in group.trajectories]
     state.count("groups_trained", len(groups))
@@ -65,7 +66,7 @@ def book_batch(state: RunState, groups: list[Group], *, wait_s: float, update_s:
 
 
 def wait_shares(groups: list[Group], wait_s: float) -> dict[str, float]:
-    """The wait, split into `generation`, `environment` and `reward`; all of it is generation if nothing was timed."""
+    """Split the wait into `generation`, `environment` and `reward`; if nothing was timed, all of it is generation."""
     turns = [turn for group in groups for scored in group.trajectories for turn in scored.trajectory.turns]
     spent = {
         "generation": sum(turn.generate_s for turn in turns),
@@ -79,7 +80,7 @@ def wait_shares(groups: list[Group], wait_s: float) -> dict[str, float]:
 
 
 def batch_metrics(state: RunState, groups: list[Group], *, wait_s: float, update_s: float) -> dict[str, float]:
-    """The line of `metrics.jsonl` for a step, less what the update itself reports."""
+    """Return the metrics of a step for `metrics.jsonl`, without those that the update itself reports."""
     trajectories = [scored.trajectory for group in groups for scored in group.trajectories]
     rewards = [total for group in groups for total in totals(group)]
     staleness = [state.age - 1 - state.ages[group.oldest_version] for group in groups]

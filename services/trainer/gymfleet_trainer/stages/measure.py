@@ -1,4 +1,4 @@
-"""Measurement: episodes of the current policy on held-out tasks, and the interval of their success rate."""
+"""Measurement: play held-out tasks with the current policy, and give an interval for its success rate."""
 
 import time
 
@@ -20,8 +20,8 @@ _WINDOW = 512
 async def measure(run: RunContext, name: str) -> EvalResult:
     """Play every held-out task `samples_per_task` times with the live version.
 
-    Technical failures, and episodes that other weights had a hand in, are
-    played anew: neither says anything about this policy.
+    Episodes that failed for technical reasons, or were partly sampled from other
+    weights, are played again: neither kind says anything about this policy.
 
     Raises:
         TooManyFailures: one task's episodes failed more often than `max_replacements`, and so did all others.
@@ -46,7 +46,7 @@ async def measure(run: RunContext, name: str) -> EvalResult:
 
 
 class _Plan:
-    """Which episodes are still wanted, and those that count."""
+    """The episodes that are still wanted, and those that count."""
 
     def __init__(self, run: RunContext, name: str) -> None:
         self._run = run
@@ -56,7 +56,7 @@ class _Plan:
         self._asked: dict[str, tuple[int, int]] = {}
         self._failed = 0
         self._failed_in_a_row = 0
-        """Groups of which nothing could be counted, since the last of which something could."""
+        """Number of groups in a row in which no episode could be counted."""
         self.counted: list[ScoredTrajectory] = []
 
     @property
@@ -68,11 +68,11 @@ class _Plan:
         return self.num_successes / len(self.counted) if self.counted else 0.0
 
     def asked(self, group_id: str) -> bool:
-        """Whether the measurement waits for a group: training groups may complete meanwhile."""
+        """Return whether the measurement waits for a group, because training groups may complete meanwhile."""
         return group_id in self._asked
 
     def due(self) -> list[GroupRequest]:
-        """What to ask for now; a bounded number of groups is open at a time."""
+        """Return the groups to request now; a bounded number of groups is open at a time."""
         requests, self._again = self._again, []
         evaluation = self._run.recipe.eval
         while self._next_task < evaluation.num_tasks and self._run.collector.num_open + len(requests) < _WINDOW:
@@ -81,7 +81,7 @@ class _Plan:
         return requests
 
     def take(self, group: Group) -> None:
-        """Count what counts and ask again for the rest."""
+        """Count the valid episodes of a group, and note that the rest must be requested again."""
         self._run.collector.settle(group.group_id)
         task, replacement = self._asked.pop(group.group_id)
         good = [s for s in group.trajectories if s.trajectory.status.trainable and is_current(s, self._run.state)]
@@ -102,7 +102,7 @@ class _Plan:
         self._again.append(self._request(task, replacement + 1, missing))
 
     def result(self, seconds: float) -> EvalResult:
-        """The measurement."""
+        """Return the result of the measurement."""
         episodes = [scored.trajectory for scored in self.counted]
         ends = [turn.reply_end for episode in episodes for turn in episode.turns]
         return EvalResult(
@@ -126,6 +126,6 @@ class _Plan:
 
 
 def is_current(scored: ScoredTrajectory, state: RunState) -> bool:
-    """Whether exactly the current weights wrote the episode, under whatever version numbers."""
+    """Return whether the episode was sampled from exactly the current weights, whatever its version numbers."""
     policy = scored.trajectory.policy
     return state.staleness(policy.version_min) == 0 and state.staleness(policy.version_max) == 0

@@ -1,4 +1,4 @@
-"""Reinforcement learning: ask ahead of need, collect whole groups, update, checkpoint, acknowledge, publish."""
+"""Reinforcement learning: request groups in advance, collect them, update, checkpoint, acknowledge, publish."""
 
 import time
 from collections import Counter
@@ -21,7 +21,7 @@ log = structlog.get_logger()
 
 
 async def reinforce(run: RunContext, rl: RlSection) -> None:
-    """Run the steps that are left, until the last or until the time is up."""
+    """Run the remaining steps, until the last one is done or the time is up."""
     run.reporter.begin("rl", step=run.state.step, total=rl.steps, unit="steps")
     await run.collector.ask([run.planner.train(slot_of(run.planner, group_id)) for group_id in run.state.open_slots])
     while run.state.step < rl.steps and not _out_of_time(run.state, rl):
@@ -31,7 +31,7 @@ async def reinforce(run: RunContext, rl: RlSection) -> None:
         run.lap("rl")
     if _out_of_time(run.state, rl):
         log.info("rl.out_of_time", step=run.state.step, seconds=round(run.state.seconds["rl"], 1))
-    for group_id in list(run.state.open_slots):  # asked ahead, and not needed after an early end
+    for group_id in list(run.state.open_slots):  # requested in advance, and not needed after an early end
         _drop(run, group_id, "not needed")
 
 
@@ -79,7 +79,7 @@ async def _ask_ahead(run: RunContext) -> None:
 
 
 def _open(run: RunContext, slot: PlannedGroup) -> GroupRequest:
-    """Book a slot's group as asked for with the weights of now."""
+    """Record a slot's group as requested with the current weights, and return its request."""
     request = run.planner.train(slot)
     run.state.open_slots[request.group_id] = (slot.number, slot.replacement)
     run.state.asked_ages[request.group_id] = run.state.age
@@ -93,7 +93,7 @@ def _close(run: RunContext, group_id: str) -> None:
 
 
 async def collect(run: RunContext, rl: RlSection) -> list[Group]:
-    """The groups of a step, fresh enough to be trained on; in the order of their slots, not of their arrival.
+    """Return the groups of a step, fresh enough to be trained on, in the order of their slots, not of arrival.
 
     Raises:
         TooManyFailures: one slot's groups were replaced more often than `max_replacements` within the step.
@@ -113,10 +113,10 @@ async def collect(run: RunContext, rl: RlSection) -> list[Group]:
 
 
 def choose(state: RunState, ready: AbstractSet[str], rl: RlSection) -> list[str]:
-    """The groups to train on now, of those that are ready; none while it is right to wait.
+    """Return the ready groups to train on now, or none while it is better to wait.
 
-    The oldest asked come first, and a group that would be too old after this step is
-    waited for: otherwise long episodes would always come too late, and none be learned from.
+    Those that were requested first come first, and a group that would be too old after this step is
+    waited for: otherwise long episodes would always come too late, and nothing would be learned from them.
     """
     oldest_first = sorted(state.open_slots, key=lambda name: (state.asked_ages.get(name, 0), state.open_slots[name]))
     due = [name for name in oldest_first if state.age - state.asked_ages.get(name, 0) >= rl.max_staleness]
@@ -127,7 +127,7 @@ def choose(state: RunState, ready: AbstractSet[str], rl: RlSection) -> list[str]
 
 
 async def _replace(run: RunContext, group: Group, reason: str, replaced: Counter[int]) -> None:
-    """Have a slot's group played anew: what came too late with its own task, what kept failing with another one."""
+    """Request a slot's group again: with the same task if it came too late, with another if it kept failing."""
     slot = slot_of(run.planner, group.group_id)
     _drop(run, group.group_id, reason)
     replaced[slot.number] += 1
@@ -141,7 +141,7 @@ async def _replace(run: RunContext, group: Group, reason: str, replaced: Counter
 
 
 def slot_of(planner: GroupPlanner, group_id: str) -> PlannedGroup:
-    """Where an open group stands. Raises ValueError for a group of another recipe."""
+    """Return the slot of an open group. Raises ValueError for a group of another recipe."""
     if (slot := planner.slot(group_id)) is None:
         raise ValueError(f"{group_id} is no training group of this run")
     return slot
@@ -159,7 +159,7 @@ def _drop(run: RunContext, group_id: str, reason: str) -> None:
 
 
 async def _check_batch(run: RunContext, groups: list[Group]) -> None:
-    """Refuse a batch whose sampled log-probabilities are not those of the published weights."""
+    """Refuse a batch whose sampled log-probabilities do not match those of the published weights."""
     state = run.state
     trajectories = [s for group in groups for s in group.trajectories]
     parity = await run.worker.run(run.learner.batch_parity, trajectories, state.version)

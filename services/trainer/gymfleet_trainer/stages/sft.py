@@ -1,4 +1,4 @@
-"""The warm start: supervised training on what the environment's expert wrote."""
+"""The warm start: supervised training on the replies of the environment's expert."""
 
 import time
 
@@ -18,8 +18,8 @@ async def warm_start(run: RunContext, sft: SftSection) -> None:
     """Collect demonstrations, train the epochs, and leave the weights to be published.
 
     The demonstrations are acknowledged only with the checkpoint after the last
-    epoch; a run that is killed before gets them again and goes on with the epoch
-    that its last checkpoint ends at.
+    epoch; a run that is killed before that gets them again and continues with the
+    epoch at which its last checkpoint ends.
     """
     demonstrations = await _collect(run, sft)
     if "demonstrations" not in run.state.counts:
@@ -44,7 +44,7 @@ async def _collect(run: RunContext, sft: SftSection) -> list[ScoredTrajectory]:
     while len(groups) < sft.num_demonstrations:
         groups.append(await run.collector.next_group(lambda group_id: group_id.startswith(DEMONSTRATION_PREFIX)))
         run.reporter.advance(len(groups), "collecting demonstrations")
-    # In the order of the tasks, so that training does not depend on which episode ended first.
+    # Use the order of the tasks, so that training does not depend on which episode ended first.
     groups.sort(key=lambda group: group.group_id)
     solved = [s for group in groups for s in group.trajectories if s not in group.failed and s.trajectory.success]
     run.state.spend("sft_collect", time.monotonic() - started)

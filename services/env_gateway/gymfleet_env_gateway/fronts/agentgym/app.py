@@ -2,9 +2,9 @@
 
 A client's base URL is `http://gateway/agentgym/textcraft`, `.../babyai`, `.../alfworld`,
 `.../sciworld`, `.../sqlgym`, `.../webshop`, `.../maze/maze/`, `.../wordle/wordle/`: AgentGym
-serves the last two by one process, under a path each. Its clients take status 200 alone for
-success. A mistake of theirs is answered as AgentGym's servers do: with 200 and `{"error": ...}`,
-or, by those that call the id `env_idx`, with a 500. A failure of the machinery keeps its status
+serves the last two from one process, each under its own path. Its clients treat only status 200
+as success. A client's mistake is answered as AgentGym's servers do: with 200 and `{"error": ...}`,
+or, by those that call the id `env_idx`, with a 500. A failure of the system itself keeps its status
 and problem, on which the clients raise: it must not look like an episode.
 """
 
@@ -23,13 +23,13 @@ _SLASHES: Final = re.compile(r"/{2,}")
 
 
 class SingleSlashes:
-    """AgentGym's clients join a base URL that ends in a slash to a path that begins with one."""
+    """Middleware that merges slashes: AgentGym's clients join a base URL ending in one to a path beginning with one."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Rewrite paths of this front alone."""
+        """Rewrite the paths of this front only."""
         path = scope.get("path", "")
         if path.startswith(PREFIX):
             path = _SLASHES.sub("/", path)

@@ -1,6 +1,6 @@
 """The dialect of AgentGym's sqlgym and webshop: ids are bare ints called `env_idx`, observations `state`.
 
-Their servers crash with a 500 on a mistake of the client's, which asks up to five
+Their servers crash with a 500 on a client's mistake, and the client retries up to five
 times and then raises; here the 500 says what was wrong.
 """
 
@@ -57,7 +57,7 @@ router = APIRouter(prefix=PREFIX, tags=["agentgym"], responses={**FAILURES, **_M
 
 
 def _common(game: Game) -> None:
-    """What both servers have alike."""
+    """Add the routes that both servers share."""
 
     @router.get(game.root, name=f"{game.env} banner")
     async def banner() -> str:

@@ -1,4 +1,4 @@
-"""The dialect of AgentGym's older servers: objects that call the id `id`, mistakes told with status 200."""
+"""The dialect of AgentGym's older servers: objects that call the id `id`, and mistakes reported with status 200."""
 
 import re
 from typing import Any, Final
@@ -22,7 +22,7 @@ from gymfleet_env_gateway.fronts.agentgym.wire import (
 from gymfleet_env_gateway.state import TenantDep
 
 _FAILURE_REWARD: Final = -1.0
-"""What AgentGym's maze gives when the turns run out."""
+"""The reward that AgentGym's maze gives when the turns run out."""
 _VOCABULARY: Final = re.compile(r"^Vocabulary: ([a-z]+(?:, [a-z]+)+)$", re.MULTILINE)
 _WORLD_TYPES: Final = ("Text", "Embody", "Hybrid")
 
@@ -64,7 +64,7 @@ router = APIRouter(prefix=PREFIX, tags=["agentgym"], responses=FAILURES, route_c
 
 
 def _common(game: Game) -> None:
-    """What all servers have alike."""
+    """Add the routes that all servers share."""
 
     @router.get(game.root, name=f"{game.env} banner")
     async def banner() -> str:
@@ -205,7 +205,7 @@ async def sciworld_reset(body: _DataIndex, sessions: SessionsDep, tenant: Tenant
     player = await sessions.reset(tenant, SCIWORLD, body.id, body.data_idx)
     description, room = _sciworld_start(player)
     task = {"task_name": player.first_info.get("task_name", ""), "var_num": player.first_info.get("variation", 0)}
-    points = round(100 * player.first_score)  # AgentGym's server looks around first, which is rewarded by them
+    points = round(100 * player.first_score)  # AgentGym's server looks around first, which earns these points
     scored = _unscored(player) | {"reward": float(points), "score": float(points)}
     return {**task, "task_description": description, "observation": room, **scored}
 
@@ -236,6 +236,6 @@ def _available(player: Player) -> list[str]:
 
 
 def _sciworld_start(player: Player) -> tuple[str, str]:
-    """Task and room of the first observation: AgentGym's client puts the two together, by a line break, itself."""
+    """Return task and room of the first observation; AgentGym's client itself joins the two with a line break."""
     description = player.first_info.get("task_description", player.first_observation.partition("\n")[0])
     return description, player.first_observation.removeprefix(description).removeprefix("\n")

@@ -21,32 +21,32 @@ class Game:
     """One environment as AgentGym knows it."""
 
     env: str
-    """Our name of it."""
+    """The environment's name in gymfleet."""
     path: str
-    """Where its client's calls go, below the front; the first part is AgentGym's name of it."""
+    """Path of its client's calls, below the front; the first part is AgentGym's name for it."""
     banner: str
     benchmark_id: Callable[[int], str] = str
-    """The task id of AgentGym's item in the benchmark's own data. Where AgentGym's numbers and the benchmark's ids
-    are two things, the environment's tasks know both."""
+    """The task id of AgentGym's item in the benchmark's own data. Where AgentGym's numbers differ from the benchmark's
+    ids, the environment's tasks know both."""
     words: Callable[[str], str] = str
-    """What AgentGym's server makes of the engine's text."""
+    """Turns the engine's text into the text that AgentGym's server sends."""
     shows: tuple[str, ...] = ()
-    """What of an observation's info AgentGym's server tells."""
+    """The keys of an observation's info that AgentGym's server reports."""
     generated_level: str | None = None
     """The level of the generated tasks that fits AgentGym's client; None for the environment's default."""
     tells_errors: bool = True
-    """A mistake of the client's is status 200 and `{"error"}`; elsewhere a 500."""
+    """Whether a client's mistake is answered with status 200 and `{"error"}`; if not, with a 500."""
 
     @property
     def root(self) -> str:
-        """The server's root."""
+        """The root path of the server."""
         return "/" + self.path.split("/")[1]
 
     def task(self, spec: EnvironmentSpec, number: int, lease_s: float) -> dict[str, Any]:
-        """The `open` body for AgentGym's task `number`.
+        """Return the `open` body for AgentGym's task `number`.
 
-        With benchmark data that very task; among generated tasks, which have no
-        such numbers, the one at that place of the train split, modulo their count.
+        With benchmark data, that is exactly this task. Generated tasks have no such
+        numbers: there, it is the task at this index of the train split, modulo their count.
         """
         selector: dict[str, Any] = {"task_id": self.benchmark_id(number)}
         if spec.task_source == _GENERATED:
@@ -55,12 +55,12 @@ class Game:
 
 
 def _bird_question(number: int) -> str:
-    """AgentGym numbers the questions of BIRD's train file, then those of its dev file."""
+    """Return a question's id: AgentGym numbers the questions of BIRD's train file, then those of its dev file."""
     return f"train.{number}" if number < BIRD_TRAIN else f"dev.{number - BIRD_TRAIN}"
 
 
 def _without_banner(text: str) -> str:
-    """ALFWorld's text, as AgentGym and ReAct before it show it: no title, no numbers of places."""
+    """Return ALFWorld's text as AgentGym, and ReAct before it, show it: without the title and the place numbers."""
     title, *paragraphs = text.split("\n\n")
     if title == _TITLE:
         text = "\n".join(paragraphs)
@@ -72,7 +72,7 @@ TEXTCRAFT: Final = Game(
 )
 BABYAI: Final = Game("babyai", "/babyai", "This is environment BabyAI.")
 MAZE: Final = Game("maze", "/maze/maze", "This is environment LMRL-Gym.", lambda number: f"lmrlgym_maze_{number}")
-# Its client asks for the vocabulary once, before the first game, and shows it with every one.
+# Its client asks for the vocabulary once, before the first game, and shows it with every game.
 WORDLE: Final = Game("wordle", "/wordle/wordle", "This is environment LMRL-Gym.", generated_level="shared_400")
 ALFWORLD: Final = Game(
     "alfworld", "/alfworld", "This is environment AlfWorld.", words=_without_banner,

@@ -1,9 +1,9 @@
-"""AgentGym's ids and the sessions underneath: one id plays many episodes, each in a session of its own.
+"""AgentGym's ids and the sessions behind them: one id plays many episodes, each in a session of its own.
 
-What an id stands for lies in a store that all gateways share, so that each of a
-client's calls may come to another one. A step is protected against losses inside
-the fleet, by its index; a request that the client's side repeats cannot be told
-from a new one, because AgentGym's protocol has no mark for it.
+The state of an id is kept in a store that all gateways share, so that each of a
+client's calls may reach a different gateway. Its index protects a step against losses
+inside the fleet; a request that the client's side repeats cannot be told apart from
+a new one, because AgentGym's protocol does not mark repeats.
 """
 
 import asyncio
@@ -30,15 +30,15 @@ from gymfleet_env_gateway.store import NoEntry, Store, StoreFull
 
 log = structlog.get_logger()
 
-# Plain ints are all that these clients can hold, and anybody may guess one: 48 bits
-# make a guess hopeless and still fit the integers of JSON in every language.
+# These clients can hold only plain ints, and anybody may try to guess one: 48 bits make
+# a guess hopeless and still fit into a JSON integer in every language.
 _ID_BITS: Final = 48
 _MAX_COUNT_PAUSE_S: Final = 30.0
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class AgentGymError(Exception):
-    """A mistake of the client's, told to it as the game's AgentGym server does."""
+    """A client's mistake, reported to it as the game's AgentGym server does."""
 
     def __init__(self, game: Game, message: str) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ class AgentGymError(Exception):
 
 
 class Player(Episode):
-    """What one AgentGym client holds by its id: at most one session at a time."""
+    """The state behind one AgentGym id: at most one session at a time."""
 
     number: int = 0
     task_id: str = ""
@@ -54,7 +54,7 @@ class Player(Episode):
     first_score: float = 0.0
     first_info: dict[str, Any] = msgspec.field(default_factory=dict)
     info: dict[str, Any] = msgspec.field(default_factory=dict)
-    """What the game shows of the last observation's."""
+    """The part of the last observation's info that the game shows."""
 
 
 _decode: Final = msgspec.msgpack.Decoder(Player).decode
@@ -74,7 +74,7 @@ class AgentGymSessions:
         self._store = store
 
     async def create(self, tenant: Tenant, game: Game) -> int:
-        """A new id; it takes no slot until it plays."""
+        """Create an id; it takes no slot until it plays."""
         self._registry.candidates(game.env)
         while True:
             player = Player(number=secrets.randbits(_ID_BITS))
@@ -88,20 +88,20 @@ class AgentGymSessions:
                 ) from None
 
     async def find(self, tenant: Tenant, game: Game, number: int) -> Player:
-        """The player with an id as it stands. Raises `AgentGymError`; another tenant's id does not exist."""
+        """Return the player with an id. Raises `AgentGymError` if there is none; another tenant's id does not exist."""
         stored = await self._store.get(_key(game, tenant, number))
         if stored is None:
             raise _invalid(game, number)
         return _decode(stored)
 
     async def numbers(self, tenant: Tenant, game: Game) -> list[int]:
-        """The tenant's ids of a game, in ascending order."""
+        """Return the tenant's ids of a game, in ascending order."""
         prefix = _prefix(game, tenant)
         ids = [key.removeprefix(prefix) for key in await self._store.keys() if key.startswith(prefix)]
         return sorted(int(number) for number in ids if number.isdecimal())
 
     async def reset(self, tenant: Tenant, game: Game, number: int, task_number: int) -> Player:
-        """Begin another episode under the same id; its session lives as long as the id without a call."""
+        """Begin another episode under the same id. Without calls, its session lives as long as the id."""
         async with self._held(tenant, game, number) as player:
             body = game.task(self._registry.environment(game.env), task_number, self._idle_s)
             try:
@@ -117,7 +117,7 @@ class AgentGymSessions:
         return player
 
     async def step(self, tenant: Tenant, game: Game, number: int, action: str) -> tuple[Player, dict[str, Any]]:
-        """Apply an action; the player after it, and the env server's result."""
+        """Apply an action; return the player after it and the env server's result."""
         async with self._held(tenant, game, number, intent(action)) as player:
             if player.session_id and player.over:
                 raise AgentGymError(game, f"The task with environment {number} has finished.")
@@ -145,7 +145,7 @@ class AgentGymSessions:
         return True
 
     async def count(self) -> None:
-        """Report how many ids there are, until cancelled. Ids that are not used end by themselves."""
+        """Report how many ids there are, until cancelled. Unused ids expire by themselves."""
         while True:
             try:
                 numbers = Counter(key.partition(":")[0] for key in await self._store.keys())
@@ -158,7 +158,7 @@ class AgentGymSessions:
 
     @asynccontextmanager
     async def _held(self, tenant: Tenant, game: Game, number: int, intent: bytes = b"") -> AsyncIterator[Player]:
-        """The player, for this call alone; what the call made of it is kept, whether it succeeds or fails."""
+        """Hold the player exclusively for one call; its changes are kept, whether the call succeeds or fails."""
         try:
             async with self._store.hold(_key(game, tenant, number), ttl_s=self._idle_s, intent=intent) as held:
                 player = _decode(held.value)
@@ -176,7 +176,7 @@ def _invalid(game: Game, number: int) -> AgentGymError:
 
 
 def _shown(game: Game, answer: dict[str, Any]) -> dict[str, Any]:
-    info = answer.get("info", {})  # an env server of an older release sends none with a session
+    info = answer.get("info", {})  # env servers of older releases send none with a session
     return {name: info[name] for name in game.shows if name in info}
 
 

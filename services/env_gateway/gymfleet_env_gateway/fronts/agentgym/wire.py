@@ -1,4 +1,4 @@
-"""What the dialects of AgentGym's servers share: bodies, results, and what all of them serve."""
+"""What the dialects of AgentGym's servers share: bodies, results and common routes."""
 
 from typing import Annotated, Any, Final
 
@@ -41,7 +41,7 @@ class Mistake(BaseModel):
 
 
 async def get_sessions(request: Request) -> AgentGymSessions:
-    """The app's AgentGym ids."""
+    """Return the app's AgentGym sessions."""
     sessions: AgentGymSessions = request.app.state.agentgym
     return sessions
 
@@ -54,10 +54,10 @@ FAILURES: Final = problem_responses(
 
 
 def stepped(result: dict[str, Any], seen: str = "observation") -> dict[str, Any]:
-    """The answer to a step, with the observation under the name `seen`.
+    """Return the answer to a step, with the observation under the name `seen`.
 
-    No score, and no info but that the session was recovered: AgentGym's clients read neither, and nothing of the
-    task's solution may leave.
+    It has no score, and no info except that the session was recovered: AgentGym's clients read neither, and nothing
+    of the task's solution may leak.
     """
     done = bool(result["terminated"] or result["truncated"])
     answer = {seen: result["observation"], "reward": float(result["reward"]), "done": done}
@@ -66,5 +66,5 @@ def stepped(result: dict[str, Any], seen: str = "observation") -> dict[str, Any]
 
 
 def answered(body: dict[str, Any]) -> Response:
-    """The answer to a step, which is most of what these clients ask for."""
+    """Return the response to a step, which is the most frequent call of these clients."""
     return Response(_encode_json(body), media_type="application/json")

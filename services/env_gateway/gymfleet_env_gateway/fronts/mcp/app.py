@@ -1,8 +1,8 @@
 """`/mcp/{env}`: each environment as an MCP server, for the official clients of both protocol generations.
 
-The wire is the `mcp` package's own. Every request stands alone here: no session id is
+The wire is the `mcp` package's own. Every request is independent: no MCP session id is
 issued, no stream is held open, and the lease is an argument of the tools. So any
-gateway replica answers any request, also of the clients that begin with `initialize`.
+gateway replica can answer any request, also from clients that begin with `initialize`.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _ENDPOINT: Final = "gymfleet_env_gateway.fronts.mcp.endpoint"
 
 
 class _Endpoint:
-    """The ASGI app behind `/mcp/{env}`. The package takes half of a gateway's start: the first request imports it."""
+    """The ASGI app behind `/mcp/{env}`. The first request imports `mcp`, which would take half of a gateway's start."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one POST."""
@@ -36,7 +36,7 @@ def _loaded() -> ASGIApp:
 def install_mcp(app: FastAPI) -> None:
     """Serve the front from `app`. GET and DELETE are answered with 405: there is no stream and no session.
 
-    Raises `ImportError` where the package is not there.
+    Raises `ImportError` where the package is not installed.
     """
     if importlib.util.find_spec("mcp") is None:
         raise ImportError("GYMFLEET_GATEWAY_MCP needs the package mcp: install gymfleet[env-gateway]")

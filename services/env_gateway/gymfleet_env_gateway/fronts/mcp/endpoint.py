@@ -1,4 +1,4 @@
-"""One request of an MCP client, by way of the `mcp` package: what `mcp` imports when the first one comes."""
+"""Serve one request of an MCP client through the `mcp` package; the front imports this module at the first request."""
 
 from typing import Final
 
@@ -10,17 +10,17 @@ from starlette.types import Message, Receive, Scope, Send
 from gymfleet_env_gateway.fronts.mcp.tools import environment_server
 from gymfleet_env_gateway.state import get_gateway
 
-# The app's own rules, `gymfleet_kit.access`, stand before it.
+# The app's own rules, `gymfleet_kit.access`, are applied before it.
 _ANY_HOST: Final = TransportSecuritySettings(enable_dns_rebinding_protection=False)
 
 
 async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve one POST. Raises `ServiceError` for what concerns no single message."""
+    """Serve one POST. Raises `ServiceError` for failures that concern no single message."""
     request = Request(scope, receive)
     tenant = get_gateway(request).access.tenant(request)
     gateway = get_gateway(request)
     spec = gateway.registry.environment(request.path_params["env"])
-    # Read before the manager's task group begins: what a body limit raises would leave it as a group.
+    # Read before the manager's task group begins: a body limit's error would leave it as an exception group.
     body = await request.body()
     manager = StreamableHTTPSessionManager(
         environment_server(spec, gateway.proxy, tenant),

@@ -1,7 +1,7 @@
 """An environment's tools for MCP: the session API, with the session id as an argument.
 
-Schemas are those of the contracts. What the session API answers with a problem is a
-tool error whose text is that problem: nothing that failed reads like an observation.
+Schemas are those of the contracts. A problem from the session API becomes a tool
+error whose text is that problem: no failure reads like an observation.
 """
 
 import random
@@ -39,7 +39,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder().decode
 _to_json: Final = msgspec.json.Encoder().encode
 _SESSION_ID: Final[dict[str, Any]] = SessionStep.model_json_schema()["properties"]["session_id"]
-# A default in a schema is filled in by some clients: a seed of 0 would always draw the same task.
+# Some clients fill in a schema's defaults: a seed of 0 would always draw the same task.
 _NOT_SHOWN: Final = frozenset({"title", "default"})
 _DESCRIPTIONS: Final = {
     "session_id": "The session, as `reset` or `fork` returned it.",
@@ -115,7 +115,7 @@ _TOOLS: Final = {
 
 
 def _schema(model: type[BaseModel] | None, *, leave_out: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """A tool's input schema from the body model of its call; `session_id` is in it unless left out."""
+    """Return a tool's input schema from the body model of its call, with `session_id` unless left out."""
     schema: dict[str, Any] = {} if model is None else model.model_json_schema()
     fields: dict[str, dict[str, Any]] = {"session_id": _SESSION_ID, **schema.get("properties", {})}
     properties = {
@@ -169,7 +169,7 @@ _SCHEMAS: Final = {tool.name: tool.input_schema for tool in _LISTED}
 
 
 def environment_server(spec: EnvironmentSpec, proxy: SessionProxy, tenant: Tenant) -> Server[Any]:
-    """An MCP server that plays `spec` for `tenant`. Cheap to make: one serves one request."""
+    """Make an MCP server that plays `spec` for `tenant`. It is cheap to make: each serves one request."""
     calls = _Calls(spec, proxy, tenant)
 
     async def list_tools(
@@ -195,7 +195,7 @@ def environment_server(spec: EnvironmentSpec, proxy: SessionProxy, tenant: Tenan
 
 
 class _Calls:
-    """The tools' work."""
+    """Implementation of the tools."""
 
     def __init__(self, spec: EnvironmentSpec, proxy: SessionProxy, tenant: Tenant) -> None:
         self._spec = spec
@@ -203,7 +203,7 @@ class _Calls:
         self._tenant = tenant
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The tool's structured answer. Raises `ServiceError`."""
+        """Return the tool's structured answer. Raises `ServiceError`."""
         arguments = {key: value for key, value in arguments.items() if value is not None}
         if name == "reset":
             return await self._reset(arguments)
@@ -226,7 +226,7 @@ class _Calls:
         return {**opened, **rules}
 
     def _drawn(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Any task of the split; the same for the same seed."""
+        """Draw a task of the split; the same seed draws the same task."""
         split = arguments.get("split", OpenSession.model_fields["split"].default)
         count = next((count for name, count in self._spec.splits.items() if name == split), 0)
         seed = arguments.get("seed")
@@ -277,7 +277,7 @@ async def _answer(name: str, call: Awaitable[dict[str, Any]]) -> types.CallToolR
 
 
 def _failed(problem: Mapping[str, JsonValue]) -> types.CallToolResult:
-    """In the text alone: structured content has to match the schema of an answer that worked."""
+    """Return the problem as text only: structured content must match the schema of a successful answer."""
     return types.CallToolResult(content=[_text(problem)], is_error=True)
 
 

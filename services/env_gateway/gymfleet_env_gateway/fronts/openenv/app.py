@@ -1,9 +1,9 @@
 """`/openenv/{env}/...`: OpenEnv 0.10's own wire, for its unmodified clients.
 
-A client's base URL is `http://gateway/openenv/textcraft`. Below it lies what an
-OpenEnv server has in its simulation mode, without the web page. Over HTTP the
-reference makes a new environment for each call, with which nobody can play;
-here `reset` opens a session with a lease and `step` and `state` name it.
+A client's base URL is, for example, `http://gateway/openenv/textcraft`. Below it are the
+routes of an OpenEnv server in simulation mode, without the web page. Over HTTP the
+reference makes a new environment for each call, so that no episode can be played;
+here `reset` opens a session with a lease, and `step` and `state` name that session.
 """
 
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ from gymfleet_env_gateway.store import Store
 PREFIX: Final = "/openenv"
 _POLICY_VIOLATION: Final = 1008
 _VERSION: Final = "1.0.0"
-"""Of OpenEnv's HTTP standard, not of ours."""
+"""Version of OpenEnv's HTTP standard, not of gymfleet."""
 _STATUS: Final = {
     ErrorCode.VALIDATION_ERROR: 422,
     ErrorCode.INVALID_JSON: 422,
@@ -124,14 +124,14 @@ class RpcBody(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the calls of this front share beside the gateway."""
+    """State that the calls of this front share in addition to the gateway."""
 
     store: Store
     connections: Connections
 
 
 def get_shared(connection: HTTPConnection) -> Shared:
-    """The front's own parts."""
+    """Return the front's shared state."""
     shared: Shared = connection.app.state.openenv
     return shared
 
@@ -229,13 +229,13 @@ async def mcp_socket(websocket: WebSocket) -> None:
 
 
 async def _admit(websocket: WebSocket) -> Socket | None:
-    """The connection, not yet accepted; None when it was refused."""
+    """Return the connection, not yet accepted, or None when it was refused."""
     gateway, shared = get_gateway(websocket), get_shared(websocket)
     try:
         tenant = await gateway.access.admit(websocket)
         spec = await get_spec(websocket)
     except (Unauthorized, Forbidden):
-        await websocket.close(_POLICY_VIOLATION)  # before `accept`: the handshake is answered with 403
+        await websocket.close(_POLICY_VIOLATION)  # closed before `accept`, so that the handshake is answered with 403
     except ServiceError as error:
         await websocket.send_denial_response(problem_response(error.problem()))
     else:
@@ -244,7 +244,7 @@ async def _admit(websocket: WebSocket) -> Socket | None:
 
 
 def install_openenv(app: FastAPI, gateway: Gateway, store: Store) -> None:
-    """Serve the front from `app`, as an app of its own: each environment has its own `/openapi.json`."""
+    """Mount the front on `app` as a separate app: each environment has its own `/openapi.json`."""
     front = FastAPI(
         title="gymfleet environments for OpenEnv clients",
         version=_VERSION,

@@ -1,4 +1,4 @@
-"""A client's place at an environment: at most one session of ours at a time, never one that it did not ask for."""
+"""A client's connection to an environment: at most one gateway session at a time, and only ones it asked for."""
 
 import asyncio
 import hashlib
@@ -20,7 +20,7 @@ from gymfleet_env_gateway.state import Gateway
 from gymfleet_env_gateway.store import NoEntry, Store, StoreFull
 
 HANDLE_PREFIX: Final = "openenv-"
-"""Begins the ids that `openenv/session/create` gives: they stay the same while sessions come and go."""
+"""Prefix of the ids that `openenv/session/create` returns: they stay the same while sessions come and go."""
 _NO_BODY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
 _RESET_REQUIRED: Final = "session lost, reset required"
 _decode: Final = msgspec.msgpack.Decoder().decode
@@ -28,7 +28,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class OpenEnvEpisode(Episode):
-    """An episode and what the client calls it."""
+    """An episode and the client's name for it."""
 
     episode_id: str = ""
     tenant: str = ""
@@ -39,7 +39,7 @@ _read_episode: Final = msgspec.msgpack.Decoder(OpenEnvEpisode).decode
 
 
 class OpenEnvConnection:
-    """The place of one connection. All methods raise `FrameError`, and nothing else that is expected."""
+    """One client's connection. `FrameError` is the only expected exception of its methods."""
 
     shared = False
 
@@ -54,16 +54,16 @@ class OpenEnvConnection:
 
     @property
     def name(self) -> str:
-        """The id by which another connection can take this place; empty when there is nothing to take."""
+        """The id by which another connection can take over this one; empty when there is nothing to take over."""
         return self._episode.session_id
 
     @property
     def lives_by_socket(self) -> bool:
-        """Whether the socket must renew a lease that is shorter than a client may think."""
+        """Whether the socket must renew the lease, which is shorter than the time a client may take to think."""
         return bool(self._episode.session_id)
 
     async def reset(self, arguments: ResetArguments) -> dict[str, Any]:
-        """Begin an episode; the one before is over. The payload of its first observation."""
+        """End the previous episode, begin a new one and return the payload of its first observation."""
         async with self._held() as episode:
             try:
                 body = arguments.body(self.spec, self.lease_s, secrets.randbits(62))
@@ -74,12 +74,12 @@ class OpenEnvConnection:
             return _opened(session, episode)
 
     async def give_up(self) -> None:
-        """Another connection goes on with the session: after the call that runs now, this one has none."""
+        """Drop the session once the current call has ended, because another connection continues it."""
         async with self._busy:
             self._episode = OpenEnvEpisode(tenant=self.tenant.name, env=self.spec.name)
 
     async def resume(self, session_id: str) -> None:
-        """Go on in a session that another connection began."""
+        """Continue a session that another connection began."""
         async with self._held() as episode:
             session = await self._look(session_id)
             if session["task"]["env"] != self.spec.name:
@@ -88,7 +88,7 @@ class OpenEnvConnection:
             episode.episode_id = _default_id(session_id)
 
     async def step(self, message: str, index: int | None = None) -> dict[str, Any]:
-        """Apply an action; the payload of the observation. `index`, where the client knows it, makes a repeat safe."""
+        """Apply an action and return the observation payload. `index`, if the client knows it, makes a repeat safe."""
         async with self._held(message) as episode:
             if index is not None:
                 episode.index, episode.pending = index, None
@@ -114,11 +114,11 @@ class OpenEnvConnection:
             return observed(result["observation"], reward=result["reward"], done=episode.over, metadata=metadata)
 
     async def state(self) -> dict[str, Any]:
-        """What the session itself says of the episode; empty before the first reset."""
+        """Return the episode's state as the session reports it; empty before the first reset."""
         async with self._held() as episode:
             if not episode.session_id:
                 return {"episode_id": None, "step_count": 0}
-            # While an answer is missing, nobody knows whether that step was taken.
+            # While an answer is missing, it is unknown whether that step was taken.
             session = await self._look(episode.session_id, None if episode.pending else episode.index)
             return {
                 "episode_id": episode.episode_id,
@@ -135,7 +135,7 @@ class OpenEnvConnection:
             }
 
     async def renew(self) -> None:
-        """Keep the session of a client that thinks. A failure shows at its next step."""
+        """Renew the lease while the client thinks. A failure shows at its next step."""
         if self._episode.session_id:
             try:
                 await self._proxy.call(self.tenant, Op.LEASE, self._episode.session_id, _NO_BODY)
@@ -153,7 +153,7 @@ class OpenEnvConnection:
             yield self._episode
 
     def _refused(self, error: ServiceError) -> FrameError:
-        """Why no session was opened; for want of room with OpenEnv's two figures."""
+        """Return why no session was opened; if there was no room, with OpenEnv's two capacity figures."""
         failure, registry = frame_error(error), self._gateway.registry
         if failure.code is ErrorCode.CAPACITY_REACHED:
             active = sum(registry.held(self.spec.name).values())
@@ -173,7 +173,7 @@ class OpenEnvConnection:
 
 
 class SharedConnection(OpenEnvConnection):
-    """A place that several connections use, through any gateway: a WebSocket and HTTP's `/mcp` at once."""
+    """A connection that several clients use, through any gateway: a WebSocket and HTTP's `/mcp` at once."""
 
     shared = True
 
@@ -184,7 +184,7 @@ class SharedConnection(OpenEnvConnection):
 
     @classmethod
     async def create(cls, gateway: Gateway, tenant: Tenant, spec: EnvironmentSpec, store: Store) -> "SharedConnection":
-        """A new one with an episode of a random train task: who wants another one resets. Raises `FrameError`."""
+        """Create one with an episode of a random train task; `reset` begins another one. Raises `FrameError`."""
         connection = cls(gateway, tenant, spec, store, HANDLE_PREFIX + secrets.token_urlsafe(18))
         episode = connection._episode
         limit = gateway.settings.openenv_max_handles
@@ -215,11 +215,11 @@ class SharedConnection(OpenEnvConnection):
 
     @property
     def lives_by_socket(self) -> bool:
-        """It lives by its calls: other connections may have gone on meanwhile."""
+        """False: its calls keep it alive, since other connections may have continued it meanwhile."""
         return False
 
     async def check(self) -> None:
-        """Raises `FrameError` when there is no such place."""
+        """Check that the handle exists and belongs to this tenant and environment. Raises `FrameError` otherwise."""
         try:
             stored = await self._store.get(self.handle)
         except ServiceError as error:
@@ -229,7 +229,7 @@ class SharedConnection(OpenEnvConnection):
             raise self._unknown()
 
     async def forget(self) -> None:
-        """Close the session and the place."""
+        """Delete the handle and close its session."""
         async with self._held() as episode:
             try:
                 await self._store.delete(self.handle)
@@ -239,7 +239,7 @@ class SharedConnection(OpenEnvConnection):
 
     @asynccontextmanager
     async def _held(self, action: str = "") -> AsyncIterator[OpenEnvEpisode]:
-        await self.check()  # another tenant's place is neither held nor prolonged
+        await self.check()  # another tenant's entry is neither held nor prolonged
         try:
             async with self._store.hold(self.handle, ttl_s=self.lease_s, intent=intent(action)) as held:
                 episode = _read_episode(held.value)
@@ -282,5 +282,5 @@ def _opened(session: dict[str, Any], episode: OpenEnvEpisode) -> dict[str, Any]:
 
 
 def _default_id(session_id: str) -> str:
-    """An episode's name where the client gave none: the same after a resume, and it opens nothing."""
+    """Return an episode's name where the client gave none: the same after a resume, and useless as a session id."""
     return hashlib.sha256(session_id.encode()).hexdigest()[:32]

@@ -55,7 +55,7 @@ class Rpc:
     """Answers the requests of one connection.
 
     Args:
-        connection: the connection's own place; None over HTTP, where `params.session_id` names one.
+        connection: the connection of the socket; None over HTTP, where `params.session_id` names one.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Rpc:
         self._connection = connection
 
     async def answer(self, value: Any) -> dict[str, Any]:
-        """A JSON-RPC response, also to what is no request."""
+        """Return a JSON-RPC response, even to a value that is not a request."""
         number = value.get("id") if isinstance(value, dict) else None
         number = number if isinstance(number, str | int) else None
         try:
@@ -116,7 +116,7 @@ class Rpc:
 
 
 def tools(spec: EnvironmentSpec, schema_key: str) -> list[dict[str, Any]]:
-    """What can be called. None is named `reset`, `step`, `state` or `close`: OpenEnv reserves these."""
+    """Return the callable tools. None is named `reset`, `step`, `state` or `close`: OpenEnv reserves these."""
     return [
         {
             "name": "act",
@@ -137,7 +137,7 @@ def tools(spec: EnvironmentSpec, schema_key: str) -> list[dict[str, Any]]:
 
 
 async def call_tool(connection: OpenEnvConnection, name: Any, arguments: Any) -> dict[str, Any]:
-    """Raises `FrameError`."""
+    """Call a tool by its name. Raises `FrameError`."""
     if name == "act":
         payload = await connection.step(read_model(TextAction, arguments).message)
     elif name == "begin":
@@ -156,7 +156,7 @@ async def call_tool(connection: OpenEnvConnection, name: Any, arguments: Any) ->
 
 
 async def mcp_action(connection: OpenEnvConnection, action: dict[str, Any]) -> dict[str, Any] | None:
-    """The observation payload of OpenEnv's two MCP actions; None when it is neither. Raises `FrameError`."""
+    """Return the observation payload of OpenEnv's two MCP actions; None when it is neither. Raises `FrameError`."""
     if action.get("type") == "list_tools":
         observation: dict[str, Any] = {"tools": tools(connection.spec, "input_schema"), "metadata": {}}
         return {"observation": observation, "reward": None, "done": False}
@@ -169,7 +169,7 @@ async def mcp_action(connection: OpenEnvConnection, action: dict[str, Any]) -> d
         error = {"error_type": "tool_not_found", "message": str(failure)}
     except FrameError as failure:
         if failure.code is not ErrorCode.VALIDATION_ERROR:
-            raise  # the machinery's failures are no observations
+            raise  # failures of the system itself are not observations
         error = {"error_type": "invalid_args", "message": failure.message}
     data = (result or {}).get("data", {})
     observation = {"tool_name": str(name)[:64], "result": result, "error": error, "metadata": data.get("metadata", {})}
@@ -177,7 +177,7 @@ async def mcp_action(connection: OpenEnvConnection, action: dict[str, Any]) -> d
 
 
 def rpc_failure(failure: FrameError, number: str | int | None = None) -> dict[str, Any]:
-    """A failure as a JSON-RPC response."""
+    """Return a failure as a JSON-RPC response."""
     unknown = failure.figures.get("type") == problems.UNKNOWN_SESSION
     error = {
         "code": INVALID_PARAMS if unknown else _CODES.get(failure.code, SERVER_ERROR),
@@ -188,7 +188,7 @@ def rpc_failure(failure: FrameError, number: str | int | None = None) -> dict[st
 
 
 def _result(data: dict[str, Any]) -> dict[str, Any]:
-    """A FastMCP result as OpenEnv's server dumps it; its client takes `data`."""
+    """Return a FastMCP result as OpenEnv's server dumps it; its client reads `data`."""
     return {"content": [{"type": "text", "text": data["text"]}], "data": data, "is_error": False}
 
 

@@ -1,8 +1,8 @@
 """OpenEnv's sockets: `/ws`, one episode at a time, and `/mcp`, the same by JSON-RPC.
 
 Answers come in the order of the requests, since the frames have no ids. A socket
-that ends with a close frame closes its session; one that is lost leaves it to its
-lease, so that the client can go on with `/ws?session_id=ID`.
+that ends with a close frame closes its session; a socket that is lost leaves the session
+to its lease, so that the client can continue with `/ws?session_id=ID`.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ _GOING_AWAY: Final = 1001
 _NO_CODE: Final = 1005
 
 Connections = WeakValueDictionary[str, OpenEnvConnection]
-"""The places of this process's sockets, by session: who resumes one takes it from the other."""
+"""The connections of this process's sockets, by session: a socket that resumes a session takes it from the other."""
 
 
 class Socket:
@@ -72,7 +72,7 @@ class Socket:
         self._unreadable = 0
 
     async def serve(self, session_id: str | None) -> None:
-        """`/ws`, until the client goes."""
+        """Serve `/ws` until the client leaves."""
         await self._websocket.accept()
         if session_id:
             try:
@@ -86,7 +86,7 @@ class Socket:
         await self._loop(self._answer)
 
     async def serve_rpc(self) -> None:
-        """`/mcp`, until the client goes."""
+        """Serve `/mcp` until the client leaves."""
         await self._websocket.accept()
         rpc = self._rpc()
 
@@ -124,27 +124,27 @@ class Socket:
         await self._hang_up()
 
     def _read(self, read: Callable[[str | None], T], text: str | None) -> T:
-        """Count what cannot be read. Raises `FrameError`."""
+        """Parse a frame, counting consecutive unreadable ones. Raises `FrameError`."""
         self._unreadable += 1
         value = read(text)
         self._unreadable = 0
         return value
 
     async def _receive(self) -> Message:
-        """The next message. While the client thinks, its session's lease is renewed, but not for ever."""
+        """Return the next message. While the client thinks, its session's lease is renewed, but not forever."""
         began = asyncio.get_running_loop().time()
         while True:
             idle_s = asyncio.get_running_loop().time() - began
             renews = self._connection.lives_by_socket and idle_s < self._gateway.settings.openenv_idle_s
             try:
-                # No `wait_for`: it makes a task, and there may be many sockets that wait.
+                # Not `wait_for`: it would create a task for each of possibly many waiting sockets.
                 async with asyncio.timeout(self._connection.lease_s / 2 if renews else None):
                     return await self._websocket.receive()
             except TimeoutError:
                 await self._connection.renew()
 
     async def _answer(self, text: str | None) -> dict[str, Any] | None:
-        """None when the client says that it is done."""
+        """Return the reply to a frame, or None when the client says that it is done."""
         try:
             frame = self._read(read_frame, text)
             if isinstance(frame, BareFrame):
@@ -178,7 +178,7 @@ class Socket:
         return Rpc(self._gateway, self._tenant, self._spec, self._store, self._connection)
 
     def _still_allowed(self) -> bool:
-        """A key that was withdrawn ends the connections that it opened."""
+        """Return whether the key is still valid: withdrawing a key ends the connections that it opened."""
         generation = self._gateway.access.generation
         if generation != self._generation:
             self._generation = generation
@@ -189,7 +189,7 @@ class Socket:
         return True
 
     async def _send(self, reply: dict[str, Any]) -> None:
-        """To a client that is gone, nothing: how it went is what `receive` says next."""
+        """Send a reply, ignoring a client that is gone: the next `receive` tells how it left."""
         try:
             await self._websocket.send_text(write_frame(reply))
         except (WebSocketDisconnect, RuntimeError):
@@ -204,6 +204,6 @@ class Socket:
 
 
 def _said_goodbye(message: Message) -> bool:
-    """Whether a close frame came. Without one uvicorn reports 1005 too, but then gives no reason."""
+    """Return whether a close frame came. Without one uvicorn also reports 1005, but then gives no reason."""
     code = message.get("code")
     return code in {_NORMAL, _GOING_AWAY} or (code == _NO_CODE and "reason" in message)

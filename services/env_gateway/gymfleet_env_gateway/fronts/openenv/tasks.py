@@ -14,7 +14,7 @@ from gymfleet_env_gateway.errors import Forbidden, Unauthorized, Unavailable
 from gymfleet_env_gateway.state import ReaderDep, get_gateway
 
 MAX_TASKS: Final = 10_000
-"""In one answer."""
+"""Largest number of tasks in one answer."""
 
 
 _Number = Annotated[int, NUMBER]
@@ -47,13 +47,13 @@ class SplitName(BaseModel):
 
 
 async def get_spec(connection: HTTPConnection) -> EnvironmentSpec:
-    """The environment of the base URL. Raises `UnknownEnvironment` and `Unavailable`."""
-    # Read from the mount's path: to FastAPI it is no parameter, and must not be one in `/openapi.json`.
+    """Return the environment of the base URL. Raises `UnknownEnvironment` and `Unavailable`."""
+    # Read from the mount's path: FastAPI does not treat it as a parameter, and `/openapi.json` must not list it.
     return get_gateway(connection).registry.environment(connection.path_params["env"])
 
 
 async def get_readable(_: ReaderDep, connection: HTTPConnection) -> EnvironmentSpec:
-    """The same for the holder of a key: nobody else learns which environments there are."""
+    """Return the environment to the holder of a key: nobody else learns which environments exist."""
     return await get_spec(connection)
 
 
@@ -61,7 +61,7 @@ SpecDep = Annotated[EnvironmentSpec, Depends(get_readable)]
 
 
 async def get_named(env_name: Annotated[str, Path(max_length=64)], spec: SpecDep) -> EnvironmentSpec:
-    """The environment, named in the call too. Raises `UnknownEnvironment`."""
+    """Return the environment, which the call must name as well. Raises `UnknownEnvironment`."""
     if env_name.lower() != spec.name:
         raise UnknownEnvironment(f"unknown environment {env_name!r}; here is {spec.name}")
     return spec

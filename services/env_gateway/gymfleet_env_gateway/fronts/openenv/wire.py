@@ -31,7 +31,7 @@ class ErrorCode(StrEnum):
 
 
 class FrameError(Exception):
-    """Answered as an error frame; the socket lives on."""
+    """A failure that is answered with an error frame; the socket stays open."""
 
     def __init__(self, code: ErrorCode, message: str, **figures: JsonValue) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class FrameError(Exception):
         self.figures = figures
 
     def frame(self) -> dict[str, Any]:
-        """The wire form."""
+        """Return the error frame."""
         return {"type": "error", "data": {**self.figures, "message": self.message, "code": self.code}}
 
 
@@ -59,7 +59,7 @@ _TOO_MANY: Final = 429
 
 
 def frame_error(error: ServiceError) -> FrameError:
-    """A failure of ours in OpenEnv's words, with the problem's own type and figures beside them."""
+    """Translate a gateway failure into OpenEnv's terms, keeping the problem's own type and figures."""
     problem = error.problem()
     code = _CODES.get(problem.type, ErrorCode.EXECUTION_ERROR)
     if problem.status == _TOO_MANY:
@@ -109,7 +109,7 @@ class EpisodeState(BaseModel):
 
 
 _MAX_NUMBER: Final = 2**53 - 1
-"""Exact in every JSON, also where numbers are floats."""
+"""The largest integer that is exact in every JSON implementation, even where numbers are floats."""
 _ONE_TASK: Final[dict[str, Any]] = {
     "not": {
         "properties": {"task_id": {"type": "string"}, "task_index": {"type": "integer"}},
@@ -131,7 +131,7 @@ class ResetArguments(BaseModel):
     level: Annotated[str, Field(max_length=64)] | None = None
 
     def body(self, spec: EnvironmentSpec, lease_s: float, draw: int) -> dict[str, Any]:
-        """The `open` body; `draw` chooses the task when nothing else does. Raises `InvalidRequest`."""
+        """Return the `open` body; `draw` chooses the task when nothing else does. Raises `InvalidRequest`."""
         if self.task_id is not None and self.task_index is not None:
             raise InvalidRequest("give task_id or task_index, not both")
         split: Split = self.split or "train"
@@ -189,7 +189,7 @@ _FRAMES: Final[dict[str, type[Frame]]] = {
 
 
 def read_json(text: str | bytes | None) -> Any:
-    """Any JSON value of bounded size and depth. Raises `FrameError`."""
+    """Parse any JSON value of bounded size and depth. Raises `FrameError`."""
     if text is None:
         raise FrameError(ErrorCode.INVALID_JSON, "Invalid JSON: frames are text, not binary")
     if len(text) > MAX_FRAME_CHARS:
@@ -203,7 +203,7 @@ def read_json(text: str | bytes | None) -> Any:
 
 
 def read_frame(text: str | None) -> Frame:
-    """Raises `FrameError`."""
+    """Parse a request frame. Raises `FrameError`."""
     frame = read_json(text)
     if not isinstance(frame, dict):
         raise FrameError(ErrorCode.VALIDATION_ERROR, "Invalid message: a frame is a JSON object with a 'type'")
@@ -215,7 +215,7 @@ def read_frame(text: str | None) -> Frame:
 
 
 def read_model(model: type[M], value: Any) -> M:
-    """Raises `FrameError` that lists what does not fit."""
+    """Validate a value. Raises a `FrameError` that lists what does not fit the model."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -226,12 +226,12 @@ def read_model(model: type[M], value: Any) -> M:
 
 
 def write_frame(frame: dict[str, Any]) -> str:
-    """A frame as text."""
+    """Return a frame as text."""
     return _encode_json(frame).decode()
 
 
 def observed(text: str, *, reward: float | None, done: bool, metadata: dict[str, Any]) -> dict[str, Any]:
-    """The payload of an observation. Typed clients look for metadata within, generic ones beside it."""
+    """Return an observation's payload. Typed clients look for metadata inside it, generic ones beside it."""
     return {
         "observation": {"text": text, "metadata": metadata}, "reward": reward, "done": done, "metadata": metadata,
     }  # fmt: skip
