@@ -322,3 +322,14 @@ def test_a_file_with_another_hash_is_not_installed(tmp_path: Path, monkeypatch: 
     pins.write_text(f"leaf==1 \\\n    --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n")
     INSTALL.install(tmp_path / "venv", [Requirement("leaf==1")])
     assert len(installed) == 1
+
+
+def test_every_package_of_the_wheel_is_in_the_build_context() -> None:
+    """Hatch says nothing of a package that is not there: the image would lack it."""
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]["targets"]["wheel"]
+    given = [line[1:] for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines() if line.startswith("!")]
+
+    lacking = [path for path in wanted["packages"] if not any(f"{path}/".startswith(f"{root}/") for root in given)]
+
+    assert lacking == []
+    assert all((ROOT / path / "__init__.py").is_file() for path in wanted["packages"])
