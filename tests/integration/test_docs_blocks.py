@@ -26,7 +26,7 @@ BLOCKS = {
     ("README.md", ".venv/bin/gymfleet up --env maze"): "run by tests/integration/test_cli_fleet.py",
     ("README.md", "curl -s localhost:8200/v1/environments/maze"): _HERE,
     ("README.md", "scripts/images.sh light cpu &&"): _CONTAINERS,
-    ("README.md", ".venv/bin/gymfleet envs new number_hunt"): "run, but for the training, as the guide's",
+    ("README.md", ".venv/bin/gymfleet envs new number_hunt"): "run as the guide's, but for serving and training",
     ("CONTRIBUTING.md", "make setup   # .venv"): "run by .ci/run",
     ("docs/adding-an-environment.md", '"""Guess a number;'): "run by tests/unit/project/test_docs.py",
     ("docs/adding-an-environment.md", "gymfleet envs new number_hunt"): _HERE,
@@ -65,7 +65,7 @@ BLOCKS = {
     (
         "docs/environments.md",
         "gymfleet-env-server maze wordle",
-    ): "run by tests/integration/test_env_server.py",
+    ): "not run as it stands; see tests/integration/test_env_server.py",
     ("docs/environments.md", "gymfleet envs show ./guess.py"): _HERE,
     ("docs/images.md", "scripts/images.sh "): _IMAGES,
     ("docs/images.md", "docker build -f"): _IMAGES,
