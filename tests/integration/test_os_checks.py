@@ -2,10 +2,12 @@
 is no score."""
 
 import shutil
+from collections.abc import Sequence
 
 import pytest
 from gymfleet_envs.environment import EngineLost
 from gymfleet_envs.os.environment import ENVIRONMENT, OsInteraction
+from gymfleet_envs.os.sandbox.room import Room
 from gymfleet_envs.os.task import Match, OsTask, Script
 
 from tests.fixtures.os_verdicts import Verdicts, play
@@ -60,6 +62,23 @@ def test_a_check_that_cannot_say_is_no_score(script: str, quick: None) -> None:
 def test_all_programs_of_a_check_share_its_time(quick: None) -> None:
     with pytest.raises(EngineLost, match="the check was stopped after"):
         play(OsTask("d", check=tuple(Script("sleep 0.3") for _ in range(5))), "answer(right)")
+
+
+def test_a_root_that_is_slow_to_start_takes_none_of_the_checks_time(
+    quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = Room._supervisor
+    starts = 0
+
+    def slow(room: Room, numbers: Sequence[int]) -> list[str]:
+        nonlocal starts
+        starts += 1
+        return ["/bin/bash", "-c", 'sleep 1; exec "$@"', "-", *command(room, numbers)]
+
+    monkeypatch.setattr(Room, "_supervisor", slow)
+
+    assert play(OsTask("d", check=(Script("exit 0"),)), "answer(right)")[-1].score == 1.0
+    assert starts == 2, "the agent's and the one of the checks"
 
 
 def test_a_check_that_says_no_is_a_score() -> None:

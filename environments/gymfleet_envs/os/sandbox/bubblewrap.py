@@ -23,12 +23,11 @@ from gymfleet_envs.os.sandbox.cgroup_search import parents
 from gymfleet_envs.os.sandbox.channel import Channel, Pipe
 from gymfleet_envs.os.sandbox.launching import StewardClient
 from gymfleet_envs.os.sandbox.processes import ProcessTree
-from gymfleet_envs.os.sandbox.room import Room, spare_processes
+from gymfleet_envs.os.sandbox.room import START_TIMEOUT_S, Room, spare_processes
 from gymfleet_envs.os.sandbox.rootfs import prepared_root
 from gymfleet_envs.os.sandbox.skeleton import HOSTNAME
 from gymfleet_envs.os.sandbox.steward import AGENT_ROOT, AGENT_SHM, CHECK_ROOT, CHECK_SHM, PIDNS
 
-_START_TIMEOUT_S: Final = 8.0
 _GRACE_S: Final = 1.0
 _INODES_PER_MIB: Final = 256
 _MIB: Final = 1 << 20
@@ -108,6 +107,7 @@ class Bubblewrap:
             self._checks = Room(self._steward, self._options)
             self._checks.start(_checks_arguments(), {}, CHECK_ENVIRONMENT, tree.first)
             self._checks.watch(self._checks.pid)
+            self._checks.await_supervisor()
         return self._checks.program(argv, timeout_s)
 
     @property
@@ -163,9 +163,9 @@ class Bubblewrap:
         poll = select.poll()
         poll.register(information, select.POLLIN)
         poll.register(self._room.handle, select.POLLIN)
-        text, until = b"", time.monotonic() + _START_TIMEOUT_S
+        text, until = b"", time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < until:
-            poll.poll(1000 * _START_TIMEOUT_S)
+            poll.poll(1000 * START_TIMEOUT_S)
             with contextlib.suppress(BlockingIOError):
                 chunk = os.read(information, 4096)
                 text += chunk
@@ -195,7 +195,7 @@ class Bubblewrap:
         if unread:  # a command that the shell before did not live to read
             os.read(room.commands.theirs, unread)
         self._shell_channel = Channel(room.commands.ours, room.results.ours, room.output.ours)
-        until = time.monotonic() + _START_TIMEOUT_S
+        until = time.monotonic() + START_TIMEOUT_S
         inner = room.channel.receive(room.channel.send([b"shell", b"0"]), head, until, [room.handle])
         outer = None if inner is None else tree.outside(inner)
         if outer is None:

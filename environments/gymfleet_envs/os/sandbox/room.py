@@ -22,6 +22,8 @@ from gymfleet_envs.os.sandbox.watch import WATCH
 
 _CAPABILITIES: Final = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETUID", "SETGID", "SETPCAP")
 _SPARE_PROCESSES: Final = 32  # so that the task's programs can start when the agent's have used theirs up
+START_TIMEOUT_S: Final = 8.0
+"""Until what is inside must answer."""
 _CLOSE_TIMEOUT_S: Final = 10.0
 _MIB: Final = 1 << 20
 _FIRST_NUMBER: Final = 100
@@ -83,6 +85,14 @@ class Room:
             memory_bytes=self._options.memory_mib * _MIB,
             processes=4 * (self._options.processes + _SPARE_PROCESSES),  # each user inside may have its share
         )
+
+    def await_supervisor(self) -> None:
+        """Until it is there, so that no program's time is spent on its start. Raises `SandboxError`."""
+        head = Head(PROGRAM_HEAD_BYTES)
+        until = time.monotonic() + START_TIMEOUT_S
+        if self.channel.receive(memoryview(b""), head, until, [self.handle]) is None:
+            self.check_alive(bytes(head.data))
+            raise SandboxError(f"the sandbox did not start in {START_TIMEOUT_S:g} seconds")
 
     def program(self, argv: Sequence[str], timeout_s: float) -> Ran:
         """Have the supervisor run it. Raises `SandboxError`."""

@@ -9,6 +9,8 @@ can send it a signal. What it is told comes through a pipe, words ended by NUL:
     SEQUENCE shell 0                  ->  SEQUENCE:PID of a new shell
     SEQUENCE run COUNT WORD...        ->  SEQUENCE:EXIT CODE
 
+Before all of these it answers 0:0, to say that it is there.
+
 The agent's shell is told SEQUENCE COMMAND and answers SEQUENCE:EXIT CODE through
 pipes that its commands do not inherit. It answers from the loop's condition, which
 is reached by a stray `continue` as well.
@@ -52,6 +54,7 @@ start_program() {
     eval "ulimit $program_limits"
     PATH=$program_path exec "${drop[@]}" "$@"
 }
+printf '0:0\n' >&"$answers"
 while IFS= read -r -d '' -u "$requests" sequence &&
     IFS= read -r -d '' -u "$requests" kind && IFS= read -r -d '' -u "$requests" count; do
     words=()
