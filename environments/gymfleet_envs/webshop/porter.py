@@ -2,6 +2,9 @@
 
 M. F. Porter, "An algorithm for suffix stripping", Program 14(3), 1980, with the two
 departures of its author's own code (`bli`, `logi`).
+
+Snowball's `porter`, which snowballstemmer and PyStemmer offer, cannot replace it: it keeps to the paper, undoubles only
+some consonants and shortens words of two letters. It gives "technology", "assembly", "trekking" and "is" other stems.
 """
 
 from collections.abc import Callable

@@ -34,7 +34,9 @@ def index_of(*documents: str, directory: Path | None = None) -> Index:
         ("hopefulness", "hope"), ("formaliti", "formal"), ("sensibiliti", "sensibl"), ("triplicate", "triplic"),
         ("formative", "form"), ("electrical", "electr"), ("goodness", "good"), ("revival", "reviv"),
         ("replacement", "replac"), ("adoption", "adopt"), ("probate", "probat"), ("rate", "rate"), ("cease", "ceas"),
-        ("controll", "control"), ("roll", "roll"), ("is", "is"), ("possibly", "possibl"), ("archaeology", "archaeolog"),
+        ("controll", "control"), ("roll", "roll"),
+        # Where Lucene's stemmer and Snowball's `porter` differ.
+        ("is", "is"), ("possibly", "possibl"), ("archaeology", "archaeolog"), ("trekking", "trek"),
     ],
 )  # fmt: skip
 def test_stems(word: str, expected: str) -> None:
