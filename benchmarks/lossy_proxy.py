@@ -8,8 +8,8 @@ from typing import Final, Self
 
 import msgspec
 import websockets
-from gymfleet_client.multiplex import RawRequest, join_frames, split_frames, stream_url
-from gymfleet_contracts.frames import MAX_FRAME_BYTES
+from gymfleet_client.multiplex import stream_url
+from gymfleet_contracts.frames import MAX_FRAME_BYTES, RawRequest, join_frames, split_frames
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
@@ -67,7 +67,7 @@ class LossyProxy:
                 async for message in client:
                     outbox = deque(self._requests(_bytes(message)))
                     while outbox:
-                        await gateway.send(join_frames(outbox))
+                        await gateway.send(join_frames(outbox)[1])
             except websockets.ConnectionClosed:
                 return
             finally:
@@ -89,7 +89,7 @@ class LossyProxy:
             async for message in gateway:
                 outbox = deque(self._surviving(_bytes(message)))
                 while outbox:
-                    await client.send(join_frames(outbox))
+                    await client.send(join_frames(outbox)[1])
         except websockets.ConnectionClosed:
             return
 

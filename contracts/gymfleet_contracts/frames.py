@@ -4,8 +4,12 @@ A request is `{"id": int, "op": str, "session_id": str?, "body": map?, "trace": 
 answer is `{"id": int, "ok": map, "state": str?}` or `{"id": int, "problem": map}` (a `Problem`). `trace` is
 a W3C `traceparent`. A message holds one frame, or an array of frames: whoever has several
 to send at the same moment saves a message each, and both sides must read both forms.
+
+`RequestFrame` and `ReplyFrame` hold decoded bodies. Services and SDK use `RawRequest` and `RawReply`: the same frames
+with their bodies left encoded, so that a frame is forwarded without a look into its body.
 """
 
+from collections import deque
 from enum import StrEnum
 from typing import Any, Final
 
@@ -18,6 +22,9 @@ FINISHED: Final = 4001
 MAX_UNREADABLE: Final = 16
 """Frames in a row that are no request: so many are answered, then the socket is closed with `NO_REQUESTS`."""
 NO_REQUESTS: Final = (1008, "these are no requests")
+MAX_FRAMES: Final = 0xFFFF
+"""Of one message."""
+NO_BODY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
 
 
 class Op(StrEnum):
@@ -53,6 +60,64 @@ class ReplyFrame(msgspec.Struct, omit_defaults=True):
     after a replay; a gateway tells it to nobody, because an agent could learn from it what it must not see."""
 
 
+class RawRequest(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """`RequestFrame` with an undecoded body."""
+
+    id: int
+    op: str
+    session_id: str = ""
+    body: msgspec.Raw = NO_BODY
+    trace: str = ""
+
+
+class RawReply(msgspec.Struct, omit_defaults=True):
+    """`ReplyFrame` with undecoded members; an absent one is empty."""
+
+    id: int
+    ok: msgspec.Raw = msgspec.Raw()
+    problem: msgspec.Raw = msgspec.Raw()
+    state: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether this is a problem. An explicit nil from a server means the same as an absent member."""
+        return len(memoryview(self.problem)) > 0 and self.problem != _NIL
+
+
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_request: Final = msgspec.msgpack.Decoder(RequestFrame).decode
 decode_reply: Final = msgspec.msgpack.Decoder(ReplyFrame).decode
+_NIL: Final = msgspec.Raw(encode(None))
+_MAX_JOINED: Final = 512
+_ARRAY_16: Final = 0xDC
+_ARRAY_32: Final = b"\xdd"
+_ARRAY_HEADERS: Final = frozenset({*range(0x90, 0xA0), _ARRAY_16, *_ARRAY_32})
+_decode_frames: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+
+
+def check_count(data: bytes) -> None:
+    """Raise `msgspec.DecodeError` if the message holds more than `MAX_FRAMES`."""
+    if data[:1] == _ARRAY_32 and int.from_bytes(data[1:5]) > MAX_FRAMES:
+        raise msgspec.DecodeError(f"a message holds at most {MAX_FRAMES} frames")
+
+
+def split_frames(data: bytes) -> list[msgspec.Raw] | tuple[bytes]:
+    """Return the frames of one message, still encoded. Raises `msgspec.DecodeError`."""
+    check_count(data)
+    return _decode_frames(data) if data and data[0] in _ARRAY_HEADERS else (data,)
+
+
+def join_frames(outbox: deque[bytes]) -> tuple[int, bytes]:
+    """Take frames from the head of `outbox`; return their bytes, and a message of them.
+
+    One frame is sent as it is, several as an array.
+    """
+    first = outbox.popleft()
+    size = len(first)
+    frames = [first]
+    while outbox and len(frames) < _MAX_JOINED and size + len(outbox[0]) < MAX_FRAME_BYTES // 4:
+        size += len(outbox[0])
+        frames.append(outbox.popleft())
+    if len(frames) == 1:
+        return size, first
+    return size, b"".join((bytes((_ARRAY_16, len(frames) >> 8, len(frames) & 0xFF)), *frames))

@@ -16,13 +16,11 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 import websockets
-from gymfleet_contracts.frames import FINISHED, MAX_FRAME_BYTES
+from gymfleet_contracts.frames import FINISHED, MAX_FRAME_BYTES, RawReply, RawRequest, join_frames, split_frames
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.http11 import Response
 
 from gymfleet_client.errors import ClientError, DeadlinePassed, TransportError, parse_problem, problem_error
-
-__all__ = ["FrameChannel", "RawReply", "RawRequest", "join_frames", "split_frames", "stream_url"]
 
 _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 1.0
@@ -30,60 +28,8 @@ _SWEEP_S: Final = 0.05
 """The longest delay with which a call notices that its time is up."""
 _SERVER_ERROR: Final = 500
 _KEY_REFUSED: Final = (401, 403)
-_EMPTY_BODY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
-
-
-_NIL: Final = msgspec.Raw(msgspec.msgpack.encode(None))
-
-
-class RawRequest(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """`frames.RequestFrame` with an undecoded body."""
-
-    id: int
-    op: str
-    session_id: str = ""
-    body: msgspec.Raw = _EMPTY_BODY
-    trace: str = ""
-
-
-class RawReply(msgspec.Struct, omit_defaults=True):
-    """`frames.ReplyFrame` with undecoded members; an absent one is empty."""
-
-    id: int
-    ok: msgspec.Raw = msgspec.Raw()
-    problem: msgspec.Raw = msgspec.Raw()
-    state: str = ""
-
-    @property
-    def failed(self) -> bool:
-        """Whether this is a problem. An explicit nil from a server means the same as an absent member."""
-        return len(memoryview(self.problem)) > 0 and self.problem != _NIL
-
-
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_reply: Final = msgspec.msgpack.Decoder(RawReply).decode
-_decode_frames: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
-_ARRAY_HEADERS: Final = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
-_MAX_JOINED: Final = 512
-_ARRAY_16: Final = 0xDC
-
-
-def split_frames(data: bytes) -> list[msgspec.Raw] | tuple[bytes]:
-    """Return the frames of one message, still encoded. Raises `msgspec.DecodeError`."""
-    return _decode_frames(data) if data and data[0] in _ARRAY_HEADERS else (data,)
-
-
-def join_frames(outbox: deque[bytes]) -> bytes:
-    """Take frames from the head of `outbox` and make one message of them: one frame as it is, several as an array."""
-    first = outbox.popleft()
-    size = len(first)
-    frames = [first]
-    while outbox and len(frames) < _MAX_JOINED and size + len(outbox[0]) < MAX_FRAME_BYTES // 4:
-        size += len(outbox[0])
-        frames.append(outbox.popleft())
-    if len(frames) == 1:
-        return first
-    return b"".join((bytes((_ARRAY_16, len(frames) >> 8, len(frames) & 0xFF)), *frames))
 
 
 class _ConnectionLost(TransportError):
@@ -144,7 +90,7 @@ class _Socket:
                 await self._wake.wait()
                 self._wake.clear()
                 while self._outbox:
-                    await self._connection.send(join_frames(self._outbox))
+                    await self._connection.send(join_frames(self._outbox)[1])
         except websockets.ConnectionClosed:
             return  # the reader notices it as well and fails the waiting calls
 

@@ -6,14 +6,14 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import msgspec
-from gymfleet_contracts.frames import Op
+from gymfleet_contracts.frames import Op, RawReply
 from gymfleet_contracts.session import ExpertMove, Fork, OpenSession, RenewLease, Session, StepResult
 from pydantic import BaseModel, ValidationError
 
 from gymfleet_client._patience import Patience
 from gymfleet_client._trace import current_traceparent
 from gymfleet_client.errors import ProblemError, TransportError, UnknownSession, parse_problem, problem_error
-from gymfleet_client.multiplex import FrameChannel, RawReply
+from gymfleet_client.multiplex import FrameChannel
 
 __all__ = ["SessionStream"]
 

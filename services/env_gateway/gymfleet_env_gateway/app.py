@@ -22,7 +22,8 @@ from gymfleet_env_gateway.journal import Journal
 from gymfleet_env_gateway.metrics import Metrics
 from gymfleet_env_gateway.redis_store import make_store
 from gymfleet_env_gateway.replica_registry import ReplicaRegistry
-from gymfleet_env_gateway.routes import environments, play, sessions, stream, tickets
+from gymfleet_env_gateway.routes import environments, play, stream, tickets
+from gymfleet_env_gateway.routes.sessions import install_sessions
 from gymfleet_env_gateway.session_directory import SessionDirectory
 from gymfleet_env_gateway.session_ids import SessionIds
 from gymfleet_env_gateway.session_proxy import SessionProxy
@@ -84,7 +85,7 @@ def build_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGIST
         streams=streams,
     )
     app.include_router(environments.router)
-    app.include_router(sessions.router)
+    install_sessions(app)
     app.include_router(stream.router)
     app.include_router(play.router)
     app.include_router(tickets.router)

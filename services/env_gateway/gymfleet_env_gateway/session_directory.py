@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
-from gymfleet_client.multiplex import RawReply
 from gymfleet_contracts import problems
+from gymfleet_contracts.frames import RawReply
 from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.session import Step
 from gymfleet_kit.session_problems import SessionLost, UnknownSession

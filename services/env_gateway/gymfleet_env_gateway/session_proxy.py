@@ -10,17 +10,16 @@ import asyncio
 import math
 import random
 import time
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import structlog
 from gymfleet_client.errors import DeadlinePassed, TransportError
-from gymfleet_client.multiplex import RawReply
 from gymfleet_contracts import problems
-from gymfleet_contracts.frames import Op
+from gymfleet_contracts.frames import Op, RawReply
 from gymfleet_contracts.problems import Problem
-from gymfleet_contracts.session import Fork
 from gymfleet_kit.problems import RelayedProblem, ServiceError
+from gymfleet_kit.session_api.calls import decode_body, num_children
 from gymfleet_kit.session_problems import InvalidRequest
 from gymfleet_kit.trace import current_trace, working
 from pydantic import ValidationError
@@ -51,6 +50,19 @@ _PAUSE_S: Final = 0.2
 _SPREAD: Final = 0.1
 """Random spread of the retries, so that callers rejected at the same moment do not all return at the same moment."""
 _DONE: Final = msgspec.Raw(_encode(None))
+
+
+class TenantCalls(NamedTuple):
+    """The session API for one tenant: `gymfleet_kit.session_api.calls.SessionCalls`."""
+
+    proxy: "SessionProxy"
+    tenant: Tenant
+
+    async def call(self, op: str, session_id: str, body: msgspec.Raw) -> msgspec.Raw:
+        """Make a call. Raises `ServiceError`: the gateway's own, or the env server's unchanged."""
+        if op == Op.OPEN:
+            return await self.proxy.open(self.tenant, body)
+        return await self.proxy.call(self.tenant, op, session_id, body)
 
 
 class SessionProxy:
@@ -119,9 +131,7 @@ class SessionProxy:
 
     async def call(self, tenant: Tenant, op: str, session_id: str, body: msgspec.Raw) -> msgspec.Raw:
         """Make any call within a session. Raises `ServiceError`: the gateway's own, or the env server's unchanged."""
-        timeout_s = self._timeouts.get(op)
-        if timeout_s is None:
-            raise InvalidRequest(f"unknown op {op[:32]!r}; known: {', '.join(Op)}")
+        timeout_s = self._timeouts[op]
         ref = self._ids.read(session_id, tenant.name)
         started = time.perf_counter()
         outcome = "cancelled"
@@ -185,7 +195,7 @@ class SessionProxy:
     ) -> msgspec.Raw:
         """Fork a session. The children need slots as new sessions do, on the parent's replica."""
         timeout_s = self._timeouts[Op.FORK]
-        async with self._admission.opening(tenant, ref.env, timeout_s, slots=_num_children(body)) as ticket:
+        async with self._admission.opening(tenant, ref.env, timeout_s, slots=num_children(body)) as ticket:
             while True:
                 try:
                     return await self._call_where_it_lives(tenant, Op.FORK, session_id, ref, body, deadline)
@@ -351,7 +361,7 @@ class SessionProxy:
 
 
 def _opening(body: msgspec.Raw) -> dict[str, Any]:
-    decoded = _readable(body)
+    decoded = decode_body(body)
     if not isinstance(decoded, dict) or not isinstance(decoded.get("env"), str):
         raise InvalidRequest("/body/env: give the name of an environment", errors=[{"pointer": "/body/env"}])
     return decoded
@@ -365,24 +375,10 @@ def _wait_s(request: dict[str, Any], otherwise: float) -> float:
 def _caller(tenant: Tenant, op: str, body: msgspec.Raw) -> Caller:
     """Return who calls and which session index the call states. A body that cannot be read states none."""
     try:
-        index = _readable(body).get("index")
+        index = decode_body(body).get("index")
     except (InvalidRequest, AttributeError):
         index = None
     return Caller(tenant.name, index if isinstance(index, int) else None, stepping=op == Op.STEP)
-
-
-def _num_children(body: msgspec.Raw) -> int:
-    try:
-        return Fork.model_validate(_readable(body)).count
-    except ValidationError:
-        raise InvalidRequest('a fork takes {"count": 1 to 64}', errors=[{"pointer": "/body/count"}]) from None
-
-
-def _readable(body: msgspec.Raw) -> Any:
-    try:
-        return _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"the body is not msgpack: {error}") from None
 
 
 def _problem(reply: RawReply) -> Problem:

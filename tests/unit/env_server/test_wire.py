@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 import pytest
 from gymfleet_contracts.session import Step, StepResult
-from gymfleet_env_server.routes.batches import batches
 from gymfleet_env_server.wire import decode, decode_step, encode, encode_result
 from gymfleet_kit.session_problems import InvalidRequest
 from pydantic import ValidationError
@@ -118,27 +117,3 @@ def test_result_that_the_model_refuses_is_refused(changed: dict[str, Any]) -> No
 
     with pytest.raises((ValueError, TypeError)):
         encode_result(**fields)
-
-
-@pytest.mark.parametrize("count", [2, 15, 16, 65_535, 65_536])
-def test_frames_of_one_moment_are_one_array(count: int) -> None:
-    ((size, message),) = batches([encode({"id": n}) for n in range(count)], 4 << 20)
-
-    assert decode(message) == [{"id": n} for n in range(count)]
-    assert size == sum(len(encode({"id": n})) for n in range(count))
-
-
-def test_one_frame_goes_as_it_is() -> None:
-    assert list(batches([b"\x80"], 100)) == [(1, b"\x80")]
-    assert list(batches([], 100)) == []
-
-
-def test_messages_stay_below_the_limit_and_keep_the_order() -> None:
-    frames = [encode("x" * length) for length in (10, 41, 41, 41, 200, 1, 1, 1)]
-
-    messages = [message for _, message in batches(frames, 100)]
-
-    assert [len(decode(m)) if isinstance(decode(m), list) else 1 for m in messages] == [2, 2, 1, 3]
-    assert all(len(message) <= 100 for message in messages if message != frames[4])
-    found = [item for m in messages for item in (decode(m) if isinstance(decode(m), list) else [decode(m)])]
-    assert found == [decode(frame) for frame in frames], "the one over the limit went alone"

@@ -1,14 +1,10 @@
-"""What the routes take from the app, and how they answer."""
+"""What the routes take from the app."""
 
-from typing import Annotated, Final
+from typing import Annotated
 
-import msgspec
-from fastapi import Depends, Request, Response
+from fastapi import Depends, Request
 
 from gymfleet_env_server.shards.pool import ShardPool
-
-_decode: Final = msgspec.msgpack.Decoder().decode
-_encode: Final = msgspec.json.Encoder().encode
 
 
 async def get_pool(request: Request) -> ShardPool:
@@ -18,8 +14,3 @@ async def get_pool(request: Request) -> ShardPool:
 
 
 PoolDep = Annotated[ShardPool, Depends(get_pool)]
-
-
-def json_answer(raw: msgspec.Raw, status_code: int = 200) -> Response:
-    """Return a shard's encoded result as JSON. The shard has already checked it."""
-    return Response(_encode(_decode(raw)), status_code=status_code, media_type="application/json")

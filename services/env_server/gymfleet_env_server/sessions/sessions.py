@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import structlog
 from gymfleet_contracts.frames import Op
@@ -15,6 +15,7 @@ from gymfleet_contracts.session import AtIndex, ExpertMove, Fork, OpenSession, R
 from gymfleet_envs import tasks
 from gymfleet_envs.tasks import SPLITS, Task
 from gymfleet_kit.problems import ServiceError
+from gymfleet_kit.session_api.calls import parse
 from gymfleet_kit.session_problems import (
     EnvironmentFailed,
     ExpertUnavailable,
@@ -27,7 +28,6 @@ from gymfleet_kit.session_problems import (
     UnknownSession,
     UnknownTask,
 )
-from pydantic import BaseModel, ValidationError
 
 from gymfleet_env_server.catalogue import Entry
 from gymfleet_env_server.errors import ShardUnavailable
@@ -47,7 +47,6 @@ _BUSY_S: Final = 0.1
 """How soon an expired session is checked again while one of its calls is in progress."""
 _SLACK: Final = 1024
 """Number of stale entries that the heap of expiries may hold in addition to one for each session."""
-M = TypeVar("M", bound=BaseModel)
 log = structlog.get_logger()
 
 
@@ -88,9 +87,9 @@ class Sessions:
         self._changed: set[str] = set()
         self._calls: dict[str, Callable[[str, Any], Any]] = {
             Op.STEP: self._step_loosely,
-            Op.OPEN: lambda _, body: self._open_session(_parse(OpenSession, body)).model_dump(),
+            Op.OPEN: lambda _, body: self._open_session(parse(OpenSession, body)).model_dump(),
             Op.GET: lambda session_id, body: self._view(self._at(session_id, body, touch=False)).model_dump(),
-            Op.LEASE: lambda session_id, body: self._renew(session_id, _parse(RenewLease, body)).model_dump(),
+            Op.LEASE: lambda session_id, body: self._renew(session_id, parse(RenewLease, body)).model_dump(),
             Op.FORK: self._fork_sessions,
             Op.EXPERT: lambda session_id, body: self._expert(self._at(session_id, body)).model_dump(),
             Op.CLOSE: lambda session_id, _: self._close(session_id),
@@ -219,7 +218,7 @@ class Sessions:
 
     def _step_loosely(self, session_id: str, body: Any) -> Any:
         """Step with pydantic's conversions and its error messages."""
-        step = _parse(Step, body)
+        step = parse(Step, body)
         return decode(self.step(session_id, step.index, step.action))
 
     def _open_session(self, request: OpenSession) -> Session:
@@ -268,7 +267,7 @@ class Sessions:
         return self._view(lease)
 
     def _fork_sessions(self, session_id: str, body: Any) -> list[dict[str, Any]]:
-        request = _parse(Fork, body)
+        request = parse(Fork, body)
         lease = self._at(session_id, {"index": request.index})
         return [child.model_dump() for child in self._fork(lease, request)]
 
@@ -378,7 +377,7 @@ class Sessions:
 
     def _at(self, session_id: str, body: Any, *, touch: bool = True) -> Lease:
         """Return the session if it is at the index that the caller believes. Raises `StepOutOfOrder` when it is not."""
-        believed = _parse(AtIndex, {} if body is None else body).index
+        believed = parse(AtIndex, {} if body is None else body).index
         lease = self._lease(session_id, touch=touch)
         stands = lease.episode.index
         if believed not in {None, stands}:
@@ -448,15 +447,3 @@ class Sessions:
 
     def _new_id(self) -> str:
         return f"{self._prefix}-{secrets.token_hex(16)}"
-
-
-def _parse(model: type[M], body: Any) -> M:
-    try:
-        return model.model_validate(body)
-    except ValidationError as error:
-        fields = [
-            {"pointer": "/" + "/".join(str(part) for part in item["loc"]), "detail": str(item["msg"])}
-            for item in error.errors(include_input=False, include_url=False)
-        ]
-        detail = "; ".join(f"{field['pointer']}: {field['detail']}" for field in fields)
-        raise InvalidRequest(detail, errors=[dict(field) for field in fields]) from None

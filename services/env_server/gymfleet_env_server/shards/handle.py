@@ -1,25 +1,13 @@
 """The shard handles of a pool: each has one shard at a time, its pending calls and what is known of its progress."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
-from gymfleet_kit.problems import ServiceError
+from gymfleet_kit.session_api.calls import Done
 
 from gymfleet_env_server.shards.channel import Call
 from gymfleet_env_server.shards.process import Progress, ShardProcess
-
-
-class Stated(msgspec.Struct, frozen=True):
-    """An encoded result and the digest of the state behind it, which only a gateway's journal uses."""
-
-    ok: msgspec.Raw
-    state: str
-
-
-Result = msgspec.Raw | Stated | ServiceError
-Done = Callable[[Result], None]
-"""A callback that is called once, with the encoded result or the error."""
 
 _BUSY_WEIGHT: Final = 8.0
 """A shard that is busy all the time counts as one with this many times more load."""

@@ -11,14 +11,15 @@ from typing import Any, Final
 import msgspec
 import structlog
 from gymfleet_contracts import problems
-from gymfleet_contracts.frames import Op
+from gymfleet_contracts.frames import NO_BODY, Op
 from gymfleet_contracts.problems import Problem
-from gymfleet_contracts.session import EnvironmentSpec, Fork, ServerLoad
+from gymfleet_contracts.session import EnvironmentSpec, ServerLoad
 from gymfleet_kit.problems import RelayedProblem, ServiceError
-from gymfleet_kit.session_problems import EnvironmentFull, InvalidRequest, SessionLost, StepTimeout, UnknownSession
+from gymfleet_kit.session_api.calls import Done, Result, Stated, num_children
+from gymfleet_kit.session_problems import EnvironmentFull, SessionLost, StepTimeout, UnknownSession
 from gymfleet_kit.telemetry import span
 from gymfleet_kit.trace import current_trace
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
 from gymfleet_env_server.catalogue import EnvironmentUnavailable
 from gymfleet_env_server.errors import Draining, ShardUnavailable
@@ -27,11 +28,10 @@ from gymfleet_env_server.sessions.ids import TAIL_CHARS, ShardId, new_instance, 
 from gymfleet_env_server.sessions.sessions import ABANDON, PROBE
 from gymfleet_env_server.settings import EnvServerSettings
 from gymfleet_env_server.shards.channel import Answer, Call, Report, ShardConfig
-from gymfleet_env_server.shards.handle import Done, Opening, Pending, Result, ShardHandle, Stated, cheapest
+from gymfleet_env_server.shards.handle import Opening, Pending, ShardHandle, cheapest
 from gymfleet_env_server.shards.memory import MIB, ceiling_bytes, resident_bytes
 from gymfleet_env_server.shards.process import Progress, ShardProcess
 
-EMPTY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
 _QUICK_DEATH_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 5.0
 _WATCH_EVERY_S: Final = 0.25
@@ -135,21 +135,17 @@ class ShardPool:
             elif (handle := self._homes.get(session_id[:-TAIL_CHARS]) or self._handle_of(session_id)) is None:
                 if op != Op.CLOSE:
                     raise SessionLost("the process that held this session died", session_id=session_id)
-                done(EMPTY)  # it is gone, which is what the caller asked for
+                done(NO_BODY)  # it is gone, which is what the caller asked for
             else:
-                slots = self._reservable(_fork_count(body)) if op == Op.FORK else 0
+                slots = self._reservable(num_children(body)) if op == Op.FORK else 0
                 self._send(handle, op, session_id, body, done, trace, slots=slots)
         except ServiceError as error:
             done(error)
 
-    async def call(self, op: str, session_id: str, body: Any) -> msgspec.Raw:
+    async def call(self, op: str, session_id: str, body: msgspec.Raw) -> msgspec.Raw:
         """Make a call and return its encoded result. Raises `ServiceError`."""
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        try:
-            raw = msgspec.Raw(msgspec.msgpack.encode(body))
-        except UnicodeEncodeError:  # JSON can hold invalid Unicode
-            raise InvalidRequest("the text holds a lone surrogate; send valid Unicode") from None
-        self.submit(op, session_id, raw, _resolver(answer), current_trace() or "")
+        self.submit(op, session_id, body, _resolver(answer), current_trace() or "")
         result = await answer
         if isinstance(result, ServiceError):
             raise result
@@ -164,7 +160,7 @@ class ShardPool:
             answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
             if not handle.alive:
                 raise ShardUnavailable(f"shard {handle.index} is being started")
-            self._send(handle, PROBE, "", EMPTY, _resolver(answer), "", slots=0)
+            self._send(handle, PROBE, "", NO_BODY, _resolver(answer), "", slots=0)
             answers.append(answer)
         for result in await asyncio.gather(*answers):
             if isinstance(result, ServiceError):
@@ -267,7 +263,7 @@ class ShardPool:
         made = _decode(answer.payload) if answer.ok else []
         for session in made if isinstance(made, list) else [made]:
             if "session_id" in session:
-                self.submit(Op.CLOSE, session["session_id"], EMPTY, lambda _: None)
+                self.submit(Op.CLOSE, session["session_id"], NO_BODY, lambda _: None)
 
     def _spawn(self, handle: ShardHandle) -> ShardProcess:
         settings = self._settings
@@ -444,10 +440,3 @@ def _resolver(answer: "asyncio.Future[Result]") -> Done:
 
 def _problem(answer: Answer) -> ServiceError:
     return RelayedProblem(Problem.model_validate(_decode(answer.payload)))
-
-
-def _fork_count(body: msgspec.Raw) -> int:
-    try:
-        return Fork.model_validate(_decode(body)).count
-    except (ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise InvalidRequest('a fork takes {"count": 1 to 64}') from None
