@@ -1,7 +1,7 @@
 """Request bodies that no good client sends: each gets a 4xx problem, and the service goes on."""
 
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import httpx
@@ -19,21 +19,12 @@ _INSIDE: Final = ("Traceback (most recent call last)", 'File "', "site-packages"
 @SUITE.must("bodies.garbage")
 async def garbage(target: NativeTarget) -> None:
     """Bodies that are no JSON are refused as a 4xx problem."""
-    session_id = (await target.open()).session_id
-    for content in (
-        b"",
-        b"{",
-        b"\xff\xfe",
-        b"\x00",
-        b"index=0&action=a",
-        b'{"index": 0, "action": "a"',
-        b"\x80\x04K\x01.",
-    ):
-        for path in (f"/v1/sessions/{session_id}/steps", "/v1/sessions", "/v1/steps"):
-            response = await target.server.request("POST", path, content=content, headers=_JSON)
-            problem_of(response)
-            require(response.status_code < 500, f"{content!r}: saw {shown(response)}; 422 would be right")
-    require((await target.get(session_id)).index == 0, "garbage was counted as a step")
+    bodies = (b"", b"{", b"\xff\xfe", b"\x00", b"index=0&action=a", b'{"index": 0, "action": "a"', b"\x80\x04K\x01.")
+    async with _costs_no_turn(target) as session_id:
+        for content in bodies:
+            for path in (f"/v1/sessions/{session_id}/steps", "/v1/sessions", "/v1/steps"):
+                response = await target.server.request("POST", path, content=content, headers=_JSON)
+                _require_client_error(response, "422", f"{content!r}: ")
 
 
 @SUITE.must("bodies.deeply-nested")
@@ -43,21 +34,18 @@ async def deeply_nested(target: NativeTarget) -> None:
     bodies = (b"[" * _DEPTH, b'{"a":' * _DEPTH, b'{"index":0,"action":' + b"[" * _DEPTH + b"]" * _DEPTH + b"}")
     for content in bodies:
         response = await target.call("POST", session_id, "/steps", content=content, headers=_JSON)
-        problem_of(response)
-        require(response.status_code < 500, f"saw {shown(response)}; 422 would be right")
+        _require_client_error(response, "422")
 
 
 @SUITE.must("bodies.wrong-media-type")
 async def wrong_media_type(target: NativeTarget) -> None:
     """Forms, text and XML are refused as a 4xx problem and cost no turn."""
-    session_id = (await target.open()).session_id
-    for media in ("text/plain", "application/x-www-form-urlencoded", "application/xml", "multipart/form-data"):
-        response = await target.call(
-            "POST", session_id, "/steps", content=b"<index>0</index>", headers={"content-type": media}
-        )
-        problem_of(response)
-        require(response.status_code < 500, f"{media}: saw {shown(response)}; 415 or 422 would be right")
-    require((await target.get(session_id)).index == 0, "a step was counted")
+    async with _costs_no_turn(target) as session_id:
+        for media in ("text/plain", "application/x-www-form-urlencoded", "application/xml", "multipart/form-data"):
+            response = await target.call(
+                "POST", session_id, "/steps", content=b"<index>0</index>", headers={"content-type": media}
+            )
+            _require_client_error(response, "415 or 422", f"{media}: ")
 
 
 @SUITE.must("bodies.compressed-garbage")
@@ -123,6 +111,19 @@ async def tell_nothing(target: NativeTarget) -> None:
 
 class _Leaving(Exception):
     """Raised by the client itself to break off a body."""
+
+
+@asynccontextmanager
+async def _costs_no_turn(target: NativeTarget) -> AsyncIterator[str]:
+    """Open a session, which must not have taken a step at the end."""
+    session_id = (await target.open()).session_id
+    yield session_id
+    require((await target.get(session_id)).index == 0, "a refused body was counted as a step")
+
+
+def _require_client_error(response: httpx.Response, right: str, sent: str = "") -> None:
+    problem_of(response)
+    require(response.status_code < 500, f"{sent}saw {shown(response)}; {right} would be right")
 
 
 async def _refused_as_too_large(target: NativeTarget, content: bytes | AsyncIterator[bytes]) -> None:

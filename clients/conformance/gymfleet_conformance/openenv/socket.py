@@ -1,5 +1,7 @@
 """OpenEnv's socket: one connection, one episode; errors are told and survived."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import websockets
@@ -23,8 +25,7 @@ async def reset(target: OpenEnvTarget) -> None:
 async def step(target: OpenEnvTarget) -> None:
     """`step` takes an action that fits the schema and answers an observation."""
     action = await target.action()
-    async with target.episode() as episode:
-        await episode.reset()
+    async with target.begun() as episode:
         await episode.observe("step", action)
 
 
@@ -32,8 +33,7 @@ async def step(target: OpenEnvTarget) -> None:
 async def state(target: OpenEnvTarget) -> None:
     """`state` tells the episode's id and how many steps it has taken."""
     action = await target.action()
-    async with target.episode() as episode:
-        await episode.reset()
+    async with target.begun() as episode:
         before = await episode.state()
         await episode.observe("step", action)
         after = await episode.state()
@@ -46,8 +46,7 @@ async def state(target: OpenEnvTarget) -> None:
 @SUITE.should("openenv.episode-id-is-kept")
 async def episode_id_kept(target: OpenEnvTarget) -> None:
     """The `episode_id` given to `reset` is the state's."""
-    async with target.episode() as episode:
-        await episode.reset(episode_id="abc")
+    async with target.begun(episode_id="abc") as episode:
         seen = (await episode.state()).get("episode_id")
         require(seen == "abc", f"gave 'abc', state says {seen!r}")
 
@@ -56,8 +55,7 @@ async def episode_id_kept(target: OpenEnvTarget) -> None:
 async def reset_begins_anew(target: OpenEnvTarget) -> None:
     """A second `reset` on the same socket begins another episode at step 0."""
     action = await target.action()
-    async with target.episode() as episode:
-        await episode.reset()
+    async with target.begun() as episode:
         await episode.observe("step", action)
         first = await episode.state()
         await episode.reset()
@@ -90,9 +88,7 @@ async def same_actions(target: OpenEnvTarget) -> None:
 async def sockets_apart(target: OpenEnvTarget) -> None:
     """Steps on one socket are not steps of another."""
     action = await target.action()
-    async with target.episode() as one, target.episode() as other:
-        await one.reset()
-        await other.reset()
+    async with target.begun() as one, target.begun() as other:
         await one.observe("step", action)
         seen = (await other.state()).get("step_count")
         ids = [(await episode.state()).get("episode_id") for episode in (one, other)]
@@ -161,39 +157,22 @@ async def bad_seed(target: OpenEnvTarget) -> None:
 @SUITE.must("openenv.binary-frame")
 async def binary_frame(target: OpenEnvTarget) -> None:
     """A binary frame closes its socket or gets an error; others go on."""
-    action = await target.action()
-    async with target.episode() as other:
-        await other.reset()
-        try:
-            async with target.episode() as episode:
-                await episode.reset()
-                await episode.socket.send(b"\xff\x00")
-                await episode.error()
-        except websockets.ConnectionClosed:
-            pass
-        await other.observe("step", action)
+    async with _others_go_on(target) as episode:
+        await episode.socket.send(b"\xff\x00")
+        await episode.error()
 
 
 @SUITE.must("openenv.big-frame")
 async def big_frame(target: OpenEnvTarget) -> None:
     """A frame of 8 MiB is answered or closes its socket; others go on."""
-    action = await target.action()
-    async with target.episode() as other:
-        await other.reset()
-        try:
-            async with target.episode() as episode:
-                await episode.reset()
-                await episode.ask("step", {"no_such_field": "x" * (8 * 1024 * 1024)})
-        except websockets.ConnectionClosed:
-            pass
-        await other.observe("step", action)
+    async with _others_go_on(target) as episode:
+        await episode.ask("step", {"no_such_field": "x" * (8 * 1024 * 1024)})
 
 
 @SUITE.must("openenv.answers-in-order")
 async def answers_in_order(target: OpenEnvTarget) -> None:
     """Requests sent without waiting are answered one by one, in their order."""
-    async with target.episode() as episode:
-        await episode.reset()
+    async with target.begun() as episode:
         kinds = ["state", "dance", "state", "reset", "dance", "state"] * 3
         for kind in kinds:
             await episode.send(kind)
@@ -215,8 +194,7 @@ async def step_before_reset(target: OpenEnvTarget) -> None:
 async def lost_connection(target: OpenEnvTarget) -> None:
     """After a lost connection the next step resumes its episode or is an error, never a step of a fresh one."""
     action = await target.action()
-    async with target.episode() as episode:
-        await episode.reset(seed=7)
+    async with target.begun(seed=7) as episode:
         await episode.observe("step", action)
         episode.socket.transport.abort()
     async with target.episode() as again:
@@ -227,8 +205,7 @@ async def lost_connection(target: OpenEnvTarget) -> None:
 @SUITE.must("openenv.close")
 async def close(target: OpenEnvTarget) -> None:
     """`close` ends the socket with code 1000."""
-    async with target.episode() as episode:
-        await episode.reset()
+    async with target.begun() as episode:
         await episode.send("close")
         try:
             await episode.answer()
@@ -284,8 +261,7 @@ def _shown(body: dict[str, Any]) -> dict[str, Any]:
 
 async def _survives(target: OpenEnvTarget, text: str, code: str | None = None) -> None:
     """Send `text` in the middle of an episode, which must give an error and leave the episode where it was."""
-    async with target.episode() as episode:
-        await episode.reset()
+    async with target.begun() as episode:
         before = await episode.state()
         try:
             await episode.socket.send(text)
@@ -295,6 +271,17 @@ async def _survives(target: OpenEnvTarget, text: str, code: str | None = None) -
             raise Failed(f"{text[:40]!r} ended the socket: {closed}") from None
     require(code in {None, seen}, f"{text[:40]!r} got the code {seen}; {code} would be right")
     require(after == before, f"the state became {after}; it was {before}")
+
+
+@asynccontextmanager
+async def _others_go_on(target: OpenEnvTarget) -> AsyncIterator[Episode]:
+    """Begin an episode whose socket may be closed inside; another, begun before, must take a step after it."""
+    action = await target.action()
+    async with target.begun() as other:
+        with suppress(websockets.ConnectionClosed):
+            async with target.begun() as episode:
+                yield episode
+        await other.observe("step", action)
 
 
 async def _told(episode: Episode) -> None:

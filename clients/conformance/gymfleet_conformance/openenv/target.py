@@ -98,6 +98,13 @@ class OpenEnvTarget(Target):
         ) as socket:
             yield Episode(socket)
 
+    @asynccontextmanager
+    async def begun(self, **data: Any) -> AsyncIterator[Episode]:
+        """Open a separate socket, and begin an episode on it with the `data` of a reset."""
+        async with self.episode() as episode:
+            await episode.reset(**data)
+            yield episode
+
 
 SUITE: Final[Suite[OpenEnvTarget]] = Suite(Protocol.OPENENV)
 
