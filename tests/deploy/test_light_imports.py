@@ -63,6 +63,17 @@ print([name for name in {HEAVY[:2]!r} if name in sys.modules])
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("module", "spared"), [("gymfleet_cli.main", ["jinja2"]), ("gymfleet_client", ["jinja2", "psutil"])]
+)
+def test_what_only_some_commands_need_is_not_imported_at_the_start(module: str, spared: list[str]) -> None:
+    code = f"import {module}, sys; print([name for name in {spared!r} if name in sys.modules])"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
 def test_the_command_says_what_it_lacks() -> None:
     code = "import sys; sys.modules['typer'] = None\nfrom gymfleet_cli.entry import main; main()"
 

@@ -1,12 +1,13 @@
 """The page about a run: what it says, and that nothing in an episode can change it."""
 
+import json
 import re
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from gymfleet_cli.report import write_report
-from gymfleet_cli.report.charts import Axis, log_bounds, round_ticks, smooth, stacked_bar
+from gymfleet_cli.report.charts import Axis, log_bounds, round_ticks, smooth, stacked
 from gymfleet_cli.report.data import RunData
 from gymfleet_cli.run_directory import RunDataError, RunFiles
 
@@ -64,6 +65,28 @@ def test_text_of_episodes_recipe_and_machine_is_escaped(tmp_path: Path) -> None:
     assert "&lt;script&gt;alert(1)" in page
     assert "Analytical &lt;Engine&gt;" in page
     assert "Learn to &lt;walk&gt;" in page
+
+
+def test_text_of_episodes_is_no_template(tmp_path: Path) -> None:
+    page = page_of(write_run(tmp_path / "run", hostile="{{ 6 * 7 }} {% include 'style.css' %} {# gone #}"))
+
+    assert "{{ 6 * 7 }} {% include &#39;style.css&#39; %} {# gone #}" in page
+    assert page.count("color-scheme: light dark;") == 1
+
+
+def test_replies_have_their_faults_and_long_episodes_are_cut(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", hostile="x" * 2001)
+    path = run / "trajectories" / "eval_after.jsonl"
+    scored = json.loads(path.read_text().splitlines()[0])
+    scored["trajectory"]["turns"] *= 16
+    scored["reward"] = None
+    path.write_text(json.dumps(scored) + "\n")
+
+    page = page_of(run)
+
+    assert page.count("not in the format; action not understood") == 1 + 15, "one turn before, 15 of 30 after"
+    assert '<li class="note">2 more turns</li>' in page
+    assert f"{'x' * 2000} … (1 characters more)</pre>" in page
 
 
 def test_learned_tasks_are_shown_first(tmp_path: Path) -> None:
@@ -134,7 +157,6 @@ def test_smoothing_is_a_mean_of_what_came_before() -> None:
 
 
 def test_stacked_bar_fills_the_width() -> None:
-    bars = stacked_bar({"generation": 3.0, "update": 1.0})
+    segments = stacked({"generation": 3.0, "update": 1.0})
 
-    widths = [float(found) for bar in bars for found in re.findall(r' width="([\d.]+)"', bar)]
-    assert widths == [540.0, 180.0]
+    assert [(one.start, one.share) for one in segments] == [(0.0, 0.75), (0.75, 0.25)]

@@ -1,15 +1,15 @@
-"""Charts as inline SVG: coordinates here, colours in the style sheet."""
+"""Geometry of the charts: which value lies on which pixel. The template draws them, the style sheet colours them."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
-from typing import Final
+from typing import ClassVar, Final
 
 WIDTH: Final = 720
 HEIGHT: Final = 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 14, 34
 _MAX_TICKS: Final = 6
+Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,55 +42,44 @@ def y_axis(low: float, high: float, *, log: bool = False) -> Axis:
     return Axis(low, high, HEIGHT - _BOTTOM, _TOP, log=log)
 
 
-def figure(title: str, description: str, body: Sequence[str], *, height: int = HEIGHT) -> str:
-    """Return an SVG that a screen reader can announce."""
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}. {escape(description)}">'
-        f"<title>{escape(title)}</title>{''.join(body)}</svg>"
-    )
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A measurement with its interval; the label is its tooltip."""
+
+    at: Point
+    interval: Point
+    label: str
 
 
-def frame(x: Axis, y: Axis, *, x_ticks: Sequence[float], y_ticks: Mapping[float, str], x_label: str) -> list[str]:
-    """Draw grid lines with their labels."""
-    parts = [
-        f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y(value)}" y2="{y(value)}"/>'
-        f'<text class="tick" x="{_LEFT - 8}" y="{y(value) + 4}" text-anchor="end">{escape(label)}</text>'
-        for value, label in y_ticks.items()
-    ]
-    parts += [
-        f'<text class="tick" x="{x(value)}" y="{HEIGHT - _BOTTOM + 16}" text-anchor="middle">{value:g}</text>'
-        for value in x_ticks
-    ]
-    middle = (_LEFT + WIDTH - _RIGHT) / 2
-    parts.append(f'<text class="tick" x="{middle}" y="{HEIGHT - 4}" text-anchor="middle">{escape(x_label)}</text>')
-    return parts
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A chart in values; a call of an axis gives the pixel of a value."""
+
+    width: ClassVar[int] = WIDTH
+    height: ClassVar[int] = HEIGHT
+
+    title: str
+    description: str
+    """What a screen reader says beside the title."""
+    x: Axis
+    y: Axis
+    x_label: str
+    x_ticks: Sequence[float]
+    y_ticks: Mapping[float, str]
+    lines: Mapping[str, Sequence[Point]]
+    """By the class that gives them their colour."""
+    dots: Sequence[Dot] = ()
+    tolerance: float | None = None
 
 
-def line(x: Axis, y: Axis, points: Sequence[tuple[float, float]], css: str) -> str:
-    """Draw a polyline; a single point becomes a dot."""
-    if len(points) == 1:
-        return dot(x, y, points[0], css)
-    path = " ".join(f"{x(a)},{y(b)}" for a, b in points)
-    return f'<polyline class="{css}" points="{path}"/>'
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of a stacked bar; share and start are fractions of the bar's width."""
 
-
-def dot(x: Axis, y: Axis, point: tuple[float, float], css: str, label: str = "") -> str:
-    """Draw a point with a tooltip."""
-    title = f"<title>{escape(label)}</title>" if label else ""
-    return f'<circle class="{css} dot" cx="{x(point[0])}" cy="{y(point[1])}" r="4">{title}</circle>'
-
-
-def whisker(x: Axis, y: Axis, at: float, low: float, high: float, css: str) -> str:
-    """Draw an interval."""
-    return f'<line class="{css} whisker" x1="{x(at)}" x2="{x(at)}" y1="{y(low)}" y2="{y(high)}"/>'
-
-
-def level(y: Axis, value: float, label: str) -> str:
-    """Draw a dashed line across the figure, such as a tolerance."""
-    return (
-        f'<line class="level" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y(value)}" y2="{y(value)}"/>'
-        f'<text class="tick" x="{WIDTH - _RIGHT}" y="{y(value) - 5}" text-anchor="end">{escape(label)}</text>'
-    )
+    name: str
+    value: float
+    share: float
+    start: float
 
 
 def round_ticks(low: int, high: int) -> list[float]:
@@ -121,16 +110,10 @@ def smooth(values: Sequence[float], window: int) -> list[float]:
     return [sum(part) / len(part) for i in range(len(values)) if (part := values[max(0, i - window + 1) : i + 1])]
 
 
-def stacked_bar(parts: Mapping[str, float]) -> list[str]:
-    """Draw one bar across the whole width; class `part-NAME` gives each part its colour."""
-    total = sum(parts.values())
-    shapes, at = [], 0.0
+def stacked(parts: Mapping[str, float]) -> list[Segment]:
+    """Divide a bar among the parts, whose sum is positive."""
+    total, segments, start = sum(parts.values()), list[Segment](), 0.0
     for name, value in parts.items():
-        width = WIDTH * value / total if total > 0 else 0.0
-        label = f"{name}: {value:.2f} s, {100 * value / total:.0f} %" if total > 0 else name
-        shapes.append(
-            f'<rect class="part-{escape(name)}" x="{at:.2f}" y="0" width="{width:.2f}" height="28">'
-            f"<title>{escape(label)}</title></rect>"
-        )
-        at += width
-    return shapes
+        segments.append(Segment(name, value, value / total, start))
+        start += value / total
+    return segments

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gymfleet_cli.run_directory import RunDataError, RunFiles
 
-TIME_PARTS: Final = ("generation", "environment", "reward", "update", "publish")
 _EPISODES_READ: Final = 500
 _PAIRS_SHOWN: Final = 3
 
