@@ -3,18 +3,17 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from gymfleet_contracts.run import RunProgress
 from pydantic import ValidationError
 from rich.console import Console, Group
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from gymfleet_cli.console import plain
+from gymfleet_cli.live_display import LiveDisplay
 
 PLAIN_INTERVAL_S: Final = 10.0
 DRAW_INTERVAL_S: Final = 0.5
@@ -76,28 +75,16 @@ def _figures(progress: RunProgress) -> list[str]:
     return [f"{name.replace('_', ' ')} {value:.4g}" for name, value in progress.metrics.items()]
 
 
-class RunDisplay:
+class RunDisplay(LiveDisplay):
     """Draws the progress that `read` returns: live on a terminal, a line every 10 s elsewhere."""
 
     def __init__(self, console: Console, read: Callable[[], RunProgress | None]) -> None:
-        self._console = console
+        super().__init__(console)
         self._read = read
         self._started = time.monotonic()
         self._began_at = time.time()
         self._drawn = 0.0
         self._phase = ""
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
-
-    def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
 
     def refresh(self) -> None:
         """Read the file and draw, when the next update is due."""
@@ -114,7 +101,7 @@ class RunDisplay:
         if self._live is None:
             self._console.print(plain(f"[{elapsed}] {describe(progress)}"), soft_wrap=True)
         else:
-            self._live.update(_panel(progress, elapsed), refresh=True)
+            self._draw(_panel(progress, elapsed))
 
 
 def _panel(progress: RunProgress, elapsed: str) -> Group:

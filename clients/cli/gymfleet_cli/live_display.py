@@ -1,0 +1,33 @@
+"""What is redrawn in place on a terminal, and printed line by line elsewhere."""
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+
+class LiveDisplay:
+    """Redraws on a terminal while it is entered.
+
+    It is drawn when `_draw` is called, not by a thread, because children are forked from this process.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def _draw(self, drawing: RenderableType) -> None:
+        if self._live is not None:
+            self._live.update(drawing, refresh=True)
