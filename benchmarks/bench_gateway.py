@@ -37,7 +37,7 @@ SMOKE: Final = {"sessions": 4, "seconds": 0.5, "rounds": 1}
 
 
 @dataclass
-class Seat:
+class SteppedSession:
     """A session that is being stepped."""
 
     session_id: str
@@ -53,63 +53,67 @@ class Measured:
     cpu_us: dict[str, float]
 
 
-Play = Callable[[str, list[Seat], float], Awaitable[list[float]]]
+Play = Callable[[str, list[SteppedSession], float], Awaitable[list[float]]]
 
 
-async def over_stream(url: str, seats: list[Seat], until: float) -> list[float]:
+async def over_stream(url: str, stepped: list[SteppedSession], until: float) -> list[float]:
     """One step in flight per session, on one socket; seconds per step."""
     async with SessionStream(url) as stream:
 
-        async def play(seat: Seat) -> list[float]:
-            return await _steps(seat, until, stream.step, lambda: stream.open(_task()), stream.close)
+        async def play(session: SteppedSession) -> list[float]:
+            return await _steps(session, until, stream.step, lambda: stream.open(_task()), stream.close)
 
-        return [seconds for part in await asyncio.gather(*map(play, seats)) for seconds in part]
+        return [seconds for part in await asyncio.gather(*map(play, stepped)) for seconds in part]
 
 
-async def over_rest(url: str, seats: list[Seat], until: float) -> list[float]:
+async def over_rest(url: str, stepped: list[SteppedSession], until: float) -> list[float]:
     """One request in flight per session."""
     async with GatewayClient(url) as client:
 
-        async def play(seat: Seat) -> list[float]:
-            return await _steps(seat, until, client.step, lambda: client.open(_task()), client.close)
+        async def play(session: SteppedSession) -> list[float]:
+            return await _steps(session, until, client.step, lambda: client.open(_task()), client.close)
 
-        return [seconds for part in await asyncio.gather(*map(play, seats)) for seconds in part]
+        return [seconds for part in await asyncio.gather(*map(play, stepped)) for seconds in part]
 
 
-async def over_kept_connections(url: str, seats: list[Seat], until: float) -> list[float]:
+async def over_kept_connections(url: str, stepped: list[SteppedSession], until: float) -> list[float]:
     """REST with a connection for each session and a client that costs next to nothing: what the server side takes."""
     async with SessionStream(url) as stream, AsyncExitStack() as stack:
 
-        async def play(seat: Seat) -> list[float]:
+        async def play(session: SteppedSession) -> list[float]:
             caller = await stack.enter_async_context(HttpCaller(url))
 
             async def step(session_id: str, index: int, action: str) -> Any:
                 return await caller.post(f"/v1/sessions/{session_id}/steps", {"index": index, "action": action})
 
-            return await _steps(seat, until, step, lambda: stream.open(_task()), stream.close)
+            return await _steps(session, until, step, lambda: stream.open(_task()), stream.close)
 
-        return [seconds for part in await asyncio.gather(*map(play, seats)) for seconds in part]
+        return [seconds for part in await asyncio.gather(*map(play, stepped)) for seconds in part]
 
 
-async def in_batches(url: str, seats: list[Seat], until: float) -> list[float]:
+async def in_batches(url: str, stepped: list[SteppedSession], until: float) -> list[float]:
     """All sessions in one request after the other."""
     taken: list[float] = []
     async with GatewayClient(url) as client:
         while not taken or time.perf_counter() < until:
-            if seats[0].index == MAX_STEPS:
-                await asyncio.gather(*(_renew(seat, lambda: client.open(_task()), client.close) for seat in seats))
+            if stepped[0].index == MAX_STEPS:
+                await asyncio.gather(
+                    *(_begin_again(session, lambda: client.open(_task()), client.close) for session in stepped)
+                )
             started = time.perf_counter()
-            items = [SessionStep(session_id=seat.session_id, index=seat.index, action=ACTION) for seat in seats]
+            items = [
+                SessionStep(session_id=session.session_id, index=session.index, action=ACTION) for session in stepped
+            ]
             results = await client.steps(items)
             assert all(isinstance(result, StepResult) for result in results), results
             taken += [time.perf_counter() - started] * len(items)
-            for seat in seats:
-                seat.index += 1
+            for session in stepped:
+                session.index += 1
     return taken
 
 
 async def _steps(
-    seat: Seat,
+    session: SteppedSession,
     until: float,
     step: Callable[[str, int, str], Awaitable[StepResult]],
     open_: Callable[[], Awaitable[Session]],
@@ -117,19 +121,21 @@ async def _steps(
 ) -> list[float]:
     taken: list[float] = []
     while not taken or time.perf_counter() < until:
-        if seat.index == MAX_STEPS:
-            await _renew(seat, open_, close)
+        if session.index == MAX_STEPS:
+            await _begin_again(session, open_, close)
         started = time.perf_counter()
-        await step(seat.session_id, seat.index, ACTION)
+        await step(session.session_id, session.index, ACTION)
         taken.append(time.perf_counter() - started)
-        seat.index += 1
+        session.index += 1
     return taken
 
 
-async def _renew(seat: Seat, open_: Callable[[], Awaitable[Session]], close: Callable[[str], Awaitable[None]]) -> None:
-    await close(seat.session_id)
-    session = await open_()
-    seat.session_id, seat.index = session.session_id, 0
+async def _begin_again(
+    session: SteppedSession, open_: Callable[[], Awaitable[Session]], close: Callable[[str], Awaitable[None]]
+) -> None:
+    await close(session.session_id)
+    opened = await open_()
+    session.session_id, session.index = opened.session_id, 0
 
 
 def _task() -> OpenSession:
@@ -140,13 +146,13 @@ async def one_round(play: Play, url: str, pids: dict[str, int], num_sessions: in
     """Open the sessions, play for some seconds, close them."""
     async with SessionStream(url) as stream:
         sessions = [await stream.open(_task()) for _ in range(num_sessions)]
-        seats = [Seat(session.session_id) for session in sessions]
+        stepped = [SteppedSession(session.session_id) for session in sessions]
         used_s, started = {name: cpu_seconds(pid) for name, pid in pids.items()}, time.perf_counter()
-        taken = await play(url, seats, started + seconds)
+        taken = await play(url, stepped, started + seconds)
         elapsed_s = time.perf_counter() - started
         cpu_us = {name: 1e6 * (cpu_seconds(pid) - used_s[name]) / len(taken) for name, pid in pids.items()}
-        for seat in seats:
-            await stream.close(seat.session_id)
+        for session in stepped:
+            await stream.close(session.session_id)
     return Measured(len(taken) / elapsed_s, 1000 * statistics.median(taken), cpu_us)
 
 

@@ -18,7 +18,7 @@ import pytest
 from gymfleet_contracts.session import Split
 from gymfleet_env_server.catalogue import load_entry
 from gymfleet_envs.environment import EngineLost, Outcome
-from gymfleet_envs.sciworld.engines import Engines, Seat
+from gymfleet_envs.sciworld.engines import Engines, EngineSlot
 from gymfleet_envs.sciworld.environment import SciWorld
 from gymfleet_envs.sciworld.jvm import EngineFault
 from gymfleet_envs.sciworld.options import SciWorldOptions
@@ -112,11 +112,11 @@ def test_points_that_an_episode_begins_with_are_in_its_score_and_paid_with_the_f
 def test_an_action_that_the_engine_fails_at_leaves_the_points_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = opened(SciTask("find-animal", 0, "openDoors"))
 
-    def fail(_: Seat, action: str) -> None:
+    def fail(_: EngineSlot, action: str) -> None:
         raise EngineFault(action)
 
     with monkeypatch.context() as broken:
-        broken.setattr(Seat, "act", fail)
+        broken.setattr(EngineSlot, "act", fail)
         failed = environment.step("look around")
     after = environment.step("look around")
 
@@ -220,8 +220,8 @@ def test_easiest_tasks_take_at_most_three_turns() -> None:
 
 
 def test_table_of_tasks_is_the_engines(engines: Engines) -> None:
-    seat = engines.begin(FIND)
-    maker = seat.machine.jvm._maker
+    slot = engines.begin(FIND)
+    maker = slot.machine.jvm._maker
 
     assert set(maker.getTaskNames()) == set(VARIATIONS)
     assert {name: maker.getTaskMaxVariations(name) for name in VARIATIONS} == VARIATIONS
@@ -230,7 +230,7 @@ def test_table_of_tasks_is_the_engines(engines: Engines) -> None:
         ours: list[Split] = ["train", "validation", "test"]
         theirs = [maker.getVariationsTrain(), maker.getVariationsDev(), maker.getVariationsTest()]
         assert [list(variations(name, split)) for split in ours] == [list(part) for part in theirs]
-    engines.end(seat)
+    engines.end(slot)
 
 
 SCRIPTS = {
@@ -241,8 +241,8 @@ SCRIPTS = {
 }
 
 
-def play(seat: Seat, script: list[str]) -> list[tuple[str, int, int]]:
-    answers = [seat.act(action) for action in script]
+def play(slot: EngineSlot, script: list[str]) -> list[tuple[str, int, int]]:
+    answers = [slot.act(action) for action in script]
     return [(answer.text, answer.score, answer.moves) for answer in answers]
 
 
@@ -250,26 +250,26 @@ def test_interleaved_concurrent_and_lone_episodes_are_the_same(engines: Engines)
     alone = {}
     for task, script in SCRIPTS.items():
         with small() if task.task == "boil" else contextlib.nullcontext(engines) as fresh:
-            seat = fresh.begin(task)
-            alone[task] = (seat.play.last.text, play(seat, script))
-            fresh.end(seat)
+            slot = fresh.begin(task)
+            alone[task] = (slot.play.last.text, play(slot, script))
+            fresh.end(slot)
 
-    seats = {task: engines.begin(task) for task in SCRIPTS}
+    slots = {task: engines.begin(task) for task in SCRIPTS}
     mixed: dict[SciTask, list[tuple[str, int, int]]] = {task: [] for task in SCRIPTS}
     for place in range(6):
         for task, script in SCRIPTS.items():
-            mixed[task] += play(seats[task], script[place : place + 1])
+            mixed[task] += play(slots[task], script[place : place + 1])
     with ThreadPoolExecutor(8) as threads:
         more = {task: engines.begin(task) for task in SCRIPTS}
-        firsts = {task: seat.play.last.text for task, seat in more.items()}
+        firsts = {task: slot.play.last.text for task, slot in more.items()}
         running = {task: threads.submit(play, more[task], script) for task, script in SCRIPTS.items()}
         threaded = {task: future.result() for task, future in running.items()}
 
     assert mixed == {task: answers for task, (_, answers) in alone.items()}
     assert threaded == mixed
     assert firsts == {task: first for task, (first, _) in alone.items()}
-    for seat in (*seats.values(), *more.values()):
-        engines.end(seat)
+    for slot in (*slots.values(), *more.values()):
+        engines.end(slot)
 
 
 def test_chance_and_order_are_an_episodes_own(engines: Engines) -> None:
@@ -279,17 +279,17 @@ def test_chance_and_order_are_an_episodes_own(engines: Engines) -> None:
     with small() as fresh:
         alone = play(fresh.begin(task), script)
 
-    seat, other = engines.begin(task), engines.begin(SciTask("grow-plant", 5, "easy"))
+    slot, other = engines.begin(task), engines.begin(SciTask("grow-plant", 5, "easy"))
     mixed = []
     for place, action in enumerate(script):
-        mixed += play(seat, [action])
+        mixed += play(slot, [action])
         if place % 10 == 5:
             other.act("wait")
             engines.end(engines.begin(BOIL))
 
     assert alone[-1][1] == 100
     assert mixed == alone
-    engines.end(seat)
+    engines.end(slot)
     engines.end(other)
 
 
@@ -335,13 +335,13 @@ def test_machine_that_dies_loses_its_own_episodes_alone(engines: Engines) -> Non
 
 def test_machine_that_hangs_is_killed_and_its_sessions_are_lost() -> None:
     with small(call_timeout_s=6) as hanging:
-        seat = hanging.begin(FIND)
-        os.kill(seat.machine.jvm.pid, signal.SIGSTOP)
+        slot = hanging.begin(FIND)
+        os.kill(slot.machine.jvm.pid, signal.SIGSTOP)
 
         with pytest.raises(EngineLost):
-            seat.act("look around")
+            slot.act("look around")
 
-        assert seat.machine.jvm.dead
+        assert slot.machine.jvm.dead
         again = hanging.begin(FIND)
         assert again.act("look around").moves == 0
 
@@ -385,14 +385,14 @@ def test_out_of_memory_ends_the_machine_not_the_service() -> None:
 
 
 def test_only_who_has_the_token_may_call_and_only_from_this_machine(engines: Engines) -> None:
-    seat = engines.begin(FIND)
-    ours = seat.machine.jvm._gateway.gateway_parameters
-    listening = "".join(Path(f"/proc/{seat.machine.jvm.pid}/net/{kind}").read_text() for kind in ("tcp", "tcp6"))
+    slot = engines.begin(FIND)
+    ours = slot.machine.jvm._gateway.gateway_parameters
+    listening = "".join(Path(f"/proc/{slot.machine.jvm.pid}/net/{kind}").read_text() for kind in ("tcp", "tcp6"))
     places = re.findall(rf"([0-9A-F]+):{ours.port:04X} 0+:0000 0A", listening)
     assert set(places) <= {"0100007F", "0000000000000000FFFF00000100007F"}, "127.0.0.1 alone"
     assert len(places) == 1
-    assert ours.auth_token not in Path(f"/proc/{seat.machine.jvm.pid}/cmdline").read_text()
-    assert ours.auth_token not in Path(f"/proc/{seat.machine.jvm.pid}/environ").read_text()
+    assert ours.auth_token not in Path(f"/proc/{slot.machine.jvm.pid}/cmdline").read_text()
+    assert ours.auth_token not in Path(f"/proc/{slot.machine.jvm.pid}/environ").read_text()
 
     with socket.create_connection(("127.0.0.1", ours.port), timeout=10) as stranger:
         stranger.sendall(b"c\nj\ngetProperty\nsuser.name\ne\n")
@@ -400,8 +400,8 @@ def test_only_who_has_the_token_may_call_and_only_from_this_machine(engines: Eng
             answer = stranger.recv(1000)
             assert not answer.startswith(b"!y")
 
-    assert seat.act("look around").moves == 0
-    engines.end(seat)
+    assert slot.act("look around").moves == 0
+    engines.end(slot)
 
 
 def test_machine_dies_with_the_process_that_started_it() -> None:
@@ -428,19 +428,19 @@ def test_machine_dies_with_the_process_that_started_it() -> None:
 
 
 def test_steps_of_many_threads_wait_for_each_other_without_harm(engines: Engines) -> None:
-    seats = [engines.begin(FIND) for _ in range(8)]
+    slots = [engines.begin(FIND) for _ in range(8)]
     barrier = threading.Barrier(8)
 
-    def busy(seat: Seat) -> list[str]:
+    def busy(slot: EngineSlot) -> list[str]:
         barrier.wait()
-        return [seat.act(action).text for action in ("look around", "open door to hallway", "wait", "look around") * 3]
+        return [slot.act(action).text for action in ("look around", "open door to hallway", "wait", "look around") * 3]
 
     with ThreadPoolExecutor(8) as threads:
-        told = list(threads.map(busy, seats))
+        told = list(threads.map(busy, slots))
 
     assert all(texts == told[0] for texts in told)
-    for seat in seats:
-        engines.end(seat)
+    for slot in slots:
+        engines.end(slot)
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)

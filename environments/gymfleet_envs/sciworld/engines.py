@@ -34,7 +34,7 @@ class _Machine:
 
 
 @dataclass(slots=True)
-class Seat:
+class EngineSlot:
     """An episode and the machine that plays it."""
 
     machine: _Machine
@@ -65,19 +65,19 @@ class Engines:
         self._gold: OrderedDict[SciTask, tuple[str, ...]] = OrderedDict()
         atexit.register(self.stop)
 
-    def begin(self, task: SciTask) -> Seat:
+    def begin(self, task: SciTask) -> EngineSlot:
         """Start an episode. Raises `EngineLost` when its machine dies meanwhile."""
-        machine = self._seat()
+        machine = self._take_machine()
         try:
-            return Seat(machine, machine.jvm.begin(task))
+            return EngineSlot(machine, machine.jvm.begin(task))
         except BaseException:
             self._leave(machine)
             raise
 
-    def end(self, seat: Seat) -> None:
+    def end(self, slot: EngineSlot) -> None:
         """Let go of an episode, and of its machine when that was the last one of a retired one."""
-        seat.machine.jvm.end(seat.play)
-        self._leave(seat.machine)
+        slot.machine.jvm.end(slot.play)
+        self._leave(slot.machine)
 
     def gold(self, task: SciTask) -> tuple[str, ...]:
         """The engine's own solution, computed once. Raises `EngineLost`, `EngineFault`."""
@@ -108,7 +108,7 @@ class Engines:
                 machine.jvm.stop()
             self._machines.clear()
 
-    def _seat(self) -> _Machine:
+    def _take_machine(self) -> _Machine:
         """A place in the machine that takes new episodes; in a new one, when that has done its share."""
         with self._opening:
             with self._lock:

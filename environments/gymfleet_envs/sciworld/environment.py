@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 from gymfleet_contracts.session import ExpertMove, ForkSupport
 
 from gymfleet_envs.environment import EngineLost, Environment, Outcome
-from gymfleet_envs.sciworld.engines import Engines, Seat, engines
+from gymfleet_envs.sciworld.engines import Engines, EngineSlot, engines
 from gymfleet_envs.sciworld.expert import GoldPath
 from gymfleet_envs.sciworld.jvm import Answer, EngineFault
 from gymfleet_envs.sciworld.options import SciWorldOptions
@@ -71,7 +71,7 @@ class SciWorld(Environment[SciTask]):
     def __init__(self) -> None:
         self._engines: Engines
         self._task: SciTask
-        self._seat: Seat | None = None
+        self._slot: EngineSlot | None = None
         self._score = 0
         self._paid = 0
         """Points that were given as rewards."""
@@ -102,8 +102,8 @@ class SciWorld(Environment[SciTask]):
         del seed
         self._engines = engines(self.options)
         self._task = task
-        self._seat = seat = self._engines.begin(task)
-        play = seat.play
+        self._slot = slot = self._engines.begin(task)
+        play = slot.play
         self._score, self._paid, self._moves = play.last.score, 0, play.last.moves
         self.start_score = max(self._score, 0) / 100
         self.start_info = {
@@ -115,11 +115,11 @@ class SciWorld(Environment[SciTask]):
 
     def step(self, action: str) -> Outcome:
         """Apply an action. What is not understood, or not possible, is said in the answer and takes no time."""
-        if self._seat is None:
+        if self._slot is None:
             raise EngineLost("the episode has ended")
         command = _command(action)
         try:
-            answer = self._seat.act(command)
+            answer = self._slot.act(command)
         except EngineFault:
             # The engine's reader fails at some texts; its world is as it was.
             answer = Answer(_NOT_UNDERSTOOD, self._score, completed=False, moves=self._moves)
@@ -136,9 +136,9 @@ class SciWorld(Environment[SciTask]):
 
     def close(self) -> None:
         """Let go of the episode in the virtual machine."""
-        seat, self._seat = self._seat, None
-        if seat is not None:
-            self._engines.end(seat)
+        slot, self._slot = self._slot, None
+        if slot is not None:
+            self._engines.end(slot)
 
     def _outcome(self, command: str, answer: Answer) -> Outcome:
         understood = not answer.text.startswith(_NOT_UNDERSTOOD)

@@ -129,45 +129,45 @@ class Worker:
 
 
 def test_old_call_hangs_although_its_neighbours_make_progress() -> None:
-    seat, worker = ShardHandle(0), Worker()
+    handle, worker = ShardHandle(0), Worker()
     process: Any = worker
-    seat.occupy(process, 0.0)
-    seat.pending[7] = Pending(lambda _: None, "", 0)
+    handle.occupy(process, 0.0)
+    handle.pending[7] = Pending(lambda _: None, "", 0)
     for second in range(1, 11):
         worker.now = Progress(7, second, 0, 0, 1_000_000)
-        seat.look(float(second))
-        seat.progress_at = float(second)  # as after each report
-        assert not seat.hangs(float(second), 10.0)
-    assert seat.busy < 0.1, "to wait is not to be busy"
+        handle.look(float(second))
+        handle.progress_at = float(second)  # as after each report
+        assert not handle.hangs(float(second), 10.0)
+    assert handle.busy < 0.1, "to wait is not to be busy"
 
     worker.now = Progress(7, 99, 0, 0, 1_000_000)
-    seat.look(11.1)
-    assert seat.hangs(11.1, 10.0)
-    seat.pending.clear()
-    assert not seat.hangs(11.1, 10.0), "nobody waits for it"
+    handle.look(11.1)
+    assert handle.hangs(11.1, 10.0)
+    handle.pending.clear()
+    assert not handle.hangs(11.1, 10.0), "nobody waits for it"
 
 
 def test_call_in_a_thread_is_given_up_and_the_shard_has_to_heed_it() -> None:
-    seat, worker = ShardHandle(0), Worker()
+    handle, worker = ShardHandle(0), Worker()
     process: Any = worker
-    seat.occupy(process, 0.0)
+    handle.occupy(process, 0.0)
     for number in (7, 8):
-        seat.pending[number] = Pending(lambda _: None, f"session {number}", 0)
+        handle.pending[number] = Pending(lambda _: None, f"session {number}", 0)
     worker.now = Progress(7, 1, 0, 0, 1_000_000)
-    seat.look(12.0)
+    handle.look(12.0)
 
-    call = seat.give_up(12.0, 2, 5.0)
+    call = handle.give_up(12.0, 2, 5.0)
     assert call is not None
     assert call.session_id == "session 7"
-    assert list(seat.pending) == [8]
-    assert seat.heeds(16.9)
-    assert not seat.heeds(17.1), "it is still told as the oldest: the shard itself hangs"
+    assert list(handle.pending) == [8]
+    assert handle.heeds(16.9)
+    assert not handle.heeds(17.1), "it is still told as the oldest: the shard itself hangs"
     worker.now = Progress(8, 2, 0, 0, 2_000_000)
-    seat.look(13.0)
-    assert not seat.heeds(13.0)
-    seat.stuck = 2
-    assert seat.give_up(13.0, 2, 5.0) is None, "too many threads are stuck"
-    seat.stuck = 0
+    handle.look(13.0)
+    assert not handle.heeds(13.0)
+    handle.stuck = 2
+    assert handle.give_up(13.0, 2, 5.0) is None, "too many threads are stuck"
+    handle.stuck = 0
     worker.now = Progress(8, 2, 0, 0, 0)
-    seat.look(14.0)
-    assert seat.give_up(14.0, 2, 5.0) is None, "it is no call of a thread"
+    handle.look(14.0)
+    assert handle.give_up(14.0, 2, 5.0) is None, "it is no call of a thread"

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,20 +27,20 @@ class Worker:
         self.kills += 1
 
 
-def seated(index: int = 0, *, sessions: int = 0, busy: float = 0.0) -> tuple[ShardHandle, Worker]:
-    seat, worker = ShardHandle(index), Worker()
+def occupied(index: int = 0, *, sessions: int = 0, busy: float = 0.0) -> tuple[ShardHandle, Worker]:
+    handle, worker = ShardHandle(index), Worker()
     process: Any = worker
-    seat.occupy(process, 0.0)
-    seat.num_sessions, seat.busy = sessions, busy
-    return seat, worker
+    handle.occupy(process, 0.0)
+    handle.num_sessions, handle.busy = sessions, busy
+    return handle, worker
 
 
-def waiting(seat: ShardHandle) -> None:
-    seat.pending[1] = Pending(lambda _: None, "", 0)
+def waiting(handle: ShardHandle) -> None:
+    handle.pending[1] = Pending(lambda _: None, "", 0)
 
 
 def test_session_goes_where_neighbours_are_few() -> None:
-    few, many = seated(0, sessions=3)[0], seated(1, sessions=4)[0]
+    few, many = occupied(0, sessions=3)[0], occupied(1, sessions=4)[0]
 
     assert cheapest([many, few]) is few
     few.reserved = 2
@@ -51,7 +50,7 @@ def test_session_goes_where_neighbours_are_few() -> None:
 
 
 def test_session_avoids_a_busy_shard_until_the_idle_ones_are_well_filled() -> None:
-    busy, idle = seated(0, sessions=1, busy=1.0)[0], seated(1)[0]
+    busy, idle = occupied(0, sessions=1, busy=1.0)[0], occupied(1)[0]
 
     for _ in range(16):
         assert cheapest([busy, idle]) is idle
@@ -61,70 +60,70 @@ def test_session_avoids_a_busy_shard_until_the_idle_ones_are_well_filled() -> No
 
 
 def test_burst_is_spread_although_one_shard_is_a_little_busier() -> None:
-    seats = [seated(index, busy=busy)[0] for index, busy in enumerate((0.74, 0.76, 0.75))]
+    handles = [occupied(index, busy=busy)[0] for index, busy in enumerate((0.74, 0.76, 0.75))]
 
     for _ in range(300):
-        seat = cheapest(seats)
-        assert seat is not None
-        seat.reserved += 1
+        handle = cheapest(handles)
+        assert handle is not None
+        handle.reserved += 1
 
-    assert all(95 <= seat.load <= 105 for seat in seats)
+    assert all(95 <= handle.load <= 105 for handle in handles)
 
 
 def test_busyness_follows_the_shards_own_count() -> None:
-    seat, worker = seated()
+    handle, worker = occupied()
 
     for second in range(1, 11):
         worker.now = Progress(0, second, 0, 500_000 * second)
-        seat.look(float(second))
-    assert seat.busy == pytest.approx(0.5, abs=0.01)
+        handle.look(float(second))
+    assert handle.busy == pytest.approx(0.5, abs=0.01)
     for second in range(11, 21):
-        seat.look(float(second))
-    assert seat.busy == pytest.approx(0, abs=0.01)
+        handle.look(float(second))
+    assert handle.busy == pytest.approx(0, abs=0.01)
 
 
 def test_one_long_call_counts_as_busy_before_it_ends() -> None:
-    seat, worker = seated()
+    handle, worker = occupied()
     worker.now = Progress(7, 3, 0, 0)
 
     for second in range(1, 8):
-        seat.look(float(second))
+        handle.look(float(second))
 
-    assert seat.busy > 0.9
+    assert handle.busy > 0.9
 
 
 def test_shard_hangs_when_one_call_makes_no_progress() -> None:
-    seat, worker = seated()
-    waiting(seat)
+    handle, worker = occupied()
+    waiting(handle)
     worker.now = Progress(1, 1, 0, 0)
-    seat.look(1.0)
-    assert not seat.hangs(1.0 + LIMIT_S, LIMIT_S)
-    assert seat.hangs(1.1 + LIMIT_S, LIMIT_S)
+    handle.look(1.0)
+    assert not handle.hangs(1.0 + LIMIT_S, LIMIT_S)
+    assert handle.hangs(1.1 + LIMIT_S, LIMIT_S)
 
     worker.now = Progress(1, 2, 0, 0)  # the same call, and another call into the environment: a fork by replay
-    seat.look(10.0)
-    assert not seat.hangs(15.0, LIMIT_S)
+    handle.look(10.0)
+    assert not handle.hangs(15.0, LIMIT_S)
 
-    seat.look(20.1)
-    assert seat.hangs(20.1, LIMIT_S)
-    seat.condemn("hung")
-    assert (worker.kills, seat.hangs(99.0, LIMIT_S)) == (1, False), "it is killed once"
+    handle.look(20.1)
+    assert handle.hangs(20.1, LIMIT_S)
+    handle.condemn("hung")
+    assert (worker.kills, handle.hangs(99.0, LIMIT_S)) == (1, False), "it is killed once"
 
 
 def test_idle_shard_does_not_hang() -> None:
-    seat, _ = seated()
-    seat.look(1.0)
+    handle, _ = occupied()
+    handle.look(1.0)
 
-    assert not seat.hangs(1000.0, LIMIT_S)
+    assert not handle.hangs(1000.0, LIMIT_S)
 
 
 def test_left_calls_are_handed_over_once() -> None:
-    seat, _ = seated(sessions=5)
-    waiting(seat)
-    seat.condemn("memory")
+    handle, _ = occupied(sessions=5)
+    waiting(handle)
+    handle.condemn("memory")
 
-    assert list(seat.vacate()) == [1]
-    assert (seat.pending, seat.load, seat.life, seat.alive, seat.condemned) == ({}, 0, 1, False, "")
+    assert list(handle.vacate()) == [1]
+    assert (handle.pending, handle.load, handle.life, handle.alive, handle.condemned) == ({}, 0, 1, False, "")
 
 
 def test_memory_of_a_shard_includes_what_it_started() -> None:
@@ -145,5 +144,12 @@ def test_memory_of_a_shard_includes_what_it_started() -> None:
     assert resident_bytes([leader.pid])[leader.pid] == 0
 
 
-def test_no_procfs_no_figures(tmp_path: Path) -> None:
-    assert resident_bytes([1], tmp_path / "none") == {}
+def test_process_that_ends_while_memory_is_counted_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    monkeypatch.setattr("psutil.pids", lambda: [ended.pid, os.getpid()])
+    session = os.getsid(0)
+
+    assert resident_bytes([session])[session] > MIB
+    monkeypatch.setattr("os.getsid", lambda _: session)  # it ends after it was asked for its session
+    assert resident_bytes([session])[session] > MIB
