@@ -14,11 +14,12 @@ from gymfleet_cli.commands.data import data_of
 from gymfleet_cli.commands.fleet import start_waves
 from gymfleet_cli.console import CliError, UsageProblem, err
 from gymfleet_cli.display import StartDisplay
+from gymfleet_cli.options import served_options
 from gymfleet_cli.progress import RunDisplay
 from gymfleet_cli.recipes import to_toml
 from gymfleet_cli.run_directory import RUN_STATE
 from gymfleet_cli.supervisor.interrupts import Interrupts
-from gymfleet_cli.supervisor.plan import Plan
+from gymfleet_cli.supervisor.plan import Plan, choose_ports
 from gymfleet_cli.supervisor.supervisor import Supervisor
 
 
@@ -38,9 +39,21 @@ class Work:
     """The model that the engine loads at its start, if not the one that the recipe begins with."""
 
 
-def recipe_data(recipe: Recipe) -> dict[str, Path]:
-    """Return the benchmark files that the recipe trains on, by environment. Raises `UsageProblem`."""
-    return {} if recipe.env.tasks == "generated" else data_of([recipe.env.name])
+def run_plan(recipe: Recipe, env: str | None, state_dir: Path, ports_from: int | None) -> Plan:
+    """Return the services of a run; `env` is the source of its environment, if not gymfleet's own.
+
+    Raises `UsageProblem` when the benchmark files that the recipe trains on are not there.
+    """
+    source = env or recipe.env.name
+    return Plan(
+        directory=state_dir,
+        ports=choose_ports((source,), ports_from, recipe.scale),
+        envs=(source,),
+        gateway_secret=_gateway_secret(state_dir),
+        data={} if recipe.env.tasks == "generated" else data_of([recipe.env.name]),
+        options=served_options((source,), {recipe.env.name: recipe.env.options}),
+        scale=recipe.scale,
+    )
 
 
 @contextmanager
@@ -82,7 +95,7 @@ def recipe_file(path: Path, recipe: Recipe, state_dir: Path, *, changed: bool) -
     return str(written)
 
 
-def gateway_secret(state_dir: Path) -> str:
+def _gateway_secret(state_dir: Path) -> str:
     """Return one secret for the whole run, so that sessions survive a restart of the gateway."""
     path = state_dir / "secret"
     if not path.is_file():

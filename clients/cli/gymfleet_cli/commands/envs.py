@@ -1,5 +1,7 @@
 """`gymfleet envs list` and `show`: what can be played."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -58,8 +60,32 @@ def show(
     state_dir: StateDir = Path(".gymfleet"),
 ) -> None:
     """One environment's own description."""
+    with environment_api(name, url, data, state_dir) as (_, spec):
+        out.print(_description(spec))
+        out.print()
+        out.print(plain(spec.instructions))
+
+
+@contextmanager
+def environment_api(
+    name: str, url: str | None, data: list[str] | None, state_dir: Path
+) -> Iterator[tuple[SyncGatewayClient, EnvironmentSpec]]:
+    """Yield a client of what serves the environment called `name`, and that environment's description."""
     with session_api(url, state_dir, (name,), data_of(data)) as client:
-        spec = find_spec(client, name)
+        yield client, _find_spec(client, name)
+
+
+def _find_spec(client: SyncGatewayClient, name: str) -> EnvironmentSpec:
+    """Return the environment called `name`; for a class or a file, return the only one that is served."""
+    if ":" not in name and "/" not in name and not name.endswith(".py"):
+        return client.environment(name)
+    served = client.environments()
+    if len(served) != 1:
+        raise CliError(f"name one of the environments that are served: {', '.join(spec.name for spec in served)}")
+    return served[0]
+
+
+def _description(spec: EnvironmentSpec) -> Table:
     table = Table.grid(padding=(0, 2))
     capabilities = spec.capabilities
     for label, value in {
@@ -75,19 +101,7 @@ def show(
         "licence": spec.licence or "-",
     }.items():
         table.add_row(plain(label, "bold"), plain(value))
-    out.print(table)
-    out.print()
-    out.print(plain(spec.instructions))
-
-
-def find_spec(client: SyncGatewayClient, name: str) -> EnvironmentSpec:
-    """Return the environment called `name`; for a class or a file, return the only one that is served."""
-    if ":" not in name and "/" not in name and not name.endswith(".py"):
-        return client.environment(name)
-    served = client.environments()
-    if len(served) != 1:
-        raise CliError(f"name one of the environments that are served: {', '.join(spec.name for spec in served)}")
-    return served[0]
+    return table
 
 
 def _capabilities(capabilities: Capabilities) -> str:

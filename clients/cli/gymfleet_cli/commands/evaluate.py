@@ -10,21 +10,12 @@ from gymfleet_contracts.run import RunProgress
 
 from gymfleet_cli.commands.train import EnvOption, PortsOption, RunDirOption
 from gymfleet_cli.console import CliError, UsageProblem, err, out, plain
-from gymfleet_cli.options import served_options
 from gymfleet_cli.outcome import success_line
 from gymfleet_cli.progress import RunDisplay, read_progress
 from gymfleet_cli.recipes import load_with_overrides
 from gymfleet_cli.report.data import Measurement
 from gymfleet_cli.run_directory import RUN_STATE
-from gymfleet_cli.running import (
-    Work,
-    gateway_secret,
-    lock_run,
-    recipe_data,
-    recipe_file,
-    work_with_services,
-)
-from gymfleet_cli.supervisor.plan import Plan, choose_ports
+from gymfleet_cli.running import Work, lock_run, recipe_file, run_plan, work_with_services
 from gymfleet_cli.supervisor.sweep import sweep
 
 
@@ -50,20 +41,11 @@ def evaluate(
     changes = [] if episodes is None else [f"eval.num_tasks={episodes}", "eval.samples_per_task=1"]
     recipe = load_with_overrides(found.recipe, changes)
     state_dir = found.run_dir / RUN_STATE / "eval"
-    source = env or recipe.env.name
     with lock_run(found.run_dir, state_dir):
         sweep(state_dir)
         result_file = state_dir / "result.json"
         result_file.unlink(missing_ok=True)
-        plan = Plan(
-            directory=state_dir,
-            ports=choose_ports((source,), ports_from, recipe.scale),
-            envs=(source,),
-            gateway_secret=gateway_secret(state_dir),
-            data=recipe_data(recipe),
-            options=served_options((source,), {recipe.env.name: recipe.env.options}),
-            scale=recipe.scale,
-        )
+        plan = run_plan(recipe, env, state_dir, ports_from)
         err.print(plain(f"measuring {found.checkpoint or 'the initial model'} · logs {state_dir / 'logs'}"))
         used = recipe_file(found.recipe, recipe, state_dir, changed=bool(changes))
         work_with_services(

@@ -11,11 +11,10 @@ from gymfleet_contracts.session import EnvironmentSpec, OpenSession, Session
 from pydantic import ValidationError
 from rich.rule import Rule
 
-from gymfleet_cli.commands.data import DataOption, data_of
-from gymfleet_cli.commands.envs import Url, find_spec
+from gymfleet_cli.commands.data import DataOption
+from gymfleet_cli.commands.envs import Url, environment_api
 from gymfleet_cli.commands.fleet import StateDir
 from gymfleet_cli.console import UsageProblem, one_line, out, plain
-from gymfleet_cli.gateway import session_api
 
 _PROMPT = "> "
 
@@ -31,8 +30,7 @@ def play(
     state_dir: StateDir = Path(".gymfleet"),
 ) -> None:
     """Play an episode in the terminal: type actions, `hint` for the expert's move, `quit` to leave."""
-    with session_api(url, state_dir, (name,), data_of(data)) as client:
-        spec = find_spec(client, name)
+    with environment_api(name, url, data, state_dir) as (client, spec):
         try:
             request = OpenSession.model_validate(
                 {"env": spec.name, "split": split, "level": level, "task_index": index, "seed": seed}

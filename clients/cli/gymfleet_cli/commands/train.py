@@ -10,22 +10,13 @@ import typer
 from gymfleet_contracts.recipe import Recipe, RecipeError, ScaleSection, TrainerSection, load_recipe
 
 from gymfleet_cli.console import CliError, UsageProblem, err, out, plain
-from gymfleet_cli.options import served_options
 from gymfleet_cli.outcome import print_outcome
 from gymfleet_cli.progress import RunDisplay, read_progress
 from gymfleet_cli.recipes import load_with_overrides
 from gymfleet_cli.report import write_report
 from gymfleet_cli.run_directory import RUN_STATE, RunDataError
-from gymfleet_cli.running import (
-    Work,
-    gateway_secret,
-    lock_run,
-    recipe_data,
-    recipe_file,
-    work_with_services,
-)
+from gymfleet_cli.running import Work, lock_run, recipe_file, run_plan, work_with_services
 from gymfleet_cli.supervisor.errors import Interrupted
-from gymfleet_cli.supervisor.plan import Plan, choose_ports
 from gymfleet_cli.supervisor.sweep import sweep
 
 RunDirOption = Annotated[Path | None, typer.Option(help="Where the run lives. Default: runs/<name of the recipe>.")]
@@ -64,7 +55,7 @@ def train(
         command = ("run", file, "--run-dir", str(directory))
         work = Work(recipe=loaded, recipe_file=file, run_dir=directory, command=command)
         try:
-            _work(work, env or loaded.env.name, state_dir, ports_from)
+            _work(work, env, state_dir, ports_from)
         except Interrupted:
             again = ["gymfleet", "train", str(recipe), "--run-dir", str(directory)]
             again += [part for change in changes for part in ("--set", change)] + (["--env", env] if env else [])
@@ -74,16 +65,8 @@ def train(
     _print_outcome(directory)
 
 
-def _work(work: Work, env: str, state_dir: Path, ports_from: int | None) -> None:
-    plan = Plan(
-        directory=state_dir,
-        ports=choose_ports((env,), ports_from, work.recipe.scale),
-        envs=(env,),
-        gateway_secret=gateway_secret(state_dir),
-        data=recipe_data(work.recipe),
-        options=served_options((env,), {work.recipe.env.name: work.recipe.env.options}),
-        scale=work.recipe.scale,
-    )
+def _work(work: Work, env: str | None, state_dir: Path, ports_from: int | None) -> None:
+    plan = run_plan(work.recipe, env, state_dir, ports_from)
     err.print(plain(f"run directory {work.run_dir} · logs {state_dir / 'logs'}"), soft_wrap=True)
     work_with_services(plan, work, RunDisplay(err, partial(read_progress, work.run_dir)))
 
