@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from gymfleet_contracts._model import WireModel
+from gymfleet_contracts.faults import faults
 from gymfleet_contracts.reward import Discount, RewardSpec, RewardTerms
 from gymfleet_contracts.rollout import EpisodeLimits, Sampling
 from gymfleet_contracts.session import EnvironmentName, Split
@@ -423,7 +424,4 @@ def load_recipe(path: Path) -> Recipe:
     try:
         return Recipe.model_validate(document)
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(str(part) for part in item['loc']) or 'recipe'}: {item['msg']}" for item in error.errors()
-        )
-        raise RecipeError(f"{path}: {problems}") from error
+        raise RecipeError(f"{path}: {faults(error, whole='recipe')}") from error

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from gymfleet_contracts.faults import faults
 from gymfleet_contracts.recipe import Recipe, RecipeError, load_recipe
 from pydantic import ValidationError
 
@@ -27,10 +28,7 @@ def load_with_overrides(path: Path, overrides: Sequence[str]) -> Recipe:
     try:
         return Recipe.model_validate(document)
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(str(part) for part in item['loc']) or 'recipe'}: {item['msg']}" for item in error.errors()
-        )
-        raise UsageProblem(f"--set: {problems}") from None
+        raise UsageProblem(f"--set: {faults(error, whole='recipe')}") from None
 
 
 def _set(document: dict[str, Any], override: str) -> None:

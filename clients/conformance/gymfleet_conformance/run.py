@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import httpx
 import websockets
+from gymfleet_contracts.faults import faults
 from pydantic import ValidationError
 
 from gymfleet_conformance.check import Check
@@ -114,9 +115,7 @@ def _told(error: Exception) -> str:
         case Failed():
             return str(error)
         case ValidationError():
-            first = error.errors(include_input=False, include_url=False)[0]
-            place = ".".join(str(part) for part in first["loc"])
-            return f"the answer is no {error.title}: {place}: {first['msg']}"
+            return f"the answer is no {error.title}: {faults(error, most=1)}"
         case httpx.HTTPError() | websockets.WebSocketException() | OSError():
             return f"the connection broke: {type(error).__name__}: {error}"
     return f"the answer could not be read: {type(error).__name__}: {error}"

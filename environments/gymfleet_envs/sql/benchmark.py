@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import structlog
+from gymfleet_contracts.faults import faults
 from gymfleet_contracts.session import Split
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -149,8 +150,7 @@ def _read(file: Path, adapter: TypeAdapter[Any]) -> Any:
             raise TaskDataError(f"sql: {file} is larger than {_MAX_FILE_BYTES} bytes")
         return adapter.validate_python(json.loads(file.read_text(encoding="utf-8")))
     except ValidationError as error:
-        first = error.errors()[0]
-        raise TaskDataError(f"sql: {file}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise TaskDataError(f"sql: {file}: {faults(error, most=1)}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise TaskDataError(f"sql: {file}: not JSON: {error}") from None
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
+from gymfleet_contracts.faults import faults
 from gymfleet_contracts.session import Split
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -130,9 +131,7 @@ def _read(path: Path) -> _Shaped | _Shapeless | None:
     try:
         return _RECIPE.validate_python(raw)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise TaskDataError(f"textcraft: {path}: {place}: {first['msg']}") from None
+        raise TaskDataError(f"textcraft: {path}: {faults(error, most=1)}") from None
 
 
 class _Selection:

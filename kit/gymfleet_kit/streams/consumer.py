@@ -7,6 +7,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 import structlog
+from gymfleet_contracts.faults import faults
 from gymfleet_contracts.streams import BODY_FIELD, TRACE_FIELD
 from pydantic import ValidationError
 from redis.exceptions import ResponseError
@@ -129,7 +130,7 @@ class StreamConsumer(Generic[M]):
         try:
             body = self._schema.model_validate_json(fields[BODY_FIELD.encode()])
         except (KeyError, ValidationError) as error:  # no retry can repair it
-            reason = f"no field {error}" if isinstance(error, KeyError) else _summary(error)
+            reason = f"no field {error}" if isinstance(error, KeyError) else faults(error, most=5)
             await self._commands.bury(entry, reason=f"unreadable: {reason}", attempts=attempt)
             if self._on_unreadable is not None:
                 self._on_unreadable(fields.get(BODY_FIELD.encode(), b""))
@@ -148,9 +149,3 @@ class StreamConsumer(Generic[M]):
             await self.create_group()
             log.info("group.created", stream=self.stream, group=self.group)
             return await self._patience.call(operation, timeout_s=timeout_s)
-
-
-def _summary(error: ValidationError) -> str:
-    """Say where and why it failed, without the input, which may be large and is kept in the dead letter's body."""
-    faults = error.errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join(f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}" for fault in faults[:5])

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from gymfleet_contracts.faults import faults
 from gymfleet_contracts.session import EnvironmentSpec
 from gymfleet_envs.environment import COROUTINES, AnyEnvironment, AsyncEnvironment, Environment
 from gymfleet_envs.tasks import TaskDataError, TaskSource
@@ -55,8 +56,7 @@ def load_entry(reference: str, data: Mapping[str, Path], options: Mapping[str, A
     except TaskDataError as error:
         raise EnvironmentUnavailable(f"environment {kind.name}: {error}") from None
     except ValidationError as error:
-        fields = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
-        raise EnvironmentUnavailable(f"environment {reference} describes itself wrongly: {fields}") from None
+        raise EnvironmentUnavailable(f"environment {reference} describes itself wrongly: {faults(error)}") from None
     except (ImportError, FileNotFoundError) as error:  # an engine's package, or a program such as Java
         raise EnvironmentUnavailable(f"environment {kind.name} lacks its engine: {error}") from None
 
@@ -161,8 +161,9 @@ def _configure(kind: type[AnyEnvironment], given: Mapping[str, Any]) -> None:
     try:
         kind.options = known.model_validate(given)
     except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
         names = ", ".join(known.model_fields) or "none"
-        raise EnvironmentUnavailable(f"GYMFLEET_ENV_OPTIONS for {kind.name}: {faults} (it knows: {names})") from None
+        raise EnvironmentUnavailable(
+            f"GYMFLEET_ENV_OPTIONS for {kind.name}: {faults(error)} (it knows: {names})"
+        ) from None
     if absent := [program for program in kind.programs() if shutil.which(program) is None]:
         raise EnvironmentUnavailable(f"environment {kind.name} needs the program {absent[0]!r}, which is not on PATH")

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 import httpx
 from gymfleet_contracts import problems
+from gymfleet_contracts.faults import faults
 from gymfleet_contracts.problems import PROBLEM_MEDIA_TYPE
 from gymfleet_contracts.session import EnvironmentSpec, ForkSupport, Session, StepResult
 from pydantic import BaseModel, ValidationError
@@ -190,11 +191,8 @@ def parse(model: type[M], content: bytes) -> M:
     try:
         return model.model_validate_json(content)
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise Failed(
-            f"not a {model.__name__}: {place}: {first['msg']}: {excerpt(content.decode(errors='replace'))}"
-        ) from None
+        seen = excerpt(content.decode(errors="replace"))
+        raise Failed(f"not a {model.__name__}: {faults(error, most=1)}: {seen}") from None
 
 
 def read_list(model: type[M], response: httpx.Response, status: int = 200) -> list[M]:

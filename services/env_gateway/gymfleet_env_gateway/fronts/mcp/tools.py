@@ -12,6 +12,7 @@ from typing import Any, Final
 import mcp_types as types
 import msgspec
 import structlog
+from gymfleet_contracts.faults import faults
 from gymfleet_contracts.frames import Op
 from gymfleet_contracts.session import (
     AtIndex,
@@ -251,11 +252,7 @@ def _parsed(model: type[BaseModel], arguments: Mapping[str, Any]) -> BaseModel:
     try:
         return model.model_validate(arguments)
     except ValidationError as error:
-        faults = [
-            f"{'.'.join(str(part) for part in fault['loc']) or 'arguments'}: {fault['msg']}"
-            for fault in error.errors(include_input=False, include_url=False)
-        ]
-        raise InvalidRequest("; ".join(faults)) from None
+        raise InvalidRequest(faults(error, whole="arguments")) from None
 
 
 def _raw(body: BaseModel, *, exclude: set[str] | None = None) -> msgspec.Raw:
