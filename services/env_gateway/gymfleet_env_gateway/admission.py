@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 from gymfleet_kit.problems import ServiceError
 
 from gymfleet_env_gateway.errors import Forbidden, QuotaExceeded, RateLimited, TooMany
-from gymfleet_env_gateway.metrics import Metrics
+from gymfleet_env_gateway.metrics import REJECTIONS
 from gymfleet_env_gateway.open_queue import OpenQueue, Ticket
 from gymfleet_env_gateway.settings import GatewaySettings
 from gymfleet_env_gateway.tenants import Tenant
@@ -49,9 +49,8 @@ class Capacity(Protocol):
 class Admission:
     """Admission control of one gateway process."""
 
-    def __init__(self, capacity: Capacity, metrics: Metrics, settings: GatewaySettings) -> None:
+    def __init__(self, capacity: Capacity, settings: GatewaySettings) -> None:
         self._capacity = capacity
-        self._metrics = metrics
         self._max_queue = settings.max_queue
         self._queue_timeout_s = settings.queue_timeout_s
         self._queues: dict[str, OpenQueue] = {}
@@ -107,7 +106,7 @@ class Admission:
     def _queue(self, env: str) -> OpenQueue:
         queue = self._queues.get(env)
         if queue is None:
-            queue = self._queues[env] = OpenQueue(env, self._capacity, self._metrics, self._max_queue)
+            queue = self._queues[env] = OpenQueue(env, self._capacity, self._max_queue)
         return queue
 
     def _check_quota(self, tenant: Tenant, env: str, slots: int) -> None:
@@ -121,7 +120,7 @@ class Admission:
             raise self._rejected(tenant, env, QuotaExceeded.of(tenant.name, tenant.max_sessions, state))
 
     def _rejected(self, tenant: Tenant, env: str, error: E) -> E:
-        self._metrics.rejected(env, tenant.name, error.type.rpartition("/")[2])
+        REJECTIONS.labels(env, tenant.name, error.type.rpartition("/")[2]).inc()
         return error
 
     def _take(self, buckets: "dict[str, _Bucket]", tenant: Tenant, env: str, rate: float, what: str) -> None:

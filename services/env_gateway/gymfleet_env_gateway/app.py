@@ -19,7 +19,7 @@ from gymfleet_env_gateway.fronts.mcp.app import install_mcp
 from gymfleet_env_gateway.fronts.openenv.app import install_openenv
 from gymfleet_env_gateway.gateway_membership import keep_counting
 from gymfleet_env_gateway.journal import Journal
-from gymfleet_env_gateway.metrics import Metrics
+from gymfleet_env_gateway.metrics import SessionGauges
 from gymfleet_env_gateway.redis_store import make_store
 from gymfleet_env_gateway.replica_registry import ReplicaRegistry
 from gymfleet_env_gateway.routes import environments, play, stream, tickets
@@ -35,17 +35,16 @@ from gymfleet_env_gateway.tickets import Tickets
 
 def build_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGISTRY) -> FastAPI:
     """Build the app; its lifespan probes every replica once before it serves."""
-    metrics = Metrics(registry)
-    replicas = ReplicaRegistry(settings, metrics)
-    metrics.watch_sessions(replicas.open_sessions, replicas.slots)
+    replicas = ReplicaRegistry(settings)
+    registry.register(SessionGauges(replicas.open_sessions, replicas.slots))
     ids = SessionIds(*(secret.get_secret_value() for secret in (settings.secret, *settings.previous_secrets)))
     redis = None if settings.redis_url is None else connect(str(settings.redis_url))
     journal = None if redis is None else Journal(redis, timeout_s=settings.journal_timeout_s)
-    directory = SessionDirectory(replicas, journal, metrics, settings)
-    admission = Admission(replicas, metrics, settings)
+    directory = SessionDirectory(replicas, journal, settings)
+    admission = Admission(replicas, settings)
     replicas.on_news(admission.freed)
-    proxy = SessionProxy(replicas, ids, directory, admission, metrics, settings)
-    agentgym = AgentGymSessions(replicas, proxy, metrics, settings, make_store(redis, "agentgym"))
+    proxy = SessionProxy(replicas, ids, directory, admission, settings)
+    agentgym = AgentGymSessions(replicas, proxy, settings, make_store(redis, "agentgym"))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -79,7 +78,6 @@ def build_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGIST
     app.state.gateway = Gateway(
         settings=settings,
         access=Access(settings.api_key, settings.tenants, Tickets(make_store(redis, "tickets"))),
-        metrics=metrics,
         registry=replicas,
         proxy=proxy,
         streams=streams,

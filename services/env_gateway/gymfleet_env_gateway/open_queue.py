@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from gymfleet_env_gateway.errors import QueueFull, QuotaExceeded, TooMany
-from gymfleet_env_gateway.metrics import Metrics
+from gymfleet_env_gateway.metrics import QUEUE_LENGTH, QUEUE_WAIT_SECONDS
 from gymfleet_env_gateway.tenants import Tenant
 
 if TYPE_CHECKING:
@@ -64,12 +64,13 @@ class OpenQueue:
             all clients of a large fleet may come at once and those of a small one do not wait in vain.
     """
 
-    def __init__(self, env: str, capacity: "Capacity", metrics: Metrics, max_length: int | None) -> None:
+    def __init__(self, env: str, capacity: "Capacity", max_length: int | None) -> None:
         self.length = 0
         self._env = env
         self._capacity = capacity
-        self._metrics = metrics
         self._max_length = max_length
+        self._shown_length = QUEUE_LENGTH.labels(env)
+        self._shown_wait = QUEUE_WAIT_SECONDS.labels(env)
         self._lines: dict[str, deque[Ticket]] = {}
         self._reserved: dict[str, int] = {}
         self._under_way = 0
@@ -176,7 +177,7 @@ class OpenQueue:
         self._reserved[name] = self._reserved.get(name, 0) + ticket.slots
         now = asyncio.get_running_loop().time()
         self._given.append(now)
-        self._metrics.waited(self._env, now - ticket.entered_at)
+        self._shown_wait.observe(now - ticket.entered_at)
         ticket.outcome.set_result(None)
 
     def _release(self, ticket: Ticket) -> None:
@@ -196,7 +197,7 @@ class OpenQueue:
 
     def _resized(self, change: int) -> None:
         self.length += change
-        self._metrics.queued(self._env, self.length)
+        self._shown_length.set(self.length)
 
     def _expire(self, ticket: Ticket) -> None:
         if ticket.outcome.done():

@@ -24,7 +24,7 @@ from redis.exceptions import RedisError
 
 from gymfleet_env_gateway.errors import Unavailable
 from gymfleet_env_gateway.journal import Journal, JournaledStep, JournalEntries, SessionLocation, Written, digest
-from gymfleet_env_gateway.metrics import Metrics
+from gymfleet_env_gateway.metrics import RECOVERIES, RECOVERY_SECONDS
 from gymfleet_env_gateway.replica import Replica
 from gymfleet_env_gateway.replica_registry import ReplicaRegistry
 from gymfleet_env_gateway.session_ids import label
@@ -73,12 +73,9 @@ class Caller:
 class Recovery:
     """Finds the current location of sessions that are no longer where they were."""
 
-    def __init__(
-        self, registry: ReplicaRegistry, journal: Journal, metrics: Metrics, settings: GatewaySettings
-    ) -> None:
+    def __init__(self, registry: ReplicaRegistry, journal: Journal, settings: GatewaySettings) -> None:
         self._registry = registry
         self._journal = journal
-        self._metrics = metrics
         self._timeout_s = settings.recovery_timeout_s
         self._max_tries = settings.max_recoveries
         # Keyed by caller too: a caller that cannot show that the journal is complete must not fail one that can.
@@ -127,7 +124,8 @@ class Recovery:
             log.warning("session.lost", env=env, session=label(session_id), reason=error.detail)
             raise
         finally:
-            self._metrics.recovered(env, outcome, time.monotonic() - started)
+            RECOVERIES.labels(env, outcome).inc()
+            RECOVERY_SECONDS.labels(env).observe(time.monotonic() - started)
         return location
 
     async def _find_or_replay(

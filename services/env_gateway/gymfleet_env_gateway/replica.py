@@ -13,7 +13,7 @@ from gymfleet_client.multiplex import FrameChannel
 from gymfleet_contracts.session import EnvironmentSpec, ServerLoad
 from pydantic import TypeAdapter, ValidationError
 
-from gymfleet_env_gateway.metrics import Metrics
+from gymfleet_env_gateway.metrics import REPLICA_LOSSES
 from gymfleet_env_gateway.occupancy import Occupancy
 from gymfleet_env_gateway.session_ids import replica_key
 from gymfleet_env_gateway.settings import GatewaySettings
@@ -54,7 +54,6 @@ class Replica:
         self,
         url: str,
         settings: GatewaySettings,
-        metrics: Metrics,
         *,
         on_probed: Callable[[], None],
         on_room: Callable[[], None],
@@ -76,7 +75,6 @@ class Replica:
             on_loss=self._lost_contact,
         )
         self._settings = settings
-        self._metrics = metrics
         self._on_probed = on_probed
         self._on_room = on_room
         self._http = httpx.AsyncClient(
@@ -213,7 +211,7 @@ class Replica:
             return
         log.info("replica.state_changed", replica=self.url, before=self.state, after=state, reason=reason)
         if state is ReplicaState.DOWN:
-            self._metrics.replica_losses.inc()
+            REPLICA_LOSSES.inc()
             self._load = _NO_LOAD
             self.occupancy.clear()
         self.state = state

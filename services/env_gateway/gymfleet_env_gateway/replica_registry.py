@@ -14,7 +14,7 @@ from gymfleet_kit.session_problems import UnknownEnvironment
 from pydantic import JsonValue
 
 from gymfleet_env_gateway.errors import Unavailable
-from gymfleet_env_gateway.metrics import Metrics
+from gymfleet_env_gateway.metrics import REPLICAS
 from gymfleet_env_gateway.replica import Replica, ReplicaState
 from gymfleet_env_gateway.settings import GatewaySettings
 
@@ -24,9 +24,8 @@ _REFRESH_AT_MOST_EVERY_S: Final = 1.0
 class ReplicaRegistry:
     """All replicas: those that are configured, and those that discovery finds."""
 
-    def __init__(self, settings: GatewaySettings, metrics: Metrics) -> None:
+    def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
-        self._metrics = metrics
         self._discovery = Discovery(settings.discover, fixed=settings.replicas)
         self._replicas: dict[str, Replica] = {}
         self._watchers: dict[str, asyncio.Task[None]] = {}
@@ -41,7 +40,7 @@ class ReplicaRegistry:
         """Replicas that were discovered and have yet to answer a first probe."""
         self._started_at = time.monotonic()
         for state in ReplicaState:
-            metrics.replicas.labels(state).set_function(partial(self._count, state))
+            REPLICAS.labels(state).set_function(partial(self._count, state))
 
     async def start(self) -> None:
         """Start watching; return when each replica has been probed once."""
@@ -209,7 +208,7 @@ class ReplicaRegistry:
             await self._adopt(await self._discovery.urls())
 
     async def _adopt(self, urls: list[str]) -> None:
-        new = [Replica(url, self._settings, self._metrics, on_probed=self._probed, on_room=self._heard) for url in urls]
+        new = [Replica(url, self._settings, on_probed=self._probed, on_room=self._heard) for url in urls]
         new = [replica for replica in new if replica.key not in self._replicas]
         known = {replica.key for replica in new}
         for replica in new:

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 
 from gymfleet_env_gateway.errors import Unavailable
 from gymfleet_env_gateway.journal import Journal, JournaledStep, JournalHeader, SessionLocation, Written, digest
-from gymfleet_env_gateway.metrics import Metrics
+from gymfleet_env_gateway.metrics import UNJOURNALED
 from gymfleet_env_gateway.recovery import Caller, Recovery
 from gymfleet_env_gateway.replica_registry import ReplicaRegistry
 from gymfleet_env_gateway.session_ids import SessionRef
@@ -70,13 +70,10 @@ class SessionElsewhere(Exception):
 class SessionDirectory:
     """The gateway's knowledge of its sessions; `journal` is None where there is no Redis."""
 
-    def __init__(
-        self, registry: ReplicaRegistry, journal: Journal | None, metrics: Metrics, settings: GatewaySettings
-    ) -> None:
+    def __init__(self, registry: ReplicaRegistry, journal: Journal | None, settings: GatewaySettings) -> None:
         self._registry = registry
         self._journal = journal
-        self._recovery = None if journal is None else Recovery(registry, journal, metrics, settings)
-        self._metrics = metrics
+        self._recovery = None if journal is None else Recovery(registry, journal, settings)
         self._moved: OrderedDict[str, SessionLocation] = OrderedDict()
 
     async def aclose(self) -> None:
@@ -118,7 +115,7 @@ class SessionDirectory:
         if written is Written.MOVED:
             raise SessionElsewhere
         if written is Written.ABSENT:
-            self._metrics.unjournaled.inc()
+            UNJOURNALED.inc()
 
     async def forked(
         self,

@@ -28,7 +28,7 @@ from gymfleet_env_gateway.access import Tenant
 from gymfleet_env_gateway.admission import Admission
 from gymfleet_env_gateway.errors import QueueFull, RateLimited, Unavailable, UpstreamTimeout
 from gymfleet_env_gateway.journal import SessionLocation
-from gymfleet_env_gateway.metrics import Metrics
+from gymfleet_env_gateway.metrics import record_call
 from gymfleet_env_gateway.recovery import Caller
 from gymfleet_env_gateway.replica import Replica, ReplicaState
 from gymfleet_env_gateway.replica_registry import ReplicaRegistry
@@ -74,14 +74,12 @@ class SessionProxy:
         ids: SessionIds,
         directory: SessionDirectory,
         admission: Admission,
-        metrics: Metrics,
         settings: GatewaySettings,
     ) -> None:
         self._registry = registry
         self._ids = ids
         self._directory = directory
         self._admission = admission
-        self._metrics = metrics
         self._timeouts: Final[dict[str, float]] = {
             Op.STEP: settings.step_timeout_s,
             Op.FORK: settings.open_timeout_s,
@@ -112,7 +110,7 @@ class SessionProxy:
             outcome = _outcome(error)
             raise
         finally:
-            self._metrics.record(env, tenant.name, Op.OPEN, outcome, started)
+            record_call(env, tenant.name, Op.OPEN, outcome, started)
         return msgspec.Raw(_encode(session))
 
     async def open_patiently(self, tenant: Tenant, body: msgspec.Raw) -> msgspec.Raw:
@@ -148,7 +146,7 @@ class SessionProxy:
             outcome = _outcome(error)
             raise
         finally:
-            self._metrics.record(ref.env, tenant.name, op, outcome, started)
+            record_call(ref.env, tenant.name, op, outcome, started)
         return ok
 
     def _patience_s(self, request: dict[str, Any]) -> float:

@@ -8,7 +8,6 @@ from gymfleet_contracts.keys import Scope
 from starlette.requests import HTTPConnection
 
 from gymfleet_env_gateway.access import Access, Tenant
-from gymfleet_env_gateway.metrics import Metrics
 from gymfleet_env_gateway.replica_registry import ReplicaRegistry
 from gymfleet_env_gateway.session_proxy import SessionProxy
 from gymfleet_env_gateway.settings import GatewaySettings
@@ -21,7 +20,6 @@ class Gateway:
 
     settings: GatewaySettings
     access: Access
-    metrics: Metrics
     registry: ReplicaRegistry
     proxy: SessionProxy
     streams: Streams

@@ -2,16 +2,17 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
 from gymfleet_env_gateway import admission as module
 from gymfleet_env_gateway.admission import Admission, Ticket
 from gymfleet_env_gateway.errors import Forbidden, QueueFull, QuotaExceeded, RateLimited
-from gymfleet_env_gateway.metrics import Metrics
 from gymfleet_env_gateway.settings import GatewaySettings
 from gymfleet_env_gateway.tenants import Tenant
-from prometheus_client import CollectorRegistry
+from prometheus_client import REGISTRY
+from prometheus_client.samples import Sample
 
 from tests.fixtures.standing_clock import StandingClock, stop_time
 
@@ -45,15 +46,18 @@ class Slots:
         return self.sessions[tenant] + self.elsewhere[tenant]
 
 
+def samples() -> Iterator[Sample]:
+    return (sample for family in REGISTRY.collect() for sample in family.samples)
+
+
 class Gate:
     """An admission, and the sessions that were opened through it, in their order."""
 
     def __init__(self, total: int | None, **settings: float) -> None:
         self.slots = Slots(total)
-        self.registry = CollectorRegistry()
+        self._before = {(each.name, *each.labels.items()): each.value for each in samples()}
         self.admission = Admission(
             self.slots,
-            Metrics(self.registry),
             GatewaySettings.model_validate({"replicas": ["http://x:1"], "secret": "s" * 16, **settings}),
         )
         self.opened: list[str] = []
@@ -70,8 +74,10 @@ class Gate:
         self.slots.sessions[tenant.name] -= slots
         self.admission.freed("maze")
 
-    def metric(self, name: str, **labels: str) -> float | None:
-        return self.registry.get_sample_value(f"gymfleet_gateway_{name}", labels)
+    def counted(self, name: str, **labels: str) -> float:
+        """What has come on since this gate was made."""
+        name = f"gymfleet_gateway_{name}"
+        return (REGISTRY.get_sample_value(name, labels) or 0) - self._before.get((name, *labels.items()), 0)
 
 
 async def settle() -> None:
@@ -97,8 +103,8 @@ async def test_with_free_slots_nobody_waits() -> None:
     await gate.open(B)
 
     assert gate.opened == ["a", "b"]
-    assert gate.metric("queue_wait_seconds_count", env="maze") == 2
-    assert gate.metric("queue_length", env="maze") == 0
+    assert gate.counted("queue_wait_seconds_count", env="maze") == 2
+    assert REGISTRY.get_sample_value("gymfleet_gateway_queue_length", {"env": "maze"}) == 0
 
 
 async def test_what_the_fleet_does_not_get_done_waits_here_and_not_there() -> None:
@@ -144,7 +150,7 @@ async def test_who_finds_no_slot_waits_for_one_and_a_slot_lets_in_one() -> None:
     await gate.open(A)
     waiting = [gate.start(A), gate.start(A)]
     await settle()
-    assert (gate.opened, gate.metric("queue_length", env="maze")) == (["a"], 2)
+    assert (gate.opened, REGISTRY.get_sample_value("gymfleet_gateway_queue_length", {"env": "maze"})) == (["a"], 2)
 
     gate.close(A)
     await settle()
@@ -227,13 +233,14 @@ async def test_a_client_that_goes_leaves_the_queue_and_loses_no_slot() -> None:
 
 
 async def test_a_wait_ends_with_the_callers_time_or_the_queues() -> None:
-    for gate, timeout_s in ((Gate(0), 0.01), (Gate(0, queue_timeout_s=0.01), LONG_S)):
+    for settings, timeout_s in (({}, 0.01), ({"queue_timeout_s": 0.01}, LONG_S)):
+        gate = Gate(0, **settings)
         with pytest.raises(QueueFull, match=r"no slot of maze came free within 0\.01 s") as caught:
             await gate.open(A, timeout_s=timeout_s)
 
         assert caught.value.status == 429
         assert caught.value.headers() == {"Retry-After": "10"}, "nothing ended within memory"
-        assert gate.metric("rejections_total", env="maze", tenant="a", reason="environment-full") == 1
+        assert gate.counted("rejections_total", env="maze", tenant="a", reason="environment-full") == 1
         assert gate.admission.waiting("maze") == 0
 
 
@@ -332,7 +339,7 @@ async def test_a_refused_open_has_its_deadline_too() -> None:
         async with gate.admission.opening(A, "maze", 0.01) as ticket:
             await ticket.refused()
 
-    assert gate.metric("rejections_total", env="maze", tenant="a", reason="environment-full") == 1
+    assert gate.counted("rejections_total", env="maze", tenant="a", reason="environment-full") == 1
     gate.admission.freed("maze")
     await gate.open(A)  # its slot is not lost
 
@@ -405,7 +412,7 @@ async def test_a_quota_counts_all_environments_and_what_is_on_its_way() -> None:
             await gate.open(tenant)
 
     assert (caught.value.status, caught.value.headers()) == (429, {"Retry-After": "1"})
-    assert gate.metric("rejections_total", env="maze", tenant="small", reason="quota-exceeded") == 1
+    assert gate.counted("rejections_total", env="maze", tenant="small", reason="quota-exceeded") == 1
     with pytest.raises(QuotaExceeded):
         await gate.open(tenant, slots=2)
     await gate.open(tenant)
@@ -423,7 +430,7 @@ async def test_a_quota_that_was_used_up_elsewhere_during_the_wait_holds() -> Non
     with pytest.raises(QuotaExceeded):
         await waiting
 
-    assert gate.metric("rejections_total", env="maze", tenant="small", reason="quota-exceeded") == 1
+    assert gate.counted("rejections_total", env="maze", tenant="small", reason="quota-exceeded") == 1
     await gate.open(A)
 
 
@@ -466,7 +473,7 @@ def test_steps_beyond_the_rate_are_told_when_to_come_again(clock: StandingClock)
     assert steps(gate, tenant, 9) == 3
     clock.now += 100
     assert steps(gate, tenant, 15) == 10
-    assert gate.metric("rejections_total", env="maze", tenant="a", reason="rate-limited") == 5 + 1 + 1 + 6 + 5
+    assert gate.counted("rejections_total", env="maze", tenant="a", reason="rate-limited") == 5 + 1 + 1 + 6 + 5
     assert steps(gate, Tenant("b", steps_per_s=10), 15) == 10, "each tenant for himself"
     assert steps(gate, Tenant("free"), 1000) == 1000
 

@@ -22,7 +22,7 @@ from gymfleet_env_gateway.access import Tenant
 from gymfleet_env_gateway.errors import Unavailable
 from gymfleet_env_gateway.fronts.agentgym.games import GAMES, Game
 from gymfleet_env_gateway.fronts.episode import Episode, NoEpisode, OutcomeUnknown, intent
-from gymfleet_env_gateway.metrics import Metrics
+from gymfleet_env_gateway.metrics import AGENTGYM_SESSIONS
 from gymfleet_env_gateway.replica_registry import ReplicaRegistry
 from gymfleet_env_gateway.session_proxy import SessionProxy
 from gymfleet_env_gateway.settings import GatewaySettings
@@ -63,12 +63,9 @@ _decode: Final = msgspec.msgpack.Decoder(Player).decode
 class AgentGymSessions:
     """All ids of the gateways that share `store`."""
 
-    def __init__(
-        self, registry: ReplicaRegistry, proxy: SessionProxy, metrics: Metrics, settings: GatewaySettings, store: Store
-    ) -> None:
+    def __init__(self, registry: ReplicaRegistry, proxy: SessionProxy, settings: GatewaySettings, store: Store) -> None:
         self._registry = registry
         self._proxy = proxy
-        self._metrics = metrics
         self._max = settings.agentgym_max_sessions
         self._idle_s = settings.agentgym_idle_s
         self._store = store
@@ -153,7 +150,7 @@ class AgentGymSessions:
                 log.warning("agentgym.not_counted", reason=error.detail)
             else:
                 for game in GAMES:
-                    self._metrics.agentgym_sessions.labels(game.env).set(numbers[game.env])
+                    AGENTGYM_SESSIONS.labels(game.env).set(numbers[game.env])
             await asyncio.sleep(min(self._idle_s / 4, _MAX_COUNT_PAUSE_S))
 
     @asynccontextmanager
