@@ -13,11 +13,11 @@ from gymfleet_contracts.rollout import Policy, StagedVersion, StageVersion
 from gymfleet_contracts.trajectory import ScoredTrajectory
 
 from gymfleet_trainer.errors import PublishRefused
+from gymfleet_trainer.metrics import REFUSED
 from gymfleet_trainer.publish.policy_endpoint import NoAnswer, VersionRefused
 from gymfleet_trainer.publish.probe import Parity, Prompts, answers, compare, random_prompts, real_prompts
 from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
 from gymfleet_trainer.run.checkpoint import Checkpoints
-from gymfleet_trainer.run.progress import REFUSED
 from gymfleet_trainer.run.run_directory import RunDirectory
 from gymfleet_trainer.run.state import RunState
 from gymfleet_trainer.run.torch_thread import TorchThread

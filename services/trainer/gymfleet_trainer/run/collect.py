@@ -10,10 +10,10 @@ from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_kit.streams import OUTAGE, RedisClient, StreamProducer
 
 from gymfleet_trainer.errors import Stalled
+from gymfleet_trainer.metrics import BURIED, REPLAYED, UNREWARDED
 from gymfleet_trainer.publish.policy_endpoint import readiness
 from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
 from gymfleet_trainer.run.groups import Group, GroupBook, is_failure
-from gymfleet_trainer.run.progress import BURIED, REPLAYED, UNREWARDED
 from gymfleet_trainer.run.replays import Patience, Referee
 from gymfleet_trainer.run.state import RunState
 from gymfleet_trainer.run.trajectory_consumer import LostSample, TrajectoryConsumer

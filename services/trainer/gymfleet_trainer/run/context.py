@@ -7,13 +7,14 @@ import structlog
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_kit.streams import RedisClient
 
+from gymfleet_trainer.metrics import HELD, PARITY, TOLERANCE, VERSION
 from gymfleet_trainer.model.learner import Learner
 from gymfleet_trainer.publish.publisher import Publication, Publisher
 from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
 from gymfleet_trainer.run.checkpoint import Checkpoints
 from gymfleet_trainer.run.collect import Collector
 from gymfleet_trainer.run.group_planner import GroupPlanner
-from gymfleet_trainer.run.progress import HELD, PARITY, TOLERANCE, VERSION, Reporter
+from gymfleet_trainer.run.progress import Reporter
 from gymfleet_trainer.run.run_directory import RunDirectory
 from gymfleet_trainer.run.state import RunState
 from gymfleet_trainer.run.torch_thread import TorchThread

@@ -9,10 +9,10 @@ from gymfleet_contracts.recipe import RlSection
 from gymfleet_contracts.rollout import GroupRequest
 
 from gymfleet_trainer.errors import PublishRefused, TooManyFailures
+from gymfleet_trainer.metrics import GROUPS, STEP, TOKENS
 from gymfleet_trainer.run.context import RunContext
 from gymfleet_trainer.run.group_planner import GroupPlanner, PlannedGroup, planned_slots
 from gymfleet_trainer.run.groups import Group
-from gymfleet_trainer.run.progress import GROUPS, STEP, TOKENS
 from gymfleet_trainer.run.state import RunState
 from gymfleet_trainer.stages.batch import batch_metrics, book_batch, refusal
 from gymfleet_trainer.stages.measure import measure
