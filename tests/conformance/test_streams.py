@@ -284,10 +284,13 @@ async def test_a_full_stream_holds_its_producers_until_something_is_acknowledged
 
     with pytest.raises(StreamFull, match="holds 2 messages"):
         await impatient.publish(Message(n=2))  # received is not yet acknowledged
-    waiting = asyncio.create_task(patient.publish(Message(n=2)))
-    await consumer.ack([first.id])
-    await asyncio.wait_for(waiting, PATIENCE_S)
+    with capture_logs() as logs:
+        waiting = asyncio.create_task(patient.publish(Message(n=2)))
+        await asyncio.sleep(0.2)
+        await consumer.ack([first.id])
+        await asyncio.wait_for(waiting, PATIENCE_S)
 
+    assert [(entry["event"], entry["stream"]) for entry in logs] == [("stream.full", lab.stream)]
     assert [delivery.body.n for delivery in await consumer.receive(10, 1000)] == [1, 2]
 
 
@@ -464,6 +467,25 @@ async def test_as_many_at_once_as_asked_for(lab: Lab) -> None:
         await until(lambda: _is_empty(lab))
 
     assert most == 3
+
+
+async def test_what_a_person_must_put_right_is_logged_once_and_work_goes_on_afterwards(lab: Lab) -> None:
+    handled: list[int] = []
+
+    async def handle(delivery: Delivery[Message]) -> None:
+        handled.append(delivery.body.n)
+
+    await lab.redis.set(lab.stream, "a key of another type")
+    with capture_logs() as logs:
+        async with Running(lab.consumer(), handle):
+            await asyncio.sleep(2.5)  # two tries or more
+            await lab.redis.delete(lab.stream)
+            await lab.publish(1)
+            await until(lambda: _has(handled, 1))
+
+    (failure,) = [entry for entry in logs if entry["event"] == "stream.failed"]
+    assert (failure["log_level"], failure["stream"], failure["group"]) == ("error", lab.stream, GROUP)
+    assert "WRONGTYPE" in failure["reason"]
 
 
 async def test_the_trace_id_travels_with_the_message(lab: Lab) -> None:

@@ -1,11 +1,9 @@
 """The shared way to connect to Redis, and to wait through an outage."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias, TypeVar
 
-import structlog
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
@@ -13,7 +11,8 @@ from redis.exceptions import AuthenticationError, AuthorizationError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-log = structlog.get_logger()
+from gymfleet_kit.retries import Retries
+
 T = TypeVar("T")
 
 RedisClient: TypeAlias = Redis
@@ -24,10 +23,9 @@ MAX_BLOCK_S: Final = 5.0
 """Longest wait inside one command, well below the socket's timeout."""
 
 OUTAGE: Final = (RedisConnectionError, RedisTimeoutError)
-"""Errors that a restart or a lost connection raises; `is_outage` excludes refused credentials."""
-
-_FIRST_PAUSE_S: Final = 0.05
-_LONGEST_PAUSE_S: Final = 2.0
+"""Errors that a restart or a lost connection raises, and, as subclasses, `REFUSED`."""
+REFUSED: Final = (AuthenticationError, AuthorizationError)
+"""Refused credentials, for which waiting does not help."""
 
 
 def connect(url: str) -> RedisClient:
@@ -61,53 +59,26 @@ async def disconnect(client: RedisClient) -> None:
 
 def is_outage(error: RedisError) -> bool:
     """Return whether waiting can help."""
-    return isinstance(error, OUTAGE) and not isinstance(error, AuthenticationError | AuthorizationError)
+    return isinstance(error, OUTAGE) and not isinstance(error, REFUSED)
 
 
 class Patience:
-    """Repeat what an outage interrupted, with growing pauses; log its beginning and its end once."""
+    """Repeat what an outage interrupted; log its beginning and its end once."""
 
     def __init__(self, **bound: str) -> None:
-        self._log = log.bind(**bound)
-        self._down_since: float | None = None
-        self._pause_s = _FIRST_PAUSE_S
+        self._retries = Retries("redis.lost", on=OUTAGE, unless=REFUSED, ended="redis.returned", bound=bound)
 
     async def call(self, operation: Callable[[], Awaitable[T]], *, timeout_s: float) -> T:
         """Run `operation`, which must be safe to repeat, until it succeeds.
 
         Raises the last connection error once Redis has been unreachable for `timeout_s`.
         """
-        deadline = time.monotonic() + timeout_s
         cancelled = _num_cancels()
-        while True:
-            try:
-                result = await operation()
-            except RedisError as error:
-                if not is_outage(error):
-                    raise
-                self._note_loss(error)
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    raise
-                await asyncio.sleep(min(self._pause_s, left_s))
-                self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
-            else:
-                self._note_return()
-                # redis-py sends under `asyncio.wait_for`, which in Python 3.11 can swallow a cancellation.
-                if _num_cancels() > cancelled:
-                    raise asyncio.CancelledError
-                return result
-
-    def _note_loss(self, error: RedisError) -> None:
-        if self._down_since is None:
-            self._down_since = time.monotonic()
-            self._log.warning("redis.lost", error=str(error))
-
-    def _note_return(self) -> None:
-        if self._down_since is not None:
-            self._log.warning("redis.returned", away_s=round(time.monotonic() - self._down_since, 3))
-            self._down_since = None
-            self._pause_s = _FIRST_PAUSE_S
+        result = await self._retries.call(operation, timeout_s=timeout_s)
+        # redis-py sends under `asyncio.wait_for`, which in Python 3.11 can swallow a cancellation.
+        if _num_cancels() > cancelled:
+            raise asyncio.CancelledError
+        return result
 
 
 def _num_cancels() -> int:

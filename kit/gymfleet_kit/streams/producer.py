@@ -1,21 +1,19 @@
 """The writing end of a stream, bounded by the consumers' backlog."""
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
-import structlog
 from gymfleet_contracts import problems
 from gymfleet_contracts.streams import BODY_FIELD, TRACE_FIELD
 from pydantic import BaseModel
 from redis.exceptions import ResponseError
 
 from gymfleet_kit.problems import ServiceError
+from gymfleet_kit.retries import Retries
 from gymfleet_kit.streams.connection import Patience, RedisClient
 from gymfleet_kit.trace import current_trace
 
-log = structlog.get_logger()
 Answer: TypeAlias = tuple[bytes | int | None, int]
 """What was added (None if there was no room), and the backlog afterwards."""
 Add: TypeAlias = Callable[[], Awaitable[Answer]]
@@ -44,6 +42,10 @@ class StreamFull(ServiceError):
     title = "The queue is full"
     status = 503
     retry_after_s = 1
+
+
+class _NoRoom(Exception):
+    """The stream is full now; the message says how full."""
 
 
 class StreamProducer:
@@ -98,25 +100,25 @@ class StreamProducer:
 
     async def _when_room(self, add: Add) -> bytes | int:
         deadline = time.monotonic() + self._full_timeout_s
-        pause_s = _FIRST_PAUSE_S
-        waited = False
-        while True:
-            left_s = deadline - time.monotonic()
-            added, backlog = await self._attempt(add, max(left_s, 0.0))
-            if added is not None:
-                return added
-            if left_s <= 0:
-                raise StreamFull(
-                    f"{self.stream} holds {backlog} messages that nobody has handled, its limit is {self._max_len}; "
-                    f"waited {self._full_timeout_s:g} s",
-                    stream=self.stream,
-                    max_len=self._max_len,
-                )
-            if not waited:
-                waited = True
-                log.warning("stream.full", stream=self.stream, backlog=backlog, max_len=self._max_len)
-            await asyncio.sleep(min(pause_s, left_s))
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+        async def once() -> bytes | int:
+            added, backlog = await self._attempt(add, max(deadline - time.monotonic(), 0.0))
+            if added is None:
+                raise _NoRoom(f"{backlog} messages that nobody has handled, its limit is {self._max_len}")
+            return added
+
+        retries = Retries(
+            "stream.full", on=_NoRoom, first_pause_s=_FIRST_PAUSE_S, longest_pause_s=_LONGEST_PAUSE_S,
+            bound={"stream": self.stream},
+        )  # fmt: skip
+        try:
+            return await retries.call(once, timeout_s=self._full_timeout_s)
+        except _NoRoom as full:
+            raise StreamFull(
+                f"{self.stream} holds {full}; waited {self._full_timeout_s:g} s",
+                stream=self.stream,
+                max_len=self._max_len,
+            ) from None
 
     async def _attempt(self, add: Add, timeout_s: float) -> Answer:
         try:

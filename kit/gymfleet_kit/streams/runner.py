@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, Generic
 import structlog
 from redis.exceptions import RedisError
 
+from gymfleet_kit.retries import Retries
 from gymfleet_kit.streams.delivery import Delivery, Handler, M
 from gymfleet_kit.streams.metrics import FAILED, HANDLED
 from gymfleet_kit.trace import traced
@@ -53,13 +54,13 @@ class Runner(Generic[M]):
             await asyncio.gather(stopped, renewing, return_exceptions=True)
 
     async def _fill(self) -> None:
-        try:
-            received = await self._consumer.receive(self._concurrency - len(self._in_hand), BLOCK_MS)
-        except RedisError:
-            # Not an outage but credentials, memory or a key of the wrong type: wait, because a person must act.
-            self._log.exception("stream.failed")
-            await asyncio.sleep(ERROR_PAUSE_S)
-            return
+        # Not an outage, which `receive` waits through, but credentials, memory or a key of the wrong type: a person
+        # must act.
+        retries = Retries(
+            "stream.failed", on=RedisError, first_pause_s=ERROR_PAUSE_S, longest_pause_s=ERROR_PAUSE_S, level="error",
+            bound={"stream": self._consumer.stream, "group": self._consumer.group},
+        )  # fmt: skip
+        received = await retries.call(self._receive)
         # After a late renewal a worker can receive a message that it is still working on.
         fresh = [delivery for delivery in received if delivery.id not in self._in_hand]
         if self._stop.is_set():
@@ -67,6 +68,11 @@ class Runner(Generic[M]):
             return
         for delivery in fresh:
             self._in_hand[delivery.id] = delivery, asyncio.create_task(self._process(delivery))
+
+    async def _receive(self) -> list[Delivery[M]]:
+        if self._stop.is_set():
+            return []
+        return await self._consumer.receive(self._concurrency - len(self._in_hand), BLOCK_MS)
 
     async def _process(self, delivery: Delivery[M]) -> None:
         with traced(delivery.trace):

@@ -1,0 +1,167 @@
+"""Repeat what fails for a while: pauses, jitter, limits and the line in the log are decided here, over tenacity.
+
+A loop says what it repeats, on which errors and until when. The SDK, which installs no kit, has `_repeats.py`.
+"""
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias, TypeVar
+
+import structlog
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    retry_if_not_exception_type,
+    stop_after_attempt,
+    wait_random_exponential,
+)
+
+log = structlog.get_logger()
+T = TypeVar("T")
+Errors: TypeAlias = type[Exception] | tuple[type[Exception], ...]
+
+FIRST_PAUSE_S: Final = 0.05
+LONGEST_PAUSE_S: Final = 2.0
+_SPREAD: Final = 0.1
+"""Random part added to a pause that the error asks for, which may become longer but never shorter."""
+
+
+class Retries:
+    """Repeat calls while they raise errors that may pass.
+
+    Pauses double from `first_pause_s` to `longest_pause_s`; each is drawn at random between half the first and its
+    full length, so that callers that failed together do not return together. All failures that one object sees
+    before its next success are one outage: it is logged once, and its pauses keep growing from call to call.
+
+    Args:
+        event: the name of the line that is logged at the first failure; None where the call itself logs its failures.
+        on: the errors that may pass.
+        unless: those among them that do not.
+        asked_s: returns the pause that an error asks for, such as `Retry-After`; None to choose it here.
+        ended: the name of a line to log when a call succeeds again.
+        bound: what else the lines say.
+    """
+
+    def __init__(
+        self,
+        event: str | None,
+        *,
+        on: Errors,
+        unless: Errors = (),
+        first_pause_s: float = FIRST_PAUSE_S,
+        longest_pause_s: float = LONGEST_PAUSE_S,
+        asked_s: Callable[[Any], float | None] = lambda _: None,
+        level: Literal["info", "warning", "error"] = "warning",
+        ended: str | None = None,
+        bound: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
+        self._event = event
+        self._on = on
+        self._unless = unless
+        self._first_pause_s = first_pause_s
+        self._longest_pause_s = longest_pause_s
+        self._asked_s = asked_s
+        self._level = level
+        self._ended = ended
+        self._bound = bound
+        self._failures = 0
+        self._failing_since = 0.0
+
+    async def call(
+        self, once: Callable[[], Awaitable[T]], *, timeout_s: float = math.inf, attempts: int | None = None
+    ) -> T:
+        """Return the result of `once`, which must be safe to repeat.
+
+        Raises its last error after `attempts` tries, or when `timeout_s` have passed since the beginning: the last
+        pause is shortened so that one more try falls on that moment. A cancellation ends a pause at once.
+        """
+        deadline = time.monotonic() + timeout_s
+        try:
+            result = await once()
+        except self._on as error:
+            if isinstance(error, self._unless):
+                raise
+            failures = [error]
+        else:
+            self._note_success()
+            return result
+
+        async def again() -> T:
+            if failures:
+                raise failures.pop()
+            return await once()
+
+        # Tenacity adds 35 microseconds to a call, so it begins with the first failure, which counts as its first try.
+        result = await AsyncRetrying(sleep=asyncio.sleep, **self._rules(deadline, attempts))(again)
+        self._note_success()
+        return result
+
+    def call_blocking(self, once: Callable[[], T], *, timeout_s: float = math.inf, attempts: int | None = None) -> T:
+        """Do as `call` for a function that blocks its thread, pauses included."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            result = once()
+        except self._on as error:
+            if isinstance(error, self._unless):
+                raise
+            failures = [error]
+        else:
+            self._note_success()
+            return result
+
+        def again() -> T:
+            if failures:
+                raise failures.pop()
+            return once()
+
+        result = Retrying(sleep=time.sleep, **self._rules(deadline, attempts))(again)
+        self._note_success()
+        return result
+
+    def _rules(self, deadline: float, attempts: int | None) -> dict[str, Any]:
+        grown_s = min(self._first_pause_s * 2.0 ** min(self._failures, 32), self._longest_pause_s)
+        growing = wait_random_exponential(multiplier=grown_s, max=self._longest_pause_s, min=self._first_pause_s / 2)
+        enough = (lambda _: False) if attempts is None else stop_after_attempt(attempts)
+
+        def pause_s(state: RetryCallState) -> float:
+            """Return the pause before the next try; infinity if that would come too late."""
+            left_s = deadline - time.monotonic()
+            asked_s = self._asked_s(_error(state))
+            if left_s <= 0 or (asked_s is not None and asked_s > left_s):
+                return math.inf
+            if asked_s is not None:
+                return asked_s * (1 + random.uniform(0, _SPREAD))
+            return min(growing(state), left_s)
+
+        return {
+            "retry": retry_if_exception_type(self._on) & retry_if_not_exception_type(self._unless),
+            "wait": pause_s,
+            "stop": lambda state: state.upcoming_sleep == math.inf or enough(state),
+            "before_sleep": self._note_failure,
+            "reraise": True,
+        }
+
+    def _note_failure(self, state: RetryCallState) -> None:
+        if not self._failures:
+            self._failing_since = time.monotonic()
+            if self._event is not None:
+                error = _error(state)
+                reason, pause_s = str(error) or type(error).__name__, round(state.upcoming_sleep, 3)
+                getattr(log, self._level)(self._event, **self._bound, reason=reason, pause_s=pause_s)
+        self._failures += 1
+
+    def _note_success(self) -> None:
+        if self._failures and self._ended is not None:
+            away_s = round(time.monotonic() - self._failing_since, 3)
+            getattr(log, self._level)(self._ended, **self._bound, away_s=away_s)
+        self._failures = 0
+
+
+def _error(state: RetryCallState) -> BaseException | None:
+    return None if state.outcome is None else state.outcome.exception()
