@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import msgspec
+import psutil
 import pytest
 from gymfleet_client import GatewayClient, SessionStream
 from gymfleet_client.errors import SessionLost, StepOutOfOrder, StepTimeout, Unavailable, UnknownSession
@@ -442,7 +443,7 @@ async def test_closing_leaves_nothing_behind(fleet: Fleet, stream: SessionStream
     await players[0].step("moved")
     for player in players:  # one was moved, the others died with their replica
         await stream.close(player.session.session_id)
-    assert set(await redis.keys("*")) <= {KEY.encode()}, "nothing but the census of gateways"
+    assert set(await redis.keys("*")) <= {KEY.encode()}, "nothing but the list of gateways"
     with pytest.raises((UnknownSession, SessionLost)):
         await stream.step(players[0].session.session_id, 4, "again")
 
@@ -456,7 +457,7 @@ async def test_a_lease_that_ran_out_leaves_nothing_behind(
     await asyncio.sleep(1.3)
     with pytest.raises(UnknownSession):
         await stream.step(session.session_id, 1, "go")
-    assert set(await redis.keys("*")) <= {KEY.encode()}, "nothing but the census of gateways"
+    assert set(await redis.keys("*")) <= {KEY.encode()}, "nothing but the list of gateways"
 
 
 async def test_without_redis_episodes_go_on_and_their_loss_is_told(
@@ -532,7 +533,4 @@ async def sessions_on(server: ServiceProcess) -> int:
 
 def children(pid: int) -> list[int]:
     """Child processes."""
-    found: list[int] = []
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        found += map(int, (thread / "children").read_text(encoding="ascii").split())
-    return found
+    return [child.pid for child in psutil.Process(pid).children()]

@@ -30,7 +30,7 @@ class Fleet:
     survivor: ServiceProcess
     gateway: ServiceProcess
 
-    def home(self, session_id: str) -> ServiceProcess:
+    def replica_of(self, session_id: str) -> ServiceProcess:
         key = SessionIds(SECRET).read(session_id, "local").replica
         return next(server for server in (self.victim, self.survivor) if replica_key(server.url) == key)
 
@@ -59,11 +59,11 @@ def fleet(shared_fleet: Fleet) -> Fleet:
 
 async def open_on_each(fleet: Fleet, stream: SessionStream) -> tuple[str, str]:
     """A session on the victim and one on the survivor: opens spread over the replicas."""
-    by_home: dict[ServiceProcess, str] = {}
-    while len(by_home) < 2:
+    by_replica: dict[ServiceProcess, str] = {}
+    while len(by_replica) < 2:
         session_id = (await stream.open(COUNTER)).session_id
-        by_home[fleet.home(session_id)] = session_id
-    return by_home[fleet.victim], by_home[fleet.survivor]
+        by_replica[fleet.replica_of(session_id)] = session_id
+    return by_replica[fleet.victim], by_replica[fleet.survivor]
 
 
 async def test_kill_9_loses_the_replicas_sessions_and_no_other(fleet: Fleet) -> None:
@@ -86,8 +86,8 @@ async def test_kill_9_loses_the_replicas_sessions_and_no_other(fleet: Fleet) -> 
             await rest.get(doomed)
         assert over_rest.value.problem.status == 410
         assert (await stream.step(safe, 1, "b")).observation == "2"
-        homes = {fleet.home((await stream.open(COUNTER)).session_id) for _ in range(4)}
-        assert homes == {fleet.survivor}, "new sessions go elsewhere"
+        replicas = {fleet.replica_of((await stream.open(COUNTER)).session_id) for _ in range(4)}
+        assert replicas == {fleet.survivor}, "new sessions go elsewhere"
 
 
 async def test_a_replica_that_comes_back_does_not_bring_its_sessions_back(fleet: Fleet) -> None:
@@ -103,9 +103,9 @@ async def test_a_replica_that_comes_back_does_not_bring_its_sessions_back(fleet:
             await stream.step(doomed, 1, "b")
 
         async def until_it_serves_again() -> None:
-            homes: list[ServiceProcess] = []
-            while fleet.victim not in homes:
-                homes.append(fleet.home((await stream.open(COUNTER)).session_id))
+            replicas: list[ServiceProcess] = []
+            while fleet.victim not in replicas:
+                replicas.append(fleet.replica_of((await stream.open(COUNTER)).session_id))
                 await asyncio.sleep(0.1)
 
         await asyncio.wait_for(until_it_serves_again(), 20)
@@ -143,11 +143,11 @@ async def test_a_hung_replica_gets_no_new_sessions_and_keeps_its_own(fleet: Flee
         fleet.victim.signal(signal.SIGSTOP)
         try:
             await asyncio.sleep(DETECTION_S)
-            homes = {fleet.home((await stream.open(COUNTER, timeout_s=2)).session_id) for _ in range(4)}
+            replicas = {fleet.replica_of((await stream.open(COUNTER, timeout_s=2)).session_id) for _ in range(4)}
             waiting = asyncio.create_task(stream.step(held, 0, "a"))
             await asyncio.sleep(0.1)
         finally:
             fleet.victim.signal(signal.SIGCONT)
 
-        assert homes == {fleet.survivor}
+        assert replicas == {fleet.survivor}
         assert (await waiting).observation == "1", "silence is no proof of death"

@@ -127,8 +127,8 @@ async def test_new_sessions_go_to_the_least_loaded_replica(running: Running, tmp
                 await stream.close(session.session_id)
             again = [(await stream.open(MAZE)).session_id for _ in closed]
 
-    homes = [SessionIds(SECRET).read(session_id, "local").replica for session_id in again]
-    assert homes.count(emptier) >= len(closed) - 1, "closing made room"
+    replicas = [SessionIds(SECRET).read(session_id, "local").replica for session_id in again]
+    assert replicas.count(emptier) >= len(closed) - 1, "closing made room"
 
 
 async def test_any_gateway_with_the_secret_routes_a_session(running: Running, stream: SessionStream) -> None:

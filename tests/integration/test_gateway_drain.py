@@ -84,14 +84,14 @@ async def test_a_rolling_restart_loses_no_session_that_cannot_be_replayed(tmp_pa
     gateway = gateway_fleet.gateway(tmp_path, [server.url for server in servers], probe_interval_s="0.1")
     with gateway_fleet.running(*servers, gateway):
         stop = asyncio.Event()
-        homes: list[set[int]] = [set(), set()]
+        replicas: list[set[int]] = [set(), set()]
 
         async def play(client: SessionStream | GatewayClient, number: int) -> None:
             """Episodes of a second or so, one after the other."""
             round_number = 0
             while not stop.is_set():
                 episode = Episode(await client.open(task("dice", number)))
-                homes[lives_on(servers[1], episode.session)].add(round_number)
+                replicas[lives_on(servers[1], episode.session)].add(round_number)
                 for _ in range(30):
                     await episode.step(client)
                     await asyncio.sleep(0.02)
@@ -105,7 +105,7 @@ async def test_a_rolling_restart_loses_no_session_that_cannot_be_replayed(tmp_pa
                 await restart(server)
             stop.set()
             await asyncio.gather(*players)
-        assert all(len(rounds) > 1 for rounds in homes), "both replicas were played on"
+        assert all(len(rounds) > 1 for rounds in replicas), "both replicas were played on"
         assert "session.lost" not in gateway.log()
 
 

@@ -87,9 +87,9 @@ async def test_an_episode_goes_on_at_the_other_gateway_when_its_env_server_is_ki
         session = await player.open(OpenSession(env="textcraft", task_index=1))
         move = await player.expert(session.session_id)
         await player.step(session.session_id, 0, move.action)
-    (home,) = (pod for pod in pods(cluster, "env-textcraft") if sessions_of(pod) == 1)
+    (holder,) = (pod for pod in pods(cluster, "env-textcraft") if sessions_of(pod) == 1)
 
-    cluster.kill(home)
+    cluster.kill(holder)
 
     async with client(other) as player:
         await play_on(player, session, first=1)

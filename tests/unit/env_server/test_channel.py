@@ -47,9 +47,9 @@ def test_absurd_length_is_refused() -> None:
 
 
 def test_session_id_names_its_home() -> None:
-    home = ShardId(new_instance(), 3, 12)
+    place = ShardId(new_instance(), 3, 12)
 
-    assert shard_of(f"{prefix(home)}-{'0' * 32}") == home
+    assert shard_of(f"{prefix(place)}-{'0' * 32}") == place
 
 
 @pytest.mark.parametrize("text", ["", "x", "../..", "a" * 256, "abcdefabcdef-0-0-", "abcdefabcdef-0-0-" + "g" * 32])
