@@ -5,7 +5,7 @@ import random
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from gymfleet_contracts.recipe import RlSection
@@ -28,6 +28,15 @@ from gymfleet_trainer.model.policy_model import PolicyModel
 
 Logprobs = dict[int, Tensor]
 """Index of a sequence to its (L,) log-probabilities on the CPU."""
+
+
+class UpdaterOptions(TypedDict, total=False):
+    """The keyword arguments of every updater; `PolicyUpdater` says what they mean."""
+
+    seed: int
+    temperature: float
+    reference: PolicyModel | None
+    sampler_is_exact: bool
 
 
 class PolicyUpdater:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from gymfleet_contracts.recipe import RlSection
@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from gymfleet_trainer.algorithms.advantages import gae, masked_whiten
 from gymfleet_trainer.algorithms.losses import GlobalCounts, token_weights, value_loss
-from gymfleet_trainer.algorithms.policy_update import Logprobs, PolicyUpdater
+from gymfleet_trainer.algorithms.policy_update import Logprobs, PolicyUpdater, UpdaterOptions
 from gymfleet_trainer.algorithms.update_metrics import Sums, Totals, UpdateMetrics
 from gymfleet_trainer.model.batching import PackedBatch, TrainSequence
 from gymfleet_trainer.model.critic import ValueModel
@@ -25,20 +25,9 @@ class PpoUpdater(PolicyUpdater):
     During the first `critic.warmup_steps` batches only the critic learns.
     """
 
-    def __init__(
-        self,
-        model: PolicyModel,
-        rl: RlSection,
-        *,
-        seed: int = 0,
-        temperature: float = 1.0,
-        reference: PolicyModel | None = None,
-        sampler_is_exact: bool = False,
-    ) -> None:
+    def __init__(self, model: PolicyModel, rl: RlSection, **options: Unpack[UpdaterOptions]) -> None:
         """Take the arguments of `PolicyUpdater`; the critic starts from the policy's body as it is now."""
-        super().__init__(
-            model, rl, seed=seed, temperature=temperature, reference=reference, sampler_is_exact=sampler_is_exact
-        )
+        super().__init__(model, rl, **options)
         self.critic = ValueModel(model)
         num_updates = rl.steps * rl.updates_per_step * rl.epochs_per_step
         self.critic_optimizer = build_optimizer(self.critic, rl.critic.optimizer, num_updates)

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map_only
 
 from gymfleet_trainer.algorithms.update_metrics import Sums
 from gymfleet_trainer.model.batching import PackedBatch
-from gymfleet_trainer.model.microbatches import backward
+from gymfleet_trainer.model.microbatches import LossOf, backward
 
 Result = TypeVar("Result")
 
@@ -46,7 +46,7 @@ class Ranks:
 
     def accumulate(
         self,
-        loss_of: Callable[[PackedBatch], tuple[Tensor, Sums]],
+        loss_of: LossOf,
         batches: Sequence[PackedBatch],
         parameters: Sequence[nn.Parameter],  # noqa: ARG002 - FSDP reduces the gradients of all it has sharded
     ) -> list[Sums]:

@@ -17,6 +17,8 @@ from gymfleet_trainer.model.batching import PackedBatch
 from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul
 
 Result = TypeVar("Result")
+LossOf = Callable[[PackedBatch], tuple[Tensor, Sums]]
+"""Returns () float with grad, and sums for the metrics."""
 
 _MAX_PARAMETERS = 50_000_000
 """Models above this size fill the cores with a single product, and their gradients are too large to hold several."""
@@ -33,15 +35,12 @@ class MicrobatchExecutor(Protocol):
         """Return `work` of every batch, in the order of the batches."""
 
     def accumulate(
-        self,
-        loss_of: Callable[[PackedBatch], tuple[Tensor, Sums]],
-        batches: Sequence[PackedBatch],
-        parameters: Sequence[nn.Parameter],
+        self, loss_of: LossOf, batches: Sequence[PackedBatch], parameters: Sequence[nn.Parameter]
     ) -> list[Sums]:
         """Add the gradient of every batch's loss to `parameters`, and return the sums that `loss_of` gave.
 
         Args:
-            loss_of: returns () float with grad, and sums for the metrics. It may be called from several threads.
+            loss_of: may be called from several threads.
             batches: the batches, on the parameters' device.
             parameters: the parameters to differentiate by; a loss need not depend on all of them.
         """
@@ -67,10 +66,7 @@ class Threads:
             torch.set_num_threads(num_threads)
 
     def accumulate(
-        self,
-        loss_of: Callable[[PackedBatch], tuple[Tensor, Sums]],
-        batches: Sequence[PackedBatch],
-        parameters: Sequence[nn.Parameter],
+        self, loss_of: LossOf, batches: Sequence[PackedBatch], parameters: Sequence[nn.Parameter]
     ) -> list[Sums]:
         """See `MicrobatchExecutor`."""
         if self.width == 1:
