@@ -197,12 +197,12 @@ async def test_a_long_handler_keeps_its_lease(lab: Lab) -> None:
 
     (entry_id,) = await lab.publish(1)
     async with Running(lab.consumer("owner", lease_s=lease_s), handle):
-        renewals, last_idle_ms = 0, 0
+        extensions, last_idle_ms = 0, 0
         async with asyncio.timeout(PATIENCE_S):
-            while renewals < 4:  # renewed every third: longer than one lease
+            while extensions < 4:  # extended every third: longer than one lease
                 await asyncio.sleep(0.02)
                 for row in await lab.pending():
-                    renewals += row["time_since_delivered"] < last_idle_ms
+                    extensions += row["time_since_delivered"] < last_idle_ms
                     last_idle_ms = row["time_since_delivered"]
         assert await rival.receive(1, 0) == []
         (row,) = await lab.pending()

@@ -76,7 +76,7 @@ async def test_what_an_old_home_says_after_a_move_does_not_count(journal: Journa
     assert await journal.move("s", HERE, SessionLocation("replica-c", "upstream-3")) is Written.MOVED, "one mover alone"
     assert await journal.step("s", HERE, 0, played("up")) is Written.MOVED
     assert await journal.check("s", HERE) is Written.MOVED
-    assert await journal.renew("s", HERE, 10.0) is Written.MOVED
+    assert await journal.record_lease("s", HERE, 10.0) is Written.MOVED
     assert await journal.step("s", THERE, 0, played("up")) is Written.DONE
     assert await journal.location("s") == THERE
 
@@ -138,7 +138,7 @@ async def test_a_redis_that_was_restarted_vouches_for_no_journal_until_its_index
 
             await journal.step("stepped", HERE, 1, played("down"))
             await journal.step("repeated", HERE, 0, played("up"))
-            await journal.renew("renewed", HERE, 30.0)
+            await journal.record_lease("renewed", HERE, 30.0)
             await journal.copy("forked", "child", THERE, 1, 30.0)
             assert await vouched_for("stepped", "repeated", "renewed", "forked") == [True, True, False, False]
             assert await vouched_for("child") == [True], "its env server has just said how far it is"
@@ -158,7 +158,7 @@ async def test_a_journal_lives_as_long_as_its_session(journal: Journal, redis_ur
     await redis.pexpire(key, 1000)
     await journal.step("s", HERE, 0, played("up"))
     assert 29_000 < await redis.pttl(key) <= 30_000, "a step renews it"
-    await journal.renew("s", HERE, 90.0)
+    await journal.record_lease("s", HERE, 90.0)
     assert 89_000 < await redis.pttl(key) <= 90_000
     await journal.end("s")
     assert await redis.keys("*") == []

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from redis.exceptions import ResponseError
 
 from gymfleet_kit.streams.connection import MAX_BLOCK_S, OUTAGE, Patience, RedisClient, is_outage
+from gymfleet_kit.streams.consumer_group import ConsumerGroup, Entry
 from gymfleet_kit.streams.delivery import Delivery, Handler, M
-from gymfleet_kit.streams.group import ConsumerGroup, Entry
 from gymfleet_kit.streams.runner import Runner
 
 log = structlog.get_logger()
@@ -31,7 +31,7 @@ class StreamConsumer(Generic[M]):
     Args:
         schema: the type of the bodies; a body that it refuses goes to the dead letters.
         consumer: a name that no other living consumer of the group has.
-        lease_s: a message that its consumer has neither renewed nor acknowledged
+        lease_s: a message that its consumer has neither extended nor acknowledged
             for this long is given to another consumer.
         max_attempts: deliveries before a message goes to the dead letters.
         on_unreadable: called with the body of a message that the schema refused, once it is in the dead letters.
@@ -66,7 +66,7 @@ class StreamConsumer(Generic[M]):
         """Return up to `count` messages, abandoned ones first; wait up to `block_ms` for the first one.
 
         Messages that cannot be read or were delivered too often are moved to the
-        dead letters. The caller renews the others within the lease, and acknowledges them.
+        dead letters. The caller extends the others' leases in time, and acknowledges them.
         """
         deadline = time.monotonic() + block_ms / 1000
         while True:
@@ -80,10 +80,10 @@ class StreamConsumer(Generic[M]):
             if deliveries or time.monotonic() >= deadline:
                 return deliveries
 
-    async def renew(self, ids: Sequence[str]) -> None:
-        """Renew the leases of these messages."""
+    async def extend(self, ids: Sequence[str]) -> None:
+        """Extend the leases of these messages."""
         if ids:
-            await self._call(lambda: self._commands.renew(ids))
+            await self._call(lambda: self._commands.extend(ids))
 
     async def release(self, deliveries: Sequence[Delivery[M]]) -> None:
         """Give messages back unhandled, without counting the attempt; the next `receive` of any consumer gets them."""

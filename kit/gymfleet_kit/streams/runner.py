@@ -1,4 +1,4 @@
-"""The loop of a worker: receive, renew, handle and acknowledge."""
+"""The loop of a worker: receive, extend leases, handle and acknowledge."""
 
 import asyncio
 from typing import TYPE_CHECKING, Final, Generic
@@ -38,7 +38,7 @@ class Runner(Generic[M]):
     async def run(self) -> None:
         """Run until `stop` is set and the running handlers have ended."""
         stopped = asyncio.create_task(self._stop.wait())
-        renewing = asyncio.create_task(self._renew())
+        extending = asyncio.create_task(self._extend())
         try:
             while not self._stop.is_set():
                 await self._fill()
@@ -49,9 +49,9 @@ class Runner(Generic[M]):
                 await asyncio.wait([task for _, task in self._in_hand.values()])
         finally:
             stopped.cancel()
-            renewing.cancel()
+            extending.cancel()
             await self._break_off()
-            await asyncio.gather(stopped, renewing, return_exceptions=True)
+            await asyncio.gather(stopped, extending, return_exceptions=True)
 
     async def _fill(self) -> None:
         # Not an outage, which `receive` waits through, but credentials, memory or a key of the wrong type: a person
@@ -61,7 +61,7 @@ class Runner(Generic[M]):
             bound={"stream": self._consumer.stream, "group": self._consumer.group},
         )  # fmt: skip
         received = await retries.call(self._receive)
-        # After a late renewal a worker can receive a message that it is still working on.
+        # After a late extension a worker can receive a message that it is still working on.
         fresh = [delivery for delivery in received if delivery.id not in self._in_hand]
         if self._stop.is_set():
             await self._give_back(fresh)
@@ -97,13 +97,13 @@ class Runner(Generic[M]):
         await self._consumer.ack([delivery.id])
         HANDLED.labels(*labels).inc()
 
-    async def _renew(self) -> None:
+    async def _extend(self) -> None:
         while True:
             await asyncio.sleep(self._consumer.lease_s / 3)
             try:
-                await self._consumer.renew(list(self._in_hand))
+                await self._consumer.extend(list(self._in_hand))
             except RedisError:
-                self._log.exception("lease.unrenewed", ids=list(self._in_hand))
+                self._log.exception("lease.not_extended", ids=list(self._in_hand))
 
     async def _break_off(self) -> None:
         """End the running handlers after a cancellation, and give their messages back."""

@@ -233,7 +233,7 @@ class Journal:
         """Record step `index`; writing it again changes nothing."""
         return Written(await self._write(session_id, "step", location, index, 0, _encode(played)))
 
-    async def renew(self, session_id: str, location: SessionLocation, lease_s: float) -> Written:
+    async def record_lease(self, session_id: str, location: SessionLocation, lease_s: float) -> Written:
         """Record that the session's lease was renewed."""
         return Written(await self._write(session_id, "lease", location, 0, lease_s, b""))
 

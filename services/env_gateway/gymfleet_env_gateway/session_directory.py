@@ -141,10 +141,10 @@ class SessionDirectory:
         journal = self._journal_for(env)
         return journal is not None and await journal.check(session_id, location) is Written.MOVED
 
-    async def renewed(self, session_id: str, env: str, location: SessionLocation, lease_s: float) -> None:
+    async def record_lease(self, session_id: str, env: str, location: SessionLocation, lease_s: float) -> None:
         """Record that the lease was renewed. Raises `SessionElsewhere` when the session has been moved."""
         journal = self._journal_for(env)
-        if journal is not None and await journal.renew(session_id, location, lease_s) is Written.MOVED:
+        if journal is not None and await journal.record_lease(session_id, location, lease_s) is Written.MOVED:
             raise SessionElsewhere
 
     async def forget(self, session_id: str) -> None:

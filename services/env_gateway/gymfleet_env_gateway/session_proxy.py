@@ -6,9 +6,7 @@ rewritten. The actions of sessions that can be replayed are written to the journ
 their results are sent.
 """
 
-import asyncio
 import math
-import random
 import time
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +17,7 @@ from gymfleet_contracts import problems
 from gymfleet_contracts.frames import Op, RawReply
 from gymfleet_contracts.problems import Problem
 from gymfleet_kit.problems import RelayedProblem, ServiceError
+from gymfleet_kit.retries import Retries
 from gymfleet_kit.session_api.calls import decode_body, num_children
 from gymfleet_kit.session_problems import InvalidRequest
 from gymfleet_kit.trace import current_trace, working
@@ -47,9 +46,14 @@ _OF_THE_EPISODE: Final = frozenset({problems.STEP_OUT_OF_ORDER, problems.EPISODE
 """Problems that a stale copy of a session that has been moved would report as well."""
 _VIEWS: Final = frozenset({Op.GET, Op.EXPERT})
 _PAUSE_S: Final = 0.2
-_SPREAD: Final = 0.1
-"""Random spread of the retries, so that callers rejected at the same moment do not all return at the same moment."""
 _DONE: Final = msgspec.Raw(_encode(None))
+
+
+class _Unconnected(Unavailable):
+    """The connection broke, and the env server is alive."""
+
+
+_RECONNECTING: Final = Retries(None, on=_Unconnected, first_pause_s=_PAUSE_S, longest_pause_s=_PAUSE_S)
 
 
 class TenantCalls(NamedTuple):
@@ -118,14 +122,10 @@ class SessionProxy:
 
         A client of a front may set `wait_s` to say that it has less time.
         """
-        deadline = time.perf_counter() + min(self._fronts_wait_s, _wait_s(_opening(body), math.inf))
-        while True:
-            try:
-                return await self.open(tenant, body)
-            except (QueueFull, RateLimited) as error:  # not a quota error: only the tenant can close a session
-                if time.perf_counter() + error.wait_s > deadline:
-                    raise
-                await asyncio.sleep(error.wait_s * (1 + random.uniform(0, _SPREAD)))
+        timeout_s = min(self._fronts_wait_s, _wait_s(_opening(body), math.inf))
+        # Not a quota error: only the tenant can close a session.
+        retries = Retries(None, on=(QueueFull, RateLimited), asked_s=lambda error: error.wait_s)
+        return await retries.call(lambda: self.open(tenant, body), timeout_s=timeout_s)
 
     async def call(self, tenant: Tenant, op: str, session_id: str, body: msgspec.Raw) -> msgspec.Raw:
         """Make any call within a session. Raises `ServiceError`: the gateway's own, or the env server's unchanged."""
@@ -302,10 +302,12 @@ class SessionProxy:
         A server that is alive but takes no connections may be restarting, for example: ask until it answers or is dead.
         """
         lost = 0
-        while True:
+
+        async def once() -> tuple[RawReply, int]:
+            nonlocal lost
             timeout_s = max(deadline - time.perf_counter(), 0.001)
             try:
-                reply, times_sent = await replica.channel.request(
+                return await replica.channel.request(
                     op,
                     location.upstream,
                     body,
@@ -320,12 +322,12 @@ class SessionProxy:
             except TransportError as error:
                 if await replica.confirm() is ReplicaState.DOWN:
                     raise SessionElsewhere from None
-                if op == Op.FORK or replica.closing or time.perf_counter() + _PAUSE_S > deadline:
-                    raise Unavailable(f"the connection to the session's env server broke: {error}") from None
-            else:
-                return reply, lost + times_sent == 1
-            lost += 1
-            await asyncio.sleep(_PAUSE_S)
+                lost += 1
+                broke = f"the connection to the session's env server broke: {error}"
+                raise (Unavailable if op == Op.FORK or replica.closing else _Unconnected)(broke) from None
+
+        reply, times_sent = await _RECONNECTING.call(once, timeout_s=deadline - time.perf_counter())
+        return reply, lost + times_sent == 1
 
     async def _rewritten(
         self,
@@ -348,7 +350,7 @@ class SessionProxy:
             await self._directory.forked(session_id, env, location, children)
             return msgspec.Raw(_encode(adopted))
         if op == Op.LEASE:
-            await self._directory.renewed(session_id, env, location, body["lease_s"])
+            await self._directory.record_lease(session_id, env, location, body["lease_s"])
         return msgspec.Raw(_encode({**body, "session_id": session_id}))
 
     def _adopt(self, tenant: Tenant, replica: Replica, env: str, session: dict[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class RewardSettings(HttpSettings):
     concurrency: PositiveInt = 32
     """Trajectories in hand at once."""
     lease_s: PositiveFloat = 10.0
-    """What this process neither finished nor renewed for so long goes to another one."""
+    """What this process neither finished nor held on to for so long goes to another one."""
     max_attempts: PositiveInt = 5
     """Times a trajectory is tried before it goes to the dead letters."""
     max_scored_backlog: PositiveInt = 10_000

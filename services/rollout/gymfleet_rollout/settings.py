@@ -80,7 +80,7 @@ class RolloutSettings(HttpSettings):
     consumer: Annotated[str, Field(min_length=1, max_length=128)] = Field(default_factory=_consumer_name)
     """This process's name in the consumer group; no two living processes share one."""
     lease_s: PositiveFloat = 10.0
-    """What this process neither finished nor renewed for so long goes to another one."""
+    """What this process neither finished nor held on to for so long goes to another one."""
     max_deliveries: PositiveInt = 5
     """Times a group is tried before it goes to the dead letters."""
     max_kept_trajectories: PositiveInt = 10_000

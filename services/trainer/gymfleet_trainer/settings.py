@@ -44,7 +44,7 @@ class TrainerSettings(HttpSettings):
     torch_threads: PositiveInt = 2
     """Threads of torch."""
     lease_s: PositiveFloat = 15.0
-    """What this process neither finished nor renewed for so long goes to another one."""
+    """What this process neither finished nor held on to for so long goes to another one."""
     stall_timeout_s: PositiveFloat = 120.0
     """Without progress for so long, the run stops and says who is missing."""
     services_timeout_s: PositiveFloat = 120.0

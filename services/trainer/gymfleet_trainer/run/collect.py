@@ -105,7 +105,7 @@ class Collector:
         return await self._consumer.acknowledge(self._book.needs)
 
     async def close(self) -> None:
-        """Stop receiving. Call it before the run's stream is deleted, or a lease renewal would create it again."""
+        """Stop receiving. Call it before the run's stream is deleted, or extending a lease would create it again."""
         await self._consumer.close()
 
     @property

@@ -1,4 +1,4 @@
-"""One thread for torch, so that the event loop can meanwhile renew leases and answer health checks."""
+"""One thread for torch, so that the event loop can meanwhile extend leases and answer health checks."""
 
 import asyncio
 from collections.abc import Callable

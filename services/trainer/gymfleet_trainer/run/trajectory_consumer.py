@@ -35,7 +35,7 @@ class LostSample:
 class TrajectoryConsumer:
     """Consume `trajectories.scored:RUN` for the trainer.
 
-    Deliveries stay pending until `acknowledge`; their leases are renewed in the
+    Deliveries stay pending until `acknowledge`; their leases are extended in the
     background, also while torch works in another thread. After a restart `recover`
     takes them back at once: the run directory's lock proves that the process
     that held them is gone.
@@ -49,7 +49,7 @@ class TrajectoryConsumer:
         self._held: dict[str, Delivery[ScoredTrajectory]] = {}
         self._lost: list[LostSample] = []
         self._recovered: list[ScoredTrajectory] = []
-        self._renewing: asyncio.Task[None] | None = None
+        self._extending: asyncio.Task[None] | None = None
         self._closed = False
 
     def _make_consumer(self, lease_s: float) -> StreamConsumer[ScoredTrajectory]:
@@ -62,7 +62,7 @@ class TrajectoryConsumer:
     async def __aenter__(self) -> Self:
         await self._consumer.create_group()
         await self._recover()
-        self._renewing = asyncio.create_task(self._renew_for_ever())
+        self._extending = asyncio.create_task(self._extend_for_ever())
         return self
 
     async def __aexit__(
@@ -71,12 +71,12 @@ class TrajectoryConsumer:
         await self.close()
 
     async def close(self) -> None:
-        """Stop renewing leases, because held deliveries are abandoned or the stream is about to be deleted."""
+        """Stop extending leases, because held deliveries are abandoned or the stream is about to be deleted."""
         self._closed = True
-        while self._renewing is not None and not self._renewing.done():
+        while self._extending is not None and not self._extending.done():
             # Cancel repeatedly: redis-py can swallow a cancellation that coincides with the end of its own timeout.
-            self._renewing.cancel()
-            await asyncio.wait({self._renewing}, timeout=_CANCEL_S)
+            self._extending.cancel()
+            await asyncio.wait({self._extending}, timeout=_CANCEL_S)
 
     @property
     def num_held(self) -> int:
@@ -144,15 +144,15 @@ class TrajectoryConsumer:
             return  # its group is unknown: waiting for it ends with a stall, and then it is requested again
         self._lost.append(lost)
 
-    async def _renew_for_ever(self) -> None:
+    async def _extend_for_ever(self) -> None:
         while not self._closed:
             await asyncio.sleep(self._lease_s / 3)
             if not self._held:
                 continue
             started = time.monotonic()
             try:
-                await self._consumer.renew(list(self._held))
+                await self._consumer.extend(list(self._held))
             except OUTAGE as error:
-                log.warning("leases.not_renewed", held=len(self._held), error=str(error))
+                log.warning("leases.not_extended", held=len(self._held), error=str(error))
             if (took := time.monotonic() - started) > self._lease_s:
-                log.warning("leases.renewed_late", seconds=round(took, 1))
+                log.warning("leases.extended_late", seconds=round(took, 1))

@@ -1,4 +1,4 @@
-"""The consumer group's commands: claim, read, renew, release, acknowledge, bury."""
+"""The consumer group's commands: claim, read, extend, release, acknowledge, bury."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -102,8 +102,8 @@ class ConsumerGroup:
         )
         return [_entry(item) for _, items in reply or [] for item in items]
 
-    async def renew(self, ids: Sequence[str]) -> None:
-        """Renew the leases. With JUSTID this does not count as a delivery."""
+    async def extend(self, ids: Sequence[str]) -> None:
+        """Extend the leases. With JUSTID this does not count as a delivery."""
         await self._redis.xclaim(self._stream, self._group, self._consumer, 0, list(ids), justid=True)
 
     async def release(self, attempts: Mapping[str, int]) -> None:
