@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
+import psutil
 import uvloop
 from gymfleet_client import ClientError
 
 from benchmarks.calls import Caller
 from benchmarks.command import BenchmarkCommand
 from benchmarks.leftovers import held, session_keys
-from benchmarks.processes import family, num_threads, resident_bytes
+from benchmarks.processes import family, resident_bytes
 from benchmarks.record import Row, record
 from tests.fixtures import gateway_fleet
 from tests.fixtures.fragile_environments import chain
@@ -123,7 +124,9 @@ async def hold(fleet: Fleet, num_sessions: int, num_steps: int) -> list[Row]:
         started = time.perf_counter()
         await asyncio.gather(*map(play, sessions))
         step_s = time.perf_counter() - started
-        threads = {part: max(map(num_threads, pids)) for part, pids in fleet.by_part().items()}
+        threads = {
+            part: max(psutil.Process(pid).num_threads() for pid in pids) for part, pids in fleet.by_part().items()
+        }
         still_held, played = fleet.held(), fleet.resident()
         await bounded([partial(caller.close, s["session_id"]) for s in sessions], CONCURRENCY)
         await asyncio.sleep(SETTLE_S)

@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import psutil
 import uvloop
 from gymfleet_client import ClientError
 
 from benchmarks.calls import Caller
 from benchmarks.command import BenchmarkCommand
 from benchmarks.leftovers import held, session_keys
-from benchmarks.processes import cpu_seconds, family, num_files, num_threads, resident_bytes
+from benchmarks.processes import cpu_seconds, family, resident_bytes
 from benchmarks.record import Row, record
 from tests.fixtures import gateway_fleet
 from tests.fixtures.fragile_environments import chain
@@ -80,8 +81,8 @@ class Fleet:
             done=done,
             resident={part: resident_bytes([pid]) for part, pid in pids.items()},
             processes=count,
-            threads=sum(map(num_threads, pids.values())),
-            files=sum(map(num_files, pids.values())),
+            threads=sum(psutil.Process(pid).num_threads() for pid in pids.values()),
+            files=sum(psutil.Process(pid).num_fds() for pid in pids.values()),
         )
 
     def processor_s(self) -> dict[str, float]:

@@ -1,38 +1,22 @@
-"""What the kernel says of a process: time, memory, threads, children."""
+"""What the kernel says of processes: time, memory, descendants."""
 
-import contextlib
-import os
 from collections.abc import Iterable
-from pathlib import Path
+
+import psutil
 
 
 def cpu_seconds(pid: int) -> float:
     """User and system time so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
 
 
 def resident_bytes(pids: Iterable[int]) -> int:
     """Resident memory of all of them together, pages shared among them counted once per process."""
-    pages = sum(int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]) for pid in pids)
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def num_threads(pid: int) -> int:
-    """Threads now."""
-    return len(list(Path(f"/proc/{pid}/task").iterdir()))
+    return sum(psutil.Process(pid).memory_info().rss for pid in pids)
 
 
 def family(pid: int) -> list[int]:
-    """The process and all that descend from it and live."""
-    found = [pid]
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
-            for child in map(int, (thread / "children").read_text(encoding="utf-8").split()):
-                found += family(child)
-    return found
-
-
-def num_files(pid: int) -> int:
-    """Open file descriptors now."""
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    """The process, its children, and then all that descend from those."""
+    process = psutil.Process(pid)
+    return [pid, *(child.pid for child in process.children(recursive=True))]

@@ -1,9 +1,8 @@
 """Where the processes of a running stack are: those of `gymfleet train`, or the containers of a compose project."""
 
 import json
-import os
-import signal
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 import httpx
+import psutil
 from gymfleet_cli.run_directory import RUN_STATE
-from gymfleet_cli.supervisor.groups import process_stat
 from gymfleet_cli.supervisor.plan import GATEWAY, REDIS, REWARD, ROLLOUT, TRAINER, env_server_name
 from gymfleet_cli.supervisor.state import read_state
 from redis import Redis
@@ -21,7 +20,7 @@ from redis.exceptions import RedisError
 from benchmarks.processes import family
 
 PROBE_S: Final = 2.0
-_SHARD: Final = b"gymfleet_env_server.shards.shard"
+_SHARD: Final = "gymfleet_env_server.shards.shard"
 
 
 class Kind(StrEnum):
@@ -156,8 +155,8 @@ def victim(stack: Stack, kind: Kind) -> Process | None:
 def shard_pids(front: int) -> list[int]:
     """Worker processes of an env server, in the order of their start."""
     try:
-        return sorted(pid for pid in family(front) if _SHARD in _command_line(pid))
-    except OSError:  # one of them ended while it was looked at
+        return sorted(pid for pid in family(front) if _SHARD in psutil.Process(pid).cmdline())
+    except psutil.NoSuchProcess:  # one of them ended while it was looked at
         return []
 
 
@@ -171,8 +170,8 @@ def is_ready(stack: Stack, kind: Kind, killed: int) -> bool:
 
 def kill(process: Process) -> None:
     """`kill -9`; no chance to say goodbye."""
-    if process_stat(process.pid) is not None:
-        os.kill(process.pid, signal.SIGKILL)
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(process.pid).kill()
 
 
 def _answers(url: str) -> bool:
@@ -188,10 +187,6 @@ def _pings(url: str) -> bool:
             return bool(client.ping())
     except RedisError:  # loading its file, too
         return False
-
-
-def _command_line(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def _docker(*arguments: str) -> str:

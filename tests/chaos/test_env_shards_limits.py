@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from tests.chaos.test_env_shards import Caller
@@ -151,7 +152,8 @@ def test_fork_of_eight_leaves_the_parent_as_it_was(caller: Caller) -> None:
 
 def held(pid: int) -> tuple[int, int]:
     """Open files and threads of a process."""
-    return len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208 - ids, no paths
+    process = psutil.Process(pid)
+    return process.num_fds(), process.num_threads()
 
 
 def test_hundreds_of_sessions_and_killed_shards_leak_no_process_file_or_thread(

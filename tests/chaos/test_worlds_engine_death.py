@@ -5,12 +5,12 @@ import shutil
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 from gymfleet_client import SessionStream
 from gymfleet_client.errors import SessionLost
 from gymfleet_contracts.session import OpenSession
 
-from benchmarks.processes import family
 from tests.fixtures import gateway_fleet
 from tests.fixtures.redis_server import RedisServer
 
@@ -20,7 +20,7 @@ ENGINES = {"sciworld": ("java", 1), "os": ("bwrap", 0)}
 
 def running(pid: int, name: str) -> list[int]:
     """Processes below `pid` that are called `name`."""
-    return [each for each in family(pid) if Path(f"/proc/{each}/comm").read_text().strip() == name]
+    return [each.pid for each in psutil.Process(pid).children(recursive=True) if each.name() == name]
 
 
 @pytest.mark.parametrize("env", [env for env, (program, _) in ENGINES.items() if shutil.which(program)])

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self
 
 import httpx
+import psutil
 
 from tests.fixtures.redis_server import free_port
 
@@ -69,10 +70,7 @@ class EnvServer:
 
     def children(self) -> list[int]:
         """Process ids of the shards."""
-        listed = subprocess.run(
-            ["ps", "-o", "pid=", "--ppid", str(self.pid)], capture_output=True, text=True, check=False
-        )
-        return [int(pid) for pid in listed.stdout.split()]
+        return [child.pid for child in psutil.Process(self.pid).children()]
 
     def _ready(self) -> bool:
         try:
@@ -94,10 +92,9 @@ class EnvServer:
 def is_running(pid: int) -> bool:
     """Whether the process is there and no zombie."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
-    return state != "Z"
 
 
 def wait_until_gone(pids: list[int], timeout_s: float = 20.0) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
 from py4j.java_gateway import GatewayParameters, JavaGateway, find_jar_path
 from py4j.protocol import Py4JError, Py4JJavaError
 
@@ -102,10 +103,9 @@ class Jvm:
     def rss_bytes(self) -> int:
         """Its resident memory; 0 when it is dead."""
         try:
-            fields = Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()
-        except OSError:
+            return psutil.Process(self.pid).memory_info().rss
+        except psutil.NoSuchProcess:
             return 0
-        return int(fields[1]) * os.sysconf("SC_PAGESIZE")
 
     def begin(self, task: SciTask) -> Play:
         """Load a variation and look around, as AgentGym's server does. Raises `EngineFault`."""

@@ -1,11 +1,11 @@
 import importlib.util
-import os
 import random
 import re
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import textworld
 from gymfleet_envs.alfworld import engine as engine_module
@@ -204,12 +204,13 @@ def test_hundreds_of_episodes_leave_nothing_behind(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(engine_module, "_POOL", pool)
     game = SMALL.game("classic")
 
+    this = psutil.Process()
+
     def held() -> tuple[int, int]:
-        maps = Path("/proc/self/maps").read_text().count("downward-")
-        return len(list(Path("/proc/self/fd").iterdir())), maps
+        return this.num_fds(), Path("/proc/self/maps").read_text().count("downward-")
 
     Engine(game).close()
-    before, resident = held(), _resident_bytes()
+    before, resident = held(), this.memory_info().rss
     for number in range(400):
         engine = Engine(game)
         engine.step("go to desk 1")
@@ -219,11 +220,7 @@ def test_hundreds_of_episodes_leave_nothing_behind(monkeypatch: pytest.MonkeyPat
 
     assert held() == before
     assert len(pool._idle) == 1
-    assert _resident_bytes() - resident < 8 << 20
-
-
-def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    assert this.memory_info().rss - resident < 8 << 20
 
 
 def test_closing_twice_gives_the_copy_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
