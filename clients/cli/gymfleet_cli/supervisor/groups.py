@@ -1,6 +1,7 @@
 """Process groups: their members, how to end them, and the guard that ends them when their owner dies.
 
-This file uses only the standard library, because the guard runs it as a script in a bare interpreter.
+This file uses only the standard library, because the guard runs it as a script in a bare interpreter. psutil would not
+do for the rest either: it has no sessions, and its start times, which `fleet.json` would keep, move with the clock.
 """
 
 import os
