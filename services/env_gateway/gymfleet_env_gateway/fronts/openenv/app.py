@@ -22,9 +22,8 @@ from gymfleet_kit.session_problems import SessionLost, UnknownEnvironment, Unkno
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import HTTPConnection
 
-from gymfleet_env_gateway.access import Tenant
 from gymfleet_env_gateway.errors import Forbidden, QuotaExceeded, RateLimited, Unauthorized, Unavailable
-from gymfleet_env_gateway.fronts.openenv.connection import OpenEnvConnection
+from gymfleet_env_gateway.fronts.openenv.connection import Client, OpenEnvConnection
 from gymfleet_env_gateway.fronts.openenv.mcp import Rpc, rpc_failure
 from gymfleet_env_gateway.fronts.openenv.socket import Connections, Socket
 from gymfleet_env_gateway.fronts.openenv.tasks import SpecDep, get_spec
@@ -136,7 +135,11 @@ def get_shared(connection: HTTPConnection) -> Shared:
     return shared
 
 
-SharedDep = Annotated[Shared, Depends(get_shared)]
+async def _client(connection: HTTPConnection, spec: SpecDep, gateway: GatewayDep, tenant: TenantDep) -> Client:
+    return Client(gateway, tenant, spec, get_shared(connection).store)
+
+
+ClientDep = Annotated[Client, Depends(_client)]
 info = APIRouter(tags=["Environment Info"], responses=_REFUSED)
 control = APIRouter(tags=["Environment Control"], responses=_PLAYED)
 sockets = APIRouter()
@@ -168,50 +171,44 @@ async def schema(_spec: SpecDep, _: ReaderDep) -> Schemas:
 
 
 @control.post("/reset", response_model=Observed)
-async def reset(
-    spec: SpecDep, gateway: GatewayDep, tenant: TenantDep, body: Annotated[ResetArguments | None, Body()] = None
-) -> dict[str, Any]:
+async def reset(client: ClientDep, body: Annotated[ResetArguments | None, Body()] = None) -> dict[str, Any]:
     """Open a session; `metadata` of the answer has its `session_id` and how long it lives without a call."""
-    connection = OpenEnvConnection(gateway, tenant, spec, lease_s=gateway.settings.openenv_idle_s)
-    return await connection.reset(body or ResetArguments())
+    return await _connection(client).reset(body or ResetArguments())
 
 
 @control.post("/step", response_model=Observed)
-async def step(body: StepBody, spec: SpecDep, gateway: GatewayDep, tenant: TenantDep) -> dict[str, Any]:
+async def step(body: StepBody, client: ClientDep) -> dict[str, Any]:
     """Apply an action in the session that `session_id` names."""
-    connection = await _connection(spec, gateway, tenant, body.session_id)
+    connection = _connection(client)
+    await connection.resume(body.session_id)
     return await connection.step(body.action.message, body.index)
 
 
 @control.get("/state", response_model=EpisodeState)
 async def state(
-    spec: SpecDep,
-    gateway: GatewayDep,
-    tenant: TenantDep,
-    session_id: Annotated[str | None, Query(min_length=1, max_length=256)] = None,
+    client: ClientDep, session_id: Annotated[str | None, Query(min_length=1, max_length=256)] = None
 ) -> dict[str, Any]:
     """How far the session is; without one, what holds before the first reset."""
     if session_id is None:
         return {"episode_id": None, "step_count": 0}
-    return await (await _connection(spec, gateway, tenant, session_id)).state()
+    connection = _connection(client)
+    await connection.resume(session_id)
+    return await connection.state()
 
 
 @control.post("/mcp", response_model=RpcBody)
-async def mcp(
-    request: Request, spec: SpecDep, gateway: GatewayDep, tenant: TenantDep, shared: SharedDep
-) -> dict[str, Any]:
+async def mcp(request: Request, client: ClientDep) -> dict[str, Any]:
     """JSON-RPC; mistakes are answered with status 200 and an error."""
     try:
         value = read_json(await request.body())
     except FrameError as error:
         return rpc_failure(error)
-    return await Rpc(gateway, tenant, spec, shared.store).answer(value)
+    return await Rpc(client).answer(value)
 
 
-async def _connection(spec: EnvironmentSpec, gateway: Gateway, tenant: Tenant, session_id: str) -> OpenEnvConnection:
-    connection = OpenEnvConnection(gateway, tenant, spec, lease_s=gateway.settings.openenv_idle_s)
-    await connection.resume(session_id)
-    return connection
+def _connection(client: Client) -> OpenEnvConnection:
+    """Return a connection with the longer lease: between calls over HTTP nothing renews it."""
+    return OpenEnvConnection(client, lease_s=client.gateway.settings.openenv_idle_s)
 
 
 @sockets.websocket("/ws")
@@ -239,7 +236,7 @@ async def _admit(websocket: WebSocket) -> Socket | None:
     except ServiceError as error:
         await websocket.send_denial_response(problem_response(error.problem()))
     else:
-        return Socket(websocket, gateway, tenant, spec, store=shared.store, connections=shared.connections)
+        return Socket(websocket, Client(gateway, tenant, spec, shared.store), shared.connections)
     return None
 
 

@@ -5,6 +5,7 @@ import hashlib
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -27,6 +28,16 @@ _decode: Final = msgspec.msgpack.Decoder().decode
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who plays what, and what it is played with."""
+
+    gateway: Gateway
+    tenant: Tenant
+    spec: EnvironmentSpec
+    store: Store
+
+
 class OpenEnvEpisode(Episode):
     """An episode and the client's name for it."""
 
@@ -43,13 +54,13 @@ class OpenEnvConnection:
 
     shared = False
 
-    def __init__(self, gateway: Gateway, tenant: Tenant, spec: EnvironmentSpec, *, lease_s: float) -> None:
-        self._gateway = gateway
-        self._proxy = gateway.proxy
-        self.tenant = tenant
-        self.spec = spec
+    def __init__(self, client: Client, *, lease_s: float) -> None:
+        self.tenant = client.tenant
+        self.spec = client.spec
         self.lease_s = lease_s
-        self._episode = OpenEnvEpisode(tenant=tenant.name, env=spec.name)
+        self._registry = client.gateway.registry
+        self._proxy = client.gateway.proxy
+        self._episode = OpenEnvEpisode(tenant=client.tenant.name, env=client.spec.name)
         self._busy = asyncio.Lock()
 
     @property
@@ -154,7 +165,7 @@ class OpenEnvConnection:
 
     def _refused(self, error: ServiceError) -> FrameError:
         """Return why no session was opened; if there was no room, with OpenEnv's two capacity figures."""
-        failure, registry = frame_error(error), self._gateway.registry
+        failure, registry = frame_error(error), self._registry
         if failure.code is ErrorCode.CAPACITY_REACHED:
             active = sum(registry.held(self.spec.name).values())
             free = registry.free_slots(self.spec.name) or 0
@@ -177,29 +188,29 @@ class SharedConnection(OpenEnvConnection):
 
     shared = True
 
-    def __init__(self, gateway: Gateway, tenant: Tenant, spec: EnvironmentSpec, store: Store, handle: str) -> None:
-        super().__init__(gateway, tenant, spec, lease_s=gateway.settings.openenv_idle_s)
-        self._store = store
+    def __init__(self, client: Client, handle: str) -> None:
+        super().__init__(client, lease_s=client.gateway.settings.openenv_idle_s)
+        self._store = client.store
         self.handle = handle
 
     @classmethod
-    async def create(cls, gateway: Gateway, tenant: Tenant, spec: EnvironmentSpec, store: Store) -> "SharedConnection":
+    async def create(cls, client: Client) -> "SharedConnection":
         """Create one with an episode of a random train task; `reset` begins another one. Raises `FrameError`."""
-        connection = cls(gateway, tenant, spec, store, HANDLE_PREFIX + secrets.token_urlsafe(18))
-        episode = connection._episode
-        limit = gateway.settings.openenv_max_handles
+        connection = cls(client, HANDLE_PREFIX + secrets.token_urlsafe(18))
+        episode, proxy, tenant = connection._episode, client.gateway.proxy, client.tenant
+        limit = client.gateway.settings.openenv_max_handles
         try:
-            body = ResetArguments().body(spec, connection.lease_s, secrets.randbits(62))
-            await episode.begin(gateway.proxy, tenant, body)
+            body = ResetArguments().body(client.spec, connection.lease_s, secrets.randbits(62))
+            await episode.begin(proxy, tenant, body)
             episode.episode_id = _default_id(episode.session_id)
-            added = await store.add(connection.handle, _encode(episode), ttl_s=connection.lease_s, limit=limit)
+            added = await client.store.add(connection.handle, _encode(episode), ttl_s=connection.lease_s, limit=limit)
         except ServiceError as error:
-            await episode.end(gateway.proxy, tenant)
+            await episode.end(proxy, tenant)
             raise connection._refused(error) from None
         except StoreFull:
             added = False
         if not added:
-            await episode.end(gateway.proxy, tenant)
+            await episode.end(proxy, tenant)
             raise FrameError(
                 ErrorCode.CAPACITY_REACHED,
                 f"{limit} sessions of OpenEnv's MCP clients are in use; close one, or try later",

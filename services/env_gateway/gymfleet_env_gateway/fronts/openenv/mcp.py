@@ -6,8 +6,7 @@ from gymfleet_contracts import problems
 from gymfleet_contracts.session import EnvironmentSpec
 from pydantic import BaseModel, ConfigDict, Field
 
-from gymfleet_env_gateway.access import Tenant
-from gymfleet_env_gateway.fronts.openenv.connection import OpenEnvConnection, SharedConnection
+from gymfleet_env_gateway.fronts.openenv.connection import Client, OpenEnvConnection, SharedConnection
 from gymfleet_env_gateway.fronts.openenv.wire import (
     ErrorCode,
     FrameError,
@@ -15,8 +14,6 @@ from gymfleet_env_gateway.fronts.openenv.wire import (
     TextAction,
     read_model,
 )
-from gymfleet_env_gateway.state import Gateway
-from gymfleet_env_gateway.store import Store
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
@@ -58,18 +55,8 @@ class Rpc:
         connection: the connection of the socket; None over HTTP, where `params.session_id` names one.
     """
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        tenant: Tenant,
-        spec: EnvironmentSpec,
-        store: Store,
-        connection: OpenEnvConnection | None = None,
-    ) -> None:
-        self._gateway = gateway
-        self._tenant = tenant
-        self._spec = spec
-        self._store = store
+    def __init__(self, client: Client, connection: OpenEnvConnection | None = None) -> None:
+        self._client = client
         self._connection = connection
 
     async def answer(self, value: Any) -> dict[str, Any]:
@@ -97,7 +84,7 @@ class Rpc:
             await self._place(handle).forget()
             return {"session_id": handle, "closed": True}
         if request.method == "tools/list":
-            return {"tools": tools(self._spec, "inputSchema")}
+            return {"tools": tools(self._client.spec, "inputSchema")}
         if request.method == "tools/call":
             connection = self._connection or self._place(_session_id(request.params))
             name, arguments = request.params.get("name"), request.params.get("arguments", {})
@@ -109,10 +96,10 @@ class Rpc:
             if not self._connection.name:
                 await self._connection.reset(ResetArguments())
             return self._connection.name
-        return (await SharedConnection.create(self._gateway, self._tenant, self._spec, self._store)).handle
+        return (await SharedConnection.create(self._client)).handle
 
     def _place(self, handle: str) -> SharedConnection:
-        return SharedConnection(self._gateway, self._tenant, self._spec, self._store, handle)
+        return SharedConnection(self._client, handle)
 
 
 def tools(spec: EnvironmentSpec, schema_key: str) -> list[dict[str, Any]]:

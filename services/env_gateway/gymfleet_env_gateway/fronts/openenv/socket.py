@@ -14,12 +14,10 @@ import structlog
 from fastapi import WebSocket, WebSocketDisconnect
 from fastapi.websockets import WebSocketState
 from gymfleet_contracts.frames import MAX_UNREADABLE, NO_REQUESTS
-from gymfleet_contracts.session import EnvironmentSpec
 from gymfleet_kit.problems import ServiceError
 from starlette.types import Message
 
-from gymfleet_env_gateway.access import Tenant
-from gymfleet_env_gateway.fronts.openenv.connection import HANDLE_PREFIX, OpenEnvConnection, SharedConnection
+from gymfleet_env_gateway.fronts.openenv.connection import HANDLE_PREFIX, Client, OpenEnvConnection, SharedConnection
 from gymfleet_env_gateway.fronts.openenv.mcp import Rpc, mcp_action, rpc_failure
 from gymfleet_env_gateway.fronts.openenv.wire import (
     BareFrame,
@@ -33,8 +31,6 @@ from gymfleet_env_gateway.fronts.openenv.wire import (
     read_model,
     write_frame,
 )
-from gymfleet_env_gateway.state import Gateway
-from gymfleet_env_gateway.store import Store
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -51,24 +47,14 @@ Connections = WeakValueDictionary[str, OpenEnvConnection]
 class Socket:
     """One client's connection."""
 
-    def __init__(
-        self,
-        websocket: WebSocket,
-        gateway: Gateway,
-        tenant: Tenant,
-        spec: EnvironmentSpec,
-        *,
-        store: Store,
-        connections: Connections,
-    ) -> None:
+    def __init__(self, websocket: WebSocket, client: Client, connections: Connections) -> None:
         self._websocket = websocket
-        self._gateway = gateway
-        self._tenant = tenant
-        self._spec = spec
-        self._store = store
+        self._client = client
         self._connections = connections
-        self._generation = gateway.access.generation
-        self._connection = OpenEnvConnection(gateway, tenant, spec, lease_s=gateway.settings.openenv_lease_s)
+        self._access = client.gateway.access
+        self._settings = client.gateway.settings
+        self._generation = self._access.generation
+        self._connection = OpenEnvConnection(client, lease_s=self._settings.openenv_lease_s)
         self._unreadable = 0
 
     async def serve(self, session_id: str | None) -> None:
@@ -135,7 +121,7 @@ class Socket:
         began = asyncio.get_running_loop().time()
         while True:
             idle_s = asyncio.get_running_loop().time() - began
-            renews = self._connection.lives_by_socket and idle_s < self._gateway.settings.openenv_idle_s
+            renews = self._connection.lives_by_socket and idle_s < self._settings.openenv_idle_s
             try:
                 # Not `wait_for`: it would create a task for each of possibly many waiting sockets.
                 async with asyncio.timeout(self._connection.lease_s / 2 if renews else None):
@@ -159,31 +145,31 @@ class Socket:
         except FrameError as error:
             return error.frame()
         except Exception:
-            log.exception("frame.failed", env=self._spec.name)
+            log.exception("frame.failed", env=self._client.spec.name)
             return FrameError(ErrorCode.EXECUTION_ERROR, "internal error; see the gateway's log").frame()
         return {"type": "observation", "data": data}
 
     async def _attach(self, session_id: str) -> None:
         if session_id.startswith(HANDLE_PREFIX):
-            connection = SharedConnection(self._gateway, self._tenant, self._spec, self._store, session_id)
+            connection = SharedConnection(self._client, session_id)
             await connection.check()
             self._connection = connection
             return
-        if (other := self._connections.get(session_id)) is not None and other.tenant.name == self._tenant.name:
+        if (other := self._connections.get(session_id)) is not None and other.tenant.name == self._client.tenant.name:
             await other.give_up()
         await self._connection.resume(session_id)
         self._connections[session_id] = self._connection
 
     def _rpc(self) -> Rpc:
-        return Rpc(self._gateway, self._tenant, self._spec, self._store, self._connection)
+        return Rpc(self._client, self._connection)
 
     def _still_allowed(self) -> bool:
         """Return whether the key is still valid: withdrawing a key ends the connections that it opened."""
-        generation = self._gateway.access.generation
+        generation = self._access.generation
         if generation != self._generation:
             self._generation = generation
             try:
-                return self._gateway.access.tenant(self._websocket).name == self._tenant.name
+                return self._access.tenant(self._websocket).name == self._client.tenant.name
             except ServiceError:
                 return False
         return True
