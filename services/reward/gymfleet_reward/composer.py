@@ -1,13 +1,14 @@
 """The reward of a trajectory: the weighted sum of its components, together with the breakdown."""
 
 import math
-import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
 import structlog
 from gymfleet_contracts.reward import ComponentOptions, RewardSpec, ScoreRequest
 from gymfleet_contracts.trajectory import Reward, RewardComponent, ScoredTrajectory, Trajectory
+from gymfleet_kit.retries import Retries
 
 from gymfleet_reward.allocation import TokenRewards, allocate, on_own_turns
 from gymfleet_reward.components import COMPONENTS, Component, ComponentError
@@ -15,8 +16,9 @@ from gymfleet_reward.metrics import COMPONENT_FAILURES, SCORED
 
 log = structlog.get_logger()
 
-_PAUSES_S: Final = (0.1, 0.5)
-"""Pauses between the attempts at a component, after which what it depends on may be back."""
+_ATTEMPTS: Final = 3
+_FIRST_PAUSE_S: Final = 0.2
+"""Pause before the second attempt at a component, after which what it depends on may be back."""
 _MAX_ERROR_CHARS: Final = 2_000
 
 
@@ -78,22 +80,21 @@ def _sum(values: Iterable[float]) -> float:
 def _evaluate(component: Component, trajectory: Trajectory, spec: RewardSpec) -> RewardComponent:
     """Compute one term. A failure that may pass is tried again; after that the component's options decide."""
     options = component.options(spec)
-    pauses_s = iter(_PAUSES_S)
-    while True:
-        try:
-            return _attempt(component, options, trajectory, spec)
-        except Exception as error:
-            pause_s = None if isinstance(error, ComponentError) else next(pauses_s, None)
-            reason = f"{type(error).__name__}: {error}"
-            bound = log.bind(component=component.name, trajectory_id=trajectory.trajectory_id, error=reason)
-            if pause_s is None:
-                COMPONENT_FAILURES.labels(component.name).inc()
-                bound.warning("component.failed", exc_info=None if isinstance(error, ComponentError) else error)
-                if options.on_error == "zero":
-                    return RewardComponent(raw=0.0, weight=options.weight, value=0.0, error=reason)
-                raise NoReward(f"{component.name}: {reason}") from error
-            bound.info("component.retried", pause_s=pause_s)
-            time.sleep(pause_s)
+    bound = {"component": component.name, "trajectory_id": trajectory.trajectory_id}
+    retries = Retries(
+        "component.retried", on=Exception, unless=ComponentError, first_pause_s=_FIRST_PAUSE_S, level="info",
+        bound=bound,
+    )  # fmt: skip
+    try:
+        return retries.call_blocking(partial(_attempt, component, options, trajectory, spec), attempts=_ATTEMPTS)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        COMPONENT_FAILURES.labels(component.name).inc()
+        trace = None if isinstance(error, ComponentError) else error
+        log.warning("component.failed", **bound, error=reason, exc_info=trace)
+        if options.on_error == "zero":
+            return RewardComponent(raw=0.0, weight=options.weight, value=0.0, error=reason)
+        raise NoReward(f"{component.name}: {reason}") from error
 
 
 def _attempt(

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import structlog
 from gymfleet_contracts.rollout import Sampling
+from gymfleet_kit.retries import Retries
 
 from gymfleet_rollout.inference.base import Continuation, Engine, EngineDied, EngineDown, InferenceError
 
@@ -28,10 +30,10 @@ class EnginePool:
     """Hold engines that have equal weights.
 
     Args:
-        revive: loads the live weights on an engine that answers again; returns False when that must wait.
+        revive: loads the live weights on an engine that answers again. Raises InferenceError if that must wait.
     """
 
-    def __init__(self, engines: Sequence[Engine], *, dtype: str, revive: Callable[[Engine], Awaitable[bool]]) -> None:
+    def __init__(self, engines: Sequence[Engine], *, dtype: str, revive: Callable[[Engine], Awaitable[None]]) -> None:
         self._engines = tuple(engines)
         self._tolerance = _SAME_WEIGHTS_TOLERANCE.get(dtype, _SAME_WEIGHTS_TOLERANCE_HALF)
         self._revive = revive
@@ -178,15 +180,18 @@ class EnginePool:
             raise EngineDied(f"{complaint}, by {mean:.4f} nat a token")
 
     async def _recover(self, engine: Engine) -> None:
-        while not engine.is_up:
-            await asyncio.sleep(_RECOVERY_PAUSE_S)
-            try:
-                await engine.check()
-                engine.is_up = await self._revive(engine)
-            except InferenceError as error:
-                log.info("engine.still_down", engine=engine.name, error=str(error))
+        await asyncio.sleep(_RECOVERY_PAUSE_S)
+        await Retries(
+            "engine.still_down", on=InferenceError, longest_pause_s=_RECOVERY_PAUSE_S, level="info",
+            bound={"engine": engine.name},
+        ).call(partial(self._bring_back, engine))  # fmt: skip
         self._some_up.set()
         log.warning("engine.up", engine=engine.name)
+
+    async def _bring_back(self, engine: Engine) -> None:
+        await engine.check()
+        await self._revive(engine)
+        engine.is_up = True
 
 
 async def _ask(

@@ -1,17 +1,16 @@
 """The gateway's descriptions of its environments, requested once each."""
 
 import asyncio
-import time
+from functools import partial
 from typing import Final
 
 from gymfleet_client.errors import DeadlinePassed, TransportError, Unavailable
 from gymfleet_client.rest import GatewayClient
 from gymfleet_contracts.session import EnvironmentSpec
+from gymfleet_kit.retries import Retries
 
 _PATIENCE_S: Final = 60.0
 """How long a gateway that died may take to be restarted, as when a session is opened: no attempt is used up."""
-_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 2.0
 
 
 class Environments:
@@ -29,15 +28,7 @@ class Environments:
         return await asyncio.shield(task)
 
     async def _ask(self, name: str) -> EnvironmentSpec:
-        deadline = time.monotonic() + _PATIENCE_S
-        pause_s = _PAUSE_S
-        while True:
-            try:
-                return await self._gateway.environment(name)
-            except DeadlinePassed:
-                raise
-            except (Unavailable, TransportError):
-                if time.monotonic() > deadline:
-                    raise
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        retries = Retries(
+            "gateway.awaited", on=(Unavailable, TransportError), unless=DeadlinePassed, bound={"env": name}
+        )
+        return await retries.call(partial(self._gateway.environment, name), timeout_s=_PATIENCE_S)

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from gymfleet_client.errors import (
@@ -24,13 +25,13 @@ from gymfleet_contracts.grammar import Grammar
 from gymfleet_contracts.rollout import GroupRequest, Sampling
 from gymfleet_contracts.session import EnvironmentSpec, ExpertMove, OpenSession, Session, StepResult
 from gymfleet_contracts.trajectory import FinishReason, ReplyEnd, Status, Turn
+from gymfleet_kit.retries import Retries
 
 from gymfleet_rollout import metrics
 from gymfleet_rollout.inference.base import Generation, InferenceError
 from gymfleet_rollout.tokens import ChatTokens
 
 _OPEN_PAUSE_S: Final = 0.05
-_OPEN_PAUSE_MAX_S: Final = 2.0
 _OUTAGE_PATIENCE_S: Final = 60.0
 """How long a gateway or env server that died may take to be restarted before the attempt fails."""
 _LEASE_MARGIN_S: Final = 60.0
@@ -149,22 +150,17 @@ class Episode:
             # Between two steps there is one reply, and possibly a pause while weights are replaced.
             lease_s = limits.generate_timeout_s + limits.step_timeout_s + _LEASE_MARGIN_S
             request = request.model_copy(update={"lease_s": min(lease_s, 86_400.0)})
-        pause_s = _OPEN_PAUSE_S
-        began = time.monotonic()
-        while True:
-            try:
-                return await self._table.sessions.open(request, timeout_s=limits.step_timeout_s)
-            except (EnvironmentFull, QuotaExceeded, RateLimited) as error:
-                if error.retry_after_s is not None:
-                    await asyncio.sleep(error.retry_after_s * random.uniform(1.0, 1.1))
-                    continue
-            except DeadlinePassed:
-                raise
-            except (Unavailable, TransportError):  # nothing was played: no attempt is used up
-                if time.monotonic() - began > _OUTAGE_PATIENCE_S:
-                    raise
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, _OPEN_PAUSE_MAX_S)
+        once = partial(self._table.sessions.open, request, timeout_s=limits.step_timeout_s)
+        # Nothing was played, so no attempt is used up.
+        outage = Retries(
+            "gateway.awaited", on=(Unavailable, TransportError), unless=DeadlinePassed, first_pause_s=_OPEN_PAUSE_S,
+            bound={"env": request.env},
+        )  # fmt: skip
+        shortage = Retries(
+            "environment.full", on=(EnvironmentFull, QuotaExceeded, RateLimited), first_pause_s=_OPEN_PAUSE_S,
+            asked_s=lambda error: error.retry_after_s, level="info", bound={"env": request.env},
+        )  # fmt: skip
+        return await shortage.call(partial(outage.call, once, timeout_s=_OUTAGE_PATIENCE_S))
 
     async def _close(self, session_id: str) -> None:
         # A session that cannot be closed ends with its lease; the outcome of the episode stays valid.

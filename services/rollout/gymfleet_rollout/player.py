@@ -1,6 +1,7 @@
 """Play the samples of groups: attempts, deadlines, and the status given to a failure."""
 
 import asyncio
+import itertools
 import time
 from typing import Final
 
@@ -20,6 +21,7 @@ from gymfleet_contracts.grammar import get_grammar
 from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.session import TaskRef
 from gymfleet_contracts.trajectory import FinishReason, PolicyRef, Status, Trajectory, trajectory_id
+from gymfleet_kit.retries import Retries
 from pydantic import ValidationError
 
 from gymfleet_rollout import metrics
@@ -37,6 +39,14 @@ _HOPELESS: Final = (
 """Errors for which another attempt would end the same way."""
 _RETRY_PAUSE_S: Final = 0.2
 _MAX_ERROR_CHARS: Final = 2_000
+
+
+class _AttemptFailed(Exception):
+    """An attempt that another may better."""
+
+    def __init__(self, trajectory: Trajectory) -> None:
+        super().__init__(trajectory.error)
+        self.trajectory = trajectory
 
 
 class Player:
@@ -68,9 +78,10 @@ class Player:
         return trajectory
 
     async def _attempts(self, group: GroupRequest, sample: int) -> Trajectory:
-        attempt = 0
-        while True:
-            attempt += 1
+        numbers = itertools.count(1)
+
+        async def once() -> Trajectory:
+            attempt = next(numbers)
             trajectory, hopeless = await self._attempt(group, sample, attempt)
             if trajectory.status.trainable:
                 return trajectory
@@ -81,9 +92,16 @@ class Player:
                 attempt=attempt,
                 error=trajectory.error,
             )
-            if hopeless or attempt >= group.limits.max_attempts:
+            if hopeless:
                 return trajectory
-            await asyncio.sleep(_RETRY_PAUSE_S * attempt)
+            raise _AttemptFailed(trajectory)
+
+        try:
+            return await Retries(None, on=_AttemptFailed, first_pause_s=_RETRY_PAUSE_S).call(
+                once, attempts=group.limits.max_attempts
+            )
+        except _AttemptFailed as failed:
+            return failed.trajectory
 
     async def _attempt(self, group: GroupRequest, sample: int, attempt: int) -> tuple[Trajectory, bool]:
         started_at, began = time.time(), time.perf_counter()

@@ -357,13 +357,12 @@ class Policy:
         self._open.set()
         self._deadlines.resume()
 
-    async def _revive(self, engine: Engine) -> bool:
-        """Load the live weights on an engine that may have restarted; return False while a decision is pending."""
+    async def _revive(self, engine: Engine) -> None:
+        """Load the live weights on an engine that may have restarted. Raises InferenceError."""
         async with self._lock:
             if self._staged is not None:
-                return False
+                raise InferenceError("which weights it gets is being decided")
             await engine.load(self._live_path)
-            return True
 
     def _give_up(self, reason: str) -> None:
         if self._broken is None:

@@ -109,7 +109,7 @@ class Judge:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gymfleet_reward.composer._PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr("gymfleet_reward.composer._FIRST_PAUSE_S", 0.0)
 
 
 def test_a_component_that_keeps_failing_leaves_no_reward_at_all() -> None:

@@ -15,6 +15,7 @@ from gymfleet_contracts.frames import NO_BODY, Op
 from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.session import EnvironmentSpec, ServerLoad
 from gymfleet_kit.problems import RelayedProblem, ServiceError
+from gymfleet_kit.retries import Retries
 from gymfleet_kit.session_api.calls import Done, Result, Stated, num_children
 from gymfleet_kit.session_problems import EnvironmentFull, SessionLost, StepTimeout, UnknownSession
 from gymfleet_kit.telemetry import span
@@ -33,6 +34,7 @@ from gymfleet_env_server.shards.memory import MIB, ceiling_bytes, resident_bytes
 from gymfleet_env_server.shards.process import Progress, ShardProcess
 
 _QUICK_DEATH_S: Final = 5.0
+_FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 _WATCH_EVERY_S: Final = 0.25
 _DRAIN_POLL_S: Final = 0.05
@@ -359,23 +361,26 @@ class ShardPool:
             log.error("shard.died", shard=handle.index, pid=dead.pid, exit_code=code, **found)
         quick = time.monotonic() - handle.born_at < _QUICK_DEATH_S
         handle.quick_deaths = handle.quick_deaths + 1 if quick else 0
-        while True:
-            if handle.quick_deaths > 1:
-                await asyncio.sleep(min(0.1 * 2**handle.quick_deaths, _LONGEST_PAUSE_S))
-            process = self._spawn(handle)
-            handle.process = process
-            try:
-                await asyncio.to_thread(process.wait_ready, self._settings.start_timeout_s)
-            except EnvironmentUnavailable as error:
-                log.error("shard.unavailable", shard=handle.index, reason=str(error))
-                process.kill()
-                handle.process = None
-                await asyncio.to_thread(process.release)
-                handle.quick_deaths += 1
-                continue
-            await self._attach(handle)
-            log.info("shard.revived", shard=handle.index, pid=process.pid)
-            return
+        if handle.quick_deaths > 1:
+            await asyncio.sleep(min(_FIRST_PAUSE_S * 2**handle.quick_deaths, _LONGEST_PAUSE_S))
+        process = await Retries(
+            "shard.unavailable", on=EnvironmentUnavailable, first_pause_s=_FIRST_PAUSE_S,
+            longest_pause_s=_LONGEST_PAUSE_S, level="error", bound={"shard": handle.index},
+        ).call(partial(self._start_again, handle))  # fmt: skip
+        await self._attach(handle)
+        log.info("shard.revived", shard=handle.index, pid=process.pid)
+
+    async def _start_again(self, handle: ShardHandle) -> ShardProcess:
+        process = handle.process = self._spawn(handle)
+        try:
+            await asyncio.to_thread(process.wait_ready, self._settings.start_timeout_s)
+        except EnvironmentUnavailable:
+            process.kill()
+            handle.process = None
+            await asyncio.to_thread(process.release)
+            handle.quick_deaths += 1
+            raise
+        return process
 
     async def _watch(self) -> None:
         """Kill a shard that has worked on one call of an environment for too long, or has grown too large."""

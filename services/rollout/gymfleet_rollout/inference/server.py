@@ -24,6 +24,7 @@ import aiohttp
 import msgspec
 import structlog
 from gymfleet_contracts.rollout import Sampling
+from gymfleet_kit.retries import Retries
 
 from gymfleet_rollout.inference.base import (
     REPLY_ENDS,
@@ -130,11 +131,11 @@ class ServerEngine(Engine):
     async def start(self) -> None:
         """Wait for the server, then check that it was started with the options that this service needs."""
         try:
-            async with asyncio.timeout(self._start_timeout_s):
-                while not await self._healthy():  # noqa: ASYNC110 - the event happens in another process
-                    await asyncio.sleep(_POLL_S)
-        except TimeoutError:
-            raise InferenceError(f"no vLLM server at {self.name} within {self._start_timeout_s:g} s") from None
+            await Retries(
+                "engine.awaited", on=InferenceError, longest_pause_s=_POLL_S, level="info", bound={"engine": self.name}
+            ).call(self.check, timeout_s=self._start_timeout_s)
+        except InferenceError as error:
+            raise InferenceError(f"no vLLM server at {self.name} within {self._start_timeout_s:g} s: {error}") from None
         try:
             models = _decode_models(await self._request("GET", "/v1/models"))
         except msgspec.MsgspecError as error:
@@ -241,8 +242,10 @@ class ServerEngine(Engine):
 
     async def check(self) -> None:
         """Check vLLM's own health, which says that its engine process is alive."""
-        if not await self._healthy():
-            raise EngineDown(f"the vLLM server at {self.name} is not healthy")
+        try:
+            await self._request("GET", "/health", timeout_s=_HEALTH_TIMEOUT_S)
+        except InferenceError as error:
+            raise EngineDown(f"the vLLM server at {self.name} is not healthy: {error}") from error
 
     async def close(self) -> None:
         """Close the connections; the server keeps running."""
@@ -288,13 +291,6 @@ class ServerEngine(Engine):
         if choice.finish_reason not in REPLY_ENDS:
             raise InferenceError(f"{self.name} ended a request with {choice.finish_reason!r}")
         return Continuation(choice.token_ids, logprobs, REPLY_ENDS[choice.finish_reason])
-
-    async def _healthy(self) -> bool:
-        try:
-            await self._request("GET", "/health", timeout_s=_HEALTH_TIMEOUT_S)
-        except InferenceError:
-            return False
-        return True
 
     async def _rpc(self, method: str, kwargs: dict[str, str], *, timeout_s: float = _CONTROL_TIMEOUT_S) -> None:
         body = _encode({"method": method, "kwargs": kwargs})

@@ -13,6 +13,7 @@ import structlog
 from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.rollout import Policy, StagedVersion, StageVersion
 from gymfleet_kit.discovery import Discovery
+from gymfleet_kit.retries import Retries
 from gymfleet_kit.streams import RedisClient
 from prometheus_client import Gauge
 
@@ -72,11 +73,16 @@ class RolloutReplicas:
 
     async def present(self) -> dict[str, Policy]:
         """Do as `glance`, but wait until at least one replica answers. Raises Stalled."""
-        deadline = time.monotonic() + self._timeout_s
-        while not (present := await self.glance()):
-            if time.monotonic() > deadline:
-                raise Stalled(f"no answer from the rollout service at {self._urls} ({await self.readiness()})")
-            await asyncio.sleep(_PAUSE_S)
+        try:
+            return await _retries("rollout.unanswered").call(self._some, timeout_s=self._timeout_s)
+        except NoAnswer:
+            reason = await self.readiness()
+            raise Stalled(f"no answer from the rollout service at {self._urls} ({reason})") from None
+
+    async def _some(self) -> dict[str, Policy]:
+        present = await self.glance()
+        if not present:
+            raise NoAnswer(f"no replica of {self._urls} answers")
         return present
 
     def count(self, present: Mapping[str, Policy], num_behind: int) -> None:
@@ -105,23 +111,35 @@ class RolloutReplicas:
             Stalled: none answered before the deadline.
         """
         deadline = time.monotonic() + self._timeout_s
-        while True:
-            timeout_s = max(deadline - time.monotonic(), _PAUSE_S)
-            answers = await _settled(
-                {url: self._calls.stage(url, body, timeout_s=timeout_s) for url in urls}, grace_s=_STAGE_GRACE_S
-            )
-            _raise_refusal(answers)
-            staged = {url: answer for url, answer in answers.items() if isinstance(answer, StagedVersion)}
-            if staged:
-                self._leave_out(answers, "stage", body.version)
-                return staged
+        again = False
+
+        async def once() -> dict[str, StagedVersion]:
+            nonlocal urls, again
+            if again:
+                urls = await self.present()  # the replicas may have other addresses by now
+                await self.refuse(body.version, urls)  # the version may be staged although the answer was lost
+            again = True
+            return await self._stage(body, urls, deadline)
+
+        try:
+            retries = _retries("version.not_answered", call="stage", version=body.version)
+            return await retries.call(once, timeout_s=self._timeout_s, attempts=1 if alone else None)
+        except NoAnswer as error:
             if alone:
-                raise NoAnswer(_reasons(answers))
-            if time.monotonic() > deadline:
-                raise Stalled(f"staging a version: no answer from the rollout service at {_reasons(answers)}")
-            await asyncio.sleep(_PAUSE_S)
-            urls = await self.present()  # the replicas may have other addresses by now
-            await self.refuse(body.version, urls)  # the version may have been staged although the answer was lost
+                raise
+            raise Stalled(f"staging a version: no answer from the rollout service at {error}") from None
+
+    async def _stage(self, body: StageVersion, urls: Iterable[str], deadline: float) -> dict[str, StagedVersion]:
+        timeout_s = max(deadline - time.monotonic(), _PAUSE_S)
+        answers = await _settled(
+            {url: self._calls.stage(url, body, timeout_s=timeout_s) for url in urls}, grace_s=_STAGE_GRACE_S
+        )
+        _raise_refusal(answers)
+        staged = {url: answer for url, answer in answers.items() if isinstance(answer, StagedVersion)}
+        if not staged:
+            raise NoAnswer(_reasons(answers))
+        self._leave_out(answers, "stage", body.version)
+        return staged
 
     async def commit(self, version: int, urls: Iterable[str]) -> None:
         """Make the staged version live on these replicas, on at least one of them.
@@ -160,25 +178,30 @@ class RolloutReplicas:
 
     async def _commit(self, url: str, version: int) -> None:
         deadline = time.monotonic() + self._timeout_s
-        while True:
+
+        async def once() -> None:
             try:
-                return await self._calls.commit(url, version, timeout_s=max(deadline - time.monotonic(), _PAUSE_S))
+                await self._calls.commit(url, version, timeout_s=max(deadline - time.monotonic(), _PAUSE_S))
             except VersionRefused:
                 # The first attempt may have succeeded although its answer was lost.
                 if (await self._calls.policy(url, timeout_s=_GLANCE_S)).live_version != version:
                     raise
-                return None
             except NoAnswer:
-                if time.monotonic() > deadline:
-                    raise
                 if url not in await self._discovery.urls():
                     raise VersionRefused(Problem(title="the replica that had it staged is gone", status=0)) from None
-            await asyncio.sleep(_PAUSE_S)
+                raise
+
+        retries = _retries("version.not_answered", call="commit", version=version, replica=url)
+        await retries.call(once, timeout_s=self._timeout_s)
 
     def _leave_out(self, answers: Mapping[str, object], call: str, version: int) -> None:
         for url, answer in answers.items():
             if isinstance(answer, Exception):
                 log.warning("replica.left_out", replica=url, call=call, version=version, reason=str(answer))
+
+
+def _retries(event: str, **bound: object) -> Retries:
+    return Retries(event, on=NoAnswer, longest_pause_s=_PAUSE_S, bound=bound)
 
 
 def _raise_refusal(answers: Mapping[str, object]) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import shutil
-import time
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,7 @@ from gymfleet_client.stream import SessionStream
 from gymfleet_contracts.grammar import Grammar, get_grammar
 from gymfleet_contracts.recipe import MODEL_BUILT, Recipe, ScratchModel
 from gymfleet_contracts.session import EnvironmentSpec, OpenSession
+from gymfleet_kit.retries import Retries
 
 from gymfleet_trainer.errors import RunDirectoryError, TooManyFailures
 from gymfleet_trainer.run.run_directory import RunDirectory, recipe_hash, sync_directory
@@ -84,22 +85,13 @@ async def corpus(recipe: Recipe, scratch: ScratchModel, settings: TrainerSetting
     They are in the order of the tasks, so that the same environment gives the same tokenizer. Waits for services
     that are being started or restarted. Raises TooManyFailures after `settings.services_timeout_s`.
     """
-    deadline = time.monotonic() + settings.services_timeout_s
-    while True:
-        try:
-            return await _corpus(recipe, scratch, settings)
-        except (ClientError, ExceptionGroup) as error:
-            first: Exception = error
-            while isinstance(first, ExceptionGroup):
-                first = first.exceptions[0]
-            if not isinstance(first, ClientError):
-                raise
-            if not isinstance(first, _PASSING) or time.monotonic() > deadline:
-                raise TooManyFailures(
-                    f"the expert of {recipe.env.name} could not be watched through {settings.gateway_url}: {first}"
-                ) from None
-            log.warning("corpus.interrupted", env=recipe.env.name, reason=str(first))
-            await asyncio.sleep(_PAUSE_S)
+    retries = Retries("corpus.interrupted", on=_PASSING, longest_pause_s=_PAUSE_S, bound={"env": recipe.env.name})
+    try:
+        return await retries.call(partial(_corpus, recipe, scratch, settings), timeout_s=settings.services_timeout_s)
+    except ClientError as error:
+        raise TooManyFailures(
+            f"the expert of {recipe.env.name} could not be watched through {settings.gateway_url}: {error}"
+        ) from None
 
 
 async def _corpus(recipe: Recipe, scratch: ScratchModel, settings: TrainerSettings) -> list[str]:
@@ -116,8 +108,12 @@ async def _corpus(recipe: Recipe, scratch: ScratchModel, settings: TrainerSettin
             async with slots:
                 return await _episode(stream, recipe, index, grammar, limit)
 
-        async with asyncio.TaskGroup() as tasks:
-            episodes = [tasks.create_task(watch(index)) for index in range(count)]
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                episodes = [tasks.create_task(watch(index)) for index in range(count)]
+        except ExceptionGroup as group:
+            first = group.exceptions[0]
+            raise (first if isinstance(first, ClientError) else group) from None
     return [*_rules(spec, grammar), *(text for episode in episodes for text in episode.result())]
 
 

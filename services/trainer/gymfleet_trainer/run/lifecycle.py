@@ -1,9 +1,7 @@
 """A run from its first to its last phase, resumed from the last checkpoint."""
 
-import asyncio
 import contextlib
 import shutil
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
@@ -14,6 +12,7 @@ from gymfleet_client.rest import GatewayClient
 from gymfleet_contracts.recipe import Recipe, RecipeError
 from gymfleet_contracts.session import EnvironmentSpec
 from gymfleet_contracts.streams import cancelled_run, dead_letters, produced_samples, trajectories_scored
+from gymfleet_kit.retries import Retries
 from gymfleet_kit.streams import OUTAGE, RedisClient, connect, disconnect
 
 from gymfleet_trainer.errors import RunDirectoryError, Stalled, TrainerError, WorkersLost
@@ -185,17 +184,21 @@ async def _services(
     recipe: Recipe, settings: TrainerSettings, redis: RedisClient, endpoint: RolloutReplicas, reporter: Reporter
 ) -> EnvironmentSpec:
     """Wait until Redis, the gateway with the environment, and the rollout service answer."""
-    deadline = time.monotonic() + settings.services_timeout_s
-    while True:
-        missing = await _missing(settings, redis, endpoint)
-        if not missing:
-            return await _environment(recipe, settings)
-        if time.monotonic() > deadline:
-            raise Stalled(
-                f"after {settings.services_timeout_s:g} s: {missing}; put that right and run the same command again"
-            )
-        reporter.advance(0, f"waiting: {missing}")
-        await asyncio.sleep(_PAUSE_S)
+
+    async def ready() -> None:
+        if missing := await _missing(settings, redis, endpoint):
+            reporter.advance(0, f"waiting: {missing}")
+            raise Stalled(missing)
+
+    try:
+        await Retries("services.awaited", on=Stalled, longest_pause_s=_PAUSE_S, level="info").call(
+            ready, timeout_s=settings.services_timeout_s
+        )
+    except Stalled as missing:
+        raise Stalled(
+            f"after {settings.services_timeout_s:g} s: {missing}; put that right and run the same command again"
+        ) from None
+    return await _environment(recipe, settings)
 
 
 def _check_bounds(recipe: Recipe) -> None:
