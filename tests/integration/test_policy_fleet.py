@@ -317,6 +317,24 @@ async def test_one_run_has_the_replicas_and_lets_them_go(redis: RedisClient) -> 
     await second.close()
 
 
+async def test_a_lock_that_expires_while_it_is_claimed_is_claimed_again(
+    redis: RedisClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = PolicyOwnership(redis, "first")
+    acquire = run._owned.acquire
+    refusals = [False]
+
+    async def refused_once(token: str) -> bool:
+        return refusals.pop() if refusals else await acquire(token=token)
+
+    monkeypatch.setattr(run._owned, "acquire", refused_once)
+
+    assert await run.claim() == ""
+    assert await redis.get(POLICY_OWNER) == b"first"
+    await run.close()
+    assert await redis.get(POLICY_OWNER) is None
+
+
 async def test_who_gets_the_replicas_back_keeps_them(redis: RedisClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ownership, "LIVE_POLICY_TTL_S", 1)
     run = PolicyOwnership(redis, "first")

@@ -5,18 +5,19 @@ given back in one turn of the event loop share one script call, whatever their n
 """
 
 import asyncio
-import contextlib
 import itertools
 import secrets
-import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
+from gymfleet_kit.retries import Retries
 from gymfleet_kit.streams.connection import RedisClient
 from gymfleet_kit.streams.script_line import Script, ScriptLine
-from redis.exceptions import RedisError
+from redis.asyncio.lock import Lock
+from redis.exceptions import LockNotOwnedError, RedisError
 
 from gymfleet_env_gateway.errors import Unavailable
 from gymfleet_env_gateway.store import Held, MemoryStore, NoEntry, Store, StoreFull
@@ -43,6 +44,8 @@ if redis.call('PTTL', KEYS[2]) < tonumber(ARGV[2]) then redis.call('PEXPIRE', KE
 return 1
 """
 )
+# Locks are taken and released here, not by redis-py's `Lock`, because that would take two more round trips a call, and
+# because a holder that has lost its lock must not write.
 # KEYS: the index. ARGV: the operations in msgpack, each as op, name of the entry, token, milliseconds and the size of
 # its text, then all texts concatenated: the Redis client spends more time per argument than on everything else,
 # and Redis cannot read binary strings in msgpack.
@@ -86,7 +89,6 @@ return out
 """
 )
 _KEYS: Final = _NOW + "return redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. now, '+inf')"
-_RENEW: Final = "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('PEXPIRE', KEYS[1], ARGV[2]) or 0"
 _MISSING, _BUSY = 0, 1
 
 T = TypeVar("T")
@@ -94,17 +96,21 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _Asked = tuple[tuple[str, str, str, int, int], bytes, "asyncio.Future[list[Any]]"]
 
 
+class _Busy(Exception):
+    """Another call holds the entry."""
+
+
 class RedisStore:
     """A store shared by all gateways, under the keys `gymfleet:gateway:NAMESPACE:KEY`."""
 
     def __init__(self, redis: RedisClient, namespace: str) -> None:
         self._redis: Any = redis
+        self._namespace = namespace
         self._prefix = f"{_PREFIX}:{namespace}:"
         self._index = f"{_PREFIX}:{namespace}"
         self._add = redis.register_script(_ADD)
         self._line = ScriptLine(redis)
         self._keys = redis.register_script(_KEYS)
-        self._renew = redis.register_script(_RENEW)
         self._name, self._numbers = secrets.token_hex(8), itertools.count()
         """Make the tokens of this store's holders, which differ from those of every other gateway."""
         self._outbox: list[_Asked] = []
@@ -140,7 +146,7 @@ class RedisStore:
         """See `Store`."""
         token = f"{self._name}-{next(self._numbers)}"
         held = await self._take(key, token, intent)
-        keeper = _Keeper(self._renewed, f"{self._prefix}{key}:lock", token)
+        keeper = _Keeper(self._redis, f"{self._prefix}{key}:lock", token)
         try:
             yield held
         finally:
@@ -148,20 +154,22 @@ class RedisStore:
             await self._ask("give", key, token, _ms(ttl_s), held.value)
 
     async def _take(self, key: str, token: str, intent: bytes) -> Held:
-        deadline, pause_s = time.monotonic() + _LOCK_WAIT_S, _FIRST_PAUSE_S
-        while True:
-            found = await self._ask("take", key, token, _ms(_LOCK_S), intent)
-            if found[0] == _MISSING:
-                raise NoEntry(key)
-            if found[0] != _BUSY:
-                return Held(found[1], found[2])
-            if time.monotonic() >= deadline:
-                raise Unavailable("an earlier call for the same id is still running")
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        retries = Retries(
+            "entry.busy", on=_Busy, first_pause_s=_FIRST_PAUSE_S, longest_pause_s=_LONGEST_PAUSE_S, level="info",
+            bound={"namespace": self._namespace},
+        )  # fmt: skip
+        try:
+            return await retries.call(partial(self._try_to_take, key, token, intent), timeout_s=_LOCK_WAIT_S)
+        except _Busy as busy:
+            raise Unavailable(str(busy)) from None
 
-    async def _renewed(self, lock: str, token: str) -> bool:
-        return bool(await self._renew(keys=[lock], args=[token, _ms(_LOCK_S)]))
+    async def _try_to_take(self, key: str, token: str, intent: bytes) -> Held:
+        found = await self._ask("take", key, token, _ms(_LOCK_S), intent)
+        if found[0] == _MISSING:
+            raise NoEntry(key)
+        if found[0] == _BUSY:
+            raise _Busy("an earlier call for the same id is still running")
+        return Held(found[1], found[2])
 
     async def _ask(self, op: str, key: str, token: str, ms: int, text: bytes) -> list[Any]:
         done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
@@ -193,9 +201,9 @@ class RedisStore:
 class _Keeper:
     """Renews a lock while its holder works. It starts as a timer: most holders finish before the timer is due."""
 
-    def __init__(self, renew: Any, lock: str, token: str) -> None:
-        self._renew = renew
-        self._lock = lock
+    def __init__(self, redis: RedisClient, name: str, token: str) -> None:
+        self._redis = redis
+        self._name = name
         self._token = token
         self._task: asyncio.Task[None] | None = None
         self._timer = asyncio.get_running_loop().call_later(_LOCK_S / 3, self._begin)
@@ -210,10 +218,15 @@ class _Keeper:
         self._task = asyncio.create_task(self._keep())
 
     async def _keep(self) -> None:
-        held = True
-        while held:
-            with contextlib.suppress(RedisError):
-                held = await self._renew(self._lock, self._token)
+        lock = Lock(self._redis, self._name, timeout=_LOCK_S, thread_local=False)
+        lock.local.token = self._token.encode()  # taken by the script
+        while True:
+            try:
+                await lock.reacquire()
+            except LockNotOwnedError:
+                return
+            except RedisError:
+                pass  # the next renewal may come in time
             await asyncio.sleep(_LOCK_S / 3)
 
 

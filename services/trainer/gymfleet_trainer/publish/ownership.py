@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from gymfleet_contracts.rollout import LivePolicy
 from gymfleet_contracts.streams import LAST_POLICY_VERSION, LIVE_POLICY, LIVE_POLICY_TTL_S, POLICY_OWNER
 from gymfleet_kit.streams import OUTAGE, Patience, RedisClient
+from redis.asyncio.lock import Lock
+from redis.exceptions import LockError, LockNotOwnedError
 
 from gymfleet_trainer.errors import ReplicasTaken
 
@@ -20,20 +22,14 @@ if tonumber(ARGV[1]) > last then redis.call('SET', KEYS[1], ARGV[1]) end
 """
 
 
-_CLAIM: Final = """
-local owner = redis.call('GET', KEYS[1])
-if owner and owner ~= ARGV[1] then return owner end
-redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
-return ''
-"""
-
-
 class PolicyOwnership:
     """Announce which run owns the replicas and which version is live, repeatedly while this process lives."""
 
     def __init__(self, redis: RedisClient, run_id: str) -> None:
         self._redis = redis
         self._run_id = run_id
+        # Its token is the run, not the process: a run that is resumed has what its last process had.
+        self._owned = Lock(redis, POLICY_OWNER, timeout=LIVE_POLICY_TTL_S, blocking=False, thread_local=False)
         self._value = ""
         self._renewing: asyncio.Task[None] | None = None
         self._patience = Patience(key=LIVE_POLICY)
@@ -78,22 +74,26 @@ class PolicyOwnership:
             self._renewing.cancel()
             await asyncio.wait([self._renewing])
             self._renewing = None
-            await self._delete(POLICY_OWNER, self._run_id)
+            with contextlib.suppress(LockError, *OUTAGE):  # another run has them; without Redis the key expires
+                await self._owned.release()
 
     async def withdraw(self) -> None:
         """Withdraw the version at the end of the run, so that no replica waits for it."""
         await self.close()
-        await self._delete(LIVE_POLICY, self._value)
-
-    async def _delete(self, key: str, value: str) -> None:
-        """Delete a key if it still holds what this run wrote. Without Redis the key expires by itself."""
-        with contextlib.suppress(*OUTAGE):
-            if await self._redis.get(key) == value.encode():
-                await self._redis.delete(key)
+        with contextlib.suppress(*OUTAGE):  # without Redis the key expires
+            if await self._redis.get(LIVE_POLICY) == self._value.encode():
+                await self._redis.delete(LIVE_POLICY)
 
     async def _claim(self) -> str:
-        owner: bytes = await self._redis.eval(_CLAIM, 1, POLICY_OWNER, self._run_id, LIVE_POLICY_TTL_S)
-        return owner.decode()
+        """Take or keep the lock; return the run that has it, if it is another."""
+        self._owned.local.token = self._run_id.encode()
+        with contextlib.suppress(LockNotOwnedError):
+            await self._owned.reacquire()
+            return ""
+        if await self._owned.acquire(token=self._run_id):
+            return ""
+        owner: Any = await self._redis.get(POLICY_OWNER)
+        return await self._claim() if owner is None else owner.decode()
 
     async def _set(self) -> None:
         await self._redis.set(LIVE_POLICY, self._value, ex=LIVE_POLICY_TTL_S)
