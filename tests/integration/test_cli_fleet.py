@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from gymfleet_cli.supervisor.groups import members
+from gymfleet_cli.supervisor.process_groups import members
 from gymfleet_cli.supervisor.state import FleetState, read_state
 
 from tests.fixtures.paths import ROOT

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from gymfleet_cli.supervisor import groups
+from gymfleet_cli.supervisor import process_groups
 from gymfleet_cli.supervisor.service import Service
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -47,7 +47,7 @@ class Guard:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", groups.__file__],
+            [sys.executable, "-I", "-S", process_groups.__file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gymfleet_cli.supervisor.errors import FleetError
-from gymfleet_cli.supervisor.groups import members, process_stat
+from gymfleet_cli.supervisor.process_groups import members, process_stat
 
 FLEET_FILE: Final = "fleet.json"
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from gymfleet_cli.supervisor.groups import stop_groups
+from gymfleet_cli.supervisor.process_groups import stop_groups
 from gymfleet_cli.supervisor.state import ProcessId, forget_state, read_state
 
 STOP_GRACE_S: Final = 8.0
