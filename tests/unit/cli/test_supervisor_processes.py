@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from gymfleet_cli.supervisor.errors import Interrupted, ServiceFailed
-from gymfleet_cli.supervisor.process_groups import members, stop_groups
 from gymfleet_cli.supervisor.interrupts import Interrupts
 from gymfleet_cli.supervisor.ports import free_ports
+from gymfleet_cli.supervisor.process_groups import members, stop_groups
 from gymfleet_cli.supervisor.service import Service
 from gymfleet_cli.supervisor.state import read_state
 from gymfleet_cli.supervisor.supervisor import Supervisor

@@ -13,8 +13,8 @@ from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 from gymfleet_cli.supervisor.errors import ServiceFailed
-from gymfleet_cli.supervisor.process_groups import members, process_stat, stop_groups
 from gymfleet_cli.supervisor.interrupts import Interrupts
+from gymfleet_cli.supervisor.process_groups import members, process_stat, stop_groups
 from gymfleet_cli.supervisor.processes import Guard, spawn
 from gymfleet_cli.supervisor.service import Service, last_log_line, unready_reason
 from gymfleet_cli.supervisor.state import FleetState, ProcessId, ServiceRecord, forget_state, write_state
