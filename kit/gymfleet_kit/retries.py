@@ -1,6 +1,6 @@
 """Repeat what fails for a while: pauses, jitter, limits and the line in the log are decided here, over tenacity.
 
-A loop says what it repeats, on which errors and until when. The SDK, which installs no kit, has `_repeats.py`.
+A loop says what it repeats, on which errors and until when. The SDK, which cannot import the kit, has `_retries.py`.
 """
 
 import asyncio

@@ -23,6 +23,7 @@ from gymfleet_contracts.session import (
 )
 from pydantic import TypeAdapter, ValidationError
 
+from gymfleet_client._retries import GrowingPause
 from gymfleet_client._trace import HEADER, current_traceparent
 from gymfleet_client.errors import TransportError, parse_problem, problem_error
 
@@ -31,8 +32,9 @@ T = TypeVar("T")
 # This is under uvicorn's default of 5 s, so that this side closes an idle connection
 # first and sends no call into a connection that the server is just closing.
 KEEP_ALIVE_S: Final = 4.0
-MAX_TRIES: Final = 6
-FIRST_PAUSE_S: Final = 0.1
+_MAX_TRIES: Final = 6
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 0.4
 
 _SPEC: Final = TypeAdapter(EnvironmentSpec)
 _SPECS: Final = TypeAdapter(list[EnvironmentSpec])
@@ -56,6 +58,11 @@ class Call(Generic[T]):
     gone_is_done: bool = False
     """Whether "unknown session" after a repeat means that the lost first answer was a success."""
 
+    @property
+    def name(self) -> str:
+        """The method and the path, for messages."""
+        return f"{self.method} {self.path}"
+
     def request(self, client: httpx.Client | httpx.AsyncClient, timeout_s: float) -> httpx.Request:
         """Return the request as httpx sends it."""
         headers = dict(_JSON) if self.content is not None else {}
@@ -69,7 +76,7 @@ class Call(Generic[T]):
             try:
                 return self.parse(response.content)
             except ValidationError as error:
-                raise TransportError(f"the answer to {self.method} {self.path} cannot be read: {error}") from None
+                raise TransportError(f"the answer to {self.name} cannot be read: {error}") from None
         if response.status_code == httpx.codes.NOT_FOUND and self.gone_is_done and tries > 1:
             return self.parse(b"")
         try:
@@ -79,10 +86,23 @@ class Call(Generic[T]):
         problem = parse_problem(body, response.status_code)
         raise problem_error(problem, retry_after_s=_seconds(response.headers.get("retry-after")))
 
-    def may_repeat(self, error: httpx.TransportError, tries: int) -> bool:
-        """Return whether to send the call again after `tries` failed tries, the last of which raised `error`."""
+
+class Tries:
+    """The tries to send one call, which a lost connection may need several of."""
+
+    def __init__(self, call: Call[Any]) -> None:
+        self._repeatable = call.repeatable
+        self._growing = GrowingPause(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self.number = 1
+
+    def pause_s(self, error: Exception) -> float | None:
+        """Return the seconds to wait before the call is sent again; None when the error goes to the caller."""
         never_arrived = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
-        return tries < MAX_TRIES and (self.repeatable or never_arrived)
+        repeatable = never_arrived or (self._repeatable and isinstance(error, httpx.TransportError))
+        if not repeatable or self.number == _MAX_TRIES:
+            return None
+        self.number += 1
+        return self._growing.next_s()
 
 
 def environments() -> Call[list[EnvironmentSpec]]:

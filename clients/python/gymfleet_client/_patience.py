@@ -43,8 +43,8 @@ class Patience:
         wait_s = min(max(self._wait_until - time.monotonic(), 0.0), _LONGEST_WAIT_S)
         return request.model_copy(update={"wait_s": round(wait_s, 3)})
 
-    def pause_s(self, error: ProblemError) -> float | None:
-        """Return the seconds to wait before the same call is made again; None when the problem goes to the caller.
+    def pause_s(self, error: Exception) -> float | None:
+        """Return the seconds to wait before the same call is made again; None when the error goes to the caller.
 
         Any call answered with 429 was not executed, so it is safe to repeat after the time that the service
         says. An open is repeated as long as its waiting time lasts, because each try tells the gateway how much
@@ -53,7 +53,7 @@ class Patience:
         """
         now = time.monotonic()
         took_s, self._began = now - self._began, now
-        if error.problem.status != _TOO_MANY or error.retry_after_s is None:
+        if not isinstance(error, ProblemError) or error.problem.status != _TOO_MANY or error.retry_after_s is None:
             return None
         pause = error.retry_after_s * (1 + random.uniform(0, _SPREAD))
         self._began += pause

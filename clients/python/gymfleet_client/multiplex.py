@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeGuard
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -20,6 +20,7 @@ from gymfleet_contracts.frames import FINISHED, MAX_FRAME_BYTES, RawReply, RawRe
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.http11 import Response
 
+from gymfleet_client._retries import GrowingPause, repeated
 from gymfleet_client.errors import ClientError, DeadlinePassed, TransportError, parse_problem, problem_error
 
 _FIRST_PAUSE_S: Final = 0.02
@@ -28,6 +29,7 @@ _SWEEP_S: Final = 0.05
 """The longest delay with which a call notices that its time is up."""
 _SERVER_ERROR: Final = 500
 _KEY_REFUSED: Final = (401, 403)
+_NOT_THERE: Final = (OSError, websockets.InvalidHandshake, TimeoutError)
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_reply: Final = msgspec.msgpack.Decoder(RawReply).decode
 
@@ -170,18 +172,20 @@ class _Link:
         """Connect, with repeated tries within `connect_timeout_s`: a service that restarts is soon back."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._connect_timeout_s
-        pause_s = _FIRST_PAUSE_S
-        while True:
-            remaining_s = deadline - loop.time()
-            try:
-                return await self._handshake(max(remaining_s, 0.001))
-            except (OSError, websockets.InvalidHandshake, TimeoutError) as error:
-                if isinstance(error, websockets.InvalidStatus) and error.response.status_code < _SERVER_ERROR:
-                    raise _refusal(self._url, error.response) from None
-                if loop.time() + pause_s >= deadline:
-                    raise TransportError(f"cannot connect to {self._url}: {error or 'no answer'}") from None
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        growing = GrowingPause(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+
+        def pause_s(error: Exception) -> float | None:
+            if not isinstance(error, _NOT_THERE) or _refused(error):
+                return None
+            pause = growing.next_s()
+            return pause if loop.time() + pause < deadline else None
+
+        try:
+            return await repeated(lambda: self._handshake(max(deadline - loop.time(), 0.001)), pause_s)
+        except _NOT_THERE as error:
+            if _refused(error):
+                raise _refusal(self._url, error.response) from None
+            raise TransportError(f"cannot connect to {self._url}: {error or 'no answer'}") from None
 
     async def _handshake(self, open_timeout_s: float) -> _Socket:
         connection = await connect(
@@ -195,6 +199,10 @@ class _Link:
             max_queue=None,  # the reader only hands replies to their waiters; callers bound what is in flight
         )
         return _Socket(connection, self._on_loss)
+
+
+def _refused(error: Exception) -> TypeGuard[websockets.InvalidStatus]:
+    return isinstance(error, websockets.InvalidStatus) and error.response.status_code < _SERVER_ERROR
 
 
 def _refusal(url: str, response: Response) -> ClientError:
@@ -267,10 +275,10 @@ class FrameChannel:
         """
         raw = body if isinstance(body, msgspec.Raw) else msgspec.Raw(_encode(body or {}))
         times_sent = 0
-        pause_s = _FIRST_PAUSE_S
+        growing: GrowingPause | None = None
         deadline = asyncio.get_running_loop().time() + timeout_s
         try:
-            while True:
+            while True:  # not `repeated`, which would add a microsecond to every call that the gateway forwards
                 link = next(self._turn)
                 if (socket := link.live) is None:
                     async with asyncio.timeout_at(deadline):
@@ -283,9 +291,9 @@ class FrameChannel:
                     times_sent += error.sent
                     if error.sent and not repeatable:
                         raise
+                growing = growing or GrowingPause(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
                 async with asyncio.timeout_at(deadline):
-                    await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                    await asyncio.sleep(growing.next_s())
         except TimeoutError:
             raise DeadlinePassed(f"no answer to {op} within {timeout_s:g} s") from None
 

@@ -13,7 +13,8 @@ from gymfleet_contracts.session import EnvironmentSpec, ExpertMove, OpenSession,
 
 from gymfleet_client import _calls
 from gymfleet_client._patience import Patience
-from gymfleet_client.errors import DeadlinePassed, ProblemError, TransportError
+from gymfleet_client._retries import repeated
+from gymfleet_client.errors import DeadlinePassed, TransportError
 
 __all__ = ["GatewayClient"]
 
@@ -124,22 +125,20 @@ class GatewayClient:
         return await self._patiently(lambda: call, Patience(limit_s), limit_s)
 
     async def _patiently(self, next_try: Callable[[], _calls.Call[T]], patience: Patience, limit_s: float) -> T:
-        call = next_try()
+        tried: list[_calls.Call[T]] = []
+
+        async def once() -> T:
+            tried.append(next_try())
+            # Between tries the slot is free: a call that ends the shortage may need it.
+            return await self._in_turn(tried[-1], limit_s)
+
         try:
             async with asyncio.timeout(limit_s):
-                while True:
-                    try:
-                        return await self._in_turn(call, limit_s)
-                    except ProblemError as error:
-                        pause = patience.pause_s(error)
-                        if pause is None:
-                            raise
-                    await asyncio.sleep(pause)  # the slot is free meanwhile: a call that ends the shortage may need it
-                    call = next_try()
+                return await repeated(once, patience.pause_s)
         except (TimeoutError, httpx.TimeoutException):
-            raise DeadlinePassed(f"no answer to {call.method} {call.path} within {limit_s:g} s") from None
+            raise DeadlinePassed(f"no answer to {tried[-1].name} within {limit_s:g} s") from None
         except httpx.TransportError as error:
-            raise TransportError(f"{call.method} {call.path}: {error or type(error).__name__}") from error
+            raise TransportError(f"{tried[-1].name}: {error or type(error).__name__}") from error
 
     async def _in_turn(self, call: _calls.Call[T], limit_s: float) -> T:
         async with self._slots:
@@ -151,14 +150,6 @@ class GatewayClient:
 
     @staticmethod
     async def _with_repeats(http: httpx.AsyncClient, call: _calls.Call[T], limit_s: float) -> T:
-        tries = 0
-        while True:
-            tries += 1
-            try:
-                response = await http.send(call.request(http, limit_s))
-            except httpx.TransportError as error:
-                if not call.may_repeat(error, tries):
-                    raise
-                await asyncio.sleep(_calls.FIRST_PAUSE_S * tries)
-            else:
-                return call.read(response, tries)
+        tries = _calls.Tries(call)
+        response = await repeated(lambda: http.send(call.request(http, limit_s)), tries.pause_s)
+        return call.read(response, tries.number)

@@ -1,6 +1,5 @@
 """The session API over `WS /v1/stream`: the fast path for many concurrent episodes."""
 
-import asyncio
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -11,8 +10,9 @@ from gymfleet_contracts.session import ExpertMove, Fork, OpenSession, RenewLease
 from pydantic import BaseModel, ValidationError
 
 from gymfleet_client._patience import Patience
+from gymfleet_client._retries import repeated
 from gymfleet_client._trace import current_traceparent
-from gymfleet_client.errors import ProblemError, TransportError, UnknownSession, parse_problem, problem_error
+from gymfleet_client.errors import TransportError, UnknownSession, parse_problem, problem_error
 from gymfleet_client.multiplex import FrameChannel
 
 __all__ = ["SessionStream"]
@@ -123,17 +123,14 @@ class SessionStream:
         repeatable: bool,
     ) -> Any:
         trace = current_traceparent()
-        while True:
+
+        async def once() -> Any:
             reply, _ = await self._channel.request(
                 op, session_id, body(), timeout_s=patience.remaining_s, repeatable=repeatable, trace=trace
             )
-            try:
-                return _result(reply)
-            except ProblemError as error:
-                pause = patience.pause_s(error)
-                if pause is None:
-                    raise
-            await asyncio.sleep(pause)
+            return _result(reply)
+
+        return await repeated(once, patience.pause_s)
 
 
 def _at(index: int | None) -> dict[str, Any] | None:

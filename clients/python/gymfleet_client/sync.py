@@ -1,6 +1,5 @@
 """The session API over REST without asyncio, for notebooks, scripts and Gymnasium loops."""
 
-import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
@@ -11,7 +10,8 @@ from gymfleet_contracts.session import EnvironmentSpec, ExpertMove, OpenSession,
 
 from gymfleet_client import _calls
 from gymfleet_client._patience import Patience
-from gymfleet_client.errors import DeadlinePassed, ProblemError, TransportError
+from gymfleet_client._retries import repeated_blocking
+from gymfleet_client.errors import DeadlinePassed, TransportError
 
 __all__ = ["SyncGatewayClient"]
 
@@ -100,26 +100,14 @@ class SyncGatewayClient:
         return self._patiently(lambda: call, Patience(limit_s), limit_s)
 
     def _patiently(self, next_try: Callable[[], _calls.Call[T]], patience: Patience, limit_s: float) -> T:
-        while True:
-            try:
-                return self._with_repeats(next_try(), limit_s)
-            except ProblemError as error:
-                pause = patience.pause_s(error)
-                if pause is None:
-                    raise
-            time.sleep(pause)
+        return repeated_blocking(lambda: self._send(next_try(), limit_s), patience.pause_s)
 
-    def _with_repeats(self, call: _calls.Call[T], limit_s: float) -> T:
-        tries = 0
-        while True:
-            tries += 1
-            try:
-                response = self._http.send(call.request(self._http, limit_s))
-            except httpx.TransportError as error:
-                if call.may_repeat(error, tries):
-                    time.sleep(_calls.FIRST_PAUSE_S * tries)
-                    continue
-                if isinstance(error, httpx.TimeoutException):
-                    raise DeadlinePassed(f"no answer to {call.method} {call.path} within {limit_s:g} s") from None
-                raise TransportError(f"{call.method} {call.path}: {error or type(error).__name__}") from error
-            return call.read(response, tries)
+    def _send(self, call: _calls.Call[T], limit_s: float) -> T:
+        tries = _calls.Tries(call)
+        try:
+            response = repeated_blocking(lambda: self._http.send(call.request(self._http, limit_s)), tries.pause_s)
+        except httpx.TimeoutException:
+            raise DeadlinePassed(f"no answer to {call.name} within {limit_s:g} s") from None
+        except httpx.TransportError as error:
+            raise TransportError(f"{call.name}: {error or type(error).__name__}") from error
+        return call.read(response, tries.number)

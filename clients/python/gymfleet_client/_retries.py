@@ -1,0 +1,55 @@
+"""Repeat a call while a rule says so: the loops and pauses of the SDK's retries.
+
+`_patience` has the rule for a 429, `_calls` REST's for a lost connection, `multiplex` the stream's. They decide by what
+the service asked for and by whether the call was sent. To tenacity, which the services use, that would leave no more
+than these loops, and users of the SDK would install one more package.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+PauseRule: TypeAlias = Callable[[Exception], float | None]
+"""Returns the pause after which a call that raised this is made again; None when the error goes to the caller."""
+
+
+async def repeated(once: Callable[[], Awaitable[T]], pause_s: PauseRule) -> T:
+    """Return the result of the first `once` that succeeds. Raises the error that the rule does not repeat."""
+    while True:
+        try:
+            return await once()
+        except Exception as error:
+            pause = pause_s(error)
+            if pause is None:
+                raise
+        await asyncio.sleep(pause)
+
+
+def repeated_blocking(once: Callable[[], T], pause_s: PauseRule) -> T:
+    """Do as `repeated`, blocking the thread."""
+    while True:
+        try:
+            return once()
+        except Exception as error:
+            pause = pause_s(error)
+            if pause is None:
+                raise
+        time.sleep(pause)
+
+
+class GrowingPause:
+    """Pauses that double from the first to the longest."""
+
+    __slots__ = ("_longest_s", "_next_s")
+
+    def __init__(self, first_s: float, longest_s: float) -> None:
+        self._next_s = first_s
+        self._longest_s = longest_s
+
+    def next_s(self) -> float:
+        """Return the next pause."""
+        pause_s, self._next_s = self._next_s, min(2 * self._next_s, self._longest_s)
+        return pause_s
