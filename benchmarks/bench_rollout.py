@@ -25,7 +25,7 @@ from gymfleet_client import GatewayClient, SessionStream
 from gymfleet_contracts.rollout import EpisodeLimits, GroupRequest, Sampling
 from gymfleet_contracts.session import OpenSession
 from gymfleet_rollout.environments import Environments
-from gymfleet_rollout.inference.base import Engine, EngineConfig
+from gymfleet_rollout.inference.base import Engine, EngineConfig, GenerationRequest
 from gymfleet_rollout.inference.embedded import EmbeddedEngine
 from gymfleet_rollout.inference.engine import Core
 from gymfleet_rollout.inference.server import ServerEngine
@@ -119,7 +119,8 @@ def _loop(core: Core, conversations: Sequence[Conversation]) -> float:
     def advance(conversation: Any) -> None:
         request = next(conversation, None)
         if request is not None:
-            running[core.add(request.prompt, request.num_tokens, SAMPLING, (), "bare")] = conversation
+            asked = GenerationRequest(request.prompt, request.num_tokens, SAMPLING, (), "bare")
+            running[core.add(asked)] = conversation
 
     for conversation in waiting:
         advance(conversation)

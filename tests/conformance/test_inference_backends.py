@@ -7,7 +7,7 @@ same safetensors; a healthy float32 engine agrees to about 1e-6.
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ import pytest_asyncio
 import torch
 from gymfleet_contracts.rollout import EngineProbe, Sampling, StageVersion
 from gymfleet_rollout.errors import PolicyUpdateFailed, PolicyVersionConflict
-from gymfleet_rollout.inference.base import Engine, EngineConfig, Generation
+from gymfleet_rollout.inference.base import Engine, EngineConfig, Generation, GenerationRequest
 from gymfleet_rollout.inference.embedded import EmbeddedEngine
 from gymfleet_rollout.inference.engine import VllmCore
 from gymfleet_rollout.inference.server import ServerEngine
@@ -441,8 +441,8 @@ async def test_fault_stale_prefix_cache(
         return  # the server's cache cannot be kept from being reset from here
     add = VllmCore.add
 
-    def unsalted(self: VllmCore, prompt: Any, max_tokens: Any, sampling: Any, stop: Any, cache_salt: str) -> str:
-        return add(self, prompt, max_tokens, sampling, stop, "one for all")
+    def unsalted(self: VllmCore, request: GenerationRequest) -> str:
+        return add(self, replace(request, cache_salt="one for all"))
 
     def load_alone(self: VllmCore, weights_path: Path) -> None:
         self._engine.collective_rpc("load_policy", args=(str(weights_path),))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from gymfleet_contracts.rollout import Sampling
-from gymfleet_rollout.inference.base import Continuation, InferenceError
+from gymfleet_rollout.inference.base import Continuation, GenerationRequest, InferenceError
 from gymfleet_rollout.inference.server import ServerEngine
 
 
@@ -73,12 +73,8 @@ async def replica(server: ScriptedServer) -> AsyncIterator[ServerEngine]:
 
 
 def ask(replica: ServerEngine, told: list[int] | None = None) -> "asyncio.Task[Continuation]":
-    return asyncio.create_task(
-        replica.generate(
-            (1, 2), max_tokens=9, sampling=Sampling(), stop_token_ids=(5,), cache_salt="0",
-            on_tokens=None if told is None else told.append,
-        )
-    )  # fmt: skip
+    request = GenerationRequest((1, 2), 9, Sampling(), (5,), cache_salt="0")
+    return asyncio.create_task(replica.generate(request, None if told is None else told.append))
 
 
 @pytest.mark.parametrize("reason", ["stop", "length"])

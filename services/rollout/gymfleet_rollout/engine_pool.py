@@ -10,7 +10,14 @@ import structlog
 from gymfleet_contracts.rollout import Sampling
 from gymfleet_kit.retries import Retries
 
-from gymfleet_rollout.inference.base import Continuation, Engine, EngineDied, EngineDown, InferenceError
+from gymfleet_rollout.inference.base import (
+    Continuation,
+    Engine,
+    EngineDied,
+    EngineDown,
+    GenerationRequest,
+    InferenceError,
+)
 
 log = structlog.get_logger()
 
@@ -78,13 +85,8 @@ class EnginePool:
 
     async def one_token(self, cache_salt: str) -> None:
         """Generate one token on every engine that is up. Raises InferenceError."""
-        await asyncio.gather(
-            *(
-                engine.generate((0,), max_tokens=1, sampling=GREEDY, stop_token_ids=(), cache_salt=cache_salt)
-                for engine in self._engines
-                if engine.is_up
-            )
-        )
+        request = GenerationRequest((0,), 1, GREEDY, (), cache_salt)
+        await asyncio.gather(*(engine.generate(request) for engine in self._engines if engine.is_up))
 
     async def least_busy(self) -> Engine:
         """Return the engine that takes the next request. This suspends only while all engines are down."""
@@ -197,16 +199,8 @@ class EnginePool:
 async def _ask(
     engine: Engine, prompts: Prompts, max_tokens: int, sampling: Sampling, cache_salt: str
 ) -> list[Continuation]:
-    return list(
-        await asyncio.gather(
-            *(
-                engine.generate(
-                    prompt, max_tokens=max_tokens, sampling=sampling, stop_token_ids=(), cache_salt=cache_salt
-                )
-                for prompt in prompts
-            )
-        )
-    )
+    requests = [GenerationRequest(prompt, max_tokens, sampling, (), cache_salt) for prompt in prompts]
+    return list(await asyncio.gather(*map(engine.generate, requests)))
 
 
 def _gaps(before: Continuation, after: Continuation) -> list[float]:

@@ -23,7 +23,15 @@ from gymfleet_rollout import metrics
 from gymfleet_rollout.deadlines import Deadlines
 from gymfleet_rollout.engine_pool import GREEDY, Answers, EnginePool, Prompts
 from gymfleet_rollout.errors import PolicyUnavailable, PolicyUpdateFailed, PolicyVersionConflict
-from gymfleet_rollout.inference.base import Continuation, Engine, EngineDied, EngineDown, Generation, InferenceError
+from gymfleet_rollout.inference.base import (
+    Continuation,
+    Engine,
+    EngineDied,
+    EngineDown,
+    Generation,
+    GenerationRequest,
+    InferenceError,
+)
 from gymfleet_rollout.inference.weights import require_same_tensors, tensor_shapes
 
 log = structlog.get_logger()
@@ -208,14 +216,8 @@ class Policy:
             # Nothing is awaited from here until the request is in the engine's queue, so the version cannot change.
             version = self._live
             try:
-                part = await engine.generate(
-                    prompt,
-                    max_tokens=max_tokens,
-                    sampling=sampling,
-                    stop_token_ids=stop_token_ids,
-                    cache_salt=str(version),
-                    on_tokens=self._count_sampled,
-                )
+                request = GenerationRequest(prompt, max_tokens, sampling, stop_token_ids, cache_salt=str(version))
+                part = await engine.generate(request, self._count_sampled)
             except EngineDown as error:
                 self._engines.mark_down(engine, error)
             except EngineDied as error:

@@ -186,18 +186,7 @@ def _server(settings: RolloutSettings, model_path: Path, url: str) -> ServerEngi
 
 def engine_config(settings: RolloutSettings, model_path: Path) -> EngineConfig:
     """Return the embedded engine's configuration; its context fits the model unless an operator sets another."""
-    max_model_len = settings.max_model_len
+    given = settings.model_dump(include=set(EngineConfig.model_fields))
     if "max_model_len" not in settings.model_fields_set:
-        max_model_len = min(max_model_len, longest_context(model_path) or max_model_len)
-    return EngineConfig(
-        model=model_path,
-        dtype=settings.dtype,
-        max_model_len=max_model_len,
-        max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        kv_cache_gib=settings.kv_cache_gib,
-        enforce_eager=settings.enforce_eager,
-        block_size=settings.block_size,
-        seed=settings.seed,
-        threads=settings.threads,
-    )
+        given["max_model_len"] = min(settings.max_model_len, longest_context(model_path) or settings.max_model_len)
+    return EngineConfig.model_validate({**given, "model": model_path})

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 from gymfleet_contracts.rollout import Sampling
-from gymfleet_rollout.inference.base import Continuation, EngineConfig, EngineDied, InferenceError, WeightsRejected
+from gymfleet_rollout.inference.base import (
+    Continuation,
+    EngineConfig,
+    EngineDied,
+    GenerationRequest,
+    InferenceError,
+    WeightsRejected,
+)
 from gymfleet_rollout.inference.embedded import EmbeddedEngine
 from gymfleet_rollout.inference.engine import StepOutput
 
@@ -28,9 +35,9 @@ class CountingCore:
         self.fail = False
         self.reason = "length"
 
-    def add(self, prompt: list[int], max_tokens: int, sampling: Sampling, stop: tuple[int, ...], salt: str) -> str:
+    def add(self, request: GenerationRequest) -> str:
         request_id = str(len(self.requests))
-        self.requests[request_id] = max_tokens
+        self.requests[request_id] = request.max_tokens
         return request_id
 
     def step(self) -> list[StepOutput]:
@@ -81,11 +88,7 @@ async def test_tokens_are_told_of_as_they_are_sampled(replica: EmbeddedEngine, c
             core.gate.clear()  # the reply is far from its end
             many.set()
 
-    task = asyncio.create_task(
-        replica.generate(
-            (1,), max_tokens=900, sampling=SAMPLING, stop_token_ids=(), cache_salt="0", on_tokens=on_tokens
-        )
-    )
+    task = asyncio.create_task(replica.generate(GenerationRequest((1,), 900, SAMPLING, (), "0"), on_tokens))
     assert await asyncio.to_thread(many.wait, 10)
 
     assert not task.done()
@@ -94,9 +97,7 @@ async def test_tokens_are_told_of_as_they_are_sampled(replica: EmbeddedEngine, c
 
 
 def ask(replica: EmbeddedEngine, max_tokens: int) -> "asyncio.Task[Continuation]":
-    return asyncio.create_task(
-        replica.generate((1, 2), max_tokens=max_tokens, sampling=SAMPLING, stop_token_ids=(), cache_salt="0")
-    )
+    return asyncio.create_task(replica.generate(GenerationRequest((1, 2), max_tokens, SAMPLING, (), "0")))
 
 
 async def test_each_request_gets_its_own_tokens(replica: EmbeddedEngine) -> None:

@@ -16,7 +16,6 @@ from gymfleet_contracts.rollout import Sampling
 FinishReason = Literal["stop", "length"]
 REPLY_ENDS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"}
 """The reasons with which an engine may end a reply. Any other ("abort", "error") is a failure of the engine."""
-_DEFAULTS: Final = EngineSizes()
 
 OnTokens = Callable[[int], None]
 
@@ -35,6 +34,17 @@ class EngineDown(InferenceError):
 
 class WeightsRejected(InferenceError):
     """A directory of weights cannot be loaded; the weights in the engine may be only half replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """What an engine is asked for. Blocks of the prefix cache are shared only within a `cache_salt`."""
+
+    prompt_token_ids: Sequence[int]
+    max_tokens: int
+    sampling: Sampling
+    stop_token_ids: tuple[int, ...]
+    cache_salt: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +67,10 @@ class Generation:
     version_max: int
 
 
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
+class EngineConfig(EngineSizes):
     """The configuration of the embedded engine. Sizes have the engine's own meaning."""
 
     model: Path
-    dtype: Literal["float32", "bfloat16", "float16"] = _DEFAULTS.dtype
-    max_model_len: int = _DEFAULTS.max_model_len
-    max_num_seqs: int = _DEFAULTS.max_num_seqs
-    max_num_batched_tokens: int = _DEFAULTS.max_num_batched_tokens
-    kv_cache_gib: float = _DEFAULTS.kv_cache_gib
-    enforce_eager: bool = _DEFAULTS.enforce_eager
     block_size: int = 32
     seed: int = 0
     threads: int = 1
@@ -87,20 +90,10 @@ class Engine(ABC):
         """Start the engine and return once it answers. Raises InferenceError."""
 
     @abstractmethod
-    async def generate(
-        self,
-        prompt_token_ids: Sequence[int],
-        *,
-        max_tokens: int,
-        sampling: Sampling,
-        stop_token_ids: tuple[int, ...],
-        cache_salt: str,
-        on_tokens: OnTokens | None = None,
-    ) -> Continuation:
+    async def generate(self, request: GenerationRequest, on_tokens: OnTokens | None = None) -> Continuation:
         """Sample until a stop token (included in the result), `max_tokens`, or an interruption.
 
-        Log-probabilities are those of the sampled tokens after temperature, top-p
-        and top-k. Blocks of the prefix cache are shared only within a `cache_salt`.
+        Log-probabilities are those of the sampled tokens after temperature, top-p and top-k.
         `on_tokens` is called, from any thread, with the number of tokens sampled since
         its last call; if the engine cannot tell requests apart, it counts all of them.
         """

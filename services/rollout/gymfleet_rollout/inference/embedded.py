@@ -9,12 +9,12 @@ callback per engine step.
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
-from gymfleet_contracts.rollout import Sampling
 
 from gymfleet_rollout.inference.base import (
     REPLY_ENDS,
@@ -23,6 +23,7 @@ from gymfleet_rollout.inference.base import (
     EngineConfig,
     EngineDied,
     FinishReason,
+    GenerationRequest,
     InferenceError,
     OnTokens,
     WeightsRejected,
@@ -35,32 +36,15 @@ T = TypeVar("T")
 _CLOSE_TIMEOUT_S = 30.0
 
 
-class _Request:
+@dataclass(slots=True)
+class _Active:
     """A request in the engine. Only the engine's thread accesses the lists."""
 
-    __slots__ = (
-        "cache_salt", "future", "logprobs", "max_tokens", "on_tokens", "prompt", "sampling", "stop", "token_ids",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        prompt: list[int],
-        max_tokens: int,
-        sampling: Sampling,
-        stop: tuple[int, ...],
-        cache_salt: str,
-        future: "asyncio.Future[Continuation]",
-        on_tokens: OnTokens | None,
-    ) -> None:
-        self.prompt = prompt
-        self.max_tokens = max_tokens
-        self.sampling = sampling
-        self.stop = stop
-        self.cache_salt = cache_salt
-        self.future = future
-        self.on_tokens = on_tokens
-        self.token_ids: list[int] = []
-        self.logprobs: list[float] = []
+    request: GenerationRequest
+    future: "asyncio.Future[Continuation]"
+    on_tokens: OnTokens | None
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
 
     def continuation(self, reason: FinishReason | None) -> Continuation:
         return Continuation(self.token_ids, self.logprobs, reason)
@@ -80,11 +64,11 @@ class EmbeddedEngine(Engine):
         self._build = build
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._inbox: deque[_Request | tuple[Callable[[Core], Any], asyncio.Future[Any]]] = deque()
+        self._inbox: deque[_Active | tuple[Callable[[Core], Any], asyncio.Future[Any]]] = deque()
         self._wake = threading.Event()
         self._stopping = False
         self._failure: EngineDied | None = None
-        self._active: dict[str, _Request] = {}
+        self._active: dict[str, _Active] = {}
         self._abandoned: deque[asyncio.Future[Continuation]] = deque()
 
     # --- the event loop's side
@@ -97,29 +81,20 @@ class EmbeddedEngine(Engine):
         self._thread.start()
         await started
 
-    async def generate(
-        self,
-        prompt_token_ids: Sequence[int],
-        *,
-        max_tokens: int,
-        sampling: Sampling,
-        stop_token_ids: tuple[int, ...],
-        cache_salt: str,
-        on_tokens: OnTokens | None = None,
-    ) -> Continuation:
+    async def generate(self, request: GenerationRequest, on_tokens: OnTokens | None = None) -> Continuation:
         """See `Engine.generate`. The request is in the engine's queue before the first suspension."""
         if self._failure is not None:
             raise self._failure
         if self._loop is None:
             raise InferenceError("the embedded engine was not started")
-        if not prompt_token_ids or len(prompt_token_ids) + max_tokens > self.max_model_len:
+        num_prompt_tokens = len(request.prompt_token_ids)
+        if not num_prompt_tokens or num_prompt_tokens + request.max_tokens > self.max_model_len:
             raise InferenceError(
-                f"a prompt of {len(prompt_token_ids)} tokens and {max_tokens} new ones do not fit "
+                f"a prompt of {num_prompt_tokens} tokens and {request.max_tokens} new ones do not fit "
                 f"max_model_len ({self.max_model_len})"
             )
         future: asyncio.Future[Continuation] = self._loop.create_future()
-        request = _Request(list(prompt_token_ids), max_tokens, sampling, stop_token_ids, cache_salt, future, on_tokens)
-        self._post(request)
+        self._post(_Active(request, future, on_tokens))
         self.num_in_flight += 1
         try:
             return await future
@@ -169,7 +144,7 @@ class EmbeddedEngine(Engine):
         self._post((function, future))
         return await future
 
-    def _post(self, item: "_Request | tuple[Callable[[Core], Any], asyncio.Future[Any]]") -> None:
+    def _post(self, item: "_Active | tuple[Callable[[Core], Any], asyncio.Future[Any]]") -> None:
         self._inbox.append(item)
         if not self._wake.is_set():
             self._wake.set()
@@ -190,7 +165,7 @@ class EmbeddedEngine(Engine):
         waiting: list[asyncio.Future[Any]] = [started, *(request.future for request in self._active.values())]
         while self._inbox:
             item = self._inbox.popleft()
-            waiting.append(item.future if isinstance(item, _Request) else item[1])
+            waiting.append(item.future if isinstance(item, _Active) else item[1])
         self._deliver([(future, None, error) for future in waiting])
         if core is not None:
             core.close()
@@ -208,9 +183,9 @@ class EmbeddedEngine(Engine):
     def _admit(self, core: Core) -> None:
         while self._inbox:
             item = self._inbox.popleft()
-            if isinstance(item, _Request):
+            if isinstance(item, _Active):
                 if not item.future.cancelled():
-                    request_id = core.add(item.prompt, item.max_tokens, item.sampling, item.stop, item.cache_salt)
+                    request_id = core.add(item.request)
                     self._active[request_id] = item
                 continue
             function, future = item

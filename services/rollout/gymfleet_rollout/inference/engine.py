@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from gymfleet_contracts.rollout import Sampling
 
-from gymfleet_rollout.inference.base import EngineConfig
+from gymfleet_rollout.inference.base import EngineConfig, GenerationRequest
 
 _GIB: Final = 1024**3
 _EXTENSION: Final = "gymfleet_rollout.inference.worker_extension.PolicyLoader"
@@ -25,9 +25,7 @@ StepOutput = tuple[str, list[int], list[float], str | None]
 class Core(Protocol):
     """The core that the engine's thread drives. It is not thread-safe."""
 
-    def add(
-        self, prompt: list[int], max_tokens: int, sampling: Sampling, stop: tuple[int, ...], cache_salt: str
-    ) -> str:
+    def add(self, request: GenerationRequest) -> str:
         """Queue a request and return its id."""
 
     def step(self) -> list[StepOutput]:
@@ -129,10 +127,9 @@ class VllmCore:
         self._request_type = EngineCoreRequest
         self._ids = count()
 
-    def add(
-        self, prompt: list[int], max_tokens: int, sampling: Sampling, stop: tuple[int, ...], cache_salt: str
-    ) -> str:
+    def add(self, request: GenerationRequest) -> str:
         """See `Core.add`."""
+        sampling, max_tokens, stop = request.sampling, request.max_tokens, request.stop_token_ids
         if sampling.seed is None:
             params = _seedless_params(sampling.temperature, sampling.top_p, sampling.top_k, max_tokens, stop)
         else:
@@ -141,13 +138,13 @@ class VllmCore:
         self._core.add_request(
             self._request_type(
                 request_id=request_id,
-                prompt_token_ids=prompt,
+                prompt_token_ids=list(request.prompt_token_ids),
                 mm_features=None,
                 sampling_params=params,
                 pooling_params=None,
                 arrival_time=0.0,
                 lora_request=None,
-                cache_salt=cache_salt,
+                cache_salt=request.cache_salt,
                 data_parallel_rank=None,
                 external_req_id=request_id,
             )

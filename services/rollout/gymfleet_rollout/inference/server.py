@@ -16,7 +16,6 @@ import asyncio
 import math
 import re
 import secrets
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +30,7 @@ from gymfleet_rollout.inference.base import (
     Continuation,
     Engine,
     EngineDown,
+    GenerationRequest,
     InferenceError,
     OnTokens,
     WeightsRejected,
@@ -151,27 +151,19 @@ class ServerEngine(Engine):
         await self.load(self._weights_path)  # an earlier process of this service may have left other weights
         await self._require_processed_logprobs()
 
-    async def generate(
-        self,
-        prompt_token_ids: Sequence[int],
-        *,
-        max_tokens: int,
-        sampling: Sampling,
-        stop_token_ids: tuple[int, ...],
-        cache_salt: str,
-        on_tokens: OnTokens | None = None,
-    ) -> Continuation:
+    async def generate(self, request: GenerationRequest, on_tokens: OnTokens | None = None) -> Continuation:
         """See `Engine.generate`."""
+        sampling = request.sampling
         body = {
-            "token_ids": list(prompt_token_ids),
-            "cache_salt": cache_salt,
+            "token_ids": list(request.prompt_token_ids),
+            "cache_salt": request.cache_salt,
             "sampling_params": {
-                "max_tokens": max_tokens,
+                "max_tokens": request.max_tokens,
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
                 "top_k": max(sampling.top_k, 0),
                 "seed": sampling.seed,
-                "stop_token_ids": stop_token_ids,
+                "stop_token_ids": request.stop_token_ids,
                 "ignore_eos": True,
                 "logprobs": 0,
                 "detokenize": False,
@@ -329,8 +321,6 @@ class ServerEngine(Engine):
 
     async def _require_processed_logprobs(self) -> None:
         """Require processed log-probabilities: with top_k = 1 that of the one token left is 0, its raw one is not."""
-        answer = await self.generate(
-            (1, 2, 3), max_tokens=1, sampling=Sampling(top_k=1), stop_token_ids=(), cache_salt="start"
-        )
+        answer = await self.generate(GenerationRequest((1, 2, 3), 1, Sampling(top_k=1), (), cache_salt="start"))
         if not math.isclose(answer.logprobs[0], 0.0, abs_tol=1e-6):
             raise InferenceError(f"{self.name} reports raw log-probabilities; add --logprobs-mode processed_logprobs")
