@@ -12,6 +12,7 @@ from gymfleet_contracts.session import Split
 SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
 _BUCKETS: Final = 10
 _SPLIT_OF_BUCKET: Final[Mapping[int, Split]] = {8: "validation", 9: "test"}  # the other eight buckets are train
+_COUNTS: Final[Mapping[Split, int]] = {"train": 100_000, "validation": 1_000, "test": 1_000}
 _MAX_DRAWS: Final = 10_000
 _MAX_REMEMBERED: Final = 256
 """Number of drawn tasks that are kept for each environment."""
@@ -78,6 +79,7 @@ class GeneratedTasks(Generic[TaskT]):
     Args:
         generate: makes a task of a level from a random generator.
         fingerprint: text that is equal for equal tasks.
+        default_level: the first of `levels` unless given.
         counts: the number of tasks offered per split.
     """
 
@@ -90,14 +92,14 @@ class GeneratedTasks(Generic[TaskT]):
         fingerprint: Callable[[TaskT], str],
         *,
         levels: Sequence[str],
-        default_level: str,
-        counts: Mapping[Split, int],
+        default_level: str | None = None,
+        counts: Mapping[Split, int] = _COUNTS,
     ) -> None:
         self._env = env
         self._generate = generate
         self._fingerprint = fingerprint
         self.levels = tuple(levels)
-        self.default_level = default_level
+        self.default_level = default_level or self.levels[0]
         self._counts = dict(counts)
         self._drawn: OrderedDict[tuple[Split, str, int], Task[TaskT]] = OrderedDict()
 

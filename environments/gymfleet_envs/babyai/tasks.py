@@ -9,6 +9,7 @@ from typing import Final
 from gymfleet_contracts.session import Split
 
 from gymfleet_envs.babyai.world import World, known_levels
+from gymfleet_envs.task_files import read_text
 from gymfleet_envs.tasks import SPLITS, GeneratedTasks, Task, TaskDataError, UnknownTask
 
 _GENERATED: Final = {
@@ -49,7 +50,6 @@ def generated_tasks() -> GeneratedTasks[BabyAITask]:
         _fingerprint,
         levels=tuple(_GENERATED),
         default_level="easy",
-        counts={"train": 100_000, "validation": 1000, "test": 1000},
     )
 
 
@@ -115,12 +115,7 @@ def level_list_tasks(data: Path) -> LevelListTasks:
     path = data / "levels.txt"
     if not path.is_file():
         raise TaskDataError(f"babyai: {path} is missing; it lists one level a line, as in 'GoToRedBall'")
-    if path.stat().st_size > _MAX_FILE_BYTES:
-        raise TaskDataError(f"babyai: {path}: larger than {_MAX_FILE_BYTES} bytes")
-    try:
-        lines = path.read_text(encoding="ascii").splitlines()
-    except UnicodeDecodeError as error:
-        raise TaskDataError(f"babyai: {path}: byte {error.start} is not ASCII") from None
+    lines = read_text("babyai", path, max_bytes=_MAX_FILE_BYTES, encoding="ascii").splitlines()
     known = known_levels()
     names: dict[str, int] = {}
     for number, line in enumerate(lines, start=1):

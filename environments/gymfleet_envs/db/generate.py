@@ -221,17 +221,6 @@ def _generate(rng: random.Random, level: str) -> DbTask:
     )
 
 
-def _fingerprint(task: DbTask) -> str:
-    return repr((task.prompt, task.tables))
-
-
 def generated_tasks() -> GeneratedTasks[DbTask]:
     """Three levels: one value of a small table; conditions and single changes; combinations of them."""
-    return GeneratedTasks(
-        "db",
-        _generate,
-        _fingerprint,
-        levels=tuple(_QUESTIONS),
-        default_level="easy",
-        counts={"train": 100_000, "validation": 1000, "test": 1000},
-    )
+    return GeneratedTasks("db", _generate, lambda task: repr((task.prompt, task.tables)), levels=tuple(_QUESTIONS))

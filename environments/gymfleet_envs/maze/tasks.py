@@ -45,7 +45,6 @@ def generated() -> TaskSource[MazeTask]:
         lambda task: task.fingerprint,
         levels=tuple(_LEVELS),
         default_level="small",
-        counts={"train": 100_000, "validation": 1_000, "test": 1_000},
     )
 
 

@@ -1,7 +1,5 @@
 """Where OS tasks come from."""
 
-from typing import Final
-
 from gymfleet_envs.os.agentbench import agentbench_tasks
 from gymfleet_envs.os.generate import LEVELS, generate
 from gymfleet_envs.os.task import OsTask
@@ -9,16 +7,7 @@ from gymfleet_envs.tasks import GeneratedTasks, TaskSource
 
 __all__ = ["agentbench_tasks", "generated_tasks"]
 
-_COUNTS: Final = {"train": 100_000, "validation": 1_000, "test": 1_000}
-
 
 def generated_tasks() -> TaskSource[OsTask]:
     """Own questions and chores at four levels."""
-    return GeneratedTasks(
-        "os",
-        generate,
-        lambda task: f"{task.description}\n{task.init}\n{task.check}",
-        levels=LEVELS,
-        default_level=LEVELS[0],
-        counts={"train": _COUNTS["train"], "validation": _COUNTS["validation"], "test": _COUNTS["test"]},
-    )
+    return GeneratedTasks("os", generate, lambda task: f"{task.description}\n{task.init}\n{task.check}", levels=LEVELS)

@@ -18,6 +18,7 @@ from gymfleet_envs.sql.options import SqlOptions
 from gymfleet_envs.sql.schema import Schema, in_words, read_schema
 from gymfleet_envs.sql.task import SqlTask
 from gymfleet_envs.sqlite.guard import GuardedConnection, StatementFailed
+from gymfleet_envs.task_files import read_text
 from gymfleet_envs.tasks import ListedTasks, Task, TaskDataError
 
 _FILES: Final[dict[str, Split]] = {
@@ -146,9 +147,7 @@ def _plain(path: Path) -> sqlite3.Connection:
 
 def _read(file: Path, adapter: TypeAdapter[Any]) -> Any:
     try:
-        if file.stat().st_size > _MAX_FILE_BYTES:
-            raise TaskDataError(f"sql: {file} is larger than {_MAX_FILE_BYTES} bytes")
-        return adapter.validate_python(json.loads(file.read_text(encoding="utf-8")))
+        return adapter.validate_python(json.loads(read_text("sql", file, max_bytes=_MAX_FILE_BYTES)))
     except ValidationError as error:
         raise TaskDataError(f"sql: {file}: {faults(error, most=1)}") from None
     except (OSError, ValueError, RecursionError) as error:

@@ -203,17 +203,6 @@ def _generate(rng: random.Random, level: str) -> SqlTask:
     return SqlTask(prompt=f"{words}\n\n{question.text}", gold_sql=question.sql, tables=tables)
 
 
-def _fingerprint(task: SqlTask) -> str:
-    return repr((task.prompt, task.tables))
-
-
 def generated_tasks() -> GeneratedTasks[SqlTask]:
     """Three levels: one value of one table; conditions, aggregates and a join of two; joins of three, subqueries."""
-    return GeneratedTasks(
-        "sql",
-        _generate,
-        _fingerprint,
-        levels=tuple(_QUESTIONS),
-        default_level="easy",
-        counts={"train": 100_000, "validation": 1000, "test": 1000},
-    )
+    return GeneratedTasks("sql", _generate, lambda task: repr((task.prompt, task.tables)), levels=tuple(_QUESTIONS))

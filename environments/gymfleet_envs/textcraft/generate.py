@@ -23,7 +23,6 @@ _MADE_FORMS: Final = (
     "shelf", "spoon", "stool", "table", "tile", "vase", "wheel", "wire",
 )  # fmt: skip
 _RAW_FORM_SET: Final = frozenset(_RAW_FORMS)
-_MAX_STEPS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +33,8 @@ class _Shape:
     num_distractors: tuple[int, int]
     generic_share: float = 0.0
     """How often a made ingredient is named by its kind alone."""
+    max_steps: int = 20
+    """A task that takes more is drawn again."""
 
 
 _SHAPES: Final = {
@@ -108,22 +109,23 @@ class _Builder:
 
 def _generate(rng: random.Random, level: str) -> CraftTask:
     """Draw until the planner needs a fair number of steps."""
+    shape = _SHAPES[level]
     while True:
-        task = _Builder(rng, _SHAPES[level]).build()
-        if _num_steps(task) <= _MAX_STEPS:
+        task = _Builder(rng, shape).build()
+        if _is_solved_within(shape.max_steps, task):
             return task
 
 
-def _num_steps(task: CraftTask) -> int:
+def _is_solved_within(max_steps: int, task: CraftTask) -> bool:
     inventory: dict[str, int] = {}
-    for step in range(_MAX_STEPS + 1):
+    for _ in range(max_steps + 1):
         if inventory.get(task.goal):
-            return step
+            return True
         move = next_move(task.book, inventory, task.goal)
         if move is None:
             break
         _play(task.book, inventory, move.action)
-    return _MAX_STEPS + 1
+    return False
 
 
 def _play(book: RecipeBook, inventory: dict[str, int], action: str) -> None:
@@ -148,11 +150,4 @@ def _fingerprint(task: CraftTask) -> str:
 
 def generated_tasks() -> GeneratedTasks[CraftTask]:
     """Four levels: the depth of the goal's recipe tree."""
-    return GeneratedTasks(
-        "textcraft",
-        _generate,
-        _fingerprint,
-        levels=tuple(_SHAPES),
-        default_level="depth_2",
-        counts={"train": 100_000, "validation": 1000, "test": 1000},
-    )
+    return GeneratedTasks("textcraft", _generate, _fingerprint, levels=tuple(_SHAPES), default_level="depth_2")

@@ -11,6 +11,7 @@ from gymfleet_contracts.faults import faults
 from gymfleet_contracts.session import Split
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from gymfleet_envs.task_files import read_text
 from gymfleet_envs.tasks import ListedTasks, Task, TaskDataError
 from gymfleet_envs.textcraft.recipes import UNREACHABLE, Amount, Recipe, RecipeBook, item_name
 from gymfleet_envs.textcraft.task import CraftTask
@@ -118,10 +119,9 @@ def load_recipes(data: Path) -> RecipeBook:
 
 def _read(path: Path) -> _Shaped | _Shapeless | None:
     """A crafting recipe; None for smelting, stonecutting and the like."""
-    if path.stat().st_size > _MAX_FILE_BYTES:
-        raise TaskDataError(f"textcraft: {path}: larger than {_MAX_FILE_BYTES} bytes")
+    text = read_text("textcraft", path, max_bytes=_MAX_FILE_BYTES)
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise TaskDataError(f"textcraft: {path}: not JSON: {error}") from None
     if not isinstance(raw, dict) or not isinstance(raw.get("type"), str):

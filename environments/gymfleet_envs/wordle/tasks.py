@@ -9,6 +9,7 @@ from typing import Final
 
 from gymfleet_contracts.session import Split
 
+from gymfleet_envs.task_files import read_text
 from gymfleet_envs.tasks import SPLITS, GeneratedTasks, Task, TaskDataError, UnknownTask
 from gymfleet_envs.wordle.game import WORD_LENGTH
 from gymfleet_envs.wordle.words import WORDS
@@ -56,8 +57,6 @@ def generated_tasks() -> GeneratedTasks[WordleTask]:
         _generate,
         lambda task: f"{task.hidden} of {' '.join(task.vocabulary)}",
         levels=(*_LEVEL_SIZES, _SHARED),
-        default_level="words_20",
-        counts={"train": 100_000, "validation": 1000, "test": 1000},
     )
 
 
@@ -135,12 +134,7 @@ def word_list_tasks(data: Path) -> WordListTasks:
 
 def _read_words(path: Path) -> tuple[str, ...]:
     """One word a line; as upstream does, only words of five letters count."""
-    if path.stat().st_size > _MAX_FILE_BYTES:
-        raise TaskDataError(f"wordle: {path}: larger than {_MAX_FILE_BYTES} bytes")
-    try:
-        lines = path.read_text(encoding="ascii").splitlines()
-    except UnicodeDecodeError as error:
-        raise TaskDataError(f"wordle: {path}: byte {error.start} is not ASCII") from None
+    lines = read_text("wordle", path, max_bytes=_MAX_FILE_BYTES, encoding="ascii").splitlines()
     words: dict[str, int] = {}
     for number, line in enumerate(lines, start=1):
         word = line.strip()
