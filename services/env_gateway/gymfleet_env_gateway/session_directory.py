@@ -5,7 +5,6 @@ environments that are not deterministic, nothing is written and nothing is moved
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from gymfleet_contracts import problems
 from gymfleet_contracts.frames import RawReply
 from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.session import Step
+from gymfleet_kit.recent import Recent
 from gymfleet_kit.session_problems import SessionLost, UnknownSession
 from redis.exceptions import RedisError
 
@@ -24,8 +24,6 @@ from gymfleet_env_gateway.recovery import Caller, Recovery
 from gymfleet_env_gateway.replica_registry import ReplicaRegistry
 from gymfleet_env_gateway.session_ids import SessionRef
 from gymfleet_env_gateway.settings import GatewaySettings
-
-_MAX_MOVED: Final = 65_536
 
 
 class _Step(msgspec.Struct):
@@ -74,7 +72,8 @@ class SessionDirectory:
         self._registry = registry
         self._journal = journal
         self._recovery = None if journal is None else Recovery(registry, journal, settings)
-        self._moved: OrderedDict[str, SessionLocation] = OrderedDict()
+        # A location that is dropped is looked up again when it is needed.
+        self._moved: Recent[str, SessionLocation] = Recent(max_size=65_536)
 
     async def aclose(self) -> None:
         """Cancel the recoveries that are in progress."""
@@ -174,8 +173,6 @@ class SessionDirectory:
         else:
             found = await self._recovery.relocate(session_id, env, caller, location, culprit=missed.culprit)
         self._moved[session_id] = found
-        if len(self._moved) > _MAX_MOVED:
-            self._moved.popitem(last=False)  # it is looked up again when it is needed
         return found
 
     async def _moved_to(self, journal: Journal, session_id: str) -> SessionLocation | None:

@@ -3,19 +3,17 @@
 import base64
 import hashlib
 import hmac
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
 from gymfleet_contracts.session import MAX_SESSION_ID_CHARS
+from gymfleet_kit.recent import Recent
 from gymfleet_kit.session_problems import UnknownSession
 
 _PURPOSE: Final = b"gymfleet session id, version 1"
 _TAG_BYTES: Final = 16
 _TAG_CHARS: Final = 22
 _SEPARATOR: Final = "."
-_MAX_KNOWN: Final = 16_384
-"""Number of recent ids with a verified signature that are cached: a session's next step need not verify it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,8 @@ class SessionIds:
 
     def __init__(self, secret: str, *previous: str) -> None:
         self._key, *self._other_keys = (hmac.digest(text.encode(), _PURPOSE, "sha256") for text in (secret, *previous))
-        self._known: OrderedDict[tuple[str, str], SessionRef] = OrderedDict()
+        # Ids with a verified signature: a session's next step need not verify it again.
+        self._known: Recent[tuple[str, str], SessionRef] = Recent(max_size=16_384)
 
     def issue(self, env: str, replica: str, upstream: str, tenant: str) -> str:
         """Return the id of a session that `replica` calls `upstream`. Raises ValueError when that is too long."""
@@ -62,8 +61,6 @@ class SessionIds:
         env, replica, upstream = body.split(_SEPARATOR, 2)
         ref = SessionRef(env=env, replica=replica, upstream=upstream)
         self._known[session_id, tenant] = ref
-        if len(self._known) > _MAX_KNOWN:
-            self._known.popitem(last=False)  # most likely an abandoned session's
         return ref
 
     def forget(self, session_id: str, tenant: str) -> None:

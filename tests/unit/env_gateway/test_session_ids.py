@@ -3,6 +3,7 @@
 import pytest
 from gymfleet_contracts.session import MAX_SESSION_ID_CHARS
 from gymfleet_env_gateway.session_ids import SessionIds, SessionRef, replica_key
+from gymfleet_kit.recent import Recent
 from gymfleet_kit.session_problems import UnknownSession
 
 IDS = SessionIds("a secret of some length")
@@ -49,9 +50,9 @@ def test_no_character_of_an_id_can_be_changed() -> None:
             IDS.read(forged, "local")
 
 
-def test_ids_of_abandoned_sessions_are_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gymfleet_env_gateway.session_ids._MAX_KNOWN", 2)
+def test_ids_of_abandoned_sessions_are_remembered_up_to_a_bound() -> None:
     ids = SessionIds("a secret of some length")
+    ids._known = Recent(max_size=2)
     issued = [ids.issue("maze", "wSZzvzXu", upstream, "local") for upstream in "abcd"]
 
     refs = [ids.read(session_id, "local") for session_id in issued]
