@@ -24,7 +24,7 @@ from gymfleet_env_gateway.store import Held, MemoryStore, NoEntry, Store, StoreF
 
 _PREFIX: Final = "gymfleet:gateway"
 _LOCK_S: Final = 5.0
-"""How long a gateway that dies with a lock blocks the others; while it lives, it renews the lock."""
+"""How long a gateway that dies with a lock blocks the others; while it lives, it extends the lock."""
 _LOCK_WAIT_S: Final = 120.0
 _FIRST_PAUSE_S: Final = 0.004
 _LONGEST_PAUSE_S: Final = 0.1
@@ -209,7 +209,7 @@ class _Keeper:
         self._timer = asyncio.get_running_loop().call_later(_LOCK_S / 3, self._begin)
 
     def stop(self) -> None:
-        """Stop renewing: the holder is done."""
+        """Stop extending: the holder is done."""
         self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
@@ -226,7 +226,7 @@ class _Keeper:
             except LockNotOwnedError:
                 return
             except RedisError:
-                pass  # the next renewal may come in time
+                pass  # the next extension may come in time
             await asyncio.sleep(_LOCK_S / 3)
 
 

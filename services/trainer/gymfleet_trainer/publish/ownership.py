@@ -31,7 +31,7 @@ class PolicyOwnership:
         # Its token is the run, not the process: a run that is resumed has what its last process had.
         self._owned = Lock(redis, POLICY_OWNER, timeout=LIVE_POLICY_TTL_S, blocking=False, thread_local=False)
         self._value = ""
-        self._renewing: asyncio.Task[None] | None = None
+        self._extending: asyncio.Task[None] | None = None
         self._patience = Patience(key=LIVE_POLICY)
 
     async def claim(self) -> str:
@@ -40,8 +40,8 @@ class PolicyOwnership:
         A run that was killed owns them until its keys expire.
         """
         owner = await self._patience.call(self._claim, timeout_s=_PATIENCE_S)
-        if not owner and (self._renewing is None or self._renewing.done()):  # done: another run had them for a while
-            self._renewing = asyncio.create_task(self._renew())
+        if not owner and (self._extending is None or self._extending.done()):  # done: another run had them for a while
+            self._extending = asyncio.create_task(self._extend())
         return owner
 
     async def highest(self) -> int:
@@ -70,10 +70,10 @@ class PolicyOwnership:
 
         Replicas that wait for a version do so until the key expires, as another process may continue the run.
         """
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.wait([self._renewing])
-            self._renewing = None
+        if self._extending is not None:
+            self._extending.cancel()
+            await asyncio.wait([self._extending])
+            self._extending = None
             with contextlib.suppress(LockError, *OUTAGE):  # another run has them; without Redis the key expires
                 await self._owned.release()
 
@@ -98,7 +98,7 @@ class PolicyOwnership:
     async def _set(self) -> None:
         await self._redis.set(LIVE_POLICY, self._value, ex=LIVE_POLICY_TTL_S)
 
-    async def _renew(self) -> None:
+    async def _extend(self) -> None:
         while True:
             await asyncio.sleep(LIVE_POLICY_TTL_S / 3)
             try:
