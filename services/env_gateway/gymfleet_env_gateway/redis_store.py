@@ -199,7 +199,7 @@ class RedisStore:
 
 
 class _Keeper:
-    """Renews a lock while its holder works. It starts as a timer: most holders finish before the timer is due."""
+    """Extends a lock while its holder works. It starts as a timer: most holders finish before the timer is due."""
 
     def __init__(self, redis: RedisClient, name: str, token: str) -> None:
         self._redis = redis
