@@ -20,7 +20,7 @@ import httpx
 import uvloop
 
 from benchmarks import agentgym_server
-from benchmarks.command import BenchmarkCommand
+from benchmarks.command import BenchmarkCommand, Size
 from benchmarks.http_calls import HttpCaller
 from benchmarks.processes import cpu_seconds, family
 from benchmarks.record import Row, record
@@ -31,7 +31,11 @@ GOAL_RATIO: Final = 2.0
 MAX_STEPS: Final = 50
 """Then another episode begins under the same id."""
 ACTIONS: Final = ("inventory", "get 1 stick", "craft 1 nothing using 1 air", "look around")
-SMOKE: Final = {"clients": [2], "seconds": 0.5, "rounds": 1}
+SIZES: Final = {
+    "clients": Size((16, 64), smoke=(2,), help="numbers of clients to measure with"),
+    "seconds": Size(5.0, smoke=0.5, help="per round"),
+    "rounds": Size(3, smoke=1),
+}
 START_TIMEOUT_S: Final = 30.0
 
 
@@ -132,11 +136,7 @@ def _rows(num_clients: int, results: dict[str, list[tuple[float, dict[str, float
 
 def main() -> None:
     """Measure and record."""
-    parser = BenchmarkCommand(__doc__, SMOKE)
-    parser.add_argument("--clients", type=int, nargs="+", default=[16, 64], help="numbers of clients to measure with")
-    parser.add_argument("--seconds", type=float, default=5.0, help="per round")
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.options()
+    options = BenchmarkCommand(__doc__, SIZES).options()
     record("agentgym", uvloop.run(measure(options.clients, options.seconds, options.rounds)), options)
 
 

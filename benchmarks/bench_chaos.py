@@ -28,7 +28,7 @@ from gymfleet_client import ClientError
 from gymfleet_client.errors import DeadlinePassed, SessionLost, TransportError, Unavailable, UnknownSession
 
 from benchmarks.calls import Caller
-from benchmarks.command import BenchmarkCommand
+from benchmarks.command import BenchmarkCommand, Size
 from benchmarks.leftovers import held
 from benchmarks.lossy_proxy import LossyProxy
 from benchmarks.record import Row, record
@@ -53,10 +53,15 @@ CONNECT_S: Final = 0.2
 RETRY_FOR_S: Final = 120.0
 RETRY_PAUSE_S: Final = 0.05
 GOAL_RESUMED: Final = 0.99
-SMOKE: Final = {
-    "network_episodes": 32, "network_concurrency": 16, "orphan_lease_s": 2.0,
-    "episodes": 16, "concurrency": 16, "kill_every_s": 3.0, "pause_s": 0.2,
-}  # fmt: skip
+SIZES: Final = {
+    "network_episodes": Size(10_000, smoke=32),
+    "network_concurrency": Size(512, smoke=16),
+    "episodes": Size(5000, smoke=16, help="under kills"),
+    "concurrency": Size(256, smoke=16),
+    "pause_s": Size(0.2, smoke=0.2, help="before each step, under kills"),
+    "kill_every_s": Size(5.0, smoke=3.0),
+    "orphan_lease_s": Size(10.0, smoke=2.0, help="of sessions on the bad network"),
+}
 _RECOVERIES: Final = re.compile(
     r'^gymfleet_gateway_recoveries_total\{.*outcome="([^"]+)".*\} ([0-9.e+]+)$', re.MULTILINE
 )
@@ -326,15 +331,8 @@ async def measure(options: argparse.Namespace) -> list[Row]:
 
 def main() -> None:
     """Measure and record."""
-    parser = BenchmarkCommand(__doc__, SMOKE)
+    parser = BenchmarkCommand(__doc__, SIZES)
     parser.add_argument("--phases", nargs="+", choices=PHASES, default=list(PHASES))
-    parser.add_argument("--network-episodes", type=int, default=10_000)
-    parser.add_argument("--network-concurrency", type=int, default=512)
-    parser.add_argument("--episodes", type=int, default=5000, help="under kills")
-    parser.add_argument("--concurrency", type=int, default=256)
-    parser.add_argument("--pause-s", type=float, default=0.2, help="before each step, under kills")
-    parser.add_argument("--kill-every-s", type=float, default=5.0)
-    parser.add_argument("--orphan-lease-s", type=float, default=10.0, help="of sessions on the bad network")
     options = parser.options()
     record("chaos", uvloop.run(measure(options)), options)
 

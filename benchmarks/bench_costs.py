@@ -31,7 +31,7 @@ from gymfleet_rollout.inference.base import Generation
 from gymfleet_rollout.player import Player
 from gymfleet_rollout.tokens import ChatTokens
 
-from benchmarks.command import BenchmarkCommand
+from benchmarks.command import BenchmarkCommand, Size
 from benchmarks.processes import cpu_seconds, family, resident_bytes
 from benchmarks.record import Row, record
 from tests.fixtures import gateway_fleet
@@ -48,7 +48,11 @@ SCORED_S: Final = 120.0
 START_S: Final = 60.0
 REFUSED: Final = "http://127.0.0.1:1"
 """Where no vLLM server listens."""
-SMOKE: Final = {"episodes": 2, "sessions": 4, "concurrency": 2}
+SIZES: Final = {
+    "episodes": Size(1000, smoke=2),
+    "sessions": Size(2000, smoke=4, help="held open at once"),
+    "concurrency": Size(256, smoke=2),
+}
 _POLL_S: Final = 0.02
 T = TypeVar("T")
 
@@ -285,11 +289,7 @@ async def measure(episodes: int, sessions: int, concurrency: int) -> list[Row]:
 
 def main() -> None:
     """Measure and record."""
-    parser = BenchmarkCommand(__doc__, SMOKE)
-    parser.add_argument("--episodes", type=int, default=1000)
-    parser.add_argument("--sessions", type=int, default=2000, help="held open at once")
-    parser.add_argument("--concurrency", type=int, default=256)
-    options = parser.options()
+    options = BenchmarkCommand(__doc__, SIZES).options()
     record("costs", uvloop.run(measure(options.episodes, options.sessions, options.concurrency)), options)
 
 

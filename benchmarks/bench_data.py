@@ -19,7 +19,7 @@ from gymfleet_env_server.catalogue import ENVIRONMENTS, Entry, load_entry
 from gymfleet_env_server.expert_play import ExpertFault, solve
 from gymfleet_envs.tasks import Task
 
-from benchmarks.command import BenchmarkCommand
+from benchmarks.command import BenchmarkCommand, Size
 from benchmarks.record import Row, record
 from tests.fixtures import recorded_dialogues as dialogues
 from tests.fixtures.mariadb import PrivateMariaDB
@@ -32,7 +32,7 @@ NUM_GENERATED: Final[Mapping[str, int]] = {"os": 40, "sciworld": 60}
 """Test tasks per level where an episode takes seconds; `SAMPLE` of the others."""
 DBBENCH_GOALS: Final[Mapping[str, float]] = {"SQLite": 0.97, "MariaDB": 0.99}
 Rows = list[Row]
-SMOKE: Final = {"one_in": 100}
+SIZES: Final = {"one_in": Size(1, smoke=100, help="play one task of so many")}
 
 
 class Missing(Exception):
@@ -252,11 +252,10 @@ def measure(name: str, data: Path, one_in: int = 1) -> Rows:
 
 def main() -> None:
     """Measure and record."""
-    parser = BenchmarkCommand(__doc__, SMOKE)
+    parser = BenchmarkCommand(__doc__, SIZES)
     parser.add_argument("--data", type=Path, default=dialogues.DATA, help="the folder of the benchmarks' files")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="NAME",
                         help=f"of {', '.join(PARTS)}")  # fmt: skip
-    parser.add_argument("--one-in", type=int, default=1, help="play one task of so many")
     options = parser.options()
     record("data", [row for name in options.only for row in measure(name, options.data, options.one_in)], options)
 

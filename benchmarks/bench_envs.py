@@ -20,7 +20,7 @@ from gymfleet_client import SessionStream
 from gymfleet_contracts.session import OpenSession
 from gymfleet_env_server.catalogue import ENVIRONMENTS, Entry, load_entry
 
-from benchmarks.command import BenchmarkCommand
+from benchmarks.command import BenchmarkCommand, Size
 from benchmarks.engines import ENGINES
 from benchmarks.processes import cpu_seconds, family, resident_bytes
 from benchmarks.record import Row, record
@@ -30,7 +30,10 @@ SHARE_OF_BARE: Final = 0.8
 SETTLE_S: Final = 1.0
 _TICK_S: Final = 0.01
 """The kernel counts the processor time of others in these."""
-SMOKE: Final = {"seconds": 0.3, "load": 2}
+SIZES: Final = {
+    "seconds": Size(5.0, smoke=0.3, help="per measurement"),
+    "load": Size(1000, smoke=2, help="at most so many tasks, and sessions at once"),
+}
 
 
 @dataclass(frozen=True)
@@ -240,10 +243,8 @@ def _p99(seconds: list[float]) -> float:
 
 def main() -> None:
     """Measure and record."""
-    parser = BenchmarkCommand(__doc__, SMOKE)
+    parser = BenchmarkCommand(__doc__, SIZES)
     parser.add_argument("--env", nargs="*", default=ENVIRONMENTS)
-    parser.add_argument("--seconds", type=float, default=5.0, help="per measurement")
-    parser.add_argument("--load", type=int, default=1000, help="at most so many tasks, and sessions at once")
     options = parser.options()
     rows = [
         row

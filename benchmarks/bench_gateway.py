@@ -22,7 +22,7 @@ from gymfleet_client import GatewayClient, SessionStream
 from gymfleet_contracts.session import OpenSession, Session, SessionStep, StepResult
 
 from benchmarks import echo_environment
-from benchmarks.command import BenchmarkCommand
+from benchmarks.command import BenchmarkCommand, Size
 from benchmarks.http_calls import HttpCaller
 from benchmarks.processes import cpu_seconds, family
 from benchmarks.record import Row, record
@@ -33,7 +33,11 @@ GOAL_STEPS_PER_S: Final = 2000.0
 MAX_STEPS: Final = 50
 """Then a session is replaced by a new one, as in real episodes."""
 ACTION: Final = "hello"
-SMOKE: Final = {"sessions": 4, "seconds": 0.5, "rounds": 1}
+SIZES: Final = {
+    "sessions": Size(64, smoke=4),
+    "seconds": Size(5.0, smoke=0.5, help="per round"),
+    "rounds": Size(3, smoke=1),
+}
 
 
 @dataclass
@@ -215,11 +219,7 @@ def _rows(name: str, results: dict[str, list[Measured]], goal: float | None) -> 
 
 def main() -> None:
     """Measure and record."""
-    parser = BenchmarkCommand(__doc__, SMOKE)
-    parser.add_argument("--sessions", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=5.0, help="per round")
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.options()
+    options = BenchmarkCommand(__doc__, SIZES).options()
     record("gateway", uvloop.run(measure(options.sessions, options.seconds, options.rounds)), options)
 
 

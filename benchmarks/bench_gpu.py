@@ -54,7 +54,7 @@ CPU_SMOKE: Final = Plan("cpu", SMOKE, (256,), 64, 2, 1, 256)
 
 def main() -> None:
     """Measure and record."""
-    parser = BenchmarkCommand(__doc__, {})
+    parser = BenchmarkCommand(__doc__)
     parser.add_argument("--compile", action="store_true", help="torch.compile every decoder layer")
     parser.add_argument("--liger", action="store_true", help="liger-kernel's norm, rotary embedding and SwiGLU")
     parser.add_argument("--gradient-checkpointing", action="store_true", help="recompute layers to save memory")

@@ -18,7 +18,7 @@ import uvloop
 from gymfleet_client import SessionStream
 from gymfleet_contracts.session import OpenSession, Session
 
-from benchmarks.command import BenchmarkCommand
+from benchmarks.command import BenchmarkCommand, Size
 from benchmarks.record import Row, record
 from tests.fixtures import gateway_fleet
 
@@ -30,7 +30,11 @@ PAUSE_S: Final = 0.002
 """Between the light session's steps: an agent thinks."""
 MAX_STEPS: Final = 900
 """Fewer than the environment allows."""
-SMOKE: Final = {"busy": 2, "seconds": 1.0, "rounds": 1}
+SIZES: Final = {
+    "busy": Size(8, smoke=2),
+    "seconds": Size(5.0, smoke=1.0, help="per round"),
+    "rounds": Size(3, smoke=1),
+}
 
 
 async def open_one(stream: SessionStream) -> Session:
@@ -120,11 +124,7 @@ def percentile(values: list[float], percent: int) -> float:
 
 def main() -> None:
     """Measure and record."""
-    parser = BenchmarkCommand(__doc__, SMOKE)
-    parser.add_argument("--busy", type=int, default=8)
-    parser.add_argument("--seconds", type=float, default=5.0, help="per round")
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.options()
+    options = BenchmarkCommand(__doc__, SIZES).options()
     record("isolation", uvloop.run(measure(options.busy, options.seconds, options.rounds)), options)
 
 

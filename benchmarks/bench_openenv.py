@@ -29,7 +29,7 @@ from gymfleet_contracts.frames import Op
 from websockets.asyncio.client import connect
 
 from benchmarks import echo_environment
-from benchmarks.command import BenchmarkCommand
+from benchmarks.command import BenchmarkCommand, Size
 from benchmarks.record import Row, record
 from tests.fixtures import gateway_fleet
 from tests.fixtures.redis_server import RedisServer, free_port
@@ -38,7 +38,11 @@ WORKERS: Final = 2
 WARM_UP_S: Final = 1.0
 GOAL_RATIO: Final = 2.0
 GOAL_P99_RATIO: Final = 0.5
-SMOKE: Final = {"sessions": [8], "seconds": 1.5, "rounds": 1}
+SIZES: Final = {
+    "sessions": Size((512, 2000), smoke=(8,)),
+    "seconds": Size(8.0, smoke=1.5),
+    "rounds": Size(3, smoke=1),
+}
 PEERS: Final = Path(os.environ.get("GYMFLEET_PEERS_VENV", Path(__file__).parents[1] / ".venv-peers"))
 _decode: Final = msgspec.msgpack.Decoder().decode
 
@@ -191,10 +195,7 @@ def _rows(size: int, ours: list[Measured], theirs: list[Measured]) -> list[Row]:
 
 def main() -> None:
     """Entry point."""
-    parser = BenchmarkCommand(__doc__, SMOKE)
-    parser.add_argument("--sessions", type=int, nargs="+", default=[512, 2000])
-    parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = BenchmarkCommand(__doc__, SIZES)
     options = parser.options()
     if not (PEERS / "bin" / "uvicorn").exists():
         parser.error("OpenEnv is not installed: run scripts/peers.sh")

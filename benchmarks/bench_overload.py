@@ -22,7 +22,7 @@ from gymfleet_client.errors import EnvironmentFull
 from gymfleet_contracts.keys import key_digest, new_key
 from gymfleet_contracts.session import OpenSession
 
-from benchmarks.command import BenchmarkCommand
+from benchmarks.command import BenchmarkCommand, Size
 from benchmarks.record import Row, record
 from tests.fixtures import gateway_fleet, tally_environment
 
@@ -30,7 +30,12 @@ WEIGHTS: Final = {"light": 1, "heavy": 3}
 OVERLOAD: Final = 10
 WARM_UP_S: Final = 3.0
 TASK: Final = OpenSession(env="tally", task_index=0)
-SMOKE: Final = {"slots": 8, "steps": 3, "pause_s": 0.02, "seconds": 2.0}
+SIZES: Final = {
+    "slots": Size(64, smoke=8),
+    "steps": Size(10, smoke=3, help="per episode"),
+    "pause_s": Size(0.05, smoke=0.02, help="before each step"),
+    "seconds": Size(60.0, smoke=2.0, help="per phase"),
+}
 
 
 @dataclass(frozen=True)
@@ -166,12 +171,7 @@ def _rows(calm: Seen, flood: Seen, seconds: float, shares: dict[str, float]) -> 
 
 def main() -> None:
     """Measure and record."""
-    parser = BenchmarkCommand(__doc__, SMOKE)
-    parser.add_argument("--slots", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=10, help="per episode")
-    parser.add_argument("--pause-s", type=float, default=0.05, help="before each step")
-    parser.add_argument("--seconds", type=float, default=60.0, help="per phase")
-    options = parser.options()
+    options = BenchmarkCommand(__doc__, SIZES).options()
     rows = uvloop.run(measure(options.slots, options.steps, options.pause_s, options.seconds))
     record("overload", rows, options)
 

@@ -34,7 +34,7 @@ SMOKE: Final[dict[str, Any]] = {"seeds": [0], "set": [
 
 def main() -> None:
     """Run, read the summaries, record."""
-    parser = BenchmarkCommand(__doc__, SMOKE)
+    parser = BenchmarkCommand(__doc__, smoke=SMOKE)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--recipe", default="quickstart", help="a name in recipes/")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="changes of the recipe")

@@ -34,7 +34,7 @@ from gymfleet_rollout.player import Player
 from gymfleet_rollout.policy import Policy
 from gymfleet_rollout.tokens import ChatTokens
 
-from benchmarks.command import BenchmarkCommand
+from benchmarks.command import BenchmarkCommand, Size
 from benchmarks.record import Row, record
 from tests.fixtures import gateway_fleet
 from tests.models import build_tiny_model
@@ -45,7 +45,12 @@ MAX_MODEL_LEN: Final = 1024
 MAX_NUM_SEQS: Final = {"embedded": 256, "server": 64}
 SAMPLING: Final = Sampling()
 MAX_RESPONSE_TOKENS: Final = 12
-SMOKE: Final = {"groups": 2, "group_size": 2, "turns": 2, "rounds": 1}
+SIZES: Final = {
+    "groups": Size(32, smoke=2),
+    "group_size": Size(8, smoke=2),
+    "turns": Size(8, smoke=2),
+    "rounds": Size(3, smoke=1),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +214,8 @@ async def run(arguments: argparse.Namespace) -> list[Row]:
 
 def main() -> None:
     """Measure and record."""
-    parser = BenchmarkCommand(__doc__, SMOKE)
+    parser = BenchmarkCommand(__doc__, SIZES)
     parser.add_argument("--backends", nargs="+", choices=sorted(GOALS), default=sorted(GOALS))
-    parser.add_argument("--groups", type=int, default=32)
-    parser.add_argument("--group-size", type=int, default=8)
-    parser.add_argument("--turns", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1, help="of the embedded engine's tensor operations")
     options = parser.options()
     record("rollout", uvloop.run(run(options)), options)

@@ -23,7 +23,7 @@ import uvloop
 from gymfleet_client import ClientError
 
 from benchmarks.calls import Caller
-from benchmarks.command import BenchmarkCommand
+from benchmarks.command import BenchmarkCommand, Size
 from benchmarks.leftovers import held, session_keys
 from benchmarks.processes import family, resident_bytes
 from benchmarks.record import Row, record
@@ -41,7 +41,12 @@ FUTURE: Final = 20
 CONCURRENCY: Final = 512
 WARM_UP_SESSIONS: Final = 64
 SETTLE_S: Final = 1.0
-SMOKE: Final = {"sessions": 32, "steps": 2, "timed_forks": 4, "forks": 8}
+SIZES: Final = {
+    "sessions": Size(16_384, smoke=32),
+    "steps": Size(20, smoke=2, help="of each session"),
+    "timed_forks": Size(1000, smoke=4, help=f"into {CHILDREN} children each"),
+    "forks": Size(10_000, smoke=8, help="with the timed ones"),
+}
 T = TypeVar("T")
 
 
@@ -226,12 +231,7 @@ async def _future(caller: Caller, session_id: str) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure and record."""
-    parser = BenchmarkCommand(__doc__, SMOKE)
-    parser.add_argument("--sessions", type=int, default=16_384)
-    parser.add_argument("--steps", type=int, default=20, help="of each session")
-    parser.add_argument("--timed-forks", type=int, default=1000, help=f"into {CHILDREN} children each")
-    parser.add_argument("--forks", type=int, default=10_000, help="with the timed ones")
-    options = parser.options()
+    options = BenchmarkCommand(__doc__, SIZES).options()
     with running(options.sessions) as fleet:
         rows = uvloop.run(hold(fleet, options.sessions, options.steps))
         rows += uvloop.run(fork(fleet, options.timed_forks, options.forks))

@@ -20,7 +20,7 @@ import uvloop
 from gymfleet_client import ClientError
 
 from benchmarks.calls import Caller
-from benchmarks.command import BenchmarkCommand
+from benchmarks.command import BenchmarkCommand, Size
 from benchmarks.leftovers import held, session_keys
 from benchmarks.processes import cpu_seconds, family, resident_bytes
 from benchmarks.record import Row, record
@@ -40,7 +40,11 @@ GOAL_GROWTH: Final = 0.02
 PROGRESS_EVERY_S: Final = 10.0
 SETTLE_S: Final = 3.0
 MIB: Final = 2**20
-SMOKE: Final = {"sessions": 400, "concurrency": 16, "sample_every_s": 0.02}
+SIZES: Final = {
+    "sessions": Size(1_000_000, smoke=400),
+    "concurrency": Size(128, smoke=16),
+    "sample_every_s": Size(1.0, smoke=0.02, help="of the processes' memory"),
+}
 
 
 @dataclass
@@ -226,11 +230,7 @@ def _left(fleet: Fleet, samples: list[Sample]) -> list[Row]:
 
 def main() -> None:
     """Measure and record."""
-    parser = BenchmarkCommand(__doc__, SMOKE)
-    parser.add_argument("--sessions", type=int, default=1_000_000)
-    parser.add_argument("--concurrency", type=int, default=128)
-    parser.add_argument("--sample-every-s", type=float, default=1.0, help="of the processes' memory")
-    options = parser.options()
+    options = BenchmarkCommand(__doc__, SIZES).options()
     record("soak", measure(options.sessions, options.concurrency, options.sample_every_s), options)
 
 

@@ -277,7 +277,7 @@ def _policy_rows(accounts: Accounts) -> list[Row]:
 
 def main() -> None:
     """Measure and record."""
-    parser = BenchmarkCommand(__doc__, SMOKE)
+    parser = BenchmarkCommand(__doc__, smoke=SMOKE)
     parser.add_argument("--recipe", type=Path, default=ROOT / "recipes" / "quickstart.toml")
     parser.add_argument("--run-dir", type=Path, default=ROOT / "runs" / "bench-stack")
     parser.add_argument("--seed", type=int, default=1, help="of the schedule")

@@ -24,19 +24,19 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from benchmarks.command import BenchmarkCommand
+from benchmarks.command import BenchmarkCommand, Size
 from benchmarks.record import Row, record
 
 MICROBATCHES = (2048, 4096, 8192, 16384)
-SMOKE: Final = {"sequences": 3, "repeat": 1}
+SIZES: Final = {
+    "sequences": Size(256, smoke=3),
+    "repeat": Size(3, smoke=1, help="the best of so many is kept"),
+}
 
 
 def main() -> None:
     """Measure and record."""
-    parser = BenchmarkCommand(__doc__, SMOKE)
-    parser.add_argument("--sequences", type=int, default=256)
-    parser.add_argument("--repeat", type=int, default=3, help="the best of so many is kept")
-    options = parser.options()
+    options = BenchmarkCommand(__doc__, SIZES).options()
     transformers_logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as directory:
         path = build_scratch_model(["a"], ScratchModel(), directory, 0, max_position=1024)

@@ -113,7 +113,7 @@ async def measured(options: argparse.Namespace) -> Sequence[Row]:
 
 def main() -> None:
     """Measure and record."""
-    parser = BenchmarkCommand(__doc__, SMOKE)
+    parser = BenchmarkCommand(__doc__, smoke=SMOKE)
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "bench-workers", help="directory of the runs")
     parser.add_argument("--only", nargs="+", choices=RUNS, default=list(RUNS), help="which of the three")
     parser.add_argument("--steps", type=int, default=6, help="of each run")

@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from benchmarks.capacity_plan import UTILISATION, Costs, Device, Load, Model, Need, Plan, figures, plan
+from benchmarks.capacity_costs import Costs, figures
+from benchmarks.capacity_plan import UTILISATION, Device, Load, Model, Need, Plan, plan
 from benchmarks.record import RESULTS
 
 LOADS: Final[Mapping[str, Load]] = {

@@ -4,7 +4,23 @@ import argparse
 import signal
 import sys
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """An option that says how much is measured: its default, and the smallest with which every line still runs.
+
+    A tuple is an option of several numbers.
+    """
+
+    full: float | tuple[float, ...]
+    smoke: float | tuple[float, ...]
+    help: str | None = None
 
 
 class BenchmarkCommand(argparse.ArgumentParser):
@@ -12,12 +28,15 @@ class BenchmarkCommand(argparse.ArgumentParser):
 
     Args:
         doc: the benchmark's docstring.
-        smoke: the smallest sizes with which every line of the benchmark still runs, by the options' names.
+        sizes: options by their names, as in `pause_s` for `--pause-s`.
+        smoke: what `--smoke` makes of options that are added by hand, by the same names.
     """
 
-    def __init__(self, doc: str | None, smoke: Mapping[str, Any]) -> None:
+    def __init__(
+        self, doc: str | None, sizes: Mapping[str, Size] = _NOTHING, *, smoke: Mapping[str, Any] = _NOTHING
+    ) -> None:
         super().__init__(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-        self._smoke = smoke
+        self._smoke = {**smoke, **{name: size.smoke for name, size in sizes.items()}}
         way = self.add_mutually_exclusive_group()
         way.add_argument(
             "--smoke", action="store_true", help="as small as it can be, to see that it runs: keeps nothing"
@@ -27,6 +46,16 @@ class BenchmarkCommand(argparse.ArgumentParser):
             action="store_true",
             help="replace the published figures, benchmarks/results and docs; without it they go to runs/benchmarks",
         )
+
+        for name, size in sizes.items():
+            several = isinstance(size.full, tuple)
+            self.add_argument(
+                f"--{name.replace('_', '-')}",
+                type=type(size.full[0] if isinstance(size.full, tuple) else size.full),
+                nargs="+" if several else None,
+                default=size.full,
+                help=size.help,
+            )
 
     def options(self) -> argparse.Namespace:
         """Return what was given; an option that is given by hand wins over `--smoke`."""

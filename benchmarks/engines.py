@@ -120,12 +120,8 @@ def _scienceworld(entry: Entry, plays: Plays, seconds: float) -> float:
     began, steps, spent_s = time.perf_counter(), 0, 0.0
     while time.perf_counter() - began < seconds:
         environment.load(task.task, task.variation, task.simplifications)
-        environment.reset()
-        for action in actions:
-            started = time.perf_counter()
-            environment.step(action)
-            spent_s += time.perf_counter() - started
-            steps += 1
+        spent_s += _stepping_s(environment, actions)
+        steps += len(actions)
     environment.close()
     return steps / spent_s
 
@@ -141,16 +137,21 @@ def _textworld(entry: Entry, plays: Plays, seconds: float) -> float:
         names = demangled((f.name, tuple(v.name for v in f.arguments)) for f in environment._pddl_state.facts)  # noqa: SLF001 - alfworld's way
         for info in environment._entity_infos.values():  # noqa: SLF001
             info.name = names[info.id]
-        environment.reset()
-        for action in actions:
-            started = time.perf_counter()
-            environment.step(action)
-            spent_s += time.perf_counter() - started
-            steps += 1
+        spent_s += _stepping_s(environment, actions)
+        steps += len(actions)
         environment.close()
         if time.perf_counter() - began > seconds:
             break
     return steps / spent_s
+
+
+def _stepping_s(environment: Any, actions: Sequence[str]) -> float:
+    """Play one episode and return the seconds that its steps took; the reset does not count."""
+    environment.reset()
+    began = time.perf_counter()
+    for action in actions:
+        environment.step(action)
+    return time.perf_counter() - began
 
 
 def _speed(plays: Sequence[tuple[Any, Sequence[str]]], play: Callable[[Any, Any], None], seconds: float) -> float:

@@ -3,6 +3,8 @@
 import asyncio
 import random
 from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -62,14 +64,9 @@ class LossyProxy:
         async with connect(
             self._url, compression=None, proxy=None, max_size=MAX_FRAME_BYTES, max_queue=None
         ) as gateway:
-            replies = asyncio.create_task(self._replies(gateway, client))
+            replies = asyncio.create_task(_forward(gateway, client, self._surviving))
             try:
-                async for message in client:
-                    outbox = deque(self._requests(_bytes(message)))
-                    while outbox:
-                        await gateway.send(join_frames(outbox)[1])
-            except websockets.ConnectionClosed:
-                return
+                await _forward(client, gateway, self._requests)
             finally:
                 replies.cancel()
                 await asyncio.wait([replies])
@@ -84,21 +81,25 @@ class LossyProxy:
                 forwarded.append(frame)
         return forwarded
 
-    async def _replies(self, gateway: websockets.ClientConnection, client: ServerConnection) -> None:
-        try:
-            async for message in gateway:
-                outbox = deque(self._surviving(_bytes(message)))
-                while outbox:
-                    await client.send(join_frames(outbox)[1])
-        except websockets.ConnectionClosed:
-            return
-
     def _surviving(self, message: bytes) -> list[bytes]:
         frames = [bytes(frame) for frame in split_frames(message)]
         kept = [frame for frame in frames if self._dice.random() >= self._drop]
         self.replies += len(frames)
         self.dropped += len(frames) - len(kept)
         return kept
+
+
+async def _forward(
+    source: websockets.ClientConnection | ServerConnection,
+    target: websockets.ClientConnection | ServerConnection,
+    changed: Callable[[bytes], list[bytes]],
+) -> None:
+    """Pass on the frames that `changed` makes of each message, until one side has gone."""
+    with suppress(websockets.ConnectionClosed):
+        async for message in source:
+            outbox = deque(changed(_bytes(message)))
+            while outbox:
+                await target.send(join_frames(outbox)[1])
 
 
 def _bytes(message: str | bytes) -> bytes:

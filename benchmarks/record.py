@@ -113,16 +113,17 @@ def _command() -> str:
 
 def _table(rows: Sequence[Row]) -> str:
     head = ("", "value", "unit", "baseline", "ratio", "goal", "met")
-    lines = [head, *(tuple(map(_cell, asdict(row).values())) for row in rows)]
+    lines = [head, *(tuple(cell(value, missing="-", no="NO") for value in asdict(row).values()) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
 
 
-def _cell(value: object) -> str:
+def cell(value: object, *, missing: str, no: str) -> str:
+    """Word one value of a row for a table: what stands for a value that is missing, and what for a missed goal."""
     if value is None:
-        return "-"
+        return missing
     if isinstance(value, bool):
-        return "yes" if value else "NO"
+        return "yes" if value else no
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return str(value)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.capacity_page import LOADS, summary_table, without_gpu, worked_example
-from benchmarks.record import RESULTS
+from benchmarks.record import RESULTS, cell
 from benchmarks.sources import digest
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -177,13 +177,7 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "**no**"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return str(value).replace("|", "\\|")
+    return cell(value, missing="", no="**no**").replace("|", "\\|")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import record as recording
-from benchmarks.command import BenchmarkCommand
+from benchmarks.command import BenchmarkCommand, Size
 from benchmarks.record import Row, record
 from benchmarks.sources import digest
 from benchmarks.tables import render
@@ -26,8 +26,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     """A benchmark of one option; what that was."""
     monkeypatch.setattr("sys.argv", ["bench", *arguments])
-    command = BenchmarkCommand("A benchmark.", {"rounds": 1})
-    command.add_argument("--rounds", type=int, default=5)
+    command = BenchmarkCommand("A benchmark.", {"rounds": Size(5, smoke=1)})
     options = command.options()
     record("trainer", ROWS, options)
     rounds: int = options.rounds
