@@ -8,7 +8,7 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from types import MappingProxyType
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import structlog
@@ -32,46 +32,33 @@ _SPREAD: Final = 0.1
 """Random part added to a pause that the error asks for, which may become longer but never shorter."""
 
 
+@dataclass(eq=False)
 class Retries:
     """Repeat calls while they raise errors that may pass.
 
     Pauses double from `first_pause_s` to `longest_pause_s`; each is drawn at random between half the first and its
     full length, so that callers that failed together do not return together. All failures that one object sees
     before its next success are one outage: it is logged once, and its pauses keep growing from call to call.
-
-    Args:
-        event: the name of the line that is logged at the first failure; None where the call itself logs its failures.
-        on: the errors that may pass.
-        unless: those among them that do not.
-        asked_s: returns the pause that an error asks for, such as `Retry-After`; None to choose it here.
-        ended: the name of a line to log when a call succeeds again.
-        bound: what else the lines say.
     """
 
-    def __init__(
-        self,
-        event: str | None,
-        *,
-        on: Errors,
-        unless: Errors = (),
-        first_pause_s: float = FIRST_PAUSE_S,
-        longest_pause_s: float = LONGEST_PAUSE_S,
-        asked_s: Callable[[Any], float | None] = lambda _: None,
-        level: Literal["info", "warning", "error"] = "warning",
-        ended: str | None = None,
-        bound: Mapping[str, object] = MappingProxyType({}),
-    ) -> None:
-        self._event = event
-        self._on = on
-        self._unless = unless
-        self._first_pause_s = first_pause_s
-        self._longest_pause_s = longest_pause_s
-        self._asked_s = asked_s
-        self._level = level
-        self._ended = ended
-        self._bound = bound
-        self._failures = 0
-        self._failing_since = 0.0
+    event: str | None
+    """The name of the line that is logged at the first failure; None where the call itself logs its failures."""
+    _: KW_ONLY
+    on: Errors
+    """The errors that may pass."""
+    unless: Errors = ()
+    """Those among them that do not."""
+    first_pause_s: float = FIRST_PAUSE_S
+    longest_pause_s: float = LONGEST_PAUSE_S
+    asked_s: Callable[[Any], float | None] = lambda _: None
+    """Returns the pause that an error asks for, such as `Retry-After`; None to choose it here."""
+    level: Literal["info", "warning", "error"] = "warning"
+    ended: str | None = None
+    """The name of a line to log when a call succeeds again."""
+    bound: Mapping[str, object] = field(default_factory=dict)
+    """What else the lines say."""
+    _failures: int = field(default=0, init=False)
+    _failing_since: float = field(default=0.0, init=False)
 
     async def call(
         self, once: Callable[[], Awaitable[T]], *, timeout_s: float = math.inf, attempts: int | None = None
@@ -84,8 +71,8 @@ class Retries:
         deadline = time.monotonic() + timeout_s
         try:
             result = await once()
-        except self._on as error:
-            if isinstance(error, self._unless):
+        except self.on as error:
+            if isinstance(error, self.unless):
                 raise
             failures = [error]
         else:
@@ -107,8 +94,8 @@ class Retries:
         deadline = time.monotonic() + timeout_s
         try:
             result = once()
-        except self._on as error:
-            if isinstance(error, self._unless):
+        except self.on as error:
+            if isinstance(error, self.unless):
                 raise
             failures = [error]
         else:
@@ -125,14 +112,14 @@ class Retries:
         return result
 
     def _rules(self, deadline: float, attempts: int | None) -> dict[str, Any]:
-        grown_s = min(self._first_pause_s * 2.0 ** min(self._failures, 32), self._longest_pause_s)
-        growing = wait_random_exponential(multiplier=grown_s, max=self._longest_pause_s, min=self._first_pause_s / 2)
+        grown_s = min(self.first_pause_s * 2.0 ** min(self._failures, 32), self.longest_pause_s)
+        growing = wait_random_exponential(multiplier=grown_s, max=self.longest_pause_s, min=self.first_pause_s / 2)
         enough = (lambda _: False) if attempts is None else stop_after_attempt(attempts)
 
         def pause_s(state: RetryCallState) -> float:
             """Return the pause before the next try; infinity if that would come too late."""
             left_s = deadline - time.monotonic()
-            asked_s = self._asked_s(_error(state))
+            asked_s = self.asked_s(_error(state))
             if left_s <= 0 or (asked_s is not None and asked_s > left_s):
                 return math.inf
             if asked_s is not None:
@@ -140,7 +127,7 @@ class Retries:
             return min(growing(state), left_s)
 
         return {
-            "retry": retry_if_exception_type(self._on) & retry_if_not_exception_type(self._unless),
+            "retry": retry_if_exception_type(self.on) & retry_if_not_exception_type(self.unless),
             "wait": pause_s,
             "stop": lambda state: state.upcoming_sleep == math.inf or enough(state),
             "before_sleep": self._note_failure,
@@ -150,16 +137,16 @@ class Retries:
     def _note_failure(self, state: RetryCallState) -> None:
         if not self._failures:
             self._failing_since = time.monotonic()
-            if self._event is not None:
+            if self.event is not None:
                 error = _error(state)
                 reason, pause_s = str(error) or type(error).__name__, round(state.upcoming_sleep, 3)
-                getattr(log, self._level)(self._event, **self._bound, reason=reason, pause_s=pause_s)
+                getattr(log, self.level)(self.event, **self.bound, reason=reason, pause_s=pause_s)
         self._failures += 1
 
     def _note_success(self) -> None:
-        if self._failures and self._ended is not None:
+        if self._failures and self.ended is not None:
             away_s = round(time.monotonic() - self._failing_since, 3)
-            getattr(log, self._level)(self._ended, **self._bound, away_s=away_s)
+            getattr(log, self.level)(self.ended, **self.bound, away_s=away_s)
         self._failures = 0
 
 

@@ -49,14 +49,14 @@ class StreamConsumer(Generic[M]):
         max_attempts: int = 5,
         on_unreadable: Callable[[bytes], None] | None = None,
     ) -> None:
-        self.stream = stream
-        self.group = group
+        self.labels = {"stream": stream, "group": group}
+        """What log lines and metrics say of it."""
         self.lease_s = lease_s
         self.max_attempts = max_attempts
         self._schema = schema
         self._on_unreadable = on_unreadable
         self._commands = ConsumerGroup(redis, stream, group, consumer, int(lease_s * 1000))
-        self._patience = Patience(stream=stream, group=group)
+        self._patience = Patience(**self.labels)
 
     async def create_group(self) -> None:
         """Create the stream and the group if they are missing; the group reads from the beginning of the stream."""
@@ -147,5 +147,5 @@ class StreamConsumer(Generic[M]):
             if not str(error).startswith("NOGROUP"):
                 raise
             await self.create_group()
-            log.info("group.created", stream=self.stream, group=self.group)
+            log.info("group.created", **self.labels)
             return await self._patience.call(operation, timeout_s=timeout_s)

@@ -33,7 +33,7 @@ class Runner(Generic[M]):
         self._concurrency = concurrency
         self._stop = stop
         self._in_hand: dict[str, tuple[Delivery[M], asyncio.Task[None]]] = {}
-        self._log = log.bind(stream=consumer.stream, group=consumer.group)
+        self._log = log.bind(**consumer.labels)
 
     async def run(self) -> None:
         """Run until `stop` is set and the running handlers have ended."""
@@ -58,7 +58,7 @@ class Runner(Generic[M]):
         # must act.
         retries = Retries(
             "stream.failed", on=RedisError, first_pause_s=ERROR_PAUSE_S, longest_pause_s=ERROR_PAUSE_S, level="error",
-            bound={"stream": self._consumer.stream, "group": self._consumer.group},
+            bound=self._consumer.labels,
         )  # fmt: skip
         received = await retries.call(self._receive)
         # After a late extension a worker can receive a message that it is still working on.
@@ -84,18 +84,18 @@ class Runner(Generic[M]):
                 del self._in_hand[delivery.id]
 
     async def _attempt(self, delivery: Delivery[M]) -> None:
-        labels = self._consumer.stream, self._consumer.group
+        labels = self._consumer.labels
         try:
             await self._handle(delivery)
         except Exception as error:  # noqa: BLE001 - whatever the handler raises: the message stays
-            FAILED.labels(*labels).inc()
+            FAILED.labels(**labels).inc()
             self._log.error("message.failed", id=delivery.id, attempt=delivery.attempt, exc_info=error)
             if delivery.attempt >= self._consumer.max_attempts:
                 reason = f"gave up after {delivery.attempt} attempts: {type(error).__name__}: {error}"
                 await self._consumer.bury(delivery, reason)
             return
         await self._consumer.ack([delivery.id])
-        HANDLED.labels(*labels).inc()
+        HANDLED.labels(**labels).inc()
 
     async def _extend(self) -> None:
         while True:
