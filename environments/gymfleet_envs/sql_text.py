@@ -14,7 +14,7 @@ class UnfitStatement(Exception):
 
 
 class Token(NamedTuple):
-    """A piece of SQL. Kinds: space (also comments), string, double ("x"), quoted (`x`, [x]), number, word, other."""
+    """A piece of SQL. Kinds: space (also comments), string, double ("x"), quoted (`x`, [x]), word, other."""
 
     kind: str
     text: str
@@ -27,8 +27,7 @@ class Token(NamedTuple):
         return self.text[1:-1].lower() if self.kind in ("quoted", "double") else ""
 
 
-_NUMBER: Final = r"(?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![\w$]))"
-_REST: Final = rf"(?P<quoted>`(?:[^`]|``)*+`)|{_NUMBER}|(?P<word>[\w$@]+)|(?P<other><=>|<>|[!<>=]=|&&|\|\||:=|.)"
+_REST: Final = r"(?P<quoted>`(?:[^`]|``)*+`)|(?P<word>[\w$@]+)|(?P<other>.)"
 _SQLITE: Final = re.compile(
     r"(?P<space>\s+|--[^\n]*|/\*.*?\*/)|(?P<string>'(?:[^']|'')*+')|(?P<double>\"(?:[^\"]|\"\")*+\")"
     rf"|(?P<quoted2>\[[^\]]*\])|{_REST}",
@@ -72,7 +71,7 @@ def one_statement(pieces: Sequence[Token], verbs: frozenset[str]) -> list[Token]
     return telling
 
 
-def closing(pieces: Sequence[Token], opening: int) -> int:
+def _closing(pieces: Sequence[Token], opening: int) -> int:
     """Where the parenthesis at `opening` is closed; the end when it is not."""
     depth = 0
     for place in range(opening, len(pieces)):
@@ -94,7 +93,7 @@ def _expansion(pieces: list[Token]) -> int:
             body += 1
         if body >= len(pieces) or pieces[body].text != "(" or (name := _defined(pieces, place)) == "":
             continue
-        end = closing(pieces, body)
+        end = _closing(pieces, body)
         definitions.setdefault(name, []).extend(piece.name for piece in pieces[body:end])
         main[place - 1 : end] = [""] * (end - place + 1)
     if len(definitions) > _MAX_DEFINITIONS:

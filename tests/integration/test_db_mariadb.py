@@ -181,6 +181,25 @@ def test_no_statement_changes_more_rows_than_one_may(kind: type[DBBench], statem
         "SELECT name, COUNT(*) FROM people GROUP BY name HAVING COUNT(*) > 1",
         "UPDATE people SET price = 1 WHERE name = 'JOSÉ'",
         "SELECT MAX(name), MIN(name) FROM people WHERE name < 'k'",
+        "SELECT name FROM people WHERE CASE WHEN price > 8 THEN 1 ELSE 0 END = 1",
+        "SELECT name FROM people WHERE price > (SELECT AVG(price) FROM people)",
+        "SELECT name FROM people WHERE price > ABS(-9) OR price + 0 = '8'",
+        "SELECT name FROM people WHERE LOWER(name) = 'JOSE' AND price BETWEEN '8' AND 9",
+        "SELECT name FROM people WHERE BINARY name = 'JOSE' OR name COLLATE utf8mb4_bin = 'ann'",
+        "SELECT name AS 'order' FROM people ORDER BY `order` DESC LIMIT 1 FOR UPDATE",
+        "SELECT GROUP_CONCAT(name SEPARATOR '; '), GROUP_CONCAT(price, '!') FROM people",
+        "SELECT TRIM(TRAILING 'x' FROM 'axx'), SUBSTRING('abc' FROM 2 FOR 1), POSITION('c' IN 'abc'), 'a' 'b'",
+        "SELECT EXTRACT(YEAR FROM '2020-05-03'), 7 DIV 2, 1 XOR 1, 1 || 0, !1, NULL <=> NULL",
+        "SELECT 1 FROM DUAL",
+        "(SELECT name FROM people WHERE price = 9) UNION ALL (SELECT price FROM people WHERE name = 'ann')",
+        "UPDATE people p SET p.price = 1 WHERE p.name = 'ann'",
+        "UPDATE people SET price = '1' AND name = 'ann'",
+        "UPDATE people SET price = IF(price > 8, 1, 0) ORDER BY name LIMIT 2",
+        "DELETE p FROM people p WHERE p.price > 8",
+        "INSERT INTO people SET name = 'Eve', price = 5",
+        "INSERT IGNORE people VALUES ('Eve', DEFAULT), ('Fay', 6)",
+        "REPLACE INTO people (name) VALUE ('Eve')",
+        "INSERT INTO people () VALUES ()",
     ],
 )
 def test_sqlite_shows_what_mariadb_shows(kind: type[DBBench], sql: str) -> None:
@@ -190,6 +209,35 @@ def test_sqlite_shows_what_mariadb_shows(kind: type[DBBench], sql: str) -> None:
 
     assert lite.step(sql).observation == maria.step(sql).observation
     assert lite._database.state() == maria._database.state()
+    maria.close()
+    lite.close()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT name, FROM people",
+        "SELECT price::int FROM people",
+        "SELECT name FROM people WHERE name ILIKE 'a%'",
+        "SELECT name FROM 'people'",
+        "SELECT name FROM people WHERE name IS NOT DISTINCT FROM 'Ann'",
+        "SELECT name AS order FROM people",
+        "SELECT CAST(price AS SIGNED FROM people",
+        "SELECT COUNT(*) FILTER (WHERE price = 9) FROM people",
+        "INSERT INTO people VALUES 'a', 'b'",
+        "INSERT INTO people ('name') VALUES ('a')",
+        "UPDATE people SET (name, price) = ('a', 'b')",
+        "UPDATE people SET price = p.price FROM people p",
+        "UPDATE people SET price = 1 RETURNING price",
+    ],
+)
+def test_sqlite_refuses_what_mariadb_refuses(kind: type[DBBench], sql: str) -> None:
+    people = Table("people", ("name", "price"), (("Ann", "9"),))
+    task = DbTask("Which?", "other", (people,), "SELECT 1", answers=("1",))
+    maria, lite = opened(kind, task), opened(DBBench, task)
+
+    assert maria.step(sql).observation.startswith("1064")
+    assert lite.step(sql).observation.startswith("1064")
     maria.close()
     lite.close()
 

@@ -2,6 +2,10 @@
 
 import unicodedata
 from functools import lru_cache
+from typing import Final
+
+COLLATION: Final = "mysql"
+"""What SQLite knows it by."""
 
 
 def fold(text: str) -> str:

@@ -1,154 +1,197 @@
-"""MySQL's dialect on SQLite: the spellings and comparison rules that DBBench's statements rely on."""
+"""MySQL's dialect on SQLite: sqlglot writes the statement, after what SQLite has otherwise is rewritten in its tree."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
 
-from gymfleet_envs.sql_text import Token, closing
+from sqlglot import exp
+from sqlglot.dialects.sqlite import SQLite
+from sqlglot.errors import ErrorLevel, UnsupportedError
+from sqlglot.generator import Generator
+from sqlglot.generators.sqlite import SQLiteGenerator
 
-_COMPARISONS: Final = frozenset({"=", "<", ">", "<=", ">=", "<>", "!="})
-_RENAMED: Final = {"left": "mysql_left", "right": "mysql_right", "if": "mysql_if", "format": "mysql_format"}
+from gymfleet_envs.db.collation import COLLATION
+from gymfleet_envs.db.comparisons import collated, compare_members, compare_range, compare_two
+from gymfleet_envs.db.database import DATABASE
+from gymfleet_envs.sqlite.guard import StatementFailed
+
+_RENAMED: Final = frozenset(("left", "right", "if", "format", "isnull"))
 """Functions whose names SQLite's grammar keeps for itself, or gives another meaning."""
-_TYPES: Final = {"unsigned": "INTEGER", "signed": "INTEGER", "double": "REAL", "char": "TEXT"}
-_OPERATORS: Final = {"&&": " AND ", "||": " OR ", "<=>": " IS ", "/": "*1.0/"}
-_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "", "b": "\b", "Z": "\x1a", "%": "\\%", "_": "\\_"}
-_NOT_OPERANDS: Final = frozenset(
-    [
-        "where",
-        "and",
-        "or",
-        "not",
-        "on",
-        "having",
-        "when",
-        "then",
-        "else",
-        "case",
-        "select",
-        "set",
-        "by",
-        "in",
-        "between",
-        "like",
-        "limit",
-        "offset",
-        "values",
-        "return",
-    ]
-)
+_TYPES: Final = {
+    exp.DType.BIGINT: exp.DType.BIGINT,
+    exp.DType.UBIGINT: exp.DType.BIGINT,
+    exp.DType.DOUBLE: exp.DType.DOUBLE,
+    exp.DType.FLOAT: exp.DType.DOUBLE,
+    exp.DType.CHAR: exp.DType.CHAR,
+    exp.DType.NCHAR: exp.DType.CHAR,
+    exp.DType.CHARACTER_SET: exp.DType.CHAR,
+}
 
 
-def to_sqlite(pieces: Sequence[Token]) -> str:
-    """A statement of MySQL's dialect, without space and comments, in SQLite's.
+class _Generator(SQLiteGenerator):
+    def cast_sql(self, expression: exp.Cast, safe_prefix: str | None = None) -> str:
+        # Not SQLite's, which looks for types that are rewritten by now, and parses each one's name for it.
+        return Generator.cast_sql(self, expression, safe_prefix)
 
-    A column of text that is compared with a number is compared as a number: MySQL takes the number at the text's
-    beginning, and SQLite would compare the two as texts.
+
+class OnSQLite(SQLite):
+    """The dialect; sqlglot keeps it by its name."""
+
+    class Tokenizer(SQLite.Tokenizer):
+        """Names stand in backticks: between double quotes SQLite takes one that is no column for a text."""
+
+        IDENTIFIERS: ClassVar[list[str | tuple[str, str]]] = ["`"]
+
+    Generator = _Generator
+
+
+_DIALECT: Final = OnSQLite()
+_OPTIONS: Final[dict[str, Any]] = {
+    "identify": True,  # a name of MySQL's may be a word of SQLite's
+    "normalize_functions": False,
+    "comments": False,
+    "unsupported_level": ErrorLevel.RAISE,
+}
+
+
+def to_sqlite(tree: exp.Expr) -> str:
+    """Return a statement in SQLite's words; its tree is used up.
+
+    Raises `StatementFailed` for what SQLite has nothing like, and `RecursionError`.
     """
-    out = [_spelled(pieces, place) for place in range(len(pieces))]
-    assignments = _assignments(pieces)
-    for place, piece in enumerate(pieces):
-        if piece.text in _COMPARISONS and place not in assignments:
-            if _is_number(pieces, place + 1):
-                _as_number(pieces, out, _operand(pieces, place - 1), place - 1)
-            elif _is_number(pieces, place - 1):
-                _as_number(pieces, out, place + 1, _operand_end(pieces, place + 1))
-        elif piece.kind == "word" and piece.name in ("between", "in"):
-            number = place + (1 if piece.name == "between" else 2)
-            last = place - 2 if pieces[place - 1].name == "not" else place - 1
-            if last >= 0 and _is_number(pieces, number):
-                _as_number(pieces, out, _operand(pieces, last), last)
-    return " ".join(out)
+    for node in list(tree.walk()):
+        if (rewrite := _REWRITES.get(type(node))) is not None:
+            rewrite(node)
+    while isinstance(tree, exp.Subquery) and not _is_modified(tree):
+        tree = tree.this
+    try:
+        return _DIALECT.generate(tree, copy=False, **_OPTIONS)
+    except UnsupportedError as error:
+        raise StatementFailed(str(error)) from None
 
 
-def literal(text: str) -> str:
-    """A string literal of SQLite."""
-    return "'" + text.replace("'", "''") + "'"
+def _call(node: exp.Anonymous) -> None:
+    if node.name.lower() in _RENAMED:
+        node.set("this", f"mysql_{node.name.lower()}")
 
 
-def _spelled(pieces: Sequence[Token], place: int) -> str:
-    piece = pieces[place]
-    if piece.kind in ("string", "double"):
-        return literal(_unescaped(piece.text))
-    if piece.kind == "other":
-        return _OPERATORS.get(piece.text, piece.text)
-    if piece.kind == "word":
-        following = pieces[place + 1].text if place + 1 < len(pieces) else ""
-        if piece.name in _RENAMED and following == "(":
-            return _RENAMED[piece.name]
-        if piece.name in _TYPES and place and pieces[place - 1].name == "as":
-            return _TYPES[piece.name]
-        if piece.text[0].isdigit() or "$" in piece.text:  # a name in MySQL, a number or nothing at all in SQLite
-            return f"`{piece.text}`"
-    return piece.text
+def _cast(node: exp.Cast) -> None:
+    kind = node.to.this
+    if kind in _TYPES:
+        node.set("to", exp.DataType(this=_TYPES[kind]))
+    elif kind == exp.DType.DECIMAL:
+        sizes = node.to.expressions
+        places = sizes[1].this if len(sizes) > 1 else exp.Literal.number(0)
+        number = exp.Cast(this=node.this, to=exp.DataType(this=exp.DType.DOUBLE))
+        node.replace(exp.Anonymous(this="ROUND", expressions=[number, places]))
+    elif kind == exp.DType.DATE:
+        node.replace(exp.Anonymous(this="DATE", expressions=[node.this]))
+    elif kind == exp.DType.BINARY:
+        node.replace(collated(node.this, "BINARY"))
+    else:
+        raise StatementFailed(f"CAST ... AS {kind.value} is not there; use functions such as DATE(...)")
 
 
-def _unescaped(quoted: str) -> str:
-    mark, text = quoted[0], quoted[1:-1].replace(quoted[0] * 2, quoted[0])
-    if "\\" not in text:
-        return text
-    out: list[str] = []
-    characters = iter(quoted[1:-1])
-    for character in characters:
-        if character == "\\":
-            escaped = next(characters, "")
-            out.append(_ESCAPES.get(escaped, escaped))
-        else:
-            out.append(character)
-            if character == mark:
-                next(characters, None)  # a doubled quote
-    return "".join(out)
+def _collation(node: exp.Collate) -> None:
+    name = node.expression.name.lower()
+    if name not in (COLLATION, "binary"):
+        node.set("expression", exp.Var(this="BINARY" if name.endswith("_bin") else COLLATION))
 
 
-def _assignments(pieces: Sequence[Token]) -> set[int]:
-    """Places of `=` that assign: those of an UPDATE's SET, outside of parentheses."""
-    found: set[int] = set()
-    depth, assigning = 0, False
-    for place, piece in enumerate(pieces):
-        depth += {"(": 1, ")": -1}.get(piece.text, 0)
-        if depth == 0 and piece.kind == "word":
-            assigning = piece.name == "set" or (assigning and piece.name not in ("where", "order", "limit"))
-        if assigning and depth == 0 and piece.text == "=" and pieces[place - 1].kind in ("word", "quoted"):
-            found.add(place)
-    return found
+def _extract(node: exp.Extract) -> None:
+    node.replace(exp.Anonymous(this=node.this.name, expressions=[node.expression]))
 
 
-def _is_number(pieces: Sequence[Token], place: int) -> bool:
-    if 0 <= place < len(pieces) and pieces[place].text in ("-", "+"):
-        place += 1
-    return 0 <= place < len(pieces) and pieces[place].kind == "number"
+def _position(node: exp.StrPosition) -> None:
+    node.replace(exp.Anonymous(this="LOCATE", expressions=[node.args["substr"], node.this]))
 
 
-def _operand(pieces: Sequence[Token], last: int) -> int:
-    """Where the operand begins that ends at `last`: a name, a call, or an expression in parentheses; -1: none."""
-    first = last
-    if last >= 0 and pieces[last].text == ")":
-        depth = 0
-        while first >= 0:
-            depth += {")": 1, "(": -1}.get(pieces[first].text, 0)
-            if depth == 0:
-                break
-            first -= 1
-        called = first > 0 and pieces[first - 1].kind == "word" and pieces[first - 1].name not in _NOT_OPERANDS
-        return first - 1 if called else first
-    if last < 0 or pieces[last].kind not in ("word", "quoted") or pieces[last].name in _NOT_OPERANDS:
-        return -1
-    while first >= 2 and pieces[first - 1].text == "." and pieces[first - 2].kind in ("word", "quoted"):
-        first -= 2
-    return first
+def _xor(node: exp.Xor) -> None:
+    one, other = (
+        exp.NEQ(this=exp.Paren(this=part), expression=exp.Literal.number(0)) for part in node.unnest_operands()
+    )
+    node.replace(exp.Paren(this=exp.NEQ(this=exp.Paren(this=one), expression=exp.Paren(this=other))))
 
 
-def _operand_end(pieces: Sequence[Token], first: int) -> int:
-    """Where the operand ends that begins at `first`; -1: none."""
-    last = first
-    if first >= len(pieces) or pieces[first].kind not in ("word", "quoted"):
-        return -1
-    while last + 2 < len(pieces) and pieces[last + 1].text == ".":
-        last += 2
-    if last + 1 < len(pieces) and pieces[last + 1].text == "(":
-        last = closing(pieces, last + 1)
-    return min(last, len(pieces) - 1)
+def _default(node: exp.Var) -> None:
+    if node.name == "DEFAULT":
+        node.replace(exp.Null())
 
 
-def _as_number(pieces: Sequence[Token], out: list[str], first: int, last: int) -> None:
-    if 0 <= first <= last < len(pieces):
-        out[first] = f"CAST({out[first]}"
-        out[last] = f"{out[last]} AS REAL)"
+def _place(node: exp.Table | exp.Column) -> None:
+    """A table or a column of the one database that there is."""
+    node.set("hints", None)
+    if node.text("db").lower() == DATABASE:
+        node.set("db", None)
+
+
+def _select(node: exp.Select) -> None:
+    """Without locks, and without advice on how to find the rows."""
+    node.set("locks", None)
+    node.set("operation_modifiers", None)
+    source = node.args.get("from_")
+    if source is not None and source.this.name.upper() == "DUAL":
+        node.set("from_", None)
+
+
+def _join(node: exp.Join) -> None:
+    if node.kind == "STRAIGHT_JOIN":  # an order in which to read the tables
+        node.set("kind", None)
+
+
+def _set_operation(node: exp.SetOperation) -> None:
+    """SQLite has no parentheses around what it joins with UNION."""
+    for key in ("this", "expression"):
+        if isinstance(operand := node.args[key], exp.Subquery):
+            bare = isinstance(operand.this, exp.Select) and not (_is_modified(operand) or _is_modified(operand.this))
+            node.set(key, operand.this if bare else exp.select("*").from_(operand, copy=False))
+
+
+def _is_modified(query: exp.Expr) -> bool:
+    return any(query.args.get(part) for part in ("with_", "order", "limit", "offset"))
+
+
+def _insert(node: exp.Insert) -> None:
+    """No table has a key, so that no row is ever there already."""
+    node.set("conflict", None)
+    if isinstance(node.this, exp.Schema) and not node.this.expressions:
+        node.set("this", node.this.this)
+    values = node.expression
+    if isinstance(values, exp.Values):
+        values.set("alias", None)
+        if not values.expressions[0].expressions:
+            node.set("expression", None)
+            node.set("default", True)
+
+
+def _update(node: exp.Update) -> None:
+    """SQLite assigns to columns of the one table alone, whose name it does not take there."""
+    for assignment in node.expressions:
+        assignment.this.set("table", None)
+
+
+def _delete(node: exp.Delete) -> None:
+    """`DELETE a FROM t AS a` names the one table that it reads."""
+    tables = node.args.get("tables") or []
+    if [table.name.lower() for table in tables] == [node.this.alias_or_name.lower()]:
+        node.set("tables", None)
+
+
+_REWRITES: Final[dict[type[exp.Expr], Callable[[Any], None]]] = {
+    **dict.fromkeys((exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.GT, exp.GTE, exp.LT, exp.LTE), compare_two),
+    **dict.fromkeys((exp.Table, exp.Column), _place),
+    **dict.fromkeys((exp.Union, exp.Intersect, exp.Except), _set_operation),
+    exp.Anonymous: _call,
+    exp.Between: compare_range,
+    exp.Cast: _cast,
+    exp.Collate: _collation,
+    exp.Delete: _delete,
+    exp.Extract: _extract,
+    exp.In: compare_members,
+    exp.Insert: _insert,
+    exp.Join: _join,
+    exp.Select: _select,
+    exp.StrPosition: _position,
+    exp.Update: _update,
+    exp.Var: _default,
+    exp.Xor: _xor,
+}

@@ -198,7 +198,7 @@ _STRICT: Final[dict[str, Callable[..., Any]]] = {
 _LENIENT: Final[dict[str, Callable[..., Any]]] = {
     "concat_ws": _concat_ws,
     "field": _field,
-    "isnull": lambda value: int(value is None),
+    "mysql_isnull": lambda value: int(value is None),
     "mysql_if": _if,
 }
 

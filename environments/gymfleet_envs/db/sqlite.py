@@ -4,13 +4,12 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any, Final, Self
 
-from gymfleet_envs.db.collation import compare, fold_each
+from gymfleet_envs.db.collation import COLLATION, compare, fold_each
 from gymfleet_envs.db.database import DATABASE, NO_OPS, VERBS, Refused, clipped, shown
-from gymfleet_envs.db.dialect import to_sqlite
 from gymfleet_envs.db.functions import FUNCTIONS, install
 from gymfleet_envs.db.options import DbOptions
-from gymfleet_envs.db.refusals import refuse_what_mysql_refuses
 from gymfleet_envs.db.tables import Table, quoted
+from gymfleet_envs.db.translation import translated
 from gymfleet_envs.sql_text import Token, UnfitStatement, one_statement, tokens
 from gymfleet_envs.sqlite.guard import (
     WRITE_ACTIONS,
@@ -23,7 +22,6 @@ from gymfleet_envs.sqlite.like import LikeRules
 _PAGE_BYTES: Final = 4096
 _MAX_STATE_ROWS: Final = 1_000_000
 _MAX_SHOWN_ROWS: Final = 1000
-_COLLATION: Final = "mysql"
 
 
 class SqliteDatabase:
@@ -38,7 +36,7 @@ class SqliteDatabase:
         self._tables = tables
         self._options = options
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, cached_statements=0)
-        connection.create_collation(_COLLATION, compare)
+        connection.create_collation(COLLATION, compare)
         if image is None:
             _fill(connection, tables)
         else:
@@ -70,9 +68,9 @@ class SqliteDatabase:
             return shown(self._described(statement), self._options.observation_chars)
         limit = self._options.observation_chars
         try:
-            refuse_what_mysql_refuses(statement, self._columns)
+            text = translated(sql, self._columns)
             # Four times what is shown: more than enough to be cut, however short the values are.
-            rows, _ = self._guarded.run(to_sqlite(statement), max_rows=_MAX_SHOWN_ROWS, max_bytes=4 * limit)
+            rows, _ = self._guarded.run(text, max_rows=_MAX_SHOWN_ROWS, max_bytes=4 * limit)
         except StatementFailed as error:
             return clipped(str(error), limit)
         return shown(rows, limit)
@@ -122,7 +120,7 @@ class SqliteDatabase:
 
 def _fill(connection: sqlite3.Connection, tables: Sequence[Table]) -> None:
     for table in tables:
-        columns = ", ".join(f"{quoted(column)} TEXT COLLATE {_COLLATION}" for column in table.columns)
+        columns = ", ".join(f"{quoted(column)} TEXT COLLATE {COLLATION}" for column in table.columns)
         connection.execute("BEGIN")
         connection.execute(f"CREATE TABLE {quoted(table.name)} ({columns})")
         places = ", ".join("?" * len(table.columns))
@@ -139,8 +137,8 @@ def state_after(tables: Sequence[Table], sql: str, options: DbOptions) -> list[l
     """What the tables hold after a statement. Raises `StatementFailed`, `UnfitStatement`."""
     database = SqliteDatabase(tables, options)
     try:
-        statement = one_statement(tokens(sql, mysql=True), VERBS)
-        database._guarded.run(to_sqlite(statement), max_rows=1, max_bytes=1)  # noqa: SLF001 - its own module
+        one_statement(tokens(sql, mysql=True), VERBS)
+        database._guarded.run(translated(sql, database._columns), max_rows=1, max_bytes=1)  # noqa: SLF001 - its own module
         return database.state()
     finally:
         database.close()

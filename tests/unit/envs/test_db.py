@@ -1,6 +1,7 @@
 # ruff: noqa: S608, E501, ISC004 - statements and what they show, one to a line
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -170,10 +171,98 @@ def test_answers_are_compared_as_dbbench_does(given: list[str], gold: list[str],
         ("DESCRIBE `my shop`", "[('item', 'text', 'YES', '', None, ''), ('Price', 'text', 'YES', '', None, ''), "
          "('sold on', 'text', 'YES', '', None, '')]"),
         ("COMMIT", "[]"),
+        ("SELECT TRIM(LEADING 'x' FROM 'xax'), SUBSTRING('abc' FROM 2), POSITION('c' IN 'abc')", "[('ax', 'bc', 3)]"),
+        ("SELECT EXTRACT(YEAR FROM `sold on`) FROM `my shop` LIMIT 1", "[(2020,)]"),
+        ("SELECT 7 DIV 2, 7 MOD 4, 1 XOR 1, !1, NULL <=> NULL", "[(3, 3, 0, 0, 1)]"),
+        ("SELECT 1 || 0, 1 && 0, 'a' 'b', x'41'", "[(1, 0, 'ab', b'A')]"),
+        ("SELECT CAST('12.345' AS DECIMAL(9,2)), CONVERT('5', SIGNED INTEGER), CAST('2020-05-03 10:00:00' AS DATE)", "[(12.35, 5, '2020-05-03')]"),
+        ("SELECT GROUP_CONCAT(item SEPARATOR '; ') FROM `my shop`", "[('lamp; Rug',)]"),
+        ("SELECT GROUP_CONCAT(item, '!') FROM `my shop`", "[('lamp!,Rug!',)]"),
+        ("(SELECT item FROM `my shop` LIMIT 1) UNION ALL (SELECT Price FROM `my shop` WHERE Price > 10)", "[('lamp',), ('12.5',)]"),
+        ("(SELECT item FROM `my shop`) ORDER BY item DESC LIMIT 1", "[('Rug',)]"),
+        ("SELECT dbbench.`my shop`.item FROM dbbench.`my shop` WHERE Price = 9 FOR UPDATE", "[('lamp',)]"),
+        ("SELECT 1 + 1 FROM DUAL", "[(2,)]"),
+        ("SELECT item 'the item', Price AS 'order' FROM `my shop` ORDER BY `order` LIMIT 1", "[('Rug', '12.5')]"),
+        ("SELECT ISNULL(item) FROM `my shop` WHERE item IS NOT UNKNOWN LIMIT 1", "[(0,)]"),
     ],
 )  # fmt: skip
 def test_mysql_s_dialect_on_sqlite(sql: str, shown: str) -> None:
     assert opened().step(sql) == Outcome(shown)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "Price > 10",
+        "Price > (10)",
+        "Price > 3 * 3",
+        "Price + 0 > '10'",
+        "Price > ABS(-10)",
+        "Price > LENGTH('0123456789')",
+        "Price > (SELECT AVG(Price) FROM `my shop`)",
+        "Price >= (SELECT MAX(Price + 0) FROM `my shop`)",
+        "CASE WHEN Price > 10 THEN 1 ELSE 0 END = 1",
+        "IF(item = 'RUG', Price, 0) > 10",
+        "COALESCE(Price, 0) > 10",
+        "YEAR(`sold on`) = '2021'",
+        "10 BETWEEN 0 AND Price",
+        "'2021' = YEAR(`sold on`)",
+        "LOWER(item) = 'RUG'",
+        "CONCAT(item, '!') IN ('RUG!', 'x')",
+        "LEFT(item, 1) BETWEEN 'Q' AND 's'",
+        "item = 'rUg' COLLATE utf8mb4_general_ci",
+        "BINARY item = 'Rug'",
+        "item COLLATE utf8mb4_bin <> 'lamp'",
+    ],
+)
+def test_conditions_that_hold_for_the_dear_one(condition: str) -> None:
+    environment = opened()
+
+    assert environment.step(f"SELECT item FROM `my shop` WHERE {condition}").observation == "[('Rug',)]"
+    assert environment.step(f"SELECT item FROM `my shop` WHERE NOT ({condition})").observation == "[('lamp',)]"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE `my shop` s SET s.Price = 10 WHERE s.item = 'lamp'",
+        "UPDATE IGNORE `my shop` SET `my shop`.Price = '10' WHERE Price = 9",
+        "UPDATE `my shop` SET Price = CASE WHEN Price < 10 THEN 10 ELSE Price END",
+        "UPDATE `my shop` SET Price = Price + 1 ORDER BY item LIMIT 1",
+    ],
+)
+def test_changes_in_mysql_s_words(sql: str) -> None:
+    environment = opened(CHANGE)
+
+    assert environment.step(sql) == Outcome("[]")
+    assert environment.step("answer done").score == 1.0
+
+
+@pytest.mark.parametrize(
+    ("sql", "item", "price"),
+    [
+        ("INSERT INTO `my shop` SET item = 'cup', Price = 3", "cup", "3"),
+        ("INSERT `my shop` (item, Price) VALUE ('cup', 3)", "cup", "3"),
+        ("INSERT IGNORE INTO `my shop` (item) VALUES ('cup'), (DEFAULT)", "cup", None),
+        ("REPLACE INTO `my shop` (item) VALUES ('cup')", "cup", None),
+        ("INSERT INTO `my shop` (item) VALUES ('cup') ON DUPLICATE KEY UPDATE item = 'x'", "cup", None),
+        ("INSERT INTO `my shop` () VALUES ()", None, None),
+    ],
+)
+def test_rows_are_inserted_in_mysql_s_words(sql: str, item: str | None, price: str | None) -> None:
+    environment = opened()
+    environment.step("DELETE s FROM `my shop` s WHERE s.Price > 0")
+
+    assert environment.step(sql) == Outcome("[]")
+
+    assert environment.step("SELECT item, Price FROM `my shop` LIMIT 1").observation == str([(item, price)])
+
+
+def test_an_assignment_with_and_is_one_of_a_truth_value() -> None:
+    environment = opened()
+    environment.step("UPDATE `my shop` SET Price = '1' AND item = 'rug'")  # a slip that MySQL lets pass
+
+    assert environment.step("SELECT Price FROM `my shop`").observation == "[('0',), ('1',)]"
 
 
 def test_a_table_whose_name_begins_with_a_digit() -> None:
@@ -201,6 +290,9 @@ def test_long_output_is_cut() -> None:
         "SELECT '\ud800'", "SELECT \u202e1 FROM", "x" * 8192, "(" * 8192, "'" * 8191, "SELECT " + "'" * 8001,
         "SELECT 1" + " UNION SELECT 1" * 500, "SELECT NOW()", "SELECT RAND()", "Final Answer: " + "[" * 8000,
         "SELECT * FROM " + ", ".join(f"`my shop` a{n}" for n in range(60)),
+        "SELECT " + "CHAR(" * 1000, "SELECT " + "STRUCT(" * 1000, "SELECT " + "(" * 4000 + "1" + ")" * 4000,
+        "SELECT " + "NOT " * 2000 + "1", "SELECT " + "- " * 4000 + "1", "SELECT " + "1+" * 4000 + "1",
+        "SELECT " + "CASE WHEN " * 800 + "1", "SELECT { , : 1 }", "SELECT " + "," * 8000, "SELECT 1 /*" + "x" * 8000,
     ],
 )  # fmt: skip
 def test_hostile_actions_are_answered_and_change_nothing(action: str) -> None:
@@ -212,6 +304,33 @@ def test_hostile_actions_are_answered_and_change_nothing(action: str) -> None:
     assert len(outcome.observation) < 900
     if not outcome.terminated:
         assert environment.step("SELECT COUNT(*) FROM `my shop`").observation == "[(2,)]"
+
+
+@pytest.mark.parametrize(
+    "opening", ["CHAR(", "STRUCT(", "DATE(", "YEAR(", "BINARY(", "(", "(SELECT * FROM (", "f(1 IN ("]
+)
+def test_to_read_a_statement_takes_no_longer_than_its_text(opening: str) -> None:
+    database = SqliteDatabase([SHOP], DbOptions())
+    began = time.thread_time()
+
+    for depth in (10, 20, 30, 1000):
+        text = f"SELECT {opening * depth}1"
+        database.execute(text + ")" * text.count("("))
+        assert re.match(r"1064|the statement is nested", database.execute(text))
+
+    assert time.thread_time() - began < 10, "twice as long for each parenthesis would take years"
+    database.close()
+
+
+def test_long_statements_are_read_or_refused() -> None:
+    database = SqliteDatabase([SHOP], DbOptions())
+    numbers = ", ".join(str(number) for number in range(9000))
+
+    assert database.execute(f"SELECT item FROM `my shop` WHERE Price IN ({numbers})") == "[('lamp',)]"
+    assert database.execute("SELECT " + "(" * 60_000) == "the statement is nested too deeply"
+    assert database.execute("SELECT " + "'" * 60_001).startswith("1064")
+    assert database.execute("SELECT " + "'x'," * 20_000 + "1") == "query string is too large"
+    database.close()
 
 
 def test_a_snapshot_is_independent() -> None:
@@ -416,6 +535,33 @@ def test_sqlite_compares_as_mysql_does(sql: str, rows: list[tuple[Any, ...]]) ->
         "SELECT * FROM people WHERE age IN (SELECT age FROM people ORDER BY age LIMIT 1)",
         "UPDATE people SET age = (SELECT MAX(age) FROM people)",
         "DELETE FROM people WHERE age = (SELECT MIN(p.age) FROM people p)",
+        "SELECT age, FROM people",
+        "SELECT age::int FROM people",
+        "SELECT name FROM people WHERE name ILIKE 'a%'",
+        "SELECT name FROM people WHERE name IS NOT DISTINCT FROM 'Ann'",
+        "SELECT DISTINCT ON (name) age FROM people",
+        "SELECT * EXCEPT (age) FROM people",
+        "SELECT name FROM people FETCH FIRST 1 ROWS ONLY",
+        "SELECT name FROM people QUALIFY ROW_NUMBER() OVER (ORDER BY age) = 1",
+        "SELECT name FROM (FROM people) p",
+        "SELECT name FROM people LIMIT 1 BY age",
+        "SELECT name FROM people OFFSET 1",
+        "SELECT [name] FROM people",
+        "SELECT name FROM 'people'",
+        "SELECT name FROM people 'p'",
+        "SELECT CAST(age AS SIGNED FROM people",
+        "SELECT name FROM people WHERE age IN ()",
+        "SELECT MAX(age, 1) FROM people",
+        "SELECT name AS order FROM people",
+        "SELECT name FROM people WHERE rank = 1",
+        "WITH p (SELECT 1) SELECT * FROM p",
+        "INSERT INTO people VALUES 'a', 'b'",
+        "INSERT INTO people ('name') VALUES ('a')",
+        "INSERT INTO people (name) VALUES ('a',)",
+        "INSERT INTO people DEFAULT VALUES",
+        "UPDATE people SET (name, age) = ('a', 'b')",
+        "UPDATE people SET age = p.age FROM people p",
+        "DELETE people WHERE age = 1",
     ],
 )
 def test_what_mysql_refuses_is_refused(sql: str) -> None:
@@ -428,7 +574,25 @@ def test_what_mysql_refuses_is_refused(sql: str) -> None:
     database.close()
 
 
-@pytest.mark.parametrize("call", ["TYPEOF(age)", "PRINTF('%d', 1)", "IIF(1, 2, 3)", "TOTAL(age)"])
+@pytest.mark.parametrize(
+    "word", ["escape", "isnull", "nothing", "raise", "autoincrement", "date", "end", "Year", "full"]
+)
+def test_words_of_sqlites_are_names_of_mysql_s(word: str) -> None:
+    database = SqliteDatabase([Table("t", (word, "order"), (("a", "b"),))], DbOptions())
+
+    assert database.execute(f"SELECT {word}, t.order FROM t WHERE {word} = 'A' ORDER BY {word}") == "[('a', 'b')]"
+    assert database.execute(f"UPDATE t SET {word} = 'c' WHERE t.{word} LIKE 'a'") == "[]"
+    assert database.execute(f"SELECT t.{word} FROM t") == "[('c',)]"
+    database.close()
+
+
+def test_a_name_in_backticks_is_never_a_text() -> None:
+    assert opened().step("SELECT `colour` FROM `my shop`").observation == "no such column: colour"
+
+
+@pytest.mark.parametrize(
+    "call", ["TYPEOF(age)", "PRINTF('%d', 1)", "IIF(1, 2, 3)", "TOTAL(age)", "LEN(name)", "NVL(age, 1)"]
+)
 def test_functions_that_mysql_does_not_have_are_not_there(call: str) -> None:
     database = SqliteDatabase([PEOPLE], DbOptions())
 
@@ -440,7 +604,10 @@ def test_a_column_may_have_the_name_of_a_word_that_is_sqlites() -> None:
     database = SqliteDatabase([Table("t", ("materialized", "oid"), (("a", "b"),))], DbOptions())
 
     assert database.execute("SELECT materialized, oid FROM t") == "[('a', 'b')]"
+    other = SqliteDatabase([Table("t", ("materialized",), (("a",),))], DbOptions())
+    assert other.execute("SELECT materialized, oid FROM t").startswith("1054"), "what is known of one is not of another"
     database.close()
+    other.close()
 
 
 def test_calls_go_into_threads_with_mariadb_alone(monkeypatch: pytest.MonkeyPatch) -> None:
