@@ -1,6 +1,5 @@
 """Publish a policy version: write the weights, stage them, compare log-probabilities, then commit or refuse."""
 
-import shutil
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -14,8 +13,10 @@ from gymfleet_contracts.trajectory import ScoredTrajectory
 
 from gymfleet_trainer.errors import PublishRefused
 from gymfleet_trainer.metrics import REFUSED
+from gymfleet_trainer.publish.parity_check import ParityCheck, ProbedModel
 from gymfleet_trainer.publish.policy_endpoint import NoAnswer, VersionRefused
-from gymfleet_trainer.publish.probe import Parity, Prompts, answers, compare, random_prompts, real_prompts
+from gymfleet_trainer.publish.probe import Parity
+from gymfleet_trainer.publish.published_weights import PublishedWeights
 from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
 from gymfleet_trainer.run.checkpoint import Checkpoints
 from gymfleet_trainer.run.run_directory import RunDirectory
@@ -24,26 +25,17 @@ from gymfleet_trainer.run.torch_thread import TorchThread
 
 log = structlog.get_logger()
 
-_KEPT_WEIGHTS: Final = 2
 _ATTEMPTS: Final = 2
 _DECISION_TIMEOUT_S: Final = 60.0
-_MAX_PROMPT_TOKENS: Final = 512
 _RETRY_S: Final = 30.0
 """How long a replica is left alone after it stopped answering while it was given the newest version."""
 
 
-class Publishable(Protocol):
-    """The part of the model that publishing needs. All methods block and are called in the torch thread."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Return the size of the vocabulary; every token id is smaller."""
+class Publishable(ProbedModel, Protocol):
+    """The part of the model that publishing needs."""
 
     def save_weights(self, directory: Path) -> None:
-        """Write a Hugging Face directory that the engine can load."""
-
-    def sampled_logprobs(self, prompts: list[list[int]], samples: list[list[int]]) -> list[list[float]]:
-        """Return the log-probabilities, at temperature 1, of each sample's tokens after its prompt."""
+        """Write a Hugging Face directory that the engine can load. Blocks; it is called in the torch thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +64,11 @@ class Publisher:
         recipe: Recipe,
     ) -> None:
         self._fleet = fleet
-        self._model = model
-        self._worker = worker
+        self._weights = PublishedWeights(directory.weights, model.save_weights, worker)
+        self._check = ParityCheck(model, worker, recipe)
+        self._section = recipe.publish
         self._directory = directory
         self._checkpoints = checkpoints
-        self._recipe = recipe
         self._newest: StageVersion | None = None
         self._refused: set[str] = set()
         """Replicas that gave wrong answers to the newest version's probe."""
@@ -97,15 +89,15 @@ class Publisher:
         await self._take_back(present)
         replicas = _current(present, state) or list(present)
         version = await self._next_version(present, state)
-        path = await self._worker.run(self._write, version)
+        path = await self._weights.write(version)
         # Record this before it can be sampled from: after a crash past the commit, the weights must still be known.
         self._checkpoints.note_version(version, state.age)
         state.version, state.ages[version] = version, state.age
         body = StageVersion(
             version=version,
             weights_path=str(path),
-            probe_prompts=tuple(tuple(prompt) for prompt in self._prompts(state)),
-            probe_max_tokens=self._recipe.publish.probe_max_tokens,
+            probe_prompts=tuple(tuple(prompt) for prompt in self._check.prompts(state)),
+            probe_max_tokens=self._section.probe_max_tokens,
             decision_timeout_s=_DECISION_TIMEOUT_S,
         )
         staged, parity, attempts = await self._until_agreed(body, replicas)
@@ -127,23 +119,7 @@ class Publisher:
 
     def adopt_probe(self, state: RunState, trajectories: list[ScoredTrajectory]) -> None:
         """Take the probe's prompts from real episodes, once per run."""
-        if state.probe_is_real:
-            return
-        prompts = real_prompts(
-            trajectories, self._recipe.publish.probe_prompts, self._prompt_limit(), self._recipe.seed
-        )
-        if prompts:
-            state.probe, state.probe_is_real = prompts, True
-
-    def _prompts(self, state: RunState) -> Prompts:
-        if not state.probe:
-            count = self._recipe.publish.probe_prompts
-            state.probe = random_prompts(self._model.vocab_size, count, self._prompt_limit(), self._recipe.seed)
-        return state.probe
-
-    def _prompt_limit(self) -> int:
-        room = self._recipe.inference.max_model_len - self._recipe.publish.probe_max_tokens - 1
-        return max(1, min(_MAX_PROMPT_TOKENS, room))
+        self._check.adopt_prompts(state, trajectories)
 
     def _note(self, state: RunState, parity: Parity, seconds: float) -> None:
         state.count("versions_published")
@@ -212,13 +188,13 @@ class Publisher:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 staged = await self._fleet.stage(body, replicas, alone=alone)
-                parity, replica = await self._compare(body, staged)
-                if parity.within(self._recipe.publish.parity_tolerance):
+                parity, replica = await self._check.compare(body, staged)
+                if parity.within(self._section.parity_tolerance):
                     await self._fleet.commit(body.version, staged)
                     return list(staged.values()), parity, attempt
                 reason = (
                     f"mean |difference| in log-probability is {parity.mean_abs:.6g} over {parity.num_tokens} tokens "
-                    f"at {replica}, publish.parity_tolerance allows {self._recipe.publish.parity_tolerance:g}"
+                    f"at {replica}, publish.parity_tolerance allows {self._section.parity_tolerance:g}"
                 )
             except VersionRefused as refusal:
                 reason = f"the rollout service refused: {refusal}"
@@ -233,38 +209,6 @@ class Publisher:
             f"version {body.version} was refused {_ATTEMPTS} times: {reason}. The engine does not compute what the "
             "trainer computes: compare inference.dtype with trainer_dtype, and the engine's version with the model"
         )
-
-    async def _compare(self, body: StageVersion, staged: Mapping[str, StagedVersion]) -> tuple[Parity, str]:
-        """Return the worst parity of all engines, and the name of that engine."""
-        prompts = [list(prompt) for prompt in body.probe_prompts]
-        worst, whose = Parity(0.0, 0.0, 0), ""
-        for url, answer in staged.items():
-            for replica in answer.engines:
-                name = f"{url} ({replica.engine})"
-                found = answers(replica, len(prompts))
-                if found is None:
-                    raise PublishRefused(f"replica {name} did not answer every prompt of the probe")
-                samples, logprobs = found
-                ours = await self._worker.run(self._model.sampled_logprobs, prompts, samples)
-                parity = compare(ours, logprobs)
-                if not whose or parity.worse(worst) is parity:
-                    worst, whose = parity, name
-        return worst, whose
-
-    def _write(self, version: int) -> Path:
-        """Write `weights/vNNNNNN` and delete all but the last two. Blocks."""
-        root = self._directory.weights
-        root.mkdir(parents=True, exist_ok=True)
-        path = root / f"v{version:06d}"
-        temporary = root / f".writing-{version:06d}"
-        for leftover in (*root.glob(".writing-*"), path):
-            shutil.rmtree(leftover, ignore_errors=True)
-        temporary.mkdir()
-        self._model.save_weights(temporary)
-        temporary.rename(path)
-        for old in sorted(root.glob("v*"))[:-_KEPT_WEIGHTS]:
-            shutil.rmtree(old, ignore_errors=True)
-        return path
 
 
 def _current(present: Mapping[str, Policy], state: RunState) -> list[str]:
