@@ -1,6 +1,5 @@
 """The session API over one bare socket: the load generators' client, which costs little beside what it measures."""
 
-from types import TracebackType
 from typing import Any, Final, Self
 
 import msgspec
@@ -25,9 +24,7 @@ class Caller:
         await self._channel.connect()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._channel.aclose()
 
     async def open(self, env: str, task_index: int, *, lease_s: float | None = None) -> dict[str, Any]:

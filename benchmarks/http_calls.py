@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
@@ -23,9 +22,7 @@ class HttpCaller:
         self._reader, self._writer = await asyncio.open_connection(self._host, self._port, limit=_MAX_HEAD)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._writer.close()
 
     async def post(self, path: str, body: Any) -> Any:

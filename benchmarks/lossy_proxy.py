@@ -5,7 +5,6 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import Final, Self
 
 import msgspec
@@ -47,9 +46,7 @@ class LossyProxy:
         )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
         await self._server.wait_closed()

@@ -1,6 +1,5 @@
 """What is redrawn in place on a terminal, and printed line by line elsewhere."""
 
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console, RenderableType
@@ -22,9 +21,7 @@ class LiveDisplay:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 

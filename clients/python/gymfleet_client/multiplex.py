@@ -10,8 +10,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, Final, Self, TypeGuard
+from typing import Any, Final, TypeGuard
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -20,6 +19,7 @@ from gymfleet_contracts.frames import FINISHED, MAX_FRAME_BYTES, RawReply, RawRe
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.http11 import Response
 
+from gymfleet_client._connected import Connected
 from gymfleet_client._retries import GrowingPause, repeated
 from gymfleet_client.errors import ClientError, DeadlinePassed, TransportError, parse_problem, problem_error
 
@@ -213,7 +213,7 @@ def _refusal(url: str, response: Response) -> ClientError:
     return TransportError(f"{url} refused the connection with status {response.status_code}")
 
 
-class FrameChannel:
+class FrameChannel(Connected):
     """One or a few sockets to a session API, shared by any number of concurrent calls.
 
     Args:
@@ -240,15 +240,6 @@ class FrameChannel:
         self._links = [_Link(url, headers, connect_timeout_s, on_loss) for _ in range(connections)]
         self._turn = itertools.cycle(self._links)
         self._ids = itertools.count(1)
-
-    async def __aenter__(self) -> Self:
-        await self.connect()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     async def connect(self) -> None:
         """Open every socket now. Raises `TransportError`. Without this call, sockets open at the first request."""

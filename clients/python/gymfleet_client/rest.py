@@ -4,7 +4,6 @@ import asyncio
 import math
 import ssl
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Final, Self, TypeVar
 
 import httpx
@@ -65,9 +64,7 @@ class GatewayClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:

@@ -1,14 +1,14 @@
 """The session API over `WS /v1/stream`: the fast path for many concurrent episodes."""
 
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from gymfleet_contracts.frames import Op, RawReply
 from gymfleet_contracts.session import ExpertMove, Fork, OpenSession, RenewLease, Session, StepResult
 from pydantic import BaseModel, ValidationError
 
+from gymfleet_client._connected import Connected
 from gymfleet_client._patience import Patience
 from gymfleet_client._retries import repeated
 from gymfleet_client._trace import current_traceparent
@@ -21,7 +21,7 @@ M = TypeVar("M", bound=BaseModel)
 _decode: Final = msgspec.msgpack.Decoder().decode
 
 
-class SessionStream:
+class SessionStream(Connected):
     """Many sessions over one or a few sockets. Safe for concurrent use within one event loop.
 
     Every call raises `ProblemError` for what the service answers, `DeadlinePassed`
@@ -42,15 +42,6 @@ class SessionStream:
         self._channel = FrameChannel(
             base_url, api_key=api_key, connect_timeout_s=connect_timeout_s, connections=connections
         )
-
-    async def __aenter__(self) -> Self:
-        await self.connect()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     async def connect(self) -> None:
         """Connect now rather than at the first call."""

@@ -1,7 +1,6 @@
 """The session API over REST without asyncio, for notebooks, scripts and Gymnasium loops."""
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Self, TypeVar
 
 import httpx
@@ -41,9 +40,7 @@ class SyncGatewayClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close_connections()
 
     def close_connections(self) -> None:

@@ -10,7 +10,6 @@ import shutil
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from gymfleet_contracts.recipe import MODEL_INIT, Recipe
@@ -77,9 +76,7 @@ class RunDirectory:
         self._lock = descriptor
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

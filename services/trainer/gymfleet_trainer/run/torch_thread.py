@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
 
 import torch
@@ -29,8 +28,6 @@ class TorchThread:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # Do not wait: an interrupted run has no use for the update in progress.
         self._executor.shutdown(wait=False, cancel_futures=True)

@@ -5,7 +5,6 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self
 
 import structlog
@@ -16,11 +15,6 @@ from gymfleet_kit.streams import OUTAGE, Delivery, RedisClient, StreamConsumer
 log = structlog.get_logger()
 
 CONSUMER: Final = "trainer"
-_RECOVER_LEASE_S: Final = 0.001
-_BATCH: Final = 64
-_CANCEL_S: Final = 1.0
-# Every restart of the trainer counts as a delivery, and frequent restarts are not the message's fault.
-_MAX_ATTEMPTS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +48,9 @@ class TrajectoryConsumer:
 
     def _make_consumer(self, lease_s: float) -> StreamConsumer[ScoredTrajectory]:
         return StreamConsumer(
-            self._redis, self._stream, TRAINER_GROUP, ScoredTrajectory,
-            consumer=CONSUMER, lease_s=lease_s, max_attempts=_MAX_ATTEMPTS,
+            self._redis, self._stream, TRAINER_GROUP, ScoredTrajectory, consumer=CONSUMER, lease_s=lease_s,
+            # Every restart of the trainer counts as a delivery, and frequent restarts are not the message's fault.
+            max_attempts=1_000_000,
             on_unreadable=self._note_lost,
         )  # fmt: skip
 
@@ -65,9 +60,7 @@ class TrajectoryConsumer:
         self._extending = asyncio.create_task(self._extend_for_ever())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -76,7 +69,7 @@ class TrajectoryConsumer:
         while self._extending is not None and not self._extending.done():
             # Cancel repeatedly: redis-py can swallow a cancellation that coincides with the end of its own timeout.
             self._extending.cancel()
-            await asyncio.wait({self._extending}, timeout=_CANCEL_S)
+            await asyncio.wait({self._extending}, timeout=1.0)
 
     @property
     def num_held(self) -> int:
@@ -89,7 +82,7 @@ class TrajectoryConsumer:
             recovered, self._recovered = self._recovered, []
             return recovered
         try:
-            return await self._take(self._consumer, timeout_s)
+            return await self._take(self._consumer, 64, timeout_s)
         except OUTAGE as error:
             log.warning("redis.unreachable", error=str(error))
             await asyncio.sleep(min(timeout_s, 1.0))
@@ -116,19 +109,21 @@ class TrajectoryConsumer:
         return len(settled)
 
     async def _recover(self) -> None:
-        recovering = self._make_consumer(_RECOVER_LEASE_S)
+        lease_s = 0.001
+        recovering = self._make_consumer(lease_s)
         while True:
             known = len(self._held)
-            await asyncio.sleep(2 * _RECOVER_LEASE_S)
-            batch = await self._take(recovering, timeout_s=0.001)
+            await asyncio.sleep(2 * lease_s)
+            batch = await self._take(recovering, 100_000, timeout_s=0.001)
             self._recovered += batch
             if len(self._held) == known:
                 break
         if self._recovered:
             log.info("trajectories.recovered", count=len(self._recovered))
 
-    async def _take(self, consumer: StreamConsumer[ScoredTrajectory], timeout_s: float) -> list[ScoredTrajectory]:
-        count = _BATCH if consumer is self._consumer else 100_000
+    async def _take(
+        self, consumer: StreamConsumer[ScoredTrajectory], count: int, timeout_s: float
+    ) -> list[ScoredTrajectory]:
         deliveries = await consumer.receive(count, max(1, int(timeout_s * 1000)))
         fresh = [delivery for delivery in deliveries if delivery.id not in self._held]
         for delivery in fresh:
