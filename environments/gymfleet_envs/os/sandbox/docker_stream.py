@@ -14,7 +14,6 @@ _SEND_TIMEOUT_S: Final = 5.0
 _LOOK_S: Final = 0.2
 _SILENCE_S: Final = 0.1
 _DRAIN_S: Final = 1.0
-_PAUSE_S: Final = 0.001
 
 
 class Stream:
@@ -61,7 +60,7 @@ class Stream:
             if chunk != b"":
                 if chunk is not None:
                     head.add(chunk)
-                    time.sleep(_PAUSE_S if head.cut else 0)
+                    time.sleep(0.001 if head.cut else 0)  # a flood whose rest is dropped leaves others some time
                 return chunk
         return b""
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import secrets
-import threading
 import time
 import weakref
 from typing import Any, Final, Protocol
@@ -11,13 +10,14 @@ import docker
 from docker.errors import DockerException
 from requests.exceptions import RequestException
 
+from gymfleet_envs.os.sandbox.watch_thread import WatchThread
+
 LABEL: Final = "gymfleet"
 SERVER_LABEL: Final = "gymfleet.server"
 BESIDE_LABEL: Final = "gymfleet.beside"
 """Marks a container for checks; names the agent's container, which stands still meanwhile."""
 SERVER: Final = secrets.token_hex(8)
 """Marks this process's containers."""
-_EVERY_S: Final = 0.5
 _SWEEP_EVERY_S: Final = 60.0
 _STALE: Final = ("created", "exited", "dead", "paused")
 
@@ -37,35 +37,23 @@ class Watched(Protocol):
         """They add up to more: the container has to go. May be called from any thread."""
 
 
-class Watch:
-    """The containers under watch. Safe to use from any thread; its own one ends with the process."""
+class Watch(WatchThread[str, Watched]):
+    """The containers under watch, by their ids."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._watched: weakref.WeakValueDictionary[str, Watched] = weakref.WeakValueDictionary()
-        self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
+        super().__init__("os-docker-watch", weakref.WeakValueDictionary(), every_s=0.5)
+        self._client: Any = None
+        self._swept_at = -_SWEEP_EVERY_S
         self._stale: set[str] = set()
 
     def add(self, container: Watched) -> None:
         """Begin to watch."""
-        with self._lock:
-            self._watched[container.container_id] = container
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="os-docker-watch", daemon=True)
-                self._thread.start()
-        self._wake.set()
-
-    def remove(self, container_id: str) -> None:
-        """Watch it no longer."""
-        with self._lock:
-            self._watched.pop(container_id, None)
+        self._watch(container.container_id, container)
 
     def look(self, client: Any) -> None:
         """One round: what holds too much is told. Raises Docker's errors."""
         found = client.api.containers(size=True, filters={"label": f"{SERVER_LABEL}={SERVER}"})
-        with self._lock:
-            watched = dict(self._watched)
+        watched = self._watched()
         for entry in found:
             container = watched.get(entry["Id"])
             if container is not None and int(entry.get("SizeRw") or 0) > container.disk_bytes:
@@ -85,23 +73,15 @@ class Watch:
                 client.api.remove_container(container_id, v=True, force=True)
         self._stale = found
 
-    def _run(self) -> None:
-        client: Any = None
-        swept_at = -_SWEEP_EVERY_S
-        while True:
-            self._wake.wait()
-            try:
-                client = client or docker.from_env(timeout=60)
-                self.look(client)
-                if time.monotonic() - swept_at >= _SWEEP_EVERY_S:
-                    swept_at = time.monotonic()
-                    self.sweep(client)
-            except (DockerException, RequestException, OSError):
-                client = None  # sessions say what is wrong with the daemon
-            with self._lock:
-                if not self._watched:
-                    self._wake.clear()
-            time.sleep(_EVERY_S)
+    def _round(self) -> None:
+        try:
+            self._client = self._client or docker.from_env(timeout=60)
+            self.look(self._client)
+            if time.monotonic() - self._swept_at >= _SWEEP_EVERY_S:
+                self._swept_at = time.monotonic()
+                self.sweep(self._client)
+        except (DockerException, RequestException, OSError):
+            self._client = None  # sessions say what is wrong with the daemon
 
 
 WATCH: Final = Watch()
