@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gymfleet_kit.access import AccessMiddleware, AccessRules
 from gymfleet_kit.openapi import complete_openapi
 from gymfleet_kit.problem_handlers import install_problem_handlers, problem_response
-from gymfleet_kit.problems import PayloadTooLarge, ServiceError, problem_responses
+from gymfleet_kit.problems import PayloadTooLarge, ServiceError, TryLater, problem_responses
 from gymfleet_kit.trace import TraceMiddleware
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Any]]
@@ -30,13 +30,11 @@ READY_TIMEOUT_S: Final = 5.0
 _FOR_THIS_MACHINE: Final = AccessRules()
 
 
-class NotReady(ServiceError):
+class NotReady(TryLater):
     """Raised by a readiness probe; `detail` says which part is missing."""
 
     type = problems.UNAVAILABLE
     title = "The service is not ready"
-    status = 503
-    retry_after_s = 1
 
 
 class _BodyLimit:

@@ -34,6 +34,13 @@ class ServiceError(Exception):
         return {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
 
 
+class TryLater(ServiceError):
+    """The call was refused for now: made again after `retry_after_s`, it may succeed."""
+
+    status = 503
+    retry_after_s = 1
+
+
 class RelayedProblem(ServiceError):
     """A problem that another service answered, passed on as it is."""
 

@@ -9,7 +9,7 @@ from gymfleet_contracts.streams import BODY_FIELD, TRACE_FIELD
 from pydantic import BaseModel
 from redis.exceptions import ResponseError
 
-from gymfleet_kit.problems import ServiceError
+from gymfleet_kit.problems import TryLater
 from gymfleet_kit.retries import Retries
 from gymfleet_kit.streams.connection import Patience, RedisClient
 from gymfleet_kit.trace import current_trace
@@ -35,13 +35,11 @@ _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 0.5
 
 
-class StreamFull(ServiceError):
+class StreamFull(TryLater):
     """The consumers are `max_len` messages behind and did not catch up in time. Nothing was added."""
 
     type = problems.QUEUE_FULL
     title = "The queue is full"
-    status = 503
-    retry_after_s = 1
 
 
 class _NoRoom(Exception):

@@ -23,7 +23,6 @@ _NOTHING_ENDS_S: Final = 10.0
 _LONGEST_ADVICE_S: Final = 60.0
 _LEAST_LENGTH: Final = 1024
 _LENGTH_PER_SLOT: Final = 2
-_REMEMBERED: Final = 64
 
 
 class Ticket:
@@ -76,7 +75,7 @@ class OpenQueue:
         self._under_way = 0
         self._epoch = 0
         self._stalled = False
-        self._given: deque[float] = deque(maxlen=_REMEMBERED)
+        self._given: deque[float] = deque(maxlen=64)  # enough to tell a rate
 
     async def enter(self, tenant: Tenant, slots: int, timeout_s: float) -> Ticket:
         """Wait for the tenant's turn; return a ticket whose slots are reserved. Raises `TooMany`."""

@@ -26,6 +26,7 @@ _SAME_WEIGHTS_TOLERANCE: Final = {"float32": 1e-3}
 """Mean absolute difference in log-probability that two evaluations of equal weights may show."""
 _SAME_WEIGHTS_TOLERANCE_HALF: Final = 0.05
 _RECOVERY_PAUSE_S: Final = 0.5
+_ADMISSION_LENGTH: Final = 8
 _ADMISSION_TOKENS: Final = 8
 
 Prompts = Sequence[Sequence[int]]
@@ -106,7 +107,7 @@ class EnginePool:
             self._some_up.clear()
         self._recoveries[engine.name] = asyncio.get_running_loop().create_task(self._recover(engine))
 
-    async def admit(self, engine: Engine, path: Path, prompts: Prompts, cache_salt: str) -> None:
+    async def admit(self, engine: Engine, path: Path, vocab_size: int, cache_salt: str) -> None:
         """Add an engine that has started: load the weights on it and check that it answers like one that is up.
 
         Raises InferenceError.
@@ -114,6 +115,8 @@ class EnginePool:
         if engine.max_model_len < self.max_model_len:
             raise InferenceError(f"{engine.name} holds {engine.max_model_len} tokens, not {self.max_model_len}")
         witness = next((other for other in self._engines if other.is_up), None)
+        length = min(_ADMISSION_LENGTH, self.max_model_len // 2)
+        prompts = [[(31 * place + 7 * at) % vocab_size for at in range(length)] for place in range(length)]
         await engine.load(path)
         after = await _ask(engine, prompts, _ADMISSION_TOKENS, GREEDY, cache_salt)
         if witness is not None:

@@ -1,7 +1,7 @@
 """What callers of the rollout service can branch on."""
 
 from gymfleet_contracts import problems
-from gymfleet_kit.problems import ServiceError
+from gymfleet_kit.problems import ServiceError, TryLater
 
 
 class PolicyVersionConflict(ServiceError):
@@ -20,12 +20,11 @@ class PolicyUpdateFailed(ServiceError):
     status = 422
 
 
-class PolicyUnavailable(ServiceError):
+class PolicyUnavailable(TryLater):
     """The engine is starting, or gone: nothing can be generated."""
 
     type = problems.UNAVAILABLE
     title = "The policy cannot be sampled from"
-    status = 503
     retry_after_s = 5
 
 
@@ -53,10 +52,9 @@ class UnknownGrammar(ServiceError):
     status = 422
 
 
-class QueueFull(ServiceError):
+class QueueFull(TryLater):
     """More episodes are wanted over HTTP than are kept at once."""
 
     type = problems.QUEUE_FULL
     title = "Too many episodes are waiting"
-    status = 503
     retry_after_s = 10

@@ -37,7 +37,6 @@ from gymfleet_rollout.inference.weights import require_same_tensors, tensor_shap
 log = structlog.get_logger()
 
 _HEALTH_TIMEOUT_S: Final = 10.0
-_ADMISSION_LENGTH: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +131,7 @@ class Policy:
         async with self._lock:
             if self._staged is not None:
                 return False
-            length = min(_ADMISSION_LENGTH, self.max_model_len // 2)
-            prompts = [[(31 * place + 7 * at) % self._vocab_size for at in range(length)] for place in range(length)]
-            await self._engines.admit(engine, self._live_path, prompts, str(self._live))
+            await self._engines.admit(engine, self._live_path, self._vocab_size, str(self._live))
             return True
 
     async def forget_all_but(self, names: Collection[str]) -> None:

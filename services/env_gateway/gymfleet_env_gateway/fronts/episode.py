@@ -1,7 +1,8 @@
 """One episode as a front tracks it from call to call, for clients that know no step index."""
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
@@ -13,8 +14,10 @@ from gymfleet_kit.session_problems import InvalidRequest
 from gymfleet_env_gateway.access import Tenant
 from gymfleet_env_gateway.session_ids import label
 from gymfleet_env_gateway.session_proxy import SessionProxy
+from gymfleet_env_gateway.store import Store
 
 log = structlog.get_logger()
+E = TypeVar("E", bound="Episode")
 
 _NO_BODY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
 _decode: Final = msgspec.msgpack.Decoder().decode
@@ -41,6 +44,23 @@ def intent(action: str) -> bytes:
         return action.encode()
     except UnicodeEncodeError:
         raise InvalidRequest("the text holds a lone surrogate; send valid Unicode") from None
+
+
+@asynccontextmanager
+async def held_episode(
+    store: Store, key: str, read: Callable[[bytes], E], *, ttl_s: float, intent: bytes = b""
+) -> AsyncIterator[E]:
+    """Hold a kept episode exclusively for one call; its changes are kept, whether the call succeeds or fails.
+
+    Arguments and errors are those of `Store.hold`; `read` decodes the entry.
+    """
+    async with store.hold(key, ttl_s=ttl_s, intent=intent) as held:
+        episode = read(held.value)
+        episode.recover(held.left)
+        try:
+            yield episode
+        finally:
+            held.value = _encode(episode)
 
 
 class NoEpisode(Exception):

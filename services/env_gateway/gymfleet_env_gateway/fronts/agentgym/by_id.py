@@ -91,12 +91,35 @@ def _closing(game: Game) -> None:
         return await sessions.close(tenant, game, body.id)
 
 
+def _stepping(game: Game) -> None:
+    @router.post(f"{game.path}/step", name=f"{game.env} step", response_model=dict[str, Any])
+    async def step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
+        """Apply an action."""
+        _, result = await sessions.step(tenant, game, body.id, body.action)
+        return answered(stepped(result))
+
+
+def _scored_stepping(game: Game) -> None:
+    @router.post(f"{game.path}/step", name=f"{game.env} step", response_model=dict[str, Any])
+    async def step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
+        """Apply an action. `score`, the sum of all rewards, is what AgentGym's client takes for the reward.
+
+        SciWorld's is in 0 to 100, or below 0.
+        """
+        player, result = await sessions.step(tenant, game, body.id, body.action)
+        return answered({**stepped(result), "score": player.total_reward})
+
+
 for _game in (TEXTCRAFT, BABYAI, MAZE, WORDLE, ALFWORLD, SCIWORLD):
     _common(_game)
 for _game in (BABYAI, MAZE, WORDLE, ALFWORLD, SCIWORLD):
     _creating(_game)
 for _game in (TEXTCRAFT, BABYAI, ALFWORLD, SCIWORLD):
     _closing(_game)
+for _game in (TEXTCRAFT, WORDLE):
+    _stepping(_game)
+for _game in (BABYAI, SCIWORLD):
+    _scored_stepping(_game)
 
 
 @router.post("/textcraft/create")
@@ -116,25 +139,11 @@ async def textcraft_reset(body: _DataIndex, sessions: SessionsDep, tenant: Tenan
     return _textcraft(await sessions.reset(tenant, TEXTCRAFT, body.id, body.data_idx))
 
 
-@router.post("/textcraft/step", response_model=dict[str, Any])
-async def textcraft_step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
-    """Apply a command."""
-    _, result = await sessions.step(tenant, TEXTCRAFT, body.id, body.action)
-    return answered(stepped(result))
-
-
 @router.post("/babyai/reset")
 async def babyai_reset(body: _DataIndex, sessions: SessionsDep, tenant: TenantDep) -> dict[str, Any]:
     """Begin the episode of level and seed that `data_idx` numbers."""
     player = await sessions.reset(tenant, BABYAI, body.id, body.data_idx)
     return {"observation": player.observation, **_unscored(player)}
-
-
-@router.post("/babyai/step", response_model=dict[str, Any])
-async def babyai_step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
-    """Apply an action. `score`, the sum of all rewards, is what AgentGym's client takes for the reward."""
-    player, result = await sessions.step(tenant, BABYAI, body.id, body.action)
-    return answered({**stepped(result), "score": player.total_reward})
 
 
 @router.post("/maze/maze/reset")
@@ -169,13 +178,6 @@ async def wordle_reset(body: _Seed, sessions: SessionsDep, tenant: TenantDep) ->
     return {"id": player.number, "observation": player.observation}
 
 
-@router.post("/wordle/wordle/step", response_model=dict[str, Any])
-async def wordle_step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
-    """Guess."""
-    _, result = await sessions.step(tenant, WORDLE, body.id, body.action)
-    return answered(stepped(result))
-
-
 @router.post("/alfworld/reset")
 async def alfworld_reset(body: _World, sessions: SessionsDep, tenant: TenantDep) -> dict[str, Any]:
     """Begin game number `game`."""
@@ -208,13 +210,6 @@ async def sciworld_reset(body: _DataIndex, sessions: SessionsDep, tenant: Tenant
     points = round(100 * player.first_score)  # AgentGym's server looks around first, which earns these points
     scored = _unscored(player) | {"reward": float(points), "score": float(points)}
     return {**task, "task_description": description, "observation": room, **scored}
-
-
-@router.post("/sciworld/step", response_model=dict[str, Any])
-async def sciworld_step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
-    """Apply an action. `score`, in 0 to 100 or below 0, is what AgentGym's client takes for the reward."""
-    player, result = await sessions.step(tenant, SCIWORLD, body.id, body.action)
-    return answered({**stepped(result), "score": player.total_reward})
 
 
 @router.get("/sciworld/task_description")

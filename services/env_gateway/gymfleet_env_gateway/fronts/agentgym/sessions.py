@@ -21,7 +21,7 @@ from gymfleet_kit.problems import ServiceError
 from gymfleet_env_gateway.access import Tenant
 from gymfleet_env_gateway.errors import Unavailable
 from gymfleet_env_gateway.fronts.agentgym.games import GAMES, Game
-from gymfleet_env_gateway.fronts.episode import Episode, NoEpisode, OutcomeUnknown, intent
+from gymfleet_env_gateway.fronts.episode import Episode, NoEpisode, OutcomeUnknown, held_episode, intent
 from gymfleet_env_gateway.metrics import AGENTGYM_SESSIONS
 from gymfleet_env_gateway.replica_registry import ReplicaRegistry
 from gymfleet_env_gateway.session_proxy import SessionProxy
@@ -157,13 +157,9 @@ class AgentGymSessions:
     async def _held(self, tenant: Tenant, game: Game, number: int, intent: bytes = b"") -> AsyncIterator[Player]:
         """Hold the player exclusively for one call; its changes are kept, whether the call succeeds or fails."""
         try:
-            async with self._store.hold(_key(game, tenant, number), ttl_s=self._idle_s, intent=intent) as held:
-                player = _decode(held.value)
-                player.recover(held.left)
-                try:
-                    yield player
-                finally:
-                    held.value = _encode(player)
+            key = _key(game, tenant, number)
+            async with held_episode(self._store, key, _decode, ttl_s=self._idle_s, intent=intent) as player:
+                yield player
         except NoEntry:
             raise _invalid(game, number) from None
 

@@ -15,7 +15,7 @@ from gymfleet_contracts.session import EnvironmentSpec
 from gymfleet_kit.problems import ServiceError
 
 from gymfleet_env_gateway.access import Tenant
-from gymfleet_env_gateway.fronts.episode import Episode, NoEpisode, OutcomeUnknown, intent
+from gymfleet_env_gateway.fronts.episode import Episode, NoEpisode, OutcomeUnknown, held_episode, intent
 from gymfleet_env_gateway.fronts.openenv.wire import ErrorCode, FrameError, ResetArguments, frame_error, observed
 from gymfleet_env_gateway.state import Gateway
 from gymfleet_env_gateway.store import NoEntry, Store, StoreFull
@@ -252,13 +252,11 @@ class SharedConnection(OpenEnvConnection):
     async def _held(self, action: str = "") -> AsyncIterator[OpenEnvEpisode]:
         await self.check()  # another tenant's entry is neither held nor prolonged
         try:
-            async with self._store.hold(self.handle, ttl_s=self.lease_s, intent=intent(action)) as held:
-                episode = _read_episode(held.value)
-                episode.recover(held.left)
-                try:
-                    yield episode
-                finally:
-                    held.value = _encode(episode)
+            noted = intent(action)
+            async with held_episode(
+                self._store, self.handle, _read_episode, ttl_s=self.lease_s, intent=noted
+            ) as episode:
+                yield episode
         except NoEntry:
             raise self._unknown() from None
         except ServiceError as error:
