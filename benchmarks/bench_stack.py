@@ -11,11 +11,10 @@ the end of a training step is measured beside it.
 import asyncio
 import json
 import os
-import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,20 +28,11 @@ from pydantic import BaseModel, Field
 from benchmarks.command import BenchmarkCommand
 from benchmarks.record import Row, record
 from benchmarks.stack_accounts import Accounts
+from benchmarks.stack_schedule import KILLS, Kill, schedule
 from benchmarks.stack_signs import Signs, Watch
 from benchmarks.stacks import ComposeProject, Kind, LocalFleet, Process, Stack, is_ready, kill, victim
 
 ROOT: Final = Path(__file__).parents[1]
-KILLS: Final[Mapping[Kind, int]] = {
-    Kind.ENV_SERVER: 3,
-    Kind.ENV_SHARD: 4,
-    Kind.GATEWAY: 3,
-    Kind.REWARD: 3,
-    Kind.ROLLOUT: 2,
-    Kind.TRAINER: 3,
-    Kind.REDIS: 2,
-}
-"""Twenty. The supervisor gives a service up at its sixth death in ten minutes."""
 WINDOW_S: Final = 600.0
 GOAL_S: Final = 15.0
 GIVE_UP_S: Final = 300.0
@@ -63,14 +53,6 @@ SMOKE: Final = {
     "set": ["rl.steps=2000", "rl.max_wall_s=55", "rl.groups_per_step=2", "rl.updates_per_step=1", "eval.num_tasks=5"],
 }
 """One kill of every kind; the run lasts longer than the window by what the last recovery takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """One entry of the schedule."""
-
-    at_s: float
-    kind: Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +80,6 @@ class Ordeal(BaseModel):
     """Of services, by whoever runs the stack, until the last recovery."""
     load_average: float = 0.0
     """Of the machine, over the 15 minutes before the last recovery; other work on it included."""
-
-
-def schedule(kills: Mapping[Kind, int], window_s: float, seed: int) -> list[Kill]:
-    """All kills in random order, one at a random moment of the first half of each equal part of the window."""
-    generator = random.Random(seed)
-    kinds = [kind for kind, number in kills.items() for _ in range(number)]
-    generator.shuffle(kinds)
-    part_s = window_s / len(kinds)
-    return [Kill((place + generator.uniform(0.0, 0.5)) * part_s, kind) for place, kind in enumerate(kinds)]
 
 
 async def strike(stack: Stack, signs: Signs, plan: Sequence[Kill]) -> list[Recovery]:

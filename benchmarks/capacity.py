@@ -10,9 +10,10 @@ from pathlib import Path
 
 from gymfleet_contracts.recipe import load_recipe
 
+from benchmarks.capacity_assumptions import Device, Model
 from benchmarks.capacity_costs import Costs
 from benchmarks.capacity_page import LOADS, fixed_wall, wall
-from benchmarks.capacity_plan import Device, Load, Model, Plan, plan
+from benchmarks.capacity_plan import Load, Plan, plan
 
 
 def load_of(recipe: Path, episodes: int) -> Load:

@@ -5,8 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from benchmarks.capacity_assumptions import Device, Model
 from benchmarks.capacity_costs import Costs, figures
-from benchmarks.capacity_plan import UTILISATION, Device, Load, Model, Need, Plan, plan
+from benchmarks.capacity_plan import UTILISATION, Load, Need, Plan, plan
 from benchmarks.record import RESULTS
 
 LOADS: Final[Mapping[str, Load]] = {

@@ -1,12 +1,10 @@
-"""The arithmetic of capacity: what so many concurrent episodes need, from what one step was measured to cost.
-
-What stands for a GPU and a model is an assumption.
-"""
+"""The arithmetic of capacity: what so many concurrent episodes need, from what one step was measured to cost."""
 
 import math
 from dataclasses import dataclass
 from typing import Final
 
+from benchmarks.capacity_assumptions import Device, Model
 from benchmarks.capacity_costs import Costs
 
 UTILISATION: Final = 0.6
@@ -17,34 +15,6 @@ MAX_SESSIONS: Final = 4_096
 """`GYMFLEET_ENV_MAX_SESSIONS` of one env server."""
 MAX_EPISODES: Final = 512
 """`GYMFLEET_ROLLOUT_MAX_EPISODES` of one rollout process."""
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """One accelerator and how well it is used. None of it was measured here."""
-
-    memory: float = 80e9
-    bandwidth: float = 3.35e12
-    """Bytes per second."""
-    flops: float = 990e12
-    """Of bfloat16 products."""
-    bandwidth_share: float = 0.6
-    flops_share: float = 0.34
-    """What the trainer reaches of the matrix products' speed on a CPU."""
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """The policy: Qwen3-4B unless told otherwise."""
-
-    parameters: float = 4.0e9
-    kv_token: float = 2 * 36 * 8 * 128 * 2
-    """Bytes of keys and values per token: 2 x layers x key-value heads x head dimension x bytes per number."""
-
-    @property
-    def weights(self) -> float:
-        """Bytes in bfloat16."""
-        return 2 * self.parameters
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bench_stack import Ordeal, schedule
+from benchmarks.bench_stack import Ordeal
 from benchmarks.stack_accounts import Accounts
+from benchmarks.stack_schedule import schedule
 from benchmarks.stacks import Kind
 from tests.fixtures.benchmarks import smoke
 from tests.fixtures.trainer_runs import RECIPE

@@ -9,15 +9,14 @@ from gymfleet_rollout.settings import RolloutSettings
 from gymfleet_trainer.run import lifecycle
 
 from benchmarks.capacity import as_text, load_of, main
+from benchmarks.capacity_assumptions import Device, Model
 from benchmarks.capacity_costs import Costs
 from benchmarks.capacity_page import LOADS
 from benchmarks.capacity_plan import (
     MAX_EPISODES,
     MAX_OPEN_PER_RUN,
     MAX_SESSIONS,
-    Device,
     Load,
-    Model,
     Need,
     Plan,
     plan,
