@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 
 import pytest
-from gymfleet_envs.tasks import GeneratedTasks, UnknownTask
+from gymfleet_envs.tasks import SPLITS, GeneratedTasks, UnknownTask
 
 
 @dataclass(frozen=True)
@@ -74,3 +74,10 @@ def test_only_the_latest_are_remembered_and_a_wrong_place_is_refused_all_the_sam
     for split, level, index in (("train", "one", 1000), ("train", "two", 0), ("validation", "one", 0)):
         with pytest.raises(UnknownTask):
             drawing.tasks.by_index(split, level, index)  # type: ignore[arg-type]
+
+
+def test_the_easiest_level_and_the_usual_numbers_of_tasks_are_what_is_offered_unless_told_otherwise() -> None:
+    tasks = GeneratedTasks("numbers", lambda rng, _: rng.random(), str, levels=("easy", "hard"))
+
+    assert tasks.default_level == "easy"
+    assert [tasks.count(split, "hard") for split in SPLITS] == [100_000, 1_000, 1_000]
