@@ -4,17 +4,20 @@ import os
 import select
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from gymfleet_envs.os.options import OsOptions
 from gymfleet_envs.os.sandbox.base import Ran, SandboxError
-from gymfleet_envs.os.sandbox.bubblewrap import Bubblewrap
+from gymfleet_envs.os.sandbox.bubblewrap import Bubblewrap, _checks_arguments
 from gymfleet_envs.os.sandbox.processes import ProcessTree
+from gymfleet_envs.os.sandbox.room import _inside
 from gymfleet_envs.os.sandbox.watch import WATCH
 
 LIMIT_S = 20.0
@@ -396,6 +399,36 @@ def test_sandbox_that_nobody_closed_ends() -> None:
     deadline = time.monotonic() + LIMIT_S
     while host_processes(marker):
         assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("calls", [".shell(sleep, 60)", ".check(sleep.split(), 60)"], ids=["shell", "check"])
+def test_nothing_is_left_when_the_server_is_killed(calls: str) -> None:
+    marker = f"98{os.getpid()}"
+    code = (
+        "from gymfleet_envs.os.options import OsOptions\n"
+        "from gymfleet_envs.os.sandbox.bubblewrap import Bubblewrap\n"
+        f"sleep = 'sleep {marker}'\n"
+        f"Bubblewrap(OsOptions(memory_mib=64, disk_mib=16)){calls}"
+    )
+    server = subprocess.Popen([sys.executable, "-c", code])
+    until(lambda: bool(host_processes(marker)))
+
+    server.kill()
+    server.wait()
+
+    until(lambda: not host_processes(marker))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_check_does_not_die_with_the_process_that_enters_its_namespace() -> None:
+    # With the option one check in some thousands was killed at its start, where that process ended late.
+    assert "--die-with-parent" not in [*_checks_arguments(), *_inside({})]
 
 
 def test_missing_tree_is_one_clear_line(tmp_path: Path) -> None:

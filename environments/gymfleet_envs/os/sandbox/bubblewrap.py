@@ -146,7 +146,7 @@ class Bubblewrap:
         information, gate = Pipe.outwards(), Pipe.inwards()
         try:
             arguments = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
-            arguments += ["--as-pid-1", "--hostname", HOSTNAME, *_mounts(AGENT_ROOT, AGENT_SHM)]
+            arguments += ["--die-with-parent", "--as-pid-1", "--hostname", HOSTNAME, *_mounts(AGENT_ROOT, AGENT_SHM)]
             room.start(arguments, {"--info-fd": information.theirs, "--block-fd": gate.theirs}, ENVIRONMENT)
             information.close_theirs()
             first = self._first(information.ours)
@@ -225,6 +225,9 @@ def _mounts(root: str, shared_memory: str) -> list[str]:
 def _checks_arguments() -> list[str]:
     """In the agent's namespaces but for mounts.
 
+    Not with `--die-with-parent`: between bubblewrap and what it starts stands a process that enters `PIDNS` and
+    ends, and on a busy machine it can end after its child has asked to die with its parent. The agent's first process
+    takes the checks with it when it dies.
     With /proc read-only, a program of the agent's that a check has to run cannot write into the check's memory; tracing
     is refused to all.
     """

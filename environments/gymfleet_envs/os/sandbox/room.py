@@ -165,7 +165,7 @@ def spare_processes(options: OsOptions) -> int:
 
 
 def _inside(environment: Mapping[str, str]) -> list[str]:
-    argv = ["--die-with-parent", "--new-session", "--clearenv"]
+    argv = ["--new-session", "--clearenv"]
     for name, value in {**environment, "PATH": PROGRAM_PATH}.items():
         argv += ["--setenv", name, value]
     argv += ["--cap-drop", "ALL"]
