@@ -55,9 +55,14 @@ def _leave() -> None:
             _onednn_products().fp32_precision = _INSIDE.pop()
 
 
-@lru_cache(maxsize=1)
 def onednn_is_exact() -> bool:
     """Return whether oneDNN computes exact float32 products here although it may use less. Measured once."""
+    with _LOCK:  # the setting is the process's: two threads that measured at once would each see the other's
+        return _measured()
+
+
+@lru_cache(maxsize=1)
+def _measured() -> bool:
     if not torch._C._has_mkldnn:  # noqa: SLF001
         return False
     generator = torch.Generator().manual_seed(0)
