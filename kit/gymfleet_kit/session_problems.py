@@ -2,7 +2,7 @@
 
 from gymfleet_contracts import problems
 
-from gymfleet_kit.problems import ServiceError
+from gymfleet_kit.problems import ServiceError, TryLater
 
 
 class UnknownEnvironment(ServiceError):
@@ -37,13 +37,11 @@ class SessionLost(ServiceError):
     status = 410
 
 
-class EnvironmentFull(ServiceError):
+class EnvironmentFull(TryLater):
     """No free slot: wait, or go to another replica."""
 
     type = problems.ENVIRONMENT_FULL
     title = "All slots of this server are taken"
-    status = 503
-    retry_after_s = 1
 
 
 class StepOutOfOrder(ServiceError):

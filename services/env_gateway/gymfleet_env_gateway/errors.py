@@ -5,7 +5,7 @@ from typing import Self
 
 from gymfleet_contracts import problems
 from gymfleet_kit.access import Forbidden, Unauthorized
-from gymfleet_kit.problems import ServiceError
+from gymfleet_kit.problems import ServiceError, TryLater
 from pydantic import JsonValue
 
 __all__ = [
@@ -20,13 +20,11 @@ __all__ = [
 ]
 
 
-class Unavailable(ServiceError):
+class Unavailable(TryLater):
     """No replica can take the call now."""
 
     type = problems.UNAVAILABLE
     title = "No replica can take the call now"
-    status = 503
-    retry_after_s = 1
 
 
 class UpstreamTimeout(ServiceError):

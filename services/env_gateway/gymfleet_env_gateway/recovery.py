@@ -17,7 +17,7 @@ import msgspec
 import structlog
 from gymfleet_client.errors import TransportError
 from gymfleet_contracts import problems
-from gymfleet_contracts.frames import Op
+from gymfleet_contracts.frames import NO_BODY, Op
 from gymfleet_contracts.session import EnvironmentSpec, OpenSession
 from gymfleet_kit.session_problems import SessionLost
 from redis.exceptions import RedisError
@@ -37,7 +37,6 @@ _MAX_AT_ONCE: Final = 64
 _MAX_KILLED: Final = 2
 """Number of processes that one call may kill: the first death may have had another cause."""
 _NO_ROOM: Final = frozenset({problems.ENVIRONMENT_FULL, problems.UNAVAILABLE})
-_NO_BODY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder().decode
 
@@ -232,7 +231,7 @@ class Recovery:
     async def _close(self, replica: Replica, location: SessionLocation, env: str, owner: str) -> None:
         """Close a session if possible; the lease ends one that cannot be closed."""
         with suppress(TransportError):
-            await replica.channel.request(Op.CLOSE, location.upstream, _NO_BODY, timeout_s=1.0, repeatable=True)
+            await replica.channel.request(Op.CLOSE, location.upstream, NO_BODY, timeout_s=1.0, repeatable=True)
             replica.ended(env, owner)
 
     async def _diverged(self, session_id: str, spec: EnvironmentSpec, where: str) -> SessionLost:

@@ -7,8 +7,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 import structlog
 from gymfleet_contracts import problems
-from gymfleet_contracts.frames import Op
+from gymfleet_contracts.frames import NO_BODY, Op
 from gymfleet_kit.problems import ServiceError
+from gymfleet_kit.session_api.calls import encode_body
 from gymfleet_kit.session_problems import InvalidRequest
 
 from gymfleet_env_gateway.access import Tenant
@@ -19,7 +20,6 @@ from gymfleet_env_gateway.store import Store
 log = structlog.get_logger()
 E = TypeVar("E", bound="Episode")
 
-_NO_BODY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
 _decode: Final = msgspec.msgpack.Decoder().decode
 _encode: Final = msgspec.msgpack.Encoder().encode
 _NOT_EXECUTED: Final = frozenset(
@@ -89,7 +89,7 @@ class Episode(msgspec.Struct):
     async def begin(self, proxy: SessionProxy, tenant: Tenant, body: Mapping[str, Any]) -> dict[str, Any]:
         """End the last episode, which frees its slot, and open a session. Raises `ServiceError`."""
         await self.end(proxy, tenant)
-        session: dict[str, Any] = _decode(await proxy.open_patiently(tenant, msgspec.Raw(_encode(body))))
+        session: dict[str, Any] = _decode(await proxy.open_patiently(tenant, encode_body(body)))
         self.adopt(session)
         return session
 
@@ -112,7 +112,7 @@ class Episode(msgspec.Struct):
         if self.pending not in {None, action}:
             raise OutcomeUnknown
         self.pending = action
-        body = msgspec.Raw(_encode({"index": self.index, "action": action}))
+        body = encode_body({"index": self.index, "action": action})
         try:
             result: dict[str, Any] = _decode(await proxy.call(tenant, Op.STEP, self.session_id, body))
         except ServiceError as error:
@@ -136,7 +136,7 @@ class Episode(msgspec.Struct):
         if not session_id:
             return
         try:
-            await proxy.call(tenant, Op.CLOSE, session_id, _NO_BODY)
+            await proxy.call(tenant, Op.CLOSE, session_id, NO_BODY)
         except ServiceError as error:
             log.info("session.not_closed", session=label(session_id), reason=error.detail)
 

@@ -13,7 +13,7 @@ import mcp_types as types
 import msgspec
 import structlog
 from gymfleet_contracts.faults import faults
-from gymfleet_contracts.frames import Op
+from gymfleet_contracts.frames import NO_BODY, Op
 from gymfleet_contracts.session import (
     AtIndex,
     EnvironmentSpec,
@@ -25,6 +25,7 @@ from gymfleet_contracts.session import (
     StepResult,
 )
 from gymfleet_kit.problems import ServiceError, internal_problem
+from gymfleet_kit.session_api.calls import encode_body
 from gymfleet_kit.session_problems import InvalidRequest
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
@@ -242,7 +243,7 @@ def _session_call(tool: _SessionTool, arguments: Mapping[str, Any]) -> tuple[str
     if tool.body is None:
         if extra := sorted(arguments.keys() - {"session_id"}):
             raise InvalidRequest(f"unknown arguments {', '.join(extra)[:200]}")
-        return session_id, msgspec.Raw(_encode({}))
+        return session_id, NO_BODY
     ours = {} if "session_id" in tool.body.model_fields else {"session_id"}
     body = _parsed(tool.body, {name: value for name, value in arguments.items() if name not in ours})
     return session_id, _raw(body, exclude={"session_id"})
@@ -256,7 +257,7 @@ def _parsed(model: type[BaseModel], arguments: Mapping[str, Any]) -> BaseModel:
 
 
 def _raw(body: BaseModel, *, exclude: set[str] | None = None) -> msgspec.Raw:
-    return msgspec.Raw(_encode(body.model_dump(mode="json", exclude_none=True, exclude=exclude)))
+    return encode_body(body.model_dump(mode="json", exclude_none=True, exclude=exclude))
 
 
 async def _answer(name: str, call: Awaitable[dict[str, Any]]) -> types.CallToolResult:

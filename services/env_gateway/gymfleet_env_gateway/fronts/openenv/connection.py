@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import msgspec
 from gymfleet_contracts import problems
-from gymfleet_contracts.frames import Op
+from gymfleet_contracts.frames import NO_BODY, Op
 from gymfleet_contracts.session import EnvironmentSpec
 from gymfleet_kit.problems import ServiceError
+from gymfleet_kit.session_api.calls import encode_body
 
 from gymfleet_env_gateway.access import Tenant
 from gymfleet_env_gateway.fronts.episode import Episode, NoEpisode, OutcomeUnknown, held_episode, intent
@@ -22,7 +23,6 @@ from gymfleet_env_gateway.store import NoEntry, Store, StoreFull
 
 HANDLE_PREFIX: Final = "openenv-"
 """Prefix of the ids that `openenv/session/create` returns: they stay the same while sessions come and go."""
-_NO_BODY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
 _RESET_REQUIRED: Final = "session lost, reset required"
 _decode: Final = msgspec.msgpack.Decoder().decode
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -149,7 +149,7 @@ class OpenEnvConnection:
         """Renew the lease while the client thinks. A failure shows at its next step."""
         if self._episode.session_id:
             try:
-                await self._proxy.call(self.tenant, Op.LEASE, self._episode.session_id, _NO_BODY)
+                await self._proxy.call(self.tenant, Op.LEASE, self._episode.session_id, NO_BODY)
             except ServiceError:
                 return
 
@@ -175,7 +175,7 @@ class OpenEnvConnection:
         return failure
 
     async def _look(self, session_id: str, index: int | None = None) -> dict[str, Any]:
-        body = msgspec.Raw(_encode({"index": index}))
+        body = encode_body({"index": index})
         try:
             session: dict[str, Any] = _decode(await self._proxy.call(self.tenant, Op.GET, session_id, body))
         except ServiceError as error:
