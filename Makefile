@@ -3,7 +3,7 @@ BIN := $(VENV)/bin
 export GYMFLEET_VENV := $(VENV)
 
 .PHONY: setup quickstart test check bench bench-gateway bench-rollout bench-trainer bench-quickstart bench-gpu bench-envs bench-data bench-stack bench-costs bench-workers \
-	peers tables images test-compose test-k8s clean
+	peers tables images test-compose test-k8s mutation clean
 
 setup:
 	@scripts/setup.sh
@@ -33,6 +33,10 @@ test-compose: setup
 
 test-k8s: setup
 	@scripts/test-k8s.sh
+
+# Hours: 400 small changes to what must not be wrong, and whether a test notices each. ARGS="--sample 40 --only losses".
+mutation: setup
+	@scripts/mutation.sh $(ARGS)
 
 bench: bench-gateway bench-rollout bench-trainer bench-quickstart
 

@@ -25,7 +25,8 @@ from benchmarks.http_calls import HttpCaller
 from benchmarks.processes import cpu_seconds, family
 from benchmarks.record import Row, record
 from tests.fixtures import gateway_fleet
-from tests.fixtures.redis_server import RedisServer, free_port
+from tests.fixtures.ports import free_port
+from tests.fixtures.redis_server import RedisServer
 
 GOAL_RATIO: Final = 2.0
 MAX_STEPS: Final = 50

@@ -27,15 +27,18 @@ from gymfleet_contracts.streams import TRAJECTORIES_RAW, trajectories_scored
 from gymfleet_contracts.trajectory import Trajectory
 from gymfleet_kit.streams import RedisClient, StreamProducer, connect, disconnect
 from gymfleet_rollout.environments import Environments
+from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.inference.base import Generation
 from gymfleet_rollout.player import Player
 from gymfleet_rollout.tokens import ChatTokens
 
 from benchmarks.command import BenchmarkCommand, Size
+from benchmarks.playing import episodes
 from benchmarks.processes import cpu_seconds, family, resident_bytes
 from benchmarks.record import Row, record
 from tests.fixtures import gateway_fleet
-from tests.fixtures.gateway_fleet import ServiceProcess, free_port
+from tests.fixtures.gateway_fleet import ServiceProcess
+from tests.fixtures.ports import free_port
 from tests.fixtures.redis_server import RedisServer
 from tests.models import build_tiny_model
 
@@ -183,10 +186,10 @@ async def played(
         limits=EpisodeLimits(max_turns=TURNS, max_context_tokens=32_768, max_response_tokens=64),
     )  # fmt: skip
     async with SessionStream(stack.gateway.url) as sessions, GatewayClient(stack.gateway.url) as specs:
-        player = Player(Instant(token_ids), chat, sessions, Environments(specs), max_episodes=concurrency)
-        await asyncio.gather(*(player.play(group, sample) for sample in range(concurrency)))  # warm
+        player = Player(Instant(token_ids), chat, sessions, Environments(specs), Formats(), max_episodes=concurrency)
+        await episodes(player, group, range(concurrency))  # warm
         before = await Reading.take(stack, client)
-        trajectories = await asyncio.gather(*(player.play(group, sample) for sample in range(number)))
+        trajectories = await episodes(player, group, range(number))
         after = await Reading.take(stack, client)
     assert all(trajectory.status.trainable for trajectory in trajectories), trajectories[0].error
     turns = sum(len(trajectory.turns) for trajectory in trajectories)

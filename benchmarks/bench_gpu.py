@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import torch
 from gymfleet_contracts.recipe import RlSection
-from gymfleet_trainer.algorithms.updaters import PolicyUpdater
+from gymfleet_trainer.learning.engine import UpdateEngine
+from gymfleet_trainer.learning.plugins import algorithm_of
 from gymfleet_trainer.model.attention import PACKED_ATTENTION, packed_attention
 from gymfleet_trainer.model.batching import TrainSequence
 from gymfleet_trainer.model.flops import DecoderShape, training_flops
@@ -78,7 +79,7 @@ def measure(plan: Plan, *, compiled: bool = False, liger: bool = False, checkpoi
     for tokens in plan.microbatches:
         sequences = packed_sequences(plan, tokens)
         rl = RlSection.model_validate({"tokens_per_microbatch": tokens, "optimizer": {"learning_rate": 1e-6}})
-        seconds = time_updates(PolicyUpdater(model, rl), sequences, plan)
+        seconds = time_updates(UpdateEngine(model, algorithm_of(rl), rl), sequences, plan)
         num_tokens = sum(len(sequence.token_ids) for sequence in sequences)
         lengths = [len(sequence.token_ids) for sequence in sequences]
         flops = training_flops(shape, lengths, sum(sequence.num_trained for sequence in sequences))
@@ -121,25 +122,25 @@ def packed_sequences(plan: Plan, tokens: int) -> list[TrainSequence]:
             token_ids=row,
             loss_mask=mask,
             behaviour_logprobs=[-10.0] * length,
-            advantages=[1.0 if index % 2 else -1.0] * length,
             token_rewards=[0.0] * length,
             staleness=0,
             trajectory_id=f"run/{index // 8}/{index}",
+            fields={"advantages": torch.full((length,), 1.0 if index % 2 else -1.0)},
         )
         for index, row in enumerate(ids.tolist())
     ]
 
 
-def time_updates(updater: PolicyUpdater, sequences: list[TrainSequence], plan: Plan) -> float:
+def time_updates(engine: UpdateEngine, sequences: list[TrainSequence], plan: Plan) -> float:
     """Seconds of one update, a mean; two more before it warm up."""
     for _ in range(2):
-        updater.update(sequences)
+        engine.update(sequences)
     _wait(plan)
     started = time.perf_counter()
     for _ in range(plan.updates):
-        metrics = updater.update(sequences)
+        metrics = engine.update(sequences)
     _wait(plan)
-    if metrics.num_nonfinite:
+    if metrics["num_nonfinite"]:
         raise RuntimeError("an update was refused because its gradient was not finite: the figures mean nothing")
     return (time.perf_counter() - started) / plan.updates
 

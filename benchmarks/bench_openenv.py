@@ -32,7 +32,8 @@ from benchmarks import echo_environment
 from benchmarks.command import BenchmarkCommand, Size
 from benchmarks.record import Row, record
 from tests.fixtures import gateway_fleet
-from tests.fixtures.redis_server import RedisServer, free_port
+from tests.fixtures.ports import free_port
+from tests.fixtures.redis_server import RedisServer
 
 WORKERS: Final = 2
 WARM_UP_S: Final = 1.0

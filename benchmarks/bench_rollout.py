@@ -25,6 +25,7 @@ from gymfleet_client import GatewayClient, SessionStream
 from gymfleet_contracts.rollout import EpisodeLimits, GroupRequest, Sampling
 from gymfleet_contracts.session import OpenSession
 from gymfleet_rollout.environments import Environments
+from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.inference.base import Engine, EngineConfig, GenerationRequest
 from gymfleet_rollout.inference.embedded import EmbeddedEngine
 from gymfleet_rollout.inference.engine import Core
@@ -35,6 +36,7 @@ from gymfleet_rollout.policy import Policy
 from gymfleet_rollout.tokens import ChatTokens
 
 from benchmarks.command import BenchmarkCommand, Size
+from benchmarks.playing import episodes
 from benchmarks.record import Row, record
 from tests.fixtures import gateway_fleet
 from tests.models import build_tiny_model
@@ -89,9 +91,8 @@ class Stand:
             for place in range(num_groups)
         ]  # fmt: skip
         began = time.perf_counter()
-        trajectories = await asyncio.gather(
-            *(self.player.play(group, sample) for group in groups for sample in range(group_size))
-        )
+        played = await asyncio.gather(*(episodes(self.player, group, range(group_size)) for group in groups))
+        trajectories = [trajectory for group in played for trajectory in group]
         seconds = time.perf_counter() - began
         conversations = []
         for trajectory in trajectories:
@@ -180,7 +181,7 @@ async def stand(kind: str, directory: Path, gateway_url: str, threads: int) -> A
         stack.push_async_callback(policy.close)
         sessions = await stack.enter_async_context(SessionStream(gateway_url))
         specs = Environments(await stack.enter_async_context(GatewayClient(gateway_url)))
-        player = Player(policy, ChatTokens.load(model), sessions, specs, max_episodes=512)
+        player = Player(policy, ChatTokens.load(model), sessions, specs, Formats(), max_episodes=512)
         yield Stand(kind, replica, policy, player, model)
 
 

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import torch
 from gymfleet_contracts.recipe import RlSection, ScratchModel
-from gymfleet_trainer.algorithms.updaters import PolicyUpdater
+from gymfleet_trainer.learning.engine import UpdateEngine
+from gymfleet_trainer.learning.plugins import algorithm_of
 from gymfleet_trainer.model.batching import TrainSequence, pack
 from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul, onednn_is_exact
 from gymfleet_trainer.model.flops import DecoderShape, training_flops
@@ -57,7 +58,7 @@ def measure(path: Path, count: int, repeat: int) -> list[Row]:
     rows = [Row.of("plain padded loop", baseline, "tokens/s")]
     rates = {}
     for microbatch in MICROBATCHES:
-        updater = PolicyUpdater(model, _section(microbatch), sampler_is_exact=True)
+        updater = _engine(model, microbatch, sampler_is_exact=True)
         rates[microbatch] = num_tokens / best(lambda updater=updater: updater.update(sequences), repeat)  # type: ignore[misc]
         rows.append(Row.of(f"update, micro-batches of {microbatch}", rates[microbatch], "tokens/s", baseline=baseline))
     achieved = flops / num_tokens * max(rates.values()) / 1e9
@@ -80,10 +81,10 @@ def episodes(vocab_size: int, count: int, *, seed: int = 0, shortest: int = 150,
                 token_ids=[rng.randrange(vocab_size) for _ in range(length)],
                 loss_mask=mask,
                 behaviour_logprobs=[0.0] * length,
-                advantages=[advantage if written else 0.0 for written in mask],
                 token_rewards=[0.0] * length,
                 staleness=0,
                 trajectory_id=f"run/{index // 8}/{index}",
+                fields={"advantages": advantage * torch.tensor(mask)},
             )
         )
     return sequences
@@ -115,9 +116,10 @@ def best(work: Callable[[], object], repeat: int) -> float:
     return min(times)
 
 
-def _section(microbatch: int) -> RlSection:
+def _engine(model: PolicyModel, microbatch: int, *, sampler_is_exact: bool = False) -> UpdateEngine:
     options = {"tokens_per_microbatch": microbatch, "groups_per_step": 64, "optimizer": {"learning_rate": 1e-9}}
-    return RlSection.model_validate(options)
+    rl = RlSection.model_validate(options)
+    return UpdateEngine(model, algorithm_of(rl), rl, sampler_is_exact=sampler_is_exact)
 
 
 @torch.no_grad()
@@ -144,7 +146,7 @@ def _padded_update(model: Any, optimizer: torch.optim.Optimizer, sequences: list
         part = sequences[start : start + 24]
         ids = pad_sequence([torch.tensor(s.token_ids) for s in part], batch_first=True)
         trained = pad_sequence([torch.tensor(s.loss_mask) for s in part], batch_first=True)
-        advantages = pad_sequence([torch.tensor(s.advantages) for s in part], batch_first=True)
+        advantages = pad_sequence([s.fields["advantages"] for s in part], batch_first=True)
         old = pad_sequence([torch.tensor(s.behaviour_logprobs) for s in part], batch_first=True)
         present = pad_sequence([torch.ones(len(s.token_ids), dtype=torch.int64) for s in part], batch_first=True)
         logprobs = model(ids, attention_mask=present).logits[:, :-1].log_softmax(-1)
@@ -161,7 +163,7 @@ def _mixed_precision(
 ) -> list[Row]:
     """What bfloat16 products would gain, and what they cost in agreement with a float32 sampler."""
     model = PolicyModel.from_pretrained(path, dtype=torch.bfloat16)
-    updater = PolicyUpdater(model, _section(4096))
+    updater = _engine(model, 4096)
     rate = num_tokens / best(lambda: updater.update(sequences), repeat)
     return [
         Row.of("update in bfloat16", rate, "tokens/s", baseline=float32_rate),

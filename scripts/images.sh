@@ -17,7 +17,7 @@ cd "$(dirname "$0")/.."
 
 fail() { echo "images: error: $*" >&2; exit 1; }
 
-environments() { sed -n '/^ENVIRONMENTS/,/^)/p' services/env_server/gymfleet_env_server/catalogue.py | grep -o '"[a-z]*"' | tr -d '"'; }
+environments() { find environments/gymfleet_envs -mindepth 2 -maxdepth 2 -name environment.py -printf '%P\n' | cut -d/ -f1 | LC_ALL=C sort; }
 
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)

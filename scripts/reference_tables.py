@@ -14,8 +14,12 @@ from typing import Any, Final
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_env_gateway.settings import GatewaySettings
 from gymfleet_env_server.settings import EnvServerSettings
+from gymfleet_kit.formats import FORMATS
+from gymfleet_kit.plugins import PluginKind, options_of
+from gymfleet_reward.plugins import COMPONENTS
 from gymfleet_reward.settings import RewardSettings
 from gymfleet_rollout.settings import RolloutSettings
+from gymfleet_trainer.learning.plugins import ALGORITHMS
 from gymfleet_trainer.settings import TrainerSettings
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -26,13 +30,28 @@ SETTINGS: Final[tuple[type[Any], ...]] = (
 )  # fmt: skip
 MADE_AT_THE_START: Final = {"consumer"}
 """Settings whose default is another one in each process."""
-_HEADING: Final = re.compile(r"^#{2,3} (?:`\[(?P<table>.+)\]`|(?P<top>Top level)|.+: `(?P<prefix>GYMFLEET_\w+_)\*`)$")
+_HEADING: Final = re.compile(
+    r"^#{2,3} (?:`\[(?P<table>.+)\]`|Options of `(?P<plugin>\w+)`|(?P<top>Top level)"
+    r"|.+: `(?P<prefix>GYMFLEET_\w+_)\*`)$"
+)
 
 
 def recipe_page() -> str:
     """docs/recipes.md, with its tables as the models have them."""
     tables = dict(_recipe_tables(Recipe))
-    return _with_rows(DOCS / "recipes.md", lambda found: tables.get(found["table"] or ""))
+    kinds: tuple[tuple[PluginKind[Any], str], ...] = ((ALGORITHMS, "rl"), (FORMATS, "rollout.format"))
+    for kind, table in kinds:
+        for name in kind.included():
+            options = options_of(kind.find(name))
+            tables |= dict(_recipe_tables(options, tuple(table.split(".")), own=f"options of {name}"))
+
+    for name in COMPONENTS.included():
+        tables |= dict(_recipe_tables(COMPONENTS.find(name).Options, ("reward", name)))
+
+    def rows_of(found: dict[str, str | None]) -> list[str] | None:
+        return tables.get(f"options of {found['plugin']}" if found["plugin"] else found["table"] or "")
+
+    return _with_rows(DOCS / "recipes.md", rows_of)
 
 
 def settings_page() -> str:
@@ -59,7 +78,10 @@ def _with_rows(page: Path, rows_of: Any) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _recipe_tables(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tuple[str, list[str]]]:
+def _recipe_tables(
+    model: type[BaseModel], path: tuple[str, ...] = (), *, own: str = ""
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield the rows of each table by its name; `own` is another name for that of the model itself."""
     rows = []
     for name, field in model.model_fields.items():
         if (inner := _inner_model(field)) is not None:
@@ -67,7 +89,7 @@ def _recipe_tables(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterat
         else:
             default = f'`"{field.default}"`' if isinstance(field.default, str) else shown(field)
             rows.append(f"| `{name}` | {default} | {meaning(model, name)} |")
-    yield ".".join(path), rows
+    yield own or ".".join(path), rows
 
 
 def _setting_rows(settings: type[Any]) -> list[str]:

@@ -15,7 +15,8 @@ from typing import Final, Self
 import httpx
 import pytest
 
-from tests.fixtures.redis_server import RedisServer, free_port
+from tests.fixtures.ports import free_port
+from tests.fixtures.redis_server import RedisServer
 from tests.models import build_tiny_model
 
 READY_TIMEOUT_S: Final = 150.0

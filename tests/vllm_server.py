@@ -12,7 +12,7 @@ from typing import Final
 import httpx
 from gymfleet_rollout.inference.worker_extension import PolicyLoader
 
-from tests.fixtures.redis_server import free_port
+from tests.fixtures.ports import free_port
 
 START_TIMEOUT_S: Final = 200.0
 

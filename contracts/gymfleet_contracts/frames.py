@@ -25,6 +25,8 @@ NO_REQUESTS: Final = (1008, "these are no requests")
 MAX_FRAMES: Final = 0xFFFF
 """Of one message."""
 NO_BODY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
+_ABSENT: Final = msgspec.Raw()
+_NO_PROBLEM: Final = (_ABSENT, msgspec.Raw(msgspec.msgpack.encode(None)))
 
 
 class Op(StrEnum):
@@ -37,6 +39,9 @@ class Op(StrEnum):
     GET = "get"
     CLOSE = "close"
     EXPERT = "expert"
+    ACTIONS = "actions"
+    IRREVERSIBLE = "irreversible"
+    TOOL = "tool"
 
 
 class RequestFrame(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -74,20 +79,19 @@ class RawReply(msgspec.Struct, omit_defaults=True):
     """`ReplyFrame` with undecoded members; an absent one is empty."""
 
     id: int
-    ok: msgspec.Raw = msgspec.Raw()
-    problem: msgspec.Raw = msgspec.Raw()
+    ok: msgspec.Raw = _ABSENT
+    problem: msgspec.Raw = _ABSENT
     state: str = ""
 
     @property
     def failed(self) -> bool:
         """Whether this is a problem. An explicit nil from a server means the same as an absent member."""
-        return len(memoryview(self.problem)) > 0 and self.problem != _NIL
+        return self.problem not in _NO_PROBLEM
 
 
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_request: Final = msgspec.msgpack.Decoder(RequestFrame).decode
 decode_reply: Final = msgspec.msgpack.Decoder(ReplyFrame).decode
-_NIL: Final = msgspec.Raw(encode(None))
 _MAX_JOINED: Final = 512
 _ARRAY_16: Final = 0xDC
 _ARRAY_32: Final = b"\xdd"

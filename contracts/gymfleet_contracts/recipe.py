@@ -5,15 +5,26 @@ Light on purpose: loading and checking a recipe needs neither torch nor vLLM.
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    JsonValue,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from gymfleet_contracts._model import WireModel
 from gymfleet_contracts.faults import faults
-from gymfleet_contracts.reward import Discount, RewardSpec, RewardTerms
-from gymfleet_contracts.rollout import EpisodeLimits, Sampling
+from gymfleet_contracts.reply_format import FormatSection
+from gymfleet_contracts.reward import ComponentTable, Discount, RewardSpec, RewardTerms
+from gymfleet_contracts.rollout import Budget, EpisodeLimits, Sampling, StrategySpec
 from gymfleet_contracts.session import EnvironmentName, Split
+from gymfleet_contracts.trajectory import StrategyName
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Replicas = Annotated[int, Field(ge=1, le=256)]
@@ -126,20 +137,68 @@ class InferenceSection(EngineSizes):
         return self
 
 
+class StrategySection(WireModel):
+    """How the training episodes of a task are played. Keys that are not named here are options of the strategy, which
+    checks them. Demonstrations are the expert's, and measurements are played one by one whatever stands here.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    use: StrategyName = "independent"
+    """independent, or one of your own: a name that an installed package declares, `package.module:Class`, or the path
+    of a .py file."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The strategy's options, unchecked."""
+        return dict(self.model_extra or {})
+
+    @property
+    def spec(self) -> StrategySpec:
+        """The strategy as it stands on the wire."""
+        return StrategySpec(use=self.use, options=self.options)
+
+
+class StrategyFacts(WireModel):
+    """What others must know of a strategy."""
+
+    by_sample: bool = False
+    """Its episodes have nothing to do with each other: each is played, tried again and put out by itself."""
+    expert: bool = False
+    """The environment's expert writes the replies: there is nothing to reinforce."""
+
+
 class RolloutSection(WireModel):
     """How episodes are played."""
 
-    grammar: str = "react"
-    """Reply format: which parser reads the replies, and which instructions the model gets."""
+    format: FormatSection = FormatSection()
     sampling: Sampling = Sampling()
     limits: EpisodeLimits = EpisodeLimits()
+    strategy: StrategySection = StrategySection()
+    budget: Budget = Budget()
+
+    @field_validator("format", mode="before")
+    @classmethod
+    def format_by_name(cls, given: Any) -> Any:
+        """Take `format = "dbbench"` for a table with `use` alone."""
+        return {"use": given} if isinstance(given, str) else given
 
 
 class RewardSection(RewardTerms):
-    """How episodes are scored."""
+    """How episodes are scored. Every other key is a table: one component, under a label."""
 
     gamma: Discount | None = None
-    """Discount per token, for the discounted allocations; without it `rl.critic.gamma` for ppo, and 1 for grpo."""
+    """Discount per token, for the discounted allocations; without it the algorithm's own: `rl.critic.gamma` for ppo, 1
+    for grpo and rloo."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def other_keys_are_tables(cls, given: Any) -> Any:
+        """A misspelt key is told from a component."""
+        for key, value in given.items() if isinstance(given, dict) else ():
+            if key not in cls.model_fields and not isinstance(value, dict | ComponentTable):
+                raise ValueError(f"{key}: unknown; known: {', '.join(cls.model_fields)}, and tables of components")
+        return given
 
 
 class OptimizerSection(WireModel):
@@ -175,98 +234,59 @@ class SftSection(WireModel):
     optimizer: OptimizerSection = OptimizerSection(learning_rate=1e-3)
 
 
-class KlSection(WireModel):
-    """Distance to the reference policy (the policy at the start of reinforcement learning)."""
+class UpdateSection(WireModel):
+    """How a batch of trajectories becomes optimiser updates."""
 
-    coefficient: Annotated[float, Field(ge=0)] = 0.0
-    """Weight; 0 is off."""
-    estimator: Literal["k1", "k2", "k3"] = "k3"
-    """k1, k2 or k3; k1, whose gradient is 0 in expectation, in the reward only."""
-    placement: Literal["loss", "reward"] = "loss"
-    """In the loss or in the reward."""
-
-    @model_validator(mode="after")
-    def loss_has_a_gradient(self) -> Self:
-        """The expected gradient of k1 over the policy's own samples is 0: as a loss it is noise alone."""
-        if self.coefficient > 0 and self.placement == "loss" and self.estimator == "k1":
-            raise ValueError(
-                'rl.kl.estimator = "k1" has no gradient in expectation as a loss: give estimator = "k2" or "k3", or '
-                'placement = "reward"'
-            )
-        return self
-
-
-class CriticSection(WireModel):
-    """PPO's value function: its own model, initialised from the policy's body."""
-
-    gamma: Fraction = 1.0
-    """Discount per token."""
-    lam: Fraction = 0.95
-    """Of generalised advantage estimation."""
-    value_clip: PositiveFloat = 0.5
-    """Clip range of the value loss."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Steps in which the critic alone is trained."""
-    optimizer: OptimizerSection = OptimizerSection(learning_rate=1e-5)
-
-
-LossAggregation = Literal["token_mean", "sequence_mean_token_sum", "sequence_mean_token_mean"]
-
-
-class RlSection(WireModel):
-    """Reinforcement learning with GRPO or PPO."""
-
-    algorithm: Literal["grpo", "ppo"] = "grpo"
-    """grpo or ppo."""
     steps: PositiveInt = 100
     """Batches of trajectories."""
-    groups_per_step: PositiveInt = 32
-    """Tasks in a batch."""
-    group_size: PositiveInt = 8
-    """Episodes per task; at least 2 for grpo."""
     updates_per_step: PositiveInt = 1
     """Optimiser updates per batch: its groups are split into so many parts."""
     epochs_per_step: PositiveInt = 1
     """Passes over each batch."""
     tokens_per_microbatch: PositiveInt = 8192
     """Bounds memory; the loss does not depend on it."""
-    clip_low: PositiveFloat = 0.2
-    """The ratio is clipped at `1 - clip_low`."""
-    clip_high: PositiveFloat = 0.28
-    """The ratio is clipped at `1 + clip_high`."""
-    dual_clip: Annotated[float, Field(gt=1)] | None = None
-    """Bound of the loss for negative advantages; above 1."""
-    aggregation: LossAggregation = "token_mean"
-    """token_mean, sequence_mean_token_sum or sequence_mean_token_mean."""
-    normalise_by_std: bool = True
-    """Divide a group's advantages by their standard deviation."""
-    entropy_coefficient: Annotated[float, Field(ge=0)] = 0.0
-    """Weight of the entropy bonus."""
-    kl: KlSection = KlSection()
-    critic: CriticSection = CriticSection()
+    optimizer: OptimizerSection = OptimizerSection()
+
+
+class RlSection(UpdateSection):
+    """Reinforcement learning. Keys that are not named here are options of the algorithm, which checks them."""
+
+    model_config = ConfigDict(extra="allow")
+
+    algorithm: str = "grpo"
+    """grpo, rloo, ppo, or one of your own: a name that an installed package declares, `package.module:Class`, or the
+    path of a .py file."""
+    groups_per_step: PositiveInt = 32
+    """Tasks in a batch."""
+    group_size: PositiveInt = 8
+    """Episodes per task; at least 2 where an algorithm compares them, as grpo and rloo do."""
     max_staleness: Annotated[int, Field(ge=0)] = 0
     """Policy versions that a trajectory may be behind; 0 is synchronous. The groups that were asked for first are
     trained on first, and one that would be too old after a step is waited for: long episodes are learned from as
     often as short ones."""
-    importance_cap: PositiveFloat = 2.0
-    """C of truncated importance sampling, min(exp(old_logprobs - behaviour_logprobs), C), where the two disagree."""
-    optimizer: OptimizerSection = OptimizerSection()
     max_wall_s: PositiveFloat | None = None
     """Stop after the step in which this much time was spent, even before `steps`."""
 
     @model_validator(mode="after")
-    def groups_can_be_compared(self) -> Self:
-        """GRPO's baseline is the group: one episode alone has none."""
-        if self.algorithm == "grpo" and self.group_size < 2:
-            raise ValueError("rl.group_size must be at least 2 for grpo: a group of one has no baseline")
+    def updates_have_groups(self) -> Self:
+        """Every update of a batch has at least one of its groups."""
         if self.updates_per_step > self.groups_per_step:
             raise ValueError("rl.updates_per_step must not exceed rl.groups_per_step")
         return self
 
     @property
-    def gamma(self) -> float:
-        """The algorithm's discount per token: GRPO has none."""
-        return self.critic.gamma if self.algorithm == "ppo" else 1.0
+    def options(self) -> dict[str, Any]:
+        """The algorithm's options, unchecked."""
+        return dict(self.model_extra or {})
+
+
+class AlgorithmFacts(WireModel):
+    """What an algorithm asks of the rest of a recipe."""
+
+    min_group_size: PositiveInt = 1
+    """Episodes of a task that it compares at the least."""
+    sums_rewards: bool = False
+    """It adds up the rewards of an episode's tokens: their sum must be the episode's reward."""
 
 
 class EvalSection(WireModel):
@@ -384,25 +404,35 @@ class Recipe(WireModel):
             )
         return self
 
-    @model_validator(mode="after")
-    def returns_are_conserved(self) -> Self:
-        """GRPO sums the rewards of an episode's tokens: the sum must be the episode's reward."""
-        if self.rl is not None and self.rl.algorithm == "grpo" and self.reward.allocation == "discounted":
-            raise ValueError(
-                'reward.allocation = "discounted" gives each turn a reward of its own, and their sum, which grows '
-                'with the number of turns, would be the return for grpo: give "discounted_normalised", whose sum is '
-                "the episode's reward"
+    def suits(self, facts: AlgorithmFacts) -> None:
+        """Raise `RecipeError` for what the algorithm of `[rl]` cannot learn from."""
+        if self.rl is None:
+            return
+        name = self.rl.algorithm
+        if self.rl.group_size < facts.min_group_size:
+            raise RecipeError(
+                f"rl.group_size must be at least {facts.min_group_size} for {name}: a group of "
+                f"{self.rl.group_size} has no baseline"
             )
-        return self
+        if facts.sums_rewards and self.reward.allocation == "discounted":
+            raise RecipeError(
+                'reward.allocation = "discounted" gives each turn a reward of its own, and their sum, which grows '
+                f'with the number of turns, would be the return for {name}: give "discounted_normalised", whose sum '
+                "is the episode's reward"
+            )
 
-    @property
-    def reward_spec(self) -> RewardSpec:
-        """The reward section as it stands on the wire: with a discount, the algorithm's unless one is given."""
-        gamma = self.reward.gamma
-        if gamma is None:
-            gamma = 1.0 if self.rl is None else self.rl.gamma
-        terms = {name: getattr(self.reward, name) for name in RewardTerms.model_fields}
-        return RewardSpec(**terms, gamma=gamma)
+    def plays_by(self, facts: StrategyFacts) -> None:
+        """Raise `RecipeError` if the strategy's episodes cannot be reinforced."""
+        if self.rl is not None and facts.expert:
+            raise RecipeError(
+                f"rollout.strategy: {self.rollout.strategy.use} has the environment's expert write the replies, and "
+                "[rl] learns from the policy's alone; expert episodes are asked for by [sft]"
+            )
+
+    def reward_spec(self, gamma: float) -> RewardSpec:
+        """The reward section as it stands on the wire: with a discount, the algorithm's `gamma` unless one is given."""
+        given = dict(self.reward)
+        return RewardSpec.model_validate({**given, "gamma": gamma if self.reward.gamma is None else self.reward.gamma})
 
 
 def initial_model(recipe: Recipe, run_dir: Path) -> str:

@@ -1,91 +1,69 @@
 """How trajectories are scored: the recipe's `[reward]` table, and `POST /v1/scores`."""
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, StrictBool, StrictFloat, model_validator
+from pydantic import ConfigDict, Field, StrictBool, model_validator
 
 from gymfleet_contracts._model import WireModel
 from gymfleet_contracts.numbers import NUMBER
 from gymfleet_contracts.trajectory import ScoredTrajectory, Trajectory
 
-OnError = Literal["fail", "zero"]
-
-
-class ComponentOptions(WireModel):
-    """What every component of the reward has."""
-
-    enabled: StrictBool = False
-    """Count this component."""
-    weight: StrictFloat = 1.0
-    """Factor."""
-    on_error: OnError = "fail"
-    """What a component that keeps failing leads to: `fail`, no reward, and the episode is played anew; `zero`, it
-    counts 0."""
-
-
-class GoalReward(ComponentOptions):
-    """Success gives `success`, failure `failure`; with `partial` the environment's score on that scale."""
-
-    enabled: StrictBool = True
-    """Count this component."""
-    success: StrictFloat = 1.0
-    """Raw reward of a solved task."""
-    failure: StrictFloat = -1.0
-    """Raw reward of an unsolved one."""
-    partial: StrictBool = False
-    """Put the environment's score on the scale from `failure` to `success`."""
-
-
-class EnvironmentReward(ComponentOptions):
-    """What the environment itself gave for each step."""
-
-    credit: Literal["sum", "per_turn"] = "sum"
-    """`sum`: their sum joins the total, and `allocation` spreads it. `per_turn`: each turn's stands on the last
-    token of its reply, and `allocation` spreads the rest."""
-
-
-class FormatReward(ComponentOptions):
-    """The share of replies that follow the grammar and whose action the environment understood."""
-
-    weight: StrictFloat = 0.2
-    """Factor of the share of replies that follow the grammar and whose action was understood."""
-
-
-class LengthReward(ComponentOptions):
-    """A cost for replies outside `[min_tokens, max_tokens]`: the excess or the shortfall, in tokens."""
-
-    weight: StrictFloat = -0.01
-    """Factor, per token of excess or shortfall."""
-    min_tokens: Annotated[int, Field(ge=0), NUMBER] = 20
-    """Shortest reply without a cost."""
-    max_tokens: Annotated[int, Field(ge=1), NUMBER] = 450
-    """Longest reply without a cost."""
-    shape: Literal["linear", "quadratic", "log"] = "linear"
-    """How the cost grows: linear, quadratic, log."""
-
-    @model_validator(mode="after")
-    def bounds_are_ordered(self) -> "LengthReward":
-        """`min_tokens <= max_tokens`."""
-        if self.min_tokens > self.max_tokens:
-            raise ValueError("length.min_tokens must not exceed length.max_tokens")
-        return self
-
-
 Allocation = Literal["last_token", "uniform_positive", "discounted", "discounted_normalised"]
-
 
 Discount = Annotated[float, Field(ge=0, le=1), NUMBER]
 
+_LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class ComponentTable(WireModel):
+    """One term of the reward. Keys that are not named here are options of the component, which checks them."""
+
+    model_config = ConfigDict(extra="allow")
+
+    use: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    """Which component; without it the one that is called like the table."""
+    enabled: StrictBool = True
+    """Count it."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The component's options, unchecked."""
+        return {"enabled": self.enabled, **(self.model_extra or {})}
+
 
 class RewardTerms(WireModel):
-    """Weights, switches and the way in which the total is spread over tokens."""
+    """The components by their labels, and the way in which the total is spread over tokens.
 
-    goal: GoalReward = GoalReward()
-    environment: EnvironmentReward = EnvironmentReward()
-    format: FormatReward = FormatReward()
-    length: LengthReward = LengthReward()
+    Every key that is not named here is a label with its table.
+    """
+
+    model_config = ConfigDict(extra="allow", json_schema_extra={"propertyNames": {"pattern": f"^{_LABEL.pattern}$"}})
+    __pydantic_extra__: dict[str, ComponentTable] = Field(init=False)
+
     allocation: Allocation = "last_token"
     """How the total is spread over tokens: last_token, uniform_positive, discounted, discounted_normalised."""
+
+    @model_validator(mode="after")
+    def labels_are_names(self) -> Self:
+        """A label is a short name."""
+        for label in self.__pydantic_extra__:
+            if _LABEL.fullmatch(label) is None:
+                raise ValueError(f"{label[:80]!r} is no label: give up to 64 letters, digits, `_` and `-`")
+        return self
+
+    @property
+    def components(self) -> dict[str, ComponentTable]:
+        """Return the tables by label, `goal` first, which counts where nothing else is said."""
+        return {"goal": _GOAL} | self.__pydantic_extra__
+
+    @property
+    def used(self) -> dict[str, str]:
+        """Return the references of the components that count, by label."""
+        return {label: table.use or label for label, table in self.components.items() if table.enabled}
+
+
+_GOAL: Final = ComponentTable()
 
 
 class RewardSpec(RewardTerms):
@@ -100,10 +78,12 @@ class ScoreRequest(WireModel):
 
     trajectory: Trajectory
     reward: RewardSpec = RewardSpec()
+    num_samples: Annotated[int, Field(ge=1, le=1024), NUMBER] | None = None
+    """Episodes of the trajectory's group, for components that compare them."""
 
 
 class ScoreBatch(WireModel):
-    """Several at once."""
+    """Several at once. Components that compare the episodes of a group need all of it in one batch."""
 
     items: Annotated[tuple[ScoreRequest, ...], Field(min_length=1, max_length=1024)]
 

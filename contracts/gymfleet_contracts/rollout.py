@@ -3,13 +3,14 @@
 from enum import StrEnum
 from typing import Annotated, Self
 
-from pydantic import Field, StrictBool, model_validator
+from pydantic import Field, JsonValue, StrictBool, model_validator
 
 from gymfleet_contracts._model import WireModel
 from gymfleet_contracts.numbers import NUMBER, Integer
+from gymfleet_contracts.reply_format import FormatSection
 from gymfleet_contracts.reward import RewardSpec
 from gymfleet_contracts.session import OpenSession
-from gymfleet_contracts.trajectory import Purpose, Strategy
+from gymfleet_contracts.trajectory import MAX_GROUP_SIZE, Purpose, StrategyName
 
 
 class Sampling(WireModel):
@@ -40,13 +41,39 @@ class EpisodeLimits(WireModel):
     generate_timeout_s: Annotated[float, Field(gt=0), NUMBER] = 120.0
     """For one reply. Stands still while new weights are loaded."""
     episode_timeout_s: Annotated[float, Field(gt=0), NUMBER] = 600.0
-    """For the whole episode. Stands still while new weights are loaded."""
+    """For the whole episode; where a strategy plays the episodes of a group together, for all of them. Stands still
+    while new weights are loaded."""
     max_attempts: Annotated[int, Field(ge=1, le=10), NUMBER] = 3
-    """How often an episode that failed for technical reasons is played anew."""
+    """How often an episode that failed for technical reasons is played anew, or a group that is played together."""
+
+
+class Budget(WireModel):
+    """What the episodes of a group may use together, every attempt counted; without a number there is no limit.
+
+    What is left unplayed because a budget is spent ends as `truncated` with the finish reason `budget`.
+    """
+
+    env_steps: Annotated[int, Field(ge=0), NUMBER] | None = None
+    """Actions that the environment executes."""
+    model_calls: Annotated[int, Field(ge=0), NUMBER] | None = None
+    """Replies that the policy is asked for."""
+    tokens: Annotated[int, Field(ge=0), NUMBER] | None = None
+    """Tokens that the policy samples."""
+    seconds: Annotated[float, Field(gt=0), NUMBER] | None = None
+    """Time since the group was begun. A call under way stands still while new weights are loaded."""
+
+
+class StrategySpec(WireModel):
+    """How a group is played: a strategy and its options, which the rollout service checks."""
+
+    use: StrategyName = "independent"
+    options: dict[str, JsonValue] = Field(default_factory=dict)
 
 
 class GroupRequest(WireModel):
     """One task, `num_samples` episodes. The id is fixed before the rollout: `run/group`.
+
+    A strategy that plays them together may make fewer or more of them, and its trajectories say how many.
 
     With `samples` it asks for these of the group alone, which came to nothing or were lost; `replay` is higher
     than it was when they were asked for before, and stands in their trajectories.
@@ -55,14 +82,15 @@ class GroupRequest(WireModel):
     run_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
     group_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
     task: OpenSession
-    num_samples: Annotated[int, Field(ge=1, le=1024), NUMBER]
+    num_samples: Annotated[int, Field(ge=1, le=MAX_GROUP_SIZE), NUMBER]
     samples: tuple[Annotated[int, Field(ge=0), NUMBER], ...] | None = None
     replay: Annotated[int, Field(ge=0), NUMBER] = 0
     purpose: Purpose = "train"
-    strategy: Strategy = "policy"
-    grammar: str = "react"
+    strategy: StrategySpec = StrategySpec()
+    format: FormatSection = FormatSection()
     sampling: Sampling = Sampling()
     limits: EpisodeLimits = EpisodeLimits()
+    budget: Budget = Budget()
     reward: RewardSpec = RewardSpec()
 
     @model_validator(mode="after")

@@ -3,10 +3,10 @@
 from enum import StrEnum
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import ConfigDict, Field, JsonValue, model_validator
+from pydantic import ConfigDict, Field, JsonValue, Strict, model_validator
 from pydantic.config import JsonDict
 
-from gymfleet_contracts._model import WireModel
+from gymfleet_contracts._model import WireModel, is_absent
 from gymfleet_contracts.numbers import NUMBER, Integer
 
 Split = Literal["train", "validation", "test"]
@@ -36,6 +36,26 @@ class Capabilities(WireModel):
     """Observation texts are identical, character by character, when an episode is replayed."""
     fork: ForkSupport = ForkSupport.NONE
     expert: bool = False
+    state_keys: bool = False
+    """Sessions that are opened with `state_keys` tell a key of their state."""
+    admissible_actions: bool = False
+    """Sessions say which actions are possible now."""
+    irreversible: bool = False
+    """Some actions cannot be taken back. Once one was taken, no replay brings a lost session back or makes a fork."""
+
+
+MAX_SLOTS: Final = 255
+"""The most that one session takes."""
+TOOL_NAME: Final = r"^[a-zA-Z][a-zA-Z0-9_-]{0,63}$"
+
+
+class Tool(WireModel):
+    """A kind of action as a tool that a model can call."""
+
+    name: Annotated[str, Field(pattern=TOOL_NAME)]
+    description: str
+    parameters: dict[str, JsonValue]
+    """JSON Schema (2020-12) of the arguments, an object."""
 
 
 class EnvironmentSpec(WireModel):
@@ -44,9 +64,10 @@ class EnvironmentSpec(WireModel):
     name: EnvironmentName
     version: str
     summary: str
-    grammar: str = "react"
+    format: str = "react"
+    """The reply format that its benchmark is played with: the name of one that comes with gymfleet, or of a plug-in."""
     instructions: str
-    """Task-independent rules; the rollout puts them, with the grammar's own, at the head of the prompt."""
+    """Task-independent rules; the rollout puts them, with the reply format's own, at the head of the prompt."""
     max_turns: int
     levels: tuple[str, ...]
     default_level: str
@@ -58,6 +79,12 @@ class EnvironmentSpec(WireModel):
     reward_rule: str = ""
     """The rule that rewards and scores follow, where an option of the environment chooses between several."""
     licence: str = ""
+    slots: Annotated[int, Field(ge=1, le=MAX_SLOTS)] = 1
+    """How many of a server's slots, its `max_sessions`, one session takes."""
+    step_timeout_s: Annotated[float | None, Field(gt=0, exclude_if=is_absent)] = None
+    """The longest that a call of one of its tasks may take, where tasks have limits of their own."""
+    tools: Annotated[tuple[Tool, ...], Field(exclude_if=is_absent)] = ()
+    """The environment's actions as tools."""
 
 
 _ONE_SELECTOR: Final[JsonDict] = {
@@ -84,6 +111,8 @@ class OpenSession(WireModel):
     """How long a gateway may let the caller wait for a slot, at most its own limit. Env servers never do."""
     recoveries: Annotated[int, Field(ge=0, lt=2**31), NUMBER] | None = None
     """How often the session was lost and played again. A gateway sets it, whatever was sent; `info` says it."""
+    state_keys: Annotated[bool, Strict()] | None = None
+    """Tell the key of the state with every answer, where the environment has keys; they cost time at each step."""
     owner: Annotated[str, Field(max_length=64)] | None = None
     """Whom the session counts for in `ServerLoad`. The gateway sets it to the caller's tenant, whatever was sent."""
 
@@ -93,6 +122,11 @@ class OpenSession(WireModel):
         if (self.task_id is None) == (self.task_index is None):
             raise ValueError("give exactly one of task_id and task_index")
         return self
+
+
+StateKey = Annotated[str | None, Field(max_length=64, exclude_if=is_absent)]
+"""Equal for equal states of one task, whatever led there and however many turns it took: for search, and for groups by
+anchor state. Absent unless the session was opened with `state_keys` and the environment has a key for this state."""
 
 
 class TaskRef(WireModel):
@@ -120,6 +154,7 @@ class Session(WireModel):
     score: float = 0.0
     info: dict[str, JsonValue] = Field(default_factory=dict)
     """What `StepResult.info` says beside `observation`, and the environment beside the first one."""
+    state_key: StateKey = None
 
 
 class Step(WireModel):
@@ -144,6 +179,7 @@ class StepResult(WireModel):
     info: dict[str, JsonValue] = Field(default_factory=dict)
     """Diagnostics. Never holds a gold answer. `recovered` says how often the session was played again so far
     because its process died; it is absent where that never happened."""
+    state_key: StateKey = None
 
 
 class SessionStep(Step):
@@ -179,6 +215,7 @@ class ServerLoad(WireModel):
     """`GET /v1/load` of an env server: what its gateways decide by."""
 
     max_sessions: int
+    """Slots for sessions: a session takes as many as its environment's `slots` says, mostly one."""
     draining: bool = False
     """The server is on its way out: it opens no more sessions and ends when those it has are closed."""
     sessions: dict[EnvironmentName, dict[str, int]] = Field(default_factory=dict)
@@ -190,6 +227,37 @@ class ExpertMove(WireModel):
 
     thought: str
     action: str
+
+
+class ToolCall(WireModel):
+    """A call of one of the environment's tools, as a model makes it."""
+
+    name: Annotated[str, Field(max_length=64)]
+    arguments: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class ToolAction(WireModel):
+    """The action that a tool call spells, to be sent as a step.
+
+    A call is not a step itself: an action stays one text, which is what a step's repeat is compared by, what is
+    journaled and replayed, and what a trajectory records.
+    """
+
+    action: str
+
+
+class AdmissibleActions(WireModel):
+    """The actions that are possible now. Actions with free text, such as a search, are not listed."""
+
+    actions: list[str]
+    complete: bool = True
+    """False when there are more than one answer holds."""
+
+
+class Irreversibility(WireModel):
+    """Whether a step, if it were taken now, could not be taken back."""
+
+    irreversible: bool
 
 
 class Ticket(WireModel):

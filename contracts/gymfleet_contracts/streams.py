@@ -40,3 +40,12 @@ def produced_samples(run_id: str, group_id: str) -> str:
 def cancelled_run(run_id: str) -> str:
     """Set when a run was stopped for good: its waiting requests are dropped."""
     return f"gymfleet:cancelled:{run_id}"
+
+
+HELD_GROUPS: Final = "gymfleet:reward.groups"
+"""`run/group` of the groups of which the reward services hold records, by the time at which they are given up."""
+
+
+def held_group(run_id: str, group_id: str) -> str:
+    """The records of a group that is scored together, until it is whole."""
+    return f"{HELD_GROUPS}:{run_id}:{group_id}"

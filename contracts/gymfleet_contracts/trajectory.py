@@ -1,24 +1,37 @@
 """One record of an episode: what was seen, sampled, done and gained."""
 
 from enum import StrEnum
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, JsonValue, StrictBool, model_validator
 
 from gymfleet_contracts._model import WireModel
-from gymfleet_contracts.numbers import NUMBER, Integer
+from gymfleet_contracts.numbers import NUMBER, NUMBERS, Integer
 from gymfleet_contracts.session import TaskRef
 
-Strategy = Literal["policy", "expert"]
 Purpose = Literal["train", "eval", "demonstration"]
+
+EXPERT: Final = "expert"
+"""The model of episodes that an environment's expert wrote: what stands there was not sampled."""
+
+MAX_GROUP_SIZE: Final = 1024
 
 _LOGPROB_EPSILON: Final = 1e-3
 """How far above 0 rounding may put the log-probability of a certain token."""
 
-TokenId = Annotated[int, Field(ge=0), NUMBER]
+StrategyName = Annotated[str, Field(min_length=1, max_length=256)]
+TokenIds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], NUMBERS]
 PolicyVersion = Annotated[int, Field(ge=0), NUMBER]
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Logprob = Annotated[float, Field(strict=True, allow_inf_nan=False, le=_LOGPROB_EPSILON)]
+
+
+NodeId = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+def _absent_without(default: Any) -> Any:
+    """Return a field that stands in a record only where it says something."""
+    return Field(default, exclude_if=lambda value: value == default)
 
 
 class Status(StrEnum):
@@ -45,12 +58,18 @@ class FinishReason(StrEnum):
     MAX_TURNS = "max_turns"
     CONTEXT_LENGTH = "context_length"
     EXPERT_STUCK = "expert_stuck"
+    BUDGET = "budget"
+    """The group's budget was spent."""
+    STOPPED = "stopped"
+    """The strategy went no further."""
     ERROR = "error"
 
     @property
     def cut_by_recipe(self) -> bool:
-        """Whether the recipe's limits ended the episode: the environment would have gone on."""
-        return self in (FinishReason.MAX_TURNS, FinishReason.CONTEXT_LENGTH)
+        """Whether the recipe ended the episode: the environment would have gone on."""
+        return self in (
+            FinishReason.MAX_TURNS, FinishReason.CONTEXT_LENGTH, FinishReason.BUDGET, FinishReason.STOPPED
+        )  # fmt: skip
 
 
 class ReplyEnd(StrEnum):
@@ -81,9 +100,9 @@ class Turn(WireModel):
     """One exchange. The episode's tokens are all turns' prompt and response ids, in order."""
 
     observation: str
-    prompt_token_ids: tuple[TokenId, ...]
+    prompt_token_ids: TokenIds
     """Only what is new since the last response: template, observation, generation prompt."""
-    response_token_ids: tuple[TokenId, ...]
+    response_token_ids: TokenIds
     response_logprobs: tuple[Logprob, ...] | None
     """As the engine gave them, after temperature and top-p; None when an expert wrote the turn."""
     policy_version_min: PolicyVersion
@@ -93,7 +112,7 @@ class Turn(WireModel):
     thought: str
     action: str | None
     format_valid: StrictBool
-    """The reply follows the grammar to the letter."""
+    """The reply follows the format to the letter."""
     action_valid: StrictBool
     """The environment understood the action."""
     reward: Finite = 0.0
@@ -102,6 +121,11 @@ class Turn(WireModel):
     info: dict[str, JsonValue] = Field(default_factory=dict)
     generate_s: Finite = 0.0
     environment_s: Finite = 0.0
+    node: NodeId | None = _absent_without(None)
+    """Where a strategy branched: the node of the group's tree that the turn leads to. Trajectories share the turns
+    whose nodes they share."""
+    parent: NodeId | None = _absent_without(None)
+    """The node that the turn leads on from."""
 
     @model_validator(mode="after")
     def parts_fit_together(self) -> Self:
@@ -128,14 +152,21 @@ class Trajectory(WireModel):
     """Of the request that it answers: 0 unless the trainer asked for this sample again."""
     task: TaskRef
     policy: PolicyRef
-    strategy: Strategy = "policy"
+    strategy: StrategyName = "independent"
+    """How it was played: the reference under which the request named it."""
+    group_size: Annotated[int, Field(ge=1, le=MAX_GROUP_SIZE), NUMBER] | None = _absent_without(None)
+    """How many episodes the group has, where a strategy that plays them together decided that; otherwise it has as many
+    as were asked for."""
+    selected: StrictBool = _absent_without(False)
+    """A search chose it for how well it ended: it is no sample of the policy, and no policy gradient learns from it."""
     purpose: Purpose = "train"
-    grammar: str
-    grammar_version: Integer
+    format: str
+    """The name of the reply format."""
+    format_version: Integer
     turns: tuple[Turn, ...]
     final_observation: str = ""
     """What the environment showed after the last action."""
-    final_prompt_token_ids: tuple[TokenId, ...] = ()
+    final_prompt_token_ids: TokenIds = ()
     """`final_observation` as the next prompt would have held it, where the recipe cut the episode: a critic
     values the state from which the policy was not let go on."""
     status: Status
@@ -144,17 +175,21 @@ class Trajectory(WireModel):
     success: StrictBool = False
     finish_reason: FinishReason
     error: str | None = None
-    parent: str | None = None
     started_at: Finite = 0.0
     """Unix seconds."""
     duration_s: Finite = 0.0
 
     @model_validator(mode="after")
     def parts_fit_together(self) -> Self:
-        """The id says run, group and sample; the policy's versions span the turns'; what it sampled has its odds."""
+        """The id says run, group and sample, which is one of the group's.
+
+        The policy's versions span the turns'; what it sampled has its odds.
+        """
         if self.trajectory_id != (expected := trajectory_id(self.run_id, self.group_id, self.sample)):
             raise ValueError(f"trajectory_id is {self.trajectory_id!r}, its parts make {expected!r}")
-        if self.strategy == "expert":
+        if self.group_size is not None and self.sample >= self.group_size:
+            raise ValueError(f"sample {self.sample} is none of {self.group_size}")
+        if self.by_expert:
             return self
         for place, turn in enumerate(self.turns):
             if turn.response_logprobs is None:
@@ -167,6 +202,11 @@ class Trajectory(WireModel):
             ):
                 raise ValueError(f"turns.{place}: its policy versions are outside the trajectory's")
         return self
+
+    @property
+    def by_expert(self) -> bool:
+        """Whether an environment's expert wrote the replies: they have no log-probabilities."""
+        return self.policy.model == EXPERT
 
     @property
     def num_response_tokens(self) -> int:

@@ -1,15 +1,15 @@
-"""The classes that a researcher derives from: one class with `reset`, `step`, a task source and an action grammar."""
+"""The classes that a researcher derives from: one class with `reset`, `step`, a task source and a reply format."""
 
 import copy
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar
 
-from gymfleet_contracts.session import Capabilities, EnvironmentSpec, ExpertMove, ForkSupport
+from gymfleet_contracts.session import Capabilities, EnvironmentSpec, ExpertMove, ForkSupport, Tool
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from gymfleet_envs.tasks import SPLITS, TaskSource
@@ -54,6 +54,10 @@ class EngineLost(Exception):
     """
 
 
+class BadArguments(ValueError):
+    """The arguments of a tool call spell no action. The message says what is wrong, in words for the model."""
+
+
 class EnvironmentClass(ABC, Generic[TaskT]):
     """The base of `Environment` and `AsyncEnvironment`: what a class declares about its episodes, and its tasks."""
 
@@ -61,8 +65,9 @@ class EnvironmentClass(ABC, Generic[TaskT]):
     version: ClassVar[str]
     summary: ClassVar[str]
     instructions: ClassVar[str]
-    """Task-independent rules for the model, without the reply format, which the grammar adds."""
-    grammar: ClassVar[str] = "react"
+    """Task-independent rules for the model, without the reply format, which the reply format adds."""
+    format: ClassVar[str] = "react"
+    """The reply format that its benchmark is played with."""
     max_turns: ClassVar[int]
     deterministic: ClassVar[bool] = True
     stable_observations: ClassVar[bool] = True
@@ -80,6 +85,15 @@ class EnvironmentClass(ABC, Generic[TaskT]):
     """With `blocking`, how many calls of a shard's sessions, and how many opens, are made at once; further ones queue.
     None means as many as there are sessions. Set it for engines that compute rather than wait, because their
     concurrent calls only slow each other."""
+
+    slots: ClassVar[int] = 1
+    """How many of a server's slots one session takes, where its sessions need more memory than others'."""
+
+    step_timeout_s: ClassVar[float | None] = None
+    """The longest that a task's own `step_timeout_s` may be. Without it a task can only shorten the server's limit."""
+
+    tools: ClassVar[tuple[Tool, ...]] = ()
+    """The actions as tools that a model can call; `action_of` turns a call into an action."""
 
     turn_limit: int | None = None
     """Set by `reset` where the task allows fewer turns than `max_turns`."""
@@ -122,6 +136,22 @@ class EnvironmentClass(ABC, Generic[TaskT]):
         """
         shutil.copytree(source, target, dirs_exist_ok=True)
 
+    def action_of(self, tool: str, arguments: Mapping[str, JsonValue]) -> str:
+        """Return the action that a call of one of `tools` spells, as `step` takes it. Raises `BadArguments`.
+
+        The arguments fit the tool's schema, and were written by a model: quote what could end a field of the action.
+        It changes nothing and is quick, also in an `AsyncEnvironment`.
+        """
+        raise NotImplementedError
+
+    def irreversible(self, action: str) -> bool:  # noqa: ARG002 - for authors
+        """Return whether the action, taken now, reaches the outside world and cannot be taken back: a mail, an order.
+
+        Asked before each step; it changes nothing and is quick, also in an `AsyncEnvironment`. From such an action on
+        the session is not replayed: if its process dies it is lost, and a fork by replay is refused.
+        """
+        return False
+
     @classmethod
     def has_expert(cls) -> bool:
         """Return whether the author wrote `expert`."""
@@ -131,6 +161,11 @@ class EnvironmentClass(ABC, Generic[TaskT]):
     def tells_state(cls) -> bool:
         """Return whether a replay is compared by more than its observations."""
         return cls.deterministic and cls._wrote("state_digest")
+
+    @classmethod
+    def maps_tools(cls) -> bool:
+        """Return whether the author wrote `action_of`."""
+        return cls._wrote("action_of")
 
     @classmethod
     def _wrote(cls, name: str) -> bool:
@@ -145,7 +180,7 @@ class EnvironmentClass(ABC, Generic[TaskT]):
             name=cls.name,
             version=cls.version,
             summary=cls.summary,
-            grammar=cls.grammar,
+            format=cls.format,
             instructions=cls.instructions,
             max_turns=cls.max_turns,
             levels=tuple(tasks.levels),
@@ -156,10 +191,16 @@ class EnvironmentClass(ABC, Generic[TaskT]):
                 stable_observations=cls.stable_observations,
                 fork=cls.fork,
                 expert=cls.has_expert(),
+                state_keys=cls._wrote("state_key"),
+                admissible_actions=cls._wrote("admissible_actions"),
+                irreversible=cls._wrote("irreversible"),
             ),
             max_action_chars=cls.max_action_chars,
             task_source=tasks.name,
             licence=cls.licence,
+            slots=cls.slots,
+            step_timeout_s=cls.step_timeout_s,
+            tools=cls.tools,
         )
 
 
@@ -194,6 +235,23 @@ class Environment(EnvironmentClass[TaskT]):
         The digest is journaled with each step and compared after a replay: a session whose digest differs is lost and
         never silently becomes another one. Return None where the observations alone show whether a replay matches.
         It is called after `reset` and after each step of a deterministic environment; agents never see the digest.
+        """
+        return None
+
+    def state_key(self) -> str | None:
+        """Return a text that is equal for equal states of one task, whatever led there; None where there is none.
+
+        Equal states have the same future: the same actions give the same rewards and the same observations, up to the
+        order of words in a list. The number of turns taken does not count. The text may be of any length; callers see
+        a hash of it, and only those that asked for it when they opened the session. For search, and for algorithms
+        that compare sessions which came to the same state.
+        """
+        return None
+
+    def admissible_actions(self) -> Sequence[str] | None:
+        """Return the actions that are possible now, as `step` takes them; None where they are not known.
+
+        Leave out actions with free text. Called only when somebody asks; it leaves the episode unchanged.
         """
         return None
 
@@ -232,6 +290,14 @@ class AsyncEnvironment(EnvironmentClass[TaskT]):
         """Do as `Environment.state_digest` does."""
         return None
 
+    async def state_key(self) -> str | None:
+        """Do as `Environment.state_key` does."""
+        return None
+
+    async def admissible_actions(self) -> Sequence[str] | None:
+        """Do as `Environment.admissible_actions` does."""
+        return None
+
     async def close(self) -> None:
         """Do as `Environment.close` does."""
 
@@ -241,5 +307,7 @@ class AsyncEnvironment(EnvironmentClass[TaskT]):
 
 
 AnyEnvironment: TypeAlias = Environment[Any] | AsyncEnvironment[Any]
-COROUTINES: Final = ("reset", "step", "expert", "state_digest", "close", "snapshot")
+COROUTINES: Final = (
+    "reset", "step", "expert", "state_digest", "state_key", "admissible_actions", "close", "snapshot",
+)  # fmt: skip
 """The methods that are `async def` in an `AsyncEnvironment`, and in no other class."""

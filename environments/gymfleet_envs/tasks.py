@@ -42,6 +42,11 @@ class Task(Generic[TaskT_co]):
     split: Split
     level: str
     data: TaskT_co
+    step_timeout_s: float | None = None
+    """How long one call of the environment may take in this task, instead of the server's own limit: for a task that
+    compiles for minutes. At most the environment's `step_timeout_s`."""
+    episode_timeout_s: float | None = None
+    """How old a session of this task may grow, if it is less than the server's own limit."""
 
 
 class TaskSource(Protocol[TaskT_co]):

@@ -108,6 +108,30 @@ class ExpertUnavailable(ServiceError):
     status = 409
 
 
+class ActionsUnavailable(ServiceError):
+    """The environment cannot say which actions are possible, or not in this state."""
+
+    type = problems.ACTIONS_UNAVAILABLE
+    title = "There is no list of the possible actions"
+    status = 409
+
+
+class Irreversible(ServiceError):
+    """The session has taken an action that cannot be taken back: a replay would take it a second time."""
+
+    type = problems.IRREVERSIBLE
+    title = "An action of the session cannot be taken back"
+    status = 409
+
+
+class InvalidToolCall(ServiceError):
+    """There is no such tool, or its arguments do not fit; the detail is fit to be shown to the model."""
+
+    type = problems.INVALID_TOOL_CALL
+    title = "The tool call is not valid"
+    status = 422
+
+
 class InvalidRequest(ServiceError):
     """The body does not fit the call."""
 

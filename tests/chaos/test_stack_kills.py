@@ -27,7 +27,14 @@ def test_a_schedule_is_drawn_from_its_seed_alone() -> None:
 def test_one_kill_of_every_kind(tiny_model: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "tiny.toml"
     text = RECIPE.format(
-        model=tiny_model, steps=2000, max_staleness=0, learning_rate=1e-4, more="", sft="[sft]\nnum_demonstrations = 8"
+        model=tiny_model,
+        algorithm="grpo",
+        options="",
+        steps=2000,
+        max_staleness=0,
+        learning_rate=1e-4,
+        more="",
+        sft="[sft]\nnum_demonstrations = 8",
     )
     recipe.write_text(text, encoding="utf-8")
     run_dir = tmp_path / "run"

@@ -12,7 +12,7 @@ from typing import Self
 import httpx
 import psutil
 
-from tests.fixtures.redis_server import free_port
+from tests.fixtures.ports import free_port
 
 START_TIMEOUT_S = 60.0
 COMMAND = str(Path(sys.executable).with_name("gymfleet-env-server"))

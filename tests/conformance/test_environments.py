@@ -15,11 +15,11 @@ from typing import Any
 
 import httpx
 import pytest
-from gymfleet_contracts.grammar import GRAMMARS
-from gymfleet_contracts.session import EnvironmentSpec, Session, StepResult
+from gymfleet_contracts.session import AdmissibleActions, EnvironmentSpec, Session, StepResult
 from gymfleet_env_server.catalogue import ENVIRONMENTS, Entry, find_environment, load_entry
 from gymfleet_env_server.expert_play import solve
 from gymfleet_envs.tasks import SPLITS
+from gymfleet_kit.formats import FORMATS
 
 from tests.conformance.env_server import EnvServer
 
@@ -132,16 +132,16 @@ def problem(response: httpx.Response) -> tuple[int, str]:
     return response.status_code, response.json()["type"]
 
 
-def test_spec_is_listed_complete_and_in_a_known_grammar(served: Served) -> None:
+def test_spec_is_listed_complete_and_in_a_known_format(served: Served) -> None:
     listed = served.http.get("/v1/environments").raise_for_status().json()
 
     assert [spec["name"] for spec in listed] == [served.spec.name]
-    assert served.spec.grammar in GRAMMARS
+    assert served.spec.format in FORMATS.names()
     assert served.spec.instructions
     assert served.spec.summary
     assert served.spec.default_level in served.spec.levels
     assert min(served.spec.splits.values()) > 0
-    assert "Thought:" not in served.spec.instructions, "the reply format comes from the grammar alone"
+    assert "Thought:" not in served.spec.instructions, "the reply format comes from the reply format alone"
 
 
 def test_same_task_seed_and_actions_give_the_same_episode(served: Served) -> None:
@@ -305,6 +305,43 @@ def test_fork_makes_equal_children_and_leaves_the_parent_alone(served: Served) -
     assert served.step(parent.session_id, index, action) == ahead
     assert served.step(two.session_id, index, "nonsense") == astray
     assert problem(served.post(two.session_id, index, action)) == (409, "/problems/step-out-of-order")
+
+
+def test_state_keys_are_those_of_the_state_and_told_to_who_asked(served: Served) -> None:
+    unasked, asked = served.open(task_index=5), served.open(task_index=5, state_keys=True)
+    assert unasked.state_key is None
+    if not served.spec.capabilities.state_keys:
+        assert asked.state_key is None
+        return
+    assert asked.state_key is not None
+
+    again = served.open(task_index=5, state_keys=True)
+    keys = [asked.state_key]
+    for index, (action, result) in enumerate(served.play(asked.session_id, served.spec.max_turns)):
+        assert served.step(again.session_id, index, action).state_key == result.state_key
+        assert served.get(again.session_id).state_key == result.state_key
+        assert result.state_key is not None
+        keys.append(result.state_key)
+
+    assert keys[-1] != keys[0], "the task was solved in between"
+    assert max(map(len, keys)) <= 64
+    assert served.open(task_index=6, state_keys=True).state_key != keys[0]
+
+
+def test_admissible_actions_are_possible_and_asking_changes_nothing(served: Served) -> None:
+    session, unasked = (served.open(task_index=5, state_keys=True) for _ in range(2))
+
+    response = served.http.get(f"/v1/sessions/{session.session_id}/actions")
+
+    if not served.spec.capabilities.admissible_actions:
+        assert problem(response) == (409, "/problems/actions-unavailable")
+        return
+    actions = AdmissibleActions.model_validate_json(response.raise_for_status().content)
+    assert served.get(session.session_id).state_key == session.state_key
+    move = served.move(unasked.session_id)
+    assert served.step(session.session_id, 0, move) == served.step(unasked.session_id, 0, move)
+    for action in actions.actions[:12]:
+        assert served.step(served.open(task_index=5).session_id, 0, action).action_valid, action
 
 
 def test_expert_is_served_on_the_train_split_alone(served: Served) -> None:

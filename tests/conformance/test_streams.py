@@ -340,12 +340,25 @@ async def test_published_once_however_often_it_is_tried(lab: Lab) -> None:
     key = f"{lab.stream}:members"
     producer = lab.producer()
 
-    results = await asyncio.gather(*(producer.publish_once(Message(n=7), key=key, member="0") for _ in range(20)))
-    other = await producer.publish_once(Message(n=8), key=key, member="1")
+    results = await asyncio.gather(*(producer.publish_once([Message(n=7)], key=key, members=["0"]) for _ in range(20)))
+    other = await producer.publish_once([Message(n=8)], key=key, members=["1"])
 
     assert sum(results) == 1
     assert other
     assert [delivery.body.n for delivery in await lab.consumer().receive(10, 1000)] == [7, 8]
+    await lab.redis.delete(key)
+
+
+async def test_several_are_published_together_or_not_at_all(lab: Lab) -> None:
+    key = f"{lab.stream}:members"
+    producer = lab.producer()
+
+    both = await producer.publish_once([Message(n=1), Message(n=2)], key=key, members=["whole", "0", "1"])
+    again = await producer.publish_once([Message(n=3), Message(n=4)], key=key, members=["1", "2"])
+
+    assert (both, again) == (True, False)
+    assert [delivery.body.n for delivery in await lab.consumer().receive(10, 1000)] == [1, 2]
+    assert await lab.redis.smembers(key) == {b"whole", b"0", b"1"}
     await lab.redis.delete(key)
 
 
@@ -355,7 +368,7 @@ async def test_a_member_that_found_no_room_is_not_remembered(lab: Lab) -> None:
     await lab.publish(1)
 
     with pytest.raises(StreamFull):
-        await full.publish_once(Message(n=1), key=key, member="0")
+        await full.publish_once([Message(n=1)], key=key, members=["0"])
 
     assert await lab.redis.scard(key) == 0
 

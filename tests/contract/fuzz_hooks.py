@@ -10,6 +10,7 @@ import urllib.request
 from typing import Any, Final
 
 import schemathesis
+from gymfleet_contracts.trajectory import MAX_GROUP_SIZE
 from schemathesis import Case, HookContext, Response
 from schemathesis.generation import GenerationMode
 
@@ -72,12 +73,16 @@ def _fit(node: dict[str, Any]) -> None:
     """Make the parts of a trajectory, or of a request for a group, agree with one another."""
     if {"trajectory_id", "policy", "turns"} <= node.keys():
         node["trajectory_id"] = f"{node['run_id']}/{node['group_id']}/{int(node['sample'])}"
+        if node.get("group_size") is not None:
+            node["group_size"] = None if node["sample"] >= MAX_GROUP_SIZE else MAX_GROUP_SIZE
         policy = node["policy"]
         low, high = sorted((policy["version_min"], policy["version_max"]))
         policy["version_min"], policy["version_max"] = low, high
         for turn in node["turns"]:
             turn["policy_version_min"], turn["policy_version_max"] = low, high
             turn["response_logprobs"] = [-0.5] * len(turn["response_token_ids"])
+    if "num_samples" in node and "strategy" in node:
+        node["strategy"] = {"use": "independent"}
     if {"num_samples", "samples"} <= node.keys() and node["samples"] is not None:
         node["samples"] = [sample for sample in node["samples"] if sample < node["num_samples"]]
 

@@ -28,7 +28,7 @@ from packaging.requirements import Requirement
 from pydantic_settings import BaseSettings
 
 from tests.fixtures.paths import ROOT
-from tests.fixtures.redis_server import free_port
+from tests.fixtures.ports import free_port
 
 DOCKERFILES: Final = sorted((ROOT / "deploy" / "docker").glob("*.Dockerfile"))
 PROCESSES: Final[dict[str, type[BaseSettings]]] = {

@@ -47,7 +47,7 @@ def test_importing_a_light_module_loads_nothing_heavy(module: str) -> None:
         "gymfleet_env_server.main",
         "gymfleet_env_gateway.main",
         "gymfleet_reward.main",
-        "gymfleet_rollout.main",
+        "gymfleet_rollout.process",
     ],
 )
 def test_what_people_read_is_the_command_lines_alone(module: str) -> None:

@@ -33,6 +33,7 @@ from tests.fixtures import broken_servers, gateway_fleet, peers
 from tests.fixtures.broken_servers import BROKEN
 from tests.fixtures.corridor_server import Server, serving
 from tests.fixtures.paths import ROOT
+from tests.fixtures.ports import free_port
 
 OURS = ("maze", "textcraft", "wordle", "babyai")
 ECHO = ROOT / "tests" / "peers" / "openenv_echo_server.py"
@@ -52,6 +53,11 @@ def by(text: str, perhaps: str = "(?!)") -> Caught:
     return Caught(frozenset(text.split()), re.compile(perhaps))
 
 
+ACTION_LISTS = {
+    "declared.actions-change-nothing",
+    "declared.actions-are-understood",
+    "declared.no-actions-after-the-end",
+}
 REPEATS = """
     steps.repeat-returns-stored-result steps.repeat-with-another-action-is-refused steps.repeat-executes-nothing
     steps.concurrent-duplicates-run-once steps.concurrent-rivals-one-wins batch.duplicate-runs-once
@@ -67,15 +73,16 @@ GARBAGE = """
     sessions.unknown-split sessions.one-selector sessions.surplus-field sessions.out-of-range
     steps.malformed-is-refused steps.huge-index-is-refused steps.lone-surrogates-elsewhere forks.count-is-bounded
     leases.bounds bodies.garbage bodies.wrong-media-type bodies.compressed-garbage
+    declared.state-keys-are-asked-for-by-a-bool declared.wrong-tool-calls-are-refused
 """
 RANDOM = """
     sessions.same-task-same-start steps.repeat-executes-nothing steps.same-actions-same-episode
     isolation.interleaved-equals-alone isolation.many-at-once batch.equals-single-steps stream.sessions-stay-apart
-    answers.expert-solves
+    answers.expert-solves declared.actions-change-nothing
 """
 ENDLESS = """
     steps.end-is-final steps.turn-limit steps.limit-is-truncation isolation.end-of-one-leaves-the-other
-    forks.after-the-end answers.no-expert-after-the-end
+    forks.after-the-end answers.no-expert-after-the-end declared.no-actions-after-the-end
 """
 CAUGHT: dict[type[Server], Caught] = {
     broken_servers.ExecutesRepeats: by(REPEATS, perhaps=r"steps\.abandoned-request|stream\.abandoned-socket"),
@@ -86,11 +93,11 @@ CAUGHT: dict[type[Server], Caught] = {
     # Checks that run at the same time meet in the shared world: which of these notice is chance.
     broken_servers.SharedEnvironment: by(
         "steps.same-actions-same-episode isolation.interleaved-equals-alone isolation.many-at-once",
-        perhaps=r"(steps|isolation|batch|stream|forks|answers)\.",
+        perhaps=r"(steps|isolation|batch|stream|forks|answers|declared)\.",
     ),
     broken_servers.IgnoresGaps: by(
         "steps.gap-is-refused steps.first-index-is-zero steps.huge-index-is-refused batch.problem-per-item "
-        "stream.gap-and-repeat"
+        "stream.gap-and-repeat declared.irreversible-takes-no-step"
     ),
     broken_servers.NeverReaps: by("leases.reaped-in-time leases.reaped-is-gone-for-good leases.shortened-is-reaped"),
     broken_servers.LookingRenews: by("leases.reaped-in-time"),
@@ -113,6 +120,16 @@ CAUGHT: dict[type[Server], Caught] = {
         "stream.garbage-frames stream.text-frames stream.bad-bodies stream.bad-bodies-of-other-ops"
     ),
     broken_servers.MixesAnswersUp: by("stream.whole-session-api stream.answers-match-by-id", perhaps=r"stream\."),
+    broken_servers.KeysForAll: by("declared.no-state-keys-unless-asked"),
+    broken_servers.KeysByChance: by(
+        "declared.state-keys-are-shown declared.state-keys-are-repeatable declared.state-keys-of-forks"
+    ),
+    broken_servers.OneKeyForAll: by("declared.state-keys-tell-states-apart declared.state-keys-differ-between-tasks"),
+    broken_servers.ForgetsTheKeys: by("declared.state-keys-of-forks"),
+    broken_servers.ListingPlays: by("declared.actions-change-nothing"),
+    broken_servers.ListsAnything: by("declared.actions-are-understood declared.no-actions-after-the-end"),
+    broken_servers.AskingPlays: by("declared.irreversible-takes-no-step"),
+    broken_servers.TakesAnyTool: by("declared.wrong-tool-calls-are-refused"),
     broken_servers.ScoresBeyondOne: by("steps.results-are-sound answers.expert-solves"),
 }
 
@@ -167,7 +184,11 @@ async def test_ours_keeps_every_promise_of_the_session_api(fleet: dict[str, str]
 
     assert failures(section) == {}
     skipped = {one.id for one in section.results if one.verdict is Verdict.NOT_APPLICABLE}
-    assert skipped == {"forks.unsupported-says-so", "answers.no-expert-says-so"}, "ours can fork and has experts"
+    lists_actions = env in {"maze", "babyai"}
+    inapplicable = {"declared.unknown-actions-say-so"} if lists_actions else ACTION_LISTS
+    assert skipped == {"forks.unsupported-says-so", "answers.no-expert-says-so", *inapplicable}, (
+        "ours can fork and has experts"
+    )
 
 
 @pytest.mark.parametrize("env", OURS)
@@ -214,7 +235,7 @@ def test_broken_server_is_caught_by_the_checks_meant_for_it(
 @pytest.fixture
 def reference(tmp_path: Path) -> Iterator[str]:
     """OpenEnv's own server with an echoing environment, in the peers' Python."""
-    port, log = gateway_fleet.free_port(), tmp_path / "openenv.log"
+    port, log = free_port(), tmp_path / "openenv.log"
     url = f"http://127.0.0.1:{port}"
     with log.open("wb") as output:
         peer = subprocess.Popen([peers.command("python"), str(ECHO), str(port)], stdout=output, stderr=output)

@@ -26,21 +26,42 @@ BLOCKS = {
     ("README.md", ".venv/bin/gymfleet up --env maze"): "run by tests/integration/test_cli_fleet.py",
     ("README.md", "curl -s localhost:8200/v1/environments/maze"): _HERE,
     ("README.md", "scripts/images.sh light cpu &&"): _CONTAINERS,
-    ("README.md", ".venv/bin/gymfleet envs new number_hunt"): "run as the guide's, but for serving and training",
+    ("README.md", ".venv/bin/gymfleet new environment"): "run as the guide's, but for training",
     ("CONTRIBUTING.md", "make setup   # .venv"): "run by .ci/run",
     ("docs/adding-an-environment.md", '"""Guess a number;'): "run by tests/unit/project/test_docs.py",
-    ("docs/adding-an-environment.md", "gymfleet envs new number_hunt"): _HERE,
+    ("docs/adding-an-environment.md", "gymfleet new environment number_hunt"): _HERE,
     ("docs/adding-an-environment.md", "gymfleet envs play number_hunt"): _HERE,
-    ("docs/adding-an-environment.md", "pytest number_hunt"): _HERE,
-    (
-        "docs/adding-an-environment.md",
-        "gymfleet up --env number_hunt",
-    ): "not run: see tests/integration/test_cli_fleet.py",
+    ("docs/adding-an-environment.md", "pytest test_number_hunt"): _HERE,
+    ("docs/adding-an-environment.md", "gymfleet check number_hunt"): _HERE,
     (
         "docs/adding-an-environment.md",
         "gymfleet train my_recipe.toml",
     ): "not run: trains for minutes",
     ("docs/adding-an-environment.md", "from typing import ClassVar"): "run by tests/unit/project/test_docs.py",
+    ("docs/adding-an-environment.md", '"""Put parts'): "run by tests/integration/test_declarations.py",
+    ("docs/adding-an-algorithm.md", '"""Returns above'): "run by tests/integration/test_algorithm_plugins.py",
+    ("docs/adding-an-algorithm.md", '"""Direct preference'): "run by tests/integration/test_algorithm_plugins.py",
+    ("docs/adding-an-algorithm.md", "[rl]"): "run by tests/integration/test_algorithm_plugins.py, with another path",
+    ("docs/adding-an-algorithm.md", "[project.entry-points"): "not run: a package of its own",
+    ("docs/adding-a-strategy.md", '"""Episodes that share'): "run by tests/integration/test_strategy_plugins.py",
+    ("docs/adding-a-strategy.md", "[rollout.strategy]"): "run by tests/integration/test_strategy_plugins.py",
+    ("docs/adding-a-strategy.md", "[project.entry-points"): "not run: a package of its own",
+    ("docs/adding-a-format.md", '"""Free text'): "run by tests/integration/test_format_plugins.py",
+    (
+        "docs/adding-a-format.md",
+        "[rollout.format]",
+    ): "run by tests/integration/test_format_plugins.py, with another path",
+    ("docs/adding-a-format.md", "[project.entry-points"): "not run: a package of its own",
+    ("docs/adding-a-format.md", "from gymfleet_rollout"): "run by tests/integration/test_format_plugins.py",
+    ("docs/adding-a-component.md", '"""Fewer turns'): "run by tests/integration/test_component_plugins.py",
+    ("docs/adding-a-component.md", "[reward.goal]"): "run by tests/integration/test_component_plugins.py",
+    ("docs/adding-a-component.md", "[project.entry-points"): "not run: a package of its own",
+    ("docs/adding-a-component.md", '"""Actions that'): "run by tests/integration/test_component_plugins.py",
+    ("docs/adding-a-component.md", '"""Ask a judge'): "run by tests/integration/test_component_plugins.py",
+    ("docs/adding-a-component.md", '"""Ranks instead'): "run by tests/integration/test_component_plugins.py",
+    ("docs/adding-a-component.md", '"""The answer at'): "run by tests/integration/test_component_plugins.py",
+    ("docs/adding-a-component.md", "[reward.answer]"): "run by tests/integration/test_component_plugins.py",
+    ("docs/adding-a-component.md", "services:"): "not run: an example of an override",
     ("docs/capacity.md", "python -m benchmarks.capacity"): _HERE,
     (
         "docs/clients.md",
@@ -78,6 +99,7 @@ BLOCKS = {
     ("docs/images.md", "docker run --entrypoint python3"): "not run: needs a GPU",
     ("docs/kubernetes.md", "scripts/images.sh light cpu"): _CLUSTER,
     ("docs/kubernetes.md", "kubectl -n gymfleet port-forward"): _CLUSTER,
+    ("docs/plugins.md", "gymfleet plugins list"): _HERE,
     ("docs/operations.md", "redis-cli CONFIG SET"): "not run: a procedure for an operator's Redis",
     ("docs/operations.md", "redis-cli ACL SETUSER"): "not run: a procedure for an operator's Redis",
     (
@@ -120,7 +142,7 @@ def typed(script: str, directory: Path = ROOT) -> str:
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=directory, env=environment, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
@@ -128,7 +150,7 @@ def executed(source: str, directory: Path) -> str:
     path = directory / "block.py"
     path.write_text(source, encoding="utf-8")
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
@@ -185,13 +207,22 @@ def test_an_environment_in_a_file_is_shown_and_played(tmp_path: Path) -> None:
 
 def test_the_guide_to_an_environment_is_followed(tmp_path: Path) -> None:
     page = "docs/adding-an-environment.md"
-    typed(block(page, "sh", "gymfleet envs new"), tmp_path)
+    typed(block(page, "sh", "gymfleet new environment"), tmp_path)
 
     played = typed(f"printf 'hint\\nquit\\n' | {block(page, 'sh', 'gymfleet envs play')}", tmp_path)
-    tested = typed(block(page, "sh", "pytest number_hunt"), tmp_path)
+    tested = typed(block(page, "sh", "pytest test_number_hunt"), tmp_path)
+    checked = typed(block(page, "sh", "gymfleet check"), tmp_path)
 
     assert "number" in played
     assert " passed" in tested
+    (told,) = [line for line in checked.splitlines() if line.startswith("native number_hunt")]
+    assert told.strip() in (ROOT / page).read_text("utf-8"), "what the page says that it prints"
+
+
+def test_a_plug_in_is_made_and_checked(tmp_path: Path) -> None:
+    typed(block("docs/plugins.md", "sh", "gymfleet plugins list"), tmp_path)
+
+    assert {path.name for path in tmp_path.glob("*.py")} == {"margin.py", "test_margin.py"}
 
 
 def test_every_block_is_run_or_says_why_not() -> None:

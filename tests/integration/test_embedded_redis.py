@@ -13,7 +13,7 @@ from gymfleet_kit.streams import RedisClient, connect, disconnect
 from redis import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
-from tests.fixtures.redis_server import free_port
+from tests.fixtures.ports import free_port
 
 COMMAND: Final = str(Path(sys.executable).with_name("gymfleet-redis"))
 

@@ -316,7 +316,7 @@ async def _until(http: httpx.AsyncClient, name: str, value: float) -> None:
 @pytest.mark.parametrize(
     ("arguments", "environment", "message"),
     [
-        (["nowhere"], {}, "error: there is no environment 'nowhere'; known: maze"),
+        (["nowhere"], {}, "error: there is no environment 'nowhere'; known: alfworld, babyai"),
         (["maze"], {"GYMFLEET_ENV_PROT": "1"}, "error: unknown settings GYMFLEET_ENV_PROT"),
         (
             ["maze"],

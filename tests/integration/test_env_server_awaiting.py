@@ -65,15 +65,17 @@ async def test_a_thousand_sessions_wait_at_once_and_no_thread_does(server: EnvSe
     assert time.monotonic() - began < 30, "one after the other they would take 1,000 s"
 
 
-def test_calls_of_a_session_keep_their_order_and_those_of_two_overlap(caller: Caller) -> None:
-    one, other = caller.open("awaiting"), caller.open("awaiting")
-    with ThreadPoolExecutor(3) as background:
-        calls = [background.submit(caller.step, one, 0, "sleep 1")]
-        until(lambda: caller.step(other, 0, "go")["status"] == 200)
-        assert not calls[0].done(), "the other's call was answered while it waited"
-        assert caller.step(one, 1, "go")["observation"] == "sleep go", "in line behind it"
+async def test_calls_of_a_session_keep_their_order_and_those_of_two_overlap(server: EnvServer) -> None:
+    async with SessionStream(server.url) as stream:
+        one, other = [(await stream.open(OpenSession(env="awaiting", task_index=0))).session_id for _ in range(2)]
+        first = asyncio.create_task(stream.step(one, 0, "sleep 1"))  # the socket keeps the order of what is sent
+        await stream.step(other, 0, "go")
+        assert not first.done(), "the other's call was answered while it waited"
 
-    assert calls[0].result()["observation"] == "sleep"
+        second = await stream.step(one, 1, "go")
+
+        assert second.observation == "sleep go", "in line behind it"
+        assert (await first).observation == "sleep"
 
 
 def test_what_sessions_share_belongs_to_one_loop(caller: Caller) -> None:

@@ -306,8 +306,8 @@ async def test_drain_serves_what_is_open_opens_nothing_and_ends_with_the_last_se
         assert server.wait(10) == 0
 
     events = {json.loads(line)["event"]: json.loads(line) for line in server.log.splitlines() if line.startswith("{")}
-    assert events["server.draining"]["sessions"] == 2
-    assert events["server.drained"]["sessions"] == 0
+    assert events["server.draining"]["slots"] == 2
+    assert events["server.drained"]["slots"] == 0
     assert "Traceback" not in server.log
 
 

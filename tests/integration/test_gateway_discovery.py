@@ -21,9 +21,9 @@ from gymfleet_env_gateway.session_ids import SessionIds, replica_key
 from gymfleet_env_gateway.settings import GatewaySettings
 from prometheus_client import CollectorRegistry
 
-from tests.fixtures import gateway_fleet
 from tests.fixtures.fragile_environments import chain
 from tests.fixtures.gateway_fleet import SECRET, ServiceProcess
+from tests.fixtures.ports import free_port
 from tests.fixtures.redis_server import RedisServer
 from tests.fixtures.resolver import Resolver
 
@@ -35,7 +35,7 @@ DEADLINE_S = 20.0
 def common_port() -> int:
     """A port that is free on all the hosts."""
     while True:
-        port = gateway_fleet.free_port()
+        port = free_port()
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
             for host in HOSTS:
                 stack.enter_context(socket.socket()).bind((host, port))

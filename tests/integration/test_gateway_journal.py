@@ -192,3 +192,20 @@ async def test_a_redis_that_is_away_costs_recovery_and_nothing_else(tmp_path: Pa
             for session_id in ("failed", "skipped"):
                 assert await journal.read(session_id) is None, "a step that was not written must not miss in a replay"
             assert await journal.read("untouched") is not None
+
+
+async def test_a_sealed_journal_says_so_and_is_moved_nowhere(journal: Journal) -> None:
+    await journal.begin("s", HERE, RECORD)
+    assert await journal.step("s", HERE, 0, played("up")) is Written.DONE
+    assert await journal.seal("s", THERE) is Written.MOVED, "only where the session lives"
+    assert await journal.seal("s", HERE) is Written.DONE
+    assert await journal.seal("s", HERE) is Written.DONE
+    assert await journal.step("s", HERE, 1, played("down")) is Written.DONE
+    assert await journal.move("s", HERE, THERE) is Written.ABSENT, "a replay that began before comes too late"
+    await journal.copy("s", "child", THERE, 2, 30.0)
+
+    assert await journal.read("s") == JournalEntries(HERE, RECORD, [played("up"), played("down")], sealed=True)
+    child = await journal.read("child")
+    assert child is not None
+    assert child.sealed, "its state holds the action too"
+    assert await journal.seal("absent", HERE) is Written.ABSENT

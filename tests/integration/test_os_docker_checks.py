@@ -3,7 +3,6 @@
 import base64
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import docker
 import pytest
@@ -15,7 +14,7 @@ from gymfleet_envs.os.sandbox.docker_watch import Watch
 from gymfleet_envs.os.task import Match, OsTask, Script
 
 from tests.fixtures.os_verdicts import CHECKS, LOADER, ZERO, Verdicts, chore, play
-from tests.integration.test_os_docker_daemon import LIMIT_S, SMALL, api, available, box, containers, wait_for
+from tests.integration.test_os_docker_daemon import LIMIT_S, SMALL, Among, api, available, box, containers, wait_for
 
 if not available():
     pytest.skip(f"no Docker daemon answers that has the image {SMALL.image}", allow_module_level=True)
@@ -177,16 +176,7 @@ def test_both_containers_go_when_the_session_is_closed(api: docker.APIClient) ->
     wait_for(lambda: not set(containers(api)) - before)
 
 
-@pytest.fixture
-def sweeper() -> Iterator[docker.DockerClient]:
-    client = docker.from_env(timeout=30)
-    yield client
-    client.close()
-
-
-def test_frozen_container_of_a_killed_server_is_swept(
-    api: docker.APIClient, box: DockerContainer, sweeper: docker.DockerClient
-) -> None:
+def test_frozen_container_of_a_killed_server_is_swept(api: docker.APIClient, box: DockerContainer) -> None:
     code = (
         "import os; from gymfleet_envs.os.options import OsOptions\n"
         "from gymfleet_envs.os.sandbox.docker_container import DockerContainer\n"
@@ -197,12 +187,13 @@ def test_frozen_container_of_a_killed_server_is_swept(
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
     agents, checks = done.stdout.split()
     box.check(["true"], LIMIT_S)
-    watch = Watch()
+    assert box._checks is not None
+    watch, seen = Watch(), Among(api, agents, box.container_id, box._checks.container_id)
 
     wait_for(lambda: checks not in containers(api))
-    watch.sweep(sweeper)
+    watch.sweep(seen)
     assert agents in containers(api), "its checks may be about to begin"
-    watch.sweep(sweeper)
+    watch.sweep(seen)
 
     assert agents not in containers(api)
     assert box.check(["echo", "7"], LIMIT_S).output == b"7\n", "what has checks beside it is left alone"

@@ -81,6 +81,21 @@ def containers(api: Any) -> dict[str, str]:
     return {entry["Id"]: entry["Labels"][SERVER_LABEL] for entry in found}
 
 
+class Among:
+    """A daemon that holds these containers alone: a sweep in a test must not take another test's, about to start."""
+
+    def __init__(self, api: Any, *container_ids: str) -> None:
+        self.api = self
+        self._api = api
+        self._ids = container_ids
+
+    def containers(self, **asked: Any) -> list[dict[str, Any]]:
+        return [entry for entry in self._api.containers(**asked) if entry["Id"] in self._ids]
+
+    def remove_container(self, container_id: str, **how: Any) -> None:
+        self._api.remove_container(container_id, **how)
+
+
 def wait_for(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + LIMIT_S
     while not condition():
@@ -326,14 +341,13 @@ def test_container_that_a_killed_server_never_started_is_swept(api: Any) -> None
         "os.kill(os.getpid(), 9)"
     )
     left = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
-    client, watch = docker.from_env(timeout=30), Watch()
-    box = DockerContainer(SMALL)
+    box, watch = DockerContainer(SMALL), Watch()
+    seen = Among(api, left, box.container_id)
 
-    watch.sweep(client)
+    watch.sweep(seen)
     assert left in containers(api), "it may be about to be started"
-    watch.sweep(client)
+    watch.sweep(seen)
 
-    client.close()
     assert left not in containers(api)
     assert text(box, "echo ok") == "ok\n", "what runs is left alone"
     box.close()

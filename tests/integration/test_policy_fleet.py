@@ -35,7 +35,7 @@ from pydantic import SecretStr
 from safetensors.torch import save_file
 
 from tests.fixtures.numbered_engine import World, numbered_weights
-from tests.fixtures.redis_server import free_port
+from tests.fixtures.ports import free_port
 from tests.fixtures.resolver import Resolver
 
 KEY = SecretStr("a-key-of-some-length")

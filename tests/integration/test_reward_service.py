@@ -7,19 +7,22 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 from gymfleet_contracts.problems import PROBLEM_MEDIA_TYPE
-from gymfleet_contracts.reward import FormatReward, RewardSpec, ScoreBatch, ScoredBatch, ScoreRequest
+from gymfleet_contracts.reward import ScoreBatch, ScoredBatch, ScoreRequest
 from gymfleet_contracts.streams import TRAJECTORIES_RAW, cancelled_run, trajectories_scored
-from gymfleet_contracts.trajectory import ScoredTrajectory, Status
-from gymfleet_kit.streams import Delivery, RedisClient, StreamConsumer, StreamProducer
+from gymfleet_contracts.trajectory import Status
+from gymfleet_kit.streams import Delivery, RedisClient, StreamProducer
+from gymfleet_reward.composer import Scorer
 from gymfleet_reward.settings import RewardSettings
 from gymfleet_reward.worker import RewardWorker
 
-from tests.fixtures.redis_server import RedisServer, free_port
+from tests.fixtures.redis_server import RedisServer
+from tests.fixtures.rewards import collect, make_spec
 from tests.fixtures.service_process import ServiceProcess
 from tests.fixtures.trajectories import make_trajectory
 
@@ -33,20 +36,11 @@ def service(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield process
 
 
-async def collect(redis: RedisClient, run_id: str, count: int) -> list[ScoredTrajectory]:
-    trainer = StreamConsumer(redis, trajectories_scored(run_id), "trainer", ScoredTrajectory, consumer="t")
-    received: list[Delivery[ScoredTrajectory]] = []
-    async with asyncio.timeout(60):
-        while len(received) < count:
-            received += await trainer.receive(count, 1000)
-    return [delivery.body for delivery in received]
-
-
 async def test_raw_trajectories_come_out_scored_on_their_own_runs_stream(
     service: ServiceProcess, redis: RedisClient
 ) -> None:
     producer = StreamProducer(redis, TRAJECTORIES_RAW)
-    spec = RewardSpec(format=FormatReward(enabled=True, weight=0.5), allocation="uniform_positive")
+    spec = make_spec(format={"weight": 0.5}, allocation="uniform_positive")
     solved = make_trajectory((3, 2), sample=0, run_id="one")
     broken = make_trajectory((), sample=1, run_id="one", status=Status.ENV_ERROR, success=False, error="it died")
     other = make_trajectory((4,), sample=0, run_id="two", success=False)
@@ -165,7 +159,8 @@ def test_a_port_in_use_is_one_line_and_exit_code_2() -> None:
 
 
 async def test_a_run_that_was_stopped_for_good_does_not_block_the_others(redis: RedisClient) -> None:
-    worker = RewardWorker(redis, RewardSettings(max_scored_backlog=1, port=free_port()), full_timeout_s=0.1)
+    settings, scorer, threads = RewardSettings(max_scored_backlog=1), Scorer(), ThreadPoolExecutor(1)
+    worker = RewardWorker(redis, settings, scorer, threads, full_timeout_s=0.1)
     delivery = Delivery("1-1", 1, ScoreRequest(trajectory=make_trajectory(run_id="gone")), None)
     await worker.handle(delivery)  # the only place on the run's stream
     waiting = asyncio.create_task(worker.handle(delivery))

@@ -18,15 +18,29 @@ async def test_a_sample_is_put_out_once_for_each_time_it_was_asked_for(redis: Re
     output = Output(redis, max_len=100)
     assert await output.missing(GROUP) == [0, 1, 2]
     for sample in (0, 0, 1, 2):
-        await output.put(GROUP, make_trajectory(sample=sample))
+        await output.put(GROUP, [make_trajectory(sample=sample)])
 
     assert await output.missing(GROUP) == []
     assert await output.missing(AGAIN) == [0, 2], "they were lost, or failed, and are wanted again"
     for sample in (2, 2):
-        await output.put(AGAIN, make_trajectory(sample=sample, replay=1))
+        await output.put(AGAIN, [make_trajectory(sample=sample, replay=1)])
 
     assert await output.missing(AGAIN) == [0]
     assert await redis.xlen(TRAJECTORIES_RAW) == 4
+
+
+async def test_what_was_played_together_is_put_out_together_or_not_at_all(redis: RedisClient) -> None:
+    output = Output(redis, max_len=100)
+    two = [make_trajectory(sample=sample, group_size=2) for sample in range(2)]
+    four = [make_trajectory(sample=sample, group_size=4) for sample in range(4)]
+    await output.put(GROUP, two)
+
+    assert await output.missing(GROUP) == [], "it has two episodes, and that is all of it"
+    await output.put(GROUP, four)  # by a worker whose lease had run out
+    assert await redis.xlen(TRAJECTORIES_RAW) == 2
+    assert await output.missing(AGAIN) == [0, 2]
+    await output.put(AGAIN, [make_trajectory(sample=0, replay=1, group_size=2)])
+    assert await output.missing(AGAIN) == [2]
 
 
 def test_a_request_asks_for_no_sample_beyond_its_group() -> None:

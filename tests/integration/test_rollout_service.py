@@ -11,7 +11,16 @@ from typing import Any
 
 import httpx
 import pytest
-from gymfleet_contracts.rollout import EpisodeLimits, GroupRequest, Job, JobState, Policy, StagedVersion, SubmitJob
+from gymfleet_contracts.rollout import (
+    EpisodeLimits,
+    GroupRequest,
+    Job,
+    JobState,
+    Policy,
+    StagedVersion,
+    StrategySpec,
+    SubmitJob,
+)
 from gymfleet_contracts.session import OpenSession
 from gymfleet_contracts.streams import (
     ROLLOUT_REQUESTS,
@@ -22,7 +31,7 @@ from gymfleet_contracts.streams import (
 from gymfleet_contracts.trajectory import FinishReason, ScoredTrajectory, Status, Trajectory
 from gymfleet_kit.streams import RedisClient, StreamProducer, connect, disconnect
 
-from tests.fixtures.redis_server import free_port
+from tests.fixtures.ports import free_port
 from tests.fleet import Fleet, ServiceProcess, script
 from tests.models import build_tiny_model
 
@@ -78,7 +87,9 @@ def test_the_policy_plays(http: httpx.Client) -> None:
 
 def test_the_expert_demonstrates(http: httpx.Client) -> None:
     limits = EpisodeLimits(max_context_tokens=1024)
-    trajectories = played(http, group("expert", strategy="expert", purpose="demonstration", limits=limits))
+    trajectories = played(
+        http, group("expert", strategy=StrategySpec(use="expert"), purpose="demonstration", limits=limits)
+    )
 
     for trajectory in trajectories:
         assert (trajectory.status, trajectory.success) == (Status.COMPLETED, True)

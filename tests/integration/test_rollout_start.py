@@ -10,7 +10,7 @@ import httpx
 import pytest
 from gymfleet_contracts.recipe import MODEL_BUILT, MODEL_INIT
 
-from tests.fixtures.redis_server import free_port
+from tests.fixtures.ports import free_port
 from tests.fleet import ServiceProcess, clean_environment, script
 
 TIMEOUT_S = 60.0

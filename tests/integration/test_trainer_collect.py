@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -56,7 +57,7 @@ def life(redis: RedisClient) -> Life:
         async with TrajectoryConsumer(redis, RUN_ID, lease_s=600) as consumer:
             yield Collector(
                 redis, consumer, NoFleet(), TrainerSettings(**settings), state, bring_up,  # type: ignore[arg-type]
-                Referee(DEMAND.find, VOCAB_SIZE),
+                Referee(DEMAND.find, VOCAB_SIZE, 1),
             )  # fmt: skip
 
     return live
@@ -110,6 +111,34 @@ async def test_a_poisoned_record_is_buried_and_its_sample_asked_for_again(redis:
     assert [s.reward.total for s in group.trajectories if s.reward] == [2.0, 1.0]
 
 
+async def test_failures_of_an_earlier_process_are_held_against_nobody(redis: RedisClient, life: Life) -> None:
+    """A run ended because a service was broken; it was mended, and the same command is run again."""
+    measurement = DEMAND.evaluation("eval_before", 0, 0, 1)
+
+    def failed(request: GroupRequest, sample: int, replay: int, ended_at: float) -> ScoredTrajectory:
+        scored = make_scored(request.group_id, sample, status=Status.ENV_ERROR, error="broken")
+        told = {"replay": replay, "purpose": request.purpose, "started_at": ended_at - 1.0, "duration_s": 1.0}
+        task = scored.trajectory.task.model_copy(update={"split": request.task.split})
+        return scored.model_copy(update={"trajectory": scored.trajectory.model_copy(update={**told, "task": task})})
+
+    await put(redis, *(failed(FIRST, 0, replay, 1.0 + replay) for replay in range(9)))
+    await put(redis, failed(measurement, 0, 0, 1.0))
+    async with life(max_replacements=1) as collector:
+        await collector.ask([FIRST, measurement])
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(collector.next_group(lambda _: True), 1.0)
+
+        asked = await requested(redis)
+        assert (FIRST.group_id, (0,), 9) in asked, "above every replay that failed"
+        assert (measurement.group_id, (0,), 1) in asked
+
+        await put(redis, failed(measurement, 0, 1, time.time() + 60))
+        group = await next_group(collector)
+        assert (group.group_id, group.failure_reason()) == (measurement.group_id, "env_error: broken"), (
+            "a fresh failure"
+        )
+
+
 def replayed(replay: int) -> dict[str, Any]:
     """An update of a scored trajectory whose trajectory is then of that replay."""
     return {"trajectory": make_scored(FIRST.group_id, 0).trajectory.model_copy(update={"replay": replay})}
@@ -132,7 +161,11 @@ def replayed(replay: int) -> dict[str, Any]:
         ),
         pytest.param(
             make_scored(FIRST.group_id, 0, strategy="expert"),
-            "strategy is 'expert', 'policy' was asked for", id="an expert's",
+            "strategy is 'expert', 'independent' was asked for", id="an expert's",
+        ),
+        pytest.param(
+            make_scored(FIRST.group_id, 0, selected=True),
+            "the strategy independent selected it for how well it ended, so it is no sample", id="selected",
         ),
         pytest.param(make_scored(FIRST.group_id, 2), "sample 2 is none of 2", id="a sample beyond the group"),
         pytest.param(
@@ -288,4 +321,20 @@ def test_an_expert_without_a_move_that_fits_is_no_fault() -> None:
     empty = make_scored(group.group_id, 0, turns=(), strategy="expert")
     played = empty.trajectory.model_copy(update={"purpose": "demonstration"})
 
-    assert Referee(planner.find, VOCAB_SIZE).fault(empty.model_copy(update={"trajectory": played})) == ""
+    assert Referee(planner.find, VOCAB_SIZE, 1).fault(empty.model_copy(update={"trajectory": played})) == ""
+
+
+@pytest.mark.parametrize(
+    ("told", "fault"),
+    [
+        ({"format": "tags"}, "format is 'tags', 'react' was asked for"),
+        ({"format_version": 2}, "format 'react' is of version 2, not 1"),
+    ],
+)
+def test_an_episode_in_another_format_is_refused(told: dict[str, Any], fault: str) -> None:
+    planner = GroupPlanner(make_recipe(sft={"num_demonstrations": 1}), RUN_ID, 100)
+    (group,) = planner.demonstrations()
+    scored = make_scored(group.group_id, 0, strategy="expert")
+    played = scored.trajectory.model_copy(update={"purpose": "demonstration", **told})
+
+    assert Referee(planner.find, VOCAB_SIZE, 1).fault(scored.model_copy(update={"trajectory": played})) == fault

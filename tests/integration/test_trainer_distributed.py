@@ -14,12 +14,12 @@ from typing import Any, Final
 import pytest
 import torch
 from gymfleet_contracts.recipe import Recipe
-from gymfleet_trainer.algorithms.update_metrics import Sums
 from gymfleet_trainer.distributed.ranks import Ranks
 from gymfleet_trainer.distributed.sharding import whole
+from gymfleet_trainer.learning.learner import LocalLearner
 from gymfleet_trainer.model.batching import PackedBatch, pack
 from gymfleet_trainer.model.critic import ValueModel
-from gymfleet_trainer.model.learner import LocalLearner
+from gymfleet_trainer.model.microbatches import Sums
 from gymfleet_trainer.model.policy_model import PolicyModel
 from safetensors.torch import load_file
 from torch import Tensor
@@ -155,7 +155,7 @@ def test_a_checkpoint_goes_on_with_another_number_of_workers(
 
 
 def assert_same_state(one: dict[str, Any], other: dict[str, Any]) -> None:
-    """Of the updaters: where they stand, and the moments of policy and critic."""
+    """Of the optimisers: where they stand, and the moments of policy and critic."""
     assert one.keys() == other.keys()
     assert one["rng"] == other["rng"]
     assert one.get("num_batches") == other.get("num_batches")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from gymfleet_contracts.recipe import Recipe
-from gymfleet_trainer.model.learner import LocalLearner
+from gymfleet_trainer.learning.learner import LocalLearner
 from gymfleet_trainer.run.group_planner import GroupPlanner, PlannedGroup
 from gymfleet_trainer.run.groups import Group
 from transformers import AutoModelForCausalLM, AutoTokenizer

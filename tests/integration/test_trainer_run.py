@@ -14,7 +14,7 @@ from gymfleet_contracts.recipe import ScratchModel, load_recipe
 from gymfleet_contracts.streams import POLICY_OWNER, TRAINER_GROUP, trajectories_scored
 from gymfleet_kit.streams import connect, disconnect
 from gymfleet_trainer.errors import PublishRefused, TooManyFailures
-from gymfleet_trainer.model.learner import LocalLearner
+from gymfleet_trainer.learning.learner import LocalLearner
 from gymfleet_trainer.publish.publisher import Publisher
 from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
 from gymfleet_trainer.run.build import corpus
@@ -26,7 +26,7 @@ from gymfleet_trainer.settings import TrainerSettings
 from redis import Redis
 from safetensors.torch import load_file
 
-from tests.fixtures.redis_server import free_port
+from tests.fixtures.ports import free_port
 from tests.fixtures.trainer_runs import TrainerRun
 from tests.fixtures.wire_cutter import WireCutter
 from tests.fleet import Fleet

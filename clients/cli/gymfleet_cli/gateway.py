@@ -42,7 +42,7 @@ def session_api(
             yield client
         return
     with (
-        _temporary_server(envs, data or {}) as (address, key),
+        temporary_server(envs, data or {}) as (address, key),
         SyncGatewayClient(address, api_key=key, timeout_s=_CALL_TIMEOUT_S) as client,
     ):
         yield client
@@ -72,7 +72,7 @@ def running_gateway(state_dir: Path) -> str | None:
 
 
 @contextmanager
-def _temporary_server(envs: tuple[str, ...], data: Mapping[str, Path]) -> Iterator[tuple[str, str]]:
+def temporary_server(envs: tuple[str, ...], data: Mapping[str, Path]) -> Iterator[tuple[str, str]]:
     """Run one server for all of `envs` and yield its address and key: it speaks the same session API as the gateway."""
     interrupts = Interrupts()
     with TemporaryDirectory(prefix="gymfleet-") as name:

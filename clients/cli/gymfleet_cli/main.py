@@ -11,15 +11,17 @@ from gymfleet_client.errors import ClientError
 from gymfleet_contracts.recipe import RecipeError
 
 from gymfleet_cli.commands import (
+    check,
     conformance,
     data,
     envs,
     evaluate,
     fleet,
     keys,
+    new,
     play,
+    plugins,
     report,
-    scaffold,
     scale,
     train,
     trajectories,
@@ -47,7 +49,9 @@ app.command()(report.report)
 app.command()(scale.scale)
 app.add_typer(envs.app, name="envs")
 envs.app.command("play")(play.play)
-envs.app.command("new")(scaffold.new)
+app.add_typer(plugins.app, name="plugins")
+app.command()(new.new)
+app.command()(check.check)
 app.add_typer(trajectories.app, name="trajectories")
 app.command()(conformance.conformance)
 app.add_typer(keys.app, name="keys")

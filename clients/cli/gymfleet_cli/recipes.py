@@ -11,6 +11,7 @@ from gymfleet_contracts.recipe import Recipe, RecipeError, load_recipe
 from pydantic import ValidationError
 
 from gymfleet_cli.console import UsageProblem
+from gymfleet_cli.plugins import check_plugins
 
 _RESERVED_NAMES: Final = frozenset({".", ".."})
 
@@ -29,6 +30,16 @@ def load_with_overrides(path: Path, overrides: Sequence[str]) -> Recipe:
         return Recipe.model_validate(document)
     except ValidationError as error:
         raise UsageProblem(f"--set: {faults(error, whole='recipe')}") from None
+
+
+def load_checked(path: Path, overrides: Sequence[str]) -> Recipe:
+    """Do as `load_with_overrides`, and check the plug-ins that the recipe names."""
+    recipe = load_with_overrides(path, overrides)
+    try:
+        check_plugins(recipe)
+    except RecipeError as error:
+        raise RecipeError(f"{path}: {error}") from None
+    return recipe
 
 
 def _set(document: dict[str, Any], override: str) -> None:

@@ -52,6 +52,7 @@ def run_plan(recipe: Recipe, env: str | None, state_dir: Path, ports_from: int |
         gateway_secret=_gateway_secret(state_dir),
         data={} if recipe.env.tasks == "generated" else data_of([recipe.env.name]),
         options=served_options((source,), {recipe.env.name: recipe.env.options}),
+        components=tuple(sorted({used for used in recipe.reward.used.values() if not used.isidentifier()})),
         scale=recipe.scale,
     )
 

@@ -9,6 +9,7 @@ from gymfleet_conformance.native import (
     answers,
     batch,
     bodies,
+    declared,
     forks,
     isolation,
     leases,
@@ -20,9 +21,10 @@ from gymfleet_conformance.native import (
 from gymfleet_conformance.openenv import service as openenv_service
 from gymfleet_conformance.openenv import socket as openenv_socket
 
-_MODULES = (answers, batch, bodies, forks, isolation, leases, service, sessions, steps, stream,
+_MODULES = (answers, batch, bodies, declared, forks, isolation, leases, service, sessions, steps, stream,
             openenv_service, openenv_socket, agentgym)  # fmt: skip
-_GROUPS = ("service", "sessions", "steps", "isolation", "batch", "stream", "forks", "leases", "answers", "bodies")
+_GROUPS = ("service", "sessions", "steps", "isolation", "batch", "stream", "forks", "leases", "answers", "declared",
+           "bodies")  # fmt: skip
 
 
 def checks_of(protocol: Protocol) -> list[Check[Any]]:

@@ -40,6 +40,9 @@ class Need(StrEnum):
     EXPERT = "expert"
     FORK = "fork"
     NO_FORK = "no fork"
+    STATE_KEYS = "state keys"
+    ACTIONS = "actions"
+    NO_ACTIONS = "no actions"
 
 
 @dataclass(frozen=True, slots=True)

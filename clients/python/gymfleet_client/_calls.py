@@ -12,14 +12,18 @@ from urllib.parse import quote
 import httpx
 from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.session import (
+    AdmissibleActions,
     EnvironmentSpec,
     ExpertMove,
     Fork,
+    Irreversibility,
     OpenSession,
     RenewLease,
     Session,
     SessionStep,
     StepResult,
+    ToolAction,
+    ToolCall,
 )
 from pydantic import TypeAdapter, ValidationError
 
@@ -43,6 +47,9 @@ _SESSIONS: Final = TypeAdapter(list[Session])
 _STEP: Final = TypeAdapter(StepResult)
 _STEPS: Final[TypeAdapter[list[StepResult | Problem]]] = TypeAdapter(list[StepResult | Problem])
 _MOVE: Final = TypeAdapter(ExpertMove)
+_ACTIONS: Final = TypeAdapter(AdmissibleActions)
+_IRREVERSIBILITY: Final = TypeAdapter(Irreversibility)
+_TOOL_ACTION: Final = TypeAdapter(ToolAction)
 _JSON: Final[dict[str, str]] = {"content-type": "application/json"}
 
 
@@ -158,6 +165,22 @@ def close(session_id: str) -> Call[None]:
 def expert(session_id: str, index: int | None) -> Call[ExpertMove]:
     """`GET /v1/sessions/{id}/expert`."""
     return Call("GET", _session(session_id, "/expert", at=index), _MOVE.validate_json)
+
+
+def admissible_actions(session_id: str, index: int | None) -> Call[AdmissibleActions]:
+    """`GET /v1/sessions/{id}/actions`."""
+    return Call("GET", _session(session_id, "/actions", at=index), _ACTIONS.validate_json)
+
+
+def irreversible(session_id: str, index: int, action: str) -> Call[Irreversibility]:
+    """`POST /v1/sessions/{id}/irreversible`."""
+    content = _dump({"index": index, "action": action})
+    return Call("POST", _session(session_id, "/irreversible"), _IRREVERSIBILITY.validate_json, content)
+
+
+def tool_action(session_id: str, call: ToolCall) -> Call[ToolAction]:
+    """`POST /v1/sessions/{id}/tool`."""
+    return Call("POST", _session(session_id, "/tool"), _TOOL_ACTION.validate_json, call.model_dump_json().encode())
 
 
 def _seconds(retry_after: str | None) -> float | None:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 __all__ = [
     "ActionTooLarge",
+    "ActionsUnavailable",
     "BadRequest",
     "ClientError",
     "DeadlinePassed",
@@ -19,6 +20,8 @@ __all__ = [
     "Forbidden",
     "ForkUnsupported",
     "InternalError",
+    "InvalidToolCall",
+    "Irreversible",
     "PayloadTooLarge",
     "ProblemError",
     "QuotaExceeded",
@@ -201,6 +204,24 @@ class ExpertUnavailable(ProblemError):
     """There is no expert, or none for this split or state."""
 
     type = problems.EXPERT_UNAVAILABLE
+
+
+class ActionsUnavailable(ProblemError):
+    """The environment cannot say which actions are possible, or not in this state."""
+
+    type = problems.ACTIONS_UNAVAILABLE
+
+
+class Irreversible(ProblemError):
+    """The session has taken an action that cannot be taken back: it cannot be forked by a replay."""
+
+    type = problems.IRREVERSIBLE
+
+
+class InvalidToolCall(ProblemError):
+    """There is no such tool, or its arguments do not fit."""
+
+    type = problems.INVALID_TOOL_CALL
 
 
 _BY_TYPE: Final[dict[str, type[ProblemError]]] = {

@@ -5,7 +5,18 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 from gymfleet_contracts.frames import Op, RawReply
-from gymfleet_contracts.session import ExpertMove, Fork, OpenSession, RenewLease, Session, StepResult
+from gymfleet_contracts.session import (
+    AdmissibleActions,
+    ExpertMove,
+    Fork,
+    Irreversibility,
+    OpenSession,
+    RenewLease,
+    Session,
+    StepResult,
+    ToolAction,
+    ToolCall,
+)
 from pydantic import BaseModel, ValidationError
 
 from gymfleet_client._connected import Connected
@@ -26,8 +37,8 @@ class SessionStream(Connected):
 
     Every call raises `ProblemError` for what the service answers, `DeadlinePassed`
     after its `timeout_s`, and `TransportError` when the connection is lost for
-    good. `step`, `get`, `renew`, `close` and `expert` are repeated over a new connection
-    (a step's index makes that safe); `open` and `fork` are not, because they make sessions.
+    good. Calls are repeated over a new connection (a step's index makes that safe), except `open`
+    and `fork`, because they make sessions.
     A call answered with 429 was not executed: it is made again after the pause asked for, within `timeout_s`.
     """
 
@@ -98,6 +109,22 @@ class SessionStream(Connected):
     async def expert(self, session_id: str, *, index: int | None = None, timeout_s: float = 60.0) -> ExpertMove:
         """Return the expert's next move, after the `index` steps that the session has taken."""
         return _model(ExpertMove, await self._call(Op.EXPERT, session_id, _at(index), timeout_s))
+
+    async def admissible_actions(
+        self, session_id: str, *, index: int | None = None, timeout_s: float = 60.0
+    ) -> AdmissibleActions:
+        """Return the actions that are possible now, after the `index` steps that the session has taken."""
+        return _model(AdmissibleActions, await self._call(Op.ACTIONS, session_id, _at(index), timeout_s))
+
+    async def irreversible(self, session_id: str, index: int, action: str, *, timeout_s: float = 60.0) -> bool:
+        """Return whether this step could not be taken back; it is not taken."""
+        body = {"index": index, "action": action}
+        return _model(Irreversibility, await self._call(Op.IRREVERSIBLE, session_id, body, timeout_s)).irreversible
+
+    async def tool_action(self, session_id: str, call: ToolCall, *, timeout_s: float = 60.0) -> str:
+        """Return the action that a tool call spells, to be sent as a step."""
+        answer = await self._call(Op.TOOL, session_id, call.model_dump(mode="json"), timeout_s)
+        return _model(ToolAction, answer).action
 
     async def _call(
         self, op: Op, session_id: str, body: dict[str, Any] | None, timeout_s: float, *, repeatable: bool = True

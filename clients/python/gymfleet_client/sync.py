@@ -5,7 +5,16 @@ from typing import Self, TypeVar
 
 import httpx
 from gymfleet_contracts.problems import Problem
-from gymfleet_contracts.session import EnvironmentSpec, ExpertMove, OpenSession, Session, SessionStep, StepResult
+from gymfleet_contracts.session import (
+    AdmissibleActions,
+    EnvironmentSpec,
+    ExpertMove,
+    OpenSession,
+    Session,
+    SessionStep,
+    StepResult,
+    ToolCall,
+)
 
 from gymfleet_client import _calls
 from gymfleet_client._patience import Patience
@@ -91,6 +100,21 @@ class SyncGatewayClient:
     def expert(self, session_id: str, *, index: int | None = None, timeout_s: float | None = None) -> ExpertMove:
         """Return the expert's next move, after the `index` steps that the session has taken."""
         return self._execute(_calls.expert(session_id, index), timeout_s)
+
+    def admissible_actions(
+        self, session_id: str, *, index: int | None = None, timeout_s: float | None = None
+    ) -> AdmissibleActions:
+        """Return the actions that are possible now, after the `index` steps that the session has taken."""
+        return self._execute(_calls.admissible_actions(session_id, index), timeout_s)
+
+    def irreversible(self, session_id: str, index: int, action: str, *, timeout_s: float | None = None) -> bool:
+        """Return whether this step could not be taken back; it is not taken."""
+        call = _calls.irreversible(session_id, index, action)
+        return (self._execute(call, timeout_s)).irreversible
+
+    def tool_action(self, session_id: str, call: ToolCall, *, timeout_s: float | None = None) -> str:
+        """Return the action that a tool call spells, to be sent as a step."""
+        return (self._execute(_calls.tool_action(session_id, call), timeout_s)).action
 
     def _execute(self, call: _calls.Call[T], timeout_s: float | None = None) -> T:
         limit_s = self._timeout_s if timeout_s is None else timeout_s

@@ -77,6 +77,10 @@ class Engine:
         self._look_around()
         return feedback
 
+    def state_key(self) -> str:
+        """Return a text of all facts, equal for equal states."""
+        return repr(sorted((predicate, sorted(told)) for predicate, told in self.facts.items() if told))
+
     def holds(self, command: str) -> bool:
         """Whether the command can be done now."""
         return command in self._commands

@@ -115,6 +115,14 @@ class Alfworld(Environment[HouseTask]):
             return ExpertMove(thought="I go on with the plan.", action=self._walkthrough[0])
         return None
 
+    def state_key(self) -> str:
+        """The facts of the household: where everything is, what is open, what one holds."""
+        return self._engine.state_key()
+
+    def admissible_actions(self) -> list[str]:
+        """The game's commands."""
+        return self._engine.commands
+
     def close(self) -> None:
         """Give the planner's copy back. An episode that never began has none."""
         if (engine := getattr(self, "_engine", None)) is not None:

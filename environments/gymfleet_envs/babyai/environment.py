@@ -88,6 +88,14 @@ class BabyAI(Environment[BabyAITask]):
         move, self._plan = chosen
         return move
 
+    def state_key(self) -> str:
+        """The world as an all-seeing eye sees it."""
+        return f"{self._over} {self._world.signature()}"
+
+    def admissible_actions(self) -> list[str]:
+        """What the observation lists."""
+        return list(self._options.names)
+
     def snapshot(self) -> Self:
         """A copy of the world; options and plan are never changed in place."""
         twin = copy.copy(self)

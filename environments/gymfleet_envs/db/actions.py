@@ -1,13 +1,49 @@
 """What an action asks for: AgentBench's own form, or the bare statement or answer."""
 
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
+
+from gymfleet_contracts.session import Tool
+from pydantic import JsonValue
+
+from gymfleet_envs.environment import BadArguments
 
 _KIND: Final = re.compile(r"(?:Action:)?\s*(Operation|Answer)\b[:.]?", re.IGNORECASE)
 _ANSWER: Final = re.compile(r"(?:Action:\s*)?(?:Answer\b[:.]?\s*)?Final Answer:[ \t]*([^\n]*)", re.IGNORECASE)
 _BARE_ANSWER: Final = re.compile(r"(?:Action:\s*)?answer\b[:.]?\s*(.+)", re.IGNORECASE | re.DOTALL)
 _BLOCK: Final = re.compile(r"```(?:sql|mysql)?[ \t]*\n?(.*?)(?:```|\Z)", re.IGNORECASE | re.DOTALL)
+
+TOOLS: Final = (
+    Tool(
+        name="execute_sql",
+        description="Execute one SQL statement of MySQL's dialect and see its output.",
+        parameters={
+            "type": "object",
+            "properties": {"query": {"type": "string", "minLength": 1, "description": "The statement."}},
+            "required": ["query"],
+            "additionalProperties": False,
+        },
+    ),
+    Tool(
+        name="commit_final_answer",
+        description="Commit the final answer; after a change of the database it can be anything.",
+        parameters={
+            "type": "object",
+            "properties": {
+                "answers": {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "description": "The items of the answer, exactly as in the database.",
+                }
+            },
+            "required": ["answers"],
+            "additionalProperties": False,
+        },
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +78,13 @@ def read_action(action: str) -> Operation | Answer | None:
     else:
         sql = text[kind.end() :] if operates and kind is not None else text.removeprefix("Action:")
     return Operation(sql.strip()) if sql.strip() else None
+
+
+def action_of(tool: str, arguments: Mapping[str, JsonValue]) -> str:
+    """The action of a call of one of `TOOLS`. Raises `BadArguments`."""
+    if tool == "commit_final_answer":
+        return f"Action: Answer\nFinal Answer: {json.dumps(arguments['answers'], ensure_ascii=False)}"
+    query = str(arguments["query"])
+    if "```" in query:  # it would end the block
+        raise BadArguments("the statement may not hold three backticks in a row")
+    return f"Action: Operation\n```sql\n{query}\n```"

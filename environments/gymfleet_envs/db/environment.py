@@ -1,13 +1,14 @@
 """DBBench as an environment."""
 
 import copy
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
-from gymfleet_contracts.grammar import DBBENCH
-from gymfleet_contracts.session import ExpertMove
+from gymfleet_contracts.session import ExpertMove, Tool
+from pydantic import JsonValue
 
-from gymfleet_envs.db.actions import Answer, read_action
+from gymfleet_envs.db.actions import TOOLS, Answer, action_of, read_action
 from gymfleet_envs.db.answers import read_answer, same_answer
 from gymfleet_envs.db.benchmark import benchmark_tasks
 from gymfleet_envs.db.database import Database, Refused
@@ -41,11 +42,12 @@ class DBBench(Environment[DbTask]):
         "Commit your final answer only when you are sure about it: it must be exactly the same as the correct answer. "
         "If the question is about modifying the database, then after done operation, your answer can be anything."
     )
-    grammar: ClassVar[str] = DBBENCH.name
+    format: ClassVar[str] = "dbbench"
     max_turns: ClassVar[int] = 20
     max_action_chars: ClassVar[int] = 8192
     licence: ClassVar[str] = "Apache-2.0; benchmark tasks: AgentBench (Apache-2.0)"
     options: ClassVar[DbOptions] = DbOptions()
+    tools: ClassVar[tuple[Tool, ...]] = TOOLS
     blocking: ClassVar[bool] = True
     calls_at_once: ClassVar[int | None] = 32
 
@@ -72,6 +74,10 @@ class DBBench(Environment[DbTask]):
     def is_blocking(cls) -> bool:
         """For MariaDB. SQLite computes, some 50 us for a statement, of which the way through a thread takes 300."""
         return cls.options.backend == "mariadb"
+
+    def action_of(self, tool: str, arguments: Mapping[str, JsonValue]) -> str:
+        """DBBench's wording of the call."""
+        return action_of(tool, arguments)
 
     def reset(self, task: DbTask, seed: int) -> str:
         """Set the tables up. The task says it all; the seed changes nothing."""

@@ -84,6 +84,15 @@ class Maze(Environment[MazeTask]):
             why = " That way is closed."
         return ExpertMove(thought=f"{where}{why} Going {move}.", action=f"move {move}")
 
+    def state_key(self) -> str:
+        """Where one stands."""
+        return f"{self._position[0]},{self._position[1]}"
+
+    def admissible_actions(self) -> list[str]:
+        """The moves that no wall blocks."""
+        rows, here = self._task.rows, self._position
+        return [action for action, side in _ACTIONS.items() if not is_wall(rows, neighbour(here, side))]
+
     def snapshot(self) -> Self:
         """A shallow copy: everything in it is immutable or never changed."""
         return copy.copy(self)

@@ -1,12 +1,47 @@
 """What the agent may say: run a script, answer, or finish."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gymfleet_contracts.grammar import AGENTBENCH_OS
+from gymfleet_contracts.formats.agentbench_os import AgentbenchOs
+from gymfleet_contracts.reply_format import FormatOptions
+from gymfleet_contracts.session import Tool
+from pydantic import JsonValue
 
+from gymfleet_envs.environment import BadArguments
+
+_FORMAT: Final = AgentbenchOs(FormatOptions())
 _FENCE: Final = re.compile(r"```(?:bash|sh|shell)?[ \t]*\n")
+
+TOOLS: Final = (
+    Tool(
+        name="bash",
+        description="Run bash code as root; its output is shown. The code must not ask for input.",
+        parameters={
+            "type": "object",
+            "properties": {"code": {"type": "string", "minLength": 1, "description": "The bash code."}},
+            "required": ["code"],
+            "additionalProperties": False,
+        },
+    ),
+    Tool(
+        name="finish",
+        description="Say that the task is finished, where something had to be done.",
+        parameters={"type": "object", "properties": {}, "additionalProperties": False},
+    ),
+    Tool(
+        name="answer",
+        description="Give the answer, where a question was asked.",
+        parameters={
+            "type": "object",
+            "properties": {"answer": {"type": "string", "description": "The answer alone, such as a number."}},
+            "required": ["answer"],
+            "additionalProperties": False,
+        },
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +62,7 @@ def read_action(text: str) -> Bash | Commit | None:
     """AgentBench's reply or the action alone; None when it is neither."""
     text = text.strip()
     if "Act:" in text and not text.lower().startswith(("bash", "answer", "finish", "```")):
-        text = AGENTBENCH_OS.parse(text).action or ""
+        text = _FORMAT.parse(text).action or ""
     lowered = text[:16].lower()
     if lowered.startswith("answer"):
         rest = text[len("answer") :]
@@ -55,3 +90,15 @@ def _blocks(text: str) -> list[str]:
 def bash(command: str) -> str:
     """The action that runs a command, as AgentBench writes it."""
     return f"bash\n\n```bash\n{command}\n```"
+
+
+def action_of(tool: str, arguments: Mapping[str, JsonValue]) -> str:
+    """The action of a call of one of `TOOLS`. Raises `BadArguments`."""
+    if tool == "finish":
+        return "finish"
+    if tool == "answer":
+        return f"answer({arguments['answer']})"
+    code = str(arguments["code"])
+    if "```" in code:  # it would end the block
+        raise BadArguments("the code may not hold three backticks in a row; write them in another way")
+    return bash(code)

@@ -1,15 +1,16 @@
 """AgentBench's OS interaction as an environment."""
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Final
 
-from gymfleet_contracts.grammar import AGENTBENCH_OS
-from gymfleet_contracts.session import ExpertMove, ForkSupport
+from gymfleet_contracts.formats.agentbench_os import AgentbenchOs
+from gymfleet_contracts.session import ExpertMove, ForkSupport, Tool
 from pydantic import JsonValue
 
 from gymfleet_envs.environment import EngineLost, Environment, Outcome
-from gymfleet_envs.os.actions import Bash, read_action
+from gymfleet_envs.os.actions import TOOLS, Bash, action_of, read_action
 from gymfleet_envs.os.agentbench import import_tree
 from gymfleet_envs.os.expert import next_move
 from gymfleet_envs.os.observation import plain, shown
@@ -40,13 +41,14 @@ class OsInteraction(Environment[OsTask]):
         "If the output is too long, it is truncated and not complete. Your bash code should not contain any input "
         "operation."
     )
-    grammar: ClassVar[str] = AGENTBENCH_OS.name
+    format: ClassVar[str] = "agentbench_os"
     max_turns: ClassVar[int] = 8
     max_action_chars: ClassVar[int] = 16_384
     stable_observations: ClassVar[bool] = False
     fork: ClassVar[ForkSupport] = ForkSupport.REPLAY
     licence: ClassVar[str] = "Apache-2.0, as AgentBench's tasks"
     options: ClassVar[OsOptions] = OsOptions()
+    tools: ClassVar[tuple[Tool, ...]] = TOOLS
     blocking: ClassVar[bool] = True
     calls_at_once: ClassVar[int | None] = 32
 
@@ -78,6 +80,10 @@ class OsInteraction(Environment[OsTask]):
         """Bubblewrap, unless Docker is asked for: that is a daemon, not a program."""
         return ("bwrap",) if cls.options.backend == "bubblewrap" else ()
 
+    def action_of(self, tool: str, arguments: Mapping[str, JsonValue]) -> str:
+        """AgentBench's wording of the call."""
+        return action_of(tool, arguments)
+
     def reset(self, task: OsTask, seed: int) -> str:
         """Open a sandbox and run the task's preparation in it."""
         self._task = task
@@ -95,7 +101,7 @@ class OsInteraction(Environment[OsTask]):
         """Run a script in the shell, or take the answer."""
         act = read_action(action)
         if act is None:
-            return Outcome(AGENTBENCH_OS.complaint, action_valid=False)
+            return Outcome(AgentbenchOs.complaint, action_valid=False)
         try:
             if isinstance(act, Bash):
                 return self._run(act.code)

@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
-from gymfleet_contracts.grammar import SQLGYM
 from gymfleet_contracts.session import ExpertMove
 
 from gymfleet_envs.environment import Environment, Outcome
@@ -36,7 +35,7 @@ class Sql(Environment[SqlTask]):
         "You MUST put SQL in markdown format without any other comments. Your SQL should be in one line. You can only "
         "execute one SQL statement."
     )
-    grammar: ClassVar[str] = SQLGYM.name
+    format: ClassVar[str] = "sqlgym"
     max_turns: ClassVar[int] = 1
     max_action_chars: ClassVar[int] = 8192
     licence: ClassVar[str] = "Apache-2.0; benchmark questions and databases: BIRD, Spider (CC BY-SA 4.0)"

@@ -85,6 +85,10 @@ class TextCraft(Environment[CraftTask]):
         """The planner's next command."""
         return None if self._solved else next_move(self._task.book, self._inventory, self._task.goal)
 
+    def state_key(self) -> str:
+        """What one holds, in any order."""
+        return f"{self._solved} {sorted(self._inventory.items())}"
+
     def snapshot(self) -> Self:
         """A shallow copy: every change replaces the inventory, and tasks are immutable."""
         return copy.copy(self)

@@ -2,13 +2,14 @@
 
 import copy
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Final, Literal, Self
 
-from gymfleet_contracts.session import EnvironmentSpec, ExpertMove
+from gymfleet_contracts.session import EnvironmentSpec, ExpertMove, Tool
 from pydantic import JsonValue
 
-from gymfleet_envs.environment import Environment, Options, Outcome
+from gymfleet_envs.environment import BadArguments, Environment, Options, Outcome
 from gymfleet_envs.tasks import TaskSource
 from gymfleet_envs.webshop import pages
 from gymfleet_envs.webshop.expert import item_move, results_move, search_move
@@ -20,6 +21,17 @@ from gymfleet_envs.webshop.tasks import GoalChoice, ShopTask, import_shop, websh
 _SUB_PAGES: Final = {name.lower(): name for name in pages.SUB_PAGES}
 _HTML_SAFE: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "'": "\\u0027"})
 Where = Literal["search", "results", "item", "sub", "done"]
+
+
+def _tool(name: str, description: str, parameter: str, meaning: str) -> Tool:
+    text: dict[str, JsonValue] = {"type": "string", "minLength": 1, "description": meaning}
+    parameters: dict[str, JsonValue] = {
+        "type": "object",
+        "properties": {parameter: text},
+        "required": [parameter],
+        "additionalProperties": False,
+    }
+    return Tool(name=name, description=description, parameters=parameters)
 
 
 class WebShopOptions(Options):
@@ -58,6 +70,10 @@ class WebShop(Environment[ShopTask]):
         "Apache-2.0; benchmark: WebShop (MIT), product texts from amazon.com; nouns tagged by HanTa 1.2.1 (LGPL-3.0)"
     )
     options: ClassVar[WebShopOptions] = WebShopOptions()
+    tools: ClassVar[tuple[Tool, ...]] = (
+        _tool("search", "Search the shop, where there is a search bar.", "keywords", "What to search for."),
+        _tool("click", "Click a button of the page.", "value", "One of the clickables, as it is listed."),
+    )
 
     def __init__(self) -> None:
         self._task: ShopTask
@@ -96,6 +112,13 @@ class WebShop(Environment[ShopTask]):
         """Index the products on disk, and store prices and goals."""
         import_shop(source, target, cls.options.goals)
 
+    def action_of(self, tool: str, arguments: Mapping[str, JsonValue]) -> str:
+        """WebShop's wording of the call."""
+        value = str(arguments["keywords" if tool == "search" else "value"])
+        if any(mark in value for mark in "[]\n"):  # the action would end there
+            raise BadArguments("write neither square brackets nor line ends")
+        return f"{tool}[{value}]"
+
     def reset(self, task: ShopTask, seed: int) -> str:
         """The page with the search bar. The task says it all; the seed changes nothing."""
         del seed
@@ -133,6 +156,15 @@ class WebShop(Environment[ShopTask]):
             return ExpertMove(thought="I go back to the product.", action=f"click[{pages.PREVIOUS}]")
         found = results_move(goal, shop, self._hits, self._number) if self._where == "results" else None
         return found or search_move(goal, shop)
+
+    def state_key(self) -> str:
+        """The page, and what was chosen and seen on the way to it."""
+        page = (self._where, self._query, self._number, self._place, self._sub if self._where == "sub" else "")
+        return repr((*page, sorted(self._chosen.items()), sorted(self._seen)))
+
+    def admissible_actions(self) -> list[str]:
+        """The page's buttons; what to search for is up to the agent."""
+        return [f"click[{value}]" for value in self._clickables if value != "search"]
 
     def snapshot(self) -> Self:
         """A shallow copy: every change replaces what it changes, and the shop is shared."""

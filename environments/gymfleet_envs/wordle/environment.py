@@ -74,6 +74,11 @@ class Wordle(Environment[WordleTask]):
             return None
         return next_guess(self._task.vocabulary, self._still_possible(), self._guesses_left)
 
+    def state_key(self) -> str:
+        """The guesses so far and those that are left; for a fixed word their order makes no difference."""
+        known = self._history if self._task.hidden is None else sorted(self._history)
+        return f"{self._guesses_left} {' '.join(guess + shown for guess, shown in known)}"
+
     def snapshot(self) -> Self:
         """A shallow copy: all of the state is immutable and replaced as a whole."""
         return copy.copy(self)

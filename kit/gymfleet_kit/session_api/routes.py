@@ -13,15 +13,19 @@ from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request, Response,
 from gymfleet_contracts.frames import NO_BODY, Op
 from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.session import (
+    AdmissibleActions,
     AtIndex,
     ExpertMove,
     Fork,
+    Irreversibility,
     OpenSession,
     RenewLease,
     Session,
     SessionStep,
     Step,
     StepResult,
+    ToolAction,
+    ToolCall,
 )
 from pydantic import BaseModel, Field
 from starlette.requests import HTTPConnection
@@ -30,12 +34,15 @@ from gymfleet_kit.direct_route import DirectRoute
 from gymfleet_kit.problems import ServiceError, problem_responses
 from gymfleet_kit.session_api.calls import SessionCalls, encode_body, made_sessions
 from gymfleet_kit.session_problems import (
+    ActionsUnavailable,
     ActionTooLarge,
     EnvironmentFailed,
     EnvironmentFull,
     EpisodeOver,
     ExpertUnavailable,
     ForkUnsupported,
+    InvalidToolCall,
+    Irreversible,
     SessionLimit,
     SessionLost,
     StepOutOfOrder,
@@ -54,11 +61,14 @@ _BROKEN: Final = (EnvironmentFailed, StepTimeout)
 _PROBLEMS: Final[Mapping[Op, Problems]] = {
     Op.OPEN: (UnknownEnvironment, UnknownTask, EnvironmentFull, *_BROKEN),
     Op.STEP: (*_GONE, StepOutOfOrder, EpisodeOver, ActionTooLarge, *_BROKEN),
-    Op.FORK: (*_GONE, StepOutOfOrder, ForkUnsupported, EnvironmentFull, *_BROKEN),
+    Op.FORK: (*_GONE, StepOutOfOrder, ForkUnsupported, Irreversible, EnvironmentFull, *_BROKEN),
     Op.LEASE: _GONE,
     Op.GET: (*_GONE, StepOutOfOrder),
     Op.CLOSE: (UnknownSession, SessionLost),
     Op.EXPERT: (*_GONE, StepOutOfOrder, ExpertUnavailable, *_BROKEN),
+    Op.ACTIONS: (*_GONE, StepOutOfOrder, ActionsUnavailable, *_BROKEN),
+    Op.TOOL: (*_GONE, InvalidToolCall, ActionTooLarge, *_BROKEN),
+    Op.IRREVERSIBLE: (*_GONE, StepOutOfOrder, EpisodeOver, ActionTooLarge, *_BROKEN),
 }
 GetCalls = Callable[[HTTPConnection], SessionCalls]
 _decode: Final = msgspec.msgpack.Decoder().decode
@@ -131,6 +141,21 @@ async def expert(session_id: str, calls: CallsDep, index: KnownIndex = None) -> 
     return _json(await calls.call(Op.EXPERT, session_id, _encoded(AtIndex(index=index))))
 
 
+async def admissible_actions(session_id: str, calls: CallsDep, index: KnownIndex = None) -> Response:
+    """The actions that are possible now."""
+    return _json(await calls.call(Op.ACTIONS, session_id, _encoded(AtIndex(index=index))))
+
+
+async def irreversible(session_id: str, body: Step, calls: CallsDep) -> Response:
+    """Whether this step could not be taken back. It is not taken."""
+    return _json(await calls.call(Op.IRREVERSIBLE, session_id, _encoded(body)))
+
+
+async def tool_action(session_id: str, body: ToolCall, calls: CallsDep) -> Response:
+    """The action that a tool call spells. It is not taken."""
+    return _json(await calls.call(Op.TOOL, session_id, encode_body(body.model_dump())))
+
+
 class _Route(NamedTuple):
     op: Op
     method: str
@@ -149,6 +174,9 @@ _ROUTES: Final = (
     _Route(Op.GET, "GET", _SESSION, get_session, Session),
     _Route(Op.CLOSE, "DELETE", _SESSION, close_session, None, status.HTTP_204_NO_CONTENT),
     _Route(Op.EXPERT, "GET", f"{_SESSION}/expert", expert, ExpertMove),
+    _Route(Op.ACTIONS, "GET", f"{_SESSION}/actions", admissible_actions, AdmissibleActions),
+    _Route(Op.IRREVERSIBLE, "POST", f"{_SESSION}/irreversible", irreversible, Irreversibility),
+    _Route(Op.TOOL, "POST", f"{_SESSION}/tool", tool_action, ToolAction),
 )
 
 

@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -140,17 +141,21 @@ class SessionSocket:
                 self._start(request)
                 if place % _TURN == 0:
                     await asyncio.sleep(0)
-                await self._until_room()
+                if self._is_full():
+                    await self._until_room()
+
+    def _is_full(self) -> bool:
+        return self._in_progress >= self._max_calls or self._outbox_bytes > PAUSE_BYTES
 
     async def _until_room(self) -> None:
-        while self._in_progress >= self._max_calls or self._outbox_bytes > PAUSE_BYTES:
+        while self._is_full():
             self._progress.clear()
             await self._progress.wait()
 
     def _start(self, request: RawRequest) -> None:
         self._in_progress += 1
         if request.op in _OPS:
-            self._submit(request, lambda result: self._done(request, result))
+            self._submit(request, partial(self._done, request))
         else:
             self._done(request, InvalidRequest(f"unknown op {request.op[:32]!r}; known: {', '.join(Op)}"))
 

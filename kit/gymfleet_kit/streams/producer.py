@@ -1,7 +1,8 @@
 """The writing end of a stream, bounded by the consumers' backlog."""
 
+import itertools
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
 from gymfleet_contracts import problems
@@ -25,11 +26,15 @@ return {redis.call('XADD', KEYS[1], '*', unpack(ARGV, 2)), backlog + 1}
 """
 _PUBLISH_ONCE: Final = """
 local backlog = redis.call('XLEN', KEYS[1])
-if redis.call('SISMEMBER', KEYS[2], ARGV[2]) == 1 then return {0, backlog} end
+local last = tonumber(ARGV[2]) + 2
+for i = 3, last do
+    if redis.call('SISMEMBER', KEYS[2], ARGV[i]) == 1 then return {0, backlog} end
+end
 if backlog >= tonumber(ARGV[1]) then return {false, backlog} end
-redis.call('SADD', KEYS[2], ARGV[2])
-redis.call('XADD', KEYS[1], '*', unpack(ARGV, 3))
-return {1, backlog + 1}
+redis.call('SADD', KEYS[2], unpack(ARGV, 3, last))
+local width = tonumber(ARGV[last + 1])
+for i = last + 2, #ARGV, width do redis.call('XADD', KEYS[1], '*', unpack(ARGV, i, i + width - 1)) end
+return {1, backlog + (#ARGV - last - 1) / width}
 """
 _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 0.5
@@ -83,15 +88,18 @@ class StreamProducer:
         assert isinstance(entry_id, bytes)  # noqa: S101 - XADD answers an id
         return entry_id.decode()
 
-    async def publish_once(self, body: BaseModel, *, key: str, member: str) -> bool:
-        """Add a message, and `member` to the set `key`, unless it is there already; both happen or neither.
+    async def publish_once(self, bodies: Sequence[BaseModel], *, key: str, members: Sequence[str]) -> bool:
+        """Add messages, and `members` to the set `key`, unless one of them is there already; all happens or nothing.
 
-        Returns False, having added nothing, if it was there. Raises `StreamFull` after the timeout.
+        Returns False, having added nothing, if one was there. Raises `StreamFull` after the timeout. Several messages
+        may together exceed `max_len`.
         """
-        fields = _fields(body)
+        rows = [_fields(body) for body in bodies]
+        arguments: list[str | int] = [self._max_len, len(members), *members, len(rows[0])]
+        arguments += itertools.chain.from_iterable(rows)
 
         async def add() -> Answer:
-            answer: Answer = await self._publish_once(keys=[self.stream, key], args=[self._max_len, member, *fields])
+            answer: Answer = await self._publish_once(keys=[self.stream, key], args=arguments)
             return answer
 
         return await self._when_room(add) == 1

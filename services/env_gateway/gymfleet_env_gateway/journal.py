@@ -2,7 +2,7 @@
 
 One list per session: its location, its lease in milliseconds, the moves since its last step
 and how many of those its own calls made necessary, the moves since its beginning, the
-Redis server that vouches for it, the task, then one entry per step. All writes of one
+Redis server that vouches for it, whether it is sealed, the task, then one entry per step. All writes of one
 turn of the event loop are one script call: one round trip, whatever their number. The key
 lives as long as the session's lease: a session that nobody touches leaves nothing behind.
 
@@ -30,22 +30,22 @@ log = structlog.get_logger()
 
 _PREFIX: Final = "gymfleet:gateway:journal:"
 _MAX_BATCH: Final = 512
-_ARGS_PER_WRITE: Final = 5
-_HEAD: Final = 7
+_HEAD: Final = 8
 _READ_PATIENCE: Final = 5
 """A recovery can wait longer for the journal than a step can."""
-_SPOILING: Final = frozenset({"begin", "copy", "step", "end"})
+_SPOILING: Final = frozenset({"begin", "copy", "step", "seal", "end"})
 """Writes that a journal must not lack: without them it would differ from what happened."""
 _AFTER_OUTAGE_S: Final = 0.5
 """How long writes are skipped after a failed one: a dead Redis must not slow every step."""
 
 _SERVER: Final = "local server = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') "
 _READ: Final = _SERVER + "return {server, redis.call('LRANGE', KEYS[1], 0, -1)}"
-# KEYS: one per write. ARGV: op, location, number, lease in ms, payload for each.
+# KEYS: one per write. ARGV: for each the msgpack of op, location, number and lease in ms, then the payload. As five
+# arguments they would cost the gateway more; the script's decoder does not know the type of bytes.
 _APPLY: Final = Script(
     _SERVER
     + """
-local HEAD = 7
+local HEAD = 8
 local function vouch(key)
   if redis.call('LINDEX', key, 5) ~= server then redis.call('LSET', key, 5, server) end
 end
@@ -54,12 +54,12 @@ local function add(key, place, number)
 end
 local out = {}
 for i, key in ipairs(KEYS) do
-  local a = (i - 1) * 5
-  local op, location, number, lease, payload = ARGV[a+1], ARGV[a+2], tonumber(ARGV[a+3]), ARGV[a+4], ARGV[a+5]
+  local op, location, number, lease = unpack(cmsgpack.unpack(ARGV[2 * i - 1]))
+  local payload = ARGV[2 * i]
   local result = 1
   if op == 'begin' then
     redis.call('DEL', key)
-    redis.call('RPUSH', key, location, lease, 0, 0, 0, server, payload)
+    redis.call('RPUSH', key, location, lease, 0, 0, 0, server, 0, payload)
     redis.call('PEXPIRE', key, lease)
   elseif op == 'copy' then
     if redis.call('LLEN', payload) >= HEAD + number then
@@ -104,6 +104,10 @@ for i, key in ipairs(KEYS) do
     elseif op == 'lease' then
       redis.call('LSET', key, 1, lease)
       redis.call('PEXPIRE', key, lease)
+    elseif op == 'seal' then
+      redis.call('LSET', key, 6, 1)
+    elseif op == 'move' and redis.call('LINDEX', key, 6) ~= '0' then
+      result = 0 -- sealed since it was read
     elseif op == 'move' then
       redis.call('LSET', key, 0, payload)
       add(key, 2, 1)
@@ -152,6 +156,7 @@ class JournalHeader(msgspec.Struct, frozen=True, array_like=True):
     observed: bytes
     state: bytes = b""
     """A hash of the digest of the state behind the observation; empty where the environment reports none."""
+    state_keys: bool = False
 
 
 class JournaledStep(msgspec.Struct, frozen=True, array_like=True):
@@ -177,6 +182,8 @@ class JournalEntries:
     """Number of those moves that were made because its process had died in one of its own calls."""
     recoveries: int = 0
     """Number of moves since its beginning."""
+    sealed: bool = False
+    """Whether an action was taken, or was about to be, that no replay must repeat."""
     vouched_for: bool = True
     """Whether the journal was read from the Redis server that last wrote to it, which has forgotten nothing since."""
 
@@ -189,7 +196,8 @@ def digest(text: str) -> bytes:
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_record: Final = msgspec.msgpack.Decoder(JournalHeader).decode
 _decode_played: Final = msgspec.msgpack.Decoder(JournaledStep).decode
-_Write = tuple[str, tuple[str | bytes | int, ...], "asyncio.Future[int]"]
+_Write = tuple[str, str, tuple[bytes, str | bytes], "asyncio.Future[int]"]
+"""The key, the op, the script's two arguments, and its answer."""
 
 
 class Journal:
@@ -237,6 +245,10 @@ class Journal:
         """Record that the session's lease was renewed."""
         return Written(await self._write(session_id, "lease", location, 0, lease_s, b""))
 
+    async def seal(self, session_id: str, location: SessionLocation) -> Written:
+        """Record that the session must not be replayed any more."""
+        return Written(await self._write(session_id, "seal", location, 0, 0, b""))
+
     async def move(
         self, session_id: str, old: SessionLocation, new: SessionLocation, *, culprit: bool = False
     ) -> Written:
@@ -260,7 +272,7 @@ class Journal:
         server, entries = await self._ask(self._read(keys=[_PREFIX + session_id]))
         if len(entries) < _HEAD:
             return None
-        location, _, tries, killed, recoveries, voucher, record, *steps = entries
+        location, _, tries, killed, recoveries, voucher, sealed, record, *steps = entries
         return JournalEntries(
             _location(location),
             _decode_record(record),
@@ -268,6 +280,7 @@ class Journal:
             tries=int(tries),
             killed=int(killed),
             recoveries=int(recoveries),
+            sealed=sealed != b"0",
             vouched_for=voucher == server,
         )
 
@@ -299,8 +312,7 @@ class Journal:
                 self._spoilt.add(_PREFIX + session_id)
             return Written.ABSENT
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        args = (op, str(location), number, int(lease_s * 1000), payload)
-        self._outbox.append((_PREFIX + session_id, args, done))
+        self._outbox.append((_PREFIX + session_id, op, _arguments(op, location, number, lease_s, payload), done))
         self._wake.set()
         return await done
 
@@ -311,18 +323,18 @@ class Journal:
             while self._outbox:
                 batch, self._outbox = self._outbox[:_MAX_BATCH], self._outbox[_MAX_BATCH:]
                 batch = [*self._ends(), *batch]
-                keys = [key for key, _, _ in batch]
-                args = [arg for _, own, _ in batch for arg in own]
+                keys = [key for key, _, _, _ in batch]
+                args = [argument for _, _, both, _ in batch for argument in both]
                 try:
                     async with asyncio.timeout(self._timeout_s):
                         results = await self._line.call(_APPLY, keys, args)
                 except (RedisError, TimeoutError) as error:
                     self._note_loss(error)
-                    self._spoilt.update(key for key, (op, *_), _ in batch if op in _SPOILING)
+                    self._spoilt.update(key for key, op, _, _ in batch if op in _SPOILING)
                     results = [Written.ABSENT] * len(batch)
                 else:
                     self._note_return()
-                for (_, _, done), result in zip(batch, results, strict=True):
+                for (_, _, _, done), result in zip(batch, results, strict=True):
                     if not done.done():
                         done.set_result(result)
 
@@ -330,7 +342,7 @@ class Journal:
         """Return the writes that delete spoilt journals."""
         keys = [self._spoilt.pop() for _ in range(min(len(self._spoilt), _MAX_BATCH))]
         loop = asyncio.get_running_loop()
-        return [(key, ("end", "", 0, 0, b""), loop.create_future()) for key in keys]
+        return [(key, "end", _arguments("end", "", 0, 0, b""), loop.create_future()) for key in keys]
 
     def _note_loss(self, error: Exception) -> None:
         if not self._down_until:
@@ -347,3 +359,9 @@ class Journal:
 def _location(entry: bytes) -> SessionLocation:
     replica, _, upstream = entry.decode().partition(" ")
     return SessionLocation(replica, upstream)
+
+
+def _arguments(
+    op: str, location: SessionLocation | str, number: int, lease_s: float, payload: str | bytes
+) -> tuple[bytes, str | bytes]:
+    return _encode((op, str(location), number, int(lease_s * 1000))), payload

@@ -8,9 +8,10 @@ sessions of other gateways, expired sessions and sessions that it lost.
 
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Final
 
-from gymfleet_contracts.session import ServerLoad
+from gymfleet_contracts.session import EnvironmentSpec, ServerLoad
 
 Key = tuple[str, str]
 """Environment and owner."""
@@ -27,10 +28,9 @@ class Occupancy:
         self._changed: deque[tuple[float, Key, int]] = deque()
         self._doubt: dict[Key, int] = {}
 
-    @property
-    def total(self) -> int:
-        """The number of all open sessions."""
-        return sum(self._counts.values())
+    def slots(self, specs: Mapping[str, EnvironmentSpec]) -> int:
+        """Return the number of slots that all open sessions take."""
+        return sum(number * specs[env].slots if env in specs else number for (env, _), number in self._counts.items())
 
     def counts(self) -> dict[Key, int]:
         """Return the number of open sessions by environment and owner."""

@@ -1,10 +1,11 @@
 """Recover a session whose process died by replaying its task and its actions on another replica.
 
 The replay must produce the observations and the states that the journal recorded; a session
-whose replay diverges is given up. So is a session whose own call killed a process twice. A
-journal that cannot be shown to be complete is not replayed: the session would go back to an
-earlier state. A session has one location, whoever recovers it: within a gateway the
-work is shared, and among gateways only one succeeds with the move in the journal.
+whose replay diverges is given up. So is a session whose own call killed a process twice, and
+one with an action that reached the outside world. A journal that cannot be shown to be complete
+is not replayed: the session would go back to an earlier state. A session has one location,
+whoever recovers it: within a gateway the work is shared, and among gateways only one succeeds
+with the move in the journal.
 """
 
 import asyncio
@@ -135,6 +136,8 @@ class Recovery:
             raise SessionLost("the process that held the session died, and there is no journal to replay it from")
         if story.location != lost and self._registry.find(story.location.replica) is not None:
             return story.location, "found"
+        if story.sealed:
+            raise SessionLost("an action of the session cannot be taken back, and a replay would repeat it")
         if not caller.agrees_with(story):
             raise SessionLost(
                 f"its journal knows of {len(story.steps)} steps, and that these are all cannot be shown; "
@@ -251,6 +254,7 @@ def _opening(story: JournalEntries, owner: str) -> msgspec.Raw:
             "lease_s": record.lease_s,
             "owner": owner,
             "recoveries": story.recoveries + 1,
+            "state_keys": record.state_keys or None,
         }
     )
     return msgspec.Raw(_encode(request.model_dump(mode="json", exclude_none=True)))

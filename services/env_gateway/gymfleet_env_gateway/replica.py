@@ -96,18 +96,17 @@ class Replica:
 
     @property
     def load(self) -> int:
-        """The number of open sessions: the server's last figure, corrected by what happened here since."""
-        return self.occupancy.total + self.opening
+        """The number of slots taken: the server's last figure, corrected by what happened here since."""
+        return self.occupancy.slots(self.specs) + self.opening
 
-    @property
-    def max_sessions(self) -> int:
-        """The number of sessions that it can hold, over all environments."""
-        return self._load.max_sessions
+    def max_sessions(self, env: str) -> int:
+        """Return how many sessions of `env` it can hold if it holds no others."""
+        return self._load.max_sessions // self.specs[env].slots
 
-    @property
-    def free_slots(self) -> int:
-        """The number of sessions that it can still take, not counting those that are being opened."""
-        return max(self._load.max_sessions - self.occupancy.total, 0)
+    def free_slots(self, env: str) -> int:
+        """Return how many sessions of `env` it can still take, not counting those that are being opened."""
+        free = self._load.max_sessions - self.occupancy.slots(self.specs)
+        return max(free, 0) // self.specs[env].slots
 
     @property
     def draining(self) -> bool:

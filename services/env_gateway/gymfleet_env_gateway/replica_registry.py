@@ -117,12 +117,12 @@ class ReplicaRegistry:
 
     def free_slots(self, env: str) -> int | None:
         """Return how many sessions of `env` the fleet can still take; None while no replica can take any."""
-        slots = [replica.free_slots for replica in self._replicas.values() if replica.takes(env)]
+        slots = [replica.free_slots(env) for replica in self._replicas.values() if replica.takes(env)]
         return sum(slots) if slots else None
 
     def max_sessions(self, env: str) -> int:
         """Return how many sessions the replicas that accept `env` can hold, open ones included."""
-        return sum(replica.max_sessions for replica in self._replicas.values() if replica.takes(env))
+        return sum(replica.max_sessions(env) for replica in self._replicas.values() if replica.takes(env))
 
     def max_opens(self, env: str) -> int:
         """Return how many opens of `env` may be under way at once.

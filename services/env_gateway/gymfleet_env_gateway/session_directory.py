@@ -84,8 +84,13 @@ class SessionDirectory:
         """Return the location to try first."""
         return self._moved.get(session_id) or SessionLocation(ref.replica, ref.upstream)
 
-    async def begin(self, session_id: str, location: SessionLocation, session: dict[str, Any], state: str) -> None:
-        """Record that `session`, as its env server returned it, was opened in a state with the digest `state`."""
+    async def begin(
+        self, session_id: str, location: SessionLocation, session: dict[str, Any], state: str, *, state_keys: bool
+    ) -> None:
+        """Record that `session`, as its env server returned it, was opened in a state with the digest `state`.
+
+        `state_keys` says that its caller asked for them.
+        """
         task = session["task"]
         if (journal := self._journal_for(task["env"])) is None:
             return
@@ -98,6 +103,7 @@ class SessionDirectory:
             lease_s=session["lease_s"],
             observed=digest(session["observation"]),
             state=digest(state),
+            state_keys=state_keys,
         )
         await journal.begin(session_id, location, record)
 
@@ -134,6 +140,20 @@ class SessionDirectory:
                 for child_id, child_home, child in children
             )
         )
+
+    def guards(self, env: str) -> bool:
+        """Return whether steps of `env` may be of a kind that no replay must repeat."""
+        spec = self._registry.spec(env)
+        return spec is not None and spec.capabilities.irreversible and self._journal_for(env) is not None
+
+    async def seal(self, session_id: str, env: str, location: SessionLocation) -> None:
+        """Record, before it is taken, that an action cannot be taken back. Raises `SessionElsewhere`.
+
+        Afterwards would be too late: the process may die at the action, or this gateway before the answer.
+        """
+        journal = self._journal_for(env)
+        if journal is not None and await journal.seal(session_id, location) is Written.MOVED:
+            raise SessionElsewhere
 
     async def has_moved(self, session_id: str, env: str, location: SessionLocation) -> bool:
         """Return whether the session has moved, so that answers from `location` no longer count."""

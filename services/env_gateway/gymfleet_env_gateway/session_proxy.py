@@ -45,8 +45,10 @@ _ENDED: Final = frozenset({problems.SESSION_LIMIT, problems.ENVIRONMENT_FAILED, 
 _REWRITTEN: Final = frozenset({Op.FORK, Op.GET, Op.LEASE})
 _OF_THE_EPISODE: Final = frozenset({problems.STEP_OUT_OF_ORDER, problems.EPISODE_OVER})
 """Problems that a stale copy of a session that has been moved would report as well."""
-_VIEWS: Final = frozenset({Op.GET, Op.EXPERT})
+_VIEWS: Final = frozenset({Op.GET, Op.EXPERT, Op.ACTIONS, Op.IRREVERSIBLE, Op.TOOL})
 _PAUSE_S: Final = 0.2
+_AFTER_TIMEOUT_S: Final = 5.0
+"""Time for an env server to end a call that exceeds its task's limit, and to say so."""
 _DONE: Final = msgspec.Raw(_encode(None))
 
 
@@ -93,6 +95,9 @@ class SessionProxy:
             Op.GET: settings.call_timeout_s,
             Op.CLOSE: settings.call_timeout_s,
             Op.EXPERT: settings.step_timeout_s,
+            Op.ACTIONS: settings.step_timeout_s,
+            Op.IRREVERSIBLE: settings.step_timeout_s,
+            Op.TOOL: settings.step_timeout_s,
         }
         self._open_timeout_s = settings.open_timeout_s
         self._fronts_wait_s = settings.fronts_wait_s
@@ -109,7 +114,8 @@ class SessionProxy:
         try:
             with working("gateway.open", env=env, op=Op.OPEN):
                 async with self._admission.opening(tenant, env, self._patience_s(request)) as ticket:
-                    while (session := await self._open_on_first(tenant, env, raw, deadline)) is None:
+                    keyed = request.get("state_keys") is True
+                    while (session := await self._open_on_first(tenant, env, raw, deadline, keyed=keyed)) is None:
                         await ticket.refused()
             outcome = "ok"
         except ServiceError as error:
@@ -131,8 +137,10 @@ class SessionProxy:
 
     async def call(self, tenant: Tenant, op: str, session_id: str, body: msgspec.Raw) -> msgspec.Raw:
         """Make any call within a session. Raises `ServiceError`: the gateway's own, or the env server's unchanged."""
-        timeout_s = self._timeouts[op]
         ref = self._ids.read(session_id, tenant.name)
+        timeout_s = self._timeouts[op]
+        if (spec := self._registry.spec(ref.env)) is not None and spec.step_timeout_s is not None:
+            timeout_s = max(timeout_s, spec.step_timeout_s + _AFTER_TIMEOUT_S)
         started = time.perf_counter()
         outcome = "cancelled"
         try:
@@ -156,12 +164,13 @@ class SessionProxy:
         return min(self._open_timeout_s, _wait_s(request, math.inf))
 
     async def _open_on_first(
-        self, tenant: Tenant, env: str, body: msgspec.Raw, deadline: float
+        self, tenant: Tenant, env: str, body: msgspec.Raw, deadline: float, *, keyed: bool
     ) -> dict[str, Any] | None:
         """Try the replicas in turn, skipping full and dying ones; return None when all live replicas are full."""
         full = False
         for replica in self._registry.candidates(env):
-            replica.opening += 1
+            slots = replica.specs[env].slots
+            replica.opening += slots
             replica.occupancy.begins(env, tenant.name)
             try:
                 remaining_s = max(deadline - time.perf_counter(), 0.001)
@@ -174,13 +183,13 @@ class SessionProxy:
                 log.warning("session.open_failed", env=env, replica=replica.url, error=str(error))
                 continue  # a session that it may have opened ends with it, or with the lease
             finally:
-                replica.opening -= 1
+                replica.opening -= slots
                 replica.occupancy.ends(env, tenant.name)
             if not reply.failed:
                 session = _decode(reply.ok)
                 adopted = self._adopt(tenant, replica, env, session)
                 location = SessionLocation(replica.key, session["session_id"])
-                await self._directory.begin(adopted["session_id"], location, session, reply.state)
+                await self._directory.begin(adopted["session_id"], location, session, reply.state, state_keys=keyed)
                 return adopted
             problem = _problem(reply)
             if problem.type not in _TRY_ELSEWHERE:
@@ -241,6 +250,10 @@ class SessionProxy:
         replica = await self._replica(location)
         if op == Op.CLOSE:
             return await self._close(tenant, session_id, env, location, replica, body, deadline)
+        if op == Op.STEP and self._directory.guards(env):
+            asked = await self._call(Op.IRREVERSIBLE, env, location, replica, body, deadline)
+            if _decode(asked.ok)["irreversible"]:
+                await self._directory.seal(session_id, env, location)
         reply = await self._call(op, env, location, replica, body, deadline)
         if op == Op.STEP:
             await self._directory.stepped(session_id, env, location, body, reply)

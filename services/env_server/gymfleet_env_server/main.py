@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from functools import partial
 
 from gymfleet_kit.logs import configure_logs
+from gymfleet_kit.plugin_command import PluginRoom, plugin_command
 from gymfleet_kit.serve import serve
 from gymfleet_kit.settings import read_settings
 from gymfleet_kit.telemetry import configure_tracing
 
 from gymfleet_env_server.app import build_app
-from gymfleet_env_server.catalogue import ENVIRONMENTS, EnvironmentUnavailable, configured, load_entry
+from gymfleet_env_server.catalogue import ENVIRONMENTS, KIND, EnvironmentUnavailable, configured, load_entry
 from gymfleet_env_server.settings import EnvServerSettings
 from gymfleet_env_server.shards.pool import ShardPool
 
@@ -39,6 +40,8 @@ def _check_options(references: Sequence[str], settings: EnvServerSettings) -> No
 
 def main() -> None:
     """Serve until SIGINT or SIGTERM; exit code 2 and one line when an environment cannot be served."""
+    if plugin_command("gymfleet-env-server", {"environment": lambda: PluginRoom(KIND)}, sys.argv[1:]):
+        return
     parser = argparse.ArgumentParser(
         prog="gymfleet-env-server",
         description="Serve environments over HTTP. Settings: GYMFLEET_ENV_* (HOST, PORT, SHARDS, LEASE_S, DATA, ...).",

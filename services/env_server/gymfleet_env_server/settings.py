@@ -20,14 +20,14 @@ class EnvServerSettings(HttpSettings):
     shards: Annotated[int, Field(ge=1, le=256)] = 1
     """Worker processes; a session lives in one of them."""
     max_sessions: PositiveInt = 4096
-    """Over all shards; more get `environment-full`."""
+    """Over all shards; more get `environment-full`. A session of an environment with `slots` counts as so many."""
     threads: Annotated[int, Field(ge=1, le=65_536)] | None = None
     """Per shard and environment that waits (a shell, a database, a JVM): so many of its sessions' calls are in work
     at once, and so many opens. By default as many as there may be sessions; an environment may say fewer. Idle
     threads end after half a minute."""
     step_timeout_s: PositiveFloat = 30.0
     """A call of an environment that takes longer ends its session; where it waits in a thread that alone, else its
-    shard is killed and started anew."""
+    shard is killed and started anew. A task may set a limit of its own."""
     open_wait_s: Annotated[float, Field(ge=0)] = 30.0
     """How long an open waits while every shard is being started; then it is answered with 503."""
     start_timeout_s: PositiveFloat = 120.0

@@ -35,6 +35,12 @@ class _StepRecord(msgspec.Struct):
     info: dict[str, Any]
 
 
+class _KeyedStepRecord(_StepRecord):
+    """The same for a session with state keys."""
+
+    state_key: str
+
+
 checked_info: Final = TypeAdapter(dict[str, JsonValue]).validate_python
 """Return an `info` that can be sent. Raises pydantic's `ValidationError`."""
 encode: Final = msgspec.msgpack.Encoder().encode
@@ -52,9 +58,14 @@ def encode_result(
     score: float,
     action_valid: bool,
     info: dict[str, JsonValue],
+    state_key: str | None = None,
 ) -> bytes:
     """Return the msgpack of a `StepResult`. Raises ValueError, or an encoding error, for an invalid result."""
-    record = _StepRecord(index, observation, reward, terminated, truncated, score, action_valid, info)
+    if state_key is None:
+        record = _StepRecord(index, observation, reward, terminated, truncated, score, action_valid, info)
+    else:
+        told = (index, observation, reward, terminated, truncated, score, action_valid, info)
+        record = _KeyedStepRecord(*told, state_key)
     if type(terminated) is type(action_valid) is bool and type(observation) is str and type(info) is dict:
         if info:
             record.info = checked_info(info)

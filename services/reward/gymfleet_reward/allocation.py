@@ -23,10 +23,12 @@ def allocate(name: Allocation, total: float, lengths: Sequence[int], gamma: floa
 
 def last_token(total: float, lengths: Sequence[int], gamma: float) -> TokenRewards:  # noqa: ARG001 - one signature
     """Put all of it on the episode's last token."""
-    last = max((index for index, length in enumerate(lengths) if length), default=-1)
-    return tuple(
-        (0.0,) * (length - 1) + (total,) if index == last else (0.0,) * length for index, length in enumerate(lengths)
-    )
+    rows = [(0.0,) * length for length in lengths]
+    for index in reversed(range(len(rows))):
+        if rows[index]:
+            rows[index] = (*rows[index][:-1], total)
+            break
+    return tuple(rows)
 
 
 def uniform_positive(total: float, lengths: Sequence[int], gamma: float) -> TokenRewards:

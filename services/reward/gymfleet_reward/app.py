@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import structlog
@@ -11,6 +12,7 @@ from gymfleet_kit.app import NotReady, create_app
 from gymfleet_kit.streams import RedisWatch, connect, disconnect
 from redis.exceptions import RedisError
 
+from gymfleet_reward.composer import Scorer
 from gymfleet_reward.routes import scores
 from gymfleet_reward.settings import RewardSettings
 from gymfleet_reward.worker import RewardWorker
@@ -23,7 +25,9 @@ PING_TIMEOUT_S: Final = 2.0
 def build_app(settings: RewardSettings) -> FastAPI:
     """Return the app; its worker runs from start-up to shutdown."""
     redis = connect(str(settings.redis_url))
-    consumer = RewardWorker(redis, settings)
+    scorer = Scorer(settings.plugins, timeout_s=settings.component_timeout_s)
+    threads = ThreadPoolExecutor(settings.concurrency, "score")  # components may wait and try again
+    consumer = RewardWorker(redis, settings, scorer, threads)
     working: list[asyncio.Task[None]] = []
 
     @contextlib.asynccontextmanager
@@ -39,6 +43,8 @@ def build_app(settings: RewardSettings) -> FastAPI:
             # After the timeout the worker is cancelled and gives its messages back.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(worker, DRAIN_TIMEOUT_S)
+            scorer.close()
+            threads.shutdown(wait=False, cancel_futures=True)
             await disconnect(redis)
             log.info("service.stopped")
 
@@ -58,6 +64,7 @@ def build_app(settings: RewardSettings) -> FastAPI:
         max_body_bytes=settings.max_body_bytes,
         measure=RedisWatch(redis, consumer.streams).measure,
     )
+    app.state.scorer = scorer
     app.include_router(scores.router)
     return app
 

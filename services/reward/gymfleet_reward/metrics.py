@@ -4,11 +4,14 @@ from typing import Final
 
 from prometheus_client import Counter
 
-SCORED: Final = Counter(
+_SCORED: Final = Counter(
     "gymfleet_reward_scored",
     "Trajectories scored: rewarded, unrewarded (the machinery had failed), failed (a component did)",
     ["outcome"],
 )
+REWARDED: Final = _SCORED.labels("rewarded")
+UNREWARDED: Final = _SCORED.labels("unrewarded")
+FAILED: Final = _SCORED.labels("failed")
 COMPONENT_FAILURES: Final = Counter(
     "gymfleet_reward_component_failures", "Components that could not be computed, after all attempts", ["component"]
 )

@@ -28,6 +28,14 @@ class RewardSettings(HttpSettings):
     """DEBUG, INFO, WARNING or ERROR."""
     consumer: Annotated[str, Field(min_length=1, max_length=128)] = Field(default_factory=_consumer_name)
     """This process's name in the consumer group; no two living processes share one."""
+    plugins: tuple[str, ...] = ()
+    """Components that requests may use beside those that come with gymfleet or that installed packages declare, as a
+    JSON list of `package.module:Class` and paths of .py files, each as it stands in recipes."""
+    component_timeout_s: PositiveFloat = 60.0
+    """For one call of a component that does not come with gymfleet."""
+    group_wait_s: PositiveFloat = 200.0
+    """Where the episodes of a group are scored together: one of which nothing came for so long is given up, and the
+    trainer asks for its episodes again. Less than twice the trainer's `STALL_TIMEOUT_S`."""
     concurrency: PositiveInt = 32
     """Trajectories in hand at once."""
     lease_s: PositiveFloat = 10.0

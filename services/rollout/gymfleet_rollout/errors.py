@@ -44,12 +44,24 @@ class UnknownJob(ServiceError):
     status = 404
 
 
-class UnknownGrammar(ServiceError):
-    """No action grammar has this name."""
+class UnknownFormat(ServiceError):
+    """The reply format does not exist, was not given to this service, does not take these options, or cannot ask."""
 
-    type = problems.UNKNOWN_GRAMMAR
-    title = "There is no such action grammar"
+    type = problems.UNKNOWN_FORMAT
+    title = "There is no such reply format"
     status = 422
+
+
+class UnknownStrategy(ServiceError):
+    """The strategy does not exist, was not given to this service, or does not take these options."""
+
+    type = problems.UNKNOWN_STRATEGY
+    title = "There is no such strategy"
+    status = 422
+
+
+class StrategyError(Exception):
+    """A strategy does what makes no sense, or raised what is no failure of the machinery: no attempt mends it."""
 
 
 class QueueFull(TryLater):

@@ -55,7 +55,9 @@ class Jobs:
         self._jobs: OrderedDict[str, _Running] = OrderedDict()
 
     def submit(self, body: SubmitJob) -> Job:
-        """Start a job. Raises QueueFull when the running ones leave no room."""
+        """Start a job. Raises QueueFull when the running ones leave no room, UnknownFormat and UnknownStrategy."""
+        for group in body.groups:
+            self._player.require_playable(group)
         job = _Running(secrets.token_urlsafe(12), body)
         self._make_room(job.num_episodes)
         self._jobs[job.job_id] = job
@@ -103,16 +105,17 @@ class Jobs:
         try:
             async with asyncio.TaskGroup() as tasks:
                 for group in job.body.groups:
-                    for sample in group.wanted:
-                        tasks.create_task(self._play(job, group, sample))
+                    tasks.create_task(self._play(job, group))
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    async def _play(self, job: _Running, group: GroupRequest, sample: int) -> None:
-        trajectory = await self._player.play(group, sample)
-        if job.body.publish:
-            await self._output.put(group, trajectory)
-        job.trajectories.append(trajectory)
+    async def _play(self, job: _Running, group: GroupRequest) -> None:
+        async def keep(trajectories: list[Trajectory]) -> None:
+            if job.body.publish:
+                await self._output.put(group, trajectories)
+            job.trajectories += trajectories
+
+        await self._player.play(group, group.wanted, keep)
 
     def _find(self, job_id: str) -> _Running:
         try:

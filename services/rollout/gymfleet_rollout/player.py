@@ -1,9 +1,12 @@
 """Play the samples of groups: attempts, deadlines, and the status given to a failure."""
 
 import asyncio
+import contextlib
+import inspect
 import itertools
-import time
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 
 import structlog
 from gymfleet_client.errors import (
@@ -11,190 +14,302 @@ from gymfleet_client.errors import (
     ClientError,
     DeadlinePassed,
     ExpertUnavailable,
+    ForkUnsupported,
     StepTimeout,
     UnknownEnvironment,
     UnknownTask,
     UpstreamTimeout,
     ValidationFailed,
 )
-from gymfleet_contracts.grammar import get_grammar
 from gymfleet_contracts.rollout import GroupRequest
-from gymfleet_contracts.session import TaskRef
-from gymfleet_contracts.trajectory import FinishReason, PolicyRef, Status, Trajectory, trajectory_id
+from gymfleet_contracts.trajectory import Status, Trajectory
+from gymfleet_kit.formats import FormatFailed
+from gymfleet_kit.plugins import PluginError
+from gymfleet_kit.problems import ServiceError
 from gymfleet_kit.retries import Retries
 from pydantic import ValidationError
 
 from gymfleet_rollout import metrics
+from gymfleet_rollout.budget import BudgetSpent, Spending
 from gymfleet_rollout.environments import Environments
-from gymfleet_rollout.episode import Episode, EpisodeContext, PromptTooLong, Sampler, Sessions
-from gymfleet_rollout.errors import UnknownGrammar
+from gymfleet_rollout.errors import StrategyError, UnknownFormat, UnknownStrategy
+from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.inference.base import EngineDied, InferenceError
+from gymfleet_rollout.parts import Parts, Sampler
+from gymfleet_rollout.play import Play, PromptTooLong
+from gymfleet_rollout.recording import Attempt, failed, recorded
+from gymfleet_rollout.sessions import Sessions
+from gymfleet_rollout.strategy import STRATEGIES, Strategy, strategy_of
 from gymfleet_rollout.tokens import ChatTokens
 
 log = structlog.get_logger()
 
+Deliver: TypeAlias = Callable[[list[Trajectory]], Awaitable[None]]
+"""Takes trajectories that belong together: one where each is played by itself."""
 _HOPELESS: Final = (
-    UnknownTask, UnknownEnvironment, UnknownGrammar, ValidationFailed, BadRequest, ExpertUnavailable, PromptTooLong
+    UnknownTask, UnknownEnvironment, UnknownFormat, FormatFailed, ValidationFailed, BadRequest, ExpertUnavailable,
+    ForkUnsupported, PromptTooLong, StrategyError,
 )  # fmt: skip
 """Errors for which another attempt would end the same way."""
+_EXPECTED: Final = (
+    ClientError, InferenceError, UnknownFormat, FormatFailed, ValidationError, TimeoutError, StrategyError
+)  # fmt: skip
+"""Failures that are told by their class. A ValidationError is a turn that is none."""
 _RETRY_PAUSE_S: Final = 0.2
-_MAX_ERROR_CHARS: Final = 2_000
+_GRACE_S: Final = 1.0
+"""For a strategy to tidy up when it is ended from outside."""
 
 
 class _AttemptFailed(Exception):
     """An attempt that another may better."""
 
-    def __init__(self, trajectory: Trajectory) -> None:
-        super().__init__(trajectory.error)
-        self.trajectory = trajectory
+    def __init__(self, trajectories: list[Trajectory]) -> None:
+        super().__init__(trajectories[0].error)
+        self.trajectories = trajectories
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """Samples of a group that are played together."""
+
+    group: GroupRequest
+    samples: tuple[int, ...]
+    kind: type[Strategy[Any]]
+    spending: Spending
 
 
 class Player:
     """Turn the samples of a group into trajectories.
 
     Args:
+        formats: the reply formats that requests may name.
         max_episodes: how many episodes are in flight at once; further ones wait here.
+        plugins: strategies that requests may name beyond those that are installed.
     """
 
     def __init__(
-        self, policy: Sampler, chat: ChatTokens, sessions: Sessions, environments: Environments, *, max_episodes: int
+        self,
+        policy: Sampler,
+        chat: ChatTokens,
+        sessions: Sessions,
+        environments: Environments,
+        formats: Formats,
+        *,
+        max_episodes: int,
+        plugins: Sequence[str] = (),
     ) -> None:
         self._policy = policy
         self._chat = chat
         self._sessions = sessions
         self._environments = environments
+        self._formats = formats
         self._slots = asyncio.Semaphore(max_episodes)
+        self._max_episodes = max_episodes
+        self._entrance = asyncio.Lock()
+        self._plugins = plugins
+        self._kinds: dict[str, type[Strategy[Any]]] = {}
 
-    async def play(self, group: GroupRequest, sample: int) -> Trajectory:
-        """Play one sample, with up to `limits.max_attempts` attempts.
+    def require_playable(self, group: GroupRequest) -> type[Strategy[Any]]:
+        """Return the class of a group's strategy, which is found once. Raises UnknownStrategy and UnknownFormat."""
+        self._formats.get(group.format)
+        reference = group.strategy.use
+        try:
+            if reference not in self._kinds:
+                self._kinds[reference] = STRATEGIES.offered(reference, self._plugins)
+            strategy_of(self._kinds[reference], group.strategy)
+        except PluginError as error:
+            raise UnknownStrategy(str(error)) from None
+        return self._kinds[reference]
 
-        An infrastructure failure becomes a trajectory with the matching status. Raises
-        EngineDied or PolicyUnavailable, and only when no episode can be played at all.
+    async def play(self, group: GroupRequest, samples: Sequence[int], deliver: Deliver) -> None:
+        """Play samples of a group, each with up to `limits.max_attempts` attempts, and deliver them as they end.
+
+        An infrastructure failure becomes a trajectory with the matching status, as does a strategy that cannot be
+        used. Raises what `deliver` raises, and EngineDied or PolicyUnavailable when no episode can be played at all.
         """
-        async with self._slots:
-            with metrics.EPISODES_IN_FLIGHT.track_inprogress():
-                trajectory = await self._attempts(group, sample)
-        metrics.EPISODES.labels(group.task.env, trajectory.status.value).inc()
-        return trajectory
+        try:
+            kind = self.require_playable(group)
+        except (UnknownStrategy, UnknownFormat) as error:
+            log.error("group.refused", run_id=group.run_id, group_id=group.group_id, error=str(error))
+            attempt = Attempt(self._policy)
+            await deliver([failed(group, sample, attempt, error, Status.POLICY_ERROR) for sample in samples])
+            return
+        spending = Spending(group.budget, self._policy.timeout)
+        together = [(sample,) for sample in samples] if kind.facts.by_sample else [tuple(samples)] if samples else []
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for some in together:
+                    tasks.create_task(self._unit(_Unit(group, some, kind, spending), deliver))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
 
-    async def _attempts(self, group: GroupRequest, sample: int) -> Trajectory:
+    async def _unit(self, unit: _Unit, deliver: Deliver) -> None:
+        async with self._room(len(unit.samples)):
+            trajectories = await self._attempts(unit)
+        for trajectory in trajectories:
+            metrics.EPISODES.labels(unit.group.task.env, trajectory.status.value).inc()
+        await deliver(trajectories)
+
+    @contextlib.asynccontextmanager
+    async def _room(self, num_episodes: int) -> AsyncIterator[None]:
+        """Wait for room for so many episodes."""
+        wanted = min(num_episodes, self._max_episodes)
+        taken = 0
+        try:
+            if wanted == 1:
+                await self._slots.acquire()
+                taken = 1
+            else:
+                async with self._entrance:  # two that each hold half of what they need would wait for ever
+                    while taken < wanted:
+                        await self._slots.acquire()
+                        taken += 1
+            metrics.EPISODES_IN_FLIGHT.inc(taken)
+            try:
+                yield
+            finally:
+                metrics.EPISODES_IN_FLIGHT.dec(taken)
+        finally:
+            for _ in range(taken):
+                self._slots.release()
+
+    async def _attempts(self, unit: _Unit) -> list[Trajectory]:
         numbers = itertools.count(1)
 
-        async def once() -> Trajectory:
+        async def once() -> list[Trajectory]:
             attempt = next(numbers)
-            trajectory, hopeless = await self._attempt(group, sample, attempt)
-            if trajectory.status.trainable:
-                return trajectory
+            trajectories, hopeless = await self._attempt(unit, attempt)
+            first = trajectories[0]
+            if first.status.trainable:
+                return trajectories
             log.warning(
                 "episode.failed",
-                trajectory_id=trajectory.trajectory_id,
-                status=trajectory.status.value,
+                trajectory_id=first.trajectory_id,
+                status=first.status.value,
                 attempt=attempt,
-                error=trajectory.error,
+                error=first.error,
             )
             if hopeless:
-                return trajectory
-            raise _AttemptFailed(trajectory)
+                return trajectories
+            raise _AttemptFailed(trajectories)
 
         try:
             return await Retries(None, on=_AttemptFailed, first_pause_s=_RETRY_PAUSE_S).call(
-                once, attempts=group.limits.max_attempts
+                once, attempts=unit.group.limits.max_attempts
             )
-        except _AttemptFailed as failed:
-            return failed.trajectory
+        except _AttemptFailed as last:
+            return last.trajectories
 
-    async def _attempt(self, group: GroupRequest, sample: int, attempt: int) -> tuple[Trajectory, bool]:
-        started_at, began = time.time(), time.perf_counter()
-        episode: Episode | None = None
-        failure: BaseException | None = None
+    async def _attempt(self, unit: _Unit, number: int) -> tuple[list[Trajectory], bool]:
+        group, facts = unit.group, unit.kind.facts
+        attempt = Attempt(self._policy, facts.expert, number, self._formats.version(group.format))
+        play: Play | None = None
+        deadline: asyncio.Timeout | None = None
         try:
             async with self._policy.timeout(group.limits.episode_timeout_s) as deadline:
-                episode = Episode(await self._table(group), group, sample)
-                await episode.play()
-        except EngineDied:
-            raise
-        except TimeoutError as error:
-            limit = group.limits.episode_timeout_s
-            failure = TimeoutError(f"not over within episode_timeout_s = {limit:g}") if deadline.expired() else error
-        except (ClientError, InferenceError, UnknownGrammar, ValidationError) as error:  # the last: a turn that is none
-            failure = error
-        status = _status(failure) if failure is not None or episode is None else episode.status
-        trajectory = self._trajectory(group, sample, attempt, episode, status, failure).model_copy(
-            update={"started_at": started_at, "duration_s": time.perf_counter() - began}
-        )
-        return trajectory, isinstance(failure, _HOPELESS)
+                sample = unit.samples[0] if facts.by_sample else None
+                play = Play(await self._parts(group), group, sample, unit.spending, by_expert=facts.expert)
+                try:
+                    await _played(unit, play)
+                finally:
+                    await asyncio.shield(play.close())
+            return _records(unit, attempt, play), False
+        except Exception as error:  # noqa: BLE001 - a strategy is a program from outside
+            failure = _reason(error, unit, deadline)
+        newest = play.newest if play is not None else None
+        status = _status(failure)
+        size = None if facts.by_sample else group.num_samples
+        trajectories = [
+            failed(group, sample, attempt, failure, status, newest, group_size=size) for sample in unit.samples
+        ]
+        return trajectories, isinstance(failure, _HOPELESS)
 
-    async def _table(self, group: GroupRequest) -> EpisodeContext:
-        try:
-            grammar = get_grammar(group.grammar)
-        except KeyError as error:
-            raise UnknownGrammar(str(error.args[0])) from None
+    async def _parts(self, group: GroupRequest) -> Parts:
         spec = await self._environments.spec(group.task.env)
-        return EpisodeContext(self._policy, self._chat, self._sessions, spec, grammar)
-
-    def _trajectory(
-        self,
-        group: GroupRequest,
-        sample: int,
-        attempt: int,
-        episode: Episode | None,
-        status: Status,
-        failure: BaseException | None,
-    ) -> Trajectory:
-        turns = () if episode is None else tuple(episode.turns)
-        session = None if episode is None else episode.session
-        is_expert = group.strategy == "expert"
-        live = 0 if is_expert else self._policy.live_version
-        return Trajectory(
-            trajectory_id=trajectory_id(group.run_id, group.group_id, sample),
-            run_id=group.run_id,
-            group_id=group.group_id,
-            sample=sample,
-            attempt=attempt,
-            replay=group.replay,
-            task=_requested_task(group) if session is None else session.task,
-            policy=PolicyRef(
-                model="expert" if is_expert else self._policy.model,
-                version_min=min((turn.policy_version_min for turn in turns), default=live),
-                version_max=max((turn.policy_version_max for turn in turns), default=live),
-            ),
-            strategy=group.strategy,
-            purpose=group.purpose,
-            grammar=group.grammar,
-            grammar_version=_grammar_version(group.grammar),
-            turns=turns,
-            final_observation="" if episode is None else episode.observation,
-            final_prompt_token_ids=() if episode is None else episode.final_prompt,
-            status=status,
-            score=0.0 if episode is None or not status.trainable else episode.score,
-            success=episode is not None and status.trainable and episode.score >= 1.0,
-            finish_reason=FinishReason.ERROR if episode is None or not status.trainable else episode.finish_reason,
-            error=None if failure is None else f"{type(failure).__name__}: {failure}"[:_MAX_ERROR_CHARS],
-        )
+        return Parts(self._policy, self._chat, self._sessions, spec, self._formats.get(group.format))
 
 
-def _status(failure: BaseException | None) -> Status:
+def _records(unit: _Unit, attempt: Attempt, play: Play) -> list[Trajectory]:
+    """Return what was handed in. A strategy that plays a group together decides how many episodes that has.
+
+    Where some of its samples are wanted again, the first episodes become those; a sample for which there is none has
+    failed, and can be asked for by itself.
+    """
+    group, num_exported = unit.group, len(play.exported)
+    if unit.kind.facts.by_sample:
+        return recorded(group, unit.samples, attempt, play, None)
+    if group.samples is None:
+        return recorded(group, range(num_exported), attempt, play, num_exported)
+    error = StrategyError(f"{group.strategy.use} exported {num_exported} episodes, {len(unit.samples)} were wanted")
+    return recorded(group, unit.samples, attempt, play, group.num_samples) + [
+        failed(group, sample, attempt, error, Status.POLICY_ERROR, group_size=group.num_samples)
+        for sample in unit.samples[num_exported:]
+    ]
+
+
+async def _played(unit: _Unit, play: Play) -> None:
+    """Let the strategy play. Raises StrategyError for one that hands in nothing."""
+    strategy = strategy_of(unit.kind, unit.group.strategy)
+    playing = strategy.play(play)
+    if not inspect.iscoroutine(playing):
+        raise StrategyError(f"{unit.group.strategy.use}: play must be `async def`, without `yield`")
+    try:
+        await _by_itself(playing)
+    except Exception as error:
+        if not isinstance(_cause(error), BudgetSpent):
+            raise
+        log.info("budget.spent", group_id=unit.group.group_id, samples=unit.samples, reason=str(_cause(error)))
+        play.export_open()
+        if not play.exported:
+            raise StrategyError(f"the budget was spent before an episode began ({_cause(error)})") from None
+        return
+    if play.failure is not None:
+        raise play.failure
+    if not play.exported:
+        raise StrategyError(f"{unit.group.strategy.use} exported no episode of the group")
+
+
+async def _by_itself(playing: Coroutine[Any, Any, None]) -> None:
+    """Run what a strategy does in a task of its own: an end from outside ends it, whatever it makes of that."""
+    task = asyncio.create_task(playing)
+    try:
+        await asyncio.wait({task})
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=_GRACE_S)
+            if task.done() and not task.cancelled():
+                task.exception()  # which nobody will ask for
+    if task.cancelled():
+        raise StrategyError("it cancelled itself")
+    task.result()
+
+
+def _cause(error: Exception) -> Exception:
+    """Return what a strategy's task group wraps: a failure of the machinery before anything else, a budget last."""
+    if not isinstance(error, ExceptionGroup):
+        return error
+    inside = [_cause(inner) for inner in error.exceptions]
+    return min(inside, key=lambda one: (isinstance(one, BudgetSpent), not isinstance(one, (*_EXPECTED, ServiceError))))
+
+
+def _reason(error: Exception, unit: _Unit, deadline: asyncio.Timeout | None) -> Exception:
+    """Return the failure of an attempt. Raises EngineDied, and what the service itself cannot serve at all."""
+    error = _cause(error)
+    if isinstance(error, EngineDied) or (isinstance(error, ServiceError) and not isinstance(error, UnknownFormat)):
+        raise error
+    if isinstance(error, TimeoutError) and deadline is not None and deadline.expired():
+        return TimeoutError(f"not over within episode_timeout_s = {unit.group.limits.episode_timeout_s:g}")
+    if isinstance(error, _EXPECTED):
+        return error
+    log.error("strategy.failed", strategy=unit.group.strategy.use, exc_info=error)
+    told = " ".join(str(error).split()) or "no reason given"
+    return StrategyError(f"{unit.group.strategy.use} failed: {type(error).__name__}: {told}")
+
+
+def _status(failure: Exception) -> Status:
     if isinstance(failure, DeadlinePassed | StepTimeout | UpstreamTimeout | TimeoutError):
         return Status.TIMEOUT
-    if isinstance(failure, InferenceError | UnknownGrammar):
+    if isinstance(failure, InferenceError | UnknownFormat | FormatFailed | StrategyError):
         return Status.POLICY_ERROR
     return Status.ENV_ERROR
-
-
-def _requested_task(group: GroupRequest) -> TaskRef:
-    """Return the task as it was requested, for an attempt that has no session to describe it."""
-    task = group.task
-    return TaskRef(
-        env=task.env,
-        split=task.split,
-        level=task.level or "",
-        task_id=task.task_id or f"#{task.task_index}",
-        seed=task.seed,
-    )
-
-
-def _grammar_version(name: str) -> int:
-    try:
-        return get_grammar(name).version
-    except KeyError:
-        return 0

@@ -10,7 +10,7 @@ from gymfleet_rollout.settings import RolloutSettings
 
 
 def settings_for(recipe: Recipe, run_dir: Path) -> type[RolloutSettings]:
-    """Return `RolloutSettings` with the recipe's defaults: its `[inference]`, its seed, and its model's place."""
+    """Return `RolloutSettings` with the recipe's defaults: `[inference]`, seed, the model's place, and plug-ins."""
     given = _given(recipe, run_dir)
 
     class RecipeSettings(RolloutSettings):
@@ -30,4 +30,10 @@ def _given(recipe: Recipe, run_dir: Path) -> dict[str, Any]:
     # vLLM's servers are set, or left out, together with the backend.
     urls = inference.pop("urls")
     servers = {"server_urls": urls} if urls else {}
-    return {**inference, **servers, "seed": recipe.seed, "model": initial_model(recipe, run_dir)}
+    return {
+        **inference,
+        **servers,
+        "seed": recipe.seed,
+        "model": initial_model(recipe, run_dir),
+        "plugins": [recipe.rollout.format.use, recipe.rollout.strategy.use],
+    }

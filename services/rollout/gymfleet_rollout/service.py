@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 
 from gymfleet_rollout.environments import Environments
 from gymfleet_rollout.errors import PolicyUnavailable
+from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.inference.base import EngineConfig
 from gymfleet_rollout.inference.embedded import EmbeddedEngine
 from gymfleet_rollout.inference.server import ServerEngine
@@ -117,7 +118,10 @@ class RolloutService:
             await self._model_built()
             policy, chat = await self._start_policy()
             output = Output(self._redis, max_len=self._settings.max_raw_backlog)
-            player = Player(policy, chat, sessions, Environments(gateway), max_episodes=self._settings.max_episodes)
+            player = Player(
+                policy, chat, sessions, Environments(gateway), Formats(self._settings.plugins),
+                max_episodes=self._settings.max_episodes, plugins=self._settings.plugins,
+            )  # fmt: skip
             gate = VersionGate(self._redis, policy)
             await gate.look()
             self._policy, self._gate = policy, gate

@@ -71,6 +71,9 @@ class RolloutSettings(HttpSettings):
     threads: PositiveInt = 1
     """Threads of the embedded engine's tensor operations."""
 
+    plugins: tuple[str, ...] = ()
+    """Plug-ins that requests may name beyond those that are installed: `package.module:Class` or paths of .py files, as
+    JSON."""
     max_episodes: PositiveInt = 512
     """Episodes in flight."""
     max_groups: PositiveInt = 256

@@ -1,6 +1,8 @@
 """The stream worker: it takes group requests and puts out one raw trajectory per sample."""
 
 import asyncio
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import structlog
@@ -24,6 +26,8 @@ from gymfleet_rollout.version_gate import VersionGate
 log = structlog.get_logger()
 
 _PRODUCED_TTL_S: Final = 24 * 3600
+_WHOLE: Final = "whole"
+"""Stands beside the samples of a group that was played together."""
 
 
 class Output:
@@ -36,23 +40,35 @@ class Output:
     async def missing(self, group: GroupRequest) -> list[int]:
         """Return the requested samples that no earlier delivery of the request has published."""
         members = await self._redis.smembers(produced_samples(group.run_id, group.group_id))
+        if group.samples is None and _member(_WHOLE, group.replay).encode() in members:
+            return []
         return [sample for sample in group.wanted if _member(sample, group.replay).encode() not in members]
 
-    async def put(self, group: GroupRequest, trajectory: Trajectory) -> None:
-        """Publish a trajectory; waits while the reward service is behind. Raises StreamFull."""
+    async def put(self, group: GroupRequest, trajectories: Sequence[Trajectory]) -> None:
+        """Publish trajectories together; waits while the reward service is behind. Raises StreamFull."""
         key = produced_samples(group.run_id, group.group_id)
-        request = ScoreRequest(trajectory=trajectory, reward=group.reward)
-        if await self._producer.publish_once(request, key=key, member=_member(trajectory.sample, group.replay)):
+        members = [_member(trajectory.sample, group.replay) for trajectory in trajectories]
+        if group.samples is None and trajectories[0].group_size is not None:
+            # The number of samples may be another one than was asked for: without this the rest would seem missing.
+            members.append(_member(_WHOLE, group.replay))
+        requests = [
+            ScoreRequest(
+                trajectory=trajectory, reward=group.reward, num_samples=trajectory.group_size or group.num_samples
+            )
+            for trajectory in trajectories
+        ]
+        if await self._producer.publish_once(requests, key=key, members=members):
             await self._redis.expire(key, _PRODUCED_TTL_S)
         else:
-            log.info("sample.dropped", trajectory_id=trajectory.trajectory_id, reason="already produced")
+            dropped = [trajectory.trajectory_id for trajectory in trajectories]
+            log.info("samples.dropped", trajectory_ids=dropped, reason="already produced")
 
     async def is_cancelled(self, run_id: str) -> bool:
         """Return whether the run was stopped for good."""
         return bool(await self._redis.exists(cancelled_run(run_id)))
 
 
-def _member(sample: int, replay: int) -> str:
+def _member(sample: int | str, replay: int) -> str:
     return f"{sample}.{replay}" if replay else str(sample)
 
 
@@ -98,16 +114,11 @@ class RolloutWorker:
         await self._requests.run(self.handle, concurrency=self._settings.max_groups, stop=stop)
 
     async def handle(self, delivery: Delivery[GroupRequest]) -> None:
-        """Play the missing samples of the group, all at once."""
+        """Play the missing samples of the group."""
         group = delivery.body
         if await self._output.is_cancelled(group.run_id):
             metrics.GROUPS.labels("cancelled").inc()
             return
         missing = await self._output.missing(group)
-        async with asyncio.TaskGroup() as tasks:
-            for sample in missing:
-                tasks.create_task(self._play(group, sample))
+        await self._player.play(group, missing, partial(self._output.put, group))
         metrics.GROUPS.labels("played").inc()
-
-    async def _play(self, group: GroupRequest, sample: int) -> None:
-        await self._output.put(group, await self._player.play(group, sample))

@@ -57,6 +57,12 @@ class WorkersLost(WorkersFailed):
     """The workers died with their state, and others replace them: continue from the last checkpoint."""
 
 
+class PluginFailed(TrainerError):
+    """A plug-in of the recipe raised in the middle of the run, which goes on only with the same code."""
+
+    exit_code = 8
+
+
 def is_disk_full(error: BaseException) -> bool:
     """Return whether a write failed for lack of space (a quota or a size limit counts too)."""
     cause = system_error(error)

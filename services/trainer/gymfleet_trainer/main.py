@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from gymfleet_contracts.recipe import Recipe, RecipeError, load_recipe
+from gymfleet_kit.formats import format_of
 from gymfleet_kit.logs import configure_logs
+from gymfleet_kit.plugin_command import PluginRoom, plugin_command
+from gymfleet_kit.plugins import PluginError
 from gymfleet_kit.serve import bind
 from gymfleet_kit.settings import read_settings
 from gymfleet_kit.streams import OUTAGE
@@ -27,7 +30,7 @@ from gymfleet_trainer.run.run_directory import RunDirectory, write_atomically
 from gymfleet_trainer.settings import TrainerSettings
 
 if TYPE_CHECKING:
-    from gymfleet_trainer.model.learner import LearnerFactory
+    from gymfleet_trainer.learning.learner import LearnerFactory
 
 log = structlog.get_logger()
 
@@ -37,7 +40,9 @@ _CANCEL_S: Final = 5.0
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run a command and exit: 0 done, 2 usage, 3 to 7 see `errors`, 130 or 143 interrupted (resumable)."""
+    """Run a command and exit: 0 done, 2 usage, 3 to 8 see `errors`, 130 or 143 interrupted (resumable)."""
+    if plugin_command("gymfleet-trainer", {"algorithm": _algorithms}, sys.argv[1:] if argv is None else argv):
+        return
     arguments = _parser().parse_args(argv)
     settings = read_settings(TrainerSettings)
     configure_logs("trainer", level=settings.log_level, json=settings.log_json)
@@ -45,7 +50,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         recipe = load_recipe(arguments.recipe)
         code = _COMMANDS[arguments.command](arguments, recipe, RunDirectory(arguments.run_dir), settings)
-    except (TrainerError, RecipeError) as error:
+    except (TrainerError, RecipeError, PluginError) as error:
         sys.stderr.write(f"error: {error}\n")
         code = getattr(error, "exit_code", 2)
     except OUTAGE as error:
@@ -62,6 +67,13 @@ def main(argv: list[str] | None = None) -> None:
     sys.stdout.flush()
     # sys.exit would wait for an update that torch is still computing in its thread.
     os._exit(code)
+
+
+def _algorithms() -> PluginRoom:
+    from gymfleet_trainer.learning.algorithm_checks import examine  # noqa: PLC0415 - torch takes seconds
+    from gymfleet_trainer.learning.plugins import ALGORITHMS  # noqa: PLC0415
+
+    return PluginRoom(ALGORITHMS, examine)
 
 
 def _build(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> int:
@@ -81,7 +93,12 @@ def _run(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirectory,
 
 
 def _run_locked(path: Path, recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> int:
+    from gymfleet_trainer.learning.plugins import own_sources, suitable_algorithm  # noqa: PLC0415 - torch takes seconds
+
+    suitable_algorithm(recipe)  # before anything of the run is written
+    format_of(recipe.rollout.format)
     run_id = directory.claim(recipe, path)
+    directory.pin(own_sources(recipe))
     if directory.finished:
         sys.stdout.write(f"{directory.path} is finished; its figures are in summary.json\n")
         return 0
@@ -119,7 +136,7 @@ async def _train(
 @contextlib.contextmanager
 def _learners(recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> "Iterator[LearnerFactory]":
     """Provide what creates the learner: in this process, or on workers that run while the body does."""
-    from gymfleet_trainer.model.learner import LocalLearner  # noqa: PLC0415 - torch takes seconds to import
+    from gymfleet_trainer.learning.learner import LocalLearner  # noqa: PLC0415 - torch takes seconds to import
 
     if recipe.trainer.workers == 1:
         yield LocalLearner
@@ -209,6 +226,8 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("recipe", type=Path)
         command.add_argument("--run-dir", type=Path, required=True)
+    commands.add_parser("describe", help="print what plug-ins are and which options they take")
+    commands.add_parser("check", help="try what plug-ins promise")
     commands.choices["eval"].add_argument("--checkpoint", type=Path, required=True)
     commands.choices["eval"].add_argument("--out", type=Path, required=True)
     return parser

@@ -47,8 +47,8 @@ def test_imported_data_is_counted_kept_and_listed(words: Path, home: Path, capsy
 def test_what_an_environment_says_while_it_reads_is_shown_and_is_not_the_result(
     words: Path, tmp_path: Path, home: Path, capsys: Capture
 ) -> None:
-    run(["envs", "new", "noisy", "--in", str(tmp_path)])
-    file = tmp_path / "noisy" / "environment.py"
+    run(["new", "environment", "noisy", "--in", str(tmp_path)])
+    file = tmp_path / "noisy.py"
     file.write_text(file.read_text().replace("        del data\n", "        print('7 of 9 files were left out')\n"))
 
     assert run(["data", "import", str(file), str(words)]) == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from gymfleet_cli.console import UsageProblem
 from gymfleet_cli.main import run
-from gymfleet_cli.recipes import load_with_overrides, to_toml
+from gymfleet_cli.recipes import load_checked, load_with_overrides, to_toml
 from gymfleet_contracts.recipe import RecipeError, load_recipe
 
 MINIMAL = """\
@@ -43,10 +43,10 @@ def test_overrides_are_typed_and_make_tables(recipe: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "named"),
     [
-        ("rl.stepz=20", r"rl\.stepz"),
+        ("eval.num_taskz=20", r"eval\.num_taskz"),
         ("rl.steps=many", r"rl\.steps"),
         ("rl.steps=-1", r"rl\.steps"),
-        ("rl.group_size=1", "group_size must be at least 2"),
+        ("rl.updates_per_step=99", "must not exceed rl.groups_per_step"),
         ("rl.steps", "write key=value"),
         ("=3", "write key=value"),
         ("name.first=x", "name holds a value"),
@@ -90,3 +90,10 @@ def test_a_recipe_says_how_many_of_what(recipe: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == "--scale env-maze=3 --scale env_gateway=1 --scale rollout=2 --scale reward=1\n"
     assert run(["scale", str(recipe), "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"env-maze": 3, "env_gateway": 1, "rollout": 2, "reward": 1}
+
+
+@pytest.mark.parametrize("override", ["rl.stepz=20", "rl.group_size=1", 'rl.algorithm="grop"'])
+def test_what_plugins_do_not_take_is_found_before_anything_starts(override: str, recipe: Path) -> None:
+    with pytest.raises(RecipeError, match=r"walk\.toml: (rl\.stepz|rl\.group_size|there is no algorithm 'grop')"):
+        load_checked(recipe, [override])
+    load_checked(recipe, [])

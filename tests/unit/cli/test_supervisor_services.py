@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from gymfleet_cli.running import run_plan
 from gymfleet_cli.supervisor.errors import FleetError, PortInUse
 from gymfleet_cli.supervisor.plan import ONE_OF_EACH, Plan, Ports, choose_ports, env_server_name, service_names
 from gymfleet_cli.supervisor.ports import free_ports, row_of_ports
@@ -22,6 +23,8 @@ from gymfleet_kit.settings import ServiceSettings
 from gymfleet_reward.settings import RewardSettings
 from gymfleet_rollout.settings import RolloutSettings
 from gymfleet_trainer.settings import TrainerSettings
+
+from tests.fixtures.scored import make_recipe
 
 
 def test_free_ports_differ() -> None:
@@ -144,6 +147,20 @@ def test_a_recipe_may_want_several_of_each(tmp_path: Path) -> None:
     assert plan.trainer("run").env["GYMFLEET_TRAINER_ROLLOUT_URL"].split(",") == [rollout.url for rollout in rollouts]
     everything = [*servers, *gateways, *plan.rewards(), *rollouts, plan.redis(), plan.trainer("run")]
     assert len({service.url for service in everything}) == len(everything)
+
+
+def test_reward_services_may_load_what_the_recipe_names(tmp_path: Path) -> None:
+    reward = {
+        "goal": {},
+        "own": {"use": "./own.py"},
+        "off": {"use": "./off.py", "enabled": False},
+        "more": {"use": "a:B"},
+    }
+
+    plan = run_plan(make_recipe(reward=reward), None, tmp_path, None)
+
+    assert {service.env["GYMFLEET_REWARD_PLUGINS"] for service in plan.rewards()} == {'["./own.py", "a:B"]'}
+    assert "GYMFLEET_REWARD_PLUGINS" not in run_plan(make_recipe(), None, tmp_path, None).rewards()[0].env
 
 
 def test_replicas_come_last_in_a_row_of_ports() -> None:

@@ -4,7 +4,7 @@ from collections import deque
 
 import msgspec
 import pytest
-from gymfleet_contracts.frames import MAX_FRAME_BYTES, MAX_FRAMES, encode, join_frames, split_frames
+from gymfleet_contracts.frames import MAX_FRAME_BYTES, MAX_FRAMES, RawReply, encode, join_frames, split_frames
 
 decode = msgspec.msgpack.Decoder().decode
 
@@ -46,3 +46,15 @@ def test_a_message_of_too_many_frames_is_refused_before_it_is_read() -> None:
     split_frames(encode([0] * MAX_FRAMES))
     with pytest.raises(msgspec.DecodeError, match="at most 65535 frames"):
         split_frames(encode([0] * (MAX_FRAMES + 1)))
+
+
+@pytest.mark.parametrize(
+    ("reply", "failed"),
+    [
+        ({"id": 1, "ok": {}}, False),
+        ({"id": 1, "ok": {}, "problem": None}, False),
+        ({"id": 1, "problem": {"title": "gone"}}, True),
+    ],
+)
+def test_a_reply_with_a_problem_has_failed(reply: dict[str, object], failed: bool) -> None:
+    assert msgspec.msgpack.decode(encode(reply), type=RawReply).failed is failed

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
-from gymfleet_contracts.recipe import Recipe, RecipeError, load_recipe
+from gymfleet_contracts.recipe import AlgorithmFacts, Recipe, RecipeError, load_recipe
+from gymfleet_contracts.reply_format import FormatSection
+from gymfleet_contracts.reward import RewardSpec
 
 MINIMAL = """
 name = "maze-grpo"
@@ -33,16 +35,39 @@ def test_a_minimal_recipe_has_defaults_for_the_rest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("addition", "use", "options"),
+    [
+        pytest.param("", "react", {}, id="none"),
+        pytest.param('[rollout]\nformat = "dbbench"', "dbbench", {}, id="by its name"),
+        pytest.param('[rollout.format]\nuse = "dbbench"', "dbbench", {}, id="a table"),
+        pytest.param('[rollout.format]\nuse = "a.py"\nn = [1, 2]', "a.py", {"n": [1, 2]}, id="with options"),
+    ],
+)
+def test_the_reply_format(tmp_path: Path, addition: str, use: str, options: dict[str, object]) -> None:
+    recipe = load(tmp_path, MINIMAL.replace("[rollout.limits]\nmax_context_tokens = 1024\n", addition))
+
+    assert (recipe.rollout.format.use, recipe.rollout.format.options) == (use, options)
+    assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe
+
+
+@pytest.mark.parametrize(
+    ("use", "name"),
+    [("react", "react"), ("./my/own.py", "own"), ("own.py", "own"), ("a.own:Own", "a.own:Own")],
+)
+def test_the_name_of_a_reply_format_tells_nobody_where_its_file_is(use: str, name: str) -> None:
+    assert FormatSection(use=use).name == name
+
+
+@pytest.mark.parametrize(
     ("addition", "message"),
     [
-        pytest.param("[rl]\ngruop_size = 4", "rl.gruop_size: Extra inputs are not permitted", id="misspelt key"),
-        pytest.param("[reward.goal]\nsucess = 2.0", "reward.goal.sucess: Extra inputs", id="misspelt nested key"),
-        pytest.param('[rl]\nalgorithm = "grop"', "rl.algorithm: Input should be 'grpo' or 'ppo'", id="unknown choice"),
+        pytest.param("[eval]\nnum_taks = 4", "eval.num_taks: Extra inputs are not permitted", id="misspelt key"),
+        pytest.param("[eval.sampling]\ntemp = 2.0", "eval.sampling.temp: Extra inputs", id="misspelt nested key"),
+        pytest.param("[reward]\ngama = 0.5", "gama: unknown; known: allocation, gamma, and tables", id="no component"),
+        pytest.param('[reward."a b"]', "'a b' is no label", id="a label that is no name"),
+        pytest.param("[reward.goal]\nenabled = 1", "reward.goal.enabled: Input should be a valid bool", id="no switch"),
         pytest.param('[rl]\nsteps = "many"', "rl.steps: Input should be a valid integer", id="wrong type"),
-        pytest.param("[rl]\ngroup_size = 1", "rl.group_size must be at least 2", id="a group of one"),
-        pytest.param(
-            "[reward.length]\nmin_tokens = 9\nmax_tokens = 3", "length.min_tokens must not exceed", id="bounds crossed"
-        ),
+        pytest.param("[rl]\nupdates_per_step = 99", "rl.updates_per_step must not exceed", id="updates of no group"),
         pytest.param("[inference]\nmax_model_len = 512", "must not exceed inference.max_model_len", id="does not fit"),
         pytest.param('[inference]\nbackend = "server"', "inference.urls must be given", id="a server without URL"),
         pytest.param("[rl\n", "is not readable TOML", id="not TOML"),
@@ -53,15 +78,6 @@ def test_a_minimal_recipe_has_defaults_for_the_rest(tmp_path: Path) -> None:
         ),
         pytest.param(
             "[rollout.sampling]\ntemperature = 0.001\n[rl]", "below 0.01 the engine samples", id="all but greedy"
-        ),
-        pytest.param(
-            '[rl.kl]\ncoefficient = 0.1\nestimator = "k1"',
-            'rl.kl: Value error, rl.kl.estimator = "k1" has no gradient in expectation as a loss: '
-            'give estimator = "k2" or "k3", or placement = "reward"',
-            id="k1 as a loss",
-        ),
-        pytest.param(
-            '[rl]\n[reward]\nallocation = "discounted"', '"discounted_normalised"', id="returns that grow with turns"
         ),
     ],
 )
@@ -78,10 +94,7 @@ def test_a_mistake_is_named_with_its_key_and_file(tmp_path: Path, addition: str,
     [
         pytest.param("[rollout.sampling]\ntemperature = 0", id="greedy, without training"),
         pytest.param("[eval.sampling]\ntemperature = 0\n[rl]", id="greedy measurements"),
-        pytest.param('[rl.kl]\ncoefficient = 0.1\nestimator = "k1"\nplacement = "reward"', id="k1 in the reward"),
-        pytest.param('[rl.kl]\nestimator = "k1"', id="k1 that is off"),
-        pytest.param('[rl]\nalgorithm = "ppo"\n[reward]\nallocation = "discounted"', id="discounted, with a critic"),
-        pytest.param('[rl]\n[reward]\nallocation = "discounted_normalised"', id="conserved returns, for grpo"),
+        pytest.param('[rl]\nalgorithm = "./mine.py"\nmy_option = 3', id="an algorithm of one's own, with options"),
     ],
 )
 def test_what_is_sound_is_not_refused(tmp_path: Path, addition: str) -> None:
@@ -91,38 +104,71 @@ def test_what_is_sound_is_not_refused(tmp_path: Path, addition: str) -> None:
 @pytest.mark.parametrize(
     ("addition", "gamma"),
     [
-        pytest.param("", 1.0, id="no training"),
-        pytest.param("[rl]\n[rl.critic]\ngamma = 0.5", 1.0, id="grpo does not discount"),
-        pytest.param('[rl]\nalgorithm = "ppo"\n[rl.critic]\ngamma = 0.5', 0.5, id="as the critic does"),
-        pytest.param('[rl]\nalgorithm = "ppo"\n[rl.critic]\ngamma = 0.5\n[reward]\ngamma = 0.9', 0.9, id="as given"),
-        pytest.param('[rl]\nalgorithm = "ppo"\n[reward]\ngamma = 0', 0.0, id="a given 0 is given"),
+        pytest.param("", 0.5, id="as the algorithm does"),
+        pytest.param("[reward]\ngamma = 0.9", 0.9, id="as given"),
+        pytest.param("[reward]\ngamma = 0", 0.0, id="a given 0 is given"),
     ],
 )
 def test_the_reward_is_discounted_as_the_algorithm_does(tmp_path: Path, addition: str, gamma: float) -> None:
     recipe = load(tmp_path, MINIMAL + addition)
 
-    assert recipe.reward_spec.gamma == gamma
+    assert recipe.reward_spec(0.5).gamma == gamma
 
 
-def test_every_term_of_the_reward_goes_onto_the_wire(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("addition", "reason"),
+    [
+        pytest.param("[rl]\ngroup_size = 1", "rl.group_size must be at least 2 for grpo", id="a group of one"),
+        pytest.param('[rl]\n[reward]\nallocation = "discounted"', '"discounted_normalised"', id="growing returns"),
+    ],
+)
+def test_an_algorithm_that_compares_returns_asks_for_some(tmp_path: Path, addition: str, reason: str) -> None:
+    recipe = load(tmp_path, MINIMAL + addition)
+
+    with pytest.raises(RecipeError, match=reason):
+        recipe.suits(AlgorithmFacts(min_group_size=2, sums_rewards=True))
+    recipe.suits(AlgorithmFacts())
+
+
+def test_an_algorithms_options_are_the_keys_that_the_table_does_not_have(tmp_path: Path) -> None:
+    recipe = load(tmp_path, MINIMAL + "[rl]\nsteps = 3\nclip_low = 0.1\n[rl.kl]\ncoefficient = 0.5")
+
+    assert recipe.rl is not None
+    assert recipe.rl.steps == 3
+    assert recipe.rl.options == {"clip_low": 0.1, "kl": {"coefficient": 0.5}}
+    assert Recipe.model_validate(recipe.model_dump(mode="json")) == recipe
+    load(tmp_path, MINIMAL).suits(AlgorithmFacts(min_group_size=99))
+
+
+def test_every_component_goes_onto_the_wire(tmp_path: Path) -> None:
     terms = """
     allocation = "uniform_positive"
     gamma = 0.25
-    environment = {enabled = true, weight = 1.5, on_error = "zero", credit = "per_turn"}
-    goal = {enabled = false, weight = 2.0, success = 3.0, failure = 4.0, partial = true}
-    format = {enabled = true, weight = 5.0}
-    length = {enabled = true, weight = 6.0, min_tokens = 7, max_tokens = 8, shape = "log"}
+    environment = {weight = 1.5, on_error = "zero", credit = "per_turn"}
+    goal = {enabled = false, success = 3.0}
+    brevity = {use = "./brevity.py", limits = {low = 1, high = [2, 3]}}
     """
     recipe = load(tmp_path, f"{MINIMAL}[reward]\n{terms}")
+    spec = recipe.reward_spec(1.0)
 
-    assert recipe.reward_spec.model_dump() == recipe.reward.model_dump()
+    assert spec.model_dump() == recipe.reward.model_dump()
+    assert RewardSpec.model_validate_json(spec.model_dump_json()) == spec
+    assert Recipe.model_validate(recipe.model_dump(mode="json")) == recipe
+    assert spec.used == {"environment": "environment", "brevity": "./brevity.py"}
+    assert spec.components["brevity"].options == {"enabled": True, "limits": {"low": 1, "high": [2, 3]}}
+
+
+def test_the_goal_counts_unless_it_is_switched_off(tmp_path: Path) -> None:
+    assert load(tmp_path, MINIMAL).reward.used == {"goal": "goal"}
+    assert load(tmp_path, MINIMAL + "[reward.format]").reward.used == {"goal": "goal", "format": "format"}
+    assert load(tmp_path, MINIMAL + "[reward.goal]\nenabled = false").reward.used == {}
 
 
 def test_several_mistakes_are_all_named(tmp_path: Path) -> None:
     with pytest.raises(RecipeError) as error:
-        load(tmp_path, MINIMAL + '[rl]\nsteps = 0\ntypo = 1\nclip_low = "x"')
+        load(tmp_path, MINIMAL + '[rl]\nsteps = 0\ngroup_size = "x"\n[eval]\ntypo = 1')
 
-    assert all(key in str(error.value) for key in ("rl.steps", "rl.typo", "rl.clip_low"))
+    assert all(key in str(error.value) for key in ("rl.steps", "rl.group_size", "eval.typo"))
 
 
 def test_measuring_on_the_training_split_is_refused(tmp_path: Path) -> None:

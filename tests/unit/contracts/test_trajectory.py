@@ -54,6 +54,10 @@ def test_a_good_record_is_read() -> None:
         pytest.param(turn(response_logprobs=[-1.0, 0.1]), "less than or equal", id="a probability above 1"),
         pytest.param(turn(response_token_ids=[4, -1]), "greater than or equal", id="a negative token"),
         pytest.param(turn(prompt_token_ids=[-1]), "greater than or equal", id="a negative token in the prompt"),
+        pytest.param(turn(response_token_ids=[4, True]), "item 1 must be a number", id="a truth for a token"),
+        pytest.param(turn(response_token_ids=["4", 5]), "item 0 must be a number", id="text for a token"),
+        pytest.param(turn(response_token_ids=[4, None]), "valid integer", id="nothing for a token"),
+        pytest.param(turn(response_token_ids=[4, 5.5]), "valid integer", id="half a token"),
         pytest.param(turn(reward=math.nan), "finite number", id="a step's reward that is nan"),
         pytest.param(turn(policy_version_min=1), "above policy_version_max", id="a turn's versions in disorder"),
         pytest.param(turn(policy_version_max=9), "outside the trajectory's", id="a turn by other weights"),
@@ -82,7 +86,7 @@ def test_certainty_may_be_rounded_up() -> None:
 
 def test_an_expert_needs_no_log_probabilities() -> None:
     record = turn(response_logprobs=None)
-    record["trajectory"] |= {"strategy": "expert"}
+    record["trajectory"]["policy"] |= {"model": "expert"}
 
     assert ScoredTrajectory.model_validate(record).trajectory.turns[1].response_logprobs is None
 

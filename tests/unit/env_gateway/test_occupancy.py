@@ -35,7 +35,7 @@ def test_a_quiet_server_is_believed(clock: StandingClock) -> None:
     occupancy.asks()
     occupancy.hears(load(b=3))  # the lease of a's ran out; another gateway opened three for b
 
-    assert (counted(occupancy), counted(occupancy, "b"), occupancy.total) == (0, 3, 3)
+    assert (counted(occupancy), counted(occupancy, "b"), occupancy.slots({})) == (0, 3, 3)
 
 
 @pytest.mark.parametrize("said", [0, 1, 2])
@@ -94,4 +94,4 @@ def test_a_dead_server_holds_nothing() -> None:
 
     occupancy.clear()
 
-    assert occupancy.total == 0
+    assert occupancy.slots({}) == 0

@@ -25,7 +25,7 @@ def test_messages_are_cut_from_any_pieces(size: int) -> None:
         (1, True, b"\x07"),
         (2, False, b"\x80"),
     ]
-    assert (report.num_sessions, report.tallies) == (5, {"maze": Tally()})
+    assert (report.slots, report.tallies) == (5, {"maze": Tally()})
 
 
 def test_messages_outlive_the_receive_buffer() -> None:

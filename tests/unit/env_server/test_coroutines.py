@@ -38,8 +38,8 @@ class Mixed({base}[int]):
 @pytest.mark.parametrize(
     ("base", "reset", "step", "cure"),
     [
-        ("Environment", "def", "async def", "step of ENVIRONMENT is async def; derive from AsyncEnvironment"),
-        ("AsyncEnvironment", "def", "async def", "reset of ENVIRONMENT is not async def; make it async def reset"),
+        ("Environment", "def", "async def", "step of Mixed is async def; derive from AsyncEnvironment"),
+        ("AsyncEnvironment", "def", "async def", "reset of Mixed is not async def; make it async def reset"),
     ],
 )
 def test_methods_are_all_coroutines_or_none(tmp_path: Path, base: str, reset: str, step: str, cure: str) -> None:

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import pytest
 from gymfleet_contracts.session import ExpertMove, ForkSupport
 from gymfleet_env_server.catalogue import Entry
-from gymfleet_env_server.sessions.episode import CUT_MARK, Limits
+from gymfleet_env_server.sessions.episode import CUT_MARK
+from gymfleet_env_server.sessions.limits import Limits
 from gymfleet_env_server.sessions.sessions import Sessions
 from gymfleet_env_server.shards.channel import Call, Tally
 from gymfleet_envs.environment import Outcome
@@ -88,7 +89,7 @@ class Host:
         )
         self.sessions = Sessions("p", entries, limits, lease_s=60, expert_splits=("train",), clock=self.clock)
 
-    def beat(self, env: str) -> None:
+    def beat(self, env: str, limit_s: float) -> None:
         assert env in ("troublesome", "unstable", "unforkable", "endless")
         self.beats += 1
 

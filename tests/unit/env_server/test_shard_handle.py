@@ -31,7 +31,7 @@ def occupied(index: int = 0, *, sessions: int = 0, busy: float = 0.0) -> tuple[S
     handle, worker = ShardHandle(index), Worker()
     process: Any = worker
     handle.occupy(process, 0.0)
-    handle.num_sessions, handle.busy = sessions, busy
+    handle.slots, handle.busy = sessions, busy
     return handle, worker
 
 
@@ -54,8 +54,8 @@ def test_session_avoids_a_busy_shard_until_the_idle_ones_are_well_filled() -> No
 
     for _ in range(16):
         assert cheapest([busy, idle]) is idle
-        idle.num_sessions += 1
-    idle.num_sessions += 1
+        idle.slots += 1
+    idle.slots += 1
     assert cheapest([busy, idle]) is busy
 
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import pytest
 from gymfleet_contracts.session import ForkSupport, Session
 from gymfleet_env_server.catalogue import Entry
-from gymfleet_env_server.sessions.episode import Limits
+from gymfleet_env_server.sessions.limits import Limits
 from gymfleet_env_server.sessions.sessions import Sessions
 from gymfleet_envs.environment import Environment, Outcome
 from gymfleet_envs.tasks import GeneratedTasks, TaskSource
@@ -81,7 +81,7 @@ def sessions() -> Sessions:
     entries = {
         kind.name: Entry(kind=kind, tasks=(tasks := kind.task_source(None)), spec=kind.spec(tasks)) for kind in kinds
     }
-    return Sessions("p", entries, Limits(1000, lambda _: None), lease_s=60, expert_splits=())
+    return Sessions("p", entries, Limits(1000, lambda *_: None), lease_s=60, expert_splits=())
 
 
 def opened(sessions: Sessions, env: str) -> Session:

@@ -9,7 +9,7 @@ import pytest
 from gymfleet_env_server.catalogue import Entry
 from gymfleet_env_server.errors import ShardUnavailable
 from gymfleet_env_server.metrics import SessionMetrics
-from gymfleet_env_server.sessions.episode import Limits
+from gymfleet_env_server.sessions.limits import Limits
 from gymfleet_env_server.sessions.sessions import PROBE, PROBE_WAITING, Sessions
 from gymfleet_env_server.shards.channel import Tally
 from gymfleet_env_server.shards.threads import SessionThreads
@@ -30,7 +30,7 @@ class Host:
         self.threads = SessionThreads(4, Silent())
         tasks = Waiting.task_source(None)
         self.entry = Entry(kind=Waiting, tasks=tasks, spec=Waiting.spec(tasks))
-        limits = Limits(1000, lambda _: None, threads=self.threads, **limited)
+        limits = Limits(1000, lambda *_: None, threads=self.threads, **limited)
         self.sessions = Sessions(
             "p", {"waiting": self.entry}, limits, lease_s=60, expert_splits=("train",), clock=self.clock
         )
@@ -133,7 +133,7 @@ def test_processor_time_of_a_thread_is_counted_for_its_session() -> None:
 
 
 def test_trace_of_a_call_is_its_own_after_others_were_made_meanwhile(threads: SessionThreads) -> None:
-    limits = Limits(1000, lambda _: None, threads=threads)
+    limits = Limits(1000, lambda *_: None, threads=threads)
     with threads.lock:
         limits.trace = "ours"
         limits.apart(lambda: setattr(limits, "trace", "another's"))

@@ -87,6 +87,8 @@ def test_the_hot_path_is_hot() -> None:
         {"observation": "x" * 100_000},
         {"index": 2**40, "reward": -1e300, "score": 0.0},
         {"observation": type("Text", (str,), {})("text of a subclass")},
+        {"state_key": "3e1f"},
+        {"state_key": "3e1f", "terminated": 1},
     ],
 )
 def test_result_has_the_bytes_of_the_model(changed: dict[str, Any]) -> None:
@@ -96,7 +98,10 @@ def test_result_has_the_bytes_of_the_model(changed: dict[str, Any]) -> None:
 
 
 def test_struct_has_the_fields_of_the_model_in_their_order() -> None:
-    assert list(decode(encode_result(**RESULT))) == list(StepResult.model_fields)  # type: ignore[arg-type]
+    keyed = list(decode(encode_result(**RESULT, state_key="k")))  # type: ignore[arg-type]
+
+    assert keyed == list(StepResult.model_fields)
+    assert list(decode(encode_result(**RESULT))) == keyed[:-1], "absent where there is none"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

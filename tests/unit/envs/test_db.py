@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gymfleet_contracts.grammar import DBBENCH
+from gymfleet_contracts.formats.dbbench import Dbbench
+from gymfleet_contracts.reply_format import FormatOptions
 from gymfleet_envs.db.actions import Answer, Operation, read_action
 from gymfleet_envs.db.answers import read_answer, same_answer
 from gymfleet_envs.db.benchmark import benchmark_tasks
@@ -212,7 +213,8 @@ def test_generated_answers_are_what_the_gold_statement_gives(level: str, split: 
             assert same_answer(read_answer(result.observation), task.answers), (task, result)
         move = environment.expert()
         assert move is not None
-        reply = DBBENCH.parse(DBBENCH.render(move.thought, move.action))
+        reply_format = Dbbench(FormatOptions())
+        reply = reply_format.parse(reply_format.render(move.thought, move.action))
         assert (reply.action, reply.well_formed) == (move.action, True)
         assert environment.step(move.action).score == 1.0
         environment.close()

@@ -2,7 +2,8 @@ import json
 from pathlib import Path
 
 import pytest
-from gymfleet_contracts.grammar import AGENTBENCH_OS
+from gymfleet_contracts.formats.agentbench_os import AgentbenchOs
+from gymfleet_contracts.reply_format import FormatOptions
 from gymfleet_env_server.catalogue import load_entry
 from gymfleet_env_server.importing import import_benchmark
 from gymfleet_envs.os.actions import Bash, Commit, bash, read_action
@@ -17,6 +18,8 @@ from gymfleet_envs.os.tasks import generated_tasks
 from gymfleet_envs.tasks import TaskDataError
 
 from tests.fixtures.paths import SHARED_DATA
+
+FORMAT = AgentbenchOs(FormatOptions())
 
 DATA = SHARED_DATA / "agentbench_os"
 
@@ -65,8 +68,8 @@ def test_what_an_action_means(text: str, expected: Bash | Commit | None) -> None
         ("", None, False),
     ],
 )
-def test_grammar_reads_replies_as_agentbench_does(text: str, action: str | None, well_formed: bool) -> None:
-    parsed = AGENTBENCH_OS.parse(text)
+def test_format_reads_replies_as_agentbench_does(text: str, action: str | None, well_formed: bool) -> None:
+    parsed = FORMAT.parse(text)
 
     assert (parsed.action, parsed.well_formed) == (action, well_formed)
 
@@ -74,15 +77,15 @@ def test_grammar_reads_replies_as_agentbench_does(text: str, action: str | None,
 @pytest.mark.parametrize(
     "action", [bash("ls\n\necho 'Act: x'"), bash("for f in *; do\n  cat $f\ndone"), "answer(a (b))"]
 )
-def test_grammar_reads_what_it_wrote(action: str) -> None:
-    parsed = AGENTBENCH_OS.parse(AGENTBENCH_OS.render("I think.", action))
+def test_format_reads_what_it_wrote(action: str) -> None:
+    parsed = FORMAT.parse(FORMAT.render("I think.", action))
 
     assert read_action(parsed.action or "") == read_action(action)
 
 
 def test_hostile_replies_are_read_in_linear_time() -> None:
     for text in ("```bash\n" * 20_000, "Act: bash\n" * 20_000, "Act: bash\n\n```bash\n" + "`" * 100_000):
-        AGENTBENCH_OS.parse(text)
+        FORMAT.parse(text)
         read_action(text)
 
 

@@ -11,7 +11,8 @@ from gymfleet_kit.streams.script_line import Script, ScriptLine
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from tests.fixtures.redis_server import RedisServer, free_port
+from tests.fixtures.ports import free_port
+from tests.fixtures.redis_server import RedisServer
 
 ECHO = Script("return ARGV[1]")
 SLOW = Script(

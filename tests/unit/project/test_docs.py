@@ -11,6 +11,7 @@ from gymfleet_env_gateway.metrics import SessionGauges
 from gymfleet_env_server.catalogue import load_entry
 from gymfleet_env_server.metrics import SessionMetrics
 from gymfleet_envs.environment import EngineLost
+from gymfleet_reward.plugins import COMPONENTS
 
 from scripts.reference_tables import recipe_page, settings_page
 from tests.fixtures.paths import ROOT
@@ -28,6 +29,12 @@ def test_tables_of_settings_and_recipe_keys_are_those_of_the_models() -> None:
     assert REFERENCE.read_text(encoding="utf-8") == settings_page(), told
     assert recipe_page().count("\n| `") > 100
     assert settings_page().count("| `GYMFLEET_") > 100
+
+
+def test_every_component_has_its_table_of_options() -> None:
+    page = recipe_page()
+
+    assert [name for name in COMPONENTS.included() if f"\n## `[reward.{name}]`\n" not in page] == []
 
 
 def sources(*roots: str) -> str:

@@ -1,37 +1,31 @@
 """Composite rewards worked out by hand."""
 
 import math
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from gymfleet_contracts.reward import (
-    ComponentOptions,
-    EnvironmentReward,
-    FormatReward,
-    GoalReward,
-    LengthReward,
-    RewardSpec,
-    ScoreRequest,
-)
-from gymfleet_contracts.trajectory import Status, Trajectory
-from gymfleet_reward.components import COMPONENTS, Component, ComponentError
-from gymfleet_reward.composer import NoReward, compose, score
+from gymfleet_contracts.reward import RewardSpec, ScoreRequest
+from gymfleet_contracts.trajectory import Status
+from gymfleet_reward.composer import Scorer
 
+from tests.fixtures.rewards import make_spec, reward_of, scored
 from tests.fixtures.trajectories import make_trajectory, make_turn
 
 
 @pytest.mark.parametrize(
     ("goal", "episode", "value"),
     [
-        pytest.param(GoalReward(), {"success": True}, 1.0, id="solved"),
-        pytest.param(GoalReward(), {"success": False, "score": 0.9}, -1.0, id="not solved: the score is not looked at"),
-        pytest.param(GoalReward(weight=2.0, success=3.0), {"success": True}, 6.0, id="weight times raw"),
-        pytest.param(GoalReward(partial=True), {"success": False, "score": 0.25}, -0.5, id="a quarter of the way up"),
-        pytest.param(GoalReward(partial=True, failure=0.0), {"score": 0.7}, 0.7, id="from 0 to 1: the score itself"),
+        pytest.param({}, {"success": True}, 1.0, id="solved"),
+        pytest.param({}, {"success": False, "score": 0.9}, -1.0, id="not solved: the score is not looked at"),
+        pytest.param({"weight": 2.0, "success": 3.0}, {"success": True}, 6.0, id="weight times raw"),
+        pytest.param({"partial": True}, {"success": False, "score": 0.25}, -0.5, id="a quarter of the way up"),
+        pytest.param({"partial": True, "failure": 0.0}, {"score": 0.7}, 0.7, id="from 0 to 1: the score itself"),
     ],
 )
-def test_goal(goal: GoalReward, episode: dict[str, Any], value: float) -> None:
-    reward = compose(make_trajectory(**episode), RewardSpec(goal=goal))
+def test_goal(goal: dict[str, Any], episode: dict[str, Any], value: float) -> None:
+    reward = reward_of(make_trajectory(**episode), make_spec(goal=goal))
 
     assert reward.total == pytest.approx(value)
     assert reward.components["goal"].value == pytest.approx(value)
@@ -46,7 +40,7 @@ def test_format_is_the_share_of_replies_that_the_environment_could_use() -> None
         make_turn(2, format_valid=False, action_valid=False),
     )
 
-    reward = compose(make_trajectory(turns=turns), RewardSpec(format=FormatReward(enabled=True, weight=0.2)))
+    reward = reward_of(make_trajectory(turns=turns), make_spec(format={}))
 
     assert reward.components["format"].raw == 0.25
     assert reward.total == pytest.approx(1.0 + 0.05)
@@ -61,23 +55,23 @@ def test_format_is_the_share_of_replies_that_the_environment_could_use() -> None
     ],
 )
 def test_length_costs_by_the_token(shape: Any, raw: float) -> None:
-    length = LengthReward(enabled=True, weight=-0.1, min_tokens=3, max_tokens=5, shape=shape)
+    length = {"weight": -0.1, "min_tokens": 3, "max_tokens": 5, "shape": shape}
 
-    reward = compose(make_trajectory((1, 4, 9)), RewardSpec(length=length))
+    reward = reward_of(make_trajectory((1, 4, 9)), make_spec(length=length))
 
     assert reward.components["length"].raw == pytest.approx(raw)
     assert reward.total == pytest.approx(1.0 - 0.1 * raw)
 
 
 def test_everything_together_with_its_breakdown_and_its_tokens() -> None:
-    spec = RewardSpec(
-        goal=GoalReward(success=1.0),
-        format=FormatReward(enabled=True, weight=0.5),
-        length=LengthReward(enabled=True, weight=-0.25, min_tokens=0, max_tokens=1),
+    spec = make_spec(
+        goal={"success": 1.0},
+        format={"weight": 0.5},
+        length={"weight": -0.25, "min_tokens": 0, "max_tokens": 1},
         allocation="uniform_positive",
     )
 
-    reward = compose(make_trajectory((3, 2)), spec)
+    reward = reward_of(make_trajectory((3, 2)), spec)
 
     # 1 + 0.5 * 1 - 0.25 * (2 + 1) / 2 = 1.125, over five tokens 0.225 each
     assert {name: term.value for name, term in reward.components.items()} == {
@@ -90,104 +84,137 @@ def test_everything_together_with_its_breakdown_and_its_tokens() -> None:
     assert reward.scorers == {"goal": "1", "format": "1", "length": "1"}
 
 
-class Judge:
-    """A component that answers the script's values in order, the last one for ever; exceptions are raised."""
+JUDGE = """
+from gymfleet_reward.component import Component, ComponentError, ComponentOptions
 
-    def __init__(self, *script: float | Exception, on_error: Any = "fail") -> None:
-        self.script = list(script)
-        self.calls = 0
-        options = ComponentOptions(enabled=True, weight=3.0, on_error=on_error)
-        self.component = Component("judge", "7", lambda _: options, self.raw)
 
-    def raw(self, _: Trajectory, __: RewardSpec) -> float:
-        self.calls += 1
-        answer = self.script.pop(0) if len(self.script) > 1 else self.script[0]
-        if isinstance(answer, Exception):
-            raise answer
+class Options(ComponentOptions):
+    script: list[float | str]
+
+
+class Judge(Component[Options]):
+    Options = Options
+    calls = 0
+
+    def score(self, episode):
+        type(self).calls += 1
+        script = self.options.script
+        answer = script[min(self.calls, len(script)) - 1]
+        if isinstance(answer, str):
+            raise (ComponentError if answer.startswith("never") else RuntimeError)(answer)
         return answer
+"""
+
+
+@pytest.fixture
+def judge(tmp_path: Path) -> str:
+    """A component that answers the script's values in order, the last one for ever; texts are raised."""
+    path = tmp_path / "judge.py"
+    path.write_text(JUDGE)
+    return str(path)
+
+
+@pytest.fixture
+def scorer(judge: str) -> Iterator[Scorer]:
+    scorer = Scorer([judge])
+    yield scorer
+    scorer.close()
+
+
+def judged(judge: str, *script: float | str, **options: Any) -> RewardSpec:
+    return make_spec(judge={"use": judge, "weight": 3.0, "script": list(script), **options})
+
+
+def calls(scorer: Scorer, spec: RewardSpec) -> int:
+    """How often the judge of a spec was asked."""
+    return int(type(scorer.terms(spec)[-1].component).calls)  # type: ignore[attr-defined]
 
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gymfleet_reward.composer._FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr("gymfleet_reward.evaluation._FIRST_PAUSE_S", 0.0)
 
 
-def test_a_component_that_keeps_failing_leaves_no_reward_at_all() -> None:
-    judge = Judge(RuntimeError("the judge is away"))
+def test_a_component_that_keeps_failing_leaves_no_reward_at_all(scorer: Scorer, judge: str) -> None:
+    spec = judged(judge, "the judge\nis away")
 
-    scored = score(ScoreRequest(trajectory=make_trajectory(success=False)), [*COMPONENTS, judge.component])
+    (one,) = scorer.score([ScoreRequest(trajectory=make_trajectory(success=False), reward=spec)])
 
-    assert scored.reward is None, "with 0 for the judge a broken scorer would be worth more than a failing policy"
-    assert scored.reward_error == "judge: RuntimeError: the judge is away"
-    assert judge.calls == 3
-
-
-def test_a_component_that_fails_once_is_asked_again() -> None:
-    judge = Judge(RuntimeError("connection reset"), 0.5)
-
-    reward = compose(make_trajectory(), RewardSpec(), [*COMPONENTS, judge.component])
-
-    assert (reward.total, reward.components["judge"].error, judge.calls) == (2.5, None, 2)
+    assert one.reward is None, "with 0 for the judge a broken scorer would be worth more than a failing policy"
+    assert one.reward_error == "judge: RuntimeError: the judge is away"
+    assert calls(scorer, spec) == 3
 
 
-def test_a_component_that_cannot_judge_is_not_asked_again() -> None:
-    judge = Judge(ComponentError("no such rubric"))
+def test_a_component_that_fails_once_is_asked_again(scorer: Scorer, judge: str) -> None:
+    spec = judged(judge, "connection reset", 0.5)
 
-    with pytest.raises(NoReward, match="judge: ComponentError: no such rubric"):
-        compose(make_trajectory(), RewardSpec(), [judge.component])
+    (one,) = scorer.score([ScoreRequest(trajectory=make_trajectory(), reward=spec)])
 
-    assert judge.calls == 1
-
-
-def test_a_component_may_be_told_to_count_nothing_when_it_fails() -> None:
-    judge = Judge(RuntimeError("the judge is away"), on_error="zero")
-
-    scored = score(ScoreRequest(trajectory=make_trajectory()), [*COMPONENTS, judge.component])
-
-    assert scored.reward is not None
-    assert scored.reward_error is None
-    assert scored.reward.components["judge"].value == 0.0
-    assert scored.reward.components["judge"].error == "RuntimeError: the judge is away"
-    assert scored.reward.components["goal"].error is None
-    assert scored.reward.total == 1.0
+    assert one.reward is not None
+    assert (one.reward.total, one.reward.components["judge"].error) == (2.5, None)
+    assert calls(scorer, spec) == 2
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e308])
-def test_a_value_that_is_no_number_is_a_failure(bad: float) -> None:
-    scored = score(ScoreRequest(trajectory=make_trajectory()), [Judge(bad).component])
+def test_a_component_that_cannot_judge_is_not_asked_again(scorer: Scorer, judge: str) -> None:
+    spec = judged(judge, "never: no such rubric", 0.5)
 
-    assert scored.reward is None
-    assert "is not finite" in str(scored.reward_error)
+    (one,) = scorer.score([ScoreRequest(trajectory=make_trajectory(), reward=spec)])
+
+    assert one.reward_error == "judge: ComponentError: never: no such rubric"
+    assert calls(scorer, spec) == 1
+
+
+def test_a_component_may_be_told_to_count_nothing_when_it_fails(judge: str) -> None:
+    reward = reward_of(make_trajectory(), judged(judge, "the judge is away", on_error="zero"), [judge])
+
+    assert reward.components["judge"].value == 0.0
+    assert reward.components["judge"].error == "RuntimeError: the judge is away"
+    assert reward.components["goal"].error is None
+    assert reward.total == 1.0
+
+
+def test_a_value_whose_weight_makes_it_infinite_is_a_failure(judge: str) -> None:
+    assert "3.0 * 1e+308 is not finite" in str(scored(make_trajectory(), judged(judge, 1e308), [judge]).reward_error)
 
 
 def test_a_total_that_is_no_number_is_a_failure() -> None:
-    scored = score(ScoreRequest(trajectory=make_trajectory()), [Judge(5e307).component, Judge(5e307).component])
-    assert scored.reward is not None, "one name, one term"
-    other = Component("other", "1", Judge(0.0).component.options, Judge(5e307).raw)
+    goal = {"success": 1e308}
 
-    scored = score(ScoreRequest(trajectory=make_trajectory()), [Judge(5e307).component, other])
+    one = scored(make_trajectory(), make_spec(goal=goal, other={"use": "goal", **goal}))
 
-    assert (scored.reward, scored.reward_error) == (None, "the sum of the components is not finite")
+    assert (one.reward, one.reward_error) == (None, "the sum of the components is not finite")
+
+
+def test_two_labels_may_have_the_same_component_with_other_options() -> None:
+    reward = reward_of(make_trajectory((4,)), make_spec(
+        goal={"enabled": False},
+        short={"use": "length", "min_tokens": 0, "max_tokens": 1, "weight": -1},
+        long={"use": "length", "min_tokens": 10, "weight": -0.5},
+    ))  # fmt: skip
+
+    assert {label: term.value for label, term in reward.components.items()} == {"short": -3.0, "long": -3.0}
+    assert reward.scorers == {"short": "1", "long": "1"}
+    assert reward.total == -6.0
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1.5, -0.1])
 def test_a_score_that_is_none_is_no_reward(bad: float) -> None:
-    spec = RewardSpec(goal=GoalReward(partial=True))
-
     # As a stream would never let it in: the contract knows finite scores alone.
     trajectory = make_trajectory().model_copy(update={"score": bad})
 
-    scored = score(ScoreRequest.model_construct(trajectory=trajectory, reward=spec))
+    (one,) = Scorer().score(
+        [ScoreRequest.model_construct(trajectory=trajectory, reward=make_spec(goal={"partial": True}))]
+    )
 
-    assert scored.reward is None
-    assert str(scored.reward_error).startswith("goal: ComponentError: ")
+    assert one.reward is None
+    assert str(one.reward_error).startswith("goal: ComponentError: ")
 
 
 @pytest.mark.parametrize("section", ["format", "length"])
 def test_without_turns_there_are_no_replies_to_judge(section: str) -> None:
-    spec = RewardSpec.model_validate({section: {"enabled": True, "weight": 1.0, "on_error": "zero"}})
+    spec = make_spec(**{section: {"weight": 1.0, "on_error": "zero"}})
 
-    reward = compose(make_trajectory(()), spec)
+    reward = reward_of(make_trajectory(()), spec)
 
     assert reward.components[section].error == "ComponentError: the trajectory has no turns"
     assert reward.total == 1.0
@@ -200,12 +227,11 @@ STEPS = (make_turn(2, reward=0.5), make_turn(1, reward=-0.25), make_turn(3, rewa
 
 
 def environment_scoring(**changes: Any) -> RewardSpec:
-    options = {"enabled": True, "weight": 2.0, **changes.pop("environment", {})}
-    return RewardSpec.model_validate({"environment": options, **changes})
+    return make_spec(environment={"weight": 2.0, **changes.pop("environment", {})}, **changes)
 
 
 def test_the_environments_own_rewards_join_the_total() -> None:
-    reward = compose(make_trajectory(turns=STEPS), environment_scoring())
+    reward = reward_of(make_trajectory(turns=STEPS), environment_scoring())
 
     assert reward.components["environment"].raw == 0.25
     assert reward.components["environment"].value == 0.5
@@ -231,7 +257,7 @@ def test_each_turns_reward_lands_on_its_own_last_token(
 ) -> None:
     spec = environment_scoring(environment={"credit": "per_turn"}, allocation=allocation, gamma=gamma)
 
-    reward = compose(make_trajectory(turns=STEPS, success=success), spec)
+    reward = reward_of(make_trajectory(turns=STEPS, success=success), spec)
 
     assert reward.total == (1.0 if success else -1.0) + 0.5
     for tokens, wanted in zip(reward.token_rewards, expected, strict=True):
@@ -242,20 +268,18 @@ def test_each_turns_reward_lands_on_its_own_last_token(
 
 def test_what_an_empty_reply_earned_goes_to_the_nearest_reply_before_it() -> None:
     turns = (make_turn(0, reward=1.0), make_turn(2, reward=2.0), make_turn(0, reward=4.0), make_turn(1, reward=8.0))
-    spec = RewardSpec.model_validate(
-        {"goal": {"enabled": False}, "environment": {"enabled": True, "credit": "per_turn"}}
-    )
+    spec = make_spec(goal={"enabled": False}, environment={"credit": "per_turn"})
 
-    reward = compose(make_trajectory(turns=turns), spec)
+    reward = reward_of(make_trajectory(turns=turns), spec)
 
     assert reward.token_rewards == ((), (0.0, 7.0), (), (8.0,))
     assert reward.total == 15.0
 
 
 def test_an_episode_without_tokens_has_nothing_to_put_a_turns_reward_on() -> None:
-    spec = RewardSpec(environment=EnvironmentReward(enabled=True, credit="per_turn"))
+    spec = make_spec(environment={"credit": "per_turn"})
 
-    reward = compose(make_trajectory(turns=(make_turn(0, reward=1.0),)), spec)
+    reward = reward_of(make_trajectory(turns=(make_turn(0, reward=1.0),)), spec)
 
     assert (reward.total, reward.token_rewards) == (2.0, ((),))
 
@@ -265,24 +289,24 @@ def test_an_environments_reward_that_is_no_number_is_a_failure(on_error: str) ->
     turns = (make_turn(1).model_copy(update={"reward": math.nan}), make_turn(1, reward=1.0))
     spec = environment_scoring(environment={"credit": "per_turn", "on_error": on_error})
 
-    scored = score(ScoreRequest(trajectory=make_trajectory(turns=turns), reward=spec))
+    one = scored(make_trajectory(turns=turns), spec)
 
     if on_error == "fail":
-        assert scored.reward is None
+        assert one.reward is None
     else:
-        assert scored.reward is not None
-        assert scored.reward.token_rewards == ((0.0,), (1.0,)), "the goal alone"
+        assert one.reward is not None
+        assert one.reward.token_rewards == ((0.0,), (1.0,)), "the goal alone"
 
 
 @pytest.mark.parametrize("status", list(Status))
 def test_only_what_says_something_about_the_policy_is_rewarded(status: Status) -> None:
     trajectory = make_trajectory(status=status, success=False, score=0.0)
 
-    scored = score(ScoreRequest(trajectory=trajectory))
+    one = scored(trajectory)
 
-    assert scored.trajectory == trajectory
+    assert one.trajectory == trajectory
     if status in (Status.COMPLETED, Status.TRUNCATED):
-        assert scored.reward is not None
-        assert scored.reward.total == -1.0
+        assert one.reward is not None
+        assert one.reward.total == -1.0
     else:
-        assert scored.reward is None, "a failure of the machinery is no reward, not even 0"
+        assert one.reward is None, "a failure of the machinery is no reward, not even 0"

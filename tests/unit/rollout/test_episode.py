@@ -21,9 +21,9 @@ from gymfleet_client.errors import (
     Unavailable,
     UnknownTask,
 )
-from gymfleet_contracts.grammar import REACT
+from gymfleet_contracts.formats.react import React
 from gymfleet_contracts.problems import Problem
-from gymfleet_contracts.rollout import EpisodeLimits, GroupRequest, Sampling
+from gymfleet_contracts.rollout import EpisodeLimits, GroupRequest, Sampling, StrategySpec
 from gymfleet_contracts.session import (
     Capabilities,
     EnvironmentSpec,
@@ -34,6 +34,7 @@ from gymfleet_contracts.session import (
     TaskRef,
 )
 from gymfleet_contracts.trajectory import FinishReason, ReplyEnd, Status, Trajectory
+from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.inference.base import EngineDied, Generation, InferenceError
 from gymfleet_rollout.player import Player
 from gymfleet_rollout.tokens import ChatTokens
@@ -45,6 +46,7 @@ SPEC = EnvironmentSpec(
     name="door", version="1", summary="", instructions="Open the door.", max_turns=9, levels=("easy",),
     default_level="easy", splits={"train": 5}, capabilities=Capabilities(deterministic=True), max_action_chars=20,
 )  # fmt: skip
+EXPERT = StrategySpec(use="expert")
 LEFT = "Thought: left it is Action: go left"
 OPEN = "Thought: here Action: open"
 
@@ -89,6 +91,7 @@ class Door:
         self.turn_limit = turn_limit
         self.opened: list[OpenSession] = []
         self.closed: list[str] = []
+        self.forked: list[tuple[str, int | None, str]] = []
         self.actions: list[tuple[str, int, str]] = []
         self.hang = asyncio.Event()
 
@@ -102,6 +105,18 @@ class Door:
         self.opened.append(request)
         task = TaskRef(env="door", split="train", level="easy", task_id="easy.train.0", seed=request.seed)
         return Session(session_id=f"s{len(self.opened)}", task=task, observation="A door.", lease_s=60, expires_in_s=60)
+
+    async def fork(
+        self, session_id: str, count: int = 1, *, index: int | None = None, timeout_s: float = 0
+    ) -> list[Session]:
+        self._maybe_fail("fork")
+        task = TaskRef(env="door", split="train", level="easy", task_id="easy.train.0")
+        children = [f"f{len(self.forked) + number}" for number in range(1, count + 1)]
+        self.forked += [(session_id, index, child) for child in children]
+        return [
+            Session(session_id=child, task=task, observation="", index=index or 0, lease_s=60, expires_in_s=60)
+            for child in children
+        ]
 
     async def step(self, session_id: str, index: int, action: str, *, timeout_s: float = 0) -> StepResult:
         self._maybe_fail("step")
@@ -135,17 +150,28 @@ def group(**changes: Any) -> GroupRequest:
 
 
 def player(policy: ScriptedPolicy, door: Door, max_episodes: int = 8) -> Player:
-    return Player(policy, CHAT, door, Specs(), max_episodes=max_episodes)  # type: ignore[arg-type]
+    return Player(policy, CHAT, door, Specs(), Formats(), max_episodes=max_episodes)  # type: ignore[arg-type]
 
 
 async def play(policy: ScriptedPolicy, door: Door, **changes: Any) -> Trajectory:
-    return await player(policy, door).play(group(**changes), 1)
+    return await play_one(player(policy, door), 1, **changes)
+
+
+async def play_one(by: Player, sample: int, **changes: Any) -> Trajectory:
+    played: list[Trajectory] = []
+
+    async def deliver(trajectories: list[Trajectory]) -> None:
+        played.extend(trajectories)
+
+    await by.play(group(**changes), [sample], deliver)
+    (trajectory,) = played
+    return trajectory
 
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gymfleet_rollout.player._RETRY_PAUSE_S", 0.0)
-    monkeypatch.setattr("gymfleet_rollout.episode._OPEN_PAUSE_S", 0.0)
+    monkeypatch.setattr("gymfleet_rollout.sessions._OPEN_PAUSE_S", 0.0)
 
 
 # --- what is recorded
@@ -161,7 +187,7 @@ async def test_a_solved_episode(door: Door) -> None:
     assert (trajectory.success, trajectory.score, trajectory.attempt) == (True, 1.0, 1)
     assert (trajectory.task.task_id, trajectory.task.seed) == ("easy.train.0", 5), "the environment's own words"
     assert (trajectory.policy.model, trajectory.policy.version_min, trajectory.policy.version_max) == ("scripted", 3, 4)
-    assert (trajectory.grammar, trajectory.grammar_version) == ("react", 1)
+    assert (trajectory.format, trajectory.format_version) == ("react", 1)
     assert [turn.action for turn in trajectory.turns] == ["go left", "open"]
     assert [turn.observation for turn in trajectory.turns] == ["A door.", "You did go left."]
     assert trajectory.final_observation == "You did open."
@@ -186,16 +212,16 @@ async def test_the_engine_sees_exactly_the_recorded_tokens(door: Door) -> None:
         assert len(turn.response_logprobs) == len(turn.response_token_ids)
     head = CHAT._tokenizer.decode(trajectory.turns[0].prompt_token_ids)
     assert head == (
-        f"<|im_start|>user\nOpen the door.\n\n{REACT.instructions}\n\nA door.<|im_end|>\n<|im_start|>assistant\n"
+        f"<|im_start|>user\nOpen the door.\n\n{React.instructions}\n\nA door.<|im_end|>\n<|im_start|>assistant\n"
     )
 
 
-async def test_a_reply_without_an_action_is_answered_by_the_grammar(door: Door) -> None:
+async def test_a_reply_without_an_action_is_answered_by_the_format(door: Door) -> None:
     trajectory = await play(ScriptedPolicy("hm", OPEN), door)
 
     first, second = trajectory.turns
     assert (first.action, first.format_valid, first.action_valid, first.reward) == (None, False, False, 0.0)
-    assert second.observation == REACT.complaint
+    assert second.observation == React.complaint
     assert door.actions == [("s1", 0, "open")], "the environment was not stepped"
 
 
@@ -267,7 +293,7 @@ async def test_a_reply_that_was_cut_is_closed_in_the_next_prompt(door: Door) -> 
 @pytest.mark.parametrize("cut_by", ["limits", "context"])
 async def test_a_reply_that_was_cut_is_no_action(door: Door, cut_by: str) -> None:
     cut = "Thought: here Action: go left and then"
-    num_prompt = len(CHAT.first("\n\n".join((SPEC.instructions, REACT.instructions, "A door."))))
+    num_prompt = len(CHAT.first("\n\n".join((SPEC.instructions, React.instructions, "A door."))))
     num_reply = len(CHAT.reply(cut)) - 1  # all of it but the token that would have ended it
     limits = (
         EpisodeLimits(max_response_tokens=num_reply, max_turns=1)
@@ -282,7 +308,7 @@ async def test_a_reply_that_was_cut_is_no_action(door: Door, cut_by: str) -> Non
     assert (turn.reply_end, turn.action) == (ReplyEnd.LENGTH, None)
     assert (turn.format_valid, turn.action_valid, turn.reward) == (False, False, 0.0)
     assert door.actions == [], "half an action was not executed"
-    assert trajectory.final_observation == REACT.complaint
+    assert trajectory.final_observation == React.complaint
     assert trajectory.status is Status.TRUNCATED, "it counts as a turn"
 
 
@@ -428,11 +454,11 @@ async def test_an_unknown_task_is_not_tried_again() -> None:
     assert trajectory.task.task_id == "#7"
 
 
-async def test_an_unknown_grammar_is_named(door: Door) -> None:
-    trajectory = await play(ScriptedPolicy(OPEN), door, grammar="morse")
+async def test_an_unknown_format_is_named(door: Door) -> None:
+    trajectory = await play(ScriptedPolicy(OPEN), door, format={"use": "morse"})
 
     assert (trajectory.status, trajectory.attempt) == (Status.POLICY_ERROR, 1)
-    assert "unknown action grammar 'morse'" in str(trajectory.error)
+    assert "UnknownFormat: there is no format 'morse'; known: agentbench_os, " in str(trajectory.error)
 
 
 async def test_an_engine_that_fails_a_request_is_a_policy_error(door: Door) -> None:
@@ -519,7 +545,7 @@ async def test_a_session_that_cannot_be_closed_does_not_spoil_the_episode() -> N
 async def test_a_groups_seed_gives_each_sample_and_turn_its_own(door: Door) -> None:
     async def seeds(sample: int) -> list[int | None]:
         policy = ScriptedPolicy(LEFT, OPEN)
-        await player(policy, Door()).play(group(sampling=Sampling(seed=11, temperature=0.7)), sample)
+        await play_one(player(policy, Door()), sample, sampling=Sampling(seed=11, temperature=0.7))
         assert {call[2].temperature for call in policy.calls} == {0.7}
         return [call[2].seed for call in policy.calls]
 
@@ -544,7 +570,7 @@ async def test_a_sample_that_is_played_again_draws_other_numbers(door: Door) -> 
 async def test_the_expert_writes_what_the_policy_would_have_to(door: Door) -> None:
     policy = ScriptedPolicy(InferenceError("must not be asked"))
 
-    trajectory = await play(policy, door, strategy="expert", purpose="demonstration")
+    trajectory = await play(policy, door, strategy=EXPERT, purpose="demonstration")
 
     assert (trajectory.status, trajectory.success, trajectory.strategy) == (Status.COMPLETED, True, "expert")
     assert (trajectory.policy.model, trajectory.purpose) == ("expert", "demonstration")
@@ -557,10 +583,10 @@ async def test_the_expert_writes_what_the_policy_would_have_to(door: Door) -> No
 
 async def test_an_expert_that_is_stuck_truncates() -> None:
     stuck = await play(
-        ScriptedPolicy(OPEN), Door({"expert": [None, failure(ExpertUnavailable)]}, turn_limit=99), strategy="expert"
+        ScriptedPolicy(OPEN), Door({"expert": [None, failure(ExpertUnavailable)]}, turn_limit=99), strategy=EXPERT
     )
     never = Door({"expert": [failure(ExpertUnavailable)] * 3})
-    absent = await play(ScriptedPolicy(OPEN), never, strategy="expert")
+    absent = await play(ScriptedPolicy(OPEN), never, strategy=EXPERT)
 
     assert (stuck.status, stuck.finish_reason, len(stuck.turns)) == (Status.TRUNCATED, FinishReason.EXPERT_STUCK, 1)
     assert (absent.status, absent.attempt) == (Status.ENV_ERROR, 1), "no expert at all is a mistake in the request"
@@ -569,7 +595,7 @@ async def test_an_expert_that_is_stuck_truncates() -> None:
 async def test_no_more_than_max_episodes_at_once(door: Door) -> None:
     policy = ScriptedPolicy("Thought: x Action: hang")
     three = player(policy, door, max_episodes=3)
-    tasks = [asyncio.create_task(three.play(group(), sample)) for sample in range(7)]
+    tasks = [asyncio.create_task(play_one(three, sample)) for sample in range(7)]
     await asyncio.sleep(0.05)
 
     num_open = len(door.opened) - len(door.closed)

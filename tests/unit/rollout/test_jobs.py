@@ -1,15 +1,18 @@
 """Jobs over HTTP: progress, cancellation, and what is kept."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from gymfleet_contracts.reply_format import FormatSection
 from gymfleet_contracts.rollout import GroupRequest, JobState, SubmitJob
 from gymfleet_contracts.session import OpenSession
 from gymfleet_contracts.trajectory import Status, Trajectory
-from gymfleet_rollout.errors import QueueFull, UnknownJob
+from gymfleet_rollout.errors import QueueFull, UnknownFormat, UnknownJob
 from gymfleet_rollout.inference.base import EngineDied
 from gymfleet_rollout.jobs import Jobs
+from gymfleet_rollout.player import Deliver
 
 from tests.fixtures.trajectories import make_trajectory
 
@@ -22,14 +25,19 @@ class Stage:
         self.error: Exception | None = None
         self.published: list[tuple[str, int]] = []
 
-    async def play(self, group: GroupRequest, sample: int) -> Trajectory:
+    def require_playable(self, group: GroupRequest) -> None:
+        if group.format.use != "react":
+            raise UnknownFormat("as planned")
+
+    async def play(self, group: GroupRequest, samples: Sequence[int], deliver: Deliver) -> None:
         await self.go.wait()
         if self.error is not None:
             raise self.error
-        return make_trajectory((3,), sample=sample, status=Status.COMPLETED)
+        for sample in samples:
+            await deliver([make_trajectory((3,), sample=sample, status=Status.COMPLETED)])
 
-    async def put(self, group: GroupRequest, trajectory: Trajectory) -> None:
-        self.published.append((group.group_id, trajectory.sample))
+    async def put(self, group: GroupRequest, trajectories: list[Trajectory]) -> None:
+        self.published += [(group.group_id, trajectory.sample) for trajectory in trajectories]
 
 
 def submission(num_samples: int, groups: int = 1, **more: Any) -> SubmitJob:
@@ -58,6 +66,14 @@ async def finished(jobs: Jobs, job_id: str) -> JobState:
         while jobs.get(job_id).state is JobState.RUNNING:  # noqa: ASYNC110 - as a caller over HTTP would
             await asyncio.sleep(0.001)
     return jobs.get(job_id).state
+
+
+async def test_a_format_that_cannot_be_used_is_refused_at_once(jobs: Jobs) -> None:
+    body = submission(3)
+    morse = body.groups[0].model_copy(update={"format": FormatSection(use="morse")})
+
+    with pytest.raises(UnknownFormat):
+        jobs.submit(body.model_copy(update={"groups": (*body.groups, morse)}))
 
 
 async def test_a_job_from_begin_to_end(jobs: Jobs, stage: Stage) -> None:

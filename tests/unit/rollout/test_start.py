@@ -197,6 +197,16 @@ def test_engine_settings_come_from_the_recipe(tmp_path: Path) -> None:
     assert (found.model, found.dtype, found.max_model_len, found.seed) == ("org/m", "bfloat16", 8192, 5)
     assert (found.max_num_seqs, found.max_num_batched_tokens, found.kv_cache_gib) == (7, 99, 2.5)
     assert found.enforce_eager is False
+    assert found.plugins == ("react", "independent")
+
+
+def test_the_plugins_of_the_recipe_may_be_named_by_requests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    recipe = recipe_of('[model.scratch]\n[rollout]\nformat.use = "./mine.py"\nstrategy.use = "./best.py"')
+
+    assert settings_for(recipe, tmp_path)().plugins == ("./mine.py", "./best.py")  # type: ignore[call-arg]
+    assert settings(monkeypatch).plugins == ()
+    monkeypatch.setenv(f"{PREFIX}PLUGINS", '["other.py", "package.module:Class"]')
+    assert settings_for(recipe, tmp_path)().plugins == ("other.py", "package.module:Class")  # type: ignore[call-arg]
 
 
 def test_the_environment_wins_over_the_recipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

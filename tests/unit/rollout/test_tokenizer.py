@@ -187,7 +187,7 @@ def test_a_hostile_template_gets_no_further_than_an_error(template: str) -> None
 def test_a_rollout_without_an_engine_of_its_own_needs_neither_transformers_nor_numpy(tmp_path: Path) -> None:
     saved(tmp_path)
     code = (
-        "import sys, pathlib, gymfleet_rollout.main, gymfleet_rollout.inference.server\n"
+        "import sys, pathlib, gymfleet_rollout.process, gymfleet_rollout.inference.server\n"
         "from gymfleet_rollout.tokens import ChatTokens\n"
         "assert ChatTokens.load(pathlib.Path(sys.argv[1])).first('hello')\n"
         "print(sorted({'torch', 'transformers', 'numpy', 'vllm', 'safetensors'} & set(sys.modules)))"

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from gymfleet_trainer.algorithms.advantages import (
+from gymfleet_trainer.learning.advantages import (
     gae,
     grpo_advantages,
     masked_whiten,

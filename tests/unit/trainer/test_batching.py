@@ -1,6 +1,7 @@
 """From trajectories to packed micro-batches: bit for bit, aligned, and of near-equal size."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -30,16 +31,11 @@ def test_a_trajectorys_tokens_are_taken_bit_for_bit() -> None:
     assert sequence.loss_mask == [False] * 3 + [True] * 2 + [False] + [True] * 3
     assert sequence.behaviour_logprobs == [0.0] * 3 + [-0.5] * 2 + [0.0] + [-2.0] * 3
     assert sequence.token_rewards == [0.0, 0.0, 0.0, 0.0, 0.25, 0.0, 0.0, 0.0, 0.75]
-    assert sequence.advantages == []
+    assert sequence.fields == {}
     assert sequence.trajectory_id == "run-1/g1/3"
     assert sequence.group_id == "run-1/g1"
     assert sequence.num_trained == 5
     assert sequence.total_reward == 1.0
-
-
-@pytest.mark.parametrize(("current", "staleness"), [(None, 0), (7, 0), (8, 1), (10, 3), (6, 0)])
-def test_staleness_counts_from_the_oldest_token(current: int | None, staleness: int) -> None:
-    assert sequence_from_trajectory(two_turns(), current_version=current).staleness == staleness
 
 
 @pytest.mark.parametrize(
@@ -76,14 +72,20 @@ def test_rewards_that_do_not_line_up_are_refused() -> None:
 
 def test_ragged_sequences_are_refused() -> None:
     with pytest.raises(ValueError, match=r"r/g/0: every per-token list must have 2 entries"):
-        TrainSequence([1, 2], [False], [0.0, 0.0], [], [0.0, 0.0], 0, "r/g/0")
+        TrainSequence([1, 2], [False], [0.0, 0.0], [0.0, 0.0], 0, "r/g/0")
     with pytest.raises(ValueError, match="at least one token"):
-        TrainSequence([], [], [], [], [], 0, "r/g/0")
+        TrainSequence([], [], [], [], 0, "r/g/0")
+    with pytest.raises(ValueError, match=r"run/group/0: values has the shape \(3,\), not \(2,\)"):
+        train_sequence([1, 2], ".x").with_fields(values=torch.zeros(3))
 
 
 def test_packed_by_hand() -> None:
-    first = train_sequence([10, 11, 12], "x.x", logprobs=[-9.0, 0.0, -1.0], advantages=[3.0, 0.0, 3.0])
-    second = train_sequence([20, 21], ".x", logprobs=[0.0, -2.0], rewards=[0.0, 1.0])
+    first = train_sequence([10, 11, 12], "x.x", logprobs=[-9.0, 0.0, -1.0]).with_fields(
+        advantages=torch.tensor([3.0, 0.0, 3.0]), values=torch.ones(3)
+    )
+    second = train_sequence([20, 21], ".x", logprobs=[0.0, -2.0], rewards=[0.0, 1.0]).with_fields(
+        advantages=torch.tensor([0.0, 7.0])
+    )
 
     (batch,) = pack([second, first], 8)
 
@@ -97,7 +99,8 @@ def test_packed_by_hand() -> None:
     assert batch.loss_mask.tolist() == [False, False, True, False, True], "a first token has nothing to come from"
     assert batch.trained.tolist() == [2, 4]
     assert batch.behaviour_logprobs.tolist() == [-9.0, 0.0, -1.0, 0.0, -2.0]
-    assert batch.advantages.tolist() == [3.0, 0.0, 3.0, 0.0, 0.0]
+    assert {name: values.tolist() for name, values in batch.fields.items()} == {"advantages": [3.0, 0.0, 3.0, 0.0, 7.0]}
+    assert batch.to("cpu").fields.keys() == {"advantages"}, "not what only some rows have"
 
 
 def test_nothing_packs_into_nothing() -> None:
@@ -135,3 +138,30 @@ def test_balance_never_breaks_the_limit() -> None:
 def test_the_limit_must_be_positive() -> None:
     with pytest.raises(ValueError, match="at least 1, not 0"):
         pack([of_length(3, "a")], 0)
+
+
+def test_pairs_stay_together() -> None:
+    rows = [
+        replace(of_length(length, f"run/{pair}/{side}"), unit=f"pair {pair}")
+        for side in range(2)
+        for pair, length in enumerate((3, 9, 5, 2, 7))
+    ]
+
+    batches = pack(rows, 20)
+
+    assert max(batch.num_tokens for batch in batches) <= 20
+    found = [batch.places_by_unit for batch in batches]
+    assert sorted(unit for units in found for unit in units) == [f"pair {pair}" for pair in range(5)]
+    assert all(len(places) == 2 for units in found for places in units.values())
+    for batch, units in zip(batches, found, strict=True):
+        for first, second in units.values():
+            assert batch.indices[second] == batch.indices[first] + 5, "the chosen one before the rejected one"
+    assert all(batch.places_by_unit == {} for batch in pack([of_length(3, "alone")], 20))
+
+
+def test_a_pair_above_the_limit_stands_alone() -> None:
+    pair = [replace(of_length(12, f"run/0/{side}"), unit="pair") for side in range(2)]
+
+    batches = pack([*pair, of_length(3, "run/1/0")], 16)
+
+    assert sorted(batch.lengths for batch in batches) == [(3,), (12, 12)]

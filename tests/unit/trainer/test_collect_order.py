@@ -10,6 +10,7 @@ from gymfleet_contracts.recipe import RlSection
 from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.trajectory import Status
 from gymfleet_trainer.errors import TooManyFailures
+from gymfleet_trainer.learning.plugins import suitable_algorithm
 from gymfleet_trainer.run.group_planner import GroupPlanner, PlannedGroup
 from gymfleet_trainer.run.groups import Group
 from gymfleet_trainer.run.state import RunState
@@ -80,6 +81,7 @@ def virtual_run(max_staleness: int) -> Any:
         collector=VirtualFleet(state),
         reporter=SimpleNamespace(advance=lambda *_, **__: None),
         directory=SimpleNamespace(metric=lambda *_, **__: None),
+        algorithm=suitable_algorithm(recipe),
     )
 
 

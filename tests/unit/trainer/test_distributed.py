@@ -9,12 +9,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from gymfleet_contracts.recipe import RlSection
-from gymfleet_trainer.algorithms.policy_update import global_counts
-from gymfleet_trainer.algorithms.ppo_update import PpoUpdater
 from gymfleet_trainer.distributed.ranks import Ranks, share
 from gymfleet_trainer.distributed.ray_settings import prepare_ray
 from gymfleet_trainer.distributed.sharding import collected_state, sharded_like
 from gymfleet_trainer.errors import WorkersLost
+from gymfleet_trainer.learning.engine import UpdateEngine
+from gymfleet_trainer.learning.losses import GlobalCounts
+from gymfleet_trainer.learning.plugins import algorithm_of
 from gymfleet_trainer.main import _learners
 from gymfleet_trainer.model.batching import PackedBatch, pack
 from gymfleet_trainer.model.critic import ValueModel
@@ -113,17 +114,17 @@ def test_values_and_advantages_count_the_whole_batch_however_it_is_shared(tiny_m
         train_sequence([1] * 2, ".x", rewards=[0.0, -3.0], name="run/1/0"),
     ]
     rl = RlSection.model_validate({"algorithm": "ppo", "critic": {"lam": 1.0}})
-    updater = PpoUpdater(PolicyModel.from_pretrained(tiny_model), rl)
+    updater = UpdateEngine(PolicyModel.from_pretrained(tiny_model), algorithm_of(rl), rl)
 
-    prepared = updater._with_advantages(sequences)
+    prepared = updater.algorithm.prepare(sequences, updater)
 
-    assert prepared[0].advantages == pytest.approx([0.0, *[0.8 / 3.2**0.5] * 4])
-    assert prepared[1].advantages == pytest.approx([0.0, -3.2 / 3.2**0.5])
-    counts = global_counts(prepared)
+    assert prepared[0].fields["advantages"].tolist() == pytest.approx([0.0, *[0.8 / 3.2**0.5] * 4])
+    assert prepared[1].fields["advantages"].tolist() == pytest.approx([0.0, -3.2 / 3.2**0.5])
+    counts = GlobalCounts.of(row.num_trained for row in prepared)
 
     def added(batch: PackedBatch) -> float:
-        complete = updater._complete(batch, list(batch.indices), {})
-        return float(updater._loss(complete, counts, measure_parity=False)[1]["value_loss"])
+        outputs = updater._outputs(batch, counts, updater.algorithm.trains(0))
+        return float(updater.algorithm.loss(outputs, batch).parts["value_loss"])
 
     batches = pack(prepared, 1)
     losses = [[added(batch) for batch, counted in share(batches, rank, 3) if counted] for rank in range(3)]

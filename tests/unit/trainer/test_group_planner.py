@@ -1,6 +1,7 @@
 import itertools
 
 import pytest
+from gymfleet_contracts.rollout import Budget, StrategySpec
 from gymfleet_trainer.run.group_planner import GroupPlanner, PlannedGroup, TaskSequence, planned_slots
 
 from tests.fixtures.scored import RUN_ID, make_recipe
@@ -109,7 +110,7 @@ def test_demonstrations_are_the_first_train_tasks_played_by_the_expert() -> None
     requests = planner.demonstrations()
 
     assert [(r.task.task_index, r.task.seed) for r in requests] == [(0, 0), (1, 0), (0, 1)]
-    assert {(r.strategy, r.purpose, r.num_samples, r.task.split) for r in requests} == {
+    assert {(r.strategy.use, r.purpose, r.num_samples, r.task.split) for r in requests} == {
         ("expert", "demonstration", 1, "train")
     }
 
@@ -131,3 +132,17 @@ def test_demand_is_bounded_by_staleness_and_by_the_last_step(max_staleness: int,
 
 def test_a_recipe_without_reinforcement_learning_asks_for_no_training_groups() -> None:
     assert planned_slots(make_recipe(rl=None), 0) == 0
+
+
+def test_the_strategy_and_the_budget_are_those_of_training_groups_alone() -> None:
+    rollout = {"strategy": {"use": "./best.py", "width": 3}, "budget": {"env_steps": 40}}
+    planner = GroupPlanner(make_recipe(rollout=rollout, sft={"num_demonstrations": 1}), RUN_ID, 5)
+
+    trained = planner.train(PlannedGroup(0))
+    measured = planner.evaluation("eval", 0, 0, 1)
+    (shown,) = planner.demonstrations()
+
+    assert trained.strategy == StrategySpec(use="./best.py", options={"width": 3})
+    assert trained.budget == Budget(env_steps=40)
+    assert (measured.strategy, measured.budget) == (StrategySpec(), Budget())
+    assert (shown.strategy, shown.budget) == (StrategySpec(use="expert"), Budget())

@@ -1,4 +1,7 @@
+import itertools
+
 import pytest
+from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.trajectory import FinishReason, Status
 from gymfleet_trainer.run.group_planner import GroupPlanner, PlannedGroup
 from gymfleet_trainer.run.groups import Group, GroupBook
@@ -70,6 +73,65 @@ def test_what_was_played_again_takes_the_place_of_the_failure() -> None:
     assert group.failed == []
     assert book.place(make_scored(sample=0, status=Status.TIMEOUT)) is None, "delivered once more"
     assert group.failed == []
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_a_group_has_as_many_samples_as_they_say_in_whichever_order_they_come(order: tuple[int, ...]) -> None:
+    book = GroupBook(lambda _: False)
+    book.add(DEMAND.train(PlannedGroup(0)))
+
+    first, second, last = (book.place(make_scored(sample=sample, group_size=3)) for sample in order)
+
+    assert (first, second) == (None, None), "two were asked for"
+    assert last is not None
+    assert [s.trajectory.sample for s in last.trajectories] == [0, 1, 2]
+    assert book.place(make_scored(sample=1, group_size=3, total=9.0)) is None, "delivered once more"
+
+
+def test_a_group_may_be_smaller_than_it_was_asked_for() -> None:
+    book = GroupBook(lambda _: False)
+    book.add(DEMAND.train(PlannedGroup(0)))
+
+    assert book.place(make_scored(sample=0, group_size=1)) is not None
+
+
+def test_a_sample_that_is_played_again_does_not_change_the_groups_size() -> None:
+    book = GroupBook(lambda _: False)
+    book.add(DEMAND.train(PlannedGroup(0)))
+    book.place(make_scored(sample=0, group_size=3, status=Status.TIMEOUT))
+    group = book.get("s000001-g00")
+    assert group is not None
+    book.reopen(group, 0, 1)
+    again = group.again((0,), 1)
+    GroupRequest.model_validate(again.model_dump())
+    assert (again.num_samples, again.samples) == (3, (0,)), "one that the rollout may be asked for"
+
+    for sample, size in ((1, 3), (0, 5), (4, 5)):
+        assert book.place(make_scored(sample=sample, group_size=size)) is None
+    assert group.missing == [2]
+    assert book.place(make_scored(sample=2, group_size=3)) is group
+
+
+def test_a_group_that_is_complete_does_not_grow() -> None:
+    book = GroupBook(lambda _: False)
+    group = book.add(DEMAND.train(PlannedGroup(0)))
+    for sample in range(2):
+        group = book.place(make_scored(sample=sample))
+
+    assert book.place(make_scored(sample=2, group_size=4)) is None
+    assert group is not None
+    assert group.complete
+
+
+def test_a_group_of_fewer_episodes_than_are_compared_is_refused() -> None:
+    group = make_group(1.0)
+    group.size = 1
+    state = make_state(ages={"1": 0}, age=1, version=1)
+
+    assert refusal(group, state, 1) == ""
+    assert refusal(group, state, 1, min_group_size=2) == (
+        "failed: independent exported 1 of the 2 episodes that are compared"
+    )
 
 
 def test_a_settled_group_takes_no_more_samples() -> None:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from gymfleet_trainer.algorithms.kl import KlEstimator, kl_estimate
+from gymfleet_trainer.learning.kl import KlEstimator, kl_estimate
 
 LOGP, REFERENCE = torch.tensor([math.log(0.5), math.log(0.2)]), torch.tensor([math.log(0.25), math.log(0.2)])
 

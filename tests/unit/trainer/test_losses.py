@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from gymfleet_contracts.recipe import LossAggregation
-from gymfleet_trainer.algorithms.losses import (
+from gymfleet_trainer.learning.losses import (
     GlobalCounts,
+    LossAggregation,
     clipped_policy_loss,
     sft_loss,
     token_weights,

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 from gymfleet_contracts.recipe import Recipe, SftSection
-from gymfleet_trainer.model.learner import LocalLearner
+from gymfleet_trainer.learning.learner import LocalLearner
 from safetensors.torch import load_file
 
 from tests.fixtures.reference_update import ReferenceSft, episodes_of

@@ -1,4 +1,4 @@
-"""The updaters: what changes the weights, what must not, and that an interrupted run continues bit for bit."""
+"""The engine and its algorithms: what changes the weights, what must not, and that a resumed run is the same."""
 
 import copy
 import io
@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 import torch
 from gymfleet_contracts.recipe import RlSection, SftSection
-from gymfleet_contracts.reward import RewardSpec
-from gymfleet_contracts.trajectory import ScoredTrajectory
-from gymfleet_reward.composer import compose
-from gymfleet_trainer.algorithms.updaters import PolicyUpdater, PpoUpdater, SftUpdater, build_updater
+from gymfleet_trainer.algorithms.grpo import Grpo
+from gymfleet_trainer.algorithms.ppo import _values
+from gymfleet_trainer.learning.engine import UpdateEngine
+from gymfleet_trainer.learning.plugins import algorithm_of
+from gymfleet_trainer.learning.sft_update import SftUpdater
 from gymfleet_trainer.model.batching import TrainSequence, pack, sequence_from_trajectory
 from gymfleet_trainer.model.policy_model import PolicyModel
 from torch import Tensor
 
+from tests.fixtures.rewards import make_spec, scored
 from tests.fixtures.scored import make_scored, make_turn
 from tests.fixtures.train_sequences import random_sequences, train_sequence
 from tests.models import build_tiny_model
@@ -43,6 +45,18 @@ def section(**options: Any) -> RlSection:
         "optimizer": {"learning_rate": 1e-3},
     }
     return RlSection.model_validate(base | options)
+
+
+def engine(model: PolicyModel, rl: RlSection, **options: Any) -> UpdateEngine:
+    return UpdateEngine(model, algorithm_of(rl), rl, **options)
+
+
+def prepared_by(updater: UpdateEngine, rows: list[TrainSequence]) -> list[TrainSequence]:
+    return updater.algorithm.prepare(rows, updater)
+
+
+def old_logprobs_of(rows: list[TrainSequence]) -> dict[int, Tensor]:
+    return {index: row.fields["old_logprobs"] for index, row in enumerate(rows) if "old_logprobs" in row.fields}
 
 
 def sampled(model: PolicyModel, groups: int = 4, samples: int = 3, seed: int = 0) -> list[TrainSequence]:
@@ -70,7 +84,7 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
 def test_rewarded_tokens_become_likelier_and_punished_ones_less_so(model: PolicyModel) -> None:
     sequences = sampled(model)
     before = logprobs(model, sequences)
-    updater = PolicyUpdater(model, section(optimizer={"learning_rate": 3e-3}))
+    updater = engine(model, section(optimizer={"learning_rate": 3e-3}))
 
     metrics = updater.update(sequences)
 
@@ -78,30 +92,30 @@ def test_rewarded_tokens_become_likelier_and_punished_ones_less_so(model: Policy
     moved = [float((b - a).sum()) for a, b in zip(before, after, strict=True)]
     assert min(m for m, s in zip(moved, sequences, strict=True) if s.total_reward > 0) > 0
     assert sum(m for m, s in zip(moved, sequences, strict=True) if s.total_reward < 0) < 0
-    assert metrics.num_updates == 1
-    assert metrics.num_sequences == metrics.num_trained_sequences == 12
-    assert metrics.num_tokens == sum(len(s.token_ids) for s in sequences)
-    assert metrics.num_trained_tokens == sum(s.num_trained for s in sequences)
-    assert metrics.learning_rate == 3e-3
-    assert metrics.parity < 1e-5
-    assert metrics.importance_mean == pytest.approx(1.0, abs=1e-4)
-    assert metrics.ratio_max == 1.0, "one update: the ratio is 1 by definition"
-    assert metrics.clip_fraction == 0.0
-    assert 0 < metrics.entropy < math.log(model.config.vocab_size)
-    assert metrics.grad_norm > 0
-    assert metrics.num_nonfinite == 0
+    assert metrics["num_updates"] == 1
+    assert metrics["num_sequences"] == metrics["num_trained_sequences"] == 12
+    assert metrics["num_tokens"] == sum(len(s.token_ids) for s in sequences)
+    assert metrics["num_trained_tokens"] == sum(s.num_trained for s in sequences)
+    assert metrics["learning_rate"] == 3e-3
+    assert metrics["parity"] < 1e-5
+    assert metrics["importance_mean"] == pytest.approx(1.0, abs=1e-4)
+    assert metrics["ratio_max"] == 1.0, "one update: the ratio is 1 by definition"
+    assert metrics["clip_fraction"] == 0.0
+    assert 0 < metrics["entropy"] < math.log(model.config.vocab_size)
+    assert metrics["grad_norm"] > 0
+    assert metrics["num_nonfinite"] == 0
 
 
 def test_without_a_learning_rate_nothing_changes(model: PolicyModel) -> None:
     before = weights(model)
     rl = section(optimizer={"learning_rate": 0.0, "weight_decay": 0.1}, updates_per_step=2, epochs_per_step=2)
 
-    metrics = PolicyUpdater(model, rl).update(sampled(model))
+    metrics = engine(model, rl).update(sampled(model))
 
-    assert metrics.num_updates == 4
+    assert metrics["num_updates"] == 4
     assert same(before, weights(model))
-    assert metrics.approx_kl == pytest.approx(0.0, abs=1e-6)
-    assert metrics.ratio_max == pytest.approx(1.0, abs=1e-4)
+    assert metrics["approx_kl"] == pytest.approx(0.0, abs=1e-6)
+    assert metrics["ratio_max"] == pytest.approx(1.0, abs=1e-4)
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean_token_sum", "sequence_mean_token_mean"])
@@ -110,11 +124,11 @@ def test_micro_batches_do_not_change_the_update(model_dir: Path, aggregation: st
     for tokens in (64, 10_000):
         model = PolicyModel.from_pretrained(model_dir)
         rl = section(aggregation=aggregation, tokens_per_microbatch=tokens, entropy_coefficient=0.01)
-        results.append((PolicyUpdater(model, rl).update(sampled(model)), weights(model)))
+        results.append((engine(model, rl).update(sampled(model)), weights(model)))
 
     (small, small_weights), (large, large_weights) = results
-    assert small.loss == pytest.approx(large.loss, abs=1e-6)
-    assert small.grad_norm == pytest.approx(large.grad_norm, rel=1e-4)
+    assert small["loss"] == pytest.approx(large["loss"], abs=1e-6)
+    assert small["grad_norm"] == pytest.approx(large["grad_norm"], rel=1e-4)
     # AdamW's first step is the sign of the gradient: a component that is almost 0 may point either way.
     close = [torch.isclose(a, b, atol=2e-5) for a, b in zip(small_weights, large_weights, strict=True)]
     assert sum(int(c.sum()) for c in close) >= 0.98 * sum(c.numel() for c in close)
@@ -134,8 +148,8 @@ def test_micro_batches_side_by_side_give_the_same_bits_every_time(model_dir: Pat
     for threads in (3, 3, 1):
         torch.set_num_threads(threads)
         model = PolicyModel.from_pretrained(model_dir)
-        metrics = PolicyUpdater(model, section(updates_per_step=2)).update(sampled(model))
-        results.append((metrics.loss, metrics.grad_norm, weights(model)))
+        metrics = engine(model, section(updates_per_step=2)).update(sampled(model))
+        results.append((metrics["loss"], metrics["grad_norm"], weights(model)))
         assert torch.get_num_threads() == threads
 
     (loss, norm, end), (loss_again, norm_again, end_again), (loss_alone, norm_alone, _) = results
@@ -150,16 +164,16 @@ def test_groups_without_signal_are_not_computed_but_counted(model_dir: Path) -> 
     model, other = PolicyModel.from_pretrained(model_dir), PolicyModel.from_pretrained(model_dir)
     sequences = sampled(model)
     flat = [s if "run/0" in s.trajectory_id else replace(s, token_rewards=[0.0] * len(s.token_ids)) for s in sequences]
-    explicit = PolicyUpdater(model, section())._with_advantages(flat)
+    explicit = prepared_by(engine(model, section()), flat)
 
-    skipping = PolicyUpdater(model, section()).update(flat)
-    computing = PolicyUpdater(other, section(entropy_coefficient=1e-12)).update(explicit)
+    skipping = engine(model, section()).update(flat)
+    computing = engine(other, section(entropy_coefficient=1e-12)).update(explicit)
 
-    assert skipping.num_trained_sequences == 3
-    assert computing.num_trained_sequences == 12
-    assert skipping.num_tokens == sum(len(s.token_ids) for s in sequences[:3])
-    assert skipping.loss == pytest.approx(computing.loss, abs=1e-6)
-    assert skipping.grad_norm == pytest.approx(computing.grad_norm, rel=1e-3)
+    assert skipping["num_trained_sequences"] == 3
+    assert computing["num_trained_sequences"] == 12
+    assert skipping["num_tokens"] == sum(len(s.token_ids) for s in sequences[:3])
+    assert skipping["loss"] == pytest.approx(computing["loss"], abs=1e-6)
+    assert skipping["grad_norm"] == pytest.approx(computing["grad_norm"], rel=1e-3)
 
 
 def test_a_batch_without_any_signal_makes_no_update(model: PolicyModel) -> None:
@@ -167,25 +181,25 @@ def test_a_batch_without_any_signal_makes_no_update(model: PolicyModel) -> None:
     flat = [replace(s, token_rewards=[1.0] * len(s.token_ids)) for s in sampled(model, groups=1)]
     flat = [replace(s, token_rewards=[0.0] * (len(s.token_ids) - 1) + [1.0]) for s in flat]
 
-    metrics = PolicyUpdater(model, section()).update(flat)
+    metrics = engine(model, section()).update(flat)
 
-    assert metrics.num_updates == 0
-    assert math.isnan(metrics.loss)
+    assert metrics["num_updates"] == 0
+    assert "loss" not in metrics
     assert same(before, weights(model))
 
 
 def test_an_empty_batch_makes_no_update(model: PolicyModel) -> None:
-    assert PolicyUpdater(model, section()).update([]).num_updates == 0
-    assert PpoUpdater(model, section(algorithm="ppo")).update([]).num_updates == 0
+    assert engine(model, section()).update([])["num_updates"] == 0
+    assert engine(model, section(algorithm="ppo")).update([])["num_updates"] == 0
 
 
 def test_a_group_of_one_is_refused(model: PolicyModel) -> None:
     with pytest.raises(ValueError, match="groups of one"):
-        PolicyUpdater(model, section()).update(sampled(model, groups=2, samples=3)[:4])
+        engine(model, section()).update(sampled(model, groups=2, samples=3)[:4])
 
 
 def test_groups_are_split_whole_and_evenly(model: PolicyModel) -> None:
-    updater = PolicyUpdater(model, section(updates_per_step=3))
+    updater = engine(model, section(updates_per_step=3))
     sequences = sampled(model, groups=4)
 
     parts = updater._split(sequences)
@@ -200,26 +214,28 @@ def test_groups_are_split_whole_and_evenly(model: PolicyModel) -> None:
 def test_old_log_probabilities_are_those_of_the_batchs_start(model: PolicyModel) -> None:
     sequences = sampled(model)
     expected = logprobs(model, sequences)
-    updater = PolicyUpdater(model, section(updates_per_step=2))
-    prepared = updater._with_advantages(sequences)
+    updater = engine(model, section(updates_per_step=2))
+    prepared = prepared_by(updater, sequences)
     parts = updater._split(prepared)
 
-    old_logprobs = updater._old_logprobs(prepared, [parts])
+    old_logprobs = old_logprobs_of(updater._with_old_logprobs(prepared, [parts]))
 
     assert sorted(old_logprobs) == sorted(parts[1]), "the first update sees those weights itself"
     for index, row in old_logprobs.items():
         assert torch.allclose(row, expected[index], atol=1e-5)
-    assert sorted(updater._old_logprobs(prepared, [parts, parts])) == list(range(12))
+    assert sorted(old_logprobs_of(updater._with_old_logprobs(prepared, [parts, parts]))) == list(range(12))
 
 
 def test_an_exact_sampler_spares_the_old_log_probabilities_of_fresh_sequences(model: PolicyModel) -> None:
     sequences = [replace(s, staleness=i % 2) for i, s in enumerate(sampled(model))]
-    updater = PolicyUpdater(model, section(), sampler_is_exact=True)
+    updater = engine(model, section(), sampler_is_exact=True)
     everything = [list(range(12))]
-    altered = [replace(s, behaviour_logprobs=[-7.0] * len(s.token_ids), advantages=[1.0] * len(s.token_ids))
-               for s in sequences]  # fmt: skip
+    altered = [
+        replace(s, behaviour_logprobs=[-7.0] * len(s.token_ids)).with_fields(advantages=torch.ones(len(s.token_ids)))
+        for s in sequences
+    ]
 
-    old_logprobs = updater._old_logprobs(altered, [everything, everything])
+    old_logprobs = old_logprobs_of(updater._with_old_logprobs(altered, [everything, everything]))
 
     assert all((old_logprobs[index] == -7.0).all() for index in range(0, 12, 2))
     assert not any((old_logprobs[index] == -7.0).any() for index in range(1, 12, 2))
@@ -229,23 +245,23 @@ def test_stale_sequences_are_weighted_by_how_far_the_policy_has_moved(model: Pol
     sequences = [replace(s, behaviour_logprobs=[p - 0.5 * m for p, m in zip(s.behaviour_logprobs, s.loss_mask,
                  strict=True)], staleness=1) for s in sampled(model)]  # fmt: skip
 
-    metrics = PolicyUpdater(model, section(importance_cap=1.5)).update(sequences)
-    plain = PolicyUpdater(model, section(importance_cap=5.0)).update(sequences)
+    metrics = engine(model, section(importance_cap=1.5)).update(sequences)
+    plain = engine(model, section(importance_cap=5.0)).update(sequences)
 
-    assert metrics.importance_mean == pytest.approx(1.5, rel=1e-4), "exp(0.5) = 1.65, truncated"
-    assert math.isnan(metrics.parity), "a stale sequence says nothing about parity"
-    assert plain.importance_mean != metrics.importance_mean
+    assert metrics["importance_mean"] == pytest.approx(1.5, rel=1e-4), "exp(0.5) = 1.65, truncated"
+    assert "parity" not in metrics, "a stale sequence says nothing about parity"
+    assert plain["importance_mean"] != metrics["importance_mean"]
 
 
 def test_parity_is_the_mean_distance_to_the_sampler(model: PolicyModel) -> None:
     sequences = sampled(model)
     shifted = [replace(s, behaviour_logprobs=[p + 0.25 for p in s.behaviour_logprobs]) for s in sequences]
-    updater = PolicyUpdater(model, section())
+    updater = engine(model, section())
 
     assert updater.batch_parity(sequences) < 1e-5
     assert updater.batch_parity(shifted) == pytest.approx(0.25, abs=1e-5)
     assert math.isnan(updater.batch_parity([]))
-    assert updater.update(shifted).parity == pytest.approx(0.25, abs=1e-5)
+    assert updater.update(shifted)["parity"] == pytest.approx(0.25, abs=1e-5)
 
 
 @pytest.mark.parametrize("estimator", ["k2", "k3"])
@@ -256,22 +272,23 @@ def test_the_kl_loss_pulls_back_to_the_reference(model_dir: Path, estimator: str
         model = PolicyModel.from_pretrained(model_dir)
         rl = section(updates_per_step=4, kl={"coefficient": coefficient, "estimator": estimator},
                      optimizer={"learning_rate": 3e-3})  # fmt: skip
-        updater = PolicyUpdater(model, rl, reference=reference if coefficient else None)
+        updater = engine(model, rl, reference=reference if coefficient else None)
         for seed in range(3):
             metrics = updater.update(sampled(model, seed=seed))
         sequences = sampled(model)
         moved = torch.cat(logprobs(model, sequences)) - torch.cat(logprobs(reference, sequences))
-        ends.append((float(moved.abs().mean()), metrics.reference_kl))
+        ends.append((float(moved.abs().mean()), metrics.get("reference_kl")))
 
     (free, no_kl), (held, kl) = ends
-    assert math.isnan(no_kl)
+    assert no_kl is None
+    assert kl is not None
     assert 0 < kl < 1
     assert held < free
 
 
 def test_a_kl_in_the_reward_lowers_the_returns_of_what_strayed(model: PolicyModel) -> None:
     rl = section(kl={"coefficient": 0.5, "estimator": "k1", "placement": "reward"})
-    updater = PolicyUpdater(model, rl)
+    updater = engine(model, rl)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.3)
@@ -279,7 +296,9 @@ def test_a_kl_in_the_reward_lowers_the_returns_of_what_strayed(model: PolicyMode
     assert updater.reference is not None
     reference = logprobs(updater.reference, sequences)
 
-    rewards = updater._penalised_rewards(sequences)
+    assert isinstance(updater.algorithm, Grpo)
+
+    rewards = updater.algorithm.penalised_rewards(sequences, updater)
 
     for sequence, row, ref in zip(sequences, rewards, reference, strict=True):
         divergence = sum(p - q for p, q in zip(sequence.behaviour_logprobs, ref.tolist(), strict=True))
@@ -290,22 +309,22 @@ def test_an_entropy_bonus_raises_the_entropy(model_dir: Path) -> None:
     entropies = []
     for coefficient in (0.0, 1.0):
         model = PolicyModel.from_pretrained(model_dir)
-        updater = PolicyUpdater(model, section(entropy_coefficient=coefficient))
+        updater = engine(model, section(entropy_coefficient=coefficient))
         sequences = sampled(model)
         for _ in range(4):
             metrics = updater.update(sequences)
-        entropies.append(metrics.entropy)
+        entropies.append(metrics["entropy"])
 
     assert entropies[1] > entropies[0]
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+@pytest.mark.parametrize("algorithm", ["grpo", "rloo", "ppo"])
 def test_interrupted_and_resumed_is_bit_identical(model_dir: Path, algorithm: str) -> None:
     rl = section(algorithm=algorithm, updates_per_step=2, epochs_per_step=2,
                  optimizer={"learning_rate": 1e-3, "warmup_steps": 6})  # fmt: skip
     straight = PolicyModel.from_pretrained(model_dir)
-    updater = build_updater(straight, rl, seed=3)
-    assert isinstance(updater, PpoUpdater) is (algorithm == "ppo")
+    updater = engine(straight, rl, seed=3)
+    assert (updater.critic is not None) is (algorithm == "ppo")
     first, second = sampled(straight, seed=1), sampled(straight, seed=2)
     updater.update(first)
     buffer = io.BytesIO()
@@ -316,25 +335,25 @@ def test_interrupted_and_resumed_is_bit_identical(model_dir: Path, algorithm: st
     saved = torch.load(buffer, weights_only=True)
     resumed = PolicyModel.from_pretrained(model_dir)
     resumed.load_state_dict(saved["model"])
-    again = build_updater(resumed, rl, seed=99)
+    again = engine(resumed, rl, seed=99)
     again.load_state_dict(saved["updater"])
     actual = again.update(second)
 
     assert same(weights(straight), weights(resumed))
-    if isinstance(updater, PpoUpdater) and isinstance(again, PpoUpdater):
+    assert again.num_batches == 2
+    if updater.critic is not None and again.critic is not None:
         assert same(weights(updater.critic), weights(again.critic))
-        assert again.num_batches == 2
-    assert actual.loss == expected.loss
-    assert actual.learning_rate == expected.learning_rate
+    assert actual["loss"] == expected["loss"]
+    assert actual["learning_rate"] == expected["learning_rate"]
 
 
 def test_ppo_learns_values_and_a_policy(model: PolicyModel) -> None:
     rl = section(algorithm="ppo", critic={"lam": 1.0, "optimizer": {"learning_rate": 1e-2}})
-    updater = PpoUpdater(model, rl)
+    updater = engine(model, rl)
     before = weights(model)
     sequences = sampled(model)
 
-    losses = [updater.update(sequences).value_loss for _ in range(6)]
+    losses = [updater.update(sequences)["value_loss"] for _ in range(6)]
 
     assert losses[0] == pytest.approx(0.5, rel=1e-4), "values start at 0 and every return is 1 or -1"
     assert losses[-1] < losses[0]
@@ -344,18 +363,15 @@ def test_ppo_learns_values_and_a_policy(model: PolicyModel) -> None:
 def test_each_turns_own_reward_reaches_the_tokens_that_led_to_it(model: PolicyModel) -> None:
     turns = tuple(make_turn((5, 6), (8, 9)).model_copy(update={"reward": gain}) for gain in (1.0, -2.0, 4.0))
     trajectory = make_scored(turns=turns).trajectory
-    scoring = RewardSpec.model_validate(
-        {"goal": {"enabled": False}, "environment": {"enabled": True, "credit": "per_turn"}}
-    )
-    scored = ScoredTrajectory(trajectory=trajectory, reward=compose(trajectory, scoring))
-    sequence = sequence_from_trajectory(scored)
-    updater = PpoUpdater(model, section(algorithm="ppo", critic={"lam": 1.0}))
+    spec = make_spec(goal={"enabled": False}, environment={"credit": "per_turn"})
+    sequence = sequence_from_trajectory(scored(trajectory, spec))
+    updater = engine(model, section(algorithm="ppo", critic={"lam": 1.0}))
 
-    updater._with_advantages([sequence])
+    (prepared,) = prepared_by(updater, [sequence])
 
     # Values start at 0: a return is what is still to come. Two tokens of a prompt, two of a reply, three times.
     to_come = [0.0, 0.0, 3.0, 3.0, 0.0, 0.0, 2.0, 2.0, 0.0, 0.0, 4.0, 4.0]
-    assert updater._returns[0].tolist() == pytest.approx(to_come)
+    assert prepared.fields["returns"].tolist() == pytest.approx(to_come)
     assert sequence.total_reward == 3.0, "what grpo compares within a group"
 
 
@@ -370,24 +386,26 @@ def test_each_turns_own_reward_reaches_the_tokens_that_led_to_it(model: PolicyMo
 def test_ppo_bootstraps_where_the_recipe_cut(
     model: PolicyModel, final_prompt: list[int] | None, to_come: float
 ) -> None:
-    updater = PpoUpdater(model, section(algorithm="ppo", critic={"lam": 1.0}))
+    updater = engine(model, section(algorithm="ppo", critic={"lam": 1.0}))
+    assert updater.critic is not None
     torch.nn.init.constant_(updater.critic.head.bias, 0.8)
     sequences = [
         train_sequence([5, 6, 7, 8, 9], "..x.x", final_prompt=final_prompt),
         train_sequence([5, 6, 7], ".xx", rewards=[0.0, 0.0, 0.8], name="run/group/1"),
     ]
 
-    prepared = updater._with_advantages(sequences)
+    prepared = prepared_by(updater, sequences)
 
-    assert updater._returns[0].tolist() == pytest.approx([0.0, 0.0, to_come, 0.0, to_come], abs=1e-6)
-    assert updater._returns[1].tolist() == pytest.approx([0.0, 0.8, 0.8], abs=1e-6)
-    assert (prepared[0].advantages[2] < prepared[1].advantages[1]) is (to_come < 0.8)
+    assert prepared[0].fields["returns"].tolist() == pytest.approx([0.0, 0.0, to_come, 0.0, to_come], abs=1e-6)
+    assert prepared[1].fields["returns"].tolist() == pytest.approx([0.0, 0.8, 0.8], abs=1e-6)
+    assert bool(prepared[0].fields["advantages"][2] < prepared[1].fields["advantages"][1]) is (to_come < 0.8)
     assert [len(sequence.token_ids) for sequence in prepared] == [5, 3], "trained on what was written, as before"
 
 
 def test_the_final_state_is_the_one_after_the_final_prompt(model: PolicyModel) -> None:
-    updater = PpoUpdater(model, section(algorithm="ppo"))
+    updater = engine(model, section(algorithm="ppo"))
     torch.manual_seed(0)
+    assert updater.critic is not None
     torch.nn.init.normal_(updater.critic.head.weight)
     sequences = [
         train_sequence([5, 6, 7, 8], "..xx", final_prompt=[9, 4, 3]),
@@ -395,7 +413,7 @@ def test_the_final_state_is_the_one_after_the_final_prompt(model: PolicyModel) -
         train_sequence([5, 2, 7], "..x", final_prompt=[8], name="run/group/2"),
     ]
 
-    _, final_values = updater._critic_values(sequences)
+    _, final_values = _values(sequences, updater)
 
     whole = [train_sequence([5, 6, 7, 8, 9, 4, 3, 1], ".......x"), train_sequence([5, 2, 7, 8, 1], "....x")]
     expected = [updater.critic.values(pack([sequence], 100)[0])[-1].item() for sequence in whole]
@@ -404,32 +422,33 @@ def test_the_final_state_is_the_one_after_the_final_prompt(model: PolicyModel) -
 
 
 def test_ppo_refuses_a_cut_without_its_final_prompt(model: PolicyModel) -> None:
-    updater = PpoUpdater(model, section(algorithm="ppo"))
+    updater = engine(model, section(algorithm="ppo"))
 
     with pytest.raises(ValueError, match="run/group/0: cut by the recipe, without the tokens of its final observation"):
         updater.update([train_sequence([5, 6], ".x", final_prompt=[])])
 
 
 def test_ppo_needs_no_group(model: PolicyModel) -> None:
-    metrics = PpoUpdater(model, section(algorithm="ppo")).update(sampled(model, groups=3, samples=1))
+    metrics = engine(model, section(algorithm="ppo")).update(sampled(model, groups=3, samples=1))
 
-    assert metrics.num_updates == 1
+    assert metrics["num_updates"] == 1
 
 
 def test_ppo_whitens_over_written_tokens(model: PolicyModel) -> None:
-    updater = PpoUpdater(model, section(algorithm="ppo"))
+    updater = engine(model, section(algorithm="ppo"))
 
-    prepared = updater._with_advantages(sampled(model))
+    prepared = prepared_by(updater, sampled(model))
 
-    values = torch.cat([torch.tensor(s.advantages)[1:][torch.tensor(s.loss_mask)[1:]] for s in prepared])
+    values = torch.cat([s.fields["advantages"][s.mask()] for s in prepared])
     assert values.mean().item() == pytest.approx(0.0, abs=1e-5)
     assert values.std().item() == pytest.approx(1.0, abs=1e-4)
-    assert not any(a for s in prepared for a, written in zip(s.advantages, s.loss_mask, strict=True) if not written)
+    assert not any(s.fields["advantages"][~s.mask()].any() for s in prepared)
 
 
 def test_the_policy_stands_still_while_the_critic_warms_up(model: PolicyModel) -> None:
     rl = section(algorithm="ppo", critic={"warmup_steps": 1, "optimizer": {"learning_rate": 1e-2}})
-    updater = PpoUpdater(model, rl)
+    updater = engine(model, rl)
+    assert updater.critic is not None
     before, critic_before = weights(model), weights(updater.critic)
     sequences = sampled(model)
 

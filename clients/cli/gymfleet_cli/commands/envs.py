@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import typer
 from gymfleet_client.sync import SyncGatewayClient
 from gymfleet_contracts.session import Capabilities, EnvironmentSpec, ForkSupport
+from gymfleet_kit.plugins import included
 from rich.table import Table
 
 from gymfleet_cli.commands.data import DataOption, data_of
@@ -17,9 +18,7 @@ from gymfleet_cli.gateway import describe, running_gateway, session_api
 
 app = typer.Typer(help="The environments: list, describe, play by hand.", no_args_is_help=True)
 
-ENVIRONMENTS: Final = (
-    "maze", "textcraft", "wordle", "babyai", "db", "sql", "os", "webshop", "sciworld", "alfworld",
-)  # fmt: skip
+ENVIRONMENTS: Final = tuple(included("gymfleet_envs", "environment"))
 """The environments that come with gymfleet."""
 Url = Annotated[str | None, typer.Option("--url", help="A gateway or env server. Default: the running fleet's.")]
 
@@ -94,7 +93,7 @@ def _description(spec: EnvironmentSpec) -> Table:
         "levels": ", ".join(f"{level} (default)" if level == spec.default_level else level for level in spec.levels),
         "tasks": f"{_tasks(spec)} ({spec.task_source})",
         "turns": f"at most {spec.max_turns}",
-        "reply format": spec.grammar,
+        "reply format": spec.format,
         "fork": capabilities.fork.value,
         "deterministic": "yes" if capabilities.deterministic else "no",
         "expert": "yes, on the train split" if capabilities.expert else "no",

@@ -12,7 +12,7 @@ from gymfleet_cli.commands.train import EnvOption, PortsOption, RunDirOption
 from gymfleet_cli.console import CliError, UsageProblem, err, out, plain
 from gymfleet_cli.outcome import success_line
 from gymfleet_cli.progress import RunDisplay, read_progress
-from gymfleet_cli.recipes import load_with_overrides
+from gymfleet_cli.recipes import load_checked, load_with_overrides
 from gymfleet_cli.report.data import Measurement
 from gymfleet_cli.run_directory import RUN_STATE
 from gymfleet_cli.running import Work, lock_run, recipe_file, run_plan, work_with_services
@@ -39,7 +39,7 @@ def evaluate(
     """Measure success on held-out tasks, with a 95 % interval. A recipe stands for its run's last model."""
     found = resolve(target, run_dir)
     changes = [] if episodes is None else [f"eval.num_tasks={episodes}", "eval.samples_per_task=1"]
-    recipe = load_with_overrides(found.recipe, changes)
+    recipe = load_checked(found.recipe, changes)
     state_dir = found.run_dir / RUN_STATE / "eval"
     with lock_run(found.run_dir, state_dir):
         sweep(state_dir)

@@ -12,7 +12,7 @@ from gymfleet_contracts.recipe import Recipe, RecipeError, ScaleSection, Trainer
 from gymfleet_cli.console import CliError, UsageProblem, err, out, plain
 from gymfleet_cli.outcome import print_outcome
 from gymfleet_cli.progress import RunDisplay, read_progress
-from gymfleet_cli.recipes import load_with_overrides
+from gymfleet_cli.recipes import load_checked
 from gymfleet_cli.report import write_report
 from gymfleet_cli.run_directory import RUN_STATE, RunDataError
 from gymfleet_cli.running import Work, lock_run, recipe_file, run_plan, work_with_services
@@ -40,7 +40,7 @@ def train(
 ) -> None:
     """Train by a recipe: start all services, build the model, train, measure, report. Run again to resume."""
     changes = [*(overrides or ()), *(() if seed is None else (f"seed={seed}",))]
-    loaded = load_with_overrides(recipe, changes)
+    loaded = load_checked(recipe, changes)
     directory = run_dir or Path("runs") / loaded.name
     state_dir = directory / RUN_STATE
     with lock_run(directory, state_dir):

@@ -99,7 +99,7 @@ def _print_episode(phase: str, scored: ScoredTrajectory) -> None:
     policy = f"policy version {episode.policy.version_min}"
     if episode.policy.version_max != episode.policy.version_min:
         policy += f" to {episode.policy.version_max}"
-    author = "expert" if episode.strategy == "expert" else policy
+    author = "expert" if episode.by_expert else policy
     out.print(plain(f"{phase} · {episode.task.env} {episode.task.task_id} · {author} · {episode.status.value}"))
     for number, turn in enumerate(episode.turns):
         out.print(Panel(_turn(turn), title=f"turn {number + 1}", title_align="left"))

@@ -90,6 +90,8 @@ class Plan:
     """Directories of benchmark files, by environment."""
     options: Mapping[str, Mapping[str, Mapping[str, JsonValue]]] = field(default_factory=dict)
     """The value of `OPTIONS_VARIABLE` for each of `envs`."""
+    components: tuple[str, ...] = ()
+    """References of components, beside names, that requests may use."""
     scale: ScaleSection = ONE_OF_EACH
     """The number of processes of each service."""
 
@@ -182,6 +184,7 @@ class Plan:
             "GYMFLEET_REWARD_PORT": str(self.ports[name]),
             "GYMFLEET_REWARD_API_KEY": self.key(REWARD),
             "GYMFLEET_REWARD_REDIS_URL": self.redis().url,
+            **({"GYMFLEET_REWARD_PLUGINS": json.dumps(self.components)} if self.components else {}),
         }
         return Service(name=name, argv=(console_script("gymfleet-reward"),), port=self.ports[name], env=env)
 

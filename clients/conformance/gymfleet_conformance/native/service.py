@@ -1,9 +1,11 @@
 """The service itself: health, metrics, its description and its environments."""
 
+import pkgutil
 import re
+from importlib.metadata import entry_points
 from typing import Any, Final
 
-from gymfleet_contracts.grammar import GRAMMARS
+from gymfleet_contracts import formats
 from gymfleet_contracts.problems import PROBLEM_MEDIA_TYPE
 from gymfleet_contracts.session import EnvironmentSpec
 
@@ -97,7 +99,7 @@ async def environment_unknown(target: NativeTarget) -> None:
 
 @SUITE.must("service.spec-complete")
 async def spec_complete(target: NativeTarget) -> None:
-    """The spec has rules, levels, turns and tasks, and names a known action grammar."""
+    """The spec has rules, levels, turns and tasks, and names a known reply format."""
     spec = target.spec
     require(bool(spec.instructions.strip()), "instructions are empty")
     require(bool(spec.version), "version is empty")
@@ -105,7 +107,9 @@ async def spec_complete(target: NativeTarget) -> None:
     require(spec.max_action_chars > 0, f"max_action_chars is {spec.max_action_chars}")
     require(spec.default_level in spec.levels, f"default_level {spec.default_level!r} is not among {spec.levels}")
     require(any(spec.splits.values()), f"there is no task: {spec.splits}")
-    require(spec.grammar in GRAMMARS, f"grammar {spec.grammar!r} is unknown; known: {', '.join(GRAMMARS)}")
+    included = {module.name for module in pkgutil.iter_modules(formats.__path__) if not module.name.startswith("_")}
+    known = sorted(included | entry_points(group="gymfleet.formats").names)
+    require(spec.format in known, f"format {spec.format!r} is unknown; known: {', '.join(known)}")
 
 
 @SUITE.should("service.unknown-route-is-a-problem")

@@ -36,6 +36,8 @@ TOO_LARGE: Final[Kind] = (413, problems.ACTION_TOO_LARGE)
 INVALID: Final[Kind] = (422, problems.VALIDATION)
 FORK_UNSUPPORTED: Final[Kind] = (409, problems.FORK_UNSUPPORTED)
 NO_EXPERT: Final[Kind] = (409, problems.EXPERT_UNAVAILABLE)
+INVALID_TOOL_CALL: Final[Kind] = (422, problems.INVALID_TOOL_CALL)
+NO_ACTIONS: Final[Kind] = (409, problems.ACTIONS_UNAVAILABLE)
 DULL: Final = "look"
 """An action that an environment probably does not understand: it takes a turn and seldom ends an episode."""
 MAX_PLAYED_TURNS: Final = 300
@@ -59,6 +61,9 @@ class NativeTarget(Target):
             Need.EXPERT: not can.expert,
             Need.FORK: can.fork is ForkSupport.NONE,
             Need.NO_FORK: can.fork is not ForkSupport.NONE,
+            Need.STATE_KEYS: not can.state_keys,
+            Need.ACTIONS: not can.admissible_actions,
+            Need.NO_ACTIONS: can.admissible_actions,
         }
         return f"{self.env} says of itself: {can.model_dump_json()}" if missing.get(Need(need)) else None
 

@@ -1,22 +1,25 @@
 """One session's episode: exactly-once steps, the turn limit, and copies in the same state."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import structlog
 from gymfleet_contracts import problems
-from gymfleet_contracts.session import RECOVERED, ExpertMove, ForkSupport, Session, TaskRef
-from gymfleet_envs.environment import EngineLost, Environment, Outcome
+from gymfleet_contracts.session import RECOVERED, AdmissibleActions, ExpertMove, ForkSupport, Session, TaskRef, ToolCall
+from gymfleet_envs.environment import BadArguments, EngineLost, Environment, Outcome
 from gymfleet_envs.tasks import Task
 from gymfleet_kit.problems import ServiceError
 from gymfleet_kit.session_problems import (
+    ActionsUnavailable,
     ActionTooLarge,
     EnvironmentFailed,
     EpisodeOver,
     ExpertUnavailable,
     ForkUnsupported,
+    InvalidToolCall,
+    Irreversible,
     SessionLost,
     StepOutOfOrder,
 )
@@ -25,72 +28,15 @@ from pydantic import JsonValue
 from gymfleet_env_server.catalogue import Entry
 from gymfleet_env_server.errors import ShardUnavailable
 from gymfleet_env_server.sessions.deadline import Overdue, within
-from gymfleet_env_server.shards.coroutines import Settled, own_cpu_s
-from gymfleet_env_server.shards.threads import SessionThreads
+from gymfleet_env_server.sessions.declared import bounded, checked_actions, hashed
+from gymfleet_env_server.sessions.limits import Limits
+from gymfleet_env_server.shards.coroutines import Settled
+from gymfleet_env_server.tools import check_call
 from gymfleet_env_server.wire import checked_info, decode, encode_result
 
 CUT_MARK: Final = "\n[cut: {excess} more characters]"
 T = TypeVar("T")
 log = structlog.get_logger()
-
-
-class Limits:
-    """The limits on an environment's calls and answers.
-
-    Args:
-        beat: called with the environment's name before each call into it.
-        session_cpu_s: processor time of a session; None for no limit.
-        session_wall_s: age of a session; None for no limit.
-        expert_s: time for one move of an expert; None for no limit.
-        cpu_clock: processor time of the calling thread or job, in seconds; read only where it is limited.
-        threads: for environments that wait; without them, every call runs on the calling thread.
-    """
-
-    __slots__ = (
-        "beat",
-        "cpu_clock",
-        "expert_s",
-        "max_observation_chars",
-        "session_cpu_s",
-        "session_wall_s",
-        "threads",
-        "trace",
-    )
-
-    def __init__(
-        self,
-        max_observation_chars: int,
-        beat: Callable[[str], None],
-        *,
-        session_cpu_s: float | None = None,
-        session_wall_s: float | None = None,
-        expert_s: float | None = None,
-        cpu_clock: Callable[[], float] = own_cpu_s,
-        threads: SessionThreads | None = None,
-    ) -> None:
-        self.max_observation_chars = max_observation_chars
-        self.beat = beat
-        self.session_cpu_s = session_cpu_s
-        self.session_wall_s = session_wall_s
-        self.expert_s = expert_s
-        self.cpu_clock = cpu_clock if session_cpu_s is not None else _no_clock
-        self.threads = threads
-        self.trace = ""
-        """The `traceparent` of the current call, for the log."""
-
-    def apart(self, call: Callable[[], T]) -> T:
-        """Make a call that may wait, and let other sessions' calls run meanwhile."""
-        if self.threads is None:
-            return call()
-        trace = self.trace
-        try:
-            return self.threads.apart(call)
-        finally:
-            self.trace = trace
-
-
-def _no_clock() -> float:
-    return 0.0
 
 
 class Episode:
@@ -99,23 +45,30 @@ class Episode:
     __slots__ = (
         "_actions",
         "_blocking",
+        "_committed",
         "_env",
         "_expert_overdue",
         "_first_info",
+        "_keyed",
         "_last",
         "_last_action",
         "_limits",
+        "_max_action_chars",
+        "_may_commit",
         "_recoveries",
         "_tells_state",
+        "_timeout_s",
         "cpu_s",
         "entry",
         "index",
+        "name",
         "observation",
         "owner",
         "score",
         "seed",
         "session_id",
         "state",
+        "state_key",
         "task",
         "terminated",
         "truncated",
@@ -131,6 +84,7 @@ class Episode:
         *,
         owner: str = "",
         recoveries: int = 0,
+        state_keys: bool = False,
     ) -> None:
         self.session_id = session_id
         self.entry = entry
@@ -144,10 +98,20 @@ class Episode:
         self.observation = ""
         self.state = ""
         """The digest of the state behind the last observation, where the environment reports one."""
+        self.state_key: str | None = None
+        """The key of the state, where the session was opened with keys and the environment has one."""
         self.cpu_s = 0.0
         self._limits = limits
         self._blocking = entry.kind.is_blocking()
         self._tells_state = entry.kind.tells_state()
+        self._may_commit = entry.spec.capabilities.irreversible
+        self._committed = False
+        """Whether an action was taken that cannot be taken back."""
+        self._timeout_s = self._own_timeout_s()
+        # Read here once, because every step needs them.
+        self.name = entry.spec.name
+        self._max_action_chars = entry.spec.max_action_chars
+        self._keyed = state_keys and entry.spec.capabilities.state_keys
         self._recoveries = recoveries
         self._last = b""
         self._expert_overdue = False
@@ -190,17 +154,12 @@ class Episode:
 
         Raises the errors of the session API; only `EnvironmentFailed` and `SessionLost` end the session.
         """
-        if self.over:
-            raise EpisodeOver(f"the episode ended with step {self.index - 1}", last_index=self.index - 1)
-        if index != self.index:
-            raise StepOutOfOrder(f"expected step {self.index}, got {index}", expected=self.index)
-        if len(action) > (limit := self.entry.spec.max_action_chars):
-            raise ActionTooLarge(
-                f"the action has {len(action)} characters; {self.entry.spec.name} takes {limit}",
-                max_action_chars=limit,
-            )
+        if index != self.index or self.terminated or self.truncated or len(action) > self._max_action_chars:
+            self._check(index, action)
+        if self._may_commit and not self._committed:
+            self._committed = self.irreversible(index, action)
         limits = self._limits
-        limits.beat(self.entry.spec.name)
+        limits.beat(self.name, self._timeout_s)
         began = limits.cpu_clock()
         try:  # as `guarded` does, without the cost of a closure
             self._last = self._play(action)
@@ -214,18 +173,44 @@ class Episode:
         self.index += 1
         return self._last
 
+    def irreversible(self, index: int, action: str) -> bool:
+        """Return whether this step could not be taken back. Raises the errors of `step`."""
+        self._check(index, action)
+        return self._may_commit and bool(self.guarded(partial(self._env.irreversible, action)))
+
+    def action_of(self, call: ToolCall) -> str:
+        """Return the action that a tool call spells.
+
+        Raises `InvalidToolCall`, `ActionTooLarge`, `EnvironmentFailed`, `SessionLost`.
+        """
+        check_call(self.entry.kind, call.name, call.arguments)
+        told = self.guarded(partial(self._spelled, call))
+        if isinstance(told, BadArguments):
+            raise InvalidToolCall(f"{call.name}: {told}")
+        self._check_size(told)
+        return told
+
     def fork(self, session_id: str) -> "Episode":
         """Return a child in exactly this state.
 
-        Raises `ForkUnsupported`, `EnvironmentFailed`, `SessionLost`; and `ShardUnavailable` when
+        Raises `ForkUnsupported`, `Irreversible`, `EnvironmentFailed`, `SessionLost`; and `ShardUnavailable` when
         the child's engine died, not the parent's.
         """
         child = Episode(
-            session_id, self.entry, self.task, self.seed, self._limits, owner=self.owner, recoveries=self._recoveries
+            session_id,
+            self.entry,
+            self.task,
+            self.seed,
+            self._limits,
+            owner=self.owner,
+            recoveries=self._recoveries,
+            state_keys=self._keyed,
         )
         if self.entry.kind.fork is ForkSupport.NATIVE:
             copied: Callable[[], Environment[Any] | Settled] = self._env.snapshot
             child._env = self.guarded(copied)
+        elif self._committed:
+            raise Irreversible("an action of the session cannot be taken back, and a replay would repeat it")
         elif self._actions is not None and self.entry.kind.deterministic:
             child.begin()
             try:
@@ -245,6 +230,8 @@ class Episode:
         child.score = self.score
         child.observation = self.observation
         child.state = self.state
+        child.state_key = self.state_key
+        child._committed = self._committed
         child._last = self._last
         child._expert_overdue = self._expert_overdue
         child._last_action = self._last_action
@@ -258,7 +245,7 @@ class Episode:
         """
         shown, reached = self.observation, self.state
         for action in actions:
-            outcome, reached = self.guarded(partial(self._act, action))
+            outcome, reached, _ = self.guarded(partial(self._act, action))
             shown = self._text(outcome.observation)
         if (self.entry.kind.stable_observations and shown != expected) or reached != state:
             log.error("environment.diverged", env=self.entry.spec.name, session_id=self.session_id)
@@ -273,6 +260,15 @@ class Episode:
         if move is None:
             raise ExpertUnavailable(f"the expert of {self.entry.spec.name} knows no move here")
         return move
+
+    def admissible_actions(self) -> AdmissibleActions:
+        """Return the actions that are possible now. Raises `ActionsUnavailable`, `EnvironmentFailed`, `SessionLost`."""
+        if not self.entry.spec.capabilities.admissible_actions:
+            raise ActionsUnavailable(f"{self.entry.spec.name} does not say which actions are possible")
+        told = () if self.over else self.guarded(self._possible)
+        if told is None:
+            raise ActionsUnavailable(f"{self.entry.spec.name} does not know which actions are possible here")
+        return bounded(told, self.entry.spec.max_action_chars)
 
     def view(self, *, lease_s: float, expires_in_s: float) -> Session:
         """Return the session as callers see it."""
@@ -293,13 +289,14 @@ class Episode:
             truncated=self.truncated,
             score=self.score,
             info=decode(self._last)["info"] if self._last else self._first_info,
+            state_key=self.state_key,
         )
 
     def close(self) -> None:
         """Let the environment release its resources; a failure is logged and changes nothing."""
         try:
             if self._blocking:
-                self._limits.beat(self.entry.spec.name)
+                self._limits.beat(self.name, self._timeout_s)
                 self._limits.apart(self._env.close)
             else:
                 self._env.close()
@@ -308,7 +305,7 @@ class Episode:
 
     def guarded(self, call: Callable[[], T]) -> T:
         """Run foreign code, turning `EngineLost` into `SessionLost` and other exceptions into `EnvironmentFailed`."""
-        self._limits.beat(self.entry.spec.name)
+        self._limits.beat(self.name, self._timeout_s)
         began = self._limits.cpu_clock()
         try:
             return self._limits.apart(call) if self._blocking else call()
@@ -328,6 +325,21 @@ class Episode:
                 log.error("expert.overdue", env=name, session_id=self.session_id, limit_s=limit_s)
         raise ExpertUnavailable(f"the expert of {name} took longer than {limit_s:g} s in this session")
 
+    def _check(self, index: int, action: str) -> None:
+        """Raise the problem of a step that cannot be taken."""
+        if self.over:
+            raise EpisodeOver(f"the episode ended with step {self.index - 1}", last_index=self.index - 1)
+        if index != self.index:
+            raise StepOutOfOrder(f"expected step {self.index}, got {index}", expected=self.index)
+        self._check_size(action)
+
+    def _check_size(self, action: str) -> None:
+        if len(action) > (limit := self._max_action_chars):
+            raise ActionTooLarge(
+                f"the action has {len(action)} characters; {self.entry.spec.name} takes {limit}",
+                max_action_chars=limit,
+            )
+
     def _reset(self) -> tuple[str, dict[str, JsonValue], float, str]:
         shown = self._text(self._env.reset(self.task.data, self.seed))
         score = float(self._env.start_score)
@@ -336,11 +348,36 @@ class Episode:
         info = dict(self._env.start_info)
         if self._recoveries:
             info[RECOVERED] = self._recoveries
-        return shown, checked_info(info), score, self._digest()
+        digest = self._digest()
+        self.state_key = self._key()
+        return shown, checked_info(info), score, digest
 
-    def _act(self, action: str) -> tuple[Outcome, str]:
-        """Return the environment's answer and the digest of its state; one call, so that threads switch only once."""
-        return self._env.step(action), self._digest()
+    def _act(self, action: str) -> tuple[Outcome, str, str | None]:
+        """Return the environment's answer, its digest and its key; one call, so that threads switch only once."""
+        outcome = self._env.step(action)
+        return outcome, self._digest() if self._tells_state else "", self._key() if self._keyed else None
+
+    def _own_timeout_s(self) -> float:
+        """Return the task's own time limit for one call; 0 where it has none."""
+        if self.task.step_timeout_s is None:
+            return 0.0
+        return min(self.task.step_timeout_s, self.entry.kind.step_timeout_s or self._limits.step_timeout_s)
+
+    def _key(self) -> str | None:
+        return hashed(self._env.state_key(), self.task.task_id) if self._keyed else None
+
+    def _spelled(self, call: ToolCall) -> str | BadArguments:
+        try:
+            action = self._env.action_of(call.name, call.arguments)
+        except BadArguments as error:  # the model's fault, and none of the environment's
+            return error
+        if not isinstance(action, str):
+            raise TypeError(f"an action must be a str, got {type(action).__name__}")
+        return action
+
+    def _possible(self) -> Sequence[str] | None:
+        told = self._env.admissible_actions()
+        return None if told is None else checked_actions(told)
 
     def _digest(self) -> str:
         if not self._tells_state:
@@ -370,7 +407,8 @@ class Episode:
 
     def _play(self, action: str) -> bytes:
         """Step the environment, check and encode its answer, and store it."""
-        outcome, state = self._limits.apart(partial(self._act, action)) if self._blocking else self._act(action)
+        act = self._act
+        outcome, state, key = self._limits.apart(partial(act, action)) if self._blocking else act(action)
         reward, score = float(outcome.reward), float(outcome.score)
         if not (math.isfinite(reward) and 0.0 <= score <= 1.0):
             raise ValueError(f"reward must be finite and score within [0, 1], got {reward} and {score}")
@@ -387,8 +425,10 @@ class Episode:
             score=score,
             action_valid=outcome.action_valid,
             info={**outcome.info, RECOVERED: self._recoveries} if self._recoveries else outcome.info,
+            state_key=key,
         )
         self.state = state
+        self.state_key = key
         self.observation = observation
         self.score = score
         self.terminated = bool(outcome.terminated)

@@ -1,17 +1,28 @@
 """A shard's sessions: the session API's calls, leases, limits and counts. One thread at a time, no I/O."""
 
 import heapq
-import secrets
+import math
 import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 from gymfleet_contracts.frames import Op
-from gymfleet_contracts.session import AtIndex, ExpertMove, Fork, OpenSession, RenewLease, Session, Split, Step
+from gymfleet_contracts.session import (
+    AdmissibleActions,
+    AtIndex,
+    ExpertMove,
+    Fork,
+    OpenSession,
+    RenewLease,
+    Session,
+    Split,
+    Step,
+    ToolCall,
+)
 from gymfleet_envs import tasks
 from gymfleet_envs.tasks import SPLITS, Task
 from gymfleet_kit.problems import ServiceError
@@ -32,8 +43,10 @@ from gymfleet_kit.session_problems import (
 from gymfleet_env_server.catalogue import Entry
 from gymfleet_env_server.errors import ShardUnavailable
 from gymfleet_env_server.metrics import count_step, new_tally
-from gymfleet_env_server.sessions.episode import Episode, Limits
+from gymfleet_env_server.sessions.episode import Episode
+from gymfleet_env_server.sessions.ids import new_id
 from gymfleet_env_server.sessions.leases import Lease
+from gymfleet_env_server.sessions.limits import Limits
 from gymfleet_env_server.shards.channel import Call, Tally
 from gymfleet_env_server.wire import decode
 
@@ -47,6 +60,7 @@ _BUSY_S: Final = 0.1
 """How soon an expired session is checked again while one of its calls is in progress."""
 _SLACK: Final = 1024
 """Number of stale entries that the heap of expiries may hold in addition to one for each session."""
+T = TypeVar("T")
 log = structlog.get_logger()
 
 
@@ -85,6 +99,8 @@ class Sessions:
         self._tallies = {name: new_tally() for name in entries}
         self._open: dict[str, dict[str, int]] = {name: {} for name in entries}
         self._changed: set[str] = set()
+        self.slots = 0
+        """Slots that the open sessions take."""
         self._calls: dict[str, Callable[[str, Any], Any]] = {
             Op.STEP: self._step_loosely,
             Op.OPEN: lambda _, body: self._open_session(parse(OpenSession, body)).model_dump(),
@@ -92,6 +108,9 @@ class Sessions:
             Op.LEASE: lambda session_id, body: self._renew(session_id, parse(RenewLease, body)).model_dump(),
             Op.FORK: self._fork_sessions,
             Op.EXPERT: lambda session_id, body: self._expert(self._at(session_id, body)).model_dump(),
+            Op.ACTIONS: lambda session_id, body: self._admissible(self._at(session_id, body)).model_dump(),
+            Op.IRREVERSIBLE: self._irreversible,
+            Op.TOOL: self._tool_action,
             Op.CLOSE: lambda session_id, _: self._close(session_id),
             PROBE: lambda *_: self._probe(here=True),
             PROBE_WAITING: lambda *_: self._probe(here=False),
@@ -118,8 +137,10 @@ class Sessions:
         except (EnvironmentFailed, SessionLost) as error:
             self._bury(episode, error)
             raise
-        count_step(self._tally(episode.entry.spec.name), time.perf_counter() - began)
+        count_step(self._tally(episode.name), time.perf_counter() - began)
         self._check_cpu(episode)
+        if episode.task.step_timeout_s is not None:  # else a lease is longer than a step
+            lease.touch(self._clock())
         return result
 
     def state(self, session_id: str) -> str:
@@ -228,7 +249,14 @@ class Sessions:
         task = self._task(entry, request)
         owner = sys.intern(request.owner or "")
         episode = Episode(
-            self._new_id(), entry, task, request.seed, self._limits, owner=owner, recoveries=request.recoveries or 0
+            self._new_id(entry),
+            entry,
+            task,
+            request.seed,
+            self._limits,
+            owner=owner,
+            recoveries=request.recoveries or 0,
+            state_keys=bool(request.state_keys),
         )
         try:
             episode.begin()
@@ -275,7 +303,7 @@ class Sessions:
         children: list[Episode] = []
         try:
             for _ in range(request.count):
-                children.append(lease.episode.fork(self._new_id()))  # noqa: PERF401 - those made are closed on failure
+                children.append(lease.episode.fork(self._new_id(lease.episode.entry)))  # noqa: PERF401 - those made are closed on failure
             self._check_cpu(lease.episode)
         except ServiceError as error:
             for child in children:
@@ -296,13 +324,33 @@ class Sessions:
             raise ExpertUnavailable(
                 f"expert moves are not served on the {episode.task.split} split", splits=list(self._expert_splits)
             )
+        return self._asked(episode, episode.expert)
+
+    def _admissible(self, lease: Lease) -> AdmissibleActions:
+        return self._asked(lease.episode, lease.episode.admissible_actions)
+
+    def _irreversible(self, session_id: str, body: Any) -> dict[str, bool]:
+        """Answer for a step that is not taken; one that was taken before would not be taken again."""
+        step = parse(Step, body)
+        episode = self._lease(session_id).episode
+        if episode.repeated(step.index, step.action):
+            return {"irreversible": False}
+        return {"irreversible": self._asked(episode, partial(episode.irreversible, step.index, step.action))}
+
+    def _tool_action(self, session_id: str, body: Any) -> dict[str, str]:
+        call = parse(ToolCall, body)
+        episode = self._lease(session_id).episode
+        return {"action": self._asked(episode, partial(episode.action_of, call))}
+
+    def _asked(self, episode: Episode, question: Callable[[], T]) -> T:
+        """Return the environment's answer to a question; one that it fails at ends the session."""
         try:
-            move = episode.expert()
+            answer = question()
         except (EnvironmentFailed, SessionLost) as error:
             self._bury(episode, error)
             raise
         self._check_cpu(episode)
-        return move
+        return answer
 
     def _expire(self, session_id: str) -> None:
         """Close a session whose lease ran out or which exceeded its time limit."""
@@ -313,7 +361,7 @@ class Sessions:
             self._expect(lease)
             return
         if now >= lease.ends_at:
-            self._limit(lease.episode, "session_wall_s", self._limits.session_wall_s)
+            self._limit(lease.episode, *self._wall(lease.episode))
             return
         env = lease.episode.entry.spec.name
         log.info("session.reaped", env=env, session_id=session_id, lease_s=lease.duration_s)
@@ -331,6 +379,7 @@ class Sessions:
         if (lease := self._leases.pop(session_id, None)) is None:
             return None
         env, owner = lease.episode.entry.spec.name, lease.episode.owner
+        self.slots -= lease.episode.entry.spec.slots
         owners = self._open[env]
         owners[owner] -= 1
         if not owners[owner]:
@@ -359,12 +408,13 @@ class Sessions:
 
     def _keep(self, episode: Episode, lease_s: float) -> Lease:
         now = self._clock()
-        wall_s = self._limits.session_wall_s
-        lease = Lease(episode, lease_s, now, float("inf") if wall_s is None else now + wall_s)
+        _, wall_s = self._wall(episode)
+        lease = Lease(episode, lease_s, now, now + wall_s)
         self._leases[episode.session_id] = lease
         self._expect(lease)
         env, owners = episode.entry.spec.name, self._open[episode.entry.spec.name]
         owners[episode.owner] = owners.get(episode.owner, 0) + 1
+        self.slots += episode.entry.spec.slots
         self._tally(env).opened += 1
         return lease
 
@@ -392,7 +442,7 @@ class Sessions:
             raise UnknownSession("the session was never opened here, was closed, or its lease ran out")
         now = self._clock()
         if now >= lease.ends_at:
-            raise self._limit(lease.episode, "session_wall_s", self._limits.session_wall_s)
+            raise self._limit(lease.episode, *self._wall(lease.episode))
         if touch:
             lease.touch(now)
         return lease
@@ -403,7 +453,12 @@ class Sessions:
         if limit_s is not None and episode.cpu_s > limit_s:
             raise self._limit(episode, "session_cpu_s", limit_s)
 
-    def _limit(self, episode: Episode, limit: str, limit_s: float | None) -> SessionLimit:
+    def _wall(self, episode: Episode) -> tuple[str, float]:
+        """Return the limit on the session's age and its name: the server's or, if it is shorter, the task's."""
+        own_s, usual_s = episode.task.episode_timeout_s or math.inf, self._limits.session_wall_s or math.inf
+        return ("episode_timeout_s", own_s) if own_s < usual_s else ("session_wall_s", usual_s)
+
+    def _limit(self, episode: Episode, limit: str, limit_s: float) -> SessionLimit:
         env, session_id = episode.entry.spec.name, episode.session_id
         log.warning(
             "session.limited", env=env, session_id=session_id, limit=limit, limit_s=limit_s, cpu_s=episode.cpu_s
@@ -445,5 +500,5 @@ class Sessions:
         self._changed.add(env)
         return self._tallies[env]
 
-    def _new_id(self) -> str:
-        return f"{self._prefix}-{secrets.token_hex(16)}"
+    def _new_id(self, entry: Entry) -> str:
+        return new_id(self._prefix, entry.spec.slots)

@@ -82,10 +82,10 @@ class Tally(msgspec.Struct, array_like=True):
 
 
 class Report(msgspec.Struct, array_like=True):
-    """Answers, the number of open sessions, and now and then the tallies."""
+    """Answers, the number of slots that the open sessions take, and now and then the tallies."""
 
     answers: list[Answer]
-    num_sessions: int
+    slots: int
     tallies: dict[str, Tally] = {}
     stuck: int = 0
     """Number of calls that were given up and are still running."""

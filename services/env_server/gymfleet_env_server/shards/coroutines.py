@@ -10,13 +10,14 @@ import contextvars
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, Final, Generic, TypeVar, cast
 
 from greenlet import getcurrent, greenlet
 from gymfleet_contracts.session import ExpertMove
 from gymfleet_envs.environment import AsyncEnvironment, Outcome
+from pydantic import JsonValue
 
 _STARTING: Final = threading.Lock()
 T = TypeVar("T")
@@ -64,6 +65,22 @@ class Settled:
     def state_digest(self) -> str | None:
         """As the environment's own."""
         return settle(self._inner.state_digest())
+
+    def state_key(self) -> str | None:
+        """As the environment's own."""
+        return settle(self._inner.state_key())
+
+    def admissible_actions(self) -> Sequence[str] | None:
+        """As the environment's own."""
+        return settle(self._inner.admissible_actions())
+
+    def action_of(self, tool: str, arguments: Mapping[str, JsonValue]) -> str:
+        """As the environment's own, which is no coroutine."""
+        return self._inner.action_of(tool, arguments)
+
+    def irreversible(self, action: str) -> bool:
+        """As the environment's own, which is no coroutine."""
+        return self._inner.irreversible(action)
 
     def snapshot(self) -> "Settled":
         """As the environment's own."""

@@ -18,10 +18,11 @@ _US: Final = 1e-6
 class Opening:
     """An open on its way to a shard. It waits until `deadline` for a shard that is alive."""
 
-    __slots__ = ("again", "body", "deadline", "done", "trace")
+    __slots__ = ("again", "body", "deadline", "done", "slots", "trace")
 
-    def __init__(self, body: msgspec.Raw, done: Done, trace: str, deadline: float) -> None:
+    def __init__(self, body: msgspec.Raw, done: Done, trace: str, deadline: float, slots: int) -> None:
         self.body = body
+        self.slots = slots
         self.done = done
         self.trace = trace
         self.deadline = deadline
@@ -53,7 +54,7 @@ class ShardHandle:
         self.alive = False
         self.born_at = 0.0
         self.quick_deaths = 0
-        self.num_sessions = 0
+        self.slots = 0
         self.reserved = 0
         self.pending: dict[int, Pending] = {}
         self.outbox: list[Call] = []
@@ -71,12 +72,12 @@ class ShardHandle:
 
     @property
     def load(self) -> int:
-        """Number of sessions that are open or about to be opened."""
-        return self.num_sessions + self.reserved
+        """Number of slots that sessions take or are about to take."""
+        return self.slots + self.reserved
 
     @property
     def price(self) -> float:
-        """The cost of opening a session here: it grows with the number of sessions and with how busy the shard is."""
+        """The cost of opening a session here: it grows with the slots taken and with how busy the shard is."""
         return (self.load + 1) * (1 + _BUSY_WEIGHT * self.busy)
 
     def occupy(self, process: ShardProcess, now: float) -> None:
@@ -96,7 +97,7 @@ class ShardHandle:
         self.condemned = ""
         self.stuck = 0
         self.given_up = (0, 0.0)
-        self.num_sessions = self.reserved = 0
+        self.slots = self.reserved = 0
         self.pending, self.outbox = {}, []
         return left
 
@@ -114,8 +115,9 @@ class ShardHandle:
             self.progress_at = now
         self.seen, self.seen_at = progress, now
 
-    def hangs(self, now: float, limit_s: float) -> bool:
-        """Return whether the shard has worked on one call of an environment for too long."""
+    def hangs(self, now: float, usual_s: float) -> bool:
+        """Return whether the shard has worked on one call of an environment for too long, by default `usual_s`."""
+        limit_s = self.seen.limit_s(usual_s)
         if not self.pending or self.condemned:
             return False
         # Of calls in threads the oldest counts, however many others complete meanwhile.

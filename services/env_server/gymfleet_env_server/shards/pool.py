@@ -25,7 +25,7 @@ from pydantic import JsonValue
 from gymfleet_env_server.catalogue import EnvironmentUnavailable
 from gymfleet_env_server.errors import Draining, ShardUnavailable
 from gymfleet_env_server.metrics import DIED, HUNG, MEMORY, SessionMetrics
-from gymfleet_env_server.sessions.ids import TAIL_CHARS, ShardId, new_instance, prefix, shard_of
+from gymfleet_env_server.sessions.ids import TAIL_CHARS, ShardId, new_instance, prefix, shard_of, slots_of
 from gymfleet_env_server.sessions.sessions import ABANDON, PROBE
 from gymfleet_env_server.settings import EnvServerSettings
 from gymfleet_env_server.shards.channel import Answer, Call, Report, ShardConfig
@@ -42,6 +42,15 @@ _MAX_STUCK: Final = 16
 """Number of calls in threads, with their environments, that may be stuck in one shard."""
 _HEED_S: Final = 5.0
 """A shard that takes longer than this to notice that a call in a thread was given up counts as hanging itself."""
+
+
+class _Env(msgspec.Struct):
+    """The part of an open's body that says what a session needs."""
+
+    env: str
+
+
+_decode_env: Final = msgspec.msgpack.Decoder(_Env).decode
 _decode: Final = msgspec.msgpack.Decoder().decode
 log = structlog.get_logger()
 
@@ -91,6 +100,7 @@ class ShardPool:
                 specs = process.wait_ready(self._settings.start_timeout_s)
                 self.specs = {spec.name: spec for spec in specs}
             self._check_memory(processes)
+            self._check_slots()
         except EnvironmentUnavailable:
             for process in processes:
                 process.kill()
@@ -121,10 +131,10 @@ class ShardPool:
         self.draining = True
         self._turn_away(lambda _: True, _draining())
         began = time.monotonic()
-        log.info("server.draining", sessions=self._num_sessions, drain_s=timeout_s)
+        log.info("server.draining", slots=self._num_slots, drain_s=timeout_s)
         while time.monotonic() - began < timeout_s and any(handle.load or handle.pending for handle in self._handles):  # noqa: ASYNC110 - counts, no event
             await asyncio.sleep(_DRAIN_POLL_S)
-        log.info("server.drained", sessions=self._num_sessions, waited_s=round(time.monotonic() - began, 3))
+        log.info("server.drained", slots=self._num_slots, waited_s=round(time.monotonic() - began, 3))
 
     def submit(self, op: str, session_id: str, body: msgspec.Raw, done: Done, trace: str = "") -> None:
         """Start a call; `done` is called once, now or later."""
@@ -133,13 +143,13 @@ class ShardPool:
             trace, done = work.trace, work.ending(done)
         try:
             if op == Op.OPEN:
-                self._open(Opening(body, done, trace, time.monotonic() + self._settings.open_wait_s))
+                self._open(Opening(body, done, trace, time.monotonic() + self._settings.open_wait_s, self._slots(body)))
             elif (handle := self._homes.get(session_id[:-TAIL_CHARS]) or self._handle_of(session_id)) is None:
                 if op != Op.CLOSE:
                     raise SessionLost("the process that held this session died", session_id=session_id)
                 done(NO_BODY)  # it is gone, which is what the caller asked for
             else:
-                slots = self._reservable(num_children(body)) if op == Op.FORK else 0
+                slots = self._reservable(num_children(body) * slots_of(session_id)) if op == Op.FORK else 0
                 self._send(handle, op, session_id, body, done, trace, slots=slots)
         except ServiceError as error:
             done(error)
@@ -156,7 +166,7 @@ class ShardPool:
     async def probe(self) -> None:
         """Begin an episode of every environment on every shard. Raises `ServiceError`."""
         if self.draining:
-            raise Draining(f"draining: {self._num_sessions} sessions are left")
+            raise Draining(f"draining: sessions in {self._num_slots} slots are left")
         answers = []
         for handle in self._handles:
             answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
@@ -169,22 +179,27 @@ class ShardPool:
                 raise result
 
     @property
-    def _num_sessions(self) -> int:
+    def _num_slots(self) -> int:
         return sum(handle.load for handle in self._handles)
 
+    def _slots(self, opening: msgspec.Raw) -> int:
+        """Return how many slots the session would take; 1 for an open that a shard is about to refuse."""
+        try:
+            return self.specs[_decode_env(opening).env].slots
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
+            return 1
+
     def _reservable(self, count: int) -> int:
-        taken = self._num_sessions + len(self._waiting)
-        if taken + count > self._settings.max_sessions:
-            raise EnvironmentFull(
-                f"{taken} of {self._settings.max_sessions} sessions are open", max_sessions=self._settings.max_sessions
-            )
+        taken = self._num_slots + sum(opening.slots for opening in self._waiting)
+        if taken + count > (most := self._settings.max_sessions):
+            raise EnvironmentFull(f"{taken} of {most} slots are taken, and {count} needed", max_sessions=most)
         return count
 
     def _open(self, opening: Opening) -> None:
         """Open a session on the cheapest shard, as soon as one is alive. Raises `ServiceError`."""
         if self.draining:
             raise _draining()
-        slots = self._reservable(1)
+        slots = self._reservable(opening.slots)
         if (handle := cheapest(self._handles)) is None:
             self._waiting.append(opening)
         else:
@@ -245,7 +260,7 @@ class ShardPool:
 
     def _reported(self, handle: ShardHandle, report: Report) -> None:
         handle.progress_at = time.monotonic()
-        handle.num_sessions = report.num_sessions
+        handle.slots = report.slots
         handle.stuck = report.stuck
         if report.tallies:
             self.metrics.add(handle.index, report.tallies)
@@ -299,6 +314,14 @@ class ShardPool:
                 f"a shard holds {held:.0f} MiB before its first session; raise GYMFLEET_ENV_SHARD_MEMORY_MB={limit_mb}"
             )
 
+    def _check_slots(self) -> None:
+        """Reject an environment of which the server could not hold a single session."""
+        for spec in self.specs.values():
+            if spec.slots > self._settings.max_sessions:
+                raise EnvironmentUnavailable(
+                    f"a session of {spec.name} takes {spec.slots} slots; raise GYMFLEET_ENV_MAX_SESSIONS"
+                )
+
     async def _attach(self, handle: ShardHandle) -> None:
         process = handle.process
         if process is None:
@@ -332,7 +355,7 @@ class ShardPool:
             in_work = known and progress is not None and number == progress.number
             opening = call.opening
             if opening is None or opening.again or self._closing or (in_work and cause == HUNG):
-                call.done(self._verdict(call, cause, in_work=in_work))
+                call.done(self._verdict(call, cause, progress, in_work=in_work))
             else:
                 opening.again = True
                 self._reopen(opening)
@@ -343,10 +366,10 @@ class ShardPool:
             return ""
         return list(self.specs)[progress.place]
 
-    def _verdict(self, call: Pending, cause: str, *, in_work: bool) -> ServiceError:
+    def _verdict(self, call: Pending, cause: str, progress: Progress | None, *, in_work: bool) -> ServiceError:
         extensions: dict[str, JsonValue] = {"session_id": call.session_id} if call.session_id else {}
-        if in_work and cause == HUNG:
-            limit_s = self._settings.step_timeout_s
+        if progress is not None and in_work and cause == HUNG:
+            limit_s = progress.limit_s(self._settings.step_timeout_s)
             return StepTimeout(f"no answer within {limit_s:g} s; the session is closed", **extensions)
         if call.session_id:
             if in_work:
@@ -399,7 +422,8 @@ class ShardPool:
 
     def _end_hang(self, handle: ShardHandle, now: float) -> None:
         """Give up a hanging call in a thread, with its session; for any other call, kill the shard."""
-        limit_s, number, env = self._settings.step_timeout_s, handle.seen.number, self._env_of(handle.seen)
+        seen = handle.seen
+        limit_s, number, env = seen.limit_s(self._settings.step_timeout_s), seen.number, self._env_of(seen)
         call = handle.give_up(now, min(self._settings.threads or _MAX_STUCK, _MAX_STUCK), _HEED_S)
         if call is None:
             log.error("shard.hung", shard=handle.index, limit_s=limit_s, env=env)
@@ -408,7 +432,7 @@ class ShardPool:
         log.error("call.overdue", shard=handle.index, limit_s=limit_s, env=env, session_id=call.session_id)
         body = msgspec.Raw(msgspec.msgpack.encode(number))
         self._send(handle, ABANDON, call.session_id, body, lambda _: None, "", slots=0)
-        call.done(self._verdict(call, HUNG, in_work=True))
+        call.done(self._verdict(call, HUNG, seen, in_work=True))
 
     async def _watch_memory(self, handles: list[ShardHandle], limit_mb: int) -> None:
         lives = {handle.process.pid: (handle, handle.life) for handle in handles if handle.process is not None}
@@ -417,7 +441,7 @@ class ShardPool:
             if size > limit_mb * MIB and handle.life == life and not handle.condemned:
                 log.error(
                     "shard.recycled",
-                    shard=handle.index, pid=pid, rss_mb=size // MIB, limit_mb=limit_mb, sessions=handle.num_sessions,
+                    shard=handle.index, pid=pid, rss_mb=size // MIB, limit_mb=limit_mb, slots=handle.slots,
                 )  # fmt: skip
                 handle.condemn(MEMORY)
 

@@ -50,6 +50,12 @@ class Progress(NamedTuple):
     since_us: int = 0
     """When the oldest call running in a thread began, which is the one that `number` and `place` describe; by the clock
     of `time.monotonic`, which processes share."""
+    limit_us: int = 0
+    """The call's own time limit; 0 where it has none."""
+
+    def limit_s(self, usual_s: float) -> float:
+        """Return the call's time limit."""
+        return 1e-6 * self.limit_us or usual_s
 
 
 class ShardProcess:

@@ -27,7 +27,7 @@ from gymfleet_kit.problems import ServiceError, internal_problem
 from gymfleet_kit.session_problems import EnvironmentFailed, InvalidRequest
 
 from gymfleet_env_server.catalogue import Entry, EnvironmentUnavailable, load_entry
-from gymfleet_env_server.sessions.episode import Limits
+from gymfleet_env_server.sessions.limits import Limits
 from gymfleet_env_server.sessions.sessions import ABANDON, PROBE, PROBE_WAITING, Sessions
 from gymfleet_env_server.shards.channel import (
     Answer,
@@ -230,12 +230,12 @@ class Shard:
     def _flush(self) -> None:
         now = time.monotonic()
         news = self._sessions.has_news and now - self._tallied_at >= _TALLIES_EVERY_S
-        if not (self._answers or news or len(self._sessions) != self._reported):
+        if not (self._answers or news or self._sessions.slots != self._reported):
             return
         tallies = self._sessions.take_tallies() if news else {}
         if news:
             self._tallied_at = now
-        self._reported = len(self._sessions)
+        self._reported = self._sessions.slots
         self._channel.sendall(pack(Report(self._answers, self._reported, tallies, len(self._given_up))))
         self._answers = []
         self._flushed_at = now
@@ -315,7 +315,7 @@ def _make_shard(config: ShardConfig, channel: socket.socket, entries: dict[str, 
     progress: ShardProgress
     threads = None
     if any(entry.kind.is_blocking() for entry in entries.values()):
-        progress = threaded = ThreadedProgress(shared, entries)
+        progress = threaded = ThreadedProgress(shared, entries, config.step_timeout_s)
         threading.stack_size(STACK_BYTES)
         at_once = {name: most for name, entry in entries.items() if (most := entry.kind.calls_at_once) is not None}
         awaiting = {name for name, entry in entries.items() if issubclass(entry.kind, AsyncEnvironment)}
@@ -328,6 +328,7 @@ def _make_shard(config: ShardConfig, channel: socket.socket, entries: dict[str, 
         session_cpu_s=config.session_cpu_s,
         session_wall_s=config.session_wall_s,
         expert_s=config.expert_s,
+        step_timeout_s=config.step_timeout_s,
         threads=threads,
     )
     sessions = Sessions(

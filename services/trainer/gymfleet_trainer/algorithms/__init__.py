@@ -1,1 +1,1 @@
-"""The computations of an update: advantages, losses, and the updaters that apply them."""
+"""The algorithms that come with gymfleet, one file each."""

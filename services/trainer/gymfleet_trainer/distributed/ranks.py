@@ -12,9 +12,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from gymfleet_trainer.algorithms.update_metrics import Sums
 from gymfleet_trainer.model.batching import PackedBatch
-from gymfleet_trainer.model.microbatches import LossOf, backward
+from gymfleet_trainer.model.microbatches import LossOf, Sums, backward
 
 Result = TypeVar("Result")
 

@@ -16,8 +16,8 @@ from gymfleet_kit.logs import configure_logs
 from gymfleet_trainer.distributed.call_broker import Answer, Call
 from gymfleet_trainer.distributed.ranks import Ranks
 from gymfleet_trainer.errors import Stalled, WorkersFailed, is_disk_full, system_error
+from gymfleet_trainer.learning.learner import LocalLearner
 from gymfleet_trainer.model.batching import TrainSequence, sequence_from_trajectory
-from gymfleet_trainer.model.learner import LocalLearner
 from gymfleet_trainer.publish.probe import Parity
 from gymfleet_trainer.run.groups import Group
 

@@ -1,1 +1,1 @@
-"""The models that are trained: packed batches, attention, optimiser, learner."""
+"""The models that are trained: packed batches, attention, optimiser."""

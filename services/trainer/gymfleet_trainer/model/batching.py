@@ -4,7 +4,7 @@ A trajectory's tokens are exactly the tokens that the engine saw and sampled: tu
 tokenised again. Sequences are packed end to end without padding; attention separates them by `cu_seqlens`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate, chain
 from typing import Any
@@ -16,32 +16,38 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class TrainSequence:
-    """One trajectory as the trainer sees it, in flat lists with one entry per token.
+    """A row: a sequence of tokens that the policy was sampled from, in flat lists with one entry per token.
 
     `loss_mask` is True on tokens that the model wrote. `behaviour_logprobs` (of the sampler) and `token_rewards` are 0
-    elsewhere. `advantages` is empty until they are estimated. `staleness` is the number of policy versions published
-    since the oldest token was sampled.
+    elsewhere. `staleness` is the number of policy versions published since the oldest token was sampled.
 
     `final_prompt_token_ids` is None if the environment ended the episode. If the recipe cut it off, it is the prompt
     that the policy could not answer. It is not part of the sequence, but leads to the state a critic bootstraps from.
+
+    `fields` holds what an algorithm adds: (L,) float tensors on the CPU, by name. Rows that name the same `unit`, such
+    as the two of a pair, are packed into the same micro-batch.
     """
 
     token_ids: list[int]
     loss_mask: list[bool]
     behaviour_logprobs: list[float]
-    advantages: list[float]
     token_rewards: list[float]
     staleness: int
     trajectory_id: str
     final_prompt_token_ids: list[int] | None = None
+    fields: Mapping[str, Tensor] = field(default_factory=dict)
+    unit: str | None = None
 
     def __post_init__(self) -> None:
         length = len(self.token_ids)
         if length == 0:
             raise ValueError(f"{self.trajectory_id}: a sequence needs at least one token")
-        per_token = (self.loss_mask, self.behaviour_logprobs, self.token_rewards, self.advantages or self.token_ids)
+        per_token = (self.loss_mask, self.behaviour_logprobs, self.token_rewards)
         if any(len(values) != length for values in per_token):
             raise ValueError(f"{self.trajectory_id}: every per-token list must have {length} entries, one per token id")
+        for name, values in self.fields.items():
+            if values.shape != (length,):
+                raise ValueError(f"{self.trajectory_id}: {name} has the shape {tuple(values.shape)}, not ({length},)")
 
     @property
     def group_id(self) -> str:
@@ -58,15 +64,20 @@ class TrainSequence:
         """Return the undiscounted return."""
         return sum(self.token_rewards)
 
-    def with_advantage(self, advantage: float) -> "TrainSequence":
-        """Return a copy with `advantage` on every token that the model wrote."""
-        return replace(self, advantages=[advantage if trained else 0.0 for trained in self.loss_mask])
+    def with_fields(self, **fields: Tensor) -> "TrainSequence":
+        """Return a copy with more fields; one of a name that is there is replaced."""
+        return replace(self, fields={**self.fields, **fields})
+
+    def mask(self) -> Tensor:
+        """Return the (L,) bool mask of the tokens with a loss; the first token never has one."""
+        mask = torch.tensor(self.loss_mask)
+        mask[0] = False
+        return mask
 
 
-def sequence_from_trajectory(scored: ScoredTrajectory, *, current_version: int | None = None) -> TrainSequence:
+def sequence_from_trajectory(scored: ScoredTrajectory, *, staleness: int = 0) -> TrainSequence:
     """Concatenate the turns' prompt and response ids; a turn without log-probabilities (an expert's) gets 0.
 
-    `current_version` is the version about to be trained; without it the sequence counts as fresh.
     Raises ValueError if log-probabilities or token rewards do not align with the response ids.
     """
     trajectory, reward = scored.trajectory, scored.reward
@@ -90,9 +101,8 @@ def sequence_from_trajectory(scored: ScoredTrajectory, *, current_version: int |
         loss_mask += [False] * num_prompt + [True] * num_response
         logprobs += [*([0.0] * num_prompt), *turn_logprobs]
         rewards += [*([0.0] * num_prompt), *turn_rewards]
-    staleness = 0 if current_version is None else max(0, current_version - trajectory.policy.version_min)
     final_prompt = list(trajectory.final_prompt_token_ids) if trajectory.finish_reason.cut_by_recipe else None
-    return TrainSequence(token_ids, loss_mask, logprobs, [], rewards, staleness, name, final_prompt)
+    return TrainSequence(token_ids, loss_mask, logprobs, rewards, staleness, name, final_prompt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,22 +123,16 @@ class PackedBatch:
     """(T,) bool."""
     behaviour_logprobs: Tensor
     """(T,) float32, or wider if the model is."""
-    advantages: Tensor
-    """(T,) float32, or wider if the model is."""
     lengths: tuple[int, ...]
     """The segments' lengths on the host, so that reading them needs no device synchronisation."""
     indices: tuple[int, ...]
     """The index of each segment among the packed sequences."""
     trained: Tensor
     """(N,) int64, the positions where `loss_mask` is True."""
-    old_logprobs: Tensor | None = field(default=None)
-    """(T,) float, log-probabilities under the policy at the start of the batch (the proximal policy)."""
-    ref_logprobs: Tensor | None = field(default=None)
-    """(T,) float, log-probabilities under the reference policy."""
-    values: Tensor | None = field(default=None)
-    """(T,) float, the critic's values before the update."""
-    returns: Tensor | None = field(default=None)
-    """(T,) float, the critic's targets."""
+    units: tuple[str | None, ...] = ()
+    """The unit of each segment."""
+    fields: Mapping[str, Tensor] = field(default_factory=dict)
+    """(T,) float each: the rows' fields, end to end, of the names that all of these rows have."""
 
     @property
     def num_tokens(self) -> int:
@@ -142,7 +146,17 @@ class PackedBatch:
             for item in fields(self)
             if isinstance(value := getattr(self, item.name), Tensor)
         }
-        return replace(self, **moved)
+        added = {name: value.to(device, non_blocking=True) for name, value in self.fields.items()}
+        return replace(self, **moved, fields=added)
+
+    @property
+    def places_by_unit(self) -> dict[str, tuple[int, ...]]:
+        """Return which segments belong together, in the order of the rows."""
+        places: dict[str, list[int]] = {}
+        for place, unit in enumerate(self.units):
+            if unit is not None:
+                places.setdefault(unit, []).append(place)
+        return {unit: tuple(found) for unit, found in places.items()}
 
 
 def pack(
@@ -155,14 +169,15 @@ def pack(
     """Distribute sequences over micro-batches of nearly equal size, none above `tokens_per_microbatch` tokens.
 
     First-fit-decreasing finds how many are needed; then each sequence, longest first, goes to the emptiest one, of
-    more micro-batches if necessary. If that overflows too, the result of first-fit is used. A sequence longer than
-    the limit gets its own micro-batch. With `multiple_of` workers there are that many micro-batches, or a multiple
-    of it, if possible. No sequences give no micro-batches.
+    more micro-batches if necessary. If that overflows too, the result of first-fit is used. Sequences of one unit are
+    placed as if they were one. What is longer than the limit gets its own micro-batch. With `multiple_of` workers
+    there are that many micro-batches, or a multiple of it, if possible. No sequences give no micro-batches.
     """
     if tokens_per_microbatch < 1:
         raise ValueError(f"tokens_per_microbatch must be at least 1, not {tokens_per_microbatch}")
-    lengths = [len(sequence.token_ids) for sequence in sequences]
-    order = sorted(range(len(sequences)), key=lambda index: (-lengths[index], index))
+    units = _units(sequences)
+    lengths = [sum(len(sequences[index].token_ids) for index in unit) for unit in units]
+    order = sorted(range(len(units)), key=lambda place: (-lengths[place], place))
     bins = _first_fit(order, lengths, tokens_per_microbatch)
     needed = -(-len(bins) // multiple_of) * multiple_of
     for num_bins in (needed, needed + multiple_of):
@@ -170,7 +185,15 @@ def pack(
         if all(chosen and sum(lengths[i] for i in chosen) <= tokens_per_microbatch for chosen in balanced):
             bins = balanced
             break
-    return [_pack_one(sequences, chosen, dtype) for chosen in bins]
+    return [_pack_one(sequences, [index for place in chosen for index in units[place]], dtype) for chosen in bins]
+
+
+def _units(sequences: Sequence[TrainSequence]) -> list[list[int]]:
+    """Return the indices of what must not be separated, in the order of the first of each."""
+    units: dict[str | int, list[int]] = {}
+    for index, sequence in enumerate(sequences):
+        units.setdefault(index if sequence.unit is None else sequence.unit, []).append(index)
+    return list(units.values())
 
 
 def _first_fit(order: list[int], lengths: list[int], capacity: int) -> list[list[int]]:
@@ -209,11 +232,17 @@ def _pack_one(sequences: Sequence[TrainSequence], chosen: list[int], dtype: torc
         cu_seqlens=torch.tensor(starts, dtype=torch.int32),
         loss_mask=loss_mask,
         behaviour_logprobs=_floats((s.behaviour_logprobs for s in segments), dtype),
-        advantages=_floats((s.advantages or [0.0] * len(s.token_ids) for s in segments), dtype),
         lengths=lengths,
         indices=tuple(chosen),
         trained=loss_mask.nonzero().flatten(),
+        units=tuple(segment.unit for segment in segments),
+        fields={name: torch.cat([segment.fields[name] for segment in segments]) for name in _shared_names(segments)},
     )
+
+
+def _shared_names(segments: Sequence[TrainSequence]) -> list[str]:
+    names = set(segments[0].fields).intersection(*(segment.fields for segment in segments))
+    return sorted(names)
 
 
 def _floats(rows: Iterable[list[float]], dtype: torch.dtype) -> Tensor:

@@ -12,11 +12,12 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from gymfleet_trainer.algorithms.update_metrics import Sums
 from gymfleet_trainer.model.batching import PackedBatch
 from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul
 
 Result = TypeVar("Result")
+Sums = dict[str, Tensor | float]
+"""What a micro-batch adds to the metrics, by name; tensors are () and detached."""
 LossOf = Callable[[PackedBatch], tuple[Tensor, Sums]]
 """Returns () float with grad, and sums for the metrics."""
 

@@ -19,9 +19,10 @@ from gymfleet_client.errors import (
 )
 from gymfleet_client.rest import GatewayClient
 from gymfleet_client.stream import SessionStream
-from gymfleet_contracts.grammar import Grammar, get_grammar
 from gymfleet_contracts.recipe import MODEL_BUILT, Recipe, ScratchModel
 from gymfleet_contracts.session import EnvironmentSpec, OpenSession
+from gymfleet_kit.formats import CheckedFormat, format_of
+from gymfleet_kit.plugins import PluginError
 from gymfleet_kit.retries import Retries
 
 from gymfleet_trainer.errors import RunDirectoryError, TooManyFailures
@@ -96,7 +97,7 @@ async def corpus(recipe: Recipe, scratch: ScratchModel, settings: TrainerSetting
 
 async def _corpus(recipe: Recipe, scratch: ScratchModel, settings: TrainerSettings) -> list[str]:
     key = settings.gateway_api_key.get_secret_value() if settings.gateway_api_key else None
-    grammar = get_grammar(recipe.rollout.grammar)
+    reply_format = format_of(recipe.rollout.format)
     slots = asyncio.Semaphore(_CONCURRENCY)
     async with GatewayClient(settings.gateway_url, api_key=key) as client:
         spec = await client.environment(recipe.env.name)
@@ -106,18 +107,20 @@ async def _corpus(recipe: Recipe, scratch: ScratchModel, settings: TrainerSettin
 
         async def watch(index: int) -> list[str]:
             async with slots:
-                return await _episode(stream, recipe, index, grammar, limit)
+                return await _episode(stream, recipe, index, reply_format, limit)
 
         try:
             async with asyncio.TaskGroup() as tasks:
                 episodes = [tasks.create_task(watch(index)) for index in range(count)]
         except ExceptionGroup as group:
             first = group.exceptions[0]
-            raise (first if isinstance(first, ClientError) else group) from None
-    return [*_rules(spec, grammar), *(text for episode in episodes for text in episode.result())]
+            raise (first if isinstance(first, ClientError | PluginError) else group) from None
+    return [*_rules(spec, reply_format), *(text for episode in episodes for text in episode.result())]
 
 
-async def _episode(stream: SessionStream, recipe: Recipe, index: int, grammar: Grammar, limit: int) -> list[str]:
+async def _episode(
+    stream: SessionStream, recipe: Recipe, index: int, reply_format: CheckedFormat, limit: int
+) -> list[str]:
     env = recipe.env
     session = await stream.open(
         OpenSession(env=env.name, split=env.train_split, level=env.level, task_index=index), timeout_s=60.0
@@ -126,7 +129,7 @@ async def _episode(stream: SessionStream, recipe: Recipe, index: int, grammar: G
     try:
         for step in range(limit):
             move = await stream.expert(session.session_id, index=step)
-            texts.append(grammar.render(move.thought, move.action))
+            texts.append(reply_format.render(move.thought, move.action))
             result = await stream.step(session.session_id, step, move.action, timeout_s=60.0)
             texts.append(result.observation)
             if result.terminated or result.truncated:
@@ -136,8 +139,8 @@ async def _episode(stream: SessionStream, recipe: Recipe, index: int, grammar: G
     return texts
 
 
-def _rules(spec: EnvironmentSpec, grammar: Grammar) -> list[str]:
-    return [spec.instructions, grammar.instructions, grammar.complaint]
+def _rules(spec: EnvironmentSpec, reply_format: CheckedFormat) -> list[str]:
+    return [spec.instructions, reply_format.instructions, reply_format.complaint]
 
 
 def _write(recipe: Recipe, scratch: ScratchModel, texts: list[str], path: Path, digest: str) -> None:

@@ -31,7 +31,8 @@ class Collector:
     """Publish requests and hand out groups as they complete.
 
     A training sample that failed is requested again within its group, as is one whose record is of no use to
-    this run; measurements and the warm start handle their own failures.
+    this run; measurements and the warm start handle their own failures. Failures from before this process began
+    are not held against anybody: what was wrong may have been mended, and so every such sample is requested again.
 
     While it waits it polls the live policy version of every rollout replica: one that was
     started or restarted lacks the newest weights and gets them. If there is no sign of
@@ -66,6 +67,7 @@ class Collector:
         self._polled_at = 0.0
         self._tokens_generated: dict[str, tuple[int, int]] = {}
         self._asked_again = False
+        self._began_at = time.time()
 
     @property
     def num_open(self) -> int:
@@ -168,7 +170,8 @@ class Collector:
         group = self._book.get(trajectory.group_id)
         if group is None or group.samples.get(trajectory.sample) is not scored:
             return
-        if trajectory.purpose == "train" and self._patience.allows(group, trajectory.sample):
+        of_the_past = 0 < trajectory.started_at + trajectory.duration_s < self._began_at
+        if of_the_past or (trajectory.purpose == "train" and self._patience.allows(group, trajectory.sample)):
             reason = trajectory.error or scored.reward_error or trajectory.status.value
             await self._ask_sample(group, trajectory.sample, trajectory.replay + 1, reason)
         elif group.complete:
@@ -208,7 +211,7 @@ class Collector:
         REPLAYED.inc()
         self._book.reopen(group, sample, replay)
         self._ready.pop(group.group_id, None)
-        await self._producer.publish(group.request.model_copy(update={"samples": (sample,), "replay": replay}))
+        await self._producer.publish(group.again((sample,), replay))
 
     def _progressed(self) -> None:
         self._progress_at = time.monotonic()
@@ -245,8 +248,7 @@ class Collector:
         log.warning("groups.asked_again", count=len(incomplete), groups=[group.group_id for group in incomplete[:5]])
         replay = int(time.time())  # above every number that this or an earlier process of the run has used
         for group in incomplete:
-            missing = tuple(group.missing)
-            await self._producer.publish(group.request.model_copy(update={"samples": missing, "replay": replay}))
+            await self._producer.publish(group.again(tuple(group.missing), replay))
 
     async def _reason(self) -> str:
         waiting = self._book.incomplete()

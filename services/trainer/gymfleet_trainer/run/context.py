@@ -2,13 +2,15 @@
 
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_kit.streams import RedisClient
 
+from gymfleet_trainer.learning.algorithm import Algorithm
+from gymfleet_trainer.learning.learner import Learner
 from gymfleet_trainer.metrics import HELD, PARITY, TOLERANCE, VERSION
-from gymfleet_trainer.model.learner import Learner
 from gymfleet_trainer.publish.publisher import Publication, Publisher
 from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
 from gymfleet_trainer.run.checkpoint import Checkpoints
@@ -40,6 +42,8 @@ class RunContext:
     planner: GroupPlanner
     reporter: Reporter
     redis: RedisClient
+    algorithm: Algorithm[Any] | None = None
+    """Of reinforcement learning; None for a recipe without it."""
     _lap_at: float = field(default_factory=time.monotonic)
 
     def lap(self, name: str) -> None:

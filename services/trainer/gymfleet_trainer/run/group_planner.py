@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gymfleet_contracts.recipe import Recipe
-from gymfleet_contracts.rollout import GroupRequest, Sampling
+from gymfleet_contracts.rollout import Budget, GroupRequest, Sampling, StrategySpec
 from gymfleet_contracts.session import OpenSession, Split
-from gymfleet_contracts.trajectory import Purpose, Strategy
+from gymfleet_contracts.trajectory import Purpose
 
 from gymfleet_trainer.run.state import DEMONSTRATION_PREFIX, evaluation_prefix
 
+_EXPERT: Final = StrategySpec(use="expert")
 _MAX_SHUFFLED: Final = 1_000_000
 _TRAIN_ID: Final = re.compile(r"s(\d{6,9})-g(\d{2,9})(?:-t(\d{1,9}))?(?:-r(\d{1,9}))?")
 _DEMONSTRATION_ID: Final = re.compile(DEMONSTRATION_PREFIX + r"(\d{6,9})")
@@ -66,10 +67,11 @@ class PlannedGroup:
 
 
 class GroupPlanner:
-    """Create the run's group requests."""
+    """Create the run's group requests; `gamma` is the algorithm's discount per token."""
 
-    def __init__(self, recipe: Recipe, run_id: str, num_train_tasks: int) -> None:
+    def __init__(self, recipe: Recipe, run_id: str, num_train_tasks: int, *, gamma: float = 1.0) -> None:
         self._recipe = recipe
+        self._reward = recipe.reward_spec(gamma)
         self._run_id = run_id
         self._tasks = TaskSequence(num_train_tasks, recipe.seed)
         self._num_train_tasks = num_train_tasks
@@ -88,7 +90,9 @@ class GroupPlanner:
         group_id += f"-r{slot.replacement}" if slot.replacement else ""
         position = _hashed(f"{self._recipe.seed}/{slot.number}/{slot.draw}") if slot.draw else slot.number
         task = self._task(self._recipe.env.train_split, self._tasks[position], seed=slot.number % 2**31)
-        return self._request(group_id, task, rl.group_size, "train", "policy", self._recipe.rollout.sampling)
+        rollout = self._recipe.rollout
+        request = self._request(group_id, task, rl.group_size, "train", rollout.strategy.spec, rollout.sampling)
+        return request if rollout.budget == Budget() else request.model_copy(update={"budget": rollout.budget})
 
     def slot(self, group_id: str) -> PlannedGroup | None:
         """Return a training group's place in the plan, or None for an id that does not belong to this run."""
@@ -120,21 +124,27 @@ class GroupPlanner:
     def _demonstration(self, index: int) -> GroupRequest:
         seed, task = divmod(index, self._num_train_tasks)
         opened = self._task(self._recipe.env.train_split, task, seed=seed)
-        return self._request(f"{DEMONSTRATION_PREFIX}{index:06d}", opened, 1, "demonstration", "expert", Sampling())
+        return self._request(f"{DEMONSTRATION_PREFIX}{index:06d}", opened, 1, "demonstration", _EXPERT, Sampling())
 
     def evaluation(self, name: str, task: int, replacement: int, samples: int) -> GroupRequest:
         """Return the request for task number `task` of the held-out split; a replacement plays only what failed."""
         suffix = f"-r{replacement}" if replacement else ""
         group_id = f"{evaluation_prefix(name)}{task:06d}{suffix}"
         opened = self._task(self._recipe.env.eval_split, task, seed=0)
-        return self._request(group_id, opened, samples, "eval", "policy", self._recipe.eval.sampling)
+        return self._request(group_id, opened, samples, "eval", StrategySpec(), self._recipe.eval.sampling)
 
     def _task(self, split: Split, index: int, *, seed: int) -> OpenSession:
         env = self._recipe.env
         return OpenSession(env=env.name, split=split, level=env.level, task_index=index, seed=seed)
 
     def _request(
-        self, group_id: str, task: OpenSession, samples: int, purpose: Purpose, strategy: Strategy, sampling: Sampling
+        self,
+        group_id: str,
+        task: OpenSession,
+        samples: int,
+        purpose: Purpose,
+        strategy: StrategySpec,
+        sampling: Sampling,
     ) -> GroupRequest:
         return GroupRequest(
             run_id=self._run_id,
@@ -143,10 +153,10 @@ class GroupPlanner:
             num_samples=samples,
             purpose=purpose,
             strategy=strategy,
-            grammar=self._recipe.rollout.grammar,
+            format=self._recipe.rollout.format,
             sampling=sampling,
             limits=self._recipe.rollout.limits,
-            reward=self._recipe.reward_spec,
+            reward=self._reward,
         )
 
 

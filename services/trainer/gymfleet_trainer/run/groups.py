@@ -19,6 +19,8 @@ class Group:
     """Per sample that was requested again, its last replay number: failures of older replays are already known."""
     lost: dict[int, str] = field(default_factory=dict)
     """Samples that are not requested again although nothing usable arrived, with the reason."""
+    size: int | None = None
+    """How many samples it has, where the first of them to arrive says so; else it has as many as were requested."""
 
     @property
     def group_id(self) -> str:
@@ -26,14 +28,19 @@ class Group:
         return self.request.group_id
 
     @property
+    def numbers(self) -> range:
+        """Return the sample numbers that it has."""
+        return range(self.request.num_samples if self.size is None else self.size)
+
+    @property
     def complete(self) -> bool:
         """Return whether every sample has arrived."""
-        return len(self.samples) + len(self.lost) == self.request.num_samples
+        return not self.missing
 
     @property
     def trajectories(self) -> list[ScoredTrajectory]:
         """Return the trajectories in the order of their sample numbers, not of their arrival."""
-        return [self.samples[sample] for sample in sorted(self.samples)]
+        return [self.samples[sample] for sample in self.numbers if sample in self.samples]
 
     @property
     def failed(self) -> list[ScoredTrajectory]:
@@ -43,7 +50,11 @@ class Group:
     @property
     def missing(self) -> list[int]:
         """Return the samples that have not arrived yet."""
-        return [n for n in range(self.request.num_samples) if n not in self.samples and n not in self.lost]
+        return [n for n in self.numbers if n not in self.samples and n not in self.lost]
+
+    def again(self, samples: tuple[int, ...], replay: int) -> GroupRequest:
+        """Return a request for these samples alone."""
+        return self.request.model_copy(update={"samples": samples, "replay": replay, "num_samples": len(self.numbers)})
 
     def failure_reason(self) -> str:
         """Return one line about the first failure, or an empty string without one."""
@@ -57,7 +68,7 @@ class Group:
     @property
     def oldest_version(self) -> int:
         """Return the oldest policy version that sampled any part of the group."""
-        return min(s.trajectory.policy.version_min for s in self.samples.values())
+        return min(s.trajectory.policy.version_min for s in self.trajectories)
 
 
 def is_failure(scored: ScoredTrajectory) -> bool:
@@ -126,7 +137,9 @@ class GroupBook:
         there = group.samples.get(trajectory.sample)
         if trajectory.run_id != group.request.run_id or (there is not None and not _improves(scored, there)):
             return None
-        if trajectory.sample in group.lost or trajectory.sample >= group.request.num_samples:
+        if group.size is None and not group.complete:
+            group.size = trajectory.group_size
+        if trajectory.sample in group.lost or trajectory.sample not in group.numbers:
             return None
         if is_failure(scored) and trajectory.replay < group.replays.get(trajectory.sample, 0):
             return None

@@ -11,12 +11,14 @@ from gymfleet_client.errors import ClientError, TransportError
 from gymfleet_client.rest import GatewayClient
 from gymfleet_contracts.recipe import Recipe, RecipeError
 from gymfleet_contracts.session import EnvironmentSpec
-from gymfleet_contracts.streams import cancelled_run, dead_letters, produced_samples, trajectories_scored
+from gymfleet_contracts.streams import cancelled_run, dead_letters, held_group, produced_samples, trajectories_scored
+from gymfleet_kit.formats import format_of
 from gymfleet_kit.retries import Retries
 from gymfleet_kit.streams import OUTAGE, RedisClient, connect, disconnect
 
 from gymfleet_trainer.errors import RunDirectoryError, Stalled, TrainerError, WorkersLost
-from gymfleet_trainer.model.learner import Learner, LearnerFactory, LocalLearner
+from gymfleet_trainer.learning.learner import Learner, LearnerFactory, LocalLearner
+from gymfleet_trainer.learning.plugins import suitable_algorithm
 from gymfleet_trainer.publish.policy_endpoint import readiness
 from gymfleet_trainer.publish.publisher import Publisher
 from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
@@ -127,6 +129,7 @@ async def opened(
 ) -> AsyncIterator[RunContext]:
     """Provide what a phase needs: reach the services, restore state and weights, and take back deliveries."""
     _check_bounds(recipe)
+    algorithm, reply_format = suitable_algorithm(recipe), format_of(recipe.rollout.format)
     redis = connect(settings.redis_url)
     endpoint = RolloutReplicas(settings, redis, run_id)
     try:
@@ -136,12 +139,14 @@ async def opened(
             state, policy = await _restore(recipe, directory, checkpoints, worker, run_id, start_from, learner)
             publisher = Publisher(endpoint, policy, worker, directory, checkpoints, recipe)
             async with TrajectoryConsumer(redis, run_id, lease_s=settings.lease_s) as consumer:
-                planner = GroupPlanner(recipe, run_id, spec.splits[recipe.env.train_split])
-                referee = Referee(planner.find, policy.vocab_size)
+                planner = GroupPlanner(
+                    recipe, run_id, spec.splits[recipe.env.train_split], gamma=algorithm.gamma if algorithm else 1.0
+                )
+                referee = Referee(planner.find, policy.vocab_size, reply_format.version)
                 collector = Collector(redis, consumer, endpoint, settings, state, publisher.bring_up, referee)
                 run = RunContext(
                     recipe, settings, directory, state, checkpoints, policy, worker, endpoint, publisher, collector,
-                    planner, reporter, redis,
+                    planner, reporter, redis, algorithm,
                 )  # fmt: skip
                 yield run
     finally:
@@ -269,13 +274,14 @@ async def _finish(run: RunContext) -> None:
 
 
 async def _clean_up(run: RunContext) -> None:
-    """Delete the run's stream, its dead letters and its sets of produced samples."""
+    """Delete the run's stream, its dead letters, its sets of produced samples and what waits for a group."""
     await run.collector.close()
     await run.endpoint.ownership.withdraw()
     run_id = run.state.run_id
     stream = trajectories_scored(run_id)
     keys = [dead_letters(stream), cancelled_run(run_id)]
-    keys += [key.decode() async for key in run.redis.scan_iter(match=produced_samples(run_id, "*"), count=1000)]
+    for pattern in (produced_samples(run_id, "*"), held_group(run_id, "*")):
+        keys += [key.decode() async for key in run.redis.scan_iter(match=pattern, count=1000)]
     await run.redis.delete(stream, *keys)
 
 

@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
-from gymfleet_contracts.grammar import get_grammar
 from gymfleet_contracts.rollout import GroupRequest
-from gymfleet_contracts.trajectory import ScoredTrajectory
+from gymfleet_contracts.trajectory import ScoredTrajectory, Trajectory
 
 from gymfleet_trainer.run.groups import Group, is_failure
 
@@ -19,11 +18,13 @@ class Referee:
     Args:
         find: finds the run's requests.
         vocab_size: every token id is smaller than this.
+        format_version: of the run's reply format.
     """
 
-    def __init__(self, find: Find, vocab_size: int) -> None:
+    def __init__(self, find: Find, vocab_size: int, format_version: int) -> None:
         self._find = find
         self._vocab_size = vocab_size
+        self._format_version = format_version
 
     def fault(self, scored: ScoredTrajectory) -> str:
         """Return why the record must go to the dead letters, or an empty string if it answers a request of the run."""
@@ -34,25 +35,27 @@ class Referee:
         told = {
             "run_id": (trajectory.run_id, request.run_id),
             "purpose": (trajectory.purpose, request.purpose),
-            "strategy": (trajectory.strategy, request.strategy),
+            "strategy": (trajectory.strategy, request.strategy.use),
             "env": (trajectory.task.env, request.task.env),
             "split": (trajectory.task.split, request.task.split),
-            "grammar": (trajectory.grammar, request.grammar),
+            "format": (trajectory.format, request.format.name),
         }
         for name, (given, wanted) in told.items():
             if given != wanted:
                 return f"{name} is {given!r}, {wanted!r} was asked for"
-        if trajectory.sample >= request.num_samples:
+        if trajectory.group_size is None and trajectory.sample >= request.num_samples:
             return f"sample {trajectory.sample} is none of {request.num_samples}"
         return "" if not trajectory.status.trainable else self._unusable(scored, request)
 
     def _unusable(self, scored: ScoredTrajectory, request: GroupRequest) -> str:
         """Return what would make an update on this record fail."""
         trajectory = scored.trajectory
-        if (version := get_grammar(request.grammar).version) != trajectory.grammar_version:
-            return f"grammar {request.grammar!r} is of version {trajectory.grammar_version}, not {version}"
+        if (version := self._format_version) != trajectory.format_version:
+            return f"format {trajectory.format!r} is of version {trajectory.format_version}, not {version}"
+        if trajectory.purpose == "train" and (fault := _no_sample_of_the_policy(trajectory)):
+            return fault
         # If the expert's first move does not fit into a reply, the record is not at fault: it is no demonstration.
-        if not trajectory.num_response_tokens and trajectory.strategy == "policy":
+        if not trajectory.num_response_tokens and not trajectory.by_expert:
             return "it was played to its end without a token"
         prompts = [*(turn.prompt_token_ids for turn in trajectory.turns), trajectory.final_prompt_token_ids]
         replies = [turn.response_token_ids for turn in trajectory.turns]
@@ -64,6 +67,16 @@ class Referee:
         if num_tokens > limit or len(prompts[-1]) > limit:
             return f"{num_tokens} tokens and {len(prompts[-1])} behind them exceed max_context_tokens ({limit})"
         return ""
+
+
+def _no_sample_of_the_policy(trajectory: Trajectory) -> str:
+    """Return why no policy gradient learns from an episode, or an empty string."""
+    if trajectory.selected:
+        return (
+            f"the strategy {trajectory.strategy} selected it for how well it ended, so it is no sample of the policy: "
+            "[rl] learns from what is exported without `selected`"
+        )
+    return "the environment's expert wrote it, so it is no sample of the policy" if trajectory.by_expert else ""
 
 
 class Patience:

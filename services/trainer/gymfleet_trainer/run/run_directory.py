@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -103,6 +103,22 @@ class RunDirectory:
         shutil.copyfile(recipe_path, self.path / "recipe.toml")
         write_atomically(identity, json.dumps({"run_id": run_id, "recipe": recipe.name, "recipe_hash": digest}))
         return run_id
+
+    def pin(self, sources: Mapping[str, str]) -> None:
+        """Note the plug-ins' files, with their hashes, when the run starts; half a run by other code is no run.
+
+        Raises RunDirectoryError if one of them has changed since then.
+        """
+        pinned = self.path / "plugins.json"
+        if not pinned.exists():
+            write_atomically(pinned, json.dumps(dict(sources)))
+            return
+        known = _read_json(pinned)
+        if changed := sorted(path for path, digest in sources.items() if known.get(path) != digest):
+            raise RunDirectoryError(
+                f"{', '.join(changed)} changed since the run in {self.path} was started; put it back as it was, or "
+                "start another run directory"
+            )
 
     @property
     def finished(self) -> bool:

@@ -6,14 +6,21 @@ from gymfleet_trainer.run.groups import Group
 from gymfleet_trainer.run.state import RunState
 
 
-def refusal(group: Group, state: RunState, max_staleness: int, *, bootstraps: bool = False) -> str:
+def refusal(
+    group: Group, state: RunState, max_staleness: int, *, bootstraps: bool = False, min_group_size: int = 1
+) -> str:
     """Return why a complete group must not be trained on, or an empty string if it may be.
 
+    A strategy that plays a group together may have made fewer than the `min_group_size` that are compared.
     With `bootstraps`, a critic estimates the value of the state at which the recipe cut off an episode, which
     needs the tokens of that state.
     """
     if reason := group.failure_reason():
         return f"failed: {reason}"
+    if (size := len(group.trajectories)) < min_group_size:
+        return (
+            f"failed: {group.request.strategy.use} exported {size} of the {min_group_size} episodes that are compared"
+        )
     if bootstraps and (reason := _unvalued_cut(group)):
         return f"failed: {reason}"
     staleness = state.staleness(group.oldest_version)

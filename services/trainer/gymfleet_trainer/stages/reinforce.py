@@ -9,6 +9,7 @@ from gymfleet_contracts.recipe import RlSection
 from gymfleet_contracts.rollout import GroupRequest
 
 from gymfleet_trainer.errors import PublishRefused, TooManyFailures
+from gymfleet_trainer.learning.algorithm import Need
 from gymfleet_trainer.metrics import GROUPS, STEP, TOKENS
 from gymfleet_trainer.run.context import RunContext
 from gymfleet_trainer.run.group_planner import GroupPlanner, PlannedGroup, planned_slots
@@ -99,9 +100,12 @@ async def collect(run: RunContext, rl: RlSection) -> list[Group]:
         TooManyFailures: one slot's groups were replaced more often than `max_replacements` within the step.
     """
     replaced: Counter[int] = Counter()
+    bootstraps = run.algorithm is not None and Need.CRITIC in run.algorithm.needs
+    compared = 1 if run.algorithm is None else run.algorithm.facts.min_group_size
     while True:
         for group in [one for name, one in run.collector.ready.items() if name in run.state.open_slots]:
-            if reason := refusal(group, run.state, rl.max_staleness, bootstraps=rl.algorithm == "ppo"):
+            reason = refusal(group, run.state, rl.max_staleness, bootstraps=bootstraps, min_group_size=compared)
+            if reason:
                 await _replace(run, group, reason, replaced)
         ready = run.collector.ready.keys() & run.state.open_slots.keys()
         chosen = choose(run.state, ready, rl)

@@ -1,4 +1,4 @@
-"""An environment's tools for MCP: the session API, with the session id as an argument.
+"""An environment's tools for MCP: the session API, with the session id as an argument, and its own tools.
 
 Schemas are those of the contracts. A problem from the session API becomes a tool
 error whose text is that problem: no failure reads like an observation.
@@ -23,6 +23,7 @@ from gymfleet_contracts.session import (
     Session,
     SessionStep,
     StepResult,
+    ToolCall,
 )
 from gymfleet_kit.problems import ServiceError, internal_problem
 from gymfleet_kit.session_api.calls import encode_body
@@ -59,6 +60,7 @@ _DESCRIPTIONS: Final = {
     ),
     "action": "The action, in the environment's own words.",
     "count": "How many copies; 1 without it.",
+    "state_keys": "Tell with each answer a key that is equal for equal states, where the environment has keys.",
 }
 
 
@@ -167,21 +169,41 @@ _LISTED: Final = [
         for name, tool in _TOOLS.items()
     ),
 ]
-_SCHEMAS: Final = {tool.name: tool.input_schema for tool in _LISTED}
+_OF_STEPS: Final = {name: _schema(SessionStep)["properties"][name] for name in ("session_id", "index")}
+
+
+def _tools_of(spec: EnvironmentSpec) -> list[types.Tool]:
+    """Return the tools of every environment, then this one's own: each call of those is a step."""
+    own = [
+        _tool(tool.name, tool.description, _with_index(tool.parameters), StepResult, reads=False, repeatable=True)
+        for tool in spec.tools
+        if tool.name not in _TOOLS and tool.name != "reset"  # an env server that is not ours may call them so
+    ]
+    return [*_LISTED, *own]
+
+
+def _with_index(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **parameters,
+        "properties": {**parameters.get("properties", {}), **_OF_STEPS},
+        "required": [*_OF_STEPS, *parameters.get("required", [])],
+    }
 
 
 def environment_server(spec: EnvironmentSpec, proxy: SessionProxy, tenant: Tenant) -> Server[Any]:
     """Make an MCP server that plays `spec` for `tenant`. It is cheap to make: each serves one request."""
     calls = _Calls(spec, proxy, tenant)
+    listed = _tools_of(spec)
+    schemas = {tool.name: tool.input_schema for tool in listed}
 
     async def list_tools(
         _: ServerRequestContext[Any], __: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=_LISTED)
+        return types.ListToolsResult(tools=listed)
 
     async def call_tool(_: ServerRequestContext[Any], params: types.CallToolRequestParams) -> types.CallToolResult:
-        if params.name not in _SCHEMAS:
-            raise MCPError(types.INVALID_PARAMS, f"unknown tool {params.name[:64]!r}; known: {', '.join(_SCHEMAS)}")
+        if params.name not in schemas:
+            raise MCPError(types.INVALID_PARAMS, f"unknown tool {params.name[:64]!r}; known: {', '.join(schemas)}")
         return await _answer(params.name, calls.call(params.name, params.arguments or {}))
 
     return Server(
@@ -190,7 +212,7 @@ def environment_server(spec: EnvironmentSpec, proxy: SessionProxy, tenant: Tenan
         title=spec.name,
         description=spec.summary,
         instructions=spec.instructions,
-        get_tool_input_schema=_SCHEMAS.get,
+        get_tool_input_schema=schemas.get,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
     )
@@ -206,12 +228,23 @@ class _Calls:
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the tool's structured answer. Raises `ServiceError`."""
+        tool = _TOOLS.get(name)
+        if tool is None and name != "reset":
+            return await self._play(name, dict(arguments))
         arguments = {key: value for key, value in arguments.items() if value is not None}
-        if name == "reset":
+        if tool is None:
             return await self._reset(arguments)
-        tool = _TOOLS[name]
         session_id, body = _session_call(tool, arguments)
         return tool.read(_decode(await self._proxy.call(self._tenant, tool.op, session_id, body)))
+
+    async def _play(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Take the step that a call of one of the environment's own tools spells."""
+        place = {key: arguments.pop(key, None) for key in _OF_STEPS}
+        session_id, _ = _session_call(_TOOLS["step"], {**place, "action": ""})
+        call = _raw(_parsed(ToolCall, {"name": name, "arguments": arguments}))
+        spelled = _decode(await self._proxy.call(self._tenant, Op.TOOL, session_id, call))
+        _, step = _session_call(_TOOLS["step"], {**place, **spelled})
+        return dict(_decode(await self._proxy.call(self._tenant, Op.STEP, session_id, step)))
 
     async def _reset(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if taken := sorted(_OURS & arguments.keys()):

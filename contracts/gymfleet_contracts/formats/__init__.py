@@ -1,0 +1,1 @@
+"""The reply formats that come with gymfleet, each a module under its name."""

@@ -1,0 +1,102 @@
+"""What a reply format is: how an action is asked for, written and read.
+
+The prompt, the expert's demonstrations and the parser of replies all come from one class, so that they agree. Those
+that come with gymfleet are the modules of `gymfleet_contracts.formats`.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from gymfleet_contracts._model import WireModel
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedReply:
+    """A model's reply, taken apart."""
+
+    thought: str
+    action: str | None
+    """Never blank; None when the reply holds none."""
+    well_formed: bool
+    """The reply follows the format to the letter; a sloppy one can still carry an action."""
+    complete: bool
+    """The format itself shows where the action ends (a closing fence, the end of a line), so that it stands whole even
+    if the reply was cut off."""
+
+    def if_cut(self) -> "ParsedReply":
+        """Return what the reply is worth where it was cut off: nothing that may be half an action."""
+        return self if self.complete else replace(self, action=None, well_formed=False)
+
+
+def no_action(thought: str) -> ParsedReply:
+    """Return what a reply without an action is."""
+    return ParsedReply(thought=thought, action=None, well_formed=False, complete=False)
+
+
+class FormatOptions(BaseModel):
+    """What a format can be told, in the table of a recipe that names it. A misspelt key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+OptionsT = TypeVar("OptionsT", bound=FormatOptions)
+
+
+class ReplyFormat(ABC, Generic[OptionsT]):
+    """How an action is asked for, written and read. One object serves all episodes: it keeps nothing of a reply.
+
+    A plug-in's `instructions` and `complaint` may be attributes of the class, or properties that depend on its options.
+    """
+
+    Options: ClassVar[type[Any]] = FormatOptions
+    """The model of its options, a subclass of `FormatOptions`."""
+    version: ClassVar[int] = 1
+    """Stands in each trajectory. To be raised with every change of what `parse` makes of a reply."""
+    examples: ClassVar[tuple[str, ...]] = ("look", "go to shelf 1", "put apple 2 in/on fridge 1", "click[Buy Now]", "0")
+    """Actions of each kind that it carries; the conformance suite has them written and read."""
+
+    def __init__(self, options: OptionsT) -> None:
+        self.options = options
+
+    @property
+    @abstractmethod
+    def instructions(self) -> str:
+        """Return what the model is shown once, at the end of the environment's instructions."""
+
+    @property
+    @abstractmethod
+    def complaint(self) -> str:
+        """Return the observation that answers a reply without an action."""
+
+    @abstractmethod
+    def parse(self, text: str) -> ParsedReply:
+        """Take a reply apart. Any text is a reply, also one of 100,000 characters that is made to be slow to read."""
+
+    @abstractmethod
+    def render(self, thought: str, action: str) -> str:
+        """Write a well-formed reply: `parse` gives back this action."""
+
+
+class FormatSection(WireModel):
+    """Which reply format. Keys that are not named here are options of the format, which checks them."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
+
+    use: Annotated[str, Field(min_length=1, max_length=1024)] = "react"
+    """The name of one that comes with gymfleet, as `gymfleet-rollout describe format` lists them, or one of your own: a
+    name that an installed package declares, `package.module:Class`, or the path of a .py file."""
+
+    @property
+    def name(self) -> str:
+        """Return the name that stands in trajectories: of a file its stem, else what `use` says."""
+        return PurePath(self.use).stem if self.use.endswith(".py") or "/" in self.use else self.use
+
+    @property
+    def options(self) -> dict[str, JsonValue]:
+        """Return the format's options, unchecked."""
+        return dict(self.model_extra or {})

@@ -1,0 +1,106 @@
+"""Which reply format a recipe or a request means, with its options, and checked in all that it answers."""
+
+from collections.abc import Collection
+from typing import Any, Final, TypeGuard
+
+import structlog
+from gymfleet_contracts.reply_format import FormatSection, ParsedReply, ReplyFormat
+
+from gymfleet_kit.plugins import PluginError, PluginKind, checked_options, options_of
+
+log = structlog.get_logger()
+
+FORMATS: Final = PluginKind[ReplyFormat[Any]]("format", (ReplyFormat,), "gymfleet_contracts.formats")
+
+
+class FormatFailed(PluginError):
+    """A reply format raised, or answered nonsense: the model is not to be blamed for it."""
+
+
+class CheckedFormat:
+    """A reply format whose answers can be relied on. Raises FormatFailed."""
+
+    def __init__(self, name: str, plugin: ReplyFormat[Any]) -> None:
+        self._name = name
+        self.plugin = plugin
+        self.version: int = self._asked("version", int)
+        self.instructions: str = self._asked("instructions", str)
+        self.complaint: str = self._asked("complaint", str)
+
+    def parse(self, text: str) -> ParsedReply:
+        """Take a reply apart."""
+        try:
+            parsed = self.plugin.parse(text)
+        except (Exception, SystemExit) as error:
+            raise self._failed("parse", error) from error
+        if fault := _reply_fault(parsed):
+            raise FormatFailed(f"the format {self._name} parses a reply to nonsense: {fault}")
+        return parsed
+
+    def render(self, thought: str, action: str) -> str:
+        """Write a reply."""
+        try:
+            text = self.plugin.render(thought, action)
+        except (Exception, SystemExit) as error:
+            raise self._failed("render", error) from error
+        if not _is_text(text):
+            raise FormatFailed(f"the format {self._name} renders {type(text).__name__} instead of text")
+        return text
+
+    def _asked(self, name: str, kind: type) -> Any:
+        """Return an attribute that must be of this kind, and not empty."""
+        try:
+            value = getattr(self.plugin, name)
+        except (Exception, SystemExit) as error:
+            raise self._failed(name, error) from error
+        if not isinstance(value, kind) or not (_is_text(value) and value.strip() if kind is str else True):
+            raise FormatFailed(f"the format {self._name} has no {name}: {str(value)[:80]!r}")
+        return value
+
+    def _failed(self, what: str, error: BaseException) -> FormatFailed:
+        log.error("format.failed", format=self._name, what=what, exc_info=error)
+        reason = " ".join(str(error).split())
+        return FormatFailed(f"the format {self._name} failed in {what}: {type(error).__name__}: {reason}")
+
+
+def _reply_fault(parsed: object) -> str:
+    """Return why this is no parsed reply, or an empty string if it is one."""
+    if type(parsed) is not ParsedReply:
+        return f"{type(parsed).__name__} instead of a ParsedReply"
+    if not _is_text(parsed.thought):
+        return f"the thought is {parsed.thought!r:.80}"
+    if parsed.action is not None and not (_is_text(parsed.action) and parsed.action.strip()):
+        return f"the action is {parsed.action!r:.80}; without an action it is None"
+    if type(parsed.well_formed) is not bool or type(parsed.complete) is not bool:
+        return f"well_formed is {parsed.well_formed!r:.80}, complete is {parsed.complete!r:.80}"
+    if parsed.action is None and parsed.well_formed:
+        return "it is well formed, and has no action"
+    return ""
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    """Return whether this can be sent: half a surrogate pair cannot."""
+    if not isinstance(value, str):
+        return False
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def format_of(section: FormatSection, *, offered: Collection[str] | None = None) -> CheckedFormat:
+    """Return the format. With `offered` the section came over the wire: see `PluginKind.offered`.
+
+    Raises `PluginError` for one that does not exist, for options that it does not take, and if it cannot ask.
+    """
+    kind = FORMATS.find(section.use) if offered is None else FORMATS.offered(section.use, offered)
+    options = checked_options(options_of(kind), section.options, table="rollout.format", owner=section.use)
+    try:
+        plugin = kind(options)
+    except (Exception, SystemExit) as error:
+        reason = " ".join(str(error).split())
+        raise PluginError(f"the format {section.name} cannot be made: {type(error).__name__}: {reason}") from error
+    return CheckedFormat(section.name, plugin)

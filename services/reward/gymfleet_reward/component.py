@@ -1,0 +1,74 @@
+"""What a component is: one term of the reward, which reads finished episodes and answers numbers."""
+
+from abc import ABC
+from collections.abc import Awaitable, Sequence
+from typing import Annotated, ClassVar, Generic, Literal, TypeAlias, TypeVar
+
+from gymfleet_contracts.trajectory import Trajectory
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
+
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+
+Answer: TypeAlias = float | Sequence[float]
+"""An episode's number before its weight, or one for each of its turns, whose sum is the episode's."""
+
+Answers: TypeAlias = Sequence[Answer | BaseException]
+
+
+class ComponentError(Exception):
+    """The component can never score this, however often it is tried; the message says why."""
+
+
+class ComponentOptions(BaseModel):
+    """What every component can be told, in the table of a recipe that names it. A misspelt key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    enabled: StrictBool = True
+    """Count this component."""
+    weight: Number = 1.0
+    """Factor."""
+    on_error: Literal["fail", "zero"] = "fail"
+    """What a component that keeps failing leads to: `fail`, no reward, and the episode is played anew; `zero`, it
+    counts 0."""
+
+
+OptionsT = TypeVar("OptionsT", bound=ComponentOptions)
+
+
+class Component(ABC, Generic[OptionsT]):
+    """One term of the reward. A subclass defines `score`, or `score_batch` where it wants several episodes at once.
+
+    Either may be a coroutine function. One object scores all episodes of the same options. Coroutines of all
+    components share one event loop; other functions may be called from several threads at once. What raises is tried
+    again, but for `ComponentError`.
+    """
+
+    Options: ClassVar[type[ComponentOptions]] = ComponentOptions
+    version: ClassVar[str] = ""
+    """Of those that come with gymfleet: changes whenever their numbers do. Others are known by their source."""
+    per: ClassVar[Literal["episode", "group"]] = "episode"
+    """`group`: `score_batch` gets all episodes of one group, in the order of their samples."""
+
+    def __init__(self, options: OptionsT) -> None:
+        self.options = options
+
+    def score(self, episode: Trajectory) -> Answer | Awaitable[Answer]:
+        """Return the number of an episode that was played to its end."""
+        raise NotImplementedError
+
+    def score_batch(self, episodes: Sequence[Trajectory]) -> Answers | Awaitable[Answers]:
+        """Return one answer for each episode, in their order; an exception in its place fails that episode alone."""
+        raise NotImplementedError
+
+    @classmethod
+    def in_batches(cls) -> bool:
+        """Return whether it scores several episodes at once."""
+        return cls.score_batch is not Component.score_batch
+
+    @classmethod
+    def missing(cls) -> str:
+        """Return which method it should define and does not, or an empty string."""
+        if cls.per == "group":
+            return "" if cls.in_batches() else "score_batch"
+        return "" if cls.in_batches() or cls.score is not Component.score else "score or score_batch"

@@ -1,0 +1,1 @@
+"""Components that come with gymfleet: each is a module, whose name is the component's."""

@@ -1,0 +1,26 @@
+"""Replies in the format."""
+
+from gymfleet_contracts.trajectory import Trajectory
+
+from gymfleet_reward.component import Component, ComponentError, ComponentOptions, Number
+
+
+class FormatOptions(ComponentOptions):
+    """Its weight."""
+
+    weight: Number = 0.2
+    """Factor of the share of replies that follow the format and whose action was understood."""
+
+
+class Format(Component[FormatOptions]):
+    """The share of replies that follow the format and whose action the environment understood."""
+
+    Options = FormatOptions
+    version = "1"
+
+    def score(self, episode: Trajectory) -> float:
+        """See `Component`."""
+        if not episode.turns:
+            raise ComponentError("the trajectory has no turns")
+        good = sum(turn.format_valid and turn.action_valid for turn in episode.turns)
+        return good / len(episode.turns)

@@ -1,0 +1,110 @@
+"""Which components a reward is made of, with their options."""
+
+import inspect
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from gymfleet_contracts.reward import ComponentTable, RewardSpec
+from gymfleet_kit.plugins import PluginError, PluginKind, checked_options, hash_of, options_of
+
+from gymfleet_reward.component import Component, ComponentOptions
+from gymfleet_reward.functions import FUNCTION, component_of
+
+_HASH_CHARS: Final = 12
+_MAX_KEPT: Final = 256
+
+
+class ComponentKind(PluginKind[Component[Any]]):
+    """Components are classes, or functions as verl has them."""
+
+    def _exported(self, module: ModuleType, reference: str) -> type[Component[Any]]:
+        function = getattr(module, FUNCTION, None)
+        classes = (value for value in vars(module).values() if inspect.isclass(value))
+        own = any(issubclass(value, Component) and value.__module__ == module.__name__ for value in classes)
+        if own or hasattr(module, self.export) or not inspect.isfunction(function):
+            return super()._exported(module, reference)
+        return self._checked(function, reference, FUNCTION)
+
+    def _checked(self, found: Any, reference: str, what: str) -> type[Component[Any]]:
+        component = super()._checked(component_of(found) if inspect.isfunction(found) else found, reference, what)
+        if component.per not in ("episode", "group"):
+            raise PluginError(f"{reference}: per is {component.per!r}, it must be 'episode' or 'group'")
+        if missing := component.missing():
+            raise PluginError(f"{reference}: {what} must define {missing}")
+        if not issubclass(options_of(component), ComponentOptions):
+            raise PluginError(f"{reference}: the Options of {what} are no subclass of ComponentOptions")
+        return component
+
+
+COMPONENTS: Final = ComponentKind("component", (Component,), "gymfleet_reward.components")
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A component of a reward, under its label."""
+
+    label: str
+    reference: str
+    component: Component[Any]
+    version: str
+    immediate: bool
+    """It comes with gymfleet and looks at the episode alone: it does not wait, and another attempt says the same."""
+
+
+class Terms:
+    """Find the components of rewards, and keep them: loading one takes much longer than scoring with it.
+
+    Args:
+        plugins: references beside names that may be used.
+        load: calls what imports other people's code.
+    """
+
+    def __init__(self, plugins: Collection[str], load: Callable[[Callable[[], Term]], Term]) -> None:
+        self._plugins = plugins
+        self._load = load
+        self._loading = threading.Lock()
+        self._kept: dict[str, tuple[Term, ...]] = {}
+
+    def of(self, spec: RewardSpec, key: str) -> tuple[Term, ...]:
+        """Return the terms that count; `key` is equal for equal components. Raises `PluginError`."""
+        if (known := self._kept.get(key)) is not None:
+            return known
+        with self._loading:  # a module that is half imported must not be met
+            terms = tuple(
+                self._load(partial(self._term, label, table))
+                for label, table in spec.components.items()
+                if table.enabled
+            )
+            if len(self._kept) >= _MAX_KEPT:
+                self._kept.clear()
+            self._kept[key] = terms
+        return terms
+
+    def forget(self) -> None:
+        """Make all components anew when they are asked for next."""
+        self._kept.clear()
+
+    def _term(self, label: str, table: ComponentTable) -> Term:
+        reference = table.use or label
+        kind = COMPONENTS.offered(reference, self._plugins)
+        options = checked_options(kind.Options, table.options, table=f"reward.{label}", owner=reference)
+        try:
+            component = kind(options)
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise PluginError(
+                f"reward.{label}: {reference} cannot be made: {type(error).__name__}: {reason}"
+            ) from error
+        own = kind.__module__.startswith(f"{COMPONENTS.package}.")
+        immediate = own and not component.in_batches() and not inspect.iscoroutinefunction(component.score)
+        return Term(label, reference, component, kind.version if own else _source(kind), immediate)
+
+
+def _source(kind: type) -> str:
+    """Return a hash that changes with the component's source."""
+    return hash_of(Path(inspect.getfile(kind)))[:_HASH_CHARS]

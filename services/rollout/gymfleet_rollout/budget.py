@@ -1,0 +1,84 @@
+"""What the episodes of a group have used of its budget."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias, TypeVar
+
+from gymfleet_contracts.rollout import Budget
+
+T = TypeVar("T")
+Timeout: TypeAlias = Callable[[float], contextlib.AbstractAsyncContextManager[asyncio.Timeout]]
+"""Returns a time limit of so many seconds."""
+
+
+class BudgetSpent(Exception):
+    """The call would exceed the group's budget. What was played so far can be exported."""
+
+
+class Spending:
+    """Counts for all episodes of one group, and refuses what would exceed the budget.
+
+    Tokens are reserved before a reply and counted after it: where the rest may not be enough for another whole reply,
+    that waits for those under way, and only the last one is cut.
+    """
+
+    def __init__(self, budget: Budget, timeout: Timeout) -> None:
+        self._budget = budget
+        self._timeout = timeout
+        self._began = time.monotonic()
+        self._reserved = 0
+        self._returned = asyncio.Event()
+        self.is_timed = budget.seconds is not None
+        self.env_steps = 0
+        self.model_calls = 0
+        self.tokens = 0
+
+    def step(self) -> None:
+        """Count an action. Raises `BudgetSpent`."""
+        self._require("env_steps", self.env_steps + 1)
+        self.env_steps += 1
+
+    async def reserve(self, count: int, max_tokens: int) -> int:
+        """Count replies, and return the tokens that each may have, which `settle` ends. Raises `BudgetSpent`."""
+        self._require("model_calls", self.model_calls + count)
+        if (limit := self._budget.tokens) is not None:
+            while self._reserved and limit - self.tokens - self._reserved < count * max_tokens:
+                self._returned.clear()
+                await self._returned.wait()
+            self._require("model_calls", self.model_calls + count)  # others may have called meanwhile
+            if (left := limit - self.tokens - self._reserved) < count:
+                raise BudgetSpent(f"tokens: {self.tokens} of {limit} are spent")
+            max_tokens = min(max_tokens, left // count)
+        self.model_calls += count
+        self._reserved += count * max_tokens
+        return max_tokens
+
+    def settle(self, count: int, max_tokens: int, num_sampled: int) -> None:
+        """Count the tokens that were sampled of those that were reserved."""
+        self._reserved -= count * max_tokens
+        self.tokens += num_sampled
+        self._returned.set()
+
+    async def timed(self, call: Coroutine[Any, Any, T]) -> T:
+        """Return what a call returns, within the time that is left. Raises `BudgetSpent`."""
+        seconds = self._budget.seconds or 0.0
+        spent = BudgetSpent(f"seconds: all {seconds:g} are spent")
+        left_s = seconds - (time.monotonic() - self._began)
+        if left_s <= 0:
+            call.close()
+            raise spent
+        deadline: asyncio.Timeout | None = None
+        try:
+            async with self._timeout(left_s) as deadline:
+                return await call
+        except TimeoutError:
+            if deadline is None or not deadline.expired():
+                raise
+            raise spent from None
+
+    def _require(self, name: str, wanted: int) -> None:
+        limit: int | None = getattr(self._budget, name)
+        if limit is not None and wanted > limit:
+            raise BudgetSpent(f"{name}: {wanted} would exceed {limit}")

@@ -1,0 +1,402 @@
+"""What a strategy plays with: open, fork, ask for replies, act, hand in."""
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, TypeVar
+
+from gymfleet_client.errors import ActionTooLarge, ClientError, ExpertUnavailable, ForkUnsupported
+from gymfleet_contracts.rollout import GroupRequest, Sampling
+from gymfleet_contracts.session import Session, StepResult
+from gymfleet_contracts.trajectory import MAX_GROUP_SIZE, FinishReason, ReplyEnd, Turn
+
+from gymfleet_rollout import metrics
+from gymfleet_rollout.budget import BudgetSpent, Spending
+from gymfleet_rollout.errors import StrategyError
+from gymfleet_rollout.inference.base import Generation, InferenceError
+from gymfleet_rollout.parts import Parts
+from gymfleet_rollout.sessions import SessionDesk
+from gymfleet_rollout.tree import Node, Reply
+
+_NO_FAILURE: Final = (ActionTooLarge, ExpertUnavailable, ForkUnsupported)
+"""Answers to a question: a strategy may do without."""
+_SEED_SPACE: Final = 2**62
+T = TypeVar("T")
+
+
+class PromptTooLong(InferenceError):
+    """The first prompt and one token do not fit the context: the limits are wrong, not the policy."""
+
+
+class Play:
+    """One attempt at the samples of a group that are played together: the `PlayContext` of a strategy.
+
+    Args:
+        sample: the only sample that is played here; None where a strategy plays several together.
+    """
+
+    def __init__(
+        self, parts: Parts, group: GroupRequest, sample: int | None, spending: Spending, *, by_expert: bool = False
+    ) -> None:
+        self._by_expert = by_expert
+        self._parts = parts
+        self.group = group
+        self._sample = sample
+        self._spending = spending
+        self._limits = group.limits
+        self._max_context = min(group.limits.max_context_tokens, parts.policy.max_model_len)
+        self._desk = SessionDesk(parts.sessions, group)
+        self._heads: dict[str, Node | None] = {}
+        """The newest node of each session; None for one whose first prompt is not known yet."""
+        self._num_opened = 0
+        self._closed = False
+        self._budget_spent = False
+        self.failure: Exception | None = None
+        """The first failure of the machinery."""
+        self.newest: Node | None = None
+        self.exported: list[tuple[Node, bool]] = []
+        """The leaves that were handed in, and whether each was selected."""
+
+    async def open(self) -> Node:
+        """Open a session of the group's task and return its root."""
+        branch = f"@{self._num_opened}" if self._num_opened else ""
+        self._num_opened += 1
+        (session,) = await self._made(self._opened())
+        prompt = self._prompt(None, session.observation)
+        root = Node(
+            id=self._id(0, branch), parent_id=None, depth=0, observation=session.observation, score=session.score,
+            ended=None, task=session.task, session_id=session.session_id, index=0, branch=branch, prompt=prompt,
+            num_tokens=0,
+        )  # fmt: skip
+        self._note(root)
+        if len(prompt) >= self._max_context:
+            raise PromptTooLong(
+                f"the first prompt has {len(prompt)} tokens, the context {self._max_context}: raise "
+                "limits.max_context_tokens and the engine's max_model_len"
+            )
+        return root
+
+    async def fork(self, node: Node, count: int = 1) -> list[Node]:
+        """Return copies of a node, each in a session of its own; the node itself can still be played on."""
+        self._require_open(node)
+        first = node.num_forks + 1
+        node.num_forks += count
+        sessions = await self._made(self._desk.fork(node.session_id, count, node.index))
+        forks = []
+        for number, session in enumerate(sessions, first):
+            fork = Node(
+                id=node.id, parent_id=node.parent_id, depth=node.depth, observation=node.observation, score=node.score,
+                ended=None, task=node.task, session_id=session.session_id, index=node.index,
+                branch=f"{node.branch}-{node.depth}.{number}", prompt=node.prompt, num_tokens=node.num_tokens,
+                turn=node.turn, parent=node.parent,
+            )  # fmt: skip
+            self._note(fork)
+            forks.append(fork)
+        return forks
+
+    async def propose(self, node: Node, count: int = 1, hint: str = "") -> list[Reply]:
+        """Return replies of the policy to a node, drawn apart."""
+        self._require_open(node)
+        if self._by_expert:
+            raise StrategyError("the policy does not reply where the strategy says facts.expert")
+        prompt = self._prompt(node.turn, f"{node.observation}\n\n{hint}") if hint else node.prompt
+        room = self._max_context - node.num_tokens - len(prompt)
+        if room < 1:
+            raise StrategyError(f"the hint leaves no room for a reply: {len(prompt)} tokens after {node.num_tokens}")
+        max_tokens = min(room, self._limits.max_response_tokens)
+        return await self._noted(self._sampled(node, prompt, count, max_tokens))
+
+    async def demonstrate(self, node: Node) -> Reply | None:
+        """Return the expert's reply to a node, or None where there is none, which ends the episode."""
+        if not self._by_expert:
+            raise StrategyError("the expert replies only where the strategy says facts.expert")
+        if node.ended is not None:
+            return None
+        self._require_open(node)
+        began = time.perf_counter()
+        try:
+            move = await self._noted(
+                self._parts.sessions.expert(node.session_id, index=node.index, timeout_s=self._limits.step_timeout_s)
+            )
+        except ExpertUnavailable:
+            if not node.depth:
+                raise
+            node.ended = FinishReason.EXPERT_STUCK
+            return None
+        token_ids = self._parts.chat.reply(self._parts.format.render(move.thought, move.action))
+        room = self._max_context - node.num_tokens - len(node.prompt)
+        if len(token_ids) > min(room, self._limits.max_response_tokens):
+            node.ended = FinishReason.EXPERT_STUCK
+            return None
+        return self._read(node, node.prompt, token_ids, None, (0, 0), ReplyEnd.STOP, time.perf_counter() - began)
+
+    async def act(self, node: Node, reply: Reply) -> Node:
+        """Carry out a reply and return the node that it leads to. To try several, fork the node first."""
+        self._require_open(node)
+        if reply.node_id != node.id:
+            raise StrategyError(f"a reply to node {reply.node_id} cannot be acted upon at node {node.id}")
+        began = time.perf_counter()
+        result = None if reply.action is None else await self._step(node, reply.action)
+        node.moved_on = True
+        depth = node.depth + 1
+        child_id = self._id(depth, node.branch)
+        turn = Turn(
+            observation=node.observation,
+            prompt_token_ids=reply.prompt,
+            response_token_ids=reply.token_ids,
+            response_logprobs=reply.logprobs,
+            policy_version_min=reply.version_min,
+            policy_version_max=reply.version_max,
+            text=reply.text,
+            reply_end=reply.end,
+            thought=reply.parsed.thought,
+            action=reply.action,
+            format_valid=reply.parsed.well_formed,
+            action_valid=result is not None and result.action_valid,
+            reward=0.0 if result is None else result.reward,
+            terminated=result is not None and result.terminated,
+            truncated=result is not None and result.truncated,
+            info={} if result is None else result.info,
+            generate_s=reply.seconds,
+            environment_s=time.perf_counter() - began,
+            **({} if self._sample is not None else {"node": child_id, "parent": node.id}),
+        )
+        metrics.TURNS.inc()
+        metrics.GENERATE_SECONDS.observe(turn.generate_s)
+        child = Node(
+            id=child_id, parent_id=node.id, depth=depth,
+            observation=self._complaint(reply.action) if result is None else result.observation,
+            score=node.score if result is None else result.score, ended=_ended(result), task=node.task,
+            session_id=node.session_id, index=node.index + (result is not None), branch=node.branch, prompt=(),
+            num_tokens=node.num_tokens + len(reply.prompt) + len(reply.token_ids), turn=turn, parent=node,
+            context=self._context(node),
+        )  # fmt: skip
+        node.context = None  # handed on: there is one list for each session, not one for each node
+        self._context(child).extend((*reply.prompt, *reply.token_ids))
+        if child.ended is None:
+            child.prompt = self._prompt(turn, child.observation)
+            if depth >= self._limits.max_turns:
+                child.ended = FinishReason.MAX_TURNS
+            elif self._max_context - child.num_tokens - len(child.prompt) < 1:
+                child.ended = FinishReason.CONTEXT_LENGTH
+        self._note(child)
+        return child
+
+    def export(self, leaf: Node, *, selected: bool = False) -> None:
+        """Hand in the episode that ends at a leaf, as the next sample of the group."""
+        if leaf.exported:
+            raise StrategyError(f"node {leaf.id} was exported already")
+        if self._sample is not None and self.exported:
+            raise StrategyError("a strategy that plays each sample by itself exports one episode")
+        if len(self.exported) >= MAX_GROUP_SIZE:
+            raise StrategyError(f"a group has at most {MAX_GROUP_SIZE} episodes")
+        leaf.exported = True
+        if leaf.ended is None:
+            leaf.ended = FinishReason.BUDGET if self._budget_spent else FinishReason.STOPPED
+        self.exported.append((leaf, selected))
+
+    # --- for the player
+
+    def export_open(self) -> None:
+        """Hand in what is open where the budget was spent: each episode that was begun, once."""
+        known = {leaf.id for leaf, _ in self.exported}
+        for node in self._heads.values():
+            if node is None or node.id in known or len(self.exported) >= len(self.group.wanted):
+                continue
+            if self._sample is None or not self.exported:
+                known.add(node.id)
+                self.export(node)
+
+    def final_prompt(self, leaf: Node) -> tuple[int, ...]:
+        """Return what the next prompt would have added where the recipe cut the episode, at most one whole context."""
+        cut = leaf.ended is not None and leaf.ended.cut_by_recipe and leaf.depth > 0
+        return leaf.prompt[: self._max_context] if cut else ()
+
+    async def close(self) -> None:
+        """Close every session. What was left running behind can open no more."""
+        self._closed = True
+        await asyncio.gather(*map(self._desk.close, self._heads))
+
+    async def _opened(self) -> list[Session]:
+        return [await self._desk.open()]
+
+    async def _made(self, making: Coroutine[Any, Any, list[Session]]) -> list[Session]:
+        """Return sessions that were made, and see to it that they are closed."""
+        self._require_running(making)
+        sessions = await self._noted(making)
+        self._heads |= dict.fromkeys((session.session_id for session in sessions), None)
+        if self._closed:
+            await self.close()
+            raise StrategyError("a session was opened after the play was over")
+        return sessions
+
+    def _note(self, node: Node) -> None:
+        self._heads[node.session_id] = self.newest = node
+
+    def _require_running(self, call: Coroutine[Any, Any, Any] | None = None) -> None:
+        if self._closed:
+            if call is not None:
+                call.close()
+            raise StrategyError("the play is over")
+
+    def _require_open(self, node: Node) -> None:
+        self._require_running()
+        if node.moved_on:
+            raise StrategyError(f"node {node.id} was played on: fork it before acting to try something else")
+        if node.ended is not None:
+            raise StrategyError(f"the episode is over at node {node.id}: {node.ended.value}")
+
+    async def _noted(self, call: Coroutine[Any, Any, T]) -> T:
+        """Return what a call returns in time, and remember how it failed: a strategy that goes on hides no failure."""
+        try:
+            return await (self._spending.timed(call) if self._spending.is_timed else call)
+        except BudgetSpent:
+            self._budget_spent = True
+            raise
+        except _NO_FAILURE:
+            raise
+        except (ClientError, InferenceError, TimeoutError) as error:
+            self.failure = self.failure or error
+            raise
+
+    async def _step(self, node: Node, action: str) -> StepResult | None:
+        """Step the environment; return None, without stepping, when the action is too long."""
+        if len(action) > self._parts.spec.max_action_chars:
+            return None
+        began = time.perf_counter()
+        try:
+            result = await self._noted(self._stepped(node, action))
+        except ActionTooLarge:
+            return None
+        metrics.ENVIRONMENT_SECONDS.observe(time.perf_counter() - began)
+        return result
+
+    async def _stepped(self, node: Node, action: str) -> StepResult:
+        self._spending.step()
+        node.moved_on = True  # whatever comes of it
+        return await self._parts.sessions.step(
+            node.session_id, node.index, action, timeout_s=self._limits.step_timeout_s
+        )
+
+    async def _sampled(self, node: Node, prompt: tuple[int, ...], count: int, max_tokens: int) -> list[Reply]:
+        max_tokens = await self._spending.reserve(count, max_tokens)
+        num_sampled = 0
+        try:
+            context = [*self._context(node), *prompt]
+            first, node.num_replies = node.num_replies, node.num_replies + count
+            if count == 1:
+                replies = [await self._reply(node, prompt, context, max_tokens, first)]
+            else:
+                draws = range(first, first + count)
+                replies = await _all([self._reply(node, prompt, context, max_tokens, draw) for draw in draws])
+            num_sampled = sum(len(reply.token_ids) for reply in replies)
+        finally:
+            self._spending.settle(count, max_tokens, num_sampled)
+        return replies
+
+    async def _reply(
+        self, node: Node, prompt: tuple[int, ...], context: list[int], max_tokens: int, draw: int
+    ) -> Reply:
+        began = time.perf_counter()
+        try:
+            async with self._parts.policy.timeout(self._limits.generate_timeout_s):
+                generation: Generation = await self._parts.policy.generate(
+                    context,
+                    max_tokens=max_tokens,
+                    sampling=self._sampling(node, draw),
+                    stop_token_ids=self._parts.chat.stop_token_ids,
+                )
+        except TimeoutError:
+            raise TimeoutError(f"no reply within generate_timeout_s = {self._limits.generate_timeout_s:g}") from None
+        _require_sound(generation)
+        versions = generation.version_min, generation.version_max
+        end, seconds = ReplyEnd(generation.finish_reason), time.perf_counter() - began
+        return self._read(node, prompt, generation.token_ids, generation.logprobs, versions, end, seconds)
+
+    def _read(
+        self,
+        node: Node,
+        prompt: tuple[int, ...],
+        token_ids: tuple[int, ...],
+        logprobs: tuple[float, ...] | None,
+        versions: tuple[int, int],
+        end: ReplyEnd,
+        seconds: float,
+    ) -> Reply:
+        text = self._parts.chat.text(token_ids)
+        parsed = self._parts.format.parse(text)
+        if end is ReplyEnd.LENGTH:
+            parsed = parsed.if_cut()
+            metrics.CUT_REPLIES.inc()
+        return Reply(node.id, text, parsed, token_ids, logprobs, prompt, *versions, end, seconds)
+
+    def _complaint(self, action: str | None) -> str:
+        """Return the answer to a reply that could not be executed."""
+        if action is None:
+            return self._parts.format.complaint
+        limit = self._parts.spec.max_action_chars
+        return f"Invalid action: it has {len(action)} characters, at most {limit} are allowed."
+
+    def _prompt(self, last: Turn | None, observation: str) -> tuple[int, ...]:
+        """Return what the prompt of an observation adds to the turns before it."""
+        chat = self._parts.chat
+        if last is not None:
+            return chat.following(observation, reply_ended=chat.ended(last.response_token_ids))
+        parts = (self._parts.spec.instructions.strip(), self._parts.format.instructions, observation)
+        return chat.first("\n\n".join(part for part in parts if part))
+
+    def _context(self, node: Node) -> list[int]:
+        """Return the tokens that led to a node."""
+        if node.context is None:
+            node.context = []
+            for turn in node.turns():
+                node.context += turn.prompt_token_ids
+                node.context += turn.response_token_ids
+        return node.context
+
+    def _id(self, depth: int, branch: str) -> str:
+        return f"{depth}{branch}~{self.group.replay}" if self.group.replay else f"{depth}{branch}"
+
+    def _sampling(self, node: Node, draw: int) -> Sampling:
+        """Derive a separate seed for each reply from the group's seed: equal seeds give equal episodes."""
+        sampling = self.group.sampling
+        if sampling.seed is None:
+            return sampling
+        who = "group" if self._sample is None else str(self._sample)
+        name = f"{sampling.seed}/{who}/{node.depth}{node.branch}"
+        if draw:
+            name += f"#{draw}"
+        if self.group.replay:  # the same draws again could meet the same failure
+            name += f"/{self.group.replay}"
+        own = random.Random(name).randrange(_SEED_SPACE)
+        return sampling.model_copy(update={"seed": own})
+
+
+def _ended(result: StepResult | None) -> FinishReason | None:
+    if result is None:
+        return None
+    if result.terminated:
+        return FinishReason.TERMINATED
+    return FinishReason.ENV_TURN_LIMIT if result.truncated else None
+
+
+def _require_sound(generation: Generation) -> None:
+    """Raise InferenceError for a reply with missing or non-finite log-probabilities: training would have to guess."""
+    num_tokens, num_logprobs = len(generation.token_ids), len(generation.logprobs)
+    if num_tokens != num_logprobs:
+        raise InferenceError(f"the engine gave {num_tokens} tokens and {num_logprobs} log-probabilities")
+    if not all(map(math.isfinite, generation.logprobs)):
+        raise InferenceError("the engine gave a log-probability that is not finite")
+
+
+async def _all(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return what all calls return; where one fails, the others are cancelled."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,72 @@
+"""The rollout service's process, from settings to its end."""
+
+import gc
+import os
+import shutil
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from gymfleet_contracts.recipe import Recipe, RecipeError, initial_model, load_recipe
+from gymfleet_kit.logs import configure_logs
+from gymfleet_kit.serve import serve
+from gymfleet_kit.settings import read_settings
+from gymfleet_kit.telemetry import configure_tracing
+
+from gymfleet_rollout.app import build_app
+from gymfleet_rollout.model import ModelNotFound, ModelPlace, find_model, vocab_size
+from gymfleet_rollout.recipe import settings_for
+from gymfleet_rollout.settings import RolloutSettings
+
+
+def run(recipe_file: Path | None, run_dir: Path | None) -> None:
+    """Serve until SIGINT or SIGTERM. A missing model or compiler ends the process with one line and exit code 2.
+
+    An engine that cannot start, or has died, ends the process with exit code 1, to be restarted from outside. The two
+    arguments are given together.
+    """
+    try:
+        recipe = None if recipe_file is None else load_recipe(recipe_file)
+    except RecipeError as error:
+        sys.stderr.write(f"error: {error}\n")
+        raise SystemExit(2) from None
+    settings = read_settings(RolloutSettings if recipe is None else settings_for(recipe, run_dir or Path()))
+    try:
+        model = _model(settings, recipe, run_dir or Path())
+    except ModelNotFound as error:
+        name = "GYMFLEET_ROLLOUT_MODEL" if recipe is None else f"GYMFLEET_ROLLOUT_MODEL, or model.path of {recipe.name}"
+        sys.stderr.write(f"error: {name}: {error}\n")
+        raise SystemExit(2) from None
+    compiler = os.environ.get("CXX", "g++")
+    if settings.backend == "embedded" and not settings.enforce_eager and shutil.which(compiler) is None:
+        sys.stderr.write(
+            f"error: GYMFLEET_ROLLOUT_ENFORCE_EAGER=false compiles the model, and the C++ compiler {compiler!r} is not "
+            "on PATH; install one (on Debian: apt install g++) or leave the setting at true\n"
+        )
+        raise SystemExit(2)
+    configure_logs("rollout", level=settings.log_level)
+    configure_tracing("rollout")
+    more_ports = () if settings.control_port is None else (settings.control_port,)
+    failed = threading.Event()
+
+    def end() -> None:
+        failed.set()
+        signal.raise_signal(signal.SIGTERM)
+
+    try:
+        serve(build_app(settings, model, end), host=settings.host, port=settings.port, more_ports=more_ports)
+    finally:
+        # Otherwise the interpreter goes through vLLM's million objects several times before it ends.
+        gc.freeze()
+        if failed.is_set():
+            raise SystemExit(1)
+
+
+def _model(settings: RolloutSettings, recipe: Recipe | None, run_dir: Path) -> ModelPlace:
+    """Find the model. One from scratch may still have to be built; any other must exist. Raises ModelNotFound."""
+    if recipe is not None and recipe.model.scratch is not None and settings.model == initial_model(recipe, run_dir):
+        return ModelPlace(Path(settings.model), built_by=recipe.name)
+    path = find_model(settings.model)
+    vocab_size(path)
+    return ModelPlace(path)

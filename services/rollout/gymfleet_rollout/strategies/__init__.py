@@ -1,0 +1,1 @@
+"""The strategies that come with gymfleet, one module each."""

@@ -1,0 +1,17 @@
+"""Every episode by itself."""
+
+from gymfleet_rollout.strategy import PlayContext, Strategy, StrategyFacts, StrategyOptions
+
+
+class Independent(Strategy[StrategyOptions]):
+    """The policy plays every episode by itself, from its beginning to its end."""
+
+    facts = StrategyFacts(by_sample=True)
+
+    async def play(self, ctx: PlayContext) -> None:
+        """Play one episode."""
+        node = await ctx.open()
+        while not node.over:
+            (reply,) = await ctx.propose(node)
+            node = await ctx.act(node, reply)
+        ctx.export(node)

@@ -1,0 +1,105 @@
+"""The interface of a strategy: how the episodes of a group are played.
+
+A strategy sees nodes and replies, not services: `PlayContext` opens, forks, asks for replies and acts. Attempts,
+deadlines, typed failures, budgets and the closing of sessions are the same for all.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+
+from gymfleet_contracts.recipe import StrategyFacts
+from gymfleet_contracts.rollout import GroupRequest, StrategySpec
+from gymfleet_kit.plugins import PluginKind, checked_options
+from pydantic import BaseModel, ConfigDict
+
+from gymfleet_rollout.budget import BudgetSpent
+from gymfleet_rollout.tree import Node, Reply
+
+__all__ = [
+    "STRATEGIES",
+    "BudgetSpent",
+    "Node",
+    "PlayContext",
+    "Reply",
+    "Strategy",
+    "StrategyFacts",
+    "StrategyOptions",
+    "strategy_of",
+]
+
+
+class PlayContext(Protocol):
+    """What a strategy plays with.
+
+    Every call may raise the client's errors, `InferenceError`, `TimeoutError`, or `BudgetSpent`; only the last one is
+    for a strategy to catch. `StrategyError` says that a call makes no sense.
+    """
+
+    @property
+    def group(self) -> GroupRequest:
+        """Return what was asked for: the task, how many samples, limits and budget."""
+
+    async def open(self) -> Node:
+        """Open a session of the group's task and return its root."""
+
+    async def fork(self, node: Node, count: int = 1) -> list[Node]:
+        """Return copies of a node, each in a session of its own; the node itself can still be played on."""
+
+    async def propose(self, node: Node, count: int = 1, hint: str = "") -> list[Reply]:
+        """Return replies of the policy to a node, drawn apart.
+
+        A hint is put below the observation, and stays in the prompts of what follows: it is part of what the
+        policy replied to.
+        """
+
+    async def demonstrate(self, node: Node) -> Reply | None:
+        """Return the expert's reply to a node, for strategies with `facts.expert`.
+
+        None where the episode is over, and where the expert has no move or none that fits, which ends it.
+        """
+
+    async def act(self, node: Node, reply: Reply) -> Node:
+        """Carry out a reply and return the node that it leads to. To try several, fork the node first."""
+
+    def export(self, leaf: Node, *, selected: bool = False) -> None:
+        """Hand in the episode that ends at a leaf, as the next sample of the group.
+
+        One that is `selected` was chosen for how well it ended, and is therefore no sample of the policy.
+        """
+
+
+class StrategyOptions(BaseModel):
+    """The options of a strategy: the keys beside `use` in `[rollout.strategy]`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+OptionsT = TypeVar("OptionsT", bound=StrategyOptions)
+
+
+class Strategy(ABC, Generic[OptionsT]):
+    """How the episodes of a group are played. An instance plays one group."""
+
+    Options: ClassVar[type[Any]] = StrategyOptions
+    facts: ClassVar[StrategyFacts] = StrategyFacts()
+    """What others must know of it."""
+
+    def __init__(self, options: OptionsT) -> None:
+        self.options = options
+
+    @abstractmethod
+    async def play(self, ctx: PlayContext) -> None:
+        """Play the group, and hand in its episodes with `ctx.export`, at least one.
+
+        With `facts.by_sample` it is called for each sample by itself, and hands in one episode. What it raises ends
+        the attempt: the client's errors, `InferenceError` and a deadline as the failure that they are, after which all
+        is played anew; `BudgetSpent` as the end of the open episodes; anything else as a mistake of the strategy.
+        """
+
+
+STRATEGIES: Final = PluginKind[Strategy[Any]]("strategy", (Strategy,), "gymfleet_rollout.strategies")
+
+
+def strategy_of(kind: type[Strategy[Any]], spec: StrategySpec) -> Strategy[Any]:
+    """Return a strategy with its options. Raises `PluginError` for options that it does not take."""
+    return kind(checked_options(kind.Options, spec.options, table="rollout.strategy", owner=spec.use))

@@ -1,0 +1,84 @@
+"""The nodes of a group's tree, and the replies that lead from one to the next."""
+
+from dataclasses import dataclass
+
+from gymfleet_contracts.reply_format import ParsedReply
+from gymfleet_contracts.session import TaskRef
+from gymfleet_contracts.trajectory import FinishReason, ReplyEnd, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A reply to what stands at a node, either the policy's or the expert's; not acted upon yet."""
+
+    node_id: str
+    """The node that it replies to."""
+    text: str
+    parsed: ParsedReply
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...] | None
+    """As the engine gave them; None when an expert wrote it."""
+    prompt: tuple[int, ...]
+    """The tokens that were new in its prompt, those of a hint among them."""
+    version_min: int
+    version_max: int
+    end: ReplyEnd
+    seconds: float
+
+    @property
+    def action(self) -> str | None:
+        """Return the action that it asks for, or None if it asks for none."""
+        return self.parsed.action
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A state of an episode, in a session of its own. The fields below `ended` are for the context that made it.
+
+    The id of a node says its depth and, behind it, where its path left the first one: `3@1-2.1` is the third turn of
+    the first fork that was made after two turns of the second episode that was opened. A fork is the same node of the
+    tree in another session, and has its id.
+    """
+
+    id: str
+    parent_id: str | None
+    depth: int
+    """The number of turns that lead here."""
+    observation: str
+    score: float
+    """The environment's, in [0, 1]."""
+    ended: FinishReason | None
+    """Why the episode is over here; None where it can go on."""
+
+    task: TaskRef
+    session_id: str
+    index: int
+    """Steps that the session has taken."""
+    branch: str
+    prompt: tuple[int, ...]
+    """What the next prompt adds; empty where the environment ended the episode."""
+    num_tokens: int
+    """In the prompts and replies that led here."""
+    turn: Turn | None = None
+    """The turn that led here."""
+    parent: "Node | None" = None
+    context: list[int] | None = None
+    """The tokens that led here; None where nobody has needed them yet, or the next node has them."""
+    num_replies: int = 0
+    num_forks: int = 0
+    moved_on: bool = False
+    exported: bool = False
+
+    @property
+    def over(self) -> bool:
+        """Return whether the episode is over."""
+        return self.ended is not None
+
+    def turns(self) -> list[Turn]:
+        """Return the turns that lead here, the first one first."""
+        turns: list[Turn] = []
+        node: Node | None = self
+        while node is not None and node.turn is not None:
+            turns.append(node.turn)
+            node = node.parent
+        return turns[::-1]

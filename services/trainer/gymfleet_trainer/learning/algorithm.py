@@ -1,0 +1,226 @@
+"""What an algorithm is: rows of tokens from trajectories, what each token is worth, and the loss.
+
+An algorithm sees rows and models, never services. The engine (`engine.py`) packs, differentiates, clips, shards and
+saves, and knows no algorithm.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+
+import torch
+from gymfleet_contracts.recipe import AlgorithmFacts, OptimizerSection
+from gymfleet_contracts.trajectory import ScoredTrajectory
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+from gymfleet_trainer.learning.losses import GlobalCounts, LossAggregation, token_weights
+from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, sequence_from_trajectory
+from gymfleet_trainer.model.critic import ValueModel
+from gymfleet_trainer.model.microbatches import Sums
+from gymfleet_trainer.model.policy_model import PolicyModel, TokenLogprobs
+
+OLD_LOGPROBS = "old_logprobs"
+
+
+class AlgorithmOptions(BaseModel):
+    """What an algorithm can be told, in the table of a recipe that names it. A misspelt key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+OptionsT = TypeVar("OptionsT", bound=AlgorithmOptions)
+
+
+class Need(StrEnum):
+    """What the engine provides to an algorithm that asks for it."""
+
+    OLD_LOGPROBS = "old_logprobs"
+    """`TokenOutputs.old_logprobs`: those of the weights before the batch, for a batch of several updates."""
+    REFERENCE = "reference"
+    """A frozen copy of the policy as it was at the start of the stage."""
+    CRITIC = "critic"
+    """A value model, which the engine trains together with the policy."""
+
+
+class Trained(StrEnum):
+    """A model with an optimiser."""
+
+    POLICY = "policy"
+    CRITIC = "critic"
+
+
+class Sample(NamedTuple):
+    """One scored trajectory, and the number of weight changes since its oldest token was sampled."""
+
+    scored: ScoredTrajectory
+    staleness: int
+
+
+class Models(Protocol):
+    """The models as they are before the update: one (L,) row on the CPU for each sequence, without gradients."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the dtype of the weights, and of everything that is computed for a loss."""
+
+    def logprobs(self, rows: Sequence[TrainSequence]) -> list[Tensor]:
+        """Return the policy's log-probabilities, 0 on tokens without a loss."""
+
+    def reference_logprobs(self, rows: Sequence[TrainSequence]) -> list[Tensor]:
+        """Return the reference's; only with `Need.REFERENCE`."""
+
+    def values(self, rows: Sequence[TrainSequence]) -> list[Tensor]:
+        """Return the critic's value of the state before each token, 0 without a loss; only with `Need.CRITIC`."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A micro-batch's share of the loss, and what it adds to the metrics; all metrics are detached."""
+
+    value: Tensor
+    """() float, with grad. Those of all micro-batches add up to the loss of the update: see `TokenOutputs.weights`."""
+    parts: Mapping[str, Tensor | float] = field(default_factory=dict)
+    """Parts of the loss: added up over an update, and averaged over the updates."""
+    means: Mapping[str, tuple[Tensor | float, Tensor | float]] = field(default_factory=dict)
+    """A sum and the number of its terms: averaged over all tokens of a batch of trajectories."""
+    maxima: Mapping[str, Tensor | float] = field(default_factory=dict)
+
+    def sums(self) -> Sums:
+        """Return the metrics as the engine adds them up."""
+        flat: Sums = {f"part/{name}": value for name, value in self.parts.items()}
+        for name, (total, count) in self.means.items():
+            flat |= {f"sum/{name}": total, f"count/{name}": count}
+        return flat | {f"max/{name}": value for name, value in self.maxima.items()}
+
+
+class TokenOutputs:
+    """What the models say of one micro-batch, (T,) each: computed when it is asked for, and then once."""
+
+    def __init__(
+        self,
+        batch: PackedBatch,
+        counts: GlobalCounts,
+        *,
+        policy: PolicyModel,
+        reference: PolicyModel | None,
+        critic: ValueModel | None,
+        trained: frozenset[Trained],
+        temperature: float,
+    ) -> None:
+        self.trained = trained
+        """The models that this update trains."""
+        self._batch = batch
+        self.counts = counts
+        """Of the whole update: what a mean divides by, so that micro-batches add up."""
+        self._policy = policy
+        self._reference = reference
+        self._critic = critic
+        self._temperature = temperature
+
+    @cached_property
+    def _of_policy(self) -> TokenLogprobs:
+        return self._policy.token_logprobs(self._batch, temperature=self._temperature, with_entropy=True)
+
+    @property
+    def logprobs(self) -> Tensor:
+        """Return the policy's log-probabilities, with grad; 0 without a loss."""
+        return self._of_policy.logprobs
+
+    @property
+    def entropy(self) -> Tensor:
+        """Return the entropy of the policy's distribution at each token, with grad; 0 without a loss."""
+        if (entropy := self._of_policy.entropy) is None:
+            raise RuntimeError("the policy was asked for entropies and gave none")
+        return entropy
+
+    @property
+    def old_logprobs(self) -> Tensor:
+        """Return the log-probabilities under the weights before the batch, without grad.
+
+        For the first update of a batch these are its own.
+        """
+        return self._batch.fields.get(OLD_LOGPROBS, self.logprobs.detach())
+
+    @cached_property
+    def reference_logprobs(self) -> Tensor:
+        """Return the reference's log-probabilities, without grad; only with `Need.REFERENCE`."""
+        if self._reference is None:
+            raise RuntimeError("the algorithm did not ask for a reference policy")
+        with torch.no_grad():
+            return self._reference.token_logprobs(self._batch, temperature=self._temperature).logprobs
+
+    @cached_property
+    def values(self) -> Tensor:
+        """Return the critic's values, with grad; only with `Need.CRITIC`."""
+        if self._critic is None:
+            raise RuntimeError("the algorithm did not ask for a critic")
+        return self._critic.values(self._batch)
+
+    def weights(self, aggregation: LossAggregation) -> Tensor:
+        """Return the weight of each token in a mean over the whole update, 0 without a loss."""
+        batch = self._batch
+        return token_weights(batch.loss_mask, batch.cu_seqlens, aggregation, self.counts, self._policy.dtype)
+
+
+class Algorithm(ABC, Generic[OptionsT]):
+    """How a policy learns from scored trajectories.
+
+    The engine calls, for each batch of trajectories: `rows` for each group, `prepare` once for all rows, `loss` for
+    each micro-batch of each update, and `after_batch`.
+    """
+
+    Options: ClassVar[type[AlgorithmOptions]] = AlgorithmOptions
+    facts: ClassVar[AlgorithmFacts] = AlgorithmFacts()
+    """What it asks of the rest of a recipe."""
+
+    def __init__(self, options: OptionsT) -> None:
+        self.options = options
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """Return what the engine must provide; it may depend on the options, but not change."""
+        return frozenset()
+
+    @property
+    def gamma(self) -> float:
+        """Return the discount per token that rewards are spread with, unless the recipe gives one."""
+        return 1.0
+
+    @property
+    def critic_optimizer(self) -> OptimizerSection:
+        """Return how the critic is trained; only with `Need.CRITIC`."""
+        return OptimizerSection(learning_rate=1e-5)
+
+    def trains(self, batch: int) -> frozenset[Trained]:  # noqa: ARG002 - for subclasses with a warm-up
+        """Return which models are trained on batch number `batch`, from 0."""
+        return frozenset({Trained.POLICY} | ({Trained.CRITIC} if Need.CRITIC in self.needs else set()))
+
+    def rows(self, group: Sequence[Sample]) -> list[TrainSequence]:
+        """Return the token sequences of a group's trajectories: as a rule one for each."""
+        return [sequence_from_trajectory(sample.scored, staleness=sample.staleness) for sample in group]
+
+    def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:  # noqa: ARG002 - an option
+        """Return the rows, in the same order, with the fields that `loss` needs, such as advantages."""
+        return rows
+
+    def has_gradient(self, row: TrainSequence) -> bool:
+        """Return whether a prepared row can change the weights; those that cannot are counted but not computed."""
+        return row.num_trained > 0
+
+    @abstractmethod
+    def loss(self, outputs: TokenOutputs, batch: PackedBatch) -> Loss:
+        """Return a micro-batch's share of the loss. It may be called from several threads."""
+
+    def after_batch(self, batch: int, models: Models) -> None:
+        """Do what is due after batch number `batch`, such as moving a controller."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the algorithm must remember over a restart."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""

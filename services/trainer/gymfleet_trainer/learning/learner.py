@@ -1,0 +1,322 @@
+"""The policy as the training loop sees it: trained, measured, saved and restored.
+
+Every method blocks; all but `vocab_size` are called in the torch thread.
+"""
+
+import os
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import structlog
+import torch
+from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.rollout import Sampling
+from gymfleet_contracts.trajectory import ScoredTrajectory, Turn
+from transformers import AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
+
+from gymfleet_trainer.distributed.ranks import Ranks, device_of
+from gymfleet_trainer.errors import PluginFailed
+from gymfleet_trainer.learning.algorithm import Need, Sample
+from gymfleet_trainer.learning.engine import UpdateEngine
+from gymfleet_trainer.learning.plugins import algorithm_of
+from gymfleet_trainer.learning.sft_update import SftUpdater
+from gymfleet_trainer.model.batching import TrainSequence, pack, sequence_from_trajectory
+from gymfleet_trainer.model.policy_model import PolicyModel
+from gymfleet_trainer.publish.probe import Parity, compare
+from gymfleet_trainer.run.groups import Group
+
+log = structlog.get_logger()
+
+MODEL: Final = "model"
+_OPTIMIZER: Final = "optimizer.pt"
+_MICROBATCH_TOKENS: Final = 8192
+_PARITY_SEQUENCES: Final = 32
+_TOKENIZER_FILES: Final = ("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "chat_template*")
+
+
+class Learner(Protocol):
+    """Model, optimiser and random state of one run: first for the warm start, then for reinforcement learning."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the size of the vocabulary; every token id is smaller."""
+
+    def sequences(self, trajectories: Sequence[ScoredTrajectory]) -> list[TrainSequence]:
+        """Return demonstrations as training sequences."""
+
+    def sft_epoch(self, sequences: list[TrainSequence], epoch: int) -> dict[str, Any]:
+        """Make one pass over the demonstrations, in an order that depends only on the seed and `epoch`."""
+
+    def end_sft(self) -> None:
+        """Drop the warm start's optimiser, because reinforcement learning has its own."""
+
+    def update(self, groups: Sequence[Group], staleness: Callable[[int], int | None]) -> dict[str, Any]:
+        """Train on whole groups. `staleness` returns the number of weight changes since a policy version."""
+
+    def sampled_logprobs(self, prompts: list[list[int]], samples: list[list[int]]) -> list[list[float]]:
+        """Return the log-probabilities, at temperature 1, of each sample's tokens after its prompt."""
+
+    def batch_parity(self, trajectories: Sequence[ScoredTrajectory], version: int) -> Parity | None:
+        """Return the parity over tokens sampled from exactly `version`, the live one; once per version.
+
+        Returns None if this version was checked before, if no turn was sampled
+        from it alone, or if the sampling truncates the distribution: the engine's
+        log-probabilities are then of a different distribution than the policy's.
+        """
+
+    def save_weights(self, directory: Path) -> None:
+        """Write config and safetensors in the form that the engine loads."""
+
+    def save_model(self, directory: Path) -> None:
+        """Write weights, config and tokenizer, as a model that transformers can load from `directory`."""
+
+    def save_checkpoint(self, directory: Path) -> None:
+        """Write everything that `load_checkpoint` needs to continue as if nothing had happened."""
+
+    def load_checkpoint(self, directory: Path) -> None:
+        """Load weights, optimiser and random state from a checkpoint."""
+
+
+LearnerFactory = Callable[[Recipe, str, Path], Learner]
+"""It takes the arguments of `LocalLearner`."""
+
+
+class LocalLearner:
+    """The learner of this process, alone or as one of several ranks that make the same calls at the same time.
+
+    Args:
+        recipe: the recipe of the run.
+        source: the weights to start from, a directory or a hub id; its tokenizer is saved with every model.
+        reference: where the reference policy of the KL term is kept once reinforcement learning has begun.
+        ranks: the ranks that share the model. The first of them writes what is saved.
+    """
+
+    def __init__(self, recipe: Recipe, source: str, reference: Path, ranks: Ranks | None = None) -> None:
+        self._recipe = recipe
+        self._source = source
+        self._reference = reference
+        self._ranks = ranks
+        self._device = device_of(recipe.trainer_device)
+        torch.manual_seed(recipe.seed)
+        disable_progress_bar()  # one bar per saved version would flood the log
+        self._model = self._load(source)
+        self._sft: SftUpdater | None = None
+        self._rl: UpdateEngine | None = None
+        self._restored: dict[str, Any] = {}
+        self._checked_version = -1
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the size of the vocabulary; every token id is smaller."""
+        return int(self._model.config.vocab_size)
+
+    # --- training
+
+    def sequences(self, trajectories: Sequence[ScoredTrajectory]) -> list[TrainSequence]:
+        """Return demonstrations as training sequences."""
+        return [sequence_from_trajectory(scored) for scored in trajectories]
+
+    def sft_epoch(self, sequences: list[TrainSequence], epoch: int) -> dict[str, Any]:
+        """Make one pass over the demonstrations, in an order that depends only on the seed and `epoch`."""
+        section = self._recipe.sft
+        if section is None:
+            raise ValueError("the recipe has no [sft]")
+        if self._sft is None:
+            self._sft = SftUpdater(self._model, section, num_tokens=sum(len(s.token_ids) for s in sequences))
+            if "sft" in self._restored:
+                self._sft.load_state_dict(self._restored.pop("sft"))
+        order = random.Random(f"{self._recipe.seed}/sft/{epoch}")
+        return asdict(self._sft.sft_epoch(sequences, section.tokens_per_batch, order))
+
+    def end_sft(self) -> None:
+        """Drop the warm start's optimiser, because reinforcement learning has its own."""
+        self._sft = None
+        self._restored.pop("sft", None)
+
+    def update(self, groups: Sequence[Group], staleness: Callable[[int], int | None]) -> dict[str, Any]:
+        """Train on whole groups. `staleness` returns the number of weight changes since a policy version."""
+        engine = self._engine()
+        try:
+            # Count by age, not by version number: after a restart the same weights get a different number.
+            samples = [
+                [Sample(scored, staleness(scored.trajectory.policy.version_min) or 0) for scored in group.trajectories]
+                for group in groups
+            ]
+            return engine.update([row for group in samples for row in engine.algorithm.rows(group)])
+        except Exception as error:
+            if type(engine.algorithm).__module__.startswith("gymfleet_trainer."):
+                raise
+            log.exception("plugin.failed")
+            name, reason = type(engine.algorithm).__name__, " ".join(str(error).split())
+            raise PluginFailed(
+                f"the algorithm {name} failed: {type(error).__name__}: {reason}; its traceback is in the log"
+            ) from error
+
+    # --- parity with the engine
+
+    def sampled_logprobs(self, prompts: list[list[int]], samples: list[list[int]]) -> list[list[float]]:
+        """Return the log-probabilities, at temperature 1, of each sample's tokens after its prompt."""
+        sequences = [
+            _unweighted([*prompt, *sample], len(prompt), str(index))
+            for index, (prompt, sample) in enumerate(zip(prompts, samples, strict=True))
+        ]
+        rows = self._logprobs(sequences, temperature=1.0)
+        return [row[len(prompt) :] for row, prompt in zip(rows, prompts, strict=True)]
+
+    def batch_parity(self, trajectories: Sequence[ScoredTrajectory], version: int) -> Parity | None:
+        """Return the parity over tokens sampled from exactly `version`, the live one; once per version.
+
+        Returns None if this version was checked before, if no turn was sampled
+        from it alone, or if the sampling truncates the distribution: the engine's
+        log-probabilities are then of a different distribution than the policy's.
+        """
+        sampling = self._recipe.rollout.sampling
+        if version == self._checked_version or not _is_plain(sampling):
+            return None
+        chosen = [scored for scored in trajectories if _own_turns(scored, version)]
+        if not chosen:
+            return None
+        self._checked_version = version
+        chosen = chosen[:: -(-len(chosen) // _PARITY_SEQUENCES)]
+        rows = self._logprobs([sequence_from_trajectory(s) for s in chosen], temperature=sampling.temperature)
+        ours: list[list[float]] = []
+        theirs: list[list[float]] = []
+        for scored, row in zip(chosen, rows, strict=True):
+            for turn, start in _own_turns(scored, version):
+                ours.append(row[start : start + len(turn.response_token_ids)])
+                theirs.append(list(turn.response_logprobs or ()))
+        return compare(ours, theirs)
+
+    @torch.no_grad()
+    def _logprobs(self, sequences: Sequence[TrainSequence], *, temperature: float) -> list[list[float]]:
+        """Return one value per token for each sequence; 0 on tokens that the model did not write."""
+        rows: list[list[float]] = [[] for _ in sequences]
+        for batch in pack(sequences, _MICROBATCH_TOKENS):  # every rank computes all, as it is little and rarely done
+            logprobs = self._model.token_logprobs(batch.to(self._device), temperature=temperature).logprobs.cpu()
+            for place, part in zip(batch.indices, torch.split(logprobs, list(batch.lengths)), strict=True):
+                rows[place] = part.tolist()
+        return rows
+
+    # --- on disk
+
+    def save_weights(self, directory: Path) -> None:
+        """Write config and safetensors in the form that the engine loads."""
+        self._model.save_pretrained(directory)
+
+    def save_model(self, directory: Path) -> None:
+        """Write weights, config and tokenizer, as a model that transformers can load from `directory`."""
+        self.save_weights(directory)
+        if not self._writes:
+            return
+        source = Path(self._source)
+        if not source.is_dir():
+            AutoTokenizer.from_pretrained(self._source).save_pretrained(str(directory))
+            return
+        for pattern in _TOKENIZER_FILES:
+            for path in source.glob(pattern):
+                shutil.copyfile(path, directory / path.name)
+
+    def save_checkpoint(self, directory: Path) -> None:
+        """Write everything that `load_checkpoint` needs to continue as if nothing had happened."""
+        if self._writes:
+            (directory / MODEL).mkdir()
+        self.save_model(directory / MODEL)
+        states: dict[str, Any] = {"torch": torch.get_rng_state(), **self._restored}
+        if self._sft is not None:
+            states["sft"] = self._sft.state_dict()
+        if self._rl is not None:
+            states["rl"] = self._rl.state_dict()
+        if not self._writes:
+            return
+        # Pass a file object: given a path, torch reports a full disk as an unexpected position in a container.
+        with (directory / _OPTIMIZER).open("wb") as file:
+            torch.save(states, file)
+
+    def load_checkpoint(self, directory: Path) -> None:
+        """Load weights, optimiser and random state from a checkpoint."""
+        self._model = self._load(str(directory / MODEL))
+        self._sft = self._rl = None
+        self._restored = torch.load(directory / _OPTIMIZER, map_location="cpu", weights_only=True)
+        torch.set_rng_state(self._restored.pop("torch"))
+
+    @property
+    def _writes(self) -> bool:
+        return self._ranks is None or self._ranks.first
+
+    def _load(self, path: str, *, frozen: bool = False) -> PolicyModel:
+        return PolicyModel.from_pretrained(
+            path,
+            dtype=self._recipe.trainer_dtype,
+            device=self._device,
+            gradient_checkpointing=self._device.type == "cuda",
+            ranks=self._ranks,
+            frozen=frozen,
+        )
+
+    def _engine(self) -> UpdateEngine:
+        """Create the engine at the first update, when the weights are those of the reference policy."""
+        rl = self._recipe.rl
+        if rl is None:
+            raise ValueError("the recipe has no [rl]")
+        if self._rl is None:
+            sampling = self._recipe.rollout.sampling
+            exact = self._recipe.inference.dtype == self._recipe.trainer_dtype == "float32" and _is_plain(sampling)
+            algorithm = algorithm_of(rl)
+            self._rl = UpdateEngine(
+                self._model,
+                algorithm,
+                rl,
+                seed=self._recipe.seed,
+                temperature=sampling.temperature,
+                reference=self._reference_policy() if Need.REFERENCE in algorithm.needs else None,
+                sampler_is_exact=exact,
+            )
+            if "rl" in self._restored:
+                self._rl.load_state_dict(self._restored.pop("rl"))
+        return self._rl
+
+    def _reference_policy(self) -> PolicyModel:
+        exists = self._reference.is_dir()
+        if not (exists if self._ranks is None else self._ranks.agree(exists)):
+            self._save_reference()
+        return self._load(str(self._reference), frozen=True)
+
+    def _save_reference(self) -> None:
+        temporary = self._reference.with_name(f".{self._reference.name}.writing")
+        if self._writes:
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+        self._model.save_pretrained(temporary)
+        if self._writes:
+            os.sync()
+            temporary.rename(self._reference)
+        if self._ranks is not None:
+            self._ranks.agree(None)  # no rank loads it before it is there
+
+
+def _is_plain(sampling: Sampling) -> bool:
+    return sampling.temperature > 0 and sampling.top_p == 1.0 and sampling.top_k <= 0
+
+
+def _unweighted(token_ids: list[int], num_prompt: int, name: str) -> TrainSequence:
+    length = len(token_ids)
+    mask = [False] * num_prompt + [True] * (length - num_prompt)
+    return TrainSequence(token_ids, mask, [0.0] * length, [0.0] * length, 0, name)
+
+
+def _own_turns(scored: ScoredTrajectory, version: int) -> list[tuple[Turn, int]]:
+    """Return the turns sampled from `version` alone, and where their responses begin in the sequence."""
+    found = []
+    position = 0
+    for turn in scored.trajectory.turns:
+        position += len(turn.prompt_token_ids)
+        own = turn.policy_version_min == version == turn.policy_version_max
+        if own and position and turn.response_logprobs is not None and turn.response_token_ids:
+            found.append((turn, position))
+        position += len(turn.response_token_ids)
+    return found
