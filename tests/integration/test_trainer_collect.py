@@ -41,7 +41,7 @@ class NoFleet:
         return "nobody there"
 
 
-Life = Callable[[], contextlib.AbstractAsyncContextManager[Collector]]
+Life = Callable[..., contextlib.AbstractAsyncContextManager[Collector]]
 
 
 @pytest.fixture
@@ -233,7 +233,7 @@ async def test_a_failure_that_came_before_its_group_was_asked_for_is_played_agai
     ],
 )
 async def test_a_sample_is_not_played_again_for_ever(
-    redis: RedisClient, life: Callable[..., Any], others: list[ScoredTrajectory], replays: int
+    redis: RedisClient, life: Life, others: list[ScoredTrajectory], replays: int
 ) -> None:
     async with life(max_replacements=3) as collector:
         await collector.ask([FIRST])
