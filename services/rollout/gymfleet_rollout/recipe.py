@@ -35,5 +35,7 @@ def _given(recipe: Recipe, run_dir: Path) -> dict[str, Any]:
         **servers,
         "seed": recipe.seed,
         "model": initial_model(recipe, run_dir),
-        "plugins": [recipe.rollout.format.use, recipe.rollout.strategy.use],
+        "plugins": sorted(
+            {one.use for one in recipe.formats().values()} | {one.use for one in recipe.strategies().values()}
+        ),
     }

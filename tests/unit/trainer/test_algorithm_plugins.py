@@ -5,8 +5,9 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from gymfleet_contracts.recipe import RecipeError, RlSection
+from gymfleet_contracts.recipe import RecipeError
 from gymfleet_kit.plugins import PluginError, described
+from gymfleet_trainer.learning.options import ReinforceOptions
 from gymfleet_trainer.learning.plugins import ALGORITHMS, algorithm_of, own_sources, suitable_algorithm
 from gymfleet_trainer.main import main
 
@@ -32,8 +33,8 @@ class Mine(GroupBaseline[Options]):
 """
 
 
-def section(**given: object) -> RlSection:
-    return RlSection.model_validate(given)
+def section(**given: object) -> ReinforceOptions:
+    return ReinforceOptions.model_validate(given)
 
 
 def test_those_that_come_with_gymfleet() -> None:

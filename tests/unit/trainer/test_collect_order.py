@@ -6,10 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from gymfleet_contracts.recipe import RlSection
 from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.trajectory import Status
 from gymfleet_trainer.errors import TooManyFailures
+from gymfleet_trainer.learning.options import ReinforceOptions
 from gymfleet_trainer.learning.plugins import suitable_algorithm
 from gymfleet_trainer.run.group_planner import GroupPlanner, PlannedGroup
 from gymfleet_trainer.run.groups import Group
@@ -140,7 +140,7 @@ def state_with(ages: dict[str, int], age: int) -> RunState:
     ],
 )
 def test_what_is_due_is_waited_for(ages: dict[str, int], age: int, ready: set[str], chosen: list[str]) -> None:
-    rl = RlSection(groups_per_step=2, group_size=2, max_staleness=1)
+    rl = ReinforceOptions(groups_per_step=2, group_size=2, max_staleness=1)
 
     assert choose(state_with(ages, age), ready, rl) == chosen
 

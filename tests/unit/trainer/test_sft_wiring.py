@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from gymfleet_contracts.recipe import Recipe, SftSection
+from gymfleet_contracts.recipe import Recipe
 from gymfleet_trainer.learning.learner import LocalLearner
+from gymfleet_trainer.learning.options import SupervisedOptions
 from safetensors.torch import load_file
 
 from tests.fixtures.reference_update import ReferenceSft, episodes_of
@@ -97,4 +98,4 @@ def test_the_samplings_temperature_is_not_the_demonstrations(model_dir: Path, tm
 def test_every_option_is_tried() -> None:
     elsewhere = {"num_demonstrations": "how many the run asks for", "optimizer": "a table"}
 
-    assert set(SftSection.model_fields) == {name for name in OPTIONS if "." not in name} | set(elsewhere)
+    assert set(SupervisedOptions.model_fields) == {name for name in OPTIONS if "." not in name} | set(elsewhere)

@@ -15,12 +15,14 @@ from typing import Any, Final, TypeAlias
 
 import pytest
 import torch
-from gymfleet_contracts.recipe import OptimizerSection, Recipe, RlSection
+from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.trajectory import FinishReason, ScoredTrajectory, Turn
 from gymfleet_trainer.algorithms.grpo import GrpoOptions
 from gymfleet_trainer.algorithms.ppo import CriticOptions, PpoOptions
 from gymfleet_trainer.learning.learner import LocalLearner
+from gymfleet_trainer.learning.options import ReinforceOptions
 from gymfleet_trainer.learning.policy_gradient import KlOptions
+from gymfleet_trainer.model.optimizer import OptimizerOptions
 from gymfleet_trainer.run.group_planner import GroupPlanner, PlannedGroup
 from gymfleet_trainer.run.groups import Group
 from safetensors.torch import load_file
@@ -402,8 +404,8 @@ def test_every_option_is_tried() -> None:
     tried = {name.partition(",")[0] for name in (*GRPO_OPTIONS, *PPO_OPTIONS)}
     tried_of_optimizer = {name.partition(",")[0] for name in OPTIMIZER_OPTIONS}
 
-    assert set(OptimizerSection.model_fields) == tried_of_optimizer
+    assert set(OptimizerOptions.model_fields) == tried_of_optimizer
     assert {f"kl.{name}" for name in KlOptions.model_fields} <= tried
     assert {f"critic.{name}" for name in CriticOptions.model_fields if name != "optimizer"} <= tried
-    known = {*RlSection.model_fields, *GrpoOptions.model_fields, *PpoOptions.model_fields}
+    known = {*ReinforceOptions.model_fields, *GrpoOptions.model_fields, *PpoOptions.model_fields}
     assert known == {name for name in tried if "." not in name} | set(elsewhere)
