@@ -56,7 +56,16 @@ def served(tmp_path_factory: pytest.TempPathFactory, redis_url: str) -> Iterator
         yield Served(server.url, gateway.url)
 
 
+TOOLS_CONFIG: Final = """
+[[operations]]  # which tools there are, and what they take, the environment declares
+include-path = "/v1/sessions/{session_id}/tool"
+checks.positive_data_acceptance.enabled = false
+"""
+
 ROLLOUT_CONFIG: Final = """
+[[operations]]  # which formats and strategies there are, and which options they take, only the service can tell
+include-path = "/v1/jobs"
+checks.positive_data_acceptance.enabled = false
 [[operations]]  # which weights load and which tokens exist, only the engine can tell
 include-path = "/v1/policy/versions"
 checks.positive_data_acceptance.enabled = false
@@ -74,7 +83,8 @@ include-path = "/v1/scores"
 checks.positive_data_acceptance.enabled = false
 """
 
-GATEWAY_CONFIG: Final = """
+GATEWAY_CONFIG: Final = f"""
+{TOOLS_CONFIG}
 [[operations]]  # a 500 is what these clients get for a mistake of theirs, as from AgentGym's own servers
 include-path-regex = "^/agentgym/(sqlgym|webshop)/"
 checks.not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", "500"]
@@ -102,6 +112,7 @@ def fuzz(directory: Path, url: str, *, environments: tuple[str, ...] = (), origi
 
 
 def test_env_server(served: Served, tmp_path: Path) -> None:
+    (tmp_path / "schemathesis.toml").write_text(TOOLS_CONFIG, encoding="utf-8")
     fuzz(tmp_path, served.env_server, environments=("chain", "maze"))
 
 
