@@ -252,7 +252,7 @@ class RewardSection(RewardTerms):
     """How episodes are scored. Every other key is a table: one component, under a label."""
 
     gamma: Discount | None = None
-    """Discount per token, for the discounted allocations; without it the algorithm's own: `rl.critic.gamma` for ppo, 1
+    """Discount per token, for the discounted allocations; without it the algorithm's own: `critic.gamma` for ppo, 1
     for grpo and rloo."""
 
     @model_validator(mode="before")
@@ -365,8 +365,9 @@ class Recipe(WireModel):
         room = self.inference.max_model_len
         for env in self.environments:
             if (wanted := self.limits_of(env).max_context_tokens) > room:
+                place = "rollout" if env.limits.max_context_tokens is None else f"environments.{env.title}"
                 raise ValueError(
-                    f"rollout.limits.max_context_tokens ({wanted}) must not exceed inference.max_model_len ({room})"
+                    f"{place}.limits.max_context_tokens ({wanted}) must not exceed inference.max_model_len ({room})"
                 )
         return self
 
@@ -402,12 +403,15 @@ class Recipe(WireModel):
         return {"reward": self.reward, **own}
 
     def strategies(self) -> dict[str, StrategySection]:
-        """Return the strategies of the run, by the place of their table."""
-        own = {
-            f"{stage.table}.strategy": strategy_section(stage.options["strategy"])
-            for stage in self.plan()
-            if "strategy" in stage.options
-        }
+        """Return the strategies of the run, by the place of their table. Raises `RecipeError` for what names none."""
+        own = {}
+        for stage in self.plan():
+            if "strategy" in stage.options:
+                place = f"{stage.table}.strategy"
+                try:
+                    own[place] = strategy_section(stage.options["strategy"])
+                except ValidationError as error:
+                    raise RecipeError(faults(error, within=place)) from None
         return {"rollout.strategy": self.rollout.strategy, **own}
 
     def suits(self, stage: PlannedStage, algorithm: str, group_size: int, facts: AlgorithmFacts) -> None:

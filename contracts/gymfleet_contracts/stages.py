@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import PurePath
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -12,6 +13,8 @@ from gymfleet_contracts._model import WireModel
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _MAX_STAGES: Final = 1000
+_MAX_NAME: Final = 80
+"""Of a full name: the ids of a stage's groups begin with it, and have at most 128 characters."""
 
 StageName = Annotated[str, Field(pattern=rf"^{_NAME.pattern}$")]
 
@@ -113,13 +116,23 @@ def is_path(reference: str) -> bool:
 
 def planned(sections: Sequence[StageSection]) -> list[PlannedStage]:
     """Return the stages in the order in which they are carried out. Raises `StagesError`."""
-    plan = list(_planned(sections, "", {}))
+    plan = list(islice(_planned(sections, "", {}), _MAX_STAGES + 1))
     if len(plan) > _MAX_STAGES:
-        raise StagesError(f"stages: {len(plan)} stages, repeats counted; at most {_MAX_STAGES}")
-    names = {stage.name for stage in plan}
-    if mixed := sorted(name for name in names if name.rpartition(".")[0] in names):
-        raise StagesError(f"stages: {mixed[0]} is no part of the stage {mixed[0].rpartition('.')[0]}: rename that")
+        raise StagesError(f"stages: more than {_MAX_STAGES}, repeats counted; at most {_MAX_STAGES} can be")
+    names = [stage.name for stage in plan]
+    _all_different(names)
+    known = set(names)
+    if mixed := sorted((name, above) for name in names for above in _above(name) if above in known):
+        name, above = mixed[0]
+        raise StagesError(f"stages: {name} is no part of the stage {above}: rename that")
+    if len(longest := max(names, key=len, default="")) > _MAX_NAME:
+        raise StagesError(f"stages: {longest} is longer than {_MAX_NAME} characters: give shorter names")
     return plan
+
+
+def _above(name: str) -> list[str]:
+    """Return the names that a full name begins with, up to each of its dots."""
+    return [name[:place] for place, letter in enumerate(name) if letter == "."]
 
 
 def _planned(sections: Sequence[StageSection], prefix: str, before: dict[str, str]) -> Iterator[PlannedStage]:

@@ -28,10 +28,11 @@ def run(recipe_file: Path | None, run_dir: Path | None) -> None:
     """
     try:
         recipe = None if recipe_file is None else load_recipe(recipe_file)
+        kind = RolloutSettings if recipe is None else settings_for(recipe, run_dir or Path())
     except RecipeError as error:
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(2) from None
-    settings = read_settings(RolloutSettings if recipe is None else settings_for(recipe, run_dir or Path()))
+    settings = read_settings(kind)
     try:
         model = _model(settings, recipe, run_dir or Path())
     except ModelNotFound as error:

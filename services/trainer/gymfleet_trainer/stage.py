@@ -66,6 +66,8 @@ class Stage(ABC, Generic[OptionsT]):
     Options: ClassVar[type[Any]] = StageOptions
     """The model of its options, a subclass of `StageOptions`."""
     facts: ClassVar[StageFacts] = StageFacts()
+    small: ClassVar[Mapping[str, Any]] = {}
+    """Options with which it takes a second, for its conformance suite; `data` is given to it there."""
 
     def __init__(self, planned: PlannedStage, options: OptionsT) -> None:
         self.name = planned.name

@@ -180,8 +180,12 @@ def test_the_same_tensors_or_none(given: dict[str, tuple[int, ...]], complaint: 
         require_same_tensors(expected, given, Path("w"))
 
 
-def recipe_of(text: str = "") -> Recipe:
-    document = f'name = "r"\nseed = 5\n[env]\nname = "maze"\n{text or "[model.scratch]"}\n'
+MEASURE = '[[stages]]\nkind = "measure"\n'
+
+
+def recipe_of(text: str = "", stages: str = MEASURE) -> Recipe:
+    document = f'name = "r"\nseed = 5\n{text or "[model.scratch]"}\n[[environments]]\nname = "maze"\n'
+    document += stages
     return Recipe.model_validate(tomllib.loads(document))
 
 
@@ -197,13 +201,17 @@ def test_engine_settings_come_from_the_recipe(tmp_path: Path) -> None:
     assert (found.model, found.dtype, found.max_model_len, found.seed) == ("org/m", "bfloat16", 8192, 5)
     assert (found.max_num_seqs, found.max_num_batched_tokens, found.kv_cache_gib) == (7, 99, 2.5)
     assert found.enforce_eager is False
-    assert found.plugins == ("react", "independent")
+    assert found.plugins == ("independent", "react")
 
 
 def test_the_plugins_of_the_recipe_may_be_named_by_requests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    recipe = recipe_of('[model.scratch]\n[rollout]\nformat.use = "./mine.py"\nstrategy.use = "./best.py"')
+    recipe = recipe_of(
+        '[model.scratch]\n[rollout]\nformat.use = "./mine.py"\nstrategy.use = "./best.py"',
+        'format = "./theirs.py"\n[[stages]]\nkind = "collect"\nstrategy.use = "./widest.py"',
+    )
 
-    assert settings_for(recipe, tmp_path)().plugins == ("./mine.py", "./best.py")  # type: ignore[call-arg]
+    expected = ("./best.py", "./mine.py", "./theirs.py", "./widest.py")
+    assert settings_for(recipe, tmp_path)().plugins == expected  # type: ignore[call-arg]
     assert settings(monkeypatch).plugins == ()
     monkeypatch.setenv(f"{PREFIX}PLUGINS", '["other.py", "package.module:Class"]')
     assert settings_for(recipe, tmp_path)().plugins == ("other.py", "package.module:Class")  # type: ignore[call-arg]

@@ -13,7 +13,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class OptimizerOptions(BaseModel):
-    """AdamW, a linear warm-up and a cosine or constant schedule."""
+    """AdamW, a linear warm-up and a constant, cosine or linear schedule."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -275,6 +275,9 @@ async def _environment(env: EnvironmentSection, settings: TrainerSettings) -> En
             raise Stalled(f"the gateway at {settings.gateway_url} does not answer: {error}") from None
         except ClientError as error:
             raise TrainerError(f"the gateway does not serve {env.name}: {error}") from None
+    levels = {level for level in (env.level, *(change.level for change in env.schedule)) if level is not None}
+    if unknown := sorted(levels - set(spec.levels)):
+        raise TrainerError(f"{spec.name} has no level {', '.join(unknown)}; it has {', '.join(spec.levels)}")
     for split in (env.train_split, env.eval_split):
         if not spec.splits.get(split):
             raise TrainerError(f"{spec.name} has no {split} tasks; it has {dict(spec.splits)}")

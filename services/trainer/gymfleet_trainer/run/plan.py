@@ -22,6 +22,7 @@ def stages_of(recipe: Recipe) -> list[Stage[Any]]:
     """
     for section in recipe.formats().values():
         format_of(section)
+    recipe.strategies()
     plan = recipe.plan()
     kinds = {stage.kind: STAGES.find(stage.kind) for stage in plan}
     try:

@@ -153,11 +153,14 @@ class RunDirectory:
         found: list[ScoredTrajectory] = []
         try:
             with path.open(encoding="utf-8") as file:
-                found.extend(map(ScoredTrajectory.model_validate_json, file))
+                for line in file:
+                    found.append(ScoredTrajectory.model_validate_json(line))  # noqa: PERF401 - its length tells the line
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"])
-            raise RunDirectoryError(f"{path}, line {len(found) + 1}: no episode of ours: {where}: {first['msg']}") from None
+            raise RunDirectoryError(
+                f"{path}, line {len(found) + 1}: no episode of ours: {where}: {first['msg']}"
+            ) from None
         except (OSError, UnicodeDecodeError) as error:
             raise RunDirectoryError(f"the episodes in {path} cannot be read: {error}") from None
         return found

@@ -31,6 +31,7 @@ class Collect(Stage[CollectOptions]):
 
     Options = CollectOptions
     facts: ClassVar[StageFacts] = StageFacts(leaves=("episodes",), plugins={"strategy": "strategy"})
+    small: ClassVar[Mapping[str, Any]] = {"num_tasks": 3, "strategy": "expert"}
 
     def plays(self) -> Mapping[str, Plays]:
         """Return its episodes."""

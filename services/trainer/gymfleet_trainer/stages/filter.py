@@ -1,7 +1,8 @@
 """Keep the episodes that are worth learning from."""
 
 from collections import defaultdict
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from gymfleet_contracts.stages import StageFacts
 from gymfleet_contracts.trajectory import ScoredTrajectory
@@ -30,6 +31,7 @@ class Filter(Stage[FilterOptions]):
 
     Options = FilterOptions
     facts: ClassVar[StageFacts] = StageFacts(reads=True, leaves=("episodes",))
+    small: ClassVar[Mapping[str, Any]] = {"success": True}
 
     async def run(self, run: RunContext) -> None:
         """Filter once."""
@@ -66,4 +68,4 @@ def _reward(scored: ScoredTrajectory) -> float:
 
 def _task(scored: ScoredTrajectory) -> str:
     task = scored.trajectory.task
-    return f"{task.env}/{task.split}/{task.task_id}/{task.seed}"
+    return f"{task.env}/{task.level}/{task.split}/{task.task_id}/{task.seed}"

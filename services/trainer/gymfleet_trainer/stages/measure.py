@@ -1,7 +1,7 @@
 """Measurement: play held-out tasks with the current policy, and give an interval for its success rate."""
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.rollout import Sampling
@@ -33,6 +33,7 @@ class Measure(Stage[MeasureOptions]):
 
     Options = MeasureOptions
     facts: ClassVar[StageFacts] = StageFacts()
+    small: ClassVar[Mapping[str, Any]] = {"num_tasks": 3}
 
     def plays(self) -> Mapping[str, Plays]:
         """Return its episodes."""

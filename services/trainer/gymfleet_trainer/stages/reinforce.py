@@ -54,6 +54,7 @@ class Reinforce(Stage[ReinforceStageOptions]):
     facts: ClassVar[StageFacts] = StageFacts(
         leaves=("model",), plugins={"algorithm": "algorithm"}, passes_on="algorithm"
     )
+    small: ClassVar[Mapping[str, Any]] = {"steps": 3, "groups_per_step": 4, "group_size": 4}
 
     @cached_property
     def algorithm(self) -> Algorithm[Any]:

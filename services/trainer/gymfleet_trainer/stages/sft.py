@@ -1,7 +1,8 @@
 """Supervised training: imitate the replies of episodes that an earlier stage or another run left."""
 
 import time
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import structlog
 from gymfleet_contracts.stages import StageFacts
@@ -26,6 +27,7 @@ class Supervised(Stage[SftOptions]):
 
     Options = SftOptions
     facts: ClassVar[StageFacts] = StageFacts(reads=True, leaves=("model",))
+    small: ClassVar[Mapping[str, Any]] = {"epochs": 3}
 
     async def run(self, run: RunContext) -> None:
         """Train the epochs that are left."""
