@@ -113,7 +113,7 @@ def test_a_mistake_is_named_with_its_key_and_file(tmp_path: Path, addition: str,
         pytest.param(f"{MAZE}[environments.limits]\nturns = 4", "environments.0.limits.turns: Extra", id="no limit"),
         pytest.param(
             f"{MAZE}[environments.limits]\nmax_context_tokens = 5000",
-            "rollout.limits.max_context_tokens (5000) must not exceed inference.max_model_len (4096)",
+            "environments.maze.limits.max_context_tokens (5000) must not exceed inference.max_model_len (4096)",
             id="its own limit does not fit",
         ),
         pytest.param(
