@@ -13,6 +13,8 @@ from gymfleet_contracts._model import WireModel
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _MAX_STAGES: Final = 1000
+_RESERVED: Final = frozenset({"starting", "done", "failed", "interrupted"})
+"""What a run's progress says where it is in no stage."""
 _MAX_NAME: Final = 80
 """Of a full name: the ids of a stage's groups begin with it, and have at most 128 characters."""
 
@@ -54,6 +56,8 @@ class StageSection(WireModel):
     @property
     def title(self) -> str:
         """What it is called."""
+        if self.name in _RESERVED:
+            raise StagesError(f"stages: a stage cannot be called {self.name}: that is what a run's progress says")
         if self.name is not None:
             return self.name
         kind = "repeat" if self.kind is None else self.kind
@@ -116,7 +120,7 @@ def is_path(reference: str) -> bool:
 
 def planned(sections: Sequence[StageSection]) -> list[PlannedStage]:
     """Return the stages in the order in which they are carried out. Raises `StagesError`."""
-    plan = list(islice(_planned(sections, "", {}), _MAX_STAGES + 1))
+    plan = list(islice(_planned(sections, "", "stages", {}), _MAX_STAGES + 1))
     if len(plan) > _MAX_STAGES:
         raise StagesError(f"stages: more than {_MAX_STAGES}, repeats counted; at most {_MAX_STAGES} can be")
     names = [stage.name for stage in plan]
@@ -135,16 +139,17 @@ def _above(name: str) -> list[str]:
     return [name[:place] for place, letter in enumerate(name) if letter == "."]
 
 
-def _planned(sections: Sequence[StageSection], prefix: str, before: dict[str, str]) -> Iterator[PlannedStage]:
+def _planned(
+    sections: Sequence[StageSection], prefix: str, place: str, before: dict[str, str]
+) -> Iterator[PlannedStage]:
     _all_different(section.title for section in sections)
     for section in sections:
+        table = f"{place}.{section.title}"
         for number in range(1, (section.repeat or 0) + 1):
-            yield from _planned(section.stages, f"{prefix}{section.title}{number}.", before)
+            yield from _planned(section.stages, f"{prefix}{section.title}{number}.", f"{table}.stages", before)
         if section.kind is not None:
             name = f"{prefix}{section.title}"
-            yield PlannedStage(
-                name, section.kind, f"stages.{section.title}", dict(section.model_extra or {}), dict(before)
-            )
+            yield PlannedStage(name, section.kind, table, dict(section.model_extra or {}), dict(before))
             before |= {section.title: name, name: name}
 
 

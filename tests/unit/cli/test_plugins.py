@@ -287,11 +287,11 @@ def test_what_an_environment_has_of_its_own_is_checked(env: dict[str, Any], reas
         ),
         (
             [{"repeat": 500, "stages": [{"kind": "reinforce", "name": "rl", "group_size": 1}]}],
-            r"^stages\.rl\.group_size must be at least 2 for grpo",
+            r"^stages\.repeat\.stages\.rl\.group_size must be at least 2 for grpo",
         ),
         (
             [{"repeat": 2, "stages": [{"kind": "measure", "tasks": 1}]}],
-            r"^stages\.measure\.tasks: unknown; measure knows: num_tasks, samples_per_task, sampling$",
+            r"^stages\.repeat\.stages\.measure\.tasks: unknown; measure knows: num_tasks, samples_per_task, sampling$",
         ),
     ],
 )

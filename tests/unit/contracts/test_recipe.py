@@ -335,7 +335,7 @@ def test_the_strategies_of_a_run_are_those_of_its_stages_too(tmp_path: Path) -> 
     assert {place: (section.use, section.options) for place, section in found.items()} == {
         "rollout.strategy": ("independent", {}),
         "stages.collect.strategy": ("expert", {}),
-        "stages.widest.strategy": ("./widest.py", {"width": 3}),
+        "stages.repeat.stages.widest.strategy": ("./widest.py", {"width": 3}),
     }
 
 

@@ -142,6 +142,12 @@ def test_two_in_one_round_may_not() -> None:
         plan_of(repeat(2, COLLECT, COLLECT))
 
 
+@pytest.mark.parametrize("name", ["starting", "done", "failed", "interrupted"])
+def test_no_stage_is_called_like_a_state_of_the_run(name: str) -> None:
+    with pytest.raises(StagesError, match=f"a stage cannot be called {name}"):
+        plan_of({**COLLECT, "name": name})
+
+
 def test_two_repeats_need_names() -> None:
     with pytest.raises(StagesError, match="two are called repeat: give one of them another name"):
         plan_of(repeat(2, COLLECT), repeat(2, COLLECT))

@@ -68,7 +68,7 @@ def test_the_stages_of_a_recipe_in_their_order_with_their_options() -> None:
     ]  # fmt: skip
     assert (stages[4].options.num_tasks, stages[6].options.epochs, stages[7].options.steps) == (7, 2, 5)
     assert stages[7].algorithm.options.clip_low == 0.1  # type: ignore[attr-defined]
-    assert (stages[6].table, stages[6].kind) == ("stages.sft", "sft")
+    assert (stages[6].table, stages[6].kind) == ("stages.round.stages.sft", "sft")
 
 
 @pytest.mark.parametrize(
