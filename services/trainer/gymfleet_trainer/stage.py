@@ -38,6 +38,8 @@ class Plays:
     """`eval` plays the held-out split; `demonstration` and `collect` play the train split."""
     strategy: StrategySpec = field(default_factory=StrategySpec)
     sampling: Sampling = field(default_factory=Sampling)
+    level: str | None = None
+    """Difficulty; without it that of the environment, at the end of its schedule."""
 
     @property
     def by_expert(self) -> bool:

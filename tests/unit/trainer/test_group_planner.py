@@ -369,3 +369,14 @@ def test_a_later_stage_goes_on_with_the_tasks_after_those_of_the_first(environme
     ]
     assert [r.group_id for r in other[:2]] == ["later.s000001-g00", "later.s000001-g01"], "steps are its own"
     assert planner.slot(later, "later.s000002-g01") == PlannedGroup(3)
+
+
+@pytest.mark.parametrize(("level", "expected"), [(None, "large"), ("tiny", "tiny")])
+@pytest.mark.parametrize("purpose", ["eval", "collect", "demonstration"])
+def test_outside_of_training_the_level_is_the_schedules_last_unless_one_is_given(
+    purpose: Any, level: str | None, expected: str
+) -> None:
+    env = {"name": "maze", "level": "small", "schedule": [{"step": 2, "level": "large"}]}
+    planner = make_planner(make_recipe(environments=[env]))
+
+    assert planner.play("x", Plays(3, purpose=purpose, level=level), 1, 0, 1).task.level == expected

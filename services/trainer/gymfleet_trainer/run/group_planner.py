@@ -162,10 +162,10 @@ class GroupPlanner:
         which, position = self._place(plays, index)
         env = self._envs[which]
         if plays.purpose == "eval":
-            task = self._task(env, env.eval_split, position, seed=0)
+            task = self._task(env, env.eval_split, position, seed=0, level=plays.level)
         else:
             seed, place = divmod(position, self._num_train[which])
-            task = self._task(env, env.train_split, place, seed=seed)
+            task = self._task(env, env.train_split, place, seed=seed, level=plays.level)
         return self._request(
             f"{prefix}.t{index:06d}{suffix}", env, task, samples, plays.purpose, plays.strategy, plays.sampling
         )
@@ -189,9 +189,16 @@ class GroupPlanner:
         return divmod(index, plays.num_tasks) if plays.purpose == "eval" else self._mixture[index]
 
     def _task(
-        self, env: EnvironmentSection, split: Split, index: int, *, seed: int, step: int | None = None
+        self,
+        env: EnvironmentSection,
+        split: Split,
+        index: int,
+        *,
+        seed: int,
+        step: int | None = None,
+        level: str | None = None,
     ) -> OpenSession:
-        level = env.changed(step).level
+        level = level or env.changed(step).level
         return OpenSession(env=env.name, split=split, level=level, task_index=index, seed=seed)
 
     def _request(

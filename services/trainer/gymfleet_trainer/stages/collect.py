@@ -24,6 +24,8 @@ class CollectOptions(StageOptions):
     """How they are played, by the name of a strategy or as a table with `use` and its options. With `expert` they are
     demonstrations, and those that the expert does not solve are left out."""
     sampling: Sampling = Field(default=Sampling(temperature=1.0))
+    level: str | None = None
+    """Difficulty; without it that of the environment, at the end of its schedule."""
 
 
 class Collect(Stage[CollectOptions]):
@@ -38,7 +40,9 @@ class Collect(Stage[CollectOptions]):
         strategy = strategy_section(self.options.strategy).spec
         purpose: Any = "demonstration" if strategy.use == "expert" else "collect"
         options = self.options
-        return {"": Plays(options.num_tasks, options.samples_per_task, purpose, strategy, options.sampling)}
+        return {
+            "": Plays(options.num_tasks, options.samples_per_task, purpose, strategy, options.sampling, options.level)
+        }
 
     async def run(self, run: RunContext) -> None:
         """Collect once."""

@@ -22,10 +22,12 @@ class MeasureOptions(StageOptions):
     samples_per_task: PositiveInt = 1
     """Episodes of each."""
     sampling: Sampling = Field(default=Sampling(temperature=1.0))
+    level: str | None = None
+    """Difficulty; without it that of the environment, at the end of its schedule."""
 
     def plays(self) -> Plays:
         """Return the episodes of one measurement."""
-        return Plays(self.num_tasks, self.samples_per_task, sampling=self.sampling)
+        return Plays(self.num_tasks, self.samples_per_task, sampling=self.sampling, level=self.level)
 
 
 class Measure(Stage[MeasureOptions]):
