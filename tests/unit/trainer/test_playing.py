@@ -54,13 +54,13 @@ class ScriptedCollector:
         return Group(request, dict(enumerate(self._episodes(request))))
 
     def _episodes(self, request: GroupRequest) -> list[ScoredTrajectory]:
-        return [
-            make_scored(
-                request.group_id, sample,
-                **{"version": CURRENT, "success": True, **self._ends(request.group_id, sample)},
-            )
-            for sample in range(request.num_samples)
-        ]  # fmt: skip
+        return [self._episode(request.group_id, sample) for sample in range(request.num_samples)]
+
+    def _episode(self, group_id: str, sample: int) -> ScoredTrajectory:
+        told = {"version": CURRENT, "success": True, "rewarded": True, **self._ends(group_id, sample)}
+        rewarded = told.pop("rewarded")
+        scored = make_scored(group_id, sample, **told)
+        return scored if rewarded else scored.model_copy(update={"reward": None, "reward_error": "no judge"})
 
 
 def played(
@@ -104,6 +104,13 @@ def test_what_failed_is_played_again_and_takes_its_place() -> None:
     assert again[0].task == collector.asked[1].task
     assert names(playing)[2:4] == [("stage.t000001", 0), ("stage.t000001-r1", 0)]
     assert (playing.num_counted, playing.num_failed) == (6, 1)
+
+
+@pytest.mark.parametrize(("purpose", "again"), [("eval", False), ("collect", True)])
+def test_an_episode_without_a_reward_is_measured_but_nothing_to_learn_from(purpose: Any, again: bool) -> None:
+    _, collector = played(replace(MEASURED, purpose=purpose), lambda name, _: {"rewarded": not name.endswith("2")})
+
+    assert [request.group_id for request in collector.asked[3:]] == (["stage.t000002-r1"] if again else [])
 
 
 def test_what_was_not_solved_counts() -> None:
