@@ -298,7 +298,7 @@ class ScaleSection(WireModel):
     """How many of what."""
 
     env_servers: Replicas = 1
-    """Servers of the environment."""
+    """Servers of each environment."""
     env_shards: Replicas = 1
     """Worker processes in each of them."""
     gateways: Replicas = 1

@@ -53,6 +53,18 @@ def test_episodes_of_a_model_with_more_tokens_are_refused(tmp_path: Path, turn: 
         context(directory, "strange", before=names).episodes()
 
 
+def test_held_out_episodes_of_another_run_are_refused(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    measured = make_scored("after.t000000")
+    trajectory = measured.trajectory.model_copy(update={"purpose": "eval"})
+    directory.trajectories("after", [make_scored(), measured.model_copy(update={"trajectory": trajectory})])
+
+    with pytest.raises(
+        RunDirectoryError, match=r"after\.jsonl holds held-out episodes \(run-1/after\.t000000/0\): what"
+    ):
+        context(directory, str(directory.episodes("after"))).episodes()
+
+
 def test_what_is_left_is_written_and_taken_once(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     run, episodes = context(directory, "x.jsonl"), [make_scored(sample=sample) for sample in range(2)]

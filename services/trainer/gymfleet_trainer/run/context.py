@@ -110,12 +110,18 @@ class RunContext:
         """Return the episodes that the stage's `data` names.
 
         Raises:
-            RunDirectoryError: a file is missing or damaged, or was written with another model's tokens.
+            RunDirectoryError: a file is missing or damaged, was written with another model's tokens, or holds what was
+                measured.
         """
         found = []
         for reference in self.stage.data:
             path = Path(reference) if is_path(reference) else self.directory.episodes(reference)
             found += self.directory.read_episodes(path)
+        if measured := next((one.trajectory for one in found if one.trajectory.purpose == "eval"), None):
+            raise RunDirectoryError(
+                f"{', '.join(self.stage.data)} holds held-out episodes ({measured.trajectory_id}): what is measured is "
+                "not learned from"
+            )
         turns = [turn for scored in found for turn in scored.trajectory.turns]
         ids = (*(turn.prompt_token_ids for turn in turns), *(turn.response_token_ids for turn in turns))
         highest = max((max(part) for part in ids if part), default=0)
