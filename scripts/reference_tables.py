@@ -18,6 +18,7 @@ from gymfleet_kit.formats import FORMATS
 from gymfleet_kit.plugins import PluginKind, options_of
 from gymfleet_reward.plugins import COMPONENTS
 from gymfleet_reward.settings import RewardSettings
+from gymfleet_rollout.backend import BACKENDS
 from gymfleet_rollout.settings import RolloutSettings
 from gymfleet_trainer.learning.plugins import ALGORITHMS
 from gymfleet_trainer.run.plan import STAGES
@@ -61,7 +62,9 @@ def _named(found: dict[str, str | None]) -> str:
 def recipe_tables() -> dict[str, list[str]]:
     """The rows of every table of a recipe, by its name; "" is the top level."""
     tables = dict(_recipe_tables(Recipe))
-    kinds: tuple[tuple[PluginKind[Any], str], ...] = ((ALGORITHMS, "stages"), (FORMATS, "rollout.format"))
+    kinds: tuple[tuple[PluginKind[Any], str], ...] = (
+        (ALGORITHMS, "stages"), (FORMATS, "rollout.format"), (BACKENDS, "inference"),
+    )  # fmt: skip
     for kind, table in kinds:
         for name in kind.included():
             options = options_of(kind.find(name))

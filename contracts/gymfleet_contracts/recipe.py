@@ -169,7 +169,7 @@ class ModelSection(WireModel):
 
 
 class EngineSizes(WireModel):
-    """What an engine of vLLM is built with."""
+    """What an engine is built with."""
 
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of the engine: float32, bfloat16, float16."""
@@ -186,19 +186,26 @@ class EngineSizes(WireModel):
 
 
 class InferenceSection(EngineSizes):
-    """Who samples: vLLM inside the rollout process, or vLLM servers by URL."""
+    """Where the tokens of the policy come from. Keys that are not named here are options of the backend, which checks
+    them.
+    """
 
-    backend: Literal["embedded", "server"] = "embedded"
-    """embedded: the engine runs in the rollout process; server: vLLM servers at `urls`."""
-    urls: tuple[str, ...] = ()
-    """Base URLs of the servers, each replica by itself; only with `server`."""
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
 
-    @model_validator(mode="after")
-    def servers_have_urls(self) -> Self:
-        """`urls` belongs to `backend = "server"`, and only there."""
-        if (self.backend == "server") != bool(self.urls):
-            raise ValueError('inference.urls must be given with backend = "server", and only then')
-        return self
+    backend: Annotated[str, Field(min_length=1, max_length=1024)] = "embedded"
+    """embedded: vLLM inside the rollout process; server: vLLM servers at `urls`; or one of your own: a name that an
+    installed package declares, `package.module:Class`, or the path of a .py file."""
+
+    @property
+    def options(self) -> dict[str, JsonValue]:
+        """The backend's options, unchecked."""
+        return dict(self.model_extra or {})
+
+    @property
+    def sizes(self) -> EngineSizes:
+        """What stands here besides."""
+        return EngineSizes.model_validate({name: getattr(self, name) for name in EngineSizes.model_fields})
 
 
 class StrategySection(WireModel):

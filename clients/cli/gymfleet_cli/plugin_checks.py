@@ -22,8 +22,8 @@ class _Use:
     """What names it."""
     table: str
     options: Mapping[str, Any]
-    beside: PluginDescription | None = None
-    """The stage whose table it is, if that passes on what it does not know."""
+    beside: str = ""
+    """What else may stand in the table, which has keys of its own."""
 
 
 def check_plugins(recipe: Recipe) -> None:
@@ -52,6 +52,11 @@ def check_plugins(recipe: Recipe) -> None:
 def _outside_of_stages(recipe: Recipe) -> Iterator[_Use]:
     for table, chosen in recipe.formats().items():
         yield _Use(("format", chosen.use), table, table, chosen.options)
+    inference, known = recipe.inference, ", ".join(type(recipe.inference).model_fields)
+    yield _Use(
+        ("backend", inference.backend), "inference.backend", "inference", inference.options,
+        beside=f"[inference] knows: {known}",
+    )  # fmt: skip
     strategy = recipe.rollout.strategy
     yield _Use(("strategy", strategy.use), "rollout.strategy", "rollout.strategy", strategy.options)
     for table, reward in recipe.rewards().items():
@@ -92,7 +97,9 @@ def _named_by(stage: PlannedStage, described: PluginDescription, facts: StageFac
             raise RecipeError(f"{key}: {reference!r} is no name of a plug-in of kind {kind!r}")
         if option == facts.passes_on:
             passed = _passed_on(stage.options, described)
-            yield _Use((kind, reference), key, stage.table, options | passed, beside=described)
+            yield _Use(
+                (kind, reference), key, stage.table, options | passed, beside=_knows(described, described.options)
+            )
         else:
             yield _Use((kind, reference), key, key, options)
 
@@ -132,8 +139,8 @@ def _faults(use: _Use, described: PluginDescription) -> Iterator[str]:
         if fault.validator == "additionalProperties":
             unknown = sorted(fault.instance.keys() - fault.schema.get("properties", {}).keys())
             told = [_knows(described, fault.schema)]
-            if use.beside is not None and not path:
-                told.append(_knows(use.beside, use.beside.options))
+            if use.beside and not path:
+                told.append(use.beside)
             yield f"{', '.join(f'{place}.{name}' for name in unknown)}: unknown; {'; '.join(told)}"
         else:
             yield f"{place}: {fault.schema.get('$comment', fault.message)}"

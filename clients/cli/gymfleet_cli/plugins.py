@@ -48,6 +48,7 @@ KINDS: Final[Mapping[str, _Kind]] = {
     "format": _Kind("gymfleet-rollout", "gymfleet_contracts.reply_format"),
     "component": _Kind("gymfleet-reward", "gymfleet_reward"),
     "algorithm": _Kind("gymfleet-trainer", "gymfleet_trainer.learning"),
+    "backend": _Kind("gymfleet-rollout", "gymfleet_rollout.backend"),
     "stage": _Kind("gymfleet-trainer", "gymfleet_trainer.stage", may_import="algorithm"),
 }
 

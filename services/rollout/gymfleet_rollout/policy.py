@@ -21,7 +21,7 @@ from gymfleet_kit.app import NotReady
 
 from gymfleet_rollout import metrics
 from gymfleet_rollout.deadlines import Deadlines
-from gymfleet_rollout.engine_pool import GREEDY, Answers, EnginePool, Prompts
+from gymfleet_rollout.engine_pool import GREEDY, Answers, EnginePool, Prompts, load
 from gymfleet_rollout.errors import PolicyUnavailable, PolicyUpdateFailed, PolicyVersionConflict
 from gymfleet_rollout.inference.base import (
     Continuation,
@@ -68,7 +68,7 @@ class Policy:
         dtype: str,
         vocab_size: int,
     ) -> None:
-        self._engines = EnginePool(engines, dtype=dtype, revive=self._revive)
+        self._engines = EnginePool(engines, dtype=dtype, vocab_size=vocab_size, revive=self._revive)
         self._model = model
         self._backend = backend
         self._dtype = dtype
@@ -131,7 +131,7 @@ class Policy:
         async with self._lock:
             if self._staged is not None:
                 return False
-            await self._engines.admit(engine, self._live_path, self._vocab_size, str(self._live))
+            await self._engines.admit(engine, self._live_path, str(self._live))
             return True
 
     async def forget_all_but(self, names: Collection[str]) -> None:
@@ -214,7 +214,7 @@ class Policy:
             version = self._live
             try:
                 request = GenerationRequest(prompt, max_tokens, sampling, stop_token_ids, cache_salt=str(version))
-                part = await engine.generate(request, self._count_sampled)
+                part = await self._engines.generate(engine, request, self._count_sampled)
             except EngineDown as error:
                 self._engines.mark_down(engine, error)
             except EngineDied as error:
@@ -361,7 +361,7 @@ class Policy:
         async with self._lock:
             if self._staged is not None:
                 raise InferenceError("which weights it gets is being decided")
-            await engine.load(self._live_path)
+            await load(engine, self._live_path)
 
     def _give_up(self, reason: str) -> None:
         if self._broken is None:

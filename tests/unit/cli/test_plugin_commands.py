@@ -24,7 +24,7 @@ def test_all_plug_ins_are_listed_with_what_they_are(capsys: Capture) -> None:
 
     shown = capsys.readouterr().out
     known = (("environment", "babyai"), ("strategy", "expert"), ("format", "react"), ("component", "goal"),
-             ("algorithm", "ppo"), ("stage", "reinforce"))  # fmt: skip
+             ("algorithm", "ppo"), ("stage", "reinforce"), ("backend", "embedded"))  # fmt: skip
     for kind, name in known:
         assert any(kind in line and f" {name} " in line and len(line.split()) > 6 for line in shown.splitlines()), name
     assert set(KINDS) <= set(shown.split())
@@ -85,6 +85,7 @@ def test_a_mistake_is_one_line(arguments: list[str], told: str, capsys: Capture)
         ("from gymfleet_trainer.learning.algorithm import Algorithm", "algorithm"),
         ("import gymfleet_trainer.learning.policy_gradient as p", "algorithm"),
         ("from gymfleet_trainer.stage import Stage", "stage"),
+        ("from gymfleet_rollout.backend import InferenceBackend", "backend"),
         (
             "from gymfleet_trainer.learning.options import SupervisedOptions\nfrom gymfleet_trainer.stage import Stage",
             "stage",
@@ -125,6 +126,19 @@ def test_a_kind_that_cannot_be_told_is_asked_for(tmp_path: Path, source: str, to
 
     with pytest.raises(UsageProblem, match=told):
         kind_of(str(path))
+
+
+def test_a_backend_is_made_and_checked(tmp_path: Path, capsys: Capture) -> None:
+    assert run(["new", "backend", "slow_one", "--in", str(tmp_path)]) == 0
+    path = tmp_path / "slow_one.py"
+
+    assert run(["check", str(path)]) == 0
+    path.write_text(path.read_text().replace("load_model(self.model, file)", "del file"))
+    assert run(["check", str(path)]) == 1
+
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "slow_one.py: a sound backend" in shown
+    assert "- with new weights its log-probabilities differ from the model's by" in shown
 
 
 def test_an_algorithm_is_checked(tmp_path: Path, capsys: Capture) -> None:

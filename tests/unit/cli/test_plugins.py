@@ -190,6 +190,66 @@ def test_what_is_wrong_with_a_reply_format_is_one_line(given: dict[str, Any], re
     assert "\n" not in str(caught.value)
 
 
+BACKEND = """
+from gymfleet_rollout.backend import BackendOptions, InferenceBackend
+
+
+class Options(BackendOptions):
+    width: int = 2
+
+
+class Mine(InferenceBackend[Options]):
+    Options = Options
+
+    def engine(self, replica, config):
+        raise AssertionError("no engine is made by a check")
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (
+            {"backend": "sever"},
+            r"^inference\.backend: there is no backend 'sever'; known: embedded, server; or give package",
+        ),
+        ({"backend": "./nothing.py"}, r"^inference\.backend: there is no file nothing\.py$"),
+        (
+            {"dtyp": "float32"},
+            r"^inference\.dtyp: unknown; embedded knows: no options; \[inference\] knows: dtype, .*, backend$",
+        ),
+        ({"urls": ["http://a:1"]}, r"^inference\.urls: unknown; embedded knows: no options; "),
+        ({"backend": "server"}, r"^inference: give urls, or discover, as a list of the vLLM servers that there are$"),
+        ({"backend": "server", "urls": []}, r"^inference: give urls, or discover"),
+        (
+            {"backend": "server", "url": "http://a:1"},
+            r"^inference\.url: unknown; server knows: urls, discover, start_timeout_s; .*; inference: give urls, ",
+        ),
+        ({"backend": "server", "urls": "http://a:1"}, r"inference\.urls: 'http://a:1' is not of type 'array'$"),
+    ],
+)
+def test_what_is_wrong_with_a_backend_is_one_line(given: dict[str, Any], reason: str) -> None:
+    with pytest.raises(RecipeError, match=reason) as caught:
+        check_plugins(make_recipe(rl=None, inference=given))
+
+    assert "\n" not in str(caught.value)
+
+
+def test_a_backends_own_options_are_checked(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(BACKEND)
+
+    check_plugins(make_recipe(rl=None, inference={"backend": "server", "urls": ["http://a:1"], "start_timeout_s": 3}))
+    check_plugins(make_recipe(rl=None, inference={"backend": str(path), "width": 3, "max_num_seqs": 4}))
+    with pytest.raises(RecipeError, match=r"^inference\.width: 'x' is not of type 'integer'$"):
+        check_plugins(make_recipe(rl=None, inference={"backend": str(path), "width": "x"}))
+    path.write_text("raise RuntimeError('no\\nway')")
+    with pytest.raises(
+        RecipeError, match=r"^inference\.backend: \S+mine\.py cannot be imported: RuntimeError: no way$"
+    ):
+        check_plugins(make_recipe(rl=None, inference={"backend": str(path)}))
+
+
 def test_components_of_somebodys_own_are_checked(tmp_path: Path) -> None:
     path = tmp_path / "reward.py"
     path.write_text("def compute_score(solution_str, ground_truth):\n    return 1.0\n")

@@ -147,7 +147,7 @@ def test_stages_and_environments_are_addressed_by_name(everything: Path) -> None
 @pytest.mark.parametrize(
     ("override", "named"),
     [
-        ("inference.dtyp=20", r"inference\.dtyp"),
+        ("inference.dtype=20", r"inference\.dtype"),
         ("seed=many", "seed"),
         ("environments.maze.weight=-1", r"environments\.0\.weight"),
         ("environments.mase.level=easy", "environments has no mase; it has: maze$"),

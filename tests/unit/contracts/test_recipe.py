@@ -77,7 +77,6 @@ def test_the_name_of_a_reply_format_tells_nobody_where_its_file_is(use: str, nam
         pytest.param('[scale]\nrewards = "many"', "scale.rewards: Input should be a valid integer", id="wrong type"),
         pytest.param("[rl]\nsteps = 3", "rl: Extra inputs are not permitted", id="no table of a recipe"),
         pytest.param("[inference]\nmax_model_len = 512", "must not exceed inference.max_model_len", id="does not fit"),
-        pytest.param('[inference]\nbackend = "server"', "inference.urls must be given", id="a server without URL"),
         pytest.param("[trainer\n", "is not readable TOML", id="not TOML"),
     ],
 )

@@ -45,7 +45,8 @@ def _stage(kind: type[Stage[Any]], planned: PlannedStage) -> Stage[Any]:
 
 def own_sources(recipe: Recipe) -> dict[str, str]:
     """Return the files of the plug-ins that do not come with gymfleet, with the hashes of their contents."""
-    named = [("format", section.use) for section in recipe.formats().values()]
+    named = [("backend", recipe.inference.backend)]
+    named += [("format", section.use) for section in recipe.formats().values()]
     named += [("strategy", section.use) for section in recipe.strategies().values()]
     named += [("component", reference) for reward in recipe.rewards().values() for reference in reward.used.values()]
     for planned in recipe.plan():
