@@ -37,6 +37,8 @@ from gymfleet_rollout.inference.weights import require_same_tensors, tensor_shap
 log = structlog.get_logger()
 
 _HEALTH_TIMEOUT_S: Final = 10.0
+_MAX_EMPTY: Final = 100
+"""Parts of a reply in a row without a token: so often no publish interrupts one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,8 @@ class Policy:
         token_ids: list[int] = []
         logprobs: list[float] = []
         versions: list[int] = []
-        while True:
+        empty = 0
+        while empty < _MAX_EMPTY:
             part, version = await self._continue(
                 prompt + token_ids, max_tokens - len(token_ids), _resumed(sampling, len(token_ids)), stop_token_ids
             )
@@ -196,6 +199,8 @@ class Policy:
             if part.finish_reason is not None:
                 return Generation(tuple(token_ids), tuple(logprobs), part.finish_reason, versions[0], versions[-1])
             metrics.INTERRUPTED.inc()
+            empty = 0 if part.token_ids else empty + 1
+        raise InferenceError(f"the engine answered {empty} times with neither a token nor the end of the reply")
 
     async def _continue(
         self, prompt: list[int], max_tokens: int, sampling: Sampling, stop_token_ids: tuple[int, ...]

@@ -12,7 +12,7 @@ from gymfleet_kit.app import NotReady
 from gymfleet_rollout.backend import EngineConfig
 from gymfleet_rollout.backends.server import Server, ServerOptions
 from gymfleet_rollout.errors import PolicyUnavailable, PolicyUpdateFailed
-from gymfleet_rollout.inference.base import EngineDied, EngineDown, InferenceError, WeightsRejected
+from gymfleet_rollout.inference.base import Continuation, EngineDied, EngineDown, InferenceError, WeightsRejected
 from gymfleet_rollout.policy import Policy
 from gymfleet_rollout.replicas import Replicas
 from pydantic import ValidationError
@@ -55,6 +55,17 @@ async def test_tokens_count_before_their_reply_has_ended(world: World) -> None:
 
     assert (state.tokens_sampled, state.tokens_generated) == (3, 0)
     task.cancel()
+
+
+async def test_an_engine_that_says_nothing_is_not_asked_for_ever(world: World) -> None:
+    async def nothing(*_: Any) -> Continuation:
+        await asyncio.sleep(0)
+        return Continuation([], [], None)
+
+    world.engines[0].generate = nothing  # type: ignore[method-assign]
+
+    with pytest.raises(InferenceError, match="answered 100 times with neither a token nor the end of the reply"):
+        await asyncio.wait_for(world.ask(50), 10)
 
 
 async def test_what_only_asks_for_health_is_no_sign_of_life(world: World) -> None:
