@@ -62,7 +62,7 @@ async def test_an_engine_that_says_nothing_is_not_asked_for_ever(world: World) -
         await asyncio.sleep(0)
         return Continuation([], [], None)
 
-    world.engines[0].generate = nothing  # type: ignore[method-assign]
+    world.engines[0].generate = nothing  # type: ignore[assignment, method-assign]
 
     with pytest.raises(InferenceError, match="answered 100 times with neither a token nor the end of the reply"):
         await asyncio.wait_for(world.ask(50), 10)
