@@ -43,7 +43,7 @@ REASON = 'Continuation(tokens, logprobs, "stop" if tokens[-1] in stop else lengt
         ("torch.manual_seed(how.seed)", "torch.manual_seed(3)", "with another seed it draws the same tokens"),
         ("torch.seed() if", "torch.manual_seed(3) if", "without a seed it draws the same tokens twice"),
         ("eos_token_id=stop or None", "eos_token_id=None", "should end with it and 'stop', not after 24 with 'length'"),
-        ("torch.tensor([over()])", "torch.tensor([False])", "within 0.3 s"),
+        ("torch.tensor([over()])", "torch.tensor([bool(__import__('time').sleep(0.005))])", "0.3 s"),
         ("else None\n", "else 'length'\n", "a reply that was interrupted has the finish reason 'length', not None"),
         ("load_model(self.model, file)", "del file", "with new weights its log-probabilities differ from the model's"),
         ("load_model(self.model, file)", "raise OSError('no disk')", "it does not generate: OSError: no disk"),
