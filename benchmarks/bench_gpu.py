@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from gymfleet_contracts.recipe import RlSection
 from gymfleet_trainer.learning.engine import UpdateEngine
+from gymfleet_trainer.learning.options import ReinforceOptions
 from gymfleet_trainer.learning.plugins import algorithm_of
 from gymfleet_trainer.model.attention import PACKED_ATTENTION, packed_attention
 from gymfleet_trainer.model.batching import TrainSequence
@@ -78,7 +78,7 @@ def measure(plan: Plan, *, compiled: bool = False, liger: bool = False, checkpoi
     shape = DecoderShape.from_config(model.config)
     for tokens in plan.microbatches:
         sequences = packed_sequences(plan, tokens)
-        rl = RlSection.model_validate({"tokens_per_microbatch": tokens, "optimizer": {"learning_rate": 1e-6}})
+        rl = ReinforceOptions.model_validate({"tokens_per_microbatch": tokens, "optimizer": {"learning_rate": 1e-6}})
         seconds = time_updates(UpdateEngine(model, algorithm_of(rl), rl), sequences, plan)
         num_tokens = sum(len(sequence.token_ids) for sequence in sequences)
         lengths = [len(sequence.token_ids) for sequence in sequences]

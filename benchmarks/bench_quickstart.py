@@ -27,8 +27,9 @@ class Goals:
 GOALS: Final = {"quickstart": Goals(gain=0.30, seconds=600.0)}
 ROOT = Path(__file__).parents[1]
 SMOKE: Final[dict[str, Any]] = {"seeds": [0], "set": [
-    "model.scratch.corpus_episodes=40", "sft.num_demonstrations=24", "sft.epochs=3", "rl.steps=2",
-    "rl.groups_per_step=4", "rl.group_size=4", "eval.num_tasks=40",
+    "model.scratch.corpus_episodes=40", "stages.demonstrations.num_tasks=24", "stages.sft.epochs=3",
+    "stages.reinforce.steps=2", "stages.reinforce.groups_per_step=4", "stages.reinforce.group_size=4",
+    "stages.before.num_tasks=40", "stages.after.num_tasks=40",
 ]}  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from pydantic import BaseModel, Field
 
 from benchmarks.command import BenchmarkCommand
 from benchmarks.record import Row, record
-from benchmarks.stack_accounts import Accounts
+from benchmarks.stack_accounts import Accounts, reinforcement
 from benchmarks.stack_schedule import KILLS, Kill, schedule
 from benchmarks.stack_signs import Signs, Watch
 from benchmarks.stacks import ComposeProject, Kind, LocalFleet, Process, Stack, is_ready, kill, victim
@@ -42,16 +42,20 @@ END_S: Final = 1800.0
 POLL_S: Final = 0.1
 OVERRIDES: Final = (
     # Steps of a few seconds, so that a standstill shows; the run ends by the clock.
-    "rl.groups_per_step=8", "rl.updates_per_step=1", "rl.steps=2000", "rl.max_wall_s=600",
+    "stages.reinforce.groups_per_step=8", "stages.reinforce.updates_per_step=1", "stages.reinforce.steps=2000",
+    "stages.reinforce.max_wall_s=600",
     # The schedule is that of 2000 steps, of which about a tenth happens: a smaller, nearly constant rate.
-    "rl.optimizer.learning_rate=2e-4",
+    "stages.reinforce.optimizer.learning_rate=2e-4",
 )  # fmt: skip
 
 
 SMOKE: Final = {
     "window_s": 42.0,
-    "set": ["rl.steps=2000", "rl.max_wall_s=55", "rl.groups_per_step=2", "rl.updates_per_step=1", "eval.num_tasks=5"],
-}
+    "set": [
+        "stages.reinforce.steps=2000", "stages.reinforce.max_wall_s=55", "stages.reinforce.groups_per_step=2",
+        "stages.reinforce.updates_per_step=1", "stages.before.num_tasks=5", "stages.after.num_tasks=5",
+    ],
+}  # fmt: skip
 """One kill of every kind; the run lasts longer than the window by what the last recovery takes."""
 
 
@@ -176,9 +180,10 @@ async def ordeal(
     notes = stack.run_dir.with_suffix(".ordeal.json")
     seen = Ordeal.model_validate_json(notes.read_bytes()) if not plan else Ordeal()
     if plan:
-        await until_phase(stack.run_dir, "rl", process, START_S)
+        await until_phase(stack.run_dir, reinforcement(recipe).name, process, START_S)
     run_id = json.loads((stack.run_dir / "run.json").read_text(encoding="utf-8"))["run_id"]
-    task = OpenSession(env=recipe.env.name, split="train", level=recipe.env.level, task_index=0)
+    env = recipe.environments[0]
+    task = OpenSession(env=env.name, split=env.train_split, level=env.level, task_index=0)
     async with Watch(stack, run_id, task, seen.signs) as watch:
         try:
             if plan:
@@ -263,12 +268,13 @@ def main() -> None:
     kills = dict.fromkeys(Kind, 1) if options.smoke else KILLS
     plan = [] if options.resume else schedule(kills, options.window_s, options.seed)
     recipe = load_recipe(options.recipe)
+    env = recipe.environments[0].name
     if options.compose:
-        project = ComposeProject(options.compose, options.run_dir, recipe.env.name, options.secrets)
+        project = ComposeProject(options.compose, options.run_dir, env, options.secrets)
         record("stack-compose", _measured(project, recipe, plan, None), options)
         return
     with training(options.recipe, options.run_dir, options.set, fresh=not options.resume) as process:
-        measured = _measured(LocalFleet(options.run_dir, recipe.env.name), recipe, plan, process)
+        measured = _measured(LocalFleet(options.run_dir, env), recipe, plan, process)
     record("stack", measured, options)
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from gymfleet_contracts.recipe import RlSection, ScratchModel
+from gymfleet_contracts.recipe import ScratchModel
 from gymfleet_trainer.learning.engine import UpdateEngine
+from gymfleet_trainer.learning.options import ReinforceOptions
 from gymfleet_trainer.learning.plugins import algorithm_of
 from gymfleet_trainer.model.batching import TrainSequence, pack
 from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul, onednn_is_exact
@@ -118,7 +119,7 @@ def best(work: Callable[[], object], repeat: int) -> float:
 
 def _engine(model: PolicyModel, microbatch: int, *, sampler_is_exact: bool = False) -> UpdateEngine:
     options = {"tokens_per_microbatch": microbatch, "groups_per_step": 64, "optimizer": {"learning_rate": 1e-9}}
-    rl = RlSection.model_validate(options)
+    rl = ReinforceOptions.model_validate(options)
     return UpdateEngine(model, algorithm_of(rl), rl, sampler_is_exact=sampler_is_exact)
 
 

@@ -27,10 +27,11 @@ from benchmarks.record import Row, record
 RECIPE: Final = ROOT / "recipes" / "tiny-distributed.toml"
 KILL_AFTER: Final = 2
 SMOKE: Final[dict[str, Any]] = {"only": ["killed"], "steps": 3, "set": [
-    "model.scratch.corpus_episodes=40", "sft.num_demonstrations=16", "sft.epochs=1", "rl.groups_per_step=2",
-    "rl.group_size=4", "eval.num_tasks=4",
+    "model.scratch.corpus_episodes=40", "stages.demonstrations.num_tasks=16", "stages.sft.epochs=1",
+    "stages.reinforce.groups_per_step=2", "stages.reinforce.group_size=4", "stages.before.num_tasks=4",
+    "stages.after.num_tasks=4",
 ]}  # fmt: skip
-EVAL_TASKS: Final = 20
+MEASUREMENTS: Final = ("stages.before.num_tasks=20", "stages.after.num_tasks=20")
 THREADS: Final = 2
 """Of one process; two workers get one each."""
 GOAL_S: Final = 15.0
@@ -64,7 +65,7 @@ async def trained(
     run_dir: Path, workers: int, num_steps: int, changes: Sequence[str], *, kill: bool
 ) -> dict[str, float]:
     """Train; seconds of an update (median, the first one left out), and of the recovery if a worker is killed."""
-    overrides = (f"eval.num_tasks={EVAL_TASKS}", *changes, f"trainer.workers={workers}", f"rl.steps={num_steps}")
+    overrides = (*MEASUREMENTS, *changes, f"trainer.workers={workers}", f"stages.reinforce.steps={num_steps}")
     figures: dict[str, float] = {}
     shutil.rmtree(run_dir, ignore_errors=True)  # with its logs, which are read
     with training(RECIPE, run_dir, overrides, threads=THREADS) as process:

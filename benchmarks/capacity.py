@@ -17,10 +17,11 @@ from benchmarks.capacity_plan import Load, Plan, plan
 
 
 def load_of(recipe: Path, episodes: int) -> Load:
-    """The load of a recipe: its environment, and its limits as upper bounds of turns and replies."""
+    """The load of a recipe: its first environment, and its limits as upper bounds of turns and replies."""
     loaded = load_recipe(recipe)
-    limits = loaded.rollout.limits
-    base = LOADS.get(loaded.env.name, Load(0, loaded.env.name))
+    env = loaded.environments[0]
+    limits = loaded.limits_of(env)
+    base = LOADS.get(env.name, Load(0, env.name))
     return replace(base, episodes=episodes, turns=limits.max_turns, reply_tokens=limits.max_response_tokens)
 
 

@@ -10,9 +10,12 @@ from typing import Any, Final, Self
 
 import torch
 from gymfleet_cli.run_directory import RunFiles
-from gymfleet_trainer.run.state import Phase, RunState
+from gymfleet_contracts.recipe import Recipe, load_recipe
+from gymfleet_contracts.stages import PlannedStage
+from gymfleet_trainer.learning.options import ReinforceOptions
+from gymfleet_trainer.run.state import RunState
 
-_TRAINING_GROUP: Final = re.compile(r"s\d{6}-g\d{2,}(-t\d+)?(-r\d+)?")
+_TRAINING_GROUP: Final = r"s\d{6}-g\d{2,}(-t\d+)?(-r\d+)?"
 EXPECTED_DROPS: Final = frozenset({"lost", "not needed", "stale"})
 """Reasons that follow from a kill or from an early end; `failed` or `mismatch` would be another matter."""
 
@@ -41,10 +44,14 @@ class Accounts:
         state = RunState.model_validate_json((checkpoint / "state.json").read_text(encoding="utf-8"))
         files = RunFiles.open(run_dir)
         lines = files.metrics("rl_step")
-        recipe = files.recipe()["rl"]
-        groups = {group for group in produced if _TRAINING_GROUP.fullmatch(group)}
+        recipe = load_recipe(run_dir / "recipe.toml")
+        stage = reinforcement(recipe)
+        options = ReinforceOptions.model_validate(stage.options)
+        training_group = re.compile(rf"{re.escape(stage.name)}\.{_TRAINING_GROUP}")
+        groups = {group for group in produced if training_group.fullmatch(group)}
+        measured = [state.evals[one.name].model_dump() for one in state.left if one.name in state.evals]
         trained, dropped = set(state.trained), set(state.dropped)
-        partly = sum(1 for group in trained & groups if len(produced[group]) < recipe["group_size"])
+        partly = sum(1 for group in trained & groups if len(produced[group]) < options.group_size)
         saved = torch.load(checkpoint / "optimizer.pt", weights_only=True)["rl"]["optimizer"]["num_steps"]
         reasons = Counter(reason.partition(":")[0] for reason in state.dropped.values())
         return cls(
@@ -55,10 +62,10 @@ class Accounts:
             resumed=state.counts.get("resumed", 0),
             republished=state.counts.get("republished", 0),
             trajectories=state.counts.get("trajectories_received", 0),
-            before=state.evals["eval_before"].model_dump() if "eval_before" in state.evals else {},
-            after=state.evals["eval_after"].model_dump() if "eval_after" in state.evals else {},
+            before=measured[0] if measured else {},
+            after=measured[-1] if measured else {},
             faults={
-                "run not finished": int(state.phase is not Phase.DONE),
+                "run not finished": int(len(state.left) < len(recipe.plan())),
                 "groups trained twice": len(state.trained) - len(trained),
                 "groups trained and dropped": len(trained & dropped),
                 "groups produced, neither trained nor dropped": len(groups - trained - dropped),
@@ -67,7 +74,7 @@ class Accounts:
                 "groups still open": len(state.open_slots),
                 "steps recorded twice or never": _gap([line["step"] for line in lines], state.step),
                 "groups trained, off steps times groups a step": abs(
-                    len(trained) - state.step * recipe["groups_per_step"]
+                    len(trained) - state.step * options.groups_per_step
                 ),
                 "updates of the optimiser, off those recorded": abs(saved - sum(line["num_updates"] for line in lines)),
                 "groups dropped for another reason than a kill": sum(
@@ -75,6 +82,12 @@ class Accounts:
                 ),
             },
         )
+
+
+def reinforcement(recipe: Recipe) -> PlannedStage:
+    """The stage that reinforces. Raises `ValueError` unless there is exactly one, whose books these are."""
+    (stage,) = [stage for stage in recipe.plan() if stage.kind == "reinforce"]
+    return stage
 
 
 def _gap(steps: list[int], last: int) -> int:

@@ -18,8 +18,10 @@ from gymfleet_kit.formats import FORMATS
 from gymfleet_kit.plugins import PluginKind, options_of
 from gymfleet_reward.plugins import COMPONENTS
 from gymfleet_reward.settings import RewardSettings
+from gymfleet_rollout.backend import BACKENDS
 from gymfleet_rollout.settings import RolloutSettings
 from gymfleet_trainer.learning.plugins import ALGORITHMS
+from gymfleet_trainer.run.plan import STAGES
 from gymfleet_trainer.settings import TrainerSettings
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -31,15 +33,38 @@ SETTINGS: Final[tuple[type[Any], ...]] = (
 MADE_AT_THE_START: Final = {"consumer"}
 """Settings whose default is another one in each process."""
 _HEADING: Final = re.compile(
-    r"^#{2,3} (?:`\[(?P<table>.+)\]`|Options of `(?P<plugin>\w+)`|(?P<top>Top level)"
+    r"^#{2,3} (?:`\[{1,2}(?P<table>[^\[\]]+)\]{1,2}`(?P<of> of `\w+`)?|Options of `(?P<plugin>\w+)`|(?P<top>Top level)"
     r"|.+: `(?P<prefix>GYMFLEET_\w+_)\*`)$"
 )
 
 
 def recipe_page() -> str:
     """docs/recipes.md, with its tables as the models have them."""
+    tables = recipe_tables()
+
+    def rows_of(found: dict[str, str | None]) -> list[str] | None:
+        return tables.get(_named(found))
+
+    return _with_rows(DOCS / "recipes.md", rows_of)
+
+
+def tables_on(page: str) -> set[str]:
+    """The tables of keys for which a page has a heading, as `recipe_tables` names them."""
+    return {_named(found.groupdict()) for line in page.splitlines() if (found := _HEADING.match(line))}
+
+
+def _named(found: dict[str, str | None]) -> str:
+    if found["plugin"]:
+        return f"options of {found['plugin']}"
+    return (found["table"] or "") + (found["of"] or "").replace("`", "")
+
+
+def recipe_tables() -> dict[str, list[str]]:
+    """The rows of every table of a recipe, by its name; "" is the top level."""
     tables = dict(_recipe_tables(Recipe))
-    kinds: tuple[tuple[PluginKind[Any], str], ...] = ((ALGORITHMS, "rl"), (FORMATS, "rollout.format"))
+    kinds: tuple[tuple[PluginKind[Any], str], ...] = (
+        (ALGORITHMS, "stages"), (FORMATS, "rollout.format"), (BACKENDS, "inference"),
+    )  # fmt: skip
     for kind, table in kinds:
         for name in kind.included():
             options = options_of(kind.find(name))
@@ -47,11 +72,10 @@ def recipe_page() -> str:
 
     for name in COMPONENTS.included():
         tables |= dict(_recipe_tables(COMPONENTS.find(name).Options, ("reward", name)))
-
-    def rows_of(found: dict[str, str | None]) -> list[str] | None:
-        return tables.get(f"options of {found['plugin']}" if found["plugin"] else found["table"] or "")
-
-    return _with_rows(DOCS / "recipes.md", rows_of)
+    for name in STAGES.included():
+        own = _recipe_tables(STAGES.find(name).Options, ("stages",), own=f"options of {name}")
+        tables |= {table if table.startswith("options") else f"{table} of {name}": rows for table, rows in own}
+    return {table: rows for table, rows in tables.items() if rows}
 
 
 def settings_page() -> str:
@@ -82,9 +106,12 @@ def _recipe_tables(
     model: type[BaseModel], path: tuple[str, ...] = (), *, own: str = ""
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield the rows of each table by its name; `own` is another name for that of the model itself."""
+    model.model_rebuild()  # until then a field may name a model that stands further down in its module
     rows = []
     for name, field in model.model_fields.items():
-        if (inner := _inner_model(field)) is not None:
+        if (inner := _inner_model(field)) is model:  # stages that are repeated have the keys of stages
+            continue
+        if inner is not None:
             yield from _recipe_tables(inner, (*path, name))
         else:
             default = f'`"{field.default}"`' if isinstance(field.default, str) else shown(field)

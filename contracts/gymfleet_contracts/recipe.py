@@ -24,6 +24,7 @@ from gymfleet_contracts.reply_format import FormatSection
 from gymfleet_contracts.reward import ComponentTable, Discount, RewardSpec, RewardTerms
 from gymfleet_contracts.rollout import Budget, EpisodeLimits, Sampling, StrategySpec
 from gymfleet_contracts.session import EnvironmentName, Split
+from gymfleet_contracts.stages import PlannedStage, StageName, StageSection, planned
 from gymfleet_contracts.trajectory import StrategyName
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -42,11 +43,41 @@ class RecipeError(Exception):
     """The recipe cannot be used; the message says which key and why."""
 
 
+class ScheduledChange(WireModel):
+    """What is different from a training step on."""
+
+    step: Annotated[int, Field(ge=2)]
+    """The first step for which it holds, counted within each stage that reinforces."""
+    level: str | None = None
+    """Difficulty from then on."""
+    max_turns: PositiveInt | None = None
+    """Turns of an episode from then on."""
+
+
+class LimitChanges(WireModel):
+    """Limits of one environment's episodes; what is left out is as `[rollout.limits]` has it."""
+
+    max_turns: PositiveInt | None = None
+    """Turns of an episode."""
+    max_response_tokens: PositiveInt | None = None
+    """Tokens of one reply."""
+    max_context_tokens: PositiveInt | None = None
+    """Prompt and replies of the whole episode."""
+    step_timeout_s: PositiveFloat | None = None
+    """For one step of the environment."""
+    episode_timeout_s: PositiveFloat | None = None
+    """For the whole episode."""
+
+
 class EnvironmentSection(WireModel):
-    """Which tasks."""
+    """Which tasks. With several of these tables, training tasks are mixed by their weights."""
 
     name: EnvironmentName
     """The environment, as the gateway lists it."""
+    label: StageName | None = None
+    """What its figures are called; without it `name`. Two tables of one environment need labels."""
+    weight: PositiveFloat = 1.0
+    """Share of the training groups and of the demonstrations, relative to the other tables'."""
     level: str | None = None
     """Difficulty; without it the environment's default."""
     tasks: Literal["generated", "benchmark"] = "generated"
@@ -57,13 +88,46 @@ class EnvironmentSection(WireModel):
     """Tasks to train on."""
     eval_split: Split = "test"
     """Tasks to measure on; must differ from `train_split`."""
+    format: FormatSection | None = None
+    limits: LimitChanges = LimitChanges()
+    reward: "RewardSection | None" = None
+    schedule: tuple[ScheduledChange, ...] = ()
+
+    @field_validator("format", mode="before")
+    @classmethod
+    def format_by_name(cls, given: Any) -> Any:
+        """Take `format = "dbbench"` for a table with `use` alone."""
+        return {"use": given} if isinstance(given, str) else given
 
     @model_validator(mode="after")
     def held_out(self) -> Self:
         """Never measure on what was trained."""
         if self.train_split == self.eval_split:
-            raise ValueError("env.eval_split must differ from env.train_split")
+            raise ValueError("eval_split must differ from train_split")
         return self
+
+    @model_validator(mode="after")
+    def schedule_ascends(self) -> Self:
+        """Each change comes after the one before it, and changes something."""
+        steps = [change.step for change in self.schedule]
+        if steps != sorted(set(steps)):
+            raise ValueError(f"the steps of schedule must ascend: {', '.join(map(str, steps))}")
+        if any(change.level is None and change.max_turns is None for change in self.schedule):
+            raise ValueError("a change in schedule says level or max_turns")
+        return self
+
+    @property
+    def title(self) -> str:
+        """What its figures are called."""
+        return self.label or self.name
+
+    def changed(self, step: int | None) -> ScheduledChange:
+        """What the schedule has come to by a training step; with None by its end, which is what is measured."""
+        level, max_turns = self.level, self.limits.max_turns
+        for change in self.schedule:
+            if step is None or change.step <= step:
+                level, max_turns = change.level or level, change.max_turns or max_turns
+        return ScheduledChange.model_construct(step=step or 0, level=level, max_turns=max_turns)
 
 
 class ScratchModel(WireModel):
@@ -105,7 +169,7 @@ class ModelSection(WireModel):
 
 
 class EngineSizes(WireModel):
-    """What an engine of vLLM is built with."""
+    """What an engine is built with."""
 
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of the engine: float32, bfloat16, float16."""
@@ -122,19 +186,26 @@ class EngineSizes(WireModel):
 
 
 class InferenceSection(EngineSizes):
-    """Who samples: vLLM inside the rollout process, or vLLM servers by URL."""
+    """Where the tokens of the policy come from. Keys that are not named here are options of the backend, which checks
+    them.
+    """
 
-    backend: Literal["embedded", "server"] = "embedded"
-    """embedded: the engine runs in the rollout process; server: vLLM servers at `urls`."""
-    urls: tuple[str, ...] = ()
-    """Base URLs of the servers, each replica by itself; only with `server`."""
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
 
-    @model_validator(mode="after")
-    def servers_have_urls(self) -> Self:
-        """`urls` belongs to `backend = "server"`, and only there."""
-        if (self.backend == "server") != bool(self.urls):
-            raise ValueError('inference.urls must be given with backend = "server", and only then')
-        return self
+    backend: Annotated[str, Field(min_length=1, max_length=1024)] = "embedded"
+    """embedded: vLLM inside the rollout process; server: vLLM servers at `urls`; or one of your own: a name that an
+    installed package declares, `package.module:Class`, or the path of a .py file."""
+
+    @property
+    def options(self) -> dict[str, JsonValue]:
+        """The backend's options, unchecked."""
+        return dict(self.model_extra or {})
+
+    @property
+    def sizes(self) -> EngineSizes:
+        """What stands here besides."""
+        return EngineSizes.model_validate({name: getattr(self, name) for name in EngineSizes.model_fields})
 
 
 class StrategySection(WireModel):
@@ -188,7 +259,7 @@ class RewardSection(RewardTerms):
     """How episodes are scored. Every other key is a table: one component, under a label."""
 
     gamma: Discount | None = None
-    """Discount per token, for the discounted allocations; without it the algorithm's own: `rl.critic.gamma` for ppo, 1
+    """Discount per token, for the discounted allocations; without it the algorithm's own: `critic.gamma` for ppo, 1
     for grpo and rloo."""
 
     @model_validator(mode="before")
@@ -201,85 +272,6 @@ class RewardSection(RewardTerms):
         return given
 
 
-class OptimizerSection(WireModel):
-    """AdamW, a linear warm-up and a cosine or constant schedule."""
-
-    learning_rate: Annotated[float, Field(ge=0)] = 1e-6
-    """Peak of the schedule."""
-    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
-    """Of AdamW."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """Of AdamW."""
-    eps: PositiveFloat = 1e-8
-    """Of AdamW."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Updates of linear growth at the start."""
-    schedule: Literal["constant", "cosine", "linear"] = "constant"
-    """constant, cosine or linear after the warm-up."""
-    min_lr_ratio: Fraction = 0.0
-    """Where the schedule ends, as a share of the peak."""
-    max_grad_norm: PositiveFloat = 1.0
-    """Gradients are clipped to this norm."""
-
-
-class SftSection(WireModel):
-    """Warm start on expert demonstrations."""
-
-    num_demonstrations: PositiveInt = 40
-    """Expert episodes, played on train tasks through the same path as every other episode."""
-    epochs: PositiveInt = 10
-    """Passes over them."""
-    tokens_per_batch: PositiveInt = 8192
-    """Tokens of one optimiser update."""
-    optimizer: OptimizerSection = OptimizerSection(learning_rate=1e-3)
-
-
-class UpdateSection(WireModel):
-    """How a batch of trajectories becomes optimiser updates."""
-
-    steps: PositiveInt = 100
-    """Batches of trajectories."""
-    updates_per_step: PositiveInt = 1
-    """Optimiser updates per batch: its groups are split into so many parts."""
-    epochs_per_step: PositiveInt = 1
-    """Passes over each batch."""
-    tokens_per_microbatch: PositiveInt = 8192
-    """Bounds memory; the loss does not depend on it."""
-    optimizer: OptimizerSection = OptimizerSection()
-
-
-class RlSection(UpdateSection):
-    """Reinforcement learning. Keys that are not named here are options of the algorithm, which checks them."""
-
-    model_config = ConfigDict(extra="allow")
-
-    algorithm: str = "grpo"
-    """grpo, rloo, ppo, or one of your own: a name that an installed package declares, `package.module:Class`, or the
-    path of a .py file."""
-    groups_per_step: PositiveInt = 32
-    """Tasks in a batch."""
-    group_size: PositiveInt = 8
-    """Episodes per task; at least 2 where an algorithm compares them, as grpo and rloo do."""
-    max_staleness: Annotated[int, Field(ge=0)] = 0
-    """Policy versions that a trajectory may be behind; 0 is synchronous. The groups that were asked for first are
-    trained on first, and one that would be too old after a step is waited for: long episodes are learned from as
-    often as short ones."""
-    max_wall_s: PositiveFloat | None = None
-    """Stop after the step in which this much time was spent, even before `steps`."""
-
-    @model_validator(mode="after")
-    def updates_have_groups(self) -> Self:
-        """Every update of a batch has at least one of its groups."""
-        if self.updates_per_step > self.groups_per_step:
-            raise ValueError("rl.updates_per_step must not exceed rl.groups_per_step")
-        return self
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The algorithm's options, unchecked."""
-        return dict(self.model_extra or {})
-
-
 class AlgorithmFacts(WireModel):
     """What an algorithm asks of the rest of a recipe."""
 
@@ -287,23 +279,6 @@ class AlgorithmFacts(WireModel):
     """Episodes of a task that it compares at the least."""
     sums_rewards: bool = False
     """It adds up the rewards of an episode's tokens: their sum must be the episode's reward."""
-
-
-class EvalSection(WireModel):
-    """Measurement on held-out tasks; task i is played `samples_per_task` times."""
-
-    num_tasks: PositiveInt = 200
-    """Held-out tasks."""
-    samples_per_task: PositiveInt = 1
-    """Episodes of each."""
-    sampling: Sampling = Sampling(temperature=1.0)
-    every_steps: Annotated[int, Field(ge=0)] = 0
-    """Also measure every so many steps; 0 is before and after only."""
-
-    @property
-    def num_episodes(self) -> int:
-        """Episodes of one measurement."""
-        return self.num_tasks * self.samples_per_task
 
 
 class PublishSection(WireModel):
@@ -330,7 +305,7 @@ class ScaleSection(WireModel):
     """How many of what."""
 
     env_servers: Replicas = 1
-    """Servers of the environment."""
+    """Servers of each environment."""
     env_shards: Replicas = 1
     """Worker processes in each of them."""
     gateways: Replicas = 1
@@ -368,71 +343,125 @@ class Recipe(WireModel):
     and meant for comparisons."""
     trainer_device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto, cpu or cuda; auto takes a GPU when there is one."""
-    env: EnvironmentSection
+    environments: Annotated[tuple[EnvironmentSection, ...], Field(min_length=1, max_length=64)]
     model: ModelSection
     inference: InferenceSection = InferenceSection()
     rollout: RolloutSection = RolloutSection()
     reward: RewardSection = RewardSection()
-    sft: SftSection | None = None
-    rl: RlSection | None = None
-    eval: EvalSection = EvalSection()
+    stages: Annotated[tuple[StageSection, ...], Field(min_length=1)]
     publish: PublishSection = PublishSection()
     checkpoint: CheckpointSection = CheckpointSection()
     scale: ScaleSection = ScaleSection()
     trainer: TrainerSection = TrainerSection()
 
     @model_validator(mode="after")
-    def episodes_fit(self) -> Self:
-        """An episode must fit the engine's context."""
-        if self.rollout.limits.max_context_tokens > self.inference.max_model_len:
-            raise ValueError(
-                f"rollout.limits.max_context_tokens ({self.rollout.limits.max_context_tokens}) must not exceed "
-                f"inference.max_model_len ({self.inference.max_model_len})"
-            )
+    def environments_are_told_apart(self) -> Self:
+        """Figures are kept by title; an environment has one server, however many tables name it."""
+        titles = [env.title for env in self.environments]
+        if twice := sorted({title for title in titles if titles.count(title) > 1}):
+            raise ValueError(f'environments: two are called {", ".join(twice)}: give each a label, as label = "..."')
+        served = {(env.name, env.tasks, repr(sorted(env.options.items()))) for env in self.environments}
+        names = [name for name, *_ in served]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"environments: the tables of {', '.join(twice)} must have the same tasks and options")
         return self
 
     @model_validator(mode="after")
-    def trained_episodes_are_sampled(self) -> Self:
-        """A policy gradient is one over samples of the distribution whose log-probabilities the trainer computes."""
+    def episodes_fit(self) -> Self:
+        """An episode must fit the engine's context."""
+        room = self.inference.max_model_len
+        for env in self.environments:
+            if (wanted := self.limits_of(env).max_context_tokens) > room:
+                place = "rollout" if env.limits.max_context_tokens is None else f"environments.{env.title}"
+                raise ValueError(
+                    f"{place}.limits.max_context_tokens ({wanted}) must not exceed inference.max_model_len ({room})"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def stages_are_a_plan(self) -> Self:
+        """Names of stages are told apart."""
+        self.plan()
+        return self
+
+    def plan(self) -> list[PlannedStage]:
+        """Return the stages in the order in which they are carried out. Raises `StagesError`."""
+        return planned(self.stages)
+
+    def limits_of(self, env: EnvironmentSection, step: int | None = None) -> EpisodeLimits:
+        """Return the limits of an environment's episodes, at a training step or else at the end of its schedule."""
+        changes = env.limits.model_dump(exclude_none=True)
+        if (turns := env.changed(step).max_turns) is not None:
+            changes["max_turns"] = turns
+        return self.rollout.limits.model_copy(update=changes)
+
+    def format_of(self, env: EnvironmentSection) -> FormatSection:
+        """Return the reply format of an environment's episodes."""
+        return env.format or self.rollout.format
+
+    def formats(self) -> dict[str, FormatSection]:
+        """Return the reply formats of the run, by the place of their table."""
+        own = {f"environments.{env.title}.format": env.format for env in self.environments if env.format is not None}
+        return {"rollout.format": self.rollout.format, **own}
+
+    def rewards(self) -> "dict[str, RewardSection]":
+        """Return the rewards of the run, by the place of their table."""
+        own = {f"environments.{env.title}.reward": env.reward for env in self.environments if env.reward is not None}
+        return {"reward": self.reward, **own}
+
+    def strategies(self) -> dict[str, StrategySection]:
+        """Return the strategies of the run, by the place of their table. Raises `RecipeError` for what names none."""
+        own = {}
+        for stage in self.plan():
+            if "strategy" in stage.options:
+                place = f"{stage.table}.strategy"
+                try:
+                    own[place] = strategy_section(stage.options["strategy"])
+                except ValidationError as error:
+                    raise RecipeError(faults(error, within=place)) from None
+        return {"rollout.strategy": self.rollout.strategy, **own}
+
+    def suits(self, stage: PlannedStage, algorithm: str, group_size: int, facts: AlgorithmFacts) -> None:
+        """Raise `RecipeError` for what the algorithm of a stage cannot learn from."""
+        if group_size < facts.min_group_size:
+            raise RecipeError(
+                f"{stage.table}.group_size must be at least {facts.min_group_size} for {algorithm}: a group of "
+                f"{group_size} has no baseline"
+            )
         temperature = self.rollout.sampling.temperature
-        if self.rl is not None and temperature < MIN_TRAIN_TEMPERATURE:
-            raise ValueError(
+        if temperature < MIN_TRAIN_TEMPERATURE:
+            raise RecipeError(
                 f"rollout.sampling.temperature = {temperature:g} cannot be trained on: greedy replies have no "
                 "log-probabilities, and below "
                 f"{MIN_TRAIN_TEMPERATURE:g} the engine samples at another temperature than it is asked for; give "
-                "1.0, and greedy sampling to eval.sampling alone"
+                "1.0, and greedy sampling to measurements alone"
             )
-        return self
-
-    def suits(self, facts: AlgorithmFacts) -> None:
-        """Raise `RecipeError` for what the algorithm of `[rl]` cannot learn from."""
-        if self.rl is None:
-            return
-        name = self.rl.algorithm
-        if self.rl.group_size < facts.min_group_size:
-            raise RecipeError(
-                f"rl.group_size must be at least {facts.min_group_size} for {name}: a group of "
-                f"{self.rl.group_size} has no baseline"
-            )
-        if facts.sums_rewards and self.reward.allocation == "discounted":
-            raise RecipeError(
-                'reward.allocation = "discounted" gives each turn a reward of its own, and their sum, which grows '
-                f'with the number of turns, would be the return for {name}: give "discounted_normalised", whose sum '
-                "is the episode's reward"
-            )
+        for table, reward in self.rewards().items():
+            if facts.sums_rewards and reward.allocation == "discounted":
+                raise RecipeError(
+                    f'{table}.allocation = "discounted" gives each turn a reward of its own, and their sum, which '
+                    f"grows with the number of turns, would be the return for {algorithm}: give "
+                    '"discounted_normalised", whose sum is the episode\'s reward'
+                )
 
     def plays_by(self, facts: StrategyFacts) -> None:
-        """Raise `RecipeError` if the strategy's episodes cannot be reinforced."""
-        if self.rl is not None and facts.expert:
+        """Raise `RecipeError` if the episodes of `[rollout.strategy]` cannot be reinforced."""
+        if facts.expert:
             raise RecipeError(
                 f"rollout.strategy: {self.rollout.strategy.use} has the environment's expert write the replies, and "
-                "[rl] learns from the policy's alone; expert episodes are asked for by [sft]"
+                'reinforce learns from the policy\'s alone; expert episodes are asked for by a stage of kind "collect"'
             )
 
-    def reward_spec(self, gamma: float) -> RewardSpec:
-        """The reward section as it stands on the wire: with a discount, the algorithm's `gamma` unless one is given."""
-        given = dict(self.reward)
-        return RewardSpec.model_validate({**given, "gamma": gamma if self.reward.gamma is None else self.reward.gamma})
+    def reward_spec(self, env: EnvironmentSection, gamma: float) -> RewardSpec:
+        """The reward as it stands on the wire: with a discount, the algorithm's `gamma` unless one is given."""
+        reward = env.reward or self.reward
+        given = {**dict(reward), "gamma": gamma if reward.gamma is None else reward.gamma}
+        return RewardSpec.model_validate(given)
+
+
+def strategy_section(given: Any) -> StrategySection:
+    """Return the strategy that a stage's option names, by name or as a table. Raises pydantic's `ValidationError`."""
+    return StrategySection.model_validate({"use": given} if isinstance(given, str) else given)
 
 
 def initial_model(recipe: Recipe, run_dir: Path) -> str:

@@ -17,7 +17,7 @@ class Sampling(WireModel):
     """How tokens are drawn. Temperature 0 is greedy."""
 
     temperature: Annotated[float, Field(ge=0, le=10), NUMBER] = 1.0
-    """0 is greedy, which cannot be trained on: with `[rl]` at least 0.01."""
+    """0 is greedy, which cannot be trained on: where it is reinforced at least 0.01."""
     top_p: Annotated[float, Field(gt=0, le=1), NUMBER] = 1.0
     """Nucleus sampling; 1 is off."""
     top_k: Annotated[int, Field(ge=-1), NUMBER] = -1

@@ -9,7 +9,7 @@ from gymfleet_contracts._model import WireModel
 from gymfleet_contracts.numbers import NUMBER, NUMBERS, Integer
 from gymfleet_contracts.session import TaskRef
 
-Purpose = Literal["train", "eval", "demonstration"]
+Purpose = Literal["train", "eval", "demonstration", "collect"]
 
 EXPERT: Final = "expert"
 """The model of episodes that an environment's expert wrote: what stands there was not sampled."""

@@ -9,7 +9,7 @@ from benchmarks.stack_accounts import Accounts
 from benchmarks.stack_schedule import schedule
 from benchmarks.stacks import Kind
 from tests.fixtures.benchmarks import smoke
-from tests.fixtures.trainer_runs import RECIPE
+from tests.fixtures.trainer_runs import RECIPE, WARM_START
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -34,7 +34,7 @@ def test_one_kill_of_every_kind(tiny_model: Path, tmp_path: Path) -> None:
         max_staleness=0,
         learning_rate=1e-4,
         more="",
-        sft="[sft]\nnum_demonstrations = 8",
+        sft=WARM_START,
     )
     recipe.write_text(text, encoding="utf-8")
     run_dir = tmp_path / "run"

@@ -10,7 +10,7 @@ import pytest
 import torch
 from gymfleet_contracts.streams import produced_samples
 from gymfleet_kit.streams import connect, disconnect
-from gymfleet_trainer.run.state import Phase, RunState
+from gymfleet_trainer.run.state import RunState
 from redis import Redis
 
 from tests.fixtures.trainer_runs import TrainerRun
@@ -18,7 +18,7 @@ from tests.fleet import Fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-TRAINED_GROUP = re.compile(r"s\d{6}-g\d{2}(-r\d+)?")
+TRAINED_GROUP = re.compile(r"reinforce\.s\d{6}-g\d{2}(-r\d+)?")
 
 
 async def produced_groups(fleet: Fleet, run_id: str) -> set[str]:
@@ -48,7 +48,7 @@ def state_of(run: TrainerRun) -> RunState:
 def check_accounting(run: TrainerRun, produced: set[str]) -> RunState:
     """Every produced group was trained once or dropped for a named reason; every step happened once."""
     state = state_of(run)
-    assert state.phase is Phase.DONE
+    assert [one.name for one in state.left][-3:] == ["before", "reinforce", "after"]
     assert len(state.trained) == len(set(state.trained)) == run.steps * 2, "each once, and as many as there are steps"
     assert not set(state.trained) & set(state.dropped)
     assert produced <= set(state.trained) | set(state.dropped), "no produced group was lost"
@@ -67,7 +67,7 @@ async def test_killed_at_every_kind_of_moment(
 ) -> None:
     run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=4, max_staleness=max_staleness)
     moments = {
-        "measuring": lambda: bool((s := run.state()) and s.phase is Phase.EVAL_BEFORE and s.version),
+        "measuring": lambda: bool((s := run.state()) and len(s.left) == 2 and s.version),
         "trained, not in a checkpoint": lambda: len(run.metrics("rl_step")) > 0,
         "in a checkpoint, not acknowledged": lambda: bool((s := run.state()) and s.step > 1),
         "published": lambda: len(run.metrics("publish")) > 3,
@@ -97,8 +97,8 @@ async def test_groups_that_lost_weights_had_played_ahead_are_replaced(
     run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=2, more="[checkpoint]\nevery_steps = 2")
     run.start()
     with Redis.from_url(maze_fleet.redis.url) as client:
-        run.wait_until(lambda: (s := run.state()) is not None and s.phase is Phase.RL)
-        ahead = produced_samples(state_of(run).run_id, "s000002-g00")
+        run.wait_until(lambda: (s := run.state()) is not None and len(s.left) == 3)
+        ahead = produced_samples(state_of(run).run_id, "reinforce.s000002-g00")
         run.wait_until(lambda: client.scard(ahead) == 3)
     run.kill()
     assert state_of(run).step == 0, "the first step's weights were in no checkpoint"
@@ -106,8 +106,8 @@ async def test_groups_that_lost_weights_had_played_ahead_are_replaced(
     run.finish()
 
     state = check_accounting(run, set())
-    assert "lost" in state.dropped["s000002-g00"]
-    assert "s000002-g00-r1" in state.trained
+    assert "lost" in state.dropped["reinforce.s000002-g00"]
+    assert "reinforce.s000002-g00-r1" in state.trained
 
 
 async def test_killed_at_random_moments(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 import torch
 from gymfleet_contracts.rollout import EngineProbe, Sampling, StageVersion
+from gymfleet_rollout.backend_checks import examine
 from gymfleet_rollout.errors import PolicyUpdateFailed, PolicyVersionConflict
 from gymfleet_rollout.inference.base import Engine, EngineConfig, Generation, GenerationRequest
 from gymfleet_rollout.inference.embedded import EmbeddedEngine
@@ -149,6 +150,19 @@ def backend_url(param: str, model: Path, directory: Path) -> Iterator[str | None
     else:
         with vllm_server(model, directory / "server.log", max_model_len=MAX_MODEL_LEN, block_size=BLOCK_SIZE) as url:
             yield url
+
+
+# --- what every backend promises
+
+
+def test_vllm_in_the_process_keeps_what_every_backend_promises() -> None:
+    assert examine("embedded") == []
+
+
+def test_a_vllm_server_keeps_what_every_backend_promises(tmp_path: Path) -> None:
+    models = tuple(build_tiny_model(tmp_path / str(seed), tie_embeddings=True, seed=seed) for seed in range(2))
+    with vllm_server(models[0], tmp_path / "log", max_model_len=MAX_MODEL_LEN, block_size=BLOCK_SIZE) as url:
+        assert examine("server", {"urls": [url]}, (models[0], models[1])) == []
 
 
 # --- sampling

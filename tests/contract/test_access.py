@@ -16,6 +16,8 @@ from gymfleet_env_server.shards.pool import ShardPool
 from gymfleet_reward.app import build_app as reward_app
 from gymfleet_reward.settings import RewardSettings
 from gymfleet_rollout.app import build_app as rollout_app
+from gymfleet_rollout.backend import BackendOptions
+from gymfleet_rollout.backends.embedded import Embedded
 from gymfleet_rollout.model import ModelPlace
 from gymfleet_rollout.settings import RolloutSettings
 from gymfleet_trainer.app import create as trainer_app
@@ -70,7 +72,7 @@ def reward(_: Path) -> FastAPI:
 
 def rollout(directory: Path) -> FastAPI:
     settings = RolloutSettings.model_validate({"model": str(directory), **CALLERS})
-    return rollout_app(settings, ModelPlace(directory), lambda: None)
+    return rollout_app(settings, ModelPlace(directory), Embedded(BackendOptions()), lambda: None)
 
 
 def trainer(directory: Path) -> FastAPI:

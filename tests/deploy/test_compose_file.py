@@ -110,7 +110,7 @@ def test_settings_can_be_read_from_what_the_container_gets(
 def test_the_environment_of_the_default_recipe_is_served() -> None:
     profiles = DEFAULTS["COMPOSE_PROFILES"].split(",")
 
-    assert {RECIPE.env.name, "cpu"} <= set(profiles)
+    assert {*(env.name for env in RECIPE.environments), "cpu"} <= set(profiles)
     assert set(profiles) <= {profile for service in SERVICES.values() for profile in service.get("profiles", [])}
 
 

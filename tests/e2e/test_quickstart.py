@@ -42,7 +42,10 @@ def test_the_gain_comes_from_the_gradient(tmp_path: Path) -> None:
     """With the learning rate at 0 the same command ends with the weights that it started with."""
     run = tmp_path / "run"
     summary = quickstart(
-        run, "sft.optimizer.learning_rate=0", "rl.optimizer.learning_rate=0", "rollout.limits.max_turns=2"
+        run,
+        "stages.sft.optimizer.learning_rate=0",
+        "stages.reinforce.optimizer.learning_rate=0",
+        "rollout.limits.max_turns=2",
     )
 
     check_everything_is_written(run)
@@ -56,19 +59,20 @@ def test_the_gain_comes_from_the_gradient(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(480)
 def test_the_benchmark_of_the_recipe_runs_small_with_ppo(tmp_path: Path) -> None:
-    printed = smoke("quickstart", "--runs", str(tmp_path), "--set", *SMOKE["set"], "rl.algorithm=ppo")
+    printed = smoke("quickstart", "--runs", str(tmp_path), "--set", *SMOKE["set"], "stages.reinforce.algorithm=ppo")
 
     run = tmp_path / "bench-quickstart-0"
     assert "seed 0: held-out success after" in printed
     check_everything_is_written(run)
-    assert RunFiles.open(run).recipe()["rl"]["algorithm"] == "ppo"
+    stages = RunFiles.open(run).recipe()["stages"]
+    assert [stage["algorithm"] for stage in stages if stage["kind"] == "reinforce"] == ["ppo"]
     assert any(bool((weights(run / "model-init")[n] != w).any()) for n, w in weights(run / "model").items())
 
 
 def check_everything_is_written(run: Path) -> None:
     """What the README names is there."""
     summary = json.loads((run / "summary.json").read_text())
-    assert summary["env"] == "babyai"
+    assert summary["environments"] == ["babyai"]
     assert summary["num_eval_episodes"] == 40
     assert 0 < summary["parity_mean_abs"] <= 0.001
     assert summary["tokens_generated"] > 0
@@ -76,5 +80,5 @@ def check_everything_is_written(run: Path) -> None:
     kinds = {json.loads(line)["kind"] for line in (run / "metrics.jsonl").read_text().splitlines()}
     assert {"sft_epoch", "eval", "rl_step", "publish"} <= kinds
     assert "<svg" in (run / "report.html").read_text()
-    for phase in ("demonstrations", "eval_before", "eval_after", "train"):
-        assert (run / "trajectories" / f"{phase}.jsonl").stat().st_size > 0
+    for stage in ("demonstrations", "before", "reinforce", "after"):
+        assert (run / "trajectories" / f"{stage}.jsonl").stat().st_size > 0

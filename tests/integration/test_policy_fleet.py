@@ -42,7 +42,8 @@ KEY = SecretStr("a-key-of-some-length")
 RECIPE = Recipe.model_validate(
     {
         "name": "r",
-        "env": {"name": "maze"},
+        "environments": [{"name": "maze"}],
+        "stages": [{"kind": "measure"}],
         "model": {"path": "m"},
         "inference": {"max_model_len": 64},
         "rollout": {"limits": {"max_context_tokens": 64}},

@@ -109,7 +109,7 @@ def test_with_the_key_the_service_answers(guarded: ServiceProcess) -> None:
 RECIPE = f"""
 name = "tiny"
 seed = 7
-[env]
+[[environments]]
 name = "maze"
 [model.scratch]
 [inference]
@@ -118,6 +118,8 @@ urls = ["{NOBODY}"]
 max_model_len = 2048
 [rollout.limits]
 max_context_tokens = 1024
+[[stages]]
+kind = "measure"
 """
 
 

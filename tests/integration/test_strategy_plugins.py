@@ -31,7 +31,7 @@ from gymfleet_rollout.strategy import Strategy, StrategyOptions
 
 class Varies(Strategy[StrategyOptions]):
     async def play(self, ctx):
-        for _ in range(2 if ctx.group.group_id.startswith("s000001-g01") else 4):
+        for _ in range(2 if ctx.group.group_id.startswith("reinforce.s000001-g01") else 4):
             node = await ctx.open()
             while not node.over:
                 (reply,) = await ctx.propose(node)

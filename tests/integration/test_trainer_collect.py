@@ -7,28 +7,43 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from gymfleet_contracts.rollout import GroupRequest, Policy
+from gymfleet_contracts.rollout import GroupRequest, Policy, StrategySpec
 from gymfleet_contracts.streams import ROLLOUT_REQUESTS, TRAINER_GROUP, dead_letters, trajectories_scored
 from gymfleet_contracts.trajectory import ScoredTrajectory, Status
 from gymfleet_kit.streams import RedisClient
 from gymfleet_trainer.errors import Stalled
 from gymfleet_trainer.run.collect import Collector
-from gymfleet_trainer.run.group_planner import GroupPlanner, PlannedGroup
+from gymfleet_trainer.run.group_planner import PlannedGroup
 from gymfleet_trainer.run.groups import Group
 from gymfleet_trainer.run.replays import Referee
 from gymfleet_trainer.run.state import RunState
 from gymfleet_trainer.run.trajectory_consumer import TrajectoryConsumer
 from gymfleet_trainer.settings import TrainerSettings
+from gymfleet_trainer.stage import Plays
 
 from tests.fixtures.scored import RUN_ID, make_recipe, make_scored, make_turn
+from tests.fixtures.trainer_plans import make_planner, training_plan
 
 STREAM = trajectories_scored(RUN_ID)
-DEMAND = GroupPlanner(make_recipe(), RUN_ID, 100)
-FIRST, SECOND = (DEMAND.train(PlannedGroup(number)) for number in range(2))
+RECIPE = make_recipe()
+PLANNER, PLAN = make_planner(RECIPE), training_plan(RECIPE)
+FIRST, SECOND = (PLANNER.train(PLAN, PlannedGroup(number)) for number in range(2))
+HELD_OUT = PLANNER.play("before", Plays(1), 0, 0, 1)
+DEMONSTRATION = PLANNER.play(
+    "demonstrations", Plays(1, purpose="demonstration", strategy=StrategySpec(use="expert")), 0, 0, 1
+)
 VOCAB_SIZE = 100
+FORMATS = {"react": 1}
 POLICY = Policy(
     model="m", live_version=0, staged_version=None, backend="test", dtype="float32", num_engines=1, tokens_generated=0
 )
+
+
+def find(group_id: str) -> GroupRequest | None:
+    """What the run asks for under an id."""
+    if (slot := PLANNER.slot(PLAN, group_id)) is not None:
+        return PLANNER.train(PLAN, slot)
+    return next((one for one in (HELD_OUT, DEMONSTRATION) if one.group_id == group_id), None)
 
 
 class NoFleet:
@@ -57,7 +72,7 @@ def life(redis: RedisClient) -> Life:
         async with TrajectoryConsumer(redis, RUN_ID, lease_s=600) as consumer:
             yield Collector(
                 redis, consumer, NoFleet(), TrainerSettings(**settings), state, bring_up,  # type: ignore[arg-type]
-                Referee(DEMAND.find, VOCAB_SIZE, 1),
+                Referee(find, VOCAB_SIZE, FORMATS),
             )  # fmt: skip
 
     return live
@@ -113,7 +128,7 @@ async def test_a_poisoned_record_is_buried_and_its_sample_asked_for_again(redis:
 
 async def test_failures_of_an_earlier_process_are_held_against_nobody(redis: RedisClient, life: Life) -> None:
     """A run ended because a service was broken; it was mended, and the same command is run again."""
-    measurement = DEMAND.evaluation("eval_before", 0, 0, 1)
+    measurement = HELD_OUT
 
     def failed(request: GroupRequest, sample: int, replay: int, ended_at: float) -> ScoredTrajectory:
         scored = make_scored(request.group_id, sample, status=Status.ENV_ERROR, error="broken")
@@ -297,31 +312,28 @@ async def test_long_replies_are_no_stall(
 async def test_a_measurement_leaves_training_groups_that_complete_meanwhile_alone(
     redis: RedisClient, life: Life
 ) -> None:
-    held_out = DEMAND.evaluation("eval_step_000001", 0, 0, 1)
     async with life() as collector:
-        await collector.ask([FIRST, held_out])
-        measured = make_scored(held_out.group_id, 0)
+        await collector.ask([FIRST, HELD_OUT])
+        measured = make_scored(HELD_OUT.group_id, 0)
         task = measured.trajectory.task.model_copy(update={"split": "test"})
         trajectory = measured.trajectory.model_copy(update={"purpose": "eval", "task": task})
         await put(redis, *(make_scored(FIRST.group_id, sample) for sample in range(2)))
         await put(redis, measured.model_copy(update={"trajectory": trajectory}))
 
         async with asyncio.timeout(20):
-            group = await collector.next_group(lambda group_id: group_id.startswith("eval"))
+            group = await collector.next_group(lambda group_id: group_id.startswith("before."))
 
-        assert group.group_id == held_out.group_id
+        assert group.group_id == HELD_OUT.group_id
         assert list(collector.ready) == [FIRST.group_id]
         pending: Any = await redis.xpending(STREAM, TRAINER_GROUP)
         assert pending["pending"] == 3
 
 
 def test_an_expert_without_a_move_that_fits_is_no_fault() -> None:
-    planner = GroupPlanner(make_recipe(sft={"num_demonstrations": 1}), RUN_ID, 100)
-    (group,) = planner.demonstrations()
-    empty = make_scored(group.group_id, 0, turns=(), strategy="expert")
+    empty = make_scored(DEMONSTRATION.group_id, 0, turns=(), strategy="expert")
     played = empty.trajectory.model_copy(update={"purpose": "demonstration"})
 
-    assert Referee(planner.find, VOCAB_SIZE, 1).fault(empty.model_copy(update={"trajectory": played})) == ""
+    assert Referee(find, VOCAB_SIZE, FORMATS).fault(empty.model_copy(update={"trajectory": played})) == ""
 
 
 @pytest.mark.parametrize(
@@ -332,9 +344,7 @@ def test_an_expert_without_a_move_that_fits_is_no_fault() -> None:
     ],
 )
 def test_an_episode_in_another_format_is_refused(told: dict[str, Any], fault: str) -> None:
-    planner = GroupPlanner(make_recipe(sft={"num_demonstrations": 1}), RUN_ID, 100)
-    (group,) = planner.demonstrations()
-    scored = make_scored(group.group_id, 0, strategy="expert")
+    scored = make_scored(DEMONSTRATION.group_id, 0, strategy="expert")
     played = scored.trajectory.model_copy(update={"purpose": "demonstration", **told})
 
-    assert Referee(planner.find, VOCAB_SIZE, 1).fault(scored.model_copy(update={"trajectory": played})) == fault
+    assert Referee(find, VOCAB_SIZE, FORMATS).fault(scored.model_copy(update={"trajectory": played})) == fault

@@ -21,12 +21,14 @@ from gymfleet_trainer.model.batching import PackedBatch, pack
 from gymfleet_trainer.model.critic import ValueModel
 from gymfleet_trainer.model.microbatches import Sums
 from gymfleet_trainer.model.policy_model import PolicyModel
+from gymfleet_trainer.stages.reinforce import Reinforce
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from tests.fixtures.scored import make_recipe, make_scored, make_turn
 from tests.fixtures.train_sequences import random_sequences
+from tests.fixtures.trainer_plans import stage_of
 from tests.fixtures.trainer_ranks import RankPool, Work, groups_of, learn, rank_pool
 from tests.models import build_tiny_model
 
@@ -48,7 +50,7 @@ PPO: dict[str, Any] = {
     "optimizer": {**RL["optimizer"], "eps": 1e-6},
     "critic": {"warmup_steps": 1, "optimizer": {"learning_rate": 1e-3, "max_grad_norm": 0.1, "eps": 1e-6}},
 }  # fmt: skip
-SFT: dict[str, Any] = {"num_demonstrations": 7, "epochs": 3, "tokens_per_batch": 30}
+SFT: dict[str, Any] = {"epochs": 3, "tokens_per_batch": 30}
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +171,7 @@ def assert_same_state(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 def same_returns(ranks: Ranks, recipe: Recipe, model: Path, directory: Path) -> dict[str, Any]:
     learner = LocalLearner(recipe, str(model), directory / "reference", ranks)
+    learner.begin("reinforce", stage_of(recipe, Reinforce).options)
     groups = groups_of(recipe, 0)
     return learner.update([groups[2]], {1: 0}.get)  # the third has no signal
 
@@ -183,6 +186,7 @@ def test_a_batch_without_signal_moves_nothing_and_nobody_waits(
 
 def not_finite(ranks: Ranks, recipe: Recipe, model: Path, directory: Path) -> list[dict[str, Any]]:
     learner = LocalLearner(recipe, str(model), directory / "reference", ranks)
+    learner.begin("reinforce", stage_of(recipe, Reinforce).options)
     groups = groups_of(recipe, 0)
     broken = groups[0].samples[0]
     turns = [turn.model_copy(update={"response_logprobs": (math.nan,) * len(turn.response_token_ids)})

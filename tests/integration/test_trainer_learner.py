@@ -7,11 +7,15 @@ import pytest
 import torch
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_trainer.learning.learner import LocalLearner
-from gymfleet_trainer.run.group_planner import GroupPlanner, PlannedGroup
+from gymfleet_trainer.run.group_planner import PlannedGroup
 from gymfleet_trainer.run.groups import Group
+from gymfleet_trainer.stages.reinforce import Reinforce
+from gymfleet_trainer.stages.sft import Supervised
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.fixtures.scored import RUN_ID, make_recipe, make_scored, make_turn
+from tests.fixtures.scored import make_recipe, make_scored, make_turn
+from tests.fixtures.trainer_plans import make_planner, stage_of, training_plan
 
 RL: dict[str, Any] = {
     "steps": 4, "groups_per_step": 2, "group_size": 2, "updates_per_step": 2,
@@ -22,12 +26,20 @@ RL: dict[str, Any] = {
 def make_groups(recipe: Recipe, step: int) -> list[Group]:
     groups = []
     for number in (2 * step, 2 * step + 1):
-        group = Group(GroupPlanner(recipe, RUN_ID, 10).train(PlannedGroup(number)))
+        group = Group(make_planner(recipe, 10).train(training_plan(recipe), PlannedGroup(number)))
         for sample in range(2):
             turns = (make_turn((5, 6, 7 + number), (20 + sample, 30), logprob=-5.9), make_turn((8,), (9, 10 + sample)))
             group.samples[sample] = make_scored(group.group_id, sample, turns=turns, total=float(sample))
         groups.append(group)
     return groups
+
+
+def begun(recipe: Recipe, model: Path, references: Path, kind: type[Reinforce | Supervised]) -> LocalLearner:
+    """A learner in the recipe's stage of a kind."""
+    learner = LocalLearner(recipe, str(model), references)
+    stage = stage_of(recipe, kind)
+    learner.begin(stage.name, stage.options)
+    return learner
 
 
 def fresh(_: int) -> int:
@@ -56,35 +68,61 @@ def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -
 )
 def test_reinforcement_learning_goes_on_where_it_stood(tiny_model: Path, tmp_path: Path, rl: dict[str, Any]) -> None:
     recipe = make_recipe(rl=rl)
-    undisturbed = LocalLearner(recipe, str(tiny_model), tmp_path / "reference-1")
+    undisturbed = begun(recipe, tiny_model, tmp_path / "references", Reinforce)
     undisturbed.update(make_groups(recipe, 0), fresh)
     (tmp_path / "checkpoint").mkdir()
     undisturbed.save_checkpoint(tmp_path / "checkpoint")
     undisturbed.update(make_groups(recipe, 1), fresh)
 
-    restored = LocalLearner(recipe, str(tiny_model), tmp_path / "reference-1")
+    restored = LocalLearner(recipe, str(tiny_model), tmp_path / "references")
     restored.load_checkpoint(tmp_path / "checkpoint")
+    restored.begin("reinforce", stage_of(recipe, Reinforce).options)
     restored.update(make_groups(recipe, 1), fresh)
 
     assert_equal(weights(undisturbed, tmp_path / "one"), weights(restored, tmp_path / "other"))
 
 
 def test_the_warm_start_goes_on_where_it_stood(tiny_model: Path, tmp_path: Path) -> None:
-    recipe = make_recipe(sft={"num_demonstrations": 4, "epochs": 3, "tokens_per_batch": 10})
+    recipe = make_recipe(sft={"epochs": 3, "tokens_per_batch": 10})
     demonstrations = [make_scored(sample=i, turns=(make_turn((5, i + 6), (i + 9, 3)),)) for i in range(4)]
-    undisturbed = LocalLearner(recipe, str(tiny_model), tmp_path / "reference")
+    undisturbed = begun(recipe, tiny_model, tmp_path / "references", Supervised)
     sequences = undisturbed.sequences(demonstrations)
     undisturbed.sft_epoch(sequences, 0)
     (tmp_path / "checkpoint").mkdir()
     undisturbed.save_checkpoint(tmp_path / "checkpoint")
 
-    restored = LocalLearner(recipe, str(tiny_model), tmp_path / "reference")
+    restored = LocalLearner(recipe, str(tiny_model), tmp_path / "references")
     restored.load_checkpoint(tmp_path / "checkpoint")
+    restored.begin("sft", stage_of(recipe, Supervised).options)
     for learner in (undisturbed, restored):
         for epoch in (1, 2):
             learner.sft_epoch(sequences, epoch)
 
     assert_equal(weights(undisturbed, tmp_path / "one"), weights(restored, tmp_path / "other"))
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_stage_has_an_optimiser_and_a_reference_of_its_own(tiny_model: Path, tmp_path: Path, ended: bool) -> None:
+    """Also where the checkpoint that it begins with holds the optimiser of the stage before it."""
+    recipe = make_recipe(rl={**RL, "kl": {"coefficient": 0.1}})
+    options = stage_of(recipe, Reinforce).options
+    first = begun(recipe, tiny_model, tmp_path / "references", Reinforce)
+    start = first.update(make_groups(recipe, 0), fresh)
+    if ended:
+        first.end()
+    (tmp_path / "checkpoint").mkdir()
+    first.save_checkpoint(tmp_path / "checkpoint")
+    second = LocalLearner(recipe, str(tiny_model), tmp_path / "references")
+    second.load_checkpoint(tmp_path / "checkpoint")
+
+    for learner in (first, second):
+        learner.begin("again", options)
+    metrics = [learner.update(make_groups(recipe, 1), fresh) for learner in (first, second)]
+
+    assert {one["learning_rate"] for one in metrics} == {start["learning_rate"]}, "its schedule begins anew"
+    assert_equal(weights(first, tmp_path / "one"), weights(second, tmp_path / "other"))
+    references = [load_file(tmp_path / "references" / name / "model.safetensors") for name in ("reinforce", "again")]
+    assert any(not torch.equal(references[0][name], references[1][name]) for name in references[0])
 
 
 def test_a_saved_model_loads_with_transformers_alone(tiny_model: Path, tmp_path: Path) -> None:

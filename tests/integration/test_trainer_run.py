@@ -60,12 +60,10 @@ def test_a_whole_run(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path, max_st
     if max_staleness == 0:
         assert len(run.metrics("batch_parity")) == 3, "the first batch after every publish was compared"
     trajectories = run.run_dir / "trajectories"
-    assert (
-        len(read_lines(trajectories / "eval_before.jsonl")) == len(read_lines(trajectories / "eval_after.jsonl")) == 5
-    )
+    assert len(read_lines(trajectories / "before.jsonl")) == len(read_lines(trajectories / "after.jsonl")) == 5
     tasks = [
         [line["trajectory"]["task"]["task_id"] for line in read_lines(trajectories / f"{name}.jsonl")]
-        for name in ("eval_before", "eval_after")
+        for name in ("before", "after")
     ]
     assert sorted(tasks[0]) == sorted(tasks[1])
     assert json.loads((run.run_dir / "progress.json").read_text())["phase"] == "done"
@@ -108,7 +106,7 @@ def test_it_answers_while_it_trains_and_is_interrupted_politely(
     ready = httpx.get(f"{run.url}/readyz", trust_env=False)
     run.kill(signal.SIGTERM)
 
-    assert (progress["phase"], progress["total"], progress["unit"]) == ("rl", 3, "steps")
+    assert (progress["phase"], progress["total"], progress["unit"]) == ("reinforce", 3, "steps")
     assert "gymfleet_trainer_step 1.0" in metrics
     assert ready.is_success
     assert run.wait() == 128 + signal.SIGTERM
@@ -242,7 +240,8 @@ async def test_the_model_is_built_although_the_gateway_starts_later(
 
 async def test_who_serves_no_expert_is_not_waited_for(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:
     recipe = load_recipe(TrainerRun(maze_fleet, tmp_path, tiny_model).recipe)
-    recipe = recipe.model_copy(update={"env": recipe.env.model_copy(update={"train_split": "test"})})
+    (env,) = recipe.environments
+    recipe = recipe.model_copy(update={"environments": (env.model_copy(update={"train_split": "test"}),)})
     settings = TrainerSettings(gateway_url=maze_fleet.gateway.url, services_timeout_s=600)
 
     with pytest.raises(TooManyFailures, match="could not be watched"):

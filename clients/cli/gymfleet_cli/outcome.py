@@ -9,7 +9,7 @@ from rich.text import Text
 from gymfleet_cli.console import out, plain
 from gymfleet_cli.progress import duration
 from gymfleet_cli.report import REPORT_FILE
-from gymfleet_cli.report.data import Measurement, RunData
+from gymfleet_cli.report.data import Measurement, RunData, Success
 from gymfleet_cli.run_directory import RunFiles
 
 
@@ -17,9 +17,9 @@ def print_outcome(run_dir: Path) -> None:
     """Print success before and after with intervals, the main figures, and where to look. Raises `RunDataError`."""
     data = RunData.load(RunFiles.open(run_dir))
     table = Table.grid(padding=(0, 2))
-    for label, name in (("before", "eval_before"), ("after", "eval_after")):
-        if (one := data.measured(name)) is not None:
-            table.add_row(Text(label, style="bold"), plain(success_line(one)))
+    for label, one in (("before", data.before), ("after" if data.before else "success", data.after)):
+        for part, line in success_lines(one).items() if one is not None else ():
+            table.add_row(plain(part or label, "" if part else "bold"), plain(line))
     for label, value in _figures(data):
         table.add_row(Text(label, style="dim"), plain(value))
     out.print(table)
@@ -30,7 +30,12 @@ def print_outcome(run_dir: Path) -> None:
     out.print(plain(f"episodes: gymfleet trajectories list {run_dir}"), soft_wrap=True)
 
 
-def success_line(one: Measurement) -> str:
+def success_lines(one: Measurement) -> dict[str, str]:
+    """Format a measurement, under an empty title, and that of each environment, if there are several."""
+    return {"": success_line(one), **{title: success_line(part) for title, part in one.environments.items()}}
+
+
+def success_line(one: Success) -> str:
     """Format a measurement as `41.5 % success (95 % interval 34.9 to 48.4 %, 200 episodes)`."""
     low, high = one.interval
     return (

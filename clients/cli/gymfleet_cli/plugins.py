@@ -1,24 +1,27 @@
-"""Plug-ins that a recipe names, checked before any process of a run is started, and without importing them here."""
+"""The kinds of plug-ins, and what is known of a plug-in without importing it here."""
 
 import ast
 import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gymfleet_contracts.recipe import AlgorithmFacts, Recipe, RecipeError, StrategyFacts
-from gymfleet_kit.plugins import ASCENDING, PluginDescription, plural_of
+from gymfleet_contracts.recipe import RecipeError
+from gymfleet_kit.plugins import PluginDescription, plural_of
 from pydantic import ValidationError
 
 from gymfleet_cli.console import CliError, UsageProblem
 from gymfleet_cli.supervisor.errors import FleetError
 from gymfleet_cli.supervisor.service import console_script
+
+Plugin = tuple[str, str]
+"""A kind, and the reference of one of its plug-ins."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,16 @@ class _Kind:
     """The command that knows the plug-ins: `SERVICE describe KIND REFERENCE`, `SERVICE check KIND REFERENCE`."""
     base: str
     """The module of the base class: a file that imports it is of this kind."""
+    may_import: str = ""
+    """Another kind whose base such a file may import as well, for what it shares with it."""
+
+
+class UnusablePlugin(RecipeError):
+    """A plug-in does not exist, or cannot be used; the message says why."""
+
+    def __init__(self, plugin: Plugin, reason: str) -> None:
+        super().__init__(reason)
+        self.plugin = plugin
 
 
 KINDS: Final[Mapping[str, _Kind]] = {
@@ -35,52 +48,55 @@ KINDS: Final[Mapping[str, _Kind]] = {
     "format": _Kind("gymfleet-rollout", "gymfleet_contracts.reply_format"),
     "component": _Kind("gymfleet-reward", "gymfleet_reward"),
     "algorithm": _Kind("gymfleet-trainer", "gymfleet_trainer.learning"),
+    "backend": _Kind("gymfleet-rollout", "gymfleet_rollout.backend"),
+    "stage": _Kind("gymfleet-trainer", "gymfleet_trainer.stage", may_import="algorithm"),
 }
 
 
-def check_plugins(recipe: Recipe) -> None:
-    """Check the options of the plug-ins that a recipe names. Raises `RecipeError`, with the key and what is known."""
-    reply_format, chosen = recipe.rollout.format, recipe.rollout.strategy
-    _checked("format", reply_format.use, reply_format.options, "rollout.format")
-    strategy = _checked("strategy", chosen.use, chosen.options, "rollout.strategy")
-    recipe.plays_by(StrategyFacts.model_validate(strategy.facts))
-    for label, table in recipe.reward.components.items():
-        _checked("component", table.use or label, table.options, f"reward.{label}")
-    if recipe.rl is not None:
-        algorithm = _checked("algorithm", recipe.rl.algorithm, recipe.rl.options, "rl")
-        recipe.suits(AlgorithmFacts.model_validate(algorithm.facts))
-
-
-def _checked(kind: str, reference: str, options: dict[str, Any], table: str) -> PluginDescription:
-    plugin = description(kind, reference)
-    if told := list(_faults(plugin, options, table)):
-        raise RecipeError("; ".join(told))
-    return plugin
-
-
 def description(kind: str, reference: str) -> PluginDescription:
-    """Return what is known of a plug-in: from the cache while its sources are the same, else from its service.
+    """Return what is known of a plug-in. Raises `UnusablePlugin`."""
+    return descriptions([(kind, reference)])[kind, reference]
 
-    Raises `RecipeError` for one that cannot be used.
+
+def descriptions(plugins: Iterable[Plugin]) -> dict[Plugin, PluginDescription]:
+    """Return what is known of plug-ins: from the cache while their sources are the same, else from their services.
+
+    Raises `UnusablePlugin`.
     """
-    place = _cached(kind, reference)
-    try:
-        known = PluginDescription.model_validate_json(place.read_bytes())
-    except (OSError, ValidationError):
-        known = None
-    if known is None or not known.current:
-        known = _asked(kind, reference)
-        _keep(place, known)
+    wanted = list(dict.fromkeys(plugins))
+    known = {plugin: found for plugin in wanted if (found := _remembered(*plugin)) is not None}
+    missing: dict[str, list[str]] = {}
+    for kind, reference in wanted:
+        if (kind, reference) not in known:
+            missing.setdefault(kind, []).append(reference)
+    with ThreadPoolExecutor(max(1, len(missing))) as pool:  # most of a service's answer is the time to import it
+        for kind, answers in zip(missing, pool.map(_asked, missing, missing.values()), strict=True):
+            for reference, answer in zip(missing[kind], answers, strict=True):
+                known[kind, reference] = answer
+                _keep(_cached(kind, reference), answer)
     return known
 
 
-def _asked(kind: str, reference: str) -> PluginDescription:
-    return PluginDescription.model_validate(_answer("describe", kind, reference))
+def _remembered(kind: str, reference: str) -> PluginDescription | None:
+    try:
+        found = PluginDescription.model_validate_json(_cached(kind, reference).read_bytes())
+    except (OSError, ValidationError):
+        return None
+    return found if found.current else None
+
+
+def _asked(kind: str, references: Sequence[str]) -> list[PluginDescription]:
+    answers = _answers("describe", kind, *references)
+    return [
+        PluginDescription.model_validate(_sound(kind, reference, answer))
+        for reference, answer in zip(references, answers, strict=True)
+    ]
 
 
 def broken_promises(kind: str, reference: str) -> list[str]:
-    """Return a line for each promise of its kind that a plug-in breaks. Raises `RecipeError` for one without use."""
-    return [str(fault) for fault in _answer("check", kind, reference)["faults"]]
+    """Return a line for each promise of its kind that a plug-in breaks. Raises `UnusablePlugin`."""
+    (answer,) = _answers("check", kind, reference)
+    return [str(fault) for fault in _sound(kind, reference, answer)["faults"]]
 
 
 def installed(kinds: Iterable[str]) -> dict[str, list[PluginDescription] | str]:
@@ -115,6 +131,8 @@ def kind_of(reference: str) -> str:
     kinds = [
         kind for kind, known in KINDS.items() if any(f"{module}.".startswith(f"{known.base}.") for module in modules)
     ]
+    shared = {KINDS[kind].may_import for kind in kinds}
+    kinds = [kind for kind in kinds if kind not in shared]
     if not kinds and any(isinstance(node, ast.FunctionDef) and node.name == "compute_score" for node in tree.body):
         return "component"  # a function as verl has them imports nothing of ours
     if len(kinds) != 1:
@@ -122,11 +140,10 @@ def kind_of(reference: str) -> str:
     return kinds[0]
 
 
-def _answer(command: str, kind: str, reference: str) -> dict[str, Any]:
-    found = _answers(command, kind, reference)[-1]
-    if "error" in found:
-        raise RecipeError(found["error"])
-    return found
+def _sound(kind: str, reference: str, answer: dict[str, Any]) -> dict[str, Any]:
+    if "error" in answer:
+        raise UnusablePlugin((kind, reference), answer["error"])
+    return answer
 
 
 def _answers(command: str, kind: str, *references: str) -> list[dict[str, Any]]:
@@ -137,9 +154,15 @@ def _answers(command: str, kind: str, *references: str) -> list[dict[str, Any]]:
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         told = done.stderr.strip().splitlines() or [f"{program} ended with code {done.returncode}"]
-        what = f"what the {kind} {', '.join(references)} is" if references else f"which {plural_of(kind)} there are"
-        raise CliError(f"{program} cannot say {what}: {told[-1].removeprefix('error: ')}")
+        raise CliError(f"{program} cannot say {_asked_for(kind, references)}: {told[-1].removeprefix('error: ')}")
     return [json.loads(line) for line in lines]
+
+
+def _asked_for(kind: str, references: Sequence[str]) -> str:
+    if not references:
+        return f"which {plural_of(kind)} there are"
+    named = ", ".join(references)
+    return f"what the {kind} {named} is" if len(references) == 1 else f"what the {plural_of(kind)} {named} are"
 
 
 def _cached(kind: str, reference: str) -> Path:
@@ -157,26 +180,3 @@ def _keep(place: Path, known: PluginDescription) -> None:
     except OSError:  # a home that cannot be written to: it is asked for again next time
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-
-
-def _not_ascending(_: Any, names: Sequence[str], given: Any, schema: dict[str, Any]) -> Iterator[Exception]:
-    from jsonschema import ValidationError as Fault  # noqa: PLC0415
-
-    values = [given.get(name, schema["properties"][name].get("default")) for name in names]
-    if all(isinstance(value, int | float) for value in values) and values != sorted(values):
-        yield Fault(f"{' <= '.join(names)} does not hold: {', '.join(map(str, values))}")
-
-
-def _faults(plugin: PluginDescription, options: dict[str, Any], table: str) -> Iterator[str]:
-    from jsonschema import Draft202012Validator, validators  # noqa: PLC0415 - most commands do not need it
-
-    validator = validators.extend(Draft202012Validator, {ASCENDING: _not_ascending})
-    faults = validator(plugin.options).iter_errors(options)
-    for fault in sorted(faults, key=lambda fault: [str(part) for part in fault.absolute_path]):
-        place = ".".join([table, *map(str, fault.absolute_path)])
-        if fault.validator == "additionalProperties":
-            known = ", ".join(fault.schema.get("properties", {})) or "no options"
-            unknown = sorted(fault.instance.keys() - fault.schema.get("properties", {}).keys())
-            yield f"{', '.join(f'{place}.{name}' for name in unknown)}: unknown; {plugin.reference} knows: {known}"
-        else:
-            yield f"{place}: {fault.schema.get('$comment', fault.message)}"

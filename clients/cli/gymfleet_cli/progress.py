@@ -17,17 +17,8 @@ from gymfleet_cli.live_display import LiveDisplay
 
 PLAIN_INTERVAL_S: Final = 10.0
 DRAW_INTERVAL_S: Final = 0.5
-PHASES: Final = {
-    "starting": "start",
-    "sft": "warm start on demonstrations",
-    "eval_before": "measure before",
-    "rl": "reinforcement learning",
-    "eval_after": "measure after",
-    "eval": "measure",
-    "done": "done",
-    "failed": "stopped by a failure",
-    "interrupted": "interrupted",
-}
+PHASES: Final = {"starting": "start", "failed": "stopped by a failure"}
+"""Names of phases that are no stages, and are shown by other words."""
 
 
 def read_progress(run_dir: Path) -> RunProgress | None:
@@ -49,7 +40,7 @@ def duration(seconds: float) -> str:
 
 
 def describe(progress: RunProgress) -> str:
-    """Describe the progress in one line: phase, position, rate, time left and figures."""
+    """Describe the progress in one line: stage, position, rate, time left and figures."""
     parts = [PHASES.get(progress.phase, progress.phase)]
     if progress.phase == "done":
         return " · ".join([*parts, progress.message])

@@ -11,16 +11,34 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from gymfleet_contracts.trajectory import ScoredTrajectory
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 RUN_STATE: Final = ".fleet"
 """The directory inside the run directory where a run keeps the state of its services."""
-PHASE_ORDER: Final = ("demonstrations", "eval_before", "train", "eval_after")
 _MARKS: Final = ("run.json", "summary.json", "metrics.jsonl", "progress.json", "trajectories")
 
 
 class RunDataError(Exception):
     """The directory holds no run, or a damaged one; the message names the file and the line."""
+
+
+class LeftByStage(BaseModel):
+    """What a finished stage left, as the trainer notes it; fields of newer versions are left aside."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    name: str
+    kind: str = ""
+    seconds: float = 0.0
+    episodes: str | None = None
+    """A file of the run directory."""
+    num_episodes: int | None = None
+    model: str | None = None
+    """A directory of the run directory."""
+    success: float | None = None
+
+
+_LEFT: Final = TypeAdapter(list[LeftByStage])
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +94,26 @@ class RunFiles:
                 records.append(record)
         return records
 
-    def phases(self) -> list[str]:
-        """Return the names of the files of episodes, in the order of the run."""
-        names = [path.stem for path in (self.path / "trajectories").glob("*.jsonl")]
-        return sorted(names, key=lambda name: (PHASE_ORDER.index(name) if name in PHASE_ORDER else 99, name))
+    def left(self) -> list[LeftByStage]:
+        """Return what the finished stages left, in the order of the run."""
+        path = self.path / "stages.json"
+        try:
+            return _LEFT.validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return []
+        except (OSError, ValidationError) as error:
+            reason = error.errors(include_input=False)[0]["msg"] if isinstance(error, ValidationError) else error
+            raise RunDataError(f"{path} cannot be read: {reason}") from None
 
-    def trajectories(self, phase: str) -> Iterator[ScoredTrajectory]:
-        """Yield the episodes of one phase, in the order in which they were recorded."""
-        path = self.path / "trajectories" / f"{phase}.jsonl"
+    def recorded(self) -> list[str]:
+        """Return the names of the stages with episodes, in the order of the run; unfinished ones come last."""
+        names = {path.stem for path in (self.path / "trajectories").glob("*.jsonl")}
+        finished = [one.name for one in self.left() if one.name in names]
+        return [*finished, *sorted(names.difference(finished))]
+
+    def trajectories(self, stage: str) -> Iterator[ScoredTrajectory]:
+        """Yield the episodes of one stage, in the order in which they were recorded."""
+        path = self.path / "trajectories" / f"{stage}.jsonl"
         for number, line in enumerate(_whole_lines(path), start=1):
             try:
                 yield ScoredTrajectory.model_validate_json(line)

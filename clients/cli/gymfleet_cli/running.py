@@ -40,19 +40,27 @@ class Work:
 
 
 def run_plan(recipe: Recipe, env: str | None, state_dir: Path, ports_from: int | None) -> Plan:
-    """Return the services of a run; `env` is the source of its environment, if not gymfleet's own.
+    """Return the services of a run; `env` is the source of its only environment, if not gymfleet's own.
 
-    Raises `UsageProblem` when the benchmark files that the recipe trains on are not there.
+    Raises `UsageProblem` for a source where there are several environments, and when the benchmark files that the
+    recipe trains on are not there.
     """
-    source = env or recipe.env.name
+    served = {section.name: section for section in recipe.environments}
+    if env is not None and len(served) > 1:
+        raise UsageProblem(
+            f"--env {env}: it stands for the only environment, and the recipe has {', '.join(served)}; install yours "
+            "as a package that declares its name"
+        )
+    sources = tuple(served) if env is None else (env,)
+    components = {used for reward in recipe.rewards().values() for used in reward.used.values()}
     return Plan(
         directory=state_dir,
-        ports=choose_ports((source,), ports_from, recipe.scale),
-        envs=(source,),
+        ports=choose_ports(sources, ports_from, recipe.scale),
+        envs=sources,
         gateway_secret=_gateway_secret(state_dir),
-        data={} if recipe.env.tasks == "generated" else data_of([recipe.env.name]),
-        options=served_options((source,), {recipe.env.name: recipe.env.options}),
-        components=tuple(sorted({used for used in recipe.reward.used.values() if not used.isidentifier()})),
+        data=data_of(name for name, section in served.items() if section.tasks == "benchmark"),
+        options=served_options(sources, {name: section.options for name, section in served.items()}),
+        components=tuple(sorted(used for used in components if not used.isidentifier())),
         scale=recipe.scale,
     )
 

@@ -2,10 +2,12 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 from fastapi import Depends, FastAPI
 from gymfleet_kit.app import create_app
 
+from gymfleet_rollout.backend import InferenceBackend
 from gymfleet_rollout.model import ModelPlace
 from gymfleet_rollout.routes import jobs, policy
 from gymfleet_rollout.routes.policy import control_port
@@ -13,9 +15,11 @@ from gymfleet_rollout.service import RolloutService
 from gymfleet_rollout.settings import RolloutSettings
 
 
-def build_app(settings: RolloutSettings, model: ModelPlace, on_failure: Callable[[], None]) -> FastAPI:
+def build_app(
+    settings: RolloutSettings, model: ModelPlace, backend: InferenceBackend[Any], on_failure: Callable[[], None]
+) -> FastAPI:
     """Return the app; engine and worker run from start-up to shutdown, or until they fail for good."""
-    service = RolloutService(settings, model, on_failure)
+    service = RolloutService(settings, model, backend, on_failure)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -1,7 +1,8 @@
 """All engines of one policy: which takes the next request, which are down, and operations on all of them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,8 @@ from gymfleet_rollout.inference.base import (
     EngineDown,
     GenerationRequest,
     InferenceError,
+    OnTokens,
+    require_sound,
 )
 
 log = structlog.get_logger()
@@ -38,11 +41,15 @@ class EnginePool:
     """Hold engines that have equal weights.
 
     Args:
+        vocab_size: every token id is smaller than this.
         revive: loads the live weights on an engine that answers again. Raises InferenceError if that must wait.
     """
 
-    def __init__(self, engines: Sequence[Engine], *, dtype: str, revive: Callable[[Engine], Awaitable[None]]) -> None:
+    def __init__(
+        self, engines: Sequence[Engine], *, dtype: str, vocab_size: int, revive: Callable[[Engine], Awaitable[None]]
+    ) -> None:
         self._engines = tuple(engines)
+        self._vocab_size = vocab_size
         self._tolerance = _SAME_WEIGHTS_TOLERANCE.get(dtype, _SAME_WEIGHTS_TOLERANCE_HALF)
         self._revive = revive
         self._some_up = asyncio.Event()
@@ -69,7 +76,7 @@ class EnginePool:
 
     async def start(self) -> None:
         """Start every engine and return once each has generated a token. Raises InferenceError."""
-        await asyncio.gather(*(engine.start() for engine in self._engines))
+        await asyncio.gather(*(start(engine) for engine in self._engines))
         await self.one_token("start")
 
     async def close(self) -> None:
@@ -87,7 +94,16 @@ class EnginePool:
     async def one_token(self, cache_salt: str) -> None:
         """Generate one token on every engine that is up. Raises InferenceError."""
         request = GenerationRequest((0,), 1, GREEDY, (), cache_salt)
-        await asyncio.gather(*(engine.generate(request) for engine in self._engines if engine.is_up))
+        await asyncio.gather(*(self.generate(engine, request) for engine in self._engines if engine.is_up))
+
+    async def generate(
+        self, engine: Engine, request: GenerationRequest, on_tokens: OnTokens | None = None
+    ) -> Continuation:
+        """Return an engine's answer. Raises InferenceError for whatever it raises, and for an answer that is none."""
+        with _as_inference_error(engine):
+            answer = await engine.generate(request, on_tokens)
+            require_sound(engine.name, request, answer, self._vocab_size)
+        return answer
 
     async def least_busy(self) -> Engine:
         """Return the engine that takes the next request. This suspends only while all engines are down."""
@@ -107,7 +123,7 @@ class EnginePool:
             self._some_up.clear()
         self._recoveries[engine.name] = asyncio.get_running_loop().create_task(self._recover(engine))
 
-    async def admit(self, engine: Engine, path: Path, vocab_size: int, cache_salt: str) -> None:
+    async def admit(self, engine: Engine, path: Path, cache_salt: str) -> None:
         """Add an engine that has started: load the weights on it and check that it answers like one that is up.
 
         Raises InferenceError.
@@ -116,11 +132,11 @@ class EnginePool:
             raise InferenceError(f"{engine.name} holds {engine.max_model_len} tokens, not {self.max_model_len}")
         witness = next((other for other in self._engines if other.is_up), None)
         length = min(_ADMISSION_LENGTH, self.max_model_len // 2)
-        prompts = [[(31 * place + 7 * at) % vocab_size for at in range(length)] for place in range(length)]
-        await engine.load(path)
-        after = await _ask(engine, prompts, _ADMISSION_TOKENS, GREEDY, cache_salt)
+        prompts = [[(31 * place + 7 * at) % self._vocab_size for at in range(length)] for place in range(length)]
+        await load(engine, path)
+        after = await self._ask(engine, prompts, _ADMISSION_TOKENS, GREEDY, cache_salt)
         if witness is not None:
-            before = await _ask(witness, prompts, _ADMISSION_TOKENS, GREEDY, cache_salt)
+            before = await self._ask(witness, prompts, _ADMISSION_TOKENS, GREEDY, cache_salt)
             self._require_alike(before, after, f"{engine.name} answers unlike {witness.name}")
         self._engines = (*self._engines, engine)
         self._some_up.set()
@@ -140,7 +156,7 @@ class EnginePool:
 
     async def load(self, path: Path) -> None:
         """Load weights on every engine; if one load fails, wait for all of them to end before raising."""
-        results = await asyncio.gather(*(engine.load(path) for engine in self._engines), return_exceptions=True)
+        results = await asyncio.gather(*(load(engine, path) for engine in self._engines), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
@@ -148,7 +164,9 @@ class EnginePool:
     async def ask(self, prompts: Prompts, max_tokens: int, sampling: Sampling, cache_salt: str) -> Answers:
         """Return every engine's answers to the prompts, generated by the same path as in episodes."""
         return list(
-            await asyncio.gather(*(_ask(engine, prompts, max_tokens, sampling, cache_salt) for engine in self._engines))
+            await asyncio.gather(
+                *(self._ask(engine, prompts, max_tokens, sampling, cache_salt) for engine in self._engines)
+            )
         )
 
     async def restore(self, path: Path, prompts: Prompts, before: Answers | None, cache_salt: str) -> None:
@@ -171,9 +189,9 @@ class EnginePool:
             if before is None:
                 await engine.check()
                 return
-            await engine.load(path)
+            await load(engine, path)
             max_tokens = max(len(answer.token_ids) for answer in before)
-            after = await _ask(engine, prompts, max_tokens, GREEDY, cache_salt)
+            after = await self._ask(engine, prompts, max_tokens, GREEDY, cache_salt)
         except EngineDown as error:
             self.mark_down(engine, error)
             return
@@ -198,12 +216,35 @@ class EnginePool:
         await self._revive(engine)
         engine.is_up = True
 
+    async def _ask(
+        self, engine: Engine, prompts: Prompts, max_tokens: int, sampling: Sampling, cache_salt: str
+    ) -> list[Continuation]:
+        requests = [GenerationRequest(prompt, max_tokens, sampling, (), cache_salt) for prompt in prompts]
+        return list(await asyncio.gather(*(self.generate(engine, request) for request in requests)))
 
-async def _ask(
-    engine: Engine, prompts: Prompts, max_tokens: int, sampling: Sampling, cache_salt: str
-) -> list[Continuation]:
-    requests = [GenerationRequest(prompt, max_tokens, sampling, (), cache_salt) for prompt in prompts]
-    return list(await asyncio.gather(*map(engine.generate, requests)))
+
+async def start(engine: Engine) -> None:
+    """Start an engine. Raises InferenceError for whatever it raises."""
+    with _as_inference_error(engine):
+        await engine.start()
+
+
+async def load(engine: Engine, path: Path) -> None:
+    """Load weights on an engine. Raises InferenceError for whatever it raises."""
+    with _as_inference_error(engine):
+        await engine.load(path)
+
+
+@contextmanager
+def _as_inference_error(engine: Engine) -> Iterator[None]:
+    """An engine may be anybody's: what it raises is a failure of the engine, and of nothing else."""
+    try:
+        yield
+    except InferenceError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split()) or "no reason given"
+        raise InferenceError(f"the engine {engine.name} failed: {type(error).__name__}: {reason}") from error
 
 
 def _gaps(before: Continuation, after: Continuation) -> list[float]:

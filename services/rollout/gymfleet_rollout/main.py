@@ -12,13 +12,20 @@ from gymfleet_rollout import format_checks
 
 def main(argv: list[str] | None = None) -> None:
     """Serve until SIGINT or SIGTERM, or describe plug-ins."""
-    rooms = {"format": _formats, "strategy": _strategies}
+    rooms = {"backend": _backends, "format": _formats, "strategy": _strategies}
     if plugin_command("gymfleet-rollout", rooms, sys.argv[1:] if argv is None else argv):
         return
     arguments = _parse(argv)
     from gymfleet_rollout.process import run  # noqa: PLC0415 - what serves takes seconds to import
 
     run(arguments.recipe, arguments.run_dir)
+
+
+def _backends() -> PluginRoom:
+    from gymfleet_rollout.backend import BACKENDS  # noqa: PLC0415 - other kinds need less
+    from gymfleet_rollout.backend_checks import examine  # noqa: PLC0415
+
+    return PluginRoom(BACKENDS, examine)
 
 
 def _formats() -> PluginRoom:

@@ -21,7 +21,7 @@ from gymfleet_kit.app import NotReady
 
 from gymfleet_rollout import metrics
 from gymfleet_rollout.deadlines import Deadlines
-from gymfleet_rollout.engine_pool import GREEDY, Answers, EnginePool, Prompts
+from gymfleet_rollout.engine_pool import GREEDY, Answers, EnginePool, Prompts, load
 from gymfleet_rollout.errors import PolicyUnavailable, PolicyUpdateFailed, PolicyVersionConflict
 from gymfleet_rollout.inference.base import (
     Continuation,
@@ -37,6 +37,8 @@ from gymfleet_rollout.inference.weights import require_same_tensors, tensor_shap
 log = structlog.get_logger()
 
 _HEALTH_TIMEOUT_S: Final = 10.0
+_MAX_EMPTY: Final = 100
+"""Parts of a reply in a row without a token: so often no publish interrupts one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class Policy:
         dtype: str,
         vocab_size: int,
     ) -> None:
-        self._engines = EnginePool(engines, dtype=dtype, revive=self._revive)
+        self._engines = EnginePool(engines, dtype=dtype, vocab_size=vocab_size, revive=self._revive)
         self._model = model
         self._backend = backend
         self._dtype = dtype
@@ -131,7 +133,7 @@ class Policy:
         async with self._lock:
             if self._staged is not None:
                 return False
-            await self._engines.admit(engine, self._live_path, self._vocab_size, str(self._live))
+            await self._engines.admit(engine, self._live_path, str(self._live))
             return True
 
     async def forget_all_but(self, names: Collection[str]) -> None:
@@ -183,7 +185,8 @@ class Policy:
         token_ids: list[int] = []
         logprobs: list[float] = []
         versions: list[int] = []
-        while True:
+        empty = 0
+        while empty < _MAX_EMPTY:
             part, version = await self._continue(
                 prompt + token_ids, max_tokens - len(token_ids), _resumed(sampling, len(token_ids)), stop_token_ids
             )
@@ -196,6 +199,8 @@ class Policy:
             if part.finish_reason is not None:
                 return Generation(tuple(token_ids), tuple(logprobs), part.finish_reason, versions[0], versions[-1])
             metrics.INTERRUPTED.inc()
+            empty = 0 if part.token_ids else empty + 1
+        raise InferenceError(f"the engine answered {empty} times with neither a token nor the end of the reply")
 
     async def _continue(
         self, prompt: list[int], max_tokens: int, sampling: Sampling, stop_token_ids: tuple[int, ...]
@@ -214,7 +219,7 @@ class Policy:
             version = self._live
             try:
                 request = GenerationRequest(prompt, max_tokens, sampling, stop_token_ids, cache_salt=str(version))
-                part = await engine.generate(request, self._count_sampled)
+                part = await self._engines.generate(engine, request, self._count_sampled)
             except EngineDown as error:
                 self._engines.mark_down(engine, error)
             except EngineDied as error:
@@ -361,7 +366,7 @@ class Policy:
         async with self._lock:
             if self._staged is not None:
                 raise InferenceError("which weights it gets is being decided")
-            await engine.load(self._live_path)
+            await load(engine, self._live_path)
 
     def _give_up(self, reason: str) -> None:
         if self._broken is None:

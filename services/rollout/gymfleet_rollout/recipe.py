@@ -20,20 +20,28 @@ def settings_for(recipe: Recipe, run_dir: Path) -> type[RolloutSettings]:
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             """Put the recipe last, because the first source takes precedence."""
             sources = super().settings_customise_sources(settings_cls, *given_first, **more)
-            return (*sources, InitSettingsSource(settings_cls, given))
+            return (*sources, _RecipeSource(settings_cls, given))
 
     return RecipeSettings
 
 
+class _RecipeSource(InitSettingsSource):
+    def __call__(self) -> dict[str, Any]:
+        """Leave out the options of the recipe's backend where the environment names another one."""
+        given = super().__call__()
+        if self.current_state.get("backend", given["backend"]) != given["backend"]:
+            del given["backend_options"]
+        return given
+
+
 def _given(recipe: Recipe, run_dir: Path) -> dict[str, Any]:
-    inference = recipe.inference.model_dump(mode="json")
-    # vLLM's servers are set, or left out, together with the backend.
-    urls = inference.pop("urls")
-    servers = {"server_urls": urls} if urls else {}
     return {
-        **inference,
-        **servers,
+        **recipe.inference.sizes.model_dump(mode="json"),
+        "backend": recipe.inference.backend,
+        "backend_options": recipe.inference.options,
         "seed": recipe.seed,
         "model": initial_model(recipe, run_dir),
-        "plugins": [recipe.rollout.format.use, recipe.rollout.strategy.use],
+        "plugins": sorted(
+            {one.use for one in recipe.formats().values()} | {one.use for one in recipe.strategies().values()}
+        ),
     }

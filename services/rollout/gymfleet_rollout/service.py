@@ -5,9 +5,8 @@ import contextlib
 import gc
 import time
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from gymfleet_client.rest import GatewayClient
@@ -16,17 +15,16 @@ from gymfleet_kit.app import NotReady
 from gymfleet_kit.streams import connect, disconnect
 from redis.exceptions import RedisError
 
+from gymfleet_rollout.backend import InferenceBackend
 from gymfleet_rollout.environments import Environments
 from gymfleet_rollout.errors import PolicyUnavailable
 from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.inference.base import EngineConfig
-from gymfleet_rollout.inference.embedded import EmbeddedEngine
-from gymfleet_rollout.inference.server import ServerEngine
 from gymfleet_rollout.jobs import Jobs
 from gymfleet_rollout.model import ModelPlace, find_model, longest_context, vocab_size
 from gymfleet_rollout.player import Player
 from gymfleet_rollout.policy import Policy
-from gymfleet_rollout.servers import Servers
+from gymfleet_rollout.replicas import Replicas
 from gymfleet_rollout.settings import RolloutSettings
 from gymfleet_rollout.tokens import ChatTokens
 from gymfleet_rollout.version_gate import VersionGate
@@ -46,9 +44,16 @@ class RolloutService:
         on_failure: called once when nothing can be played any more; only a restart of the process helps then.
     """
 
-    def __init__(self, settings: RolloutSettings, model: ModelPlace, on_failure: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        settings: RolloutSettings,
+        model: ModelPlace,
+        backend: InferenceBackend[Any],
+        on_failure: Callable[[], None],
+    ) -> None:
         self._on_failure = on_failure
         self._settings = settings
+        self._backend = backend
         self._model = model
         self._policy: Policy | None = None
         self._gate: VersionGate | None = None
@@ -146,10 +151,9 @@ class RolloutService:
         began = time.perf_counter()
         settings, model_path = self._settings, find_model(str(self._model.path))
         chat = await asyncio.to_thread(ChatTokens.load, model_path)
-        self._servers = Servers(settings, partial(_server, settings, model_path))
-        server = settings.backend == "server"
+        self._replicas = Replicas(self._backend, engine_config(settings, model_path))
         policy = Policy(
-            await self._servers.first() if server else [EmbeddedEngine(engine_config(settings, model_path))],
+            await self._replicas.first(),
             model=settings.model,
             base_path=model_path,
             backend=settings.backend,
@@ -167,7 +171,7 @@ class RolloutService:
         """Take groups until stopped. If the policy fails they are given back, so that another process can play them."""
         working = asyncio.create_task(worker.run(stop))
         failed = asyncio.create_task(policy.failed.wait())
-        watching = [asyncio.create_task(gate.watch()), asyncio.create_task(self._servers.watch(policy))]
+        watching = [asyncio.create_task(gate.watch()), asyncio.create_task(self._replicas.watch(policy))]
         try:
             await asyncio.wait([working, failed, *watching], return_when=asyncio.FIRST_COMPLETED)
             for one in (working, *watching):
@@ -179,17 +183,8 @@ class RolloutService:
             await asyncio.gather(working, failed, *watching, return_exceptions=True)
 
 
-def _server(settings: RolloutSettings, model_path: Path, url: str) -> ServerEngine:
-    return ServerEngine(
-        url,
-        weights_path=model_path,
-        concurrency=settings.max_num_seqs,
-        start_timeout_s=settings.server_start_timeout_s,
-    )
-
-
 def engine_config(settings: RolloutSettings, model_path: Path) -> EngineConfig:
-    """Return the embedded engine's configuration; its context fits the model unless an operator sets another."""
+    """Return what an engine is made with; its context fits the model unless an operator sets another."""
     given = settings.model_dump(include=set(EngineConfig.model_fields))
     if "max_model_len" not in settings.model_fields_set:
         given["max_model_len"] = min(settings.max_model_len, longest_context(model_path) or settings.max_model_len)

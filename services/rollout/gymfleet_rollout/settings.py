@@ -3,12 +3,12 @@
 import os
 import secrets
 import socket
-from typing import Annotated, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from gymfleet_contracts.recipe import EngineSizes
 from gymfleet_kit.http_settings import HttpSettings
 from gymfleet_kit.settings import LOCAL_REDIS, RedisUrl
-from pydantic import AnyHttpUrl, Field, PositiveFloat, PositiveInt, SecretStr, model_validator
+from pydantic import AnyHttpUrl, Field, JsonValue, PositiveFloat, PositiveInt, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 _ENGINE: Final = EngineSizes()
@@ -43,15 +43,18 @@ class RolloutSettings(HttpSettings):
     gateway_connections: PositiveInt = 1
     """Sockets to the gateway."""
 
-    backend: Literal["embedded", "server"] = "embedded"
-    """embedded or server."""
+    backend: Annotated[str, Field(min_length=1, max_length=1024)] = "embedded"
+    """Where the tokens come from: embedded, server, or an inference backend of your own: a name that an installed
+    package declares, `package.module:Class`, or the path of a .py file."""
+    backend_options: dict[str, JsonValue] = Field(default_factory=dict)
+    """The backend's own options, as JSON."""
     server_urls: tuple[AnyHttpUrl, ...] = ()
-    """vLLM servers, as a JSON list; only with `server`."""
+    """vLLM servers, as a JSON list; only with `server`, whose option `urls` it is."""
     server_discover: tuple[AnyHttpUrl, ...] = ()
     """Base URLs whose host is a DNS name with one address per vLLM server, as a JSON list; a new server is given the
-    live weights and compared with another before it serves."""
-    server_start_timeout_s: PositiveFloat = 600.0
-    """For the servers to answer."""
+    live weights and compared with another before it serves. The option `discover` of `server`."""
+    server_start_timeout_s: PositiveFloat | None = None
+    """For the servers to answer. The option `start_timeout_s` of `server`: 600 unless it is given."""
     dtype: Literal["float32", "bfloat16", "float16"] = _ENGINE.dtype
     """float32, bfloat16 or float16."""
     max_model_len: PositiveInt = _ENGINE.max_model_len
@@ -100,11 +103,12 @@ class RolloutSettings(HttpSettings):
             )
         return self
 
-    @model_validator(mode="after")
-    def servers_have_urls(self) -> Self:
-        """`server_urls` and `server_discover` belong to `backend = server`, and only there."""
-        if (self.backend == "server") != bool(self.server_urls or self.server_discover):
-            raise ValueError(
-                "GYMFLEET_ROLLOUT_SERVER_URLS, or SERVER_DISCOVER, must be given with BACKEND=server, and only then"
-            )
-        return self
+    @property
+    def options_of_backend(self) -> dict[str, Any]:
+        """The backend's options, unchecked. Those with a variable of their own are taken from there first."""
+        named = {
+            "urls": self.server_urls,
+            "discover": self.server_discover,
+            "start_timeout_s": self.server_start_timeout_s,
+        }
+        return {**self.backend_options, **{name: value for name, value in named.items() if value}}

@@ -47,6 +47,12 @@ class TooManyFailures(TrainerError):
     exit_code = 6
 
 
+class NothingLeft(TrainerError):
+    """A stage has no episodes left to go on with."""
+
+    exit_code = 9
+
+
 class WorkersFailed(TrainerError):
     """The training workers died more often than the recipe allows, or Ray itself did. The same command resumes."""
 

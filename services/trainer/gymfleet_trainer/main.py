@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from gymfleet_contracts.recipe import Recipe, RecipeError, load_recipe
-from gymfleet_kit.formats import format_of
 from gymfleet_kit.logs import configure_logs
 from gymfleet_kit.plugin_command import PluginRoom, plugin_command
 from gymfleet_kit.plugins import PluginError
@@ -40,8 +39,9 @@ _CANCEL_S: Final = 5.0
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run a command and exit: 0 done, 2 usage, 3 to 8 see `errors`, 130 or 143 interrupted (resumable)."""
-    if plugin_command("gymfleet-trainer", {"algorithm": _algorithms}, sys.argv[1:] if argv is None else argv):
+    """Run a command and exit: 0 done, 2 usage, 3 to 9 see `errors`, 130 or 143 interrupted (resumable)."""
+    rooms = {"algorithm": _algorithms, "stage": _stages}
+    if plugin_command("gymfleet-trainer", rooms, sys.argv[1:] if argv is None else argv):
         return
     arguments = _parser().parse_args(argv)
     settings = read_settings(TrainerSettings)
@@ -76,6 +76,13 @@ def _algorithms() -> PluginRoom:
     return PluginRoom(ALGORITHMS, examine)
 
 
+def _stages() -> PluginRoom:
+    from gymfleet_trainer.run.plan import STAGES  # noqa: PLC0415 - torch takes seconds
+    from gymfleet_trainer.stage_checks import examine  # noqa: PLC0415
+
+    return PluginRoom(STAGES, examine)
+
+
 def _build(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> int:
     from gymfleet_trainer.run.build import build, initial_model, nothing_to_build  # noqa: PLC0415 - it imports the client
 
@@ -93,10 +100,9 @@ def _run(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirectory,
 
 
 def _run_locked(path: Path, recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> int:
-    from gymfleet_trainer.learning.plugins import own_sources, suitable_algorithm  # noqa: PLC0415 - torch takes seconds
+    from gymfleet_trainer.run.plan import own_sources, stages_of  # noqa: PLC0415 - torch takes seconds
 
-    suitable_algorithm(recipe)  # before anything of the run is written
-    format_of(recipe.rollout.format)
+    stages_of(recipe)  # before anything of the run is written
     run_id = directory.claim(recipe, path)
     directory.pin(own_sources(recipe))
     if directory.finished:
@@ -153,7 +159,9 @@ def _learners(recipe: Recipe, directory: RunDirectory, settings: TrainerSettings
 def _eval(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> int:
     from gymfleet_trainer.run import lifecycle  # noqa: PLC0415 - torch takes seconds to import
     from gymfleet_trainer.run.progress import Reporter  # noqa: PLC0415
+    from gymfleet_trainer.stages.measure import measurement_of  # noqa: PLC0415
 
+    options = measurement_of(recipe, arguments.num_tasks)
     run_id = f"{recipe.name}-eval-{secrets.token_hex(4)}"
 
     async def work() -> None:
@@ -163,7 +171,9 @@ def _eval(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirectory
             for leftover in ("checkpoints", "trajectories"):
                 shutil.rmtree(place.path / leftover, ignore_errors=True)
             reporter = Reporter(place, run_id)
-            result = await lifecycle.evaluate_only(recipe, place, settings, reporter, arguments.checkpoint, run_id)
+            result = await lifecycle.evaluate_only(
+                recipe, place, settings, reporter, arguments.checkpoint, run_id, options
+            )
             write_atomically(arguments.out, result.model_dump_json(indent=2) + "\n")
 
     return _interruptible(work)
@@ -230,4 +240,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("check", help="try what plug-ins promise")
     commands.choices["eval"].add_argument("--checkpoint", type=Path, required=True)
     commands.choices["eval"].add_argument("--out", type=Path, required=True)
+    commands.choices["eval"].add_argument(
+        "--num-tasks", type=int, help="held-out tasks, once each; otherwise as the recipe's last measurement has it"
+    )
     return parser

@@ -59,4 +59,4 @@ class TrainerSettings(HttpSettings):
     sft_checkpoint_every_s: PositiveFloat = 30.0
     """Least time between checkpoints in the warm start."""
     recorded_groups_per_step: PositiveInt = 2
-    """Groups per step whose episodes are recorded in `trajectories/train.jsonl`."""
+    """Groups per step whose episodes are recorded in `trajectories/STAGE.jsonl`."""

@@ -16,7 +16,11 @@ from tests.fixtures.paths import ROOT
 
 SERVING: Final = "textcraft,maze,wordle,babyai,reward"
 SHORT: Final = (
-    "rl.steps=2", "rl.groups_per_step=16", "rl.max_wall_s=240", "eval.num_tasks=100",
+    "stages.reinforce.steps=2",
+    "stages.reinforce.groups_per_step=16",
+    "stages.reinforce.max_wall_s=240",
+    "stages.before.num_tasks=100",
+    "stages.after.num_tasks=100",
 )  # fmt: skip
 """The quickstart's recipe with its whole warm start and two of its steps: every part of a run, and some success."""
 

@@ -19,7 +19,12 @@ from tests.fixtures.paths import ROOT
 RUN_S: Final = 900.0
 NAME: Final = "servers"
 SHORT: Final = (
-    "rl.steps=1", "rl.groups_per_step=8", "sft.epochs=4", "eval.num_tasks=20", "rl.updates_per_step=2",
+    "stages.reinforce.steps=1",
+    "stages.reinforce.groups_per_step=8",
+    "stages.sft.epochs=4",
+    "stages.before.num_tasks=20",
+    "stages.after.num_tasks=20",
+    "stages.reinforce.updates_per_step=2",
 )  # fmt: skip
 
 

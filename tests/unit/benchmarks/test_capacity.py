@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from gymfleet_env_server.settings import EnvServerSettings
 from gymfleet_rollout.settings import RolloutSettings
-from gymfleet_trainer.run import lifecycle
+from gymfleet_trainer.run.plan import _MAX_HELD
 
 from benchmarks.capacity import as_text, load_of, main
 from benchmarks.capacity_assumptions import Device, Model
@@ -108,7 +108,7 @@ def test_a_second_engine_when_the_first_is_full() -> None:
 
 
 def test_limits_are_those_of_the_code() -> None:
-    assert MAX_OPEN_PER_RUN == lifecycle._MAX_HELD
+    assert MAX_OPEN_PER_RUN == _MAX_HELD
     assert EnvServerSettings.model_fields["max_sessions"].default == MAX_SESSIONS
     assert RolloutSettings.model_fields["max_episodes"].default == MAX_EPISODES
 

@@ -6,12 +6,36 @@ from typing import Any
 
 import pytest
 import torch
-from gymfleet_trainer.run.state import EvalResult, Phase, RunState
+from gymfleet_trainer.run.state import EvalResult, Left, RunState
 
 from benchmarks.stack_accounts import Accounts
 
-GROUPS = ["s000001-g00", "s000001-g01", "s000002-g00", "s000002-g01-r1"]
-PRODUCED = {**{group: {0, 1, 2} for group in [*GROUPS, "s000002-g01"]}, "eval_after-t000000": {0}, "demo-000000": {0}}
+RECIPE = """
+name = "quickstart"
+
+[[environments]]
+name = "babyai"
+
+[model]
+path = "model"
+
+[[stages]]
+kind = "measure"
+name = "before"
+
+[[stages]]
+kind = "reinforce"
+groups_per_step = 2
+group_size = 3
+
+[[stages]]
+kind = "measure"
+name = "after"
+"""
+LOST = "reinforce.s000002-g01"
+GROUPS = ["reinforce.s000001-g00", "reinforce.s000001-g01", "reinforce.s000002-g00", f"{LOST}-r1"]
+PRODUCED = {**{group: {0, 1, 2} for group in [*GROUPS, LOST]}, "after.t000000": {0}, "demonstrations.t000000": {0}}
+STAGES = (("before", "measure"), ("reinforce", "reinforce"), ("after", "measure"))
 
 
 def measured(name: str) -> EvalResult:
@@ -21,12 +45,16 @@ def measured(name: str) -> EvalResult:
     )  # fmt: skip
 
 
+def left(num_stages: int) -> list[Left]:
+    return [Left(name=name, kind=kind, seconds=1.0) for name, kind in STAGES[:num_stages]]
+
+
 def run_directory(path: Path, *, steps: tuple[int, ...] = (1, 2), num_updates: int = 2, **changes: Any) -> Path:
     """Two steps of two groups of three, one group replaced because its weights were lost."""
     fields: dict[str, Any] = {
-        "run_id": "run", "recipe_hash": "x", "phase": Phase.DONE, "step": 2, "trained": GROUPS,
-        "dropped": {"s000002-g01": "stale: the weights of version 3 were lost"},
-        "evals": {name: measured(name) for name in ("eval_before", "eval_after")}, "counts": {"resumed": 1},
+        "run_id": "run", "recipe_hash": "x", "left": left(3), "step": 2, "trained": GROUPS,
+        "dropped": {LOST: "stale: the weights of version 3 were lost"},
+        "evals": {name: measured(name) for name in ("before", "after")}, "counts": {"resumed": 1},
     }  # fmt: skip
     checkpoint = path / "checkpoints" / "checkpoint-000004"
     checkpoint.mkdir(parents=True)
@@ -35,7 +63,7 @@ def run_directory(path: Path, *, steps: tuple[int, ...] = (1, 2), num_updates: i
     torch.save({"rl": {"optimizer": {"num_steps": num_updates}}}, checkpoint / "optimizer.pt")
     lines = [{"kind": "rl_step", "time": 1.0, "step": step, "num_updates": 1} for step in steps]
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    (path / "recipe.toml").write_text("[rl]\ngroups_per_step = 2\ngroup_size = 3\n", encoding="utf-8")
+    (path / "recipe.toml").write_text(RECIPE, encoding="utf-8")
     return path
 
 
@@ -57,12 +85,12 @@ def test_right_books(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        pytest.param({"phase": Phase.RL}, {"run not finished": 1}, id="killed for good"),
+        pytest.param({"left": left(2)}, {"run not finished": 1}, id="killed for good"),
         pytest.param({"trained": [*GROUPS, GROUPS[0]]}, {"groups trained twice": 1}, id="twice"),
         pytest.param(
             {"dropped": {}}, {"groups produced, neither trained nor dropped": 1}, id="produced and forgotten"
         ),
-        pytest.param({"open_slots": {"s000002-g01-r2": (3, 2)}}, {"groups still open": 1}, id="open"),
+        pytest.param({"open_slots": {f"{LOST}-r2": (3, 2)}}, {"groups still open": 1}, id="open"),
         pytest.param(
             {"steps": (1, 1, 2)},
             {"steps recorded twice or never": 1, "updates of the optimiser, off those recorded": 1},
@@ -71,7 +99,7 @@ def test_right_books(tmp_path: Path) -> None:
         pytest.param({"steps": (1,), "num_updates": 1}, {"steps recorded twice or never": 1}, id="a step never"),
         pytest.param({"num_updates": 3}, {"updates of the optimiser, off those recorded": 1}, id="an update too many"),
         pytest.param(
-            {"dropped": {"s000002-g01": "failed: env_error: it is broken"}},
+            {"dropped": {LOST: "failed: env_error: it is broken"}},
             {"groups dropped for another reason than a kill": 1},
             id="dropped because it failed",
         ),

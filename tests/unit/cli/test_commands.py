@@ -1,21 +1,26 @@
 """What the command line says: one line for what went wrong, readable output for the rest."""
 
 import json
+import re
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from gymfleet_cli.commands import envs, fleet
+from gymfleet_cli.commands.evaluate import Target, measurement
 from gymfleet_cli.commands.train import clear_run
 from gymfleet_cli.console import out, printable
 from gymfleet_cli.main import run
+from gymfleet_cli.outcome import print_outcome
 from gymfleet_cli.progress import RunDisplay, describe, duration
+from gymfleet_cli.run_directory import RunFiles
 from gymfleet_cli.running import lock_run
 from gymfleet_contracts.run import RunProgress
 from gymfleet_env_server import catalogue
 from rich.console import Console
 
 from tests.fixtures.run_directory import RECIPE, write_run
+from tests.fixtures.scored import make_recipe
 
 Capture = pytest.CaptureFixture[str]
 
@@ -33,8 +38,10 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(["trian"], 2, "Did you mean 'train'?", id="misspelt command"),
         pytest.param(["train"], 2, "recipe", id="missing argument"),
         pytest.param(["train", "nowhere.toml"], 2, "no recipe at nowhere.toml", id="no recipe"),
-        pytest.param(["train", "wrong.toml"], 2, "rl.stepz", id="misspelt key"),
-        pytest.param(["train", "walk.toml", "--set", "env.nme=x"], 2, "env.nme", id="misspelt override"),
+        pytest.param(["train", "wrong.toml"], 2, "stages.reinforce.stepz", id="misspelt key"),
+        pytest.param(["train", "walk.toml", "--set", "inference.dtyp=x"], 2, "inference.dtyp", id="misspelt override"),
+        pytest.param(["train", "walk.toml", "--set", "stages.rl.steps=2"], 2, "it has: before, re", id="no such stage"),
+        pytest.param(["train", "two.toml", "--env", "my.py"], 2, "the recipe has maze, babyai", id="one for two"),
         pytest.param(["train", "walk.toml", "--run-dir", "full"], 2, "holds no run", id="somebody's directory"),
         pytest.param(["train", "walk.toml", "--run-dir", "full", "--fresh"], 2, "holds no run", id="nor is it emptied"),
         pytest.param(["up", "--model", "nowhere"], 2, "nowhere", id="no model"),
@@ -43,7 +50,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(["report", "nowhere"], 2, "no run directory nowhere", id="no run directory"),
         pytest.param(["report", "full"], 2, "full is not a run directory", id="another directory"),
         pytest.param(["trajectories", "list", "nowhere"], 2, "no run directory nowhere", id="no run to list"),
-        pytest.param(["trajectories", "list", "run", "--phase", "rl"], 2, "eval_before, eval_after", id="no phase"),
+        pytest.param(["trajectories", "list", "run", "--stage", "rl"], 2, "this run has before, after", id="no stage"),
         pytest.param(["trajectories", "show", "run", "x/9"], 1, "no trajectory 'x/9'", id="no such episode"),
         pytest.param(["trajectories", "list", "run", "--failed", "--success"], 2, "not both", id="contradiction"),
         pytest.param(["eval", "nowhere"], 2, "nowhere", id="nothing to measure"),
@@ -57,7 +64,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_expected_failure_is_one_line(arguments: list[str], code: int, line: str, capsys: Capture) -> None:
     Path("walk.toml").write_text(RECIPE)
-    Path("wrong.toml").write_text(f"{RECIPE}\n[rl]\nstepz = 3\n")
+    Path("wrong.toml").write_text(RECIPE.replace('kind = "reinforce"', 'kind = "reinforce"\nstepz = 3'))
+    Path("two.toml").write_text(f'{RECIPE}\n[[environments]]\nname = "babyai"\n')
     Path("full").mkdir()
     Path("full/thesis.txt").write_text("years of work")
     write_run(Path("run"))
@@ -79,7 +87,43 @@ def test_finished_run_says_so_and_succeeds(capsys: Capture) -> None:
 
     said = capsys.readouterr().out
     assert "this run is finished" in said
-    assert "75.0 % success (95 % interval 30.1 to 95.4 %, 4 episodes)" in said
+    before, after = (line for line in said.splitlines() if "success" in line)
+    assert re.match(r"before +25\.0 % success \(95 % interval 4\.6 to 69\.9 %, 4 episodes\)", before)
+    assert re.match(r"after +75\.0 % success \(95 % interval 30\.1 to 95\.4 %, 4 episodes\)", after)
+
+
+def test_the_only_measurement_is_neither_before_nor_after(capsys: Capture) -> None:
+    directory = write_run(Path("run"))
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    parts = {"maze": {"num_episodes": 2, "success": 0.5, "interval": [0.1, 0.9]}}
+    (directory / "metrics.jsonl").write_text(json.dumps({**lines[-1], "environments": parts}) + "\n")
+
+    print_outcome(directory)
+
+    said = [re.split(" {2,}", line.strip(), maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert said[:2] == [
+        ["success", "75.0 % success (95 % interval 30.1 to 95.4 %, 4 episodes)"],
+        ["maze", "50.0 % success (95 % interval 10.0 to 90.0 %, 2 episodes)"],
+    ]
+
+
+def test_episodes_of_eval_reach_the_trainer() -> None:
+    found = Target(recipe=Path("walk.toml"), run_dir=Path("run"), checkpoint=None)
+
+    few, usual = (measurement(found, make_recipe(), episodes, Path("result.json")) for episodes in (20, None))
+
+    assert few.command[:2] == ("eval", "walk.toml")
+    assert few.command == (*usual.command, "--num-tasks", "20")
+
+
+def test_stages_with_episodes_are_in_the_order_of_the_run() -> None:
+    files = RunFiles(write_run(Path("run"), finished=False))
+    for name in ("round1.sft", "aside"):
+        (files.path / "trajectories" / f"{name}.jsonl").touch()
+    left = [{"name": name} for name in ("round1.sft", "reinforce", "before")]
+    (files.path / "stages.json").write_text(json.dumps(left))
+
+    assert files.recorded() == ["round1.sft", "before", "after", "aside"]
 
 
 def test_finished_run_of_another_recipe_is_not_touched(capsys: Capture) -> None:
@@ -122,17 +166,17 @@ def test_down_and_status_without_services(capsys: Capture) -> None:
 def test_trajectories_are_listed_and_filtered(capsys: Capture) -> None:
     write_run(Path("run"))
 
-    assert run(["trajectories", "list", "run", "--phase", "eval_after", "--failed"]) == 0
+    assert run(["trajectories", "list", "run", "--stage", "after", "--failed"]) == 0
 
     said = capsys.readouterr().out
-    assert "eval.3/0" in said
-    assert "eval.0/0" not in said
+    assert "after.3/0" in said
+    assert "after.0/0" not in said
 
 
 def test_episode_is_shown_turn_by_turn_without_control_characters(capsys: Capture) -> None:
     write_run(Path("run"), hostile="[bold]look[/bold] \x1b]0;owned\x07 here")
 
-    assert run(["trajectories", "show", "run", "eval.1/0", "--phase", "eval_after"]) == 0
+    assert run(["trajectories", "show", "run", "1/0", "--stage", "after"]) == 0
 
     said = capsys.readouterr().out
     assert "turn 2" in said
@@ -165,7 +209,7 @@ def test_durations(seconds: float, text: str) -> None:
 def test_progress_in_one_line() -> None:
     progress = RunProgress(
         run_id="r",
-        phase="rl",
+        phase="reinforce",
         step=3,
         total=10,
         unit="steps",
@@ -175,7 +219,7 @@ def test_progress_in_one_line() -> None:
         message="2 of 4 groups",
     )
 
-    line = "reinforcement learning · 3/10 steps · 20 s each · 2 min 20 s left · success 0.5 · 2 of 4 groups"
+    line = "reinforce · 3/10 steps · 20 s each · 2 min 20 s left · success 0.5 · 2 of 4 groups"
     assert describe(progress) == line
 
 
@@ -185,24 +229,25 @@ def test_plain_display_speaks_when_the_phase_changes() -> None:
         [None]
         + [
             RunProgress(run_id="r", phase=phase, step=step, updated_at=4e9)
-            for phase, step in (("sft", 1), ("sft", 2), ("rl", 3))
+            for phase, step in (("starting", 0), ("sft", 1), ("sft", 2), ("round2.rl", 3))
         ]
         + [RunProgress(run_id="r", phase="old", updated_at=1.0)]
     )
     display = RunDisplay(Console(file=told, width=100), lambda: next(moments))
 
     with display:
-        for _ in range(5):
+        for _ in range(6):
             display.refresh()
 
     assert [line.partition("] ")[2] for line in told.getvalue().splitlines()] == [
-        "warm start on demonstrations",
-        "reinforcement learning",
+        "start",
+        "sft",
+        "round2.rl",
     ]
 
 
 def test_progress_of_a_newer_trainer_is_still_read(tmp_path: Path) -> None:
-    fields = {"run_id": "r", "phase": "rl", "step": 1, "weather": "fine"}
+    fields = {"run_id": "r", "phase": "reinforce", "step": 1, "weather": "fine"}
 
     assert RunProgress.model_validate_json(json.dumps(fields)).step == 1
 

@@ -24,7 +24,7 @@ def test_all_plug_ins_are_listed_with_what_they_are(capsys: Capture) -> None:
 
     shown = capsys.readouterr().out
     known = (("environment", "babyai"), ("strategy", "expert"), ("format", "react"), ("component", "goal"),
-             ("algorithm", "ppo"))  # fmt: skip
+             ("algorithm", "ppo"), ("stage", "reinforce"), ("backend", "embedded"))  # fmt: skip
     for kind, name in known:
         assert any(kind in line and f" {name} " in line and len(line.split()) > 6 for line in shown.splitlines()), name
     assert set(KINDS) <= set(shown.split())
@@ -53,6 +53,16 @@ def test_options_are_shown_with_defaults_and_meanings(capsys: Capture) -> None:
     assert all(what for option, (what, _, _) in found.items() if option)
 
 
+def test_a_stage_says_that_further_keys_are_its_algorithms(capsys: Capture) -> None:
+    assert run(["plugins", "show", "stage", "reinforce"]) == 0
+    reinforce = capsys.readouterr().out
+    assert run(["plugins", "show", "stage", "sft"]) == 0
+
+    assert "│ optimizer.learning_rate" in reinforce
+    assert reinforce.endswith("further keys are options of what algorithm names\n")
+    assert "further keys" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -74,6 +84,12 @@ def test_a_mistake_is_one_line(arguments: list[str], told: str, capsys: Capture)
     [
         ("from gymfleet_trainer.learning.algorithm import Algorithm", "algorithm"),
         ("import gymfleet_trainer.learning.policy_gradient as p", "algorithm"),
+        ("from gymfleet_trainer.stage import Stage", "stage"),
+        ("from gymfleet_rollout.backend import InferenceBackend", "backend"),
+        (
+            "from gymfleet_trainer.learning.options import SupervisedOptions\nfrom gymfleet_trainer.stage import Stage",
+            "stage",
+        ),
         ("from gymfleet_rollout.strategy import PlayContext, Strategy", "strategy"),
         ("from gymfleet_contracts.reply_format import ReplyFormat", "format"),
         (
@@ -99,6 +115,7 @@ def test_the_kind_is_told_by_what_is_imported(tmp_path: Path, source: str, kind:
     [
         ("import os", "imports the base class of no kind: give --kind with one of"),
         ("import gymfleet_envs.environment, gymfleet_trainer.learning", "of environment and of algorithm: give --kind"),
+        ("import gymfleet_rollout.strategy, gymfleet_trainer.stage", "of strategy and of stage: give --kind"),
         ("def", "is no Python source: "),
         ("\0", "is no Python source: "),
     ],
@@ -109,6 +126,19 @@ def test_a_kind_that_cannot_be_told_is_asked_for(tmp_path: Path, source: str, to
 
     with pytest.raises(UsageProblem, match=told):
         kind_of(str(path))
+
+
+def test_a_backend_is_made_and_checked(tmp_path: Path, capsys: Capture) -> None:
+    assert run(["new", "backend", "slow_one", "--in", str(tmp_path)]) == 0
+    path = tmp_path / "slow_one.py"
+
+    assert run(["check", str(path)]) == 0
+    path.write_text(path.read_text().replace("load_model(self.model, file)", "del file"))
+    assert run(["check", str(path)]) == 1
+
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "slow_one.py: a sound backend" in shown
+    assert "- with new weights its log-probabilities differ from the model's by" in shown
 
 
 def test_an_algorithm_is_checked(tmp_path: Path, capsys: Capture) -> None:

@@ -26,6 +26,64 @@ def test_headline_has_both_measurements_with_their_intervals(tmp_path: Path) -> 
     assert "75.0 %" in page
     assert "95 % interval 30.1 to 95.4 %, 4 episodes" in page
     assert "The intervals overlap" in page
+    assert "0.0 %" not in page.partition("</header>")[0], "measured on the way"
+    assert "held-out, step 2: 0.0 %" in page
+
+
+def test_the_only_measurement_is_the_success(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", finished=False)
+
+    data = RunData.load(RunFiles.open(run))
+
+    assert (data.before, data.after and data.after.name) == (None, "before")
+    headline = page_of(run).partition("</header>")[0]
+    assert "<p>Success</p>" in headline
+    assert "25.0 %" in headline
+    assert "Before" not in headline
+
+
+def test_first_and_last_are_told_by_the_order_of_the_stages(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join([lines[-1], *lines[1:-1], lines[0]]))
+
+    data = RunData.load(RunFiles.open(run))
+
+    assert data.before is not None
+    assert data.after is not None
+    assert (data.before.name, data.after.name) == ("before", "after")
+
+
+def test_stages_are_listed_with_what_they_left(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    left = json.loads((run / "stages.json").read_text())
+    collected = {"name": "round2.<b>", "kind": "collect", "episodes": "trajectories/x.jsonl", "num_episodes": 38}
+    (run / "stages.json").write_text(json.dumps([*left, collected]))
+
+    page = page_of(run)
+
+    rows = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", page)]
+    assert ["before", "measure", "4 s", "25.0 % success"] in rows
+    assert ["reinforce", "reinforce", "1 min 58 s", "a model in models/reinforce"] in rows
+    assert ["round2.&lt;b&gt;", "collect", "0 s", "38 episodes in trajectories/x.jsonl"] in rows
+
+
+def test_each_of_several_environments_has_its_success(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    parts = {"num_episodes": 2, "num_successes": 1, "success": 0.5, "interval": [0.25, 0.75]}
+    lines[0]["environments"] = {"maze": parts}
+    lines[-1]["environments"] = {"maze": {**parts, "success": 1.0}, "<i>": parts}
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    recipe = (run / "recipe.toml").read_text()
+    (run / "recipe.toml").write_text(f'{recipe}\n[[environments]]\nname = "babyai"\nlevel = "intro"\nlabel = "rooms"\n')
+
+    page = page_of(run)
+
+    rows = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", page)]
+    assert ["maze", "50.0 % (25.0 to 75.0 %)", "100.0 % (25.0 to 75.0 %)"] in rows
+    assert ["&lt;i&gt;", "not measured", "50.0 % (25.0 to 75.0 %)"] in rows
+    assert "Environments: <b>maze tiny, rooms (babyai intro)</b>" in page
 
 
 def test_step_time_is_the_mean_of_each_part(tmp_path: Path) -> None:
@@ -76,7 +134,7 @@ def test_text_of_episodes_is_no_template(tmp_path: Path) -> None:
 
 def test_replies_have_their_faults_and_long_episodes_are_cut(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", hostile="x" * 2001)
-    path = run / "trajectories" / "eval_after.jsonl"
+    path = run / "trajectories" / "after.jsonl"
     scored = json.loads(path.read_text().splitlines()[0])
     scored["trajectory"]["turns"] *= 16
     scored["reward"] = None
@@ -111,6 +169,7 @@ def test_empty_run_has_a_page(tmp_path: Path) -> None:
     page = page_of(tmp_path)
 
     assert "not measured" in page
+    assert "No stage is finished" in page
     assert "No version was published" in page
 
 
@@ -120,7 +179,9 @@ def test_empty_run_has_a_page(tmp_path: Path) -> None:
         pytest.param(("metrics.jsonl", '{"kind": "rl_step", "step": 1}\n'), "success", id="a metric lacks a field"),
         pytest.param(("metrics.jsonl", "what?\n"), "line 1", id="metrics are not JSON"),
         pytest.param(("summary.json", "["), "summary.json", id="the summary is cut off"),
-        pytest.param(("trajectories/eval_after.jsonl", "{}\n"), "eval_after.jsonl, line 1", id="an episode is none"),
+        pytest.param(("stages.json", "["), "stages.json cannot be read", id="the stages are cut off"),
+        pytest.param(("stages.json", '[{"kind": "sft"}]'), "stages.json cannot be read", id="a stage has no name"),
+        pytest.param(("trajectories/after.jsonl", "{}\n"), "after.jsonl, line 1", id="an episode is none"),
     ],
 )
 def test_damaged_file_is_named(damage: tuple[str, str], complaint: str, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from gymfleet_cli.console import UsageProblem
 from gymfleet_cli.running import run_plan
 from gymfleet_cli.supervisor.errors import FleetError, PortInUse
 from gymfleet_cli.supervisor.plan import ONE_OF_EACH, Plan, Ports, choose_ports, env_server_name, service_names
@@ -161,6 +162,38 @@ def test_reward_services_may_load_what_the_recipe_names(tmp_path: Path) -> None:
 
     assert {service.env["GYMFLEET_REWARD_PLUGINS"] for service in plan.rewards()} == {'["./own.py", "a:B"]'}
     assert "GYMFLEET_REWARD_PLUGINS" not in run_plan(make_recipe(), None, tmp_path, None).rewards()[0].env
+
+
+def test_every_environment_of_a_recipe_is_served_once_with_its_own_data_and_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GYMFLEET_DATA_DIR", str(tmp_path / "data"))
+    (tmp_path / "data/wordle").mkdir(parents=True)
+    recipe = make_recipe(environments=[
+        {"name": "db", "options": {"observation_chars": 90}},
+        {"name": "maze", "reward": {"own": {"use": "./own.py"}}},
+        {"name": "maze", "label": "hard", "level": "hard", "reward": {"other": {"use": "a:B"}}},
+        {"name": "wordle", "tasks": "benchmark"},
+    ])  # fmt: skip
+
+    plan = run_plan(recipe, None, tmp_path, None)
+
+    assert [server.name for server in plan.env_servers()] == ["env-db", "env-maze", "env-wordle"]
+    db, maze, wordle = (server.env for server in plan.env_servers())
+    assert db["GYMFLEET_ENV_OPTIONS"] == '{"db": {"observation_chars": 90}}'
+    assert json.loads(wordle["GYMFLEET_ENV_DATA"]) == {"wordle": str(tmp_path / "data/wordle")}
+    for name in ("GYMFLEET_ENV_OPTIONS", "GYMFLEET_ENV_DATA"):
+        assert name not in maze
+    assert plan.components == ("./own.py", "a:B")
+
+
+def test_a_source_stands_for_the_only_environment(tmp_path: Path) -> None:
+    levels = make_recipe(environments=[{"name": "maze"}, {"name": "maze", "label": "hard"}])
+    mixed = make_recipe(environments=[{"name": "maze"}, {"name": "babyai"}])
+
+    assert run_plan(levels, "./mine.py", tmp_path, None).envs == ("./mine.py",)
+    with pytest.raises(UsageProblem, match=r"^--env \./mine\.py: it stands for the only .* has maze, babyai; install"):
+        run_plan(mixed, "./mine.py", tmp_path, None)
 
 
 def test_replicas_come_last_in_a_row_of_ports() -> None:

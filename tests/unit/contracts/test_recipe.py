@@ -3,35 +3,43 @@
 from pathlib import Path
 
 import pytest
-from gymfleet_contracts.recipe import AlgorithmFacts, Recipe, RecipeError, load_recipe
+from gymfleet_contracts.recipe import (
+    AlgorithmFacts,
+    EnvironmentSection,
+    Recipe,
+    RecipeError,
+    ScheduledChange,
+    StrategyFacts,
+    load_recipe,
+)
 from gymfleet_contracts.reply_format import FormatSection
 from gymfleet_contracts.reward import RewardSpec
 
 MINIMAL = """
 name = "maze-grpo"
-[env]
-name = "maze"
 [model]
 path = "some/model"
 [rollout.limits]
 max_context_tokens = 1024
 """
+MAZE = '[[environments]]\nname = "maze"\n'
+MEASURE = '[[stages]]\nkind = "measure"\n'
 
 
-def load(tmp_path: Path, text: str) -> Recipe:
+def load(tmp_path: Path, text: str, environments: str = MAZE, stages: str = MEASURE) -> Recipe:
+    """The recipe; `environments` and `stages` come last, because a table goes on until the next one."""
     path = tmp_path / "recipe.toml"
-    path.write_text(text, encoding="utf-8")
+    path.write_text(f"{text}\n{environments}\n{stages}\n", encoding="utf-8")
     return load_recipe(path)
 
 
 def test_a_minimal_recipe_has_defaults_for_the_rest(tmp_path: Path) -> None:
-    path = tmp_path / "recipe.toml"
-    path.write_text(MINIMAL, encoding="utf-8")
+    recipe = load(tmp_path, MINIMAL)
 
-    recipe = load_recipe(path)
-
-    assert recipe.env.name == "maze"
-    assert recipe.env.train_split != recipe.env.eval_split
+    (env,) = recipe.environments
+    assert (env.name, env.title, env.weight, env.level) == ("maze", "maze", 1.0, None)
+    assert (env.train_split, env.eval_split) == ("train", "test")
+    assert [stage.name for stage in recipe.plan()] == ["measure"]
 
 
 @pytest.mark.parametrize(
@@ -61,24 +69,15 @@ def test_the_name_of_a_reply_format_tells_nobody_where_its_file_is(use: str, nam
 @pytest.mark.parametrize(
     ("addition", "message"),
     [
-        pytest.param("[eval]\nnum_taks = 4", "eval.num_taks: Extra inputs are not permitted", id="misspelt key"),
-        pytest.param("[eval.sampling]\ntemp = 2.0", "eval.sampling.temp: Extra inputs", id="misspelt nested key"),
+        pytest.param("[rollout]\nstratgy = 4", "rollout.stratgy: Extra inputs are not permitted", id="misspelt key"),
+        pytest.param("[rollout.sampling]\ntemp = 2.0", "rollout.sampling.temp: Extra inputs", id="misspelt nested key"),
         pytest.param("[reward]\ngama = 0.5", "gama: unknown; known: allocation, gamma, and tables", id="no component"),
         pytest.param('[reward."a b"]', "'a b' is no label", id="a label that is no name"),
         pytest.param("[reward.goal]\nenabled = 1", "reward.goal.enabled: Input should be a valid bool", id="no switch"),
-        pytest.param('[rl]\nsteps = "many"', "rl.steps: Input should be a valid integer", id="wrong type"),
-        pytest.param("[rl]\nupdates_per_step = 99", "rl.updates_per_step must not exceed", id="updates of no group"),
+        pytest.param('[scale]\nrewards = "many"', "scale.rewards: Input should be a valid integer", id="wrong type"),
+        pytest.param("[rl]\nsteps = 3", "rl: Extra inputs are not permitted", id="no table of a recipe"),
         pytest.param("[inference]\nmax_model_len = 512", "must not exceed inference.max_model_len", id="does not fit"),
-        pytest.param('[inference]\nbackend = "server"', "inference.urls must be given", id="a server without URL"),
-        pytest.param("[rl\n", "is not readable TOML", id="not TOML"),
-        pytest.param(
-            "[rollout.sampling]\ntemperature = 0\n[rl]",
-            "rollout.sampling.temperature = 0 cannot be trained on",
-            id="greedy training",
-        ),
-        pytest.param(
-            "[rollout.sampling]\ntemperature = 0.001\n[rl]", "below 0.01 the engine samples", id="all but greedy"
-        ),
+        pytest.param("[trainer\n", "is not readable TOML", id="not TOML"),
     ],
 )
 def test_a_mistake_is_named_with_its_key_and_file(tmp_path: Path, addition: str, message: str) -> None:
@@ -90,15 +89,80 @@ def test_a_mistake_is_named_with_its_key_and_file(tmp_path: Path, addition: str,
 
 
 @pytest.mark.parametrize(
-    "addition",
+    ("environments", "message"),
     [
-        pytest.param("[rollout.sampling]\ntemperature = 0", id="greedy, without training"),
-        pytest.param("[eval.sampling]\ntemperature = 0\n[rl]", id="greedy measurements"),
-        pytest.param('[rl]\nalgorithm = "./mine.py"\nmy_option = 3', id="an algorithm of one's own, with options"),
+        pytest.param("", "environments: Field required", id="none"),
+        pytest.param(
+            MAZE + MAZE, 'environments: two are called maze: give each a label, as label = "..."', id="one twice"
+        ),
+        pytest.param(
+            f'{MAZE}[[environments]]\nname = "babyai"\nlabel = "maze"', "two are called maze", id="a label like a name"
+        ),
+        pytest.param(
+            f'{MAZE}options = {{ size = 5 }}\n{MAZE}label = "big"\noptions = {{ size = 9 }}',
+            "environments: the tables of maze must have the same tasks and options", id="other options",
+        ),
+        pytest.param(
+            f'{MAZE}{MAZE}label = "known"\ntasks = "benchmark"',
+            "environments: the tables of maze must have the same tasks and options", id="other tasks",
+        ),
+        pytest.param(f'{MAZE}eval_split = "train"', "eval_split must differ from train_split", id="not held out"),
+        pytest.param(f"{MAZE}weight = 0", "environments.0.weight: Input should be greater than 0", id="no weight"),
+        pytest.param(f'{MAZE}label = "A maze"', "environments.0.label: ", id="a label that is no name"),
+        pytest.param(f"{MAZE}[environments.limits]\nturns = 4", "environments.0.limits.turns: Extra", id="no limit"),
+        pytest.param(
+            f"{MAZE}[environments.limits]\nmax_context_tokens = 5000",
+            "environments.maze.limits.max_context_tokens (5000) must not exceed inference.max_model_len (4096)",
+            id="its own limit does not fit",
+        ),
+        pytest.param(
+            f'{MAZE}schedule = [{{ step = 9, level = "hard" }}, {{ step = 5, level = "easy" }}]',
+            "the steps of schedule must ascend: 9, 5", id="a schedule that goes back",
+        ),
+        pytest.param(
+            f"{MAZE}schedule = [{{ step = 5, max_turns = 3 }}, {{ step = 5, max_turns = 4 }}]",
+            "the steps of schedule must ascend: 5, 5", id="a schedule with one step twice",
+        ),
+        pytest.param(
+            f"{MAZE}schedule = [{{ step = 5 }}]", "a change in schedule says level or max_turns", id="no change"
+        ),
+        pytest.param(
+            f"{MAZE}schedule = [{{ step = 1, max_turns = 4 }}]", "schedule.0.step: Input should be greater",
+            id="a change before anything",
+        ),
+        pytest.param(f"{MAZE}[environments.reward]\ngama = 1", "gama: unknown; known:", id="its own reward misspelt"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_the_environments_is_named(tmp_path: Path, environments: str, message: str) -> None:
+    with pytest.raises(RecipeError) as error:
+        load(tmp_path, MINIMAL, environments)
+
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        pytest.param("", "stages: Field required", id="none"),
+        pytest.param(MEASURE + MEASURE, "two are called measure: give one of them another name", id="one name twice"),
+        pytest.param(
+            '[[stages]]\nname = "a"', "stages.0: Value error, give exactly one of kind and repeat", id="no kind"
+        ),
+        pytest.param(
+            f"{MEASURE}[[stages]]\nrepeat = 3",
+            "stages.1: Value error, repeat needs [[stages.stages]]",
+            id="empty repeat",
+        ),
+        pytest.param('[[stages]]\nkind = "a.b:C"', "stages: a.b:C needs a name", id="a class without a name"),
     ],
 )
-def test_what_is_sound_is_not_refused(tmp_path: Path, addition: str) -> None:
-    load(tmp_path, MINIMAL + addition)
+def test_a_mistake_in_the_stages_is_named(tmp_path: Path, stages: str, message: str) -> None:
+    with pytest.raises(RecipeError) as error:
+        load(tmp_path, MINIMAL, stages=stages)
+
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -112,32 +176,175 @@ def test_what_is_sound_is_not_refused(tmp_path: Path, addition: str) -> None:
 def test_the_reward_is_discounted_as_the_algorithm_does(tmp_path: Path, addition: str, gamma: float) -> None:
     recipe = load(tmp_path, MINIMAL + addition)
 
-    assert recipe.reward_spec(0.5).gamma == gamma
+    assert recipe.reward_spec(recipe.environments[0], 0.5).gamma == gamma
 
 
 @pytest.mark.parametrize(
-    ("addition", "reason"),
+    ("addition", "group_size", "reason"),
     [
-        pytest.param("[rl]\ngroup_size = 1", "rl.group_size must be at least 2 for grpo", id="a group of one"),
-        pytest.param('[rl]\n[reward]\nallocation = "discounted"', '"discounted_normalised"', id="growing returns"),
+        pytest.param("", 1, r"^stages\.learn\.group_size must be at least 2 for mine: a group of 1", id="group of 1"),
+        pytest.param(
+            '[reward]\nallocation = "discounted"', 2, r"^reward\.allocation = .*for mine: .*\"discounted_normalised\"",
+            id="growing returns",
+        ),
+        pytest.param(
+            "[rollout.sampling]\ntemperature = 0", 2, r"^rollout\.sampling\.temperature = 0 cannot be trained",
+            id="greedy training",
+        ),
+        pytest.param(
+            "[rollout.sampling]\ntemperature = 0.001", 2, "below 0.01 the engine samples", id="all but greedy"
+        ),
     ],
-)
-def test_an_algorithm_that_compares_returns_asks_for_some(tmp_path: Path, addition: str, reason: str) -> None:
-    recipe = load(tmp_path, MINIMAL + addition)
+)  # fmt: skip
+def test_an_algorithm_that_compares_returns_asks_for_some(
+    tmp_path: Path, addition: str, group_size: int, reason: str
+) -> None:
+    recipe = load(tmp_path, MINIMAL + addition, stages='[[stages]]\nkind = "reinforce"\nname = "learn"')
+    (stage,) = recipe.plan()
 
     with pytest.raises(RecipeError, match=reason):
-        recipe.suits(AlgorithmFacts(min_group_size=2, sums_rewards=True))
-    recipe.suits(AlgorithmFacts())
+        recipe.suits(stage, "mine", group_size, AlgorithmFacts(min_group_size=2, sums_rewards=True))
+    if "temperature" not in addition:
+        recipe.suits(stage, "mine", group_size, AlgorithmFacts())
+    load(tmp_path, MINIMAL).suits(stage, "mine", 2, AlgorithmFacts(min_group_size=2, sums_rewards=True))
 
 
-def test_an_algorithms_options_are_the_keys_that_the_table_does_not_have(tmp_path: Path) -> None:
-    recipe = load(tmp_path, MINIMAL + "[rl]\nsteps = 3\nclip_low = 0.1\n[rl.kl]\ncoefficient = 0.5")
+def test_an_algorithm_asks_it_of_every_environments_rewards(tmp_path: Path) -> None:
+    own = f'{MAZE}[[environments]]\nname = "babyai"\nlabel = "balls"\nreward.allocation = "discounted"'
+    recipe = load(tmp_path, MINIMAL, own)
 
-    assert recipe.rl is not None
-    assert recipe.rl.steps == 3
-    assert recipe.rl.options == {"clip_low": 0.1, "kl": {"coefficient": 0.5}}
+    with pytest.raises(RecipeError, match=r'^environments\.balls\.reward\.allocation = "discounted"'):
+        recipe.suits(recipe.plan()[0], "mine", 2, AlgorithmFacts(sums_rewards=True))
+
+
+def test_nothing_is_reinforced_in_what_the_expert_writes(tmp_path: Path) -> None:
+    recipe = load(tmp_path, MINIMAL + '[rollout.strategy]\nuse = "expert"')
+
+    with pytest.raises(RecipeError, match=r'^rollout\.strategy: expert has .* by a stage of kind "collect"$'):
+        recipe.plays_by(StrategyFacts(expert=True))
+    recipe.plays_by(StrategyFacts())
+
+
+def test_the_options_of_a_stage_stay_as_they_were_written(tmp_path: Path) -> None:
+    stages = '[[stages]]\nkind = "reinforce"\nsteps = 3\nclip_low = 0.1\n[stages.kl]\ncoefficient = 0.5'
+    recipe = load(tmp_path, MINIMAL, stages=stages)
+
+    assert recipe.plan()[0].options == {"steps": 3, "clip_low": 0.1, "kl": {"coefficient": 0.5}}
     assert Recipe.model_validate(recipe.model_dump(mode="json")) == recipe
-    load(tmp_path, MINIMAL).suits(AlgorithmFacts(min_group_size=99))
+
+
+TWO = """
+[[environments]]
+name = "maze"
+level = "easy"
+format = "dbbench"
+[environments.limits]
+max_turns = 4
+step_timeout_s = 9.0
+[[environments.schedule]]
+step = 3
+level = "hard"
+[[environments.schedule]]
+step = 5
+max_turns = 8
+[[environments]]
+name = "maze"
+label = "plain"
+weight = 2.5
+[environments.reward]
+gamma = 0.25
+[environments.reward.goal]
+success = 7.0
+[[environments.schedule]]
+step = 4
+max_turns = 6
+"""
+
+
+def test_one_environment_may_have_two_tables(tmp_path: Path) -> None:
+    recipe = load(tmp_path, MINIMAL, TWO)
+
+    assert [(env.name, env.title, env.weight) for env in recipe.environments] == [
+        ("maze", "maze", 1.0), ("maze", "plain", 2.5)
+    ]  # fmt: skip
+    assert Recipe.model_validate(recipe.model_dump(mode="json")) == recipe
+
+
+def test_an_environment_has_what_the_recipe_has_and_what_it_says_itself(tmp_path: Path) -> None:
+    text = MINIMAL + "max_turns = 30\nmax_response_tokens = 77\n[reward]\ngamma = 0.5"
+    recipe = load(tmp_path, text, TWO)
+    maze, plain = recipe.environments
+
+    own = recipe.limits_of(maze, 1)
+    assert (own.max_turns, own.max_response_tokens, own.max_context_tokens, own.step_timeout_s) == (4, 77, 1024, 9.0)
+    assert recipe.limits_of(plain, 1) == recipe.rollout.limits
+    assert (recipe.format_of(maze).use, recipe.format_of(plain).use) == ("dbbench", "react")
+    assert (recipe.reward_spec(maze, 1.0).gamma, recipe.reward_spec(plain, 1.0).gamma) == (0.5, 0.25)
+    assert recipe.reward_spec(plain, 1.0).components["goal"].options["success"] == 7.0
+    assert {place: section.use for place, section in recipe.formats().items()} == {
+        "rollout.format": "react", "environments.maze.format": "dbbench",
+    }  # fmt: skip
+    assert list(recipe.rewards()) == ["reward", "environments.plain.reward"]
+
+
+@pytest.mark.parametrize(
+    ("step", "levels", "turns"),
+    [
+        pytest.param(1, ("easy", None), (4, 30), id="as they are given"),
+        pytest.param(2, ("easy", None), (4, 30), id="before the first change"),
+        pytest.param(3, ("hard", None), (4, 30), id="from the step of a change on"),
+        pytest.param(4, ("hard", None), (4, 6), id="each has its own"),
+        pytest.param(5, ("hard", None), (8, 6), id="what a later change leaves out stays"),
+        pytest.param(99, ("hard", None), (8, 6), id="after the last"),
+        pytest.param(None, ("hard", None), (8, 6), id="at the end, which is what is measured"),
+    ],
+)
+def test_a_schedule_changes_what_it_names_from_its_steps_on(
+    tmp_path: Path, step: int | None, levels: tuple[str | None, ...], turns: tuple[int, ...]
+) -> None:
+    recipe = load(tmp_path, MINIMAL + "max_turns = 30", TWO)
+
+    assert tuple(env.changed(step).level for env in recipe.environments) == levels
+    assert tuple(recipe.limits_of(env, step).max_turns for env in recipe.environments) == turns
+
+
+def test_a_level_is_not_taken_back_by_a_change_of_turns() -> None:
+    changes = (ScheduledChange(step=2, level="hard"), ScheduledChange(step=4, max_turns=3))
+    env = EnvironmentSection(name="maze", schedule=changes)
+
+    assert [(env.changed(step).level, env.changed(step).max_turns) for step in (1, 2, 4)] == [
+        (None, None), ("hard", None), ("hard", 3)
+    ]  # fmt: skip
+
+
+def test_the_strategies_of_a_run_are_those_of_its_stages_too(tmp_path: Path) -> None:
+    stages = """
+    [[stages]]
+    kind = "collect"
+    strategy = "expert"
+    [[stages]]
+    repeat = 2
+    [[stages.stages]]
+    kind = "collect"
+    name = "widest"
+    strategy = { use = "./widest.py", width = 3 }
+    """
+    found = load(tmp_path, MINIMAL, stages=stages).strategies()
+
+    assert {place: (section.use, section.options) for place, section in found.items()} == {
+        "rollout.strategy": ("independent", {}),
+        "stages.collect.strategy": ("expert", {}),
+        "stages.repeat.stages.widest.strategy": ("./widest.py", {"width": 3}),
+    }
+
+
+@pytest.mark.parametrize("strategy", ["3", "{ use = 3 }", '""'])
+def test_a_strategy_without_a_name_is_told_with_its_stage(tmp_path: Path, strategy: str) -> None:
+    recipe = load(tmp_path, MINIMAL, stages=f'[[stages]]\nkind = "collect"\nname = "tried"\nstrategy = {strategy}')
+
+    with pytest.raises(RecipeError, match=r"^stages\.tried\.strategy") as caught:
+        recipe.strategies()
+    assert "\n" not in str(caught.value)
 
 
 def test_every_component_goes_onto_the_wire(tmp_path: Path) -> None:
@@ -149,7 +356,7 @@ def test_every_component_goes_onto_the_wire(tmp_path: Path) -> None:
     brevity = {use = "./brevity.py", limits = {low = 1, high = [2, 3]}}
     """
     recipe = load(tmp_path, f"{MINIMAL}[reward]\n{terms}")
-    spec = recipe.reward_spec(1.0)
+    spec = recipe.reward_spec(recipe.environments[0], 1.0)
 
     assert spec.model_dump() == recipe.reward.model_dump()
     assert RewardSpec.model_validate_json(spec.model_dump_json()) == spec
@@ -166,14 +373,9 @@ def test_the_goal_counts_unless_it_is_switched_off(tmp_path: Path) -> None:
 
 def test_several_mistakes_are_all_named(tmp_path: Path) -> None:
     with pytest.raises(RecipeError) as error:
-        load(tmp_path, MINIMAL + '[rl]\nsteps = 0\ngroup_size = "x"\n[eval]\ntypo = 1')
+        load(tmp_path, MINIMAL + '[scale]\nrewards = 0\ngateways = "x"\n[publish]\ntypo = 1')
 
-    assert all(key in str(error.value) for key in ("rl.steps", "rl.group_size", "eval.typo"))
-
-
-def test_measuring_on_the_training_split_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"env: .*env.eval_split must differ from env.train_split"):
-        load(tmp_path, MINIMAL.replace('name = "maze"\n', 'name = "maze"\neval_split = "train"\n'))
+    assert all(key in str(error.value) for key in ("scale.rewards", "scale.gateways", "publish.typo"))
 
 
 def test_a_recipe_that_is_not_there_is_named(tmp_path: Path) -> None:

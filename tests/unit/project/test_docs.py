@@ -2,18 +2,20 @@
 
 import re
 import threading
+import tomllib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from gymfleet_contracts.recipe import Recipe
 from gymfleet_env_gateway import metrics
 from gymfleet_env_gateway.metrics import SessionGauges
 from gymfleet_env_server.catalogue import load_entry
 from gymfleet_env_server.metrics import SessionMetrics
 from gymfleet_envs.environment import EngineLost
-from gymfleet_reward.plugins import COMPONENTS
+from gymfleet_trainer.run.plan import stages_of
 
-from scripts.reference_tables import recipe_page, settings_page
+from scripts.reference_tables import recipe_page, recipe_tables, settings_page, tables_on
 from tests.fixtures.paths import ROOT
 
 REFERENCE = ROOT / "docs/reference.md"
@@ -31,10 +33,25 @@ def test_tables_of_settings_and_recipe_keys_are_those_of_the_models() -> None:
     assert settings_page().count("| `GYMFLEET_") > 100
 
 
-def test_every_component_has_its_table_of_options() -> None:
-    page = recipe_page()
+def test_every_table_of_a_recipe_is_on_its_page() -> None:
+    tables = recipe_tables()
 
-    assert [name for name in COMPONENTS.included() if f"\n## `[reward.{name}]`\n" not in page] == []
+    assert {"environments.schedule", "stages", "options of filter", "stages.optimizer of sft", "reward.goal"} <= {
+        *tables
+    }
+    page = recipe_page()
+    assert tables.keys() - tables_on(page) == set()
+    assert [name for name, rows in tables.items() if "\n".join(rows) not in page] == []
+
+
+def test_examples_of_the_recipe_page_are_recipes() -> None:
+    examples = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/recipes.md").read_text(encoding="utf-8"), re.DOTALL)
+    needed = {"name": "example", "environments": [{"name": "babyai"}], "model": {"path": "model"}}
+
+    plans = [[stage.name for stage in stages_of(Recipe.model_validate(needed | tomllib.loads(e)))] for e in examples]
+
+    rounds = [f"round{number}.{name}" for number in (1, 2) for name in ("collect", "filter", "sft", "measure")]
+    assert plans == [rounds, ["reinforce", "measure"]]
 
 
 def sources(*roots: str) -> str:

@@ -4,15 +4,17 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gymfleet_contracts.rollout import Sampling
 from gymfleet_kit.app import NotReady
+from gymfleet_rollout.backend import EngineConfig
+from gymfleet_rollout.backends.server import Server, ServerOptions
 from gymfleet_rollout.errors import PolicyUnavailable, PolicyUpdateFailed
-from gymfleet_rollout.inference.base import EngineDied, EngineDown, InferenceError, WeightsRejected
+from gymfleet_rollout.inference.base import Continuation, EngineDied, EngineDown, InferenceError, WeightsRejected
 from gymfleet_rollout.policy import Policy
-from gymfleet_rollout.servers import Servers
-from gymfleet_rollout.settings import RolloutSettings
+from gymfleet_rollout.replicas import Replicas
 from pydantic import ValidationError
 
 from tests.fixtures.numbered_engine import NumberedEngine, World, numbered_weights
@@ -53,6 +55,17 @@ async def test_tokens_count_before_their_reply_has_ended(world: World) -> None:
 
     assert (state.tokens_sampled, state.tokens_generated) == (3, 0)
     task.cancel()
+
+
+async def test_an_engine_that_says_nothing_is_not_asked_for_ever(world: World) -> None:
+    async def nothing(*_: Any) -> Continuation:
+        await asyncio.sleep(0)
+        return Continuation([], [], None)
+
+    world.engines[0].generate = nothing  # type: ignore[assignment, method-assign]
+
+    with pytest.raises(InferenceError, match="answered 100 times with neither a token nor the end of the reply"):
+        await asyncio.wait_for(world.ask(50), 10)
 
 
 async def test_what_only_asks_for_health_is_no_sign_of_life(world: World) -> None:
@@ -248,16 +261,15 @@ async def test_nobody_joins_or_leaves_while_a_version_is_decided_on(weights: Cal
 async def test_servers_come_and_go_by_name(weights: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     resolver = Resolver()
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolver)
-    settings = RolloutSettings.model_validate(
-        {"model": "m", "backend": "server", "server_discover": ["http://vllm.fleet:8000"]}
-    )
     made: dict[str, NumberedEngine] = {}
 
-    def make(url: str) -> NumberedEngine:
-        made[url] = NumberedEngine(url, weights(0))
-        return made[url]
+    class Numbered(Server):
+        def engine(self, replica: str, config: EngineConfig) -> Any:
+            made[replica] = NumberedEngine("unnamed", config.model)
+            return made[replica]
 
-    servers = Servers(settings, make)
+    options = ServerOptions.model_validate({"discover": ["http://vllm.fleet:8000"]})
+    servers = Replicas(Numbered(options), EngineConfig(model=weights(0)))
     resolver.addresses["vllm.fleet"] = ["10.0.0.1"]
     policy = Policy(
         await servers.first(), model="m", base_path=weights(0), backend="server", dtype="float32", vocab_size=1000

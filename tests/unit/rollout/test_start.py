@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 from gymfleet_contracts.recipe import EngineSizes, Recipe
+from gymfleet_kit.plugins import PluginError
+from gymfleet_rollout.backend import InferenceBackend, backend_of
 from gymfleet_rollout.inference.base import WeightsRejected
 from gymfleet_rollout.inference.weights import require_same_tensors, tensor_shapes
 from gymfleet_rollout.model import ModelNotFound, find_model, longest_context, vocab_size
@@ -42,8 +44,8 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        pytest.param({"backend": "server"}, "SERVER_URLS", id="servers without urls"),
-        pytest.param({"server_urls": '["http://127.0.0.1:1"]'}, "SERVER_URLS", id="urls without servers"),
+        pytest.param({"server_urls": '["nowhere"]'}, "server_urls", id="no URL"),
+        pytest.param({"backend_options": "[]"}, "backend_options", id="options that are no table"),
         pytest.param({"modell": "y"}, "MODELL", id="misspelt"),
         pytest.param({"block_size": "48"}, "multiple of 32", id="block size that the CPU backend has no kernel for"),
         pytest.param({"dtype": "int8"}, "float32", id="unknown dtype"),
@@ -54,6 +56,45 @@ def test_a_mistake_in_the_settings_is_named(
 ) -> None:
     with pytest.raises(ValidationError, match=complaint):
         settings(monkeypatch, **given)
+
+
+def backend(settings: RolloutSettings) -> InferenceBackend[Any]:
+    return backend_of(settings.backend, settings.options_of_backend, table="GYMFLEET_ROLLOUT_BACKEND_OPTIONS")
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"backend": "server"}, r"give urls, or discover, as a list .*: GYMFLEET_ROLLOUT_SERVER_URLS or"),
+        ({"server_urls": '["http://127.0.0.1:1"]'}, r"OPTIONS\.urls: Extra .* \(the options of embedded: none\)"),
+        ({"server_start_timeout_s": "3"}, r"OPTIONS\.start_timeout_s: Extra inputs"),
+        ({"backend_options": '{"thredas": 2}'}, r"GYMFLEET_ROLLOUT_BACKEND_OPTIONS\.thredas: Extra inputs"),
+        (
+            {"backend": "sever", "server_urls": '["http://127.0.0.1:1"]'},
+            "there is no backend 'sever'; known: embedded, server; or give package.module:Class",
+        ),
+        ({"backend": "./nothing.py"}, "there is no file nothing.py"),
+    ],
+)
+def test_a_backend_that_cannot_be_used_is_told_with_what_can(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], complaint: str
+) -> None:
+    with pytest.raises(PluginError, match=complaint) as caught:
+        backend(settings(monkeypatch, **given))
+
+    assert "\n" not in str(caught.value)
+
+
+def test_a_variable_of_its_own_wins_over_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = backend(
+        settings(
+            monkeypatch, backend="server", server_urls='["http://a:1"]', server_start_timeout_s="7",
+            backend_options='{"urls": ["http://b:1"], "discover": ["http://c:1"]}',
+        )
+    ).options  # fmt: skip
+
+    assert (found.start_timeout_s, [*map(str, found.urls)]) == (7, ["http://a:1/"])
+    assert [*map(str, found.discover)] == ["http://c:1/"]
 
 
 @pytest.fixture
@@ -180,8 +221,12 @@ def test_the_same_tensors_or_none(given: dict[str, tuple[int, ...]], complaint: 
         require_same_tensors(expected, given, Path("w"))
 
 
-def recipe_of(text: str = "") -> Recipe:
-    document = f'name = "r"\nseed = 5\n[env]\nname = "maze"\n{text or "[model.scratch]"}\n'
+MEASURE = '[[stages]]\nkind = "measure"\n'
+
+
+def recipe_of(text: str = "", stages: str = MEASURE) -> Recipe:
+    document = f'name = "r"\nseed = 5\n{text or "[model.scratch]"}\n[[environments]]\nname = "maze"\n'
+    document += stages
     return Recipe.model_validate(tomllib.loads(document))
 
 
@@ -193,17 +238,22 @@ def test_engine_settings_come_from_the_recipe(tmp_path: Path) -> None:
 
     found = settings_for(recipe, tmp_path)()  # type: ignore[call-arg]
 
-    assert (found.backend, [str(url) for url in found.server_urls]) == ("server", ["http://a:1/"])
+    assert (found.backend, found.options_of_backend) == ("server", {"urls": ["http://a:1"]})
+    assert [str(url) for url in backend(found).options.urls] == ["http://a:1/"]
     assert (found.model, found.dtype, found.max_model_len, found.seed) == ("org/m", "bfloat16", 8192, 5)
     assert (found.max_num_seqs, found.max_num_batched_tokens, found.kv_cache_gib) == (7, 99, 2.5)
     assert found.enforce_eager is False
-    assert found.plugins == ("react", "independent")
+    assert found.plugins == ("independent", "react")
 
 
 def test_the_plugins_of_the_recipe_may_be_named_by_requests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    recipe = recipe_of('[model.scratch]\n[rollout]\nformat.use = "./mine.py"\nstrategy.use = "./best.py"')
+    recipe = recipe_of(
+        '[model.scratch]\n[rollout]\nformat.use = "./mine.py"\nstrategy.use = "./best.py"',
+        'format = "./theirs.py"\n[[stages]]\nkind = "collect"\nstrategy.use = "./widest.py"',
+    )
 
-    assert settings_for(recipe, tmp_path)().plugins == ("./mine.py", "./best.py")  # type: ignore[call-arg]
+    expected = ("./best.py", "./mine.py", "./theirs.py", "./widest.py")
+    assert settings_for(recipe, tmp_path)().plugins == expected  # type: ignore[call-arg]
     assert settings(monkeypatch).plugins == ()
     monkeypatch.setenv(f"{PREFIX}PLUGINS", '["other.py", "package.module:Class"]')
     assert settings_for(recipe, tmp_path)().plugins == ("other.py", "package.module:Class")  # type: ignore[call-arg]
@@ -221,7 +271,33 @@ def test_the_environment_wins_over_the_recipe(monkeypatch: pytest.MonkeyPatch, t
     found = settings_for(recipe_of(), tmp_path)()  # type: ignore[call-arg]
 
     assert (found.max_model_len, found.seed, found.backend) == (256, 9, "server")
+    assert [str(url) for url in backend(found).options.urls] == ["http://b:1/"]
     assert found.model == str(tmp_path / "model-init")
+
+
+OWN = '[model.scratch]\n[inference]\nbackend = "./mine.py"\nwidth = 2\ndepth = 3'
+
+
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        ({}, {"width": 2, "depth": 3}),
+        ({"backend_options": '{"width": 4}'}, {"width": 4, "depth": 3}),
+        ({"backend": "./mine.py", "backend_options": '{"width": 4}'}, {"width": 4, "depth": 3}),
+        ({"backend": "embedded"}, {}),
+        ({"backend": "./other.py", "backend_options": '{"height": 1}'}, {"height": 1}),
+    ],
+)
+def test_options_of_the_recipe_are_those_of_its_own_backend(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: dict[str, str], options: dict[str, int]
+) -> None:
+    for name, value in given.items():
+        monkeypatch.setenv(f"{PREFIX}{name}".upper(), value)
+
+    found = settings_for(recipe_of(OWN), tmp_path)()  # type: ignore[call-arg]
+
+    assert found.backend == given.get("backend", "./mine.py")
+    assert found.options_of_backend == options
 
 
 def test_a_secret_file_wins_over_the_recipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

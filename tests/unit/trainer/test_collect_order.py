@@ -6,18 +6,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from gymfleet_contracts.recipe import RlSection
 from gymfleet_contracts.rollout import GroupRequest
+from gymfleet_contracts.session import OpenSession
 from gymfleet_contracts.trajectory import Status
 from gymfleet_trainer.errors import TooManyFailures
-from gymfleet_trainer.learning.plugins import suitable_algorithm
-from gymfleet_trainer.run.group_planner import GroupPlanner, PlannedGroup
+from gymfleet_trainer.learning.options import ReinforceOptions
+from gymfleet_trainer.run.group_planner import PlannedGroup
 from gymfleet_trainer.run.groups import Group
 from gymfleet_trainer.run.state import RunState
 from gymfleet_trainer.settings import TrainerSettings
-from gymfleet_trainer.stages.reinforce import _ask_ahead, _close, choose, collect
+from gymfleet_trainer.stages.reinforce import Reinforce, Steps, choose
 
 from tests.fixtures.scored import RUN_ID, make_recipe, make_scored
+from tests.fixtures.trainer_plans import make_planner, stage_of, training_plan
 
 STEPS, GROUPS = 24, 8
 UPDATE_S, FAST_S, SLOW_S = 1.0, 2.0, 15.0
@@ -73,27 +74,33 @@ def virtual_run(max_staleness: int) -> Any:
     rl = {"steps": STEPS, "groups_per_step": GROUPS, "group_size": 2, "max_staleness": max_staleness}
     recipe = make_recipe(rl=rl)
     state = RunState(run_id=RUN_ID, recipe_hash="h", version=1, ages={1: 0})
-    return SimpleNamespace(
+    run: Any = SimpleNamespace(
         recipe=recipe,
         state=state,
         settings=TrainerSettings(),
-        planner=GroupPlanner(recipe, RUN_ID, 100),
+        planner=make_planner(recipe),
         collector=VirtualFleet(state),
         reporter=SimpleNamespace(advance=lambda *_, **__: None),
         directory=SimpleNamespace(metric=lambda *_, **__: None),
-        algorithm=suitable_algorithm(recipe),
     )
+    run.steps = Steps(run, stage_of(recipe, Reinforce))
+    return run
+
+
+def planned_task(run: Any, slot: PlannedGroup) -> OpenSession:
+    """The task of a slot's group."""
+    request: GroupRequest = run.planner.train(training_plan(run.recipe), slot)
+    return request.task
 
 
 async def step(run: Any) -> list[Group]:
-    rl = run.recipe.rl
-    await _ask_ahead(run)
-    groups = await collect(run, rl)
+    await run.steps._ask_ahead()
+    groups: list[Group] = await run.steps.collect()
     run.collector.train()
     for group in groups:
         run.state.trained.append(group.group_id)
-        _close(run, group.group_id)
-    run.state.step += 1
+        run.steps._close(group.group_id)
+    run.state.done += 1
     run.state.age += 1
     run.state.version += 1
     run.state.ages[run.state.version] = run.state.age
@@ -140,20 +147,20 @@ def state_with(ages: dict[str, int], age: int) -> RunState:
     ],
 )
 def test_what_is_due_is_waited_for(ages: dict[str, int], age: int, ready: set[str], chosen: list[str]) -> None:
-    rl = RlSection(groups_per_step=2, group_size=2, max_staleness=1)
+    rl = ReinforceOptions(groups_per_step=2, group_size=2, max_staleness=1)
 
     assert choose(state_with(ages, age), ready, rl) == chosen
 
 
 def test_a_group_that_came_too_late_is_played_again_with_its_own_task() -> None:
     run = virtual_run(0)
-    asyncio.run(_ask_ahead(run))
+    asyncio.run(run.steps._ask_ahead())
     run.state.ages.clear()  # a restart lost the weights that these were sampled from
     run.state.version, run.state.ages[2] = 2, 0
 
-    groups = asyncio.run(collect(run, run.recipe.rl))
+    groups = asyncio.run(run.steps.collect())
 
-    assert {group.group_id for group in groups} == {f"s000001-g{place:02d}-r1" for place in range(GROUPS)}
+    assert {group.group_id for group in groups} == {f"reinforce.s000001-g{place:02d}-r1" for place in range(GROUPS)}
     first, second = run.collector.asked[:GROUPS], run.collector.asked[GROUPS:]
     by_id = {request.group_id: request.task for request in second}
     assert [by_id[f"{request.group_id}-r1"] for request in first] == [request.task for request in first]
@@ -161,22 +168,22 @@ def test_a_group_that_came_too_late_is_played_again_with_its_own_task() -> None:
 
 def test_a_task_that_keeps_failing_gives_way_to_another_one() -> None:
     run = virtual_run(0)
-    run.collector.fails = {run.planner.train(PlannedGroup(3)).task.task_index}
+    run.collector.fails = {planned_task(run, PlannedGroup(3)).task_index}
 
     groups = asyncio.run(step(run))
 
-    assert [group.group_id for group in groups][3] == "s000001-g03-t1-r1"
-    assert groups[3].request.task != run.planner.train(PlannedGroup(3)).task
-    assert "no answer" in run.state.dropped["s000001-g03"]
+    assert [group.group_id for group in groups][3] == "reinforce.s000001-g03-t1-r1"
+    assert groups[3].request.task != planned_task(run, PlannedGroup(3))
+    assert "no answer" in run.state.dropped["reinforce.s000001-g03"]
 
 
 def test_a_run_in_which_everything_fails_ends_with_a_reason() -> None:
     run = virtual_run(0)
     run.collector.fails = set(range(100))
-    asyncio.run(_ask_ahead(run))
+    asyncio.run(run.steps._ask_ahead())
 
     with pytest.raises(TooManyFailures, match="and 5 before it in its place were dropped within one step, the last"):
-        asyncio.run(collect(run, run.recipe.rl))
+        asyncio.run(run.steps.collect())
 
 
 def test_failures_of_many_steps_do_not_add_up() -> None:
@@ -187,4 +194,4 @@ def test_failures_of_many_steps_do_not_add_up() -> None:
         asyncio.run(step(run))
 
     assert len(run.state.dropped) > 20
-    assert run.state.step == STEPS
+    assert run.state.done == STEPS

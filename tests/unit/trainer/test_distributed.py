@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from gymfleet_contracts.recipe import RlSection
 from gymfleet_trainer.distributed.ranks import Ranks, share
 from gymfleet_trainer.distributed.ray_settings import prepare_ray
 from gymfleet_trainer.distributed.sharding import collected_state, sharded_like
 from gymfleet_trainer.errors import WorkersLost
 from gymfleet_trainer.learning.engine import UpdateEngine
 from gymfleet_trainer.learning.losses import GlobalCounts
+from gymfleet_trainer.learning.options import ReinforceOptions
 from gymfleet_trainer.learning.plugins import algorithm_of
 from gymfleet_trainer.main import _learners
 from gymfleet_trainer.model.batching import PackedBatch, pack
@@ -113,7 +113,7 @@ def test_values_and_advantages_count_the_whole_batch_however_it_is_shared(tiny_m
         train_sequence([1] * 5, ".xxxx", rewards=[0.0, 0.0, 0.0, 0.0, 1.0], name="run/0/0"),
         train_sequence([1] * 2, ".x", rewards=[0.0, -3.0], name="run/1/0"),
     ]
-    rl = RlSection.model_validate({"algorithm": "ppo", "critic": {"lam": 1.0}})
+    rl = ReinforceOptions.model_validate({"algorithm": "ppo", "critic": {"lam": 1.0}})
     updater = UpdateEngine(PolicyModel.from_pretrained(tiny_model), algorithm_of(rl), rl)
 
     prepared = updater.algorithm.prepare(sequences, updater)

@@ -3,24 +3,19 @@ import itertools
 import pytest
 from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.trajectory import FinishReason, Status
-from gymfleet_trainer.run.group_planner import GroupPlanner, PlannedGroup
+from gymfleet_trainer.run.batch import batch_metrics, book_batch, has_signal, refusal, wait_shares
+from gymfleet_trainer.run.group_planner import PlannedGroup
 from gymfleet_trainer.run.groups import Group, GroupBook
 from gymfleet_trainer.run.state import RunState
-from gymfleet_trainer.stages.batch import batch_metrics, book_batch, has_signal, refusal, wait_shares
 
 from tests.fixtures.scored import RUN_ID, make_recipe, make_scored, make_turn
+from tests.fixtures.trainer_plans import make_planner, training_plan
 
-DEMAND = GroupPlanner(make_recipe(), RUN_ID, 100)
-
-
-MEASURED = {
-    "name": "eval_before", "num_episodes": 1, "num_successes": 0, "success": 0.0, "interval": (0.0, 1.0),
-    "mean_score": 0.0, "mean_turns": 1.0, "policy_version": 1, "failed_episodes": 0, "seconds": 1.0,
-}  # fmt: skip
+REQUEST = make_planner(make_recipe()).train(training_plan(make_recipe()), PlannedGroup(0))
 
 
 def make_group(*totals: float, version: int = 1) -> Group:
-    group = Group(DEMAND.train(PlannedGroup(0)))
+    group = Group(REQUEST)
     for sample, total in enumerate(totals):
         group.samples[sample] = make_scored(sample=sample, total=total, version=version)
         group.waited_s[sample] = 0.0
@@ -33,7 +28,7 @@ def make_state(**fields: object) -> RunState:
 
 def test_a_group_is_complete_with_its_last_sample_and_only_then() -> None:
     book = GroupBook(lambda _: False)
-    book.add(DEMAND.train(PlannedGroup(0)))
+    book.add(REQUEST)
 
     assert book.place(make_scored(sample=1)) is None
     group = book.place(make_scored(sample=0))
@@ -52,7 +47,7 @@ def test_a_group_is_complete_with_its_last_sample_and_only_then() -> None:
 )
 def test_what_was_not_asked_for_changes_nothing(stranger: object) -> None:
     book = GroupBook(lambda _: False)
-    book.add(DEMAND.train(PlannedGroup(0)))
+    book.add(REQUEST)
     book.place(make_scored(sample=0, total=1.0))
 
     assert book.place(stranger) is None  # type: ignore[arg-type]
@@ -67,7 +62,7 @@ def test_what_was_played_again_takes_the_place_of_the_failure() -> None:
     for scored in (make_scored(sample=0, status=Status.TIMEOUT), make_scored(sample=1), make_scored(sample=0, total=2)):
         book.place(scored)  # a restarted trainer gets them before it asks
 
-    group = book.add(DEMAND.train(PlannedGroup(0)))
+    group = book.add(REQUEST)
 
     assert group is not None
     assert group.failed == []
@@ -78,7 +73,7 @@ def test_what_was_played_again_takes_the_place_of_the_failure() -> None:
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_a_group_has_as_many_samples_as_they_say_in_whichever_order_they_come(order: tuple[int, ...]) -> None:
     book = GroupBook(lambda _: False)
-    book.add(DEMAND.train(PlannedGroup(0)))
+    book.add(REQUEST)
 
     first, second, last = (book.place(make_scored(sample=sample, group_size=3)) for sample in order)
 
@@ -90,16 +85,16 @@ def test_a_group_has_as_many_samples_as_they_say_in_whichever_order_they_come(or
 
 def test_a_group_may_be_smaller_than_it_was_asked_for() -> None:
     book = GroupBook(lambda _: False)
-    book.add(DEMAND.train(PlannedGroup(0)))
+    book.add(REQUEST)
 
     assert book.place(make_scored(sample=0, group_size=1)) is not None
 
 
 def test_a_sample_that_is_played_again_does_not_change_the_groups_size() -> None:
     book = GroupBook(lambda _: False)
-    book.add(DEMAND.train(PlannedGroup(0)))
+    book.add(REQUEST)
     book.place(make_scored(sample=0, group_size=3, status=Status.TIMEOUT))
-    group = book.get("s000001-g00")
+    group = book.get("reinforce.s000001-g00")
     assert group is not None
     book.reopen(group, 0, 1)
     again = group.again((0,), 1)
@@ -114,7 +109,7 @@ def test_a_sample_that_is_played_again_does_not_change_the_groups_size() -> None
 
 def test_a_group_that_is_complete_does_not_grow() -> None:
     book = GroupBook(lambda _: False)
-    group = book.add(DEMAND.train(PlannedGroup(0)))
+    group = book.add(REQUEST)
     for sample in range(2):
         group = book.place(make_scored(sample=sample))
 
@@ -136,47 +131,42 @@ def test_a_group_of_fewer_episodes_than_are_compared_is_refused() -> None:
 
 def test_a_settled_group_takes_no_more_samples() -> None:
     book = GroupBook(lambda _: False)
-    book.add(DEMAND.train(PlannedGroup(0)))
-    book.settle("s000001-g00")
+    book.add(REQUEST)
+    book.settle("reinforce.s000001-g00")
 
     assert book.place(make_scored(sample=0)) is None
-    assert "s000001-g00" not in book
+    assert "reinforce.s000001-g00" not in book
 
 
 def test_samples_of_a_group_that_was_not_asked_for_yet_wait_for_it() -> None:
     book = GroupBook(lambda _: False)
     for sample in (0, 1, 1):
         assert book.place(make_scored(sample=sample)) is None
-    assert book.needs("s000001-g00"), "not to be acknowledged: they are never produced again"
-    assert "s000001-g00" not in book
+    assert book.needs("reinforce.s000001-g00"), "not to be acknowledged: they are never produced again"
+    assert "reinforce.s000001-g00" not in book
 
-    group = book.add(DEMAND.train(PlannedGroup(0)))
+    group = book.add(REQUEST)
 
     assert group is not None
     assert len(group.trajectories) == 2
 
 
 def test_what_an_earlier_life_settled_is_not_waited_for() -> None:
-    state = make_state(
-        phase="rl", trained=["s000001-g00"], dropped={"s000001-g01": "stale"},
-        evals={"eval_before": MEASURED},
-    )  # fmt: skip
-    book = GroupBook(state.settled_before())
-    settled = ["s000001-g00", "s000001-g01", "demo-000003", "eval_before-t000001", "eval_before-t000001-r1"]
+    book = GroupBook({"before.t000001", "reinforce.s000001-g00"}.__contains__)
 
-    for group_id in [*settled, "s000001-g01-r1", "eval_after-t000001"]:
+    for group_id in ("before.t000001", "reinforce.s000001-g00", "reinforce.s000001-g00-r1"):
         book.place(make_scored(group_id))
 
-    assert not any(book.needs(group_id) for group_id in settled)
-    assert book.needs("s000001-g01-r1")
-    assert book.needs("eval_after-t000001")
+    assert not book.needs("before.t000001")
+    assert not book.needs("reinforce.s000001-g00")
+    assert book.needs("reinforce.s000001-g00-r1")
 
 
 def test_asking_again_keeps_what_has_arrived() -> None:
     book = GroupBook(lambda _: False)
-    book.add(DEMAND.train(PlannedGroup(0)))
+    book.add(REQUEST)
     book.place(make_scored(sample=0))
-    book.add(DEMAND.train(PlannedGroup(0)))
+    book.add(REQUEST)
 
     assert book.place(make_scored(sample=1)) is not None
 
@@ -207,7 +197,9 @@ def test_a_cut_that_a_critic_cannot_value_is_never_trained_as_an_end() -> None:
 
     reason = refusal(group, make_state(ages={1: 0}), max_staleness=0, bootstraps=True)
 
-    assert reason.startswith("failed: run-1/s000001-g00/1 was cut (max_turns) and has no final_prompt_token_ids")
+    assert reason.startswith(
+        "failed: run-1/reinforce.s000001-g00/1 was cut (max_turns) and has no final_prompt_token_ids"
+    )
     assert refusal(group, make_state(ages={1: 0}), max_staleness=0) == "", "grpo has no use for them"
     group.samples[1] = make_scored(sample=1, cut=FinishReason.MAX_TURNS, final_prompt=(5, 6))
     assert refusal(group, make_state(ages={1: 0}), max_staleness=0, bootstraps=True) == ""

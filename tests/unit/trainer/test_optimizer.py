@@ -5,8 +5,7 @@ import math
 
 import pytest
 import torch
-from gymfleet_contracts.recipe import OptimizerSection
-from gymfleet_trainer.model.optimizer import build_optimizer, scheduled_rate
+from gymfleet_trainer.model.optimizer import OptimizerOptions, build_optimizer, scheduled_rate
 from torch import Tensor, nn
 
 
@@ -36,7 +35,7 @@ def learn(model: nn.Module, scale: float = 1.0) -> None:
 )
 def test_schedule(schedule: str, expected: list[float]) -> None:
     # Four steps of warm-up, then 8 down to a tenth; steps 0 to 4, the middle and the end.
-    section = OptimizerSection.model_validate(
+    section = OptimizerOptions.model_validate(
         {"learning_rate": 2.0, "warmup_steps": 4, "schedule": schedule, "min_lr_ratio": 0.1}
     )
 
@@ -47,7 +46,7 @@ def test_schedule(schedule: str, expected: list[float]) -> None:
 
 
 def test_cosine_is_slow_at_its_ends() -> None:
-    section = OptimizerSection(learning_rate=1.0, schedule="cosine")
+    section = OptimizerOptions(learning_rate=1.0, schedule="cosine")
 
     assert scheduled_rate(section, 2, 8) == pytest.approx(0.5 * (1 + math.cos(math.pi / 4)))
 
@@ -55,7 +54,7 @@ def test_cosine_is_slow_at_its_ends() -> None:
 def test_norms_biases_and_embeddings_do_not_decay() -> None:
     model = Toy()
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    optimizer = build_optimizer(model, OptimizerSection(learning_rate=0.1, weight_decay=0.5), 10)
+    optimizer = build_optimizer(model, OptimizerOptions(learning_rate=0.1, weight_decay=0.5), 10)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
 
@@ -68,7 +67,7 @@ def test_norms_biases_and_embeddings_do_not_decay() -> None:
 
 def test_the_norm_is_clipped_and_reported() -> None:
     model = Toy()
-    optimizer = build_optimizer(model, OptimizerSection(learning_rate=1e-3, max_grad_norm=0.5), 10)
+    optimizer = build_optimizer(model, OptimizerOptions(learning_rate=1e-3, max_grad_norm=0.5), 10)
     learn(model)
     grads = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     norm = torch.stack([grad.norm() for grad in grads]).norm()
@@ -82,7 +81,7 @@ def test_the_norm_is_clipped_and_reported() -> None:
 
 def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
     model = Toy()
-    optimizer = build_optimizer(model, OptimizerSection(learning_rate=0.1), 10)
+    optimizer = build_optimizer(model, OptimizerOptions(learning_rate=0.1), 10)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     learn(model, scale=math.inf)
 
@@ -94,7 +93,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
 
 
 def test_resumed_is_bit_identical() -> None:
-    section = OptimizerSection(learning_rate=0.01, warmup_steps=2, schedule="cosine", weight_decay=0.1)
+    section = OptimizerOptions(learning_rate=0.01, warmup_steps=2, schedule="cosine", weight_decay=0.1)
     straight, resumed = Toy(), Toy()
     optimizer = build_optimizer(straight, section, 6)
     for _ in range(3):

@@ -89,6 +89,46 @@ def test_metrics_are_json_even_where_a_figure_is_not_a_number(tmp_path: Path) ->
     assert (line["loss"], line["ratio"], line["reward"], line["kind"]) == (None, None, 0.5, "rl_step")
 
 
+def test_what_a_stage_left_is_read_again(tmp_path: Path) -> None:
+    left = [make_scored("collect.t000000", sample) for sample in range(3)]
+
+    with RunDirectory(tmp_path / "run") as directory:
+        directory.trajectories("repeat1.collect", left)
+
+        assert directory.episodes("repeat1.collect") == tmp_path / "run/trajectories/repeat1.collect.jsonl"
+        assert directory.read_episodes(directory.episodes("repeat1.collect")) == left
+
+
+def test_a_damaged_file_of_episodes_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "other.jsonl"
+    path.write_text(f'{make_scored().model_dump_json()}\n{{"trajectory": {{}}}}\n')
+
+    with pytest.raises(RunDirectoryError, match=r"other\.jsonl, line 2: no episode of ours: trajectory\.") as caught:
+        RunDirectory(tmp_path).read_episodes(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe"], ids=["absent", "no text"])
+def test_a_file_of_episodes_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "other.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(RunDirectoryError, match=r"the episodes in .*other\.jsonl cannot be read: "):
+        RunDirectory(tmp_path).read_episodes(path)
+
+
+def test_what_the_stages_left_is_listed_as_of_the_last_one(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+
+    directory.stages([{"name": "collect"}])
+    directory.stages([{"name": "collect"}, {"name": "sft", "model": directory.relative(tmp_path / "models" / "sft")}])
+
+    assert json.loads((tmp_path / "stages.json").read_text()) == [
+        {"name": "collect"}, {"name": "sft", "model": "models/sft"},
+    ]  # fmt: skip
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     write_atomically(path, "old")

@@ -5,12 +5,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from gymfleet_contracts.recipe import Recipe, SftSection
+from gymfleet_contracts.recipe import Recipe
 from gymfleet_trainer.learning.learner import LocalLearner
+from gymfleet_trainer.learning.options import SupervisedOptions
+from gymfleet_trainer.stages.sft import Supervised
 from safetensors.torch import load_file
 
 from tests.fixtures.reference_update import ReferenceSft, episodes_of
 from tests.fixtures.scored import make_recipe
+from tests.fixtures.trainer_plans import stage_of
 from tests.unit.trainer.test_update_wiring import (
     ADAM,
     OPTIMIZER_OPTIONS,
@@ -24,7 +27,7 @@ from tests.unit.trainer.test_update_wiring import (
 
 __all__ = ["model_dir", "one_thread"]  # fixtures
 
-SFT: Final[dict[str, Any]] = {"num_demonstrations": 12, "epochs": 3, "tokens_per_batch": 60, "optimizer": ADAM}
+SFT: Final[dict[str, Any]] = {"epochs": 3, "tokens_per_batch": 60, "optimizer": ADAM}
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "epochs": {"epochs": 2},
     "tokens_per_batch": {"tokens_per_batch": 25},
@@ -38,10 +41,11 @@ def recipe_of(options: dict[str, Any], **more: Any) -> Recipe:
 
 def learned(recipe: Recipe, model_dir: Path, directory: Path) -> Outcome:
     """The trainer's."""
-    assert recipe.sft is not None
     learner = LocalLearner(recipe, str(model_dir), directory / "reference")
+    options = stage_of(recipe, Supervised).options
+    learner.begin("sft", options)
     sequences = learner.sequences([scored for group in batch(model_dir, 0) for scored in group])
-    metrics = [learner.sft_epoch(sequences, epoch) for epoch in range(recipe.sft.epochs)]
+    metrics = [learner.sft_epoch(sequences, epoch) for epoch in range(options.epochs)]
     for row in metrics:
         row["update_s"] = row.pop("epoch_s")
     (directory / "model").mkdir()
@@ -51,9 +55,8 @@ def learned(recipe: Recipe, model_dir: Path, directory: Path) -> Outcome:
 
 def expected(recipe: Recipe, model_dir: Path) -> Outcome:
     """The reference's."""
-    assert recipe.sft is not None
     reference = ReferenceSft(recipe, model_dir, episodes_of(batch(model_dir, 0), set()))
-    metrics = [reference.epoch(epoch) for epoch in range(recipe.sft.epochs)]
+    metrics = [reference.epoch(epoch) for epoch in range(stage_of(recipe, Supervised).options.epochs)]
     return Outcome(metrics, {name: value.detach() for name, value in reference.policy.named_parameters()})
 
 
@@ -95,6 +98,6 @@ def test_the_samplings_temperature_is_not_the_demonstrations(model_dir: Path, tm
 
 
 def test_every_option_is_tried() -> None:
-    elsewhere = {"num_demonstrations": "how many the run asks for", "optimizer": "a table"}
+    elsewhere = {"optimizer": "a table"}
 
-    assert set(SftSection.model_fields) == {name for name in OPTIONS if "." not in name} | set(elsewhere)
+    assert set(SupervisedOptions.model_fields) == {name for name in OPTIONS if "." not in name} | set(elsewhere)

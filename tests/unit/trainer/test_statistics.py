@@ -1,5 +1,5 @@
 import pytest
-from gymfleet_trainer.stages.statistics import wilson_interval
+from gymfleet_trainer.run.statistics import wilson_interval
 
 
 @pytest.mark.parametrize(

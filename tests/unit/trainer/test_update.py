@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from gymfleet_contracts.recipe import RlSection, SftSection
 from gymfleet_trainer.algorithms.grpo import Grpo
 from gymfleet_trainer.algorithms.ppo import _values
 from gymfleet_trainer.learning.engine import UpdateEngine
+from gymfleet_trainer.learning.options import ReinforceOptions, SupervisedOptions
 from gymfleet_trainer.learning.plugins import algorithm_of
 from gymfleet_trainer.learning.sft_update import SftUpdater
 from gymfleet_trainer.model.batching import TrainSequence, pack, sequence_from_trajectory
@@ -37,17 +37,17 @@ def model(model_dir: Path) -> PolicyModel:
     return PolicyModel.from_pretrained(model_dir)
 
 
-def section(**options: Any) -> RlSection:
+def section(**options: Any) -> ReinforceOptions:
     base: dict[str, Any] = {
         "groups_per_step": 4,
         "group_size": 3,
         "tokens_per_microbatch": 128,
         "optimizer": {"learning_rate": 1e-3},
     }
-    return RlSection.model_validate(base | options)
+    return ReinforceOptions.model_validate(base | options)
 
 
-def engine(model: PolicyModel, rl: RlSection, **options: Any) -> UpdateEngine:
+def engine(model: PolicyModel, rl: ReinforceOptions, **options: Any) -> UpdateEngine:
     return UpdateEngine(model, algorithm_of(rl), rl, **options)
 
 
@@ -465,7 +465,7 @@ def demonstrations(model: PolicyModel) -> list[TrainSequence]:
 
 
 def test_supervised_epochs_lower_the_loss_that_they_report(model: PolicyModel) -> None:
-    sft = SftSection.model_validate(
+    sft = SupervisedOptions.model_validate(
         {"epochs": 6, "tokens_per_batch": 64, "optimizer": {"learning_rate": 3e-3, "schedule": "linear"}}
     )
     sequences = demonstrations(model)
@@ -488,7 +488,7 @@ def test_supervised_epochs_lower_the_loss_that_they_report(model: PolicyModel) -
 
 
 def test_supervised_training_resumes_bit_for_bit(model_dir: Path) -> None:
-    sft = SftSection.model_validate({"epochs": 4, "optimizer": {"learning_rate": 1e-3, "schedule": "cosine"}})
+    sft = SupervisedOptions.model_validate({"epochs": 4, "optimizer": {"learning_rate": 1e-3, "schedule": "cosine"}})
     straight = PolicyModel.from_pretrained(model_dir)
     sequences = demonstrations(straight)
     updater = SftUpdater(straight, sft, num_tokens=200)

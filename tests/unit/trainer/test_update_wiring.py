@@ -15,20 +15,24 @@ from typing import Any, Final, TypeAlias
 
 import pytest
 import torch
-from gymfleet_contracts.recipe import OptimizerSection, Recipe, RlSection
+from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.trajectory import FinishReason, ScoredTrajectory, Turn
 from gymfleet_trainer.algorithms.grpo import GrpoOptions
 from gymfleet_trainer.algorithms.ppo import CriticOptions, PpoOptions
 from gymfleet_trainer.learning.learner import LocalLearner
+from gymfleet_trainer.learning.options import ReinforceOptions
 from gymfleet_trainer.learning.policy_gradient import KlOptions
-from gymfleet_trainer.run.group_planner import GroupPlanner, PlannedGroup
+from gymfleet_trainer.model.optimizer import OptimizerOptions
+from gymfleet_trainer.run.group_planner import PlannedGroup
 from gymfleet_trainer.run.groups import Group
+from gymfleet_trainer.stages.reinforce import Reinforce
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import Starcoder2Config, Starcoder2ForCausalLM
 
 from tests.fixtures.reference_update import ReferenceTrainer, episodes_of, stock_model
-from tests.fixtures.scored import RUN_ID, make_recipe, make_scored, make_turn
+from tests.fixtures.scored import make_recipe, make_scored, make_turn
+from tests.fixtures.trainer_plans import make_planner, stage_of, training_plan
 
 VOCAB: Final = 24
 FRESH, STALE = 7, 6
@@ -36,8 +40,8 @@ FRESH, STALE = 7, 6
 NUM_BATCHES: Final = 2
 PRECISION: Final = 1e-9
 
-DESCENT: Final = {"learning_rate": 2e5, "betas": (0.0, 0.0), "eps": 1e6, "max_grad_norm": 100.0}
-ADAM: Final = {"learning_rate": 0.02, "betas": (0.9, 0.95), "eps": 1e-4, "max_grad_norm": 100.0}
+DESCENT: Final = {"learning_rate": 2e5, "betas": [0.0, 0.0], "eps": 1e6, "max_grad_norm": 100.0}
+ADAM: Final = {"learning_rate": 0.02, "betas": [0.9, 0.95], "eps": 1e-4, "max_grad_norm": 100.0}
 RL: Final[dict[str, Any]] = {
     "steps": 3,
     "groups_per_step": 4,
@@ -104,7 +108,7 @@ def batch(model_dir: Path, number: int, *, noise: float = 0.5) -> Batch:
             turns = tuple(_turn(rng, version) for _ in range(rng.randint(1, 3)))
             total = 0.0 if place == 2 else rng.choice([1.0, -1.0, 0.25]) + sample
             scored = make_scored(
-                f"s{number + 1:06d}-g{place:02d}", sample, turns=turns, total=total, version=version, cut=cut,
+                f"reinforce.s{number + 1:06d}-g{place:02d}", sample, turns=turns, total=total, version=version, cut=cut,
                 final_prompt=tuple(_words(rng, 1, 4)) if cut else (),
             )  # fmt: skip
             rewarded = scored if place == 2 else _with_turn_rewards(scored, rng)
@@ -165,6 +169,7 @@ class Outcome:
 def learned(recipe: Recipe, model_dir: Path, directory: Path, given: list[Batch] | None = None) -> Outcome:
     """The trainer's."""
     learner = LocalLearner(recipe, str(model_dir), directory / "reference")
+    learner.begin("reinforce", stage_of(recipe, Reinforce).options)
     staleness = {FRESH: 0, STALE: 2}.get
     metrics = [learner.update(as_groups(recipe, groups), staleness) for groups in given or batches(model_dir)]
     checkpoint = directory / "checkpoint"
@@ -178,7 +183,7 @@ def learned(recipe: Recipe, model_dir: Path, directory: Path, given: list[Batch]
 def as_groups(recipe: Recipe, groups: Batch) -> list[Group]:
     made = []
     for place, trajectories in enumerate(groups):
-        request = GroupPlanner(recipe, RUN_ID, 50).train(PlannedGroup(place))
+        request = make_planner(recipe, 50).train(training_plan(recipe), PlannedGroup(place))
         group_id = trajectories[0].trajectory.group_id
         samples = dict(enumerate(trajectories))
         made.append(Group(request.model_copy(update={"group_id": group_id}), samples=samples))
@@ -187,11 +192,10 @@ def as_groups(recipe: Recipe, groups: Batch) -> list[Group]:
 
 def expected(recipe: Recipe, model_dir: Path, given: list[Batch] | None = None) -> Outcome:
     """The reference's."""
-    assert recipe.rl is not None
     reference = ReferenceTrainer(recipe, model_dir)
     metrics = [reference.update(episodes_of(groups, {STALE})) for groups in given or batches(model_dir)]
     weights = {name: value.detach() for name, value in reference.policy.named_parameters()}
-    if recipe.rl.algorithm == "ppo":
+    if stage_of(recipe, Reinforce).options.algorithm == "ppo":
         weights |= {f"critic.{name}": value.detach() for name, value in reference.critic.named_parameters()}
     return Outcome(metrics, weights)
 
@@ -301,8 +305,8 @@ PPO_OPTIONS: Final[dict[str, dict[str, Any]]] = {
 }
 OPTIMIZER_OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "learning_rate": {"learning_rate": 0.01},
-    "betas": {"betas": (0.5, 0.95)},
-    "betas, second": {"betas": (0.9, 0.7)},
+    "betas": {"betas": [0.5, 0.95]},
+    "betas, second": {"betas": [0.9, 0.7]},
     "weight_decay": {"weight_decay": 0.5},
     "eps": {"eps": 1e-2},
     "warmup_steps": {"warmup_steps": 3},
@@ -402,8 +406,8 @@ def test_every_option_is_tried() -> None:
     tried = {name.partition(",")[0] for name in (*GRPO_OPTIONS, *PPO_OPTIONS)}
     tried_of_optimizer = {name.partition(",")[0] for name in OPTIMIZER_OPTIONS}
 
-    assert set(OptimizerSection.model_fields) == tried_of_optimizer
+    assert set(OptimizerOptions.model_fields) == tried_of_optimizer
     assert {f"kl.{name}" for name in KlOptions.model_fields} <= tried
     assert {f"critic.{name}" for name in CriticOptions.model_fields if name != "optimizer"} <= tried
-    known = {*RlSection.model_fields, *GrpoOptions.model_fields, *PpoOptions.model_fields}
+    known = {*ReinforceOptions.model_fields, *GrpoOptions.model_fields, *PpoOptions.model_fields}
     assert known == {name for name in tried if "." not in name} | set(elsewhere)

@@ -10,12 +10,12 @@ from gymfleet_contracts.run import RunProgress
 
 from gymfleet_cli.commands.train import EnvOption, PortsOption, RunDirOption
 from gymfleet_cli.console import CliError, UsageProblem, err, out, plain
-from gymfleet_cli.outcome import success_line
+from gymfleet_cli.outcome import success_lines
 from gymfleet_cli.progress import RunDisplay, read_progress
 from gymfleet_cli.recipes import load_checked, load_with_overrides
 from gymfleet_cli.report.data import Measurement
 from gymfleet_cli.run_directory import RUN_STATE
-from gymfleet_cli.running import Work, lock_run, recipe_file, run_plan, work_with_services
+from gymfleet_cli.running import Work, lock_run, run_plan, work_with_services
 from gymfleet_cli.supervisor.sweep import sweep
 
 
@@ -31,15 +31,19 @@ class Target:
 
 def evaluate(
     target: Annotated[Path, typer.Argument(help="Recipe, run directory, checkpoint or model directory.")],
-    episodes: Annotated[int | None, typer.Option(min=1, help="Held-out tasks to play, once each.")] = None,
+    episodes: Annotated[
+        int | None, typer.Option(min=1, help="Held-out tasks of each environment to play, once each.")
+    ] = None,
     run_dir: RunDirOption = None,
     env: EnvOption = None,
     ports_from: PortsOption = None,
 ) -> None:
-    """Measure success on held-out tasks, with a 95 % interval. A recipe stands for its run's last model."""
+    """Measure success on held-out tasks, with a 95 % interval. A recipe stands for its run's last model.
+
+    Without --episodes it is measured as the recipe's last measurement is.
+    """
     found = resolve(target, run_dir)
-    changes = [] if episodes is None else [f"eval.num_tasks={episodes}", "eval.samples_per_task=1"]
-    recipe = load_checked(found.recipe, changes)
+    recipe = load_checked(found.recipe, ())
     state_dir = found.run_dir / RUN_STATE / "eval"
     with lock_run(found.run_dir, state_dir):
         sweep(state_dir)
@@ -47,25 +51,27 @@ def evaluate(
         result_file.unlink(missing_ok=True)
         plan = run_plan(recipe, env, state_dir, ports_from)
         err.print(plain(f"measuring {found.checkpoint or 'the initial model'} · logs {state_dir / 'logs'}"))
-        used = recipe_file(found.recipe, recipe, state_dir, changed=bool(changes))
-        work_with_services(
-            plan, _work(found, recipe, used, result_file), RunDisplay(err, lambda: _newest(found.run_dir))
-        )
-        out.print(plain(success_line(Measurement.model_validate_json(result_file.read_bytes()))))
+        work = measurement(found, recipe, episodes, result_file)
+        work_with_services(plan, work, RunDisplay(err, lambda: _newest(found.run_dir)))
+        measured = Measurement.model_validate_json(result_file.read_bytes())
+        for title, line in success_lines(measured).items():
+            out.print(plain(f"{title}: {line}" if title else line), soft_wrap=True)
 
 
-def _work(found: Target, recipe: Recipe, used: str, result_file: Path) -> Work:
+def measurement(found: Target, recipe: Recipe, episodes: int | None, result_file: Path) -> Work:
+    """Return the trainer's command that measures, on so many tasks or else as the recipe says."""
     initial = initial_model(recipe, found.run_dir)
     checkpoint = found.checkpoint or Path(initial)
     command = (
         "eval",
-        used,
+        str(found.recipe),
         "--run-dir",
         str(found.run_dir),
         "--checkpoint",
         str(checkpoint),
         "--out",
         str(result_file),
+        *(() if episodes is None else ("--num-tasks", str(episodes))),
     )
     has_tokenizer = (checkpoint / "tokenizer.json").is_file()
     return Work(

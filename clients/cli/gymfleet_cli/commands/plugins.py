@@ -49,6 +49,8 @@ def show(
     for row in _options(plugin):
         table.add_row(*map(plain, row))
     out.print(table if table.row_count else "no options")
+    if passes_on := plugin.facts.get("passes_on"):
+        out.print(plain(f"further keys are options of what {passes_on} names"))
 
 
 def _known(kind: str) -> str:

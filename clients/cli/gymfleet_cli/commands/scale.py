@@ -34,7 +34,7 @@ def replicas(recipe: Recipe) -> dict[str, int]:
     """Return the numbers of replicas by the names of the stack's services."""
     wanted = recipe.scale
     return {
-        env_server_name(recipe.env.name): wanted.env_servers,
+        **{env_server_name(env.name): wanted.env_servers for env in recipe.environments},
         "env_gateway": wanted.gateways,
         "rollout": wanted.rollouts,
         "reward": wanted.rewards,

@@ -22,7 +22,7 @@ from gymfleet_cli.supervisor.sweep import sweep
 RunDirOption = Annotated[Path | None, typer.Option(help="Where the run lives. Default: runs/<name of the recipe>.")]
 EnvOption = Annotated[
     str | None,
-    typer.Option(help="Source of the environment, if not gymfleet's own: package.module:Class or a .py file."),
+    typer.Option(help="Source of the only environment, if not gymfleet's own: package.module:Class or a .py file."),
 ]
 PortsOption = Annotated[int | None, typer.Option(help="First of a row of ports. Default: any free ones.")]
 
@@ -33,7 +33,12 @@ def train(
     seed: Annotated[int | None, typer.Option(min=0, help="Override the recipe's seed.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete what an earlier run left in the directory.")] = False,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a key: --set rl.steps=20. Repeat for several.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Override a key: --set stages.reinforce.steps=20, --set environments.babyai.level=easy. Repeat for "
+            "several.",
+        ),
     ] = None,
     env: EnvOption = None,
     ports_from: PortsOption = None,

@@ -18,7 +18,7 @@ from gymfleet_cli.run_directory import RunDataError, RunFiles
 app = typer.Typer(help="Read the recorded episodes of a run.", no_args_is_help=True)
 
 RunDir = Annotated[Path, typer.Argument(help="Run directory.")]
-PhaseOption = Annotated[str | None, typer.Option(help="demonstrations, eval_before, train or eval_after.")]
+StageOption = Annotated[str | None, typer.Option(help="Only episodes of this stage, such as reinforce or after.")]
 Failed = Annotated[bool, typer.Option("--failed", help="Only episodes that did not solve their task.")]
 Success = Annotated[bool, typer.Option("--success", help="Only episodes that solved their task.")]
 
@@ -26,16 +26,16 @@ Success = Annotated[bool, typer.Option("--success", help="Only episodes that sol
 @app.command("list")
 def list_trajectories(
     run_dir: RunDir,
-    phase: PhaseOption = None,
+    stage: StageOption = None,
     failed: Failed = False,
     success: Success = False,
     limit: Annotated[int, typer.Option(min=1, help="Rows to show at most.")] = 50,
 ) -> None:
     """A table of episodes."""
     table = Table()
-    for column in ("phase", "id", "task", "status", "solved", "turns", "tokens", "reward"):
+    for column in ("stage", "id", "task", "status", "solved", "turns", "tokens", "reward"):
         table.add_column(column, overflow="fold")
-    chosen = _select(run_dir, phase, failed, success)
+    chosen = _select(run_dir, stage, failed, success)
     for name, scored in islice(chosen, limit):
         table.add_row(*_row(name, scored))
     if not table.row_count:
@@ -49,12 +49,12 @@ def list_trajectories(
 def show(
     run_dir: RunDir,
     trajectory_id: Annotated[str | None, typer.Argument(help="Trajectory id, or its end. Default: the first.")] = None,
-    phase: PhaseOption = None,
+    stage: StageOption = None,
     failed: Failed = False,
     success: Success = False,
 ) -> None:
     """One episode, turn by turn."""
-    for name, scored in _select(run_dir, phase, failed, success):
+    for name, scored in _select(run_dir, stage, failed, success):
         if trajectory_id is None or scored.trajectory.trajectory_id.endswith(trajectory_id):
             _print_episode(name, scored)
             return
@@ -62,15 +62,15 @@ def show(
     raise CliError(f"{run_dir} has no {wanted}; `gymfleet trajectories list` shows them")
 
 
-def _select(run_dir: Path, phase: str | None, failed: bool, success: bool) -> Iterator[tuple[str, ScoredTrajectory]]:
+def _select(run_dir: Path, stage: str | None, failed: bool, success: bool) -> Iterator[tuple[str, ScoredTrajectory]]:
     if failed and success:
         raise UsageProblem("give --failed or --success, not both")
     try:
         files = RunFiles.open(run_dir)
-        phases = files.phases()
-        if phase is not None and phase not in phases:
-            raise UsageProblem(f"--phase {phase!r}: this run has {', '.join(phases) or 'no episodes yet'}")
-        for name in phases if phase is None else [phase]:
+        recorded = files.recorded()
+        if stage is not None and stage not in recorded:
+            raise UsageProblem(f"--stage {stage!r}: this run has {', '.join(recorded) or 'no episodes yet'}")
+        for name in recorded if stage is None else [stage]:
             for scored in files.trajectories(name):
                 if not ((failed and scored.trajectory.success) or (success and not scored.trajectory.success)):
                     yield name, scored
@@ -78,11 +78,11 @@ def _select(run_dir: Path, phase: str | None, failed: bool, success: bool) -> It
         raise UsageProblem(str(error)) from None
 
 
-def _row(phase: str, scored: ScoredTrajectory) -> list[str | Text]:
+def _row(stage: str, scored: ScoredTrajectory) -> list[str | Text]:
     episode = scored.trajectory
     group_and_sample = episode.trajectory_id.partition("/")[2]
     return [
-        phase,
+        stage,
         plain(group_and_sample),
         plain(episode.task.task_id),
         episode.status.value,
@@ -93,14 +93,14 @@ def _row(phase: str, scored: ScoredTrajectory) -> list[str | Text]:
     ]
 
 
-def _print_episode(phase: str, scored: ScoredTrajectory) -> None:
+def _print_episode(stage: str, scored: ScoredTrajectory) -> None:
     episode = scored.trajectory
     out.print(plain(episode.trajectory_id, "bold"), soft_wrap=True)
     policy = f"policy version {episode.policy.version_min}"
     if episode.policy.version_max != episode.policy.version_min:
         policy += f" to {episode.policy.version_max}"
     author = "expert" if episode.by_expert else policy
-    out.print(plain(f"{phase} · {episode.task.env} {episode.task.task_id} · {author} · {episode.status.value}"))
+    out.print(plain(f"{stage} · {episode.task.env} {episode.task.task_id} · {author} · {episode.status.value}"))
     for number, turn in enumerate(episode.turns):
         out.print(Panel(_turn(turn), title=f"turn {number + 1}", title_align="left"))
     if episode.final_observation:

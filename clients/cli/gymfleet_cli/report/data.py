@@ -1,15 +1,15 @@
 """The data of the page, gathered from the run directory."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Self
 
-from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.recipe import EnvironmentSection, Recipe
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gymfleet_cli.run_directory import RunDataError, RunFiles
+from gymfleet_cli.run_directory import LeftByStage, RunDataError, RunFiles
 
 _EPISODES_READ: Final = 500
 _PAIRS_SHOWN: Final = 3
@@ -23,13 +23,20 @@ class _Line(BaseModel):
     step: int = 0
 
 
-class Measurement(_Line):
-    """Success on held-out tasks."""
+class Success(_Line):
+    """Success on held-out tasks, with its interval."""
 
-    name: str
     num_episodes: int
     success: float
     interval: tuple[float, float]
+
+
+class Measurement(Success):
+    """One measurement: a stage's, or one on the way through a stage that trains."""
+
+    name: str
+    environments: dict[str, Success] = {}
+    """By title, where there are several."""
 
 
 class RlStep(_Line):
@@ -67,11 +74,16 @@ class RunData:
 
     title: str
     description: str
-    environment: str
+    environments: tuple[str, ...]
     summary: dict[str, Any]
     recipe_text: str
     tolerance: float | None
+    stages: tuple[LeftByStage, ...]
     measurements: tuple[Measurement, ...]
+    before: Measurement | None
+    """The first that a stage made, if it is not the only one."""
+    after: Measurement | None
+    """The last that a stage made."""
     steps: tuple[RlStep, ...]
     publishes: tuple[Publish, ...]
     pairs: tuple[Pair, ...]
@@ -79,25 +91,25 @@ class RunData:
     @classmethod
     def load(cls, files: RunFiles) -> Self:
         """Read a run, finished or not. Raises `RunDataError`, which names the file and the fault."""
-        document = files.recipe()
-        env = document.get("env", {})
-        parts = [str(env.get(key)) for key in ("name", "level") if env.get(key)]
+        document, stages = files.recipe(), files.left()
+        recipe = _recipe(document)
+        measurements = tuple(_lines(files, "eval", Measurement))
+        before, after = _first_and_last(stages, measurements)
         return cls(
             title=str(document.get("name") or files.path.resolve().name),
             description=str(document.get("description", "")),
-            environment=" ".join(parts),
+            environments=tuple(map(_described, recipe.environments)) if recipe else (),
             summary=files.summary(),
             recipe_text=files.recipe_text(),
-            tolerance=_tolerance(document),
-            measurements=tuple(_lines(files, "eval", Measurement)),
+            tolerance=recipe.publish.parity_tolerance if recipe else None,
+            stages=tuple(stages),
+            measurements=measurements,
+            before=before,
+            after=after,
             steps=tuple(_lines(files, "rl_step", RlStep)),
             publishes=tuple(_lines(files, "publish", Publish)),
-            pairs=_pairs(files),
+            pairs=_pairs(files, before.name, after.name) if before and after else (),
         )
-
-    def measured(self, name: str) -> Measurement | None:
-        """Return the measurement called `eval_before`, `eval_after` or `eval_step_N`."""
-        return next((one for one in reversed(self.measurements) if one.name == name), None)
 
     def mean_step_seconds(self) -> dict[str, float]:
         """Return the average seconds of each part of a training step."""
@@ -124,17 +136,31 @@ def _lines(files: RunFiles, kind: str, model: type[Any]) -> Iterable[Any]:
             raise RunDataError(f"{files.path}/metrics.jsonl, {kind} line {number}: {where}: {first['msg']}") from None
 
 
-def _tolerance(document: dict[str, Any]) -> float | None:
+def _recipe(document: dict[str, Any]) -> Recipe | None:
     try:
-        return Recipe.model_validate(document).publish.parity_tolerance
+        return Recipe.model_validate(document)
     except ValidationError:  # written by another version; the page is still worth writing
         return None
 
 
-def _pairs(files: RunFiles) -> tuple[Pair, ...]:
+def _described(env: EnvironmentSection) -> str:
+    tasks = f"{env.name} {env.level}" if env.level else env.name
+    return tasks if env.title == env.name else f"{env.title} ({tasks})"
+
+
+def _first_and_last(
+    stages: Sequence[LeftByStage], measurements: Sequence[Measurement]
+) -> tuple[Measurement | None, Measurement | None]:
+    """Return the first and the last measurement that is a stage of its own; the only one is the last."""
+    by_name = {one.name: one for one in measurements}
+    made = [by_name[stage.name] for stage in stages if stage.name in by_name]
+    return made[0] if len(made) > 1 else None, made[-1] if made else None
+
+
+def _pairs(files: RunFiles, before: str, after: str) -> tuple[Pair, ...]:
     """Return tasks played before and after: first those that were learned, then those that were not."""
-    before, after = _first_by_task(files, "eval_before"), _first_by_task(files, "eval_after")
-    pairs = [Pair(before[task], after[task]) for task in before if task in after]
+    earlier, later = _first_by_task(files, before), _first_by_task(files, after)
+    pairs = [Pair(earlier[task], later[task]) for task in earlier if task in later]
 
     def learned_first(pair: Pair) -> tuple[bool, bool]:
         return (not pair.after.trajectory.success, pair.before.trajectory.success)
@@ -142,8 +168,9 @@ def _pairs(files: RunFiles) -> tuple[Pair, ...]:
     return tuple(sorted(pairs, key=learned_first)[:_PAIRS_SHOWN])
 
 
-def _first_by_task(files: RunFiles, phase: str) -> dict[tuple[str, int], ScoredTrajectory]:
-    found: dict[tuple[str, int], ScoredTrajectory] = {}
-    for scored in islice(files.trajectories(phase), _EPISODES_READ):
-        found.setdefault((scored.trajectory.task.task_id, scored.trajectory.task.seed), scored)
+def _first_by_task(files: RunFiles, stage: str) -> dict[tuple[str, str, int], ScoredTrajectory]:
+    found: dict[tuple[str, str, int], ScoredTrajectory] = {}
+    for scored in islice(files.trajectories(stage), _EPISODES_READ):
+        task = scored.trajectory.task
+        found.setdefault((task.env, task.task_id, task.seed), scored)
     return found

@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from gymfleet_cli.progress import duration
 from gymfleet_cli.report.charts import Segment, stacked
 from gymfleet_cli.report.data import RunData
 from gymfleet_cli.report.episodes import MAX_TURNS, faults, visible
 from gymfleet_cli.report.plots import SMOOTHING, learning_curve, parity
-from gymfleet_cli.run_directory import RunFiles
+from gymfleet_cli.run_directory import LeftByStage, RunFiles
 
 REPORT_FILE: Final = "report.html"
 _SCALARS: Final = (str, int, float, bool)
 _MACHINE: Final = frozenset({"hardware", "software", "inference"})
-_ELSEWHERE: Final = _MACHINE | {"evals", "counts"}
+_ELSEWHERE: Final = _MACHINE | {"stages", "environments", "evals", "counts"}
 """Parts of the summary that another section shows, or that repeat it in detail."""
 
 
@@ -43,11 +44,9 @@ def render(data: RunData) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"faults": faults, "visible": visible}
+    environment.filters |= {"faults": faults, "visible": visible, "duration": duration, "results": _results}
     return environment.get_template("page.html.j2").render(
         run=data,
-        before=data.measured("eval_before"),
-        after=data.measured("eval_after"),
         learning_curve=learning_curve(data),
         smoothing=SMOOTHING,
         step_time=_step_time(data),
@@ -56,6 +55,17 @@ def render(data: RunData) -> str:
         figures=_facts({name: value for name, value in data.summary.items() if name not in _ELSEWHERE}),
         machine=_facts({name: value for name, value in data.summary.items() if name in _MACHINE}),
     )
+
+
+def _results(stage: LeftByStage) -> list[str]:
+    results = []
+    if stage.success is not None:
+        results.append(f"{100 * stage.success:.1f} % success")
+    if stage.episodes is not None:
+        results.append(f"{stage.num_episodes} episodes in {stage.episodes}")
+    if stage.model is not None:
+        results.append(f"a model in {stage.model}")
+    return results
 
 
 def _step_time(data: RunData) -> list[Segment]:

@@ -1,9 +1,10 @@
-"""The interface of a source of tokens: generate, interrupt and load.
+"""The interface of an engine: generate, interrupt and load.
 
 An engine knows nothing about staging, committing or refusing versions: that is
 done in `gymfleet_rollout.policy`, in the same way for every backend.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ REPLY_ENDS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"
 """The reasons with which an engine may end a reply. Any other ("abort", "error") is a failure of the engine."""
 
 OnTokens = Callable[[int], None]
+_ROUNDING: Final = 1e-3
+"""By how much rounding may lift a log-probability above 0."""
 
 
 class InferenceError(Exception):
@@ -68,9 +71,10 @@ class Generation:
 
 
 class EngineConfig(EngineSizes):
-    """The configuration of the embedded engine. Sizes have the engine's own meaning."""
+    """What the service knows that an engine may need. Sizes have vLLM's own meaning."""
 
     model: Path
+    """The directory with the weights of version 0, and the model's `config.json`."""
     block_size: int = 32
     seed: int = 0
     threads: int = 1
@@ -80,10 +84,13 @@ class Engine(ABC):
     """One engine, in this process or remote."""
 
     name: str
+    """What messages call it: the replica that it is."""
     num_in_flight: int = 0
+    """Requests that it has taken and not answered. A call of `generate` counts before it first waits."""
     is_up: bool = True
     """Cleared by the caller after EngineDown, until the weights have been loaded again."""
     max_model_len: int
+    """How many tokens of prompt and reply together it can hold; known once it has started."""
 
     @abstractmethod
     async def start(self) -> None:
@@ -116,3 +123,27 @@ class Engine(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Free the engine; requests in flight fail."""
+
+
+def require_sound(engine: str, request: GenerationRequest, answer: Continuation, vocab_size: int) -> None:
+    """Raise InferenceError for an answer that cannot be one to the request: nothing may be learnt from it."""
+    tokens, logprobs = answer.token_ids, answer.logprobs
+    if any(type(token) is not int for token in tokens) or any(type(value) is not float for value in logprobs):
+        fault = "other things than whole numbers as tokens and floats as log-probabilities"
+    elif len(tokens) != len(logprobs):
+        fault = f"{len(tokens)} tokens and {len(logprobs)} log-probabilities"
+    elif len(tokens) > request.max_tokens:
+        fault = f"{len(tokens)} tokens, and at most {request.max_tokens} were asked for"
+    elif tokens and not 0 <= min(tokens) <= max(tokens) < vocab_size:
+        outside = next(token for token in tokens if not 0 <= token < vocab_size)
+        fault = f"the token {outside}, and the vocabulary ends at {vocab_size - 1}"
+    elif not math.isfinite(sum(logprobs)) or max(logprobs, default=0.0) > _ROUNDING:
+        wrong = next(value for value in logprobs if not (math.isfinite(value) and value <= _ROUNDING))
+        fault = f"the log-probability {wrong:g}, and one is finite and at most 0"
+    elif answer.finish_reason not in (None, *REPLY_ENDS):
+        fault = f"the finish reason {answer.finish_reason!r}; known: {', '.join(REPLY_ENDS)}, or None if interrupted"
+    elif answer.finish_reason is not None and not tokens:
+        fault = f"the finish reason {answer.finish_reason!r} without a token"
+    else:
+        return
+    raise InferenceError(f"the engine {engine} gave {fault}")

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import torch
-from gymfleet_contracts.recipe import OptimizerSection
 from pydantic import Field, PositiveFloat
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -15,6 +14,7 @@ from gymfleet_trainer.learning.algorithm import AlgorithmOptions, Loss, Models, 
 from gymfleet_trainer.learning.losses import value_loss
 from gymfleet_trainer.learning.policy_gradient import ADVANTAGES, PolicyGradient, PolicyGradientOptions
 from gymfleet_trainer.model.batching import PackedBatch, TrainSequence
+from gymfleet_trainer.model.optimizer import OptimizerOptions
 
 _VALUES = "values"
 _RETURNS = "returns"
@@ -31,7 +31,7 @@ class CriticOptions(AlgorithmOptions):
     """Clip range of the value loss."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Steps in which the critic alone is trained."""
-    optimizer: OptimizerSection = OptimizerSection(learning_rate=1e-5)
+    optimizer: OptimizerOptions = OptimizerOptions(learning_rate=1e-5)
 
 
 class PpoOptions(PolicyGradientOptions):
@@ -59,7 +59,7 @@ class Ppo(PolicyGradient[PpoOptions]):
         return self.options.critic.gamma
 
     @property
-    def critic_optimizer(self) -> OptimizerSection:
+    def critic_optimizer(self) -> OptimizerOptions:
         """See `Algorithm`."""
         return self.options.critic.optimizer
 

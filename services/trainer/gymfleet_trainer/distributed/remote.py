@@ -16,7 +16,7 @@ from gymfleet_kit.logs import configure_logs
 from gymfleet_trainer.distributed.call_broker import Answer, Call
 from gymfleet_trainer.distributed.ranks import Ranks
 from gymfleet_trainer.errors import Stalled, WorkersFailed, is_disk_full, system_error
-from gymfleet_trainer.learning.learner import LocalLearner
+from gymfleet_trainer.learning.learner import LocalLearner, Training
 from gymfleet_trainer.model.batching import TrainSequence, sequence_from_trajectory
 from gymfleet_trainer.publish.probe import Parity
 from gymfleet_trainer.run.groups import Group
@@ -35,16 +35,24 @@ class RemoteLearner:
         WorkersFailed: the workers died, and there will be no others.
     """
 
-    def __init__(self, broker: Any, group: int, recipe: Recipe, source: str, reference: Path) -> None:
+    def __init__(self, broker: Any, group: int, recipe: Recipe, source: str, references: Path) -> None:
         """Create the learner on the workers of `group`; blocks until its weights are loaded."""
         self._broker = broker
         self._group = group
-        self._vocab_size: int = self._call(CREATE, recipe, source, reference)
+        self._vocab_size: int = self._call(CREATE, recipe, source, references)
 
     @property
     def vocab_size(self) -> int:
         """See `Learner`."""
         return self._vocab_size
+
+    def begin(self, stage: str, training: Training) -> None:
+        """See `Learner`."""
+        self._call("begin", stage, training)
+
+    def end(self) -> None:
+        """See `Learner`."""
+        self._call("end")
 
     def sequences(self, trajectories: Sequence[ScoredTrajectory]) -> list[TrainSequence]:
         """See `Learner`."""
@@ -54,10 +62,6 @@ class RemoteLearner:
         """See `Learner`."""
         metrics: dict[str, Any] = self._call("sft_epoch", sequences, epoch)
         return metrics
-
-    def end_sft(self) -> None:
-        """See `Learner`."""
-        self._call("end_sft")
 
     def update(self, groups: Sequence[Group], staleness: Callable[[int], int | None]) -> dict[str, Any]:
         """See `Learner`."""
@@ -147,8 +151,8 @@ def serve(config: dict[str, Any]) -> None:
     while (call := ray.get(broker.take.remote(group, number))) is not None:
         number = call.number + 1
         if call.method == CREATE:
-            recipe, source, reference = ray.get(call.arguments[0])
-            learner = LocalLearner(recipe, source, reference, ranks)
+            recipe, source, references = ray.get(call.arguments[0])
+            learner = LocalLearner(recipe, source, references, ranks)
             answer = Answer(learner.vocab_size)
         else:
             answer = _made(learner, call, ranks)

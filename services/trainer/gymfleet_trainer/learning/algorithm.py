@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
-from gymfleet_contracts.recipe import AlgorithmFacts, OptimizerSection
+from gymfleet_contracts.recipe import AlgorithmFacts
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
@@ -21,6 +21,7 @@ from gymfleet_trainer.learning.losses import GlobalCounts, LossAggregation, toke
 from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, sequence_from_trajectory
 from gymfleet_trainer.model.critic import ValueModel
 from gymfleet_trainer.model.microbatches import Sums
+from gymfleet_trainer.model.optimizer import OptimizerOptions
 from gymfleet_trainer.model.policy_model import PolicyModel, TokenLogprobs
 
 OLD_LOGPROBS = "old_logprobs"
@@ -191,9 +192,9 @@ class Algorithm(ABC, Generic[OptionsT]):
         return 1.0
 
     @property
-    def critic_optimizer(self) -> OptimizerSection:
+    def critic_optimizer(self) -> OptimizerOptions:
         """Return how the critic is trained; only with `Need.CRITIC`."""
-        return OptimizerSection(learning_rate=1e-5)
+        return OptimizerOptions(learning_rate=1e-5)
 
     def trains(self, batch: int) -> frozenset[Trained]:  # noqa: ARG002 - for subclasses with a warm-up
         """Return which models are trained on batch number `batch`, from 0."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from gymfleet_contracts.recipe import OptimizerSection, UpdateSection
 from gymfleet_contracts.session import TaskRef
 from gymfleet_contracts.trajectory import (
     FinishReason,
@@ -29,9 +28,11 @@ from transformers import Starcoder2Config, Starcoder2ForCausalLM
 
 from gymfleet_trainer.learning.algorithm import Algorithm, Sample
 from gymfleet_trainer.learning.engine import UpdateEngine
+from gymfleet_trainer.learning.options import UpdateOptions
 from gymfleet_trainer.learning.plugins import ALGORITHMS
 from gymfleet_trainer.model.attention import PACKED_ATTENTION
 from gymfleet_trainer.model.batching import pack, sequence_from_trajectory
+from gymfleet_trainer.model.optimizer import OptimizerOptions
 from gymfleet_trainer.model.policy_model import PolicyModel
 
 _VOCAB: Final = 24
@@ -41,7 +42,7 @@ _WHOLE: Final = 1 << 16
 _SMALL: Final = 24
 """Tokens of a micro-batch: all of an update, and about one row."""
 _PRECISION: Final = 1e-9
-_PASS: Final = OptimizerSection(learning_rate=0.01, betas=(0.9, 0.95), eps=1e-4, max_grad_norm=1e3)
+_PASS: Final = OptimizerOptions(learning_rate=0.01, betas=(0.9, 0.95), eps=1e-4, max_grad_norm=1e3)
 
 Groups = list[list[ScoredTrajectory]]
 
@@ -62,7 +63,7 @@ class _Bench:
         return self.kind(self.kind.Options())
 
     def engine(self, *, microbatch: int = _WHOLE, model: PolicyModel | None = None) -> UpdateEngine:
-        section = UpdateSection(
+        section = UpdateOptions(
             steps=2, updates_per_step=2, epochs_per_step=2, tokens_per_microbatch=microbatch, optimizer=_PASS
         )
         policy = copy.deepcopy(self.model) if model is None else model

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from gymfleet_contracts.recipe import UpdateSection
 from torch import Tensor, nn
 
 from gymfleet_trainer.learning.algorithm import (
@@ -23,6 +22,7 @@ from gymfleet_trainer.learning.algorithm import (
 )
 from gymfleet_trainer.learning.losses import GlobalCounts
 from gymfleet_trainer.learning.metrics import Totals
+from gymfleet_trainer.learning.options import UpdateOptions
 from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, pack
 from gymfleet_trainer.model.critic import ValueModel
 from gymfleet_trainer.model.microbatches import MicrobatchExecutor, Sums
@@ -44,7 +44,7 @@ class UpdateEngine(Models):
         self,
         model: PolicyModel,
         algorithm: Algorithm[Any],
-        section: UpdateSection,
+        section: UpdateOptions,
         *,
         seed: int = 0,
         temperature: float = 1.0,

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import structlog
 import torch
@@ -23,6 +23,7 @@ from gymfleet_trainer.distributed.ranks import Ranks, device_of
 from gymfleet_trainer.errors import PluginFailed
 from gymfleet_trainer.learning.algorithm import Need, Sample
 from gymfleet_trainer.learning.engine import UpdateEngine
+from gymfleet_trainer.learning.options import ReinforceOptions, SupervisedOptions
 from gymfleet_trainer.learning.plugins import algorithm_of
 from gymfleet_trainer.learning.sft_update import SftUpdater
 from gymfleet_trainer.model.batching import TrainSequence, pack, sequence_from_trajectory
@@ -39,21 +40,28 @@ _PARITY_SEQUENCES: Final = 32
 _TOKENIZER_FILES: Final = ("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "chat_template*")
 
 
+Training: TypeAlias = SupervisedOptions | ReinforceOptions
+"""How a stage trains."""
+
+
 class Learner(Protocol):
-    """Model, optimiser and random state of one run: first for the warm start, then for reinforcement learning."""
+    """Model, optimiser and random state of one run, whose stages train it one after the other."""
 
     @property
     def vocab_size(self) -> int:
         """Return the size of the vocabulary; every token id is smaller."""
 
+    def begin(self, stage: str, training: Training) -> None:
+        """Train as a stage says from now on, with an optimiser of its own or that of the loaded checkpoint."""
+
+    def end(self) -> None:
+        """Drop the stage's optimiser."""
+
     def sequences(self, trajectories: Sequence[ScoredTrajectory]) -> list[TrainSequence]:
         """Return demonstrations as training sequences."""
 
     def sft_epoch(self, sequences: list[TrainSequence], epoch: int) -> dict[str, Any]:
-        """Make one pass over the demonstrations, in an order that depends only on the seed and `epoch`."""
-
-    def end_sft(self) -> None:
-        """Drop the warm start's optimiser, because reinforcement learning has its own."""
+        """Make one pass over the demonstrations, in an order that depends only on the seed, stage and `epoch`."""
 
     def update(self, groups: Sequence[Group], staleness: Callable[[int], int | None]) -> dict[str, Any]:
         """Train on whole groups. `staleness` returns the number of weight changes since a policy version."""
@@ -92,19 +100,21 @@ class LocalLearner:
     Args:
         recipe: the recipe of the run.
         source: the weights to start from, a directory or a hub id; its tokenizer is saved with every model.
-        reference: where the reference policy of the KL term is kept once reinforcement learning has begun.
+        references: where a stage keeps the reference policy of its KL term, in a folder of its name.
         ranks: the ranks that share the model. The first of them writes what is saved.
     """
 
-    def __init__(self, recipe: Recipe, source: str, reference: Path, ranks: Ranks | None = None) -> None:
+    def __init__(self, recipe: Recipe, source: str, references: Path, ranks: Ranks | None = None) -> None:
         self._recipe = recipe
         self._source = source
-        self._reference = reference
+        self._references = references
         self._ranks = ranks
         self._device = device_of(recipe.trainer_device)
         torch.manual_seed(recipe.seed)
         disable_progress_bar()  # one bar per saved version would flood the log
         self._model = self._load(source)
+        self._stage = ""
+        self._training: Training | None = None
         self._sft: SftUpdater | None = None
         self._rl: UpdateEngine | None = None
         self._restored: dict[str, Any] = {}
@@ -117,26 +127,34 @@ class LocalLearner:
 
     # --- training
 
+    def begin(self, stage: str, training: Training) -> None:
+        """Train as a stage says from now on, with an optimiser of its own or that of the loaded checkpoint."""
+        self._stage, self._training = stage, training
+        self._sft = self._rl = None
+        if self._restored.get("stage") != stage:
+            self._restored = {}
+
+    def end(self) -> None:
+        """Drop the stage's optimiser."""
+        self._stage, self._training = "", None
+        self._sft = self._rl = None
+        self._restored = {}
+
     def sequences(self, trajectories: Sequence[ScoredTrajectory]) -> list[TrainSequence]:
         """Return demonstrations as training sequences."""
         return [sequence_from_trajectory(scored) for scored in trajectories]
 
     def sft_epoch(self, sequences: list[TrainSequence], epoch: int) -> dict[str, Any]:
-        """Make one pass over the demonstrations, in an order that depends only on the seed and `epoch`."""
-        section = self._recipe.sft
-        if section is None:
-            raise ValueError("the recipe has no [sft]")
+        """Make one pass over the demonstrations, in an order that depends only on the seed, stage and `epoch`."""
+        options = self._training
+        if not isinstance(options, SupervisedOptions):
+            raise TypeError("no stage that imitates was begun")
         if self._sft is None:
-            self._sft = SftUpdater(self._model, section, num_tokens=sum(len(s.token_ids) for s in sequences))
+            self._sft = SftUpdater(self._model, options, num_tokens=sum(len(s.token_ids) for s in sequences))
             if "sft" in self._restored:
                 self._sft.load_state_dict(self._restored.pop("sft"))
-        order = random.Random(f"{self._recipe.seed}/sft/{epoch}")
-        return asdict(self._sft.sft_epoch(sequences, section.tokens_per_batch, order))
-
-    def end_sft(self) -> None:
-        """Drop the warm start's optimiser, because reinforcement learning has its own."""
-        self._sft = None
-        self._restored.pop("sft", None)
+        order = random.Random(f"{self._recipe.seed}/{self._stage}/{epoch}")
+        return asdict(self._sft.sft_epoch(sequences, options.tokens_per_batch, order))
 
     def update(self, groups: Sequence[Group], staleness: Callable[[int], int | None]) -> dict[str, Any]:
         """Train on whole groups. `staleness` returns the number of weight changes since a policy version."""
@@ -226,7 +244,7 @@ class LocalLearner:
         if self._writes:
             (directory / MODEL).mkdir()
         self.save_model(directory / MODEL)
-        states: dict[str, Any] = {"torch": torch.get_rng_state(), **self._restored}
+        states: dict[str, Any] = {"torch": torch.get_rng_state(), "stage": self._stage, **self._restored}
         if self._sft is not None:
             states["sft"] = self._sft.state_dict()
         if self._rl is not None:
@@ -260,13 +278,13 @@ class LocalLearner:
 
     def _engine(self) -> UpdateEngine:
         """Create the engine at the first update, when the weights are those of the reference policy."""
-        rl = self._recipe.rl
-        if rl is None:
-            raise ValueError("the recipe has no [rl]")
+        rl = self._training
+        if not isinstance(rl, ReinforceOptions):
+            raise TypeError("no stage that reinforces was begun")
         if self._rl is None:
             sampling = self._recipe.rollout.sampling
             exact = self._recipe.inference.dtype == self._recipe.trainer_dtype == "float32" and _is_plain(sampling)
-            algorithm = algorithm_of(rl)
+            algorithm = algorithm_of(rl, f"stages.{self._stage}")
             self._rl = UpdateEngine(
                 self._model,
                 algorithm,
@@ -281,20 +299,21 @@ class LocalLearner:
         return self._rl
 
     def _reference_policy(self) -> PolicyModel:
-        exists = self._reference.is_dir()
+        place = self._references / self._stage
+        exists = place.is_dir()
         if not (exists if self._ranks is None else self._ranks.agree(exists)):
-            self._save_reference()
-        return self._load(str(self._reference), frozen=True)
+            self._save_reference(place)
+        return self._load(str(place), frozen=True)
 
-    def _save_reference(self) -> None:
-        temporary = self._reference.with_name(f".{self._reference.name}.writing")
+    def _save_reference(self, place: Path) -> None:
+        temporary = place.with_name(f".{place.name}.writing")
         if self._writes:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
         self._model.save_pretrained(temporary)
         if self._writes:
             os.sync()
-            temporary.rename(self._reference)
+            temporary.rename(place)
         if self._ranks is not None:
             self._ranks.agree(None)  # no rank loads it before it is there
 

@@ -5,11 +5,11 @@ import random
 import time
 from typing import Any
 
-from gymfleet_contracts.recipe import SftSection
 from torch import Tensor
 
 from gymfleet_trainer.learning.losses import GlobalCounts, sft_loss, token_weights
 from gymfleet_trainer.learning.metrics import SftMetrics, Totals
+from gymfleet_trainer.learning.options import SupervisedOptions
 from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, pack
 from gymfleet_trainer.model.microbatches import Sums
 from gymfleet_trainer.model.optimizer import build_optimizer
@@ -21,7 +21,7 @@ _TOKENS_PER_MICROBATCH = 4096
 class SftUpdater:
     """Maximise the likelihood of the tokens under `loss_mask`, in epochs over shuffled demonstrations."""
 
-    def __init__(self, model: PolicyModel, section: SftSection, *, num_tokens: int) -> None:
+    def __init__(self, model: PolicyModel, section: SupervisedOptions, *, num_tokens: int) -> None:
         """Take the policy, which is trained in place.
 
         `num_tokens` is the length of all demonstrations together: it tells a decaying schedule where it ends.

@@ -1,19 +1,44 @@
 """AdamW with a learning-rate schedule and gradient clipping."""
 
 import math
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
-from gymfleet_contracts.recipe import OptimizerSection
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat
 from torch import Tensor, nn
 
 from gymfleet_trainer.distributed.sharding import collected_state, sharded_like, whole
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class OptimizerOptions(BaseModel):
+    """AdamW, a linear warm-up and a constant, cosine or linear schedule."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    learning_rate: Annotated[float, Field(ge=0)] = 1e-6
+    """Peak of the schedule."""
+    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
+    """Of AdamW."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Of AdamW."""
+    eps: PositiveFloat = 1e-8
+    """Of AdamW."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Updates of linear growth at the start."""
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    """constant, cosine or linear after the warm-up."""
+    min_lr_ratio: Fraction = 0.0
+    """Where the schedule ends, as a share of the peak."""
+    max_grad_norm: PositiveFloat = 1.0
+    """Gradients are clipped to this norm."""
 
 
 class PolicyOptimizer:
     """AdamW over one model, without weight decay on norms, biases and embeddings."""
 
-    def __init__(self, model: nn.Module, section: OptimizerSection, total_steps: int) -> None:
+    def __init__(self, model: nn.Module, section: OptimizerOptions, total_steps: int) -> None:
         self.section = section
         self.total_steps = total_steps
         self.num_steps = 0
@@ -65,12 +90,12 @@ class PolicyOptimizer:
         self.num_steps = int(state["num_steps"])
 
 
-def build_optimizer(model: nn.Module, section: OptimizerSection, total_steps: int) -> PolicyOptimizer:
+def build_optimizer(model: nn.Module, section: OptimizerOptions, total_steps: int) -> PolicyOptimizer:
     """Create the optimiser that a recipe describes; a cosine or linear schedule ends at `total_steps`."""
     return PolicyOptimizer(model, section, total_steps)
 
 
-def scheduled_rate(section: OptimizerSection, step: int, total_steps: int) -> float:
+def scheduled_rate(section: OptimizerOptions, step: int, total_steps: int) -> float:
     """Return the learning rate of update `step` (from 0): linear warm-up, then the schedule to `min_lr_ratio`."""
     if step < section.warmup_steps:
         return section.learning_rate * (step + 1) / section.warmup_steps

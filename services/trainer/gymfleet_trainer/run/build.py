@@ -19,7 +19,7 @@ from gymfleet_client.errors import (
 )
 from gymfleet_client.rest import GatewayClient
 from gymfleet_client.stream import SessionStream
-from gymfleet_contracts.recipe import MODEL_BUILT, Recipe, ScratchModel
+from gymfleet_contracts.recipe import MODEL_BUILT, EnvironmentSection, Recipe, ScratchModel
 from gymfleet_contracts.session import EnvironmentSpec, OpenSession
 from gymfleet_kit.formats import CheckedFormat, format_of
 from gymfleet_kit.plugins import PluginError
@@ -86,28 +86,39 @@ async def corpus(recipe: Recipe, scratch: ScratchModel, settings: TrainerSetting
     They are in the order of the tasks, so that the same environment gives the same tokenizer. Waits for services
     that are being started or restarted. Raises TooManyFailures after `settings.services_timeout_s`.
     """
-    retries = Retries("corpus.interrupted", on=_PASSING, longest_pause_s=_PAUSE_S, bound={"env": recipe.env.name})
-    try:
-        return await retries.call(partial(_corpus, recipe, scratch, settings), timeout_s=settings.services_timeout_s)
-    except ClientError as error:
-        raise TooManyFailures(
-            f"the expert of {recipe.env.name} could not be watched through {settings.gateway_url}: {error}"
-        ) from None
+    texts = []
+    for env, count in zip(recipe.environments, _shares(recipe, scratch.corpus_episodes), strict=True):
+        retries = Retries("corpus.interrupted", on=_PASSING, longest_pause_s=_PAUSE_S, bound={"env": env.name})
+        try:
+            texts += await retries.call(
+                partial(_corpus, recipe, env, count, settings), timeout_s=settings.services_timeout_s
+            )
+        except ClientError as error:
+            raise TooManyFailures(
+                f"the expert of {env.name} could not be watched through {settings.gateway_url}: {error}"
+            ) from None
+    return texts
 
 
-async def _corpus(recipe: Recipe, scratch: ScratchModel, settings: TrainerSettings) -> list[str]:
+def _shares(recipe: Recipe, episodes: int) -> list[int]:
+    """Return how many of the episodes each environment gives, by the weights; at least one."""
+    whole = sum(env.weight for env in recipe.environments)
+    return [max(1, round(episodes * env.weight / whole)) for env in recipe.environments]
+
+
+async def _corpus(recipe: Recipe, env: EnvironmentSection, wanted: int, settings: TrainerSettings) -> list[str]:
     key = settings.gateway_api_key.get_secret_value() if settings.gateway_api_key else None
-    reply_format = format_of(recipe.rollout.format)
+    reply_format = format_of(recipe.format_of(env))
     slots = asyncio.Semaphore(_CONCURRENCY)
     async with GatewayClient(settings.gateway_url, api_key=key) as client:
-        spec = await client.environment(recipe.env.name)
+        spec = await client.environment(env.name)
     async with SessionStream(settings.gateway_url, api_key=key) as stream:
-        count = min(scratch.corpus_episodes, spec.splits[recipe.env.train_split])
-        limit = min(spec.max_turns, recipe.rollout.limits.max_turns)
+        count = min(wanted, spec.splits[env.train_split])
+        limit = min(spec.max_turns, recipe.limits_of(env).max_turns)
 
         async def watch(index: int) -> list[str]:
             async with slots:
-                return await _episode(stream, recipe, index, reply_format, limit)
+                return await _episode(stream, env, index, reply_format, limit)
 
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -119,11 +130,11 @@ async def _corpus(recipe: Recipe, scratch: ScratchModel, settings: TrainerSettin
 
 
 async def _episode(
-    stream: SessionStream, recipe: Recipe, index: int, reply_format: CheckedFormat, limit: int
+    stream: SessionStream, env: EnvironmentSection, index: int, reply_format: CheckedFormat, limit: int
 ) -> list[str]:
-    env = recipe.env
     session = await stream.open(
-        OpenSession(env=env.name, split=env.train_split, level=env.level, task_index=index), timeout_s=60.0
+        OpenSession(env=env.name, split=env.train_split, level=env.changed(None).level, task_index=index),
+        timeout_s=60.0,
     )
     texts = [session.observation]
     try:

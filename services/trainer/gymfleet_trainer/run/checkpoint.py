@@ -144,7 +144,7 @@ class Checkpoints:
 
 
 def _same_weights(one: RunState, other: RunState) -> bool:
-    return one.age == other.age and one.sft_epochs == other.sft_epochs
+    return one.age == other.age
 
 
 def _write_state(directory: Path, state: RunState) -> None:

@@ -1,14 +1,17 @@
-"""The context that every phase of a run works with."""
+"""The context that every stage of a run works with."""
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import structlog
 from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.stages import is_path
+from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_kit.streams import RedisClient
 
-from gymfleet_trainer.learning.algorithm import Algorithm
+from gymfleet_trainer.errors import RunDirectoryError
 from gymfleet_trainer.learning.learner import Learner
 from gymfleet_trainer.metrics import HELD, PARITY, TOLERANCE, VERSION
 from gymfleet_trainer.publish.publisher import Publication, Publisher
@@ -16,11 +19,13 @@ from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
 from gymfleet_trainer.run.checkpoint import Checkpoints
 from gymfleet_trainer.run.collect import Collector
 from gymfleet_trainer.run.group_planner import GroupPlanner
+from gymfleet_trainer.run.playing import Playing
 from gymfleet_trainer.run.progress import Reporter
 from gymfleet_trainer.run.run_directory import RunDirectory
 from gymfleet_trainer.run.state import RunState
 from gymfleet_trainer.run.torch_thread import TorchThread
 from gymfleet_trainer.settings import TrainerSettings
+from gymfleet_trainer.stage import Stage
 
 log = structlog.get_logger()
 
@@ -42,8 +47,10 @@ class RunContext:
     planner: GroupPlanner
     reporter: Reporter
     redis: RedisClient
-    algorithm: Algorithm[Any] | None = None
-    """Of reinforcement learning; None for a recipe without it."""
+    stage: Stage[Any]
+    """The stage that is being carried out."""
+    _left: list[ScoredTrajectory] | None = None
+    _published_age: int | None = None
     _lap_at: float = field(default_factory=time.monotonic)
 
     def lap(self, name: str) -> None:
@@ -72,10 +79,79 @@ class RunContext:
         await self.worker.run(self.checkpoints.amend, self.state)
         await self.collector.acknowledge()
 
+    async def play(self, label: str = "") -> list[ScoredTrajectory]:
+        """Return the episodes that the stage plays under `label`, in the order of their tasks.
+
+        Raises:
+            TooManyFailures: one task's episodes failed more often than `max_replacements`, and so did all others.
+        """
+        episodes, _ = await self.played(label)
+        return episodes
+
+    async def played(self, label: str = "") -> tuple[list[ScoredTrajectory], int]:
+        """Do as `play`, and return also how many episodes failed for technical reasons and were played again."""
+        plays = self.stage.plays()[label]
+        if not plays.by_expert:
+            await self.ensure_published()
+        playing = Playing(
+            self.recipe, self.state, self.collector, self.planner, self.stage.prefix(label), plays,
+            self.settings.max_replacements,
+        )  # fmt: skip
+        self.reporter.begin(self.stage.prefix(label), step=0, total=plays.num_episodes(self.recipe), unit="episodes")
+        while playing.open:
+            await playing.more()
+            success = playing.num_successes / max(playing.num_counted, 1)
+            self.reporter.advance(
+                playing.num_counted, f"{playing.num_successes} successes", metrics={"success_now": success}
+            )
+        return playing.counted, playing.num_failed
+
+    def episodes(self) -> list[ScoredTrajectory]:
+        """Return the episodes that the stage's `data` names.
+
+        Raises:
+            RunDirectoryError: a file is missing or damaged, was written with another model's tokens, or holds what was
+                measured.
+        """
+        found = []
+        for reference in self.stage.data:
+            path = Path(reference) if is_path(reference) else self.directory.episodes(reference)
+            found += self.directory.read_episodes(path)
+        if measured := next((one.trajectory for one in found if one.trajectory.purpose == "eval"), None):
+            raise RunDirectoryError(
+                f"{', '.join(self.stage.data)} holds held-out episodes ({measured.trajectory_id}): what is measured is "
+                "not learned from"
+            )
+        turns = [turn for scored in found for turn in scored.trajectory.turns]
+        ids = (*(turn.prompt_token_ids for turn in turns), *(turn.response_token_ids for turn in turns))
+        highest = max((max(part) for part in ids if part), default=0)
+        if highest >= self.learner.vocab_size:
+            raise RunDirectoryError(
+                f"{', '.join(self.stage.data)} has token {highest}, which is beyond the model's "
+                f"{self.learner.vocab_size}: its episodes were played by another model"
+            )
+        return found
+
+    def leave(self, episodes: list[ScoredTrajectory]) -> None:
+        """Leave episodes under the stage's name, once and at its end."""
+        self._left = episodes
+        self.directory.trajectories(self.stage.name, episodes)
+
+    def taken(self) -> list[ScoredTrajectory] | None:
+        """Return what the stage left by `leave`, and forget it; None where it left none."""
+        left, self._left = self._left, None
+        return left
+
+    async def ensure_published(self) -> None:
+        """Publish the current weights unless this process has done so: from now on the policy plays by them."""
+        if self._published_age != self.state.age:
+            await self.publish()
+
     async def publish(self) -> Publication:
         """Publish the current weights."""
         TOLERANCE.set(self.recipe.publish.parity_tolerance)
         publication = await self.publisher.publish(self.state)
+        self._published_age = self.state.age
         VERSION.set(publication.version)
         PARITY.set(publication.parity.mean_abs)
         return publication

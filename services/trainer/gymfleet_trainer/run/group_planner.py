@@ -7,27 +7,28 @@ restarted run requests the same groups under the same ids.
 import hashlib
 import random
 import re
+from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.recipe import EnvironmentSection, Recipe
 from gymfleet_contracts.rollout import Budget, GroupRequest, Sampling, StrategySpec
 from gymfleet_contracts.session import OpenSession, Split
 from gymfleet_contracts.trajectory import Purpose
 
-from gymfleet_trainer.run.state import DEMONSTRATION_PREFIX, evaluation_prefix
+from gymfleet_trainer.learning.options import ReinforceOptions
+from gymfleet_trainer.stage import Plays
 
-_EXPERT: Final = StrategySpec(use="expert")
 _MAX_SHUFFLED: Final = 1_000_000
 _TRAIN_ID: Final = re.compile(r"s(\d{6,9})-g(\d{2,9})(?:-t(\d{1,9}))?(?:-r(\d{1,9}))?")
-_DEMONSTRATION_ID: Final = re.compile(DEMONSTRATION_PREFIX + r"(\d{6,9})")
-_EVALUATION_ID: Final = re.compile(r"(eval|eval_before|eval_after|eval_step_\d{6,9})-t(\d{6,9})(?:-r(\d{1,9}))?")
+_PLAYED_ID: Final = re.compile(r"t(\d{6,9})(?:-r(\d{1,9}))?")
 
 
 class TaskSequence:
     """An endless sequence of task indices: every task once per pass, each pass in a different order."""
 
-    def __init__(self, num_tasks: int, seed: int) -> None:
+    def __init__(self, num_tasks: int, seed: str) -> None:
         if num_tasks < 1:
             raise ValueError("an environment without train tasks cannot be trained on")
         self._num_tasks = num_tasks
@@ -66,85 +67,152 @@ class PlannedGroup:
         return replace(self, replacement=self.replacement + 1, draw=self.draw + 1)
 
 
+@dataclass(frozen=True, slots=True)
+class TrainingPlan:
+    """What a stage that reinforces asks for."""
+
+    stage: str
+    options: ReinforceOptions
+    gamma: float = 1.0
+    """The algorithm's discount per token."""
+    first_slot: int = 0
+    """Slots of earlier stages: the tasks go on after theirs."""
+
+
+class Mixture:
+    """Which of several environments each place of a sequence has, by their weights, as evenly as can be.
+
+    The next place goes to the environment that is furthest behind its share (smooth weighted round-robin).
+    """
+
+    def __init__(self, weights: tuple[float, ...]) -> None:
+        self._weights = weights
+        self._credit = [0.0] * len(weights)
+        self._places: list[list[int]] = [[] for _ in weights]
+        self._chosen: list[int] = []
+
+    def __getitem__(self, place: int) -> tuple[int, int]:
+        """Return the environment of a place, and how many of its own come before."""
+        if len(self._weights) == 1:
+            return 0, place
+        while len(self._chosen) <= place:
+            self._credit = [credit + weight for credit, weight in zip(self._credit, self._weights, strict=True)]
+            chosen = max(range(len(self._credit)), key=self._credit.__getitem__)
+            self._credit[chosen] -= sum(self._weights)
+            self._places[chosen].append(len(self._chosen))
+            self._chosen.append(chosen)
+        chosen = self._chosen[place]
+        return chosen, bisect_left(self._places[chosen], place)
+
+
 class GroupPlanner:
-    """Create the run's group requests; `gamma` is the algorithm's discount per token."""
+    """Create the run's group requests.
 
-    def __init__(self, recipe: Recipe, run_id: str, num_train_tasks: int, *, gamma: float = 1.0) -> None:
+    Args:
+        recipe: the recipe.
+        run_id: the run's id.
+        num_tasks: for each environment, by its name, the number of tasks in each split.
+    """
+
+    def __init__(self, recipe: Recipe, run_id: str, num_tasks: Mapping[str, Mapping[Split, int]]) -> None:
         self._recipe = recipe
-        self._reward = recipe.reward_spec(gamma)
         self._run_id = run_id
-        self._tasks = TaskSequence(num_train_tasks, recipe.seed)
-        self._num_train_tasks = num_train_tasks
+        self._envs = recipe.environments
+        self._mixture = Mixture(tuple(env.weight for env in self._envs))
+        self._num_train = [num_tasks[env.name][env.train_split] for env in self._envs]
+        seeds = [str(recipe.seed), *(f"{recipe.seed}/{env.title}" for env in self._envs[1:])]
+        self._tasks = [TaskSequence(number, seed) for number, seed in zip(self._num_train, seeds, strict=True)]
 
-    def train(self, slot: PlannedGroup) -> GroupRequest:
-        """Return the request for a slot's group: `s000012-g03` is the fourth group planned for step 12.
+    def train(self, plan: TrainingPlan, slot: PlannedGroup) -> GroupRequest:
+        """Return the request for a slot's group: `STAGE.s000012-g03` is the fourth group planned for its step 12.
 
         `-r1` marks its first replacement, with the same task; `-t1` is appended to the id for the first other task.
         """
-        rl = self._recipe.rl
-        if rl is None:
-            raise ValueError("the recipe has no [rl]")
-        step, place = divmod(slot.number, rl.groups_per_step)
-        group_id = f"s{step + 1:06d}-g{place:02d}"
+        recipe, rollout = self._recipe, self._recipe.rollout
+        step, place = divmod(slot.number, plan.options.groups_per_step)
+        group_id = f"{plan.stage}.s{step + 1:06d}-g{place:02d}"
         group_id += f"-t{slot.draw}" if slot.draw else ""
         group_id += f"-r{slot.replacement}" if slot.replacement else ""
-        position = _hashed(f"{self._recipe.seed}/{slot.number}/{slot.draw}") if slot.draw else slot.number
-        task = self._task(self._recipe.env.train_split, self._tasks[position], seed=slot.number % 2**31)
-        rollout = self._recipe.rollout
-        request = self._request(group_id, task, rl.group_size, "train", rollout.strategy.spec, rollout.sampling)
+        number = plan.first_slot + slot.number
+        which, position = self._mixture[number]
+        if slot.draw:
+            position = _hashed(f"{recipe.seed}/{number}/{slot.draw}")
+        env = self._envs[which]
+        task = self._task(env, env.train_split, self._tasks[which][position], seed=number % 2**31, step=step + 1)
+        request = self._request(
+            group_id, env, task, plan.options.group_size, "train", rollout.strategy.spec, rollout.sampling,
+            gamma=plan.gamma, step=step + 1,
+        )  # fmt: skip
         return request if rollout.budget == Budget() else request.model_copy(update={"budget": rollout.budget})
 
-    def slot(self, group_id: str) -> PlannedGroup | None:
-        """Return a training group's place in the plan, or None for an id that does not belong to this run."""
-        rl, parts = self._recipe.rl, _TRAIN_ID.fullmatch(group_id)
-        if rl is None or parts is None:
+    def slot(self, plan: TrainingPlan, group_id: str) -> PlannedGroup | None:
+        """Return a training group's place in the plan, or None for an id that does not belong to it."""
+        stage, _, own = group_id.rpartition(".")
+        parts = _TRAIN_ID.fullmatch(own)
+        if parts is None or stage != plan.stage:
             return None
         step, place, draw, replacement = (int(part or 0) for part in parts.groups())
-        slot = PlannedGroup((step - 1) * rl.groups_per_step + place, replacement, draw)
-        planned = 1 <= step <= rl.steps and place < rl.groups_per_step
-        return slot if planned and self.train(slot).group_id == group_id else None
+        slot = PlannedGroup((step - 1) * plan.options.groups_per_step + place, replacement, draw)
+        planned = 1 <= step <= plan.options.steps and place < plan.options.groups_per_step
+        return slot if planned and self.train(plan, slot).group_id == group_id else None
 
-    def find(self, group_id: str) -> GroupRequest | None:
-        """Return the request that this run makes, or may still make, under an id; None for an id of another run."""
-        if (slot := self.slot(group_id)) is not None:
-            return self.train(slot)
-        if (parts := _DEMONSTRATION_ID.fullmatch(group_id)) is not None:
-            wanted = self._recipe.sft.num_demonstrations if self._recipe.sft else 0
-            return self._demonstration(int(parts[1])) if int(parts[1]) < wanted else None
-        if (parts := _EVALUATION_ID.fullmatch(group_id)) is not None and int(parts[2]) < self._recipe.eval.num_tasks:
-            samples = self._recipe.eval.samples_per_task
-            return self.evaluation(parts[1], int(parts[2]), int(parts[3] or 0), samples)
-        return None
-
-    def demonstrations(self) -> list[GroupRequest]:
-        """Return requests for one expert episode on each of the first train tasks, as many as the recipe wants."""
-        wanted = self._recipe.sft.num_demonstrations if self._recipe.sft else 0
-        return [self._demonstration(index) for index in range(wanted)]
-
-    def _demonstration(self, index: int) -> GroupRequest:
-        seed, task = divmod(index, self._num_train_tasks)
-        opened = self._task(self._recipe.env.train_split, task, seed=seed)
-        return self._request(f"{DEMONSTRATION_PREFIX}{index:06d}", opened, 1, "demonstration", _EXPERT, Sampling())
-
-    def evaluation(self, name: str, task: int, replacement: int, samples: int) -> GroupRequest:
-        """Return the request for task number `task` of the held-out split; a replacement plays only what failed."""
+    def play(self, prefix: str, plays: Plays, index: int, replacement: int, samples: int) -> GroupRequest:
+        """Return the request for group number `index` of what is played; a replacement plays only what failed."""
         suffix = f"-r{replacement}" if replacement else ""
-        group_id = f"{evaluation_prefix(name)}{task:06d}{suffix}"
-        opened = self._task(self._recipe.env.eval_split, task, seed=0)
-        return self._request(group_id, opened, samples, "eval", StrategySpec(), self._recipe.eval.sampling)
+        which, position = self._place(plays, index)
+        env = self._envs[which]
+        if plays.purpose == "eval":
+            task = self._task(env, env.eval_split, position, seed=0, level=plays.level)
+        else:
+            seed, place = divmod(position, self._num_train[which])
+            task = self._task(env, env.train_split, place, seed=seed, level=plays.level)
+        return self._request(
+            f"{prefix}.t{index:06d}{suffix}", env, task, samples, plays.purpose, plays.strategy, plays.sampling
+        )
 
-    def _task(self, split: Split, index: int, *, seed: int) -> OpenSession:
-        env = self._recipe.env
-        return OpenSession(env=env.name, split=split, level=env.level, task_index=index, seed=seed)
+    def find(self, prefix: str, plays: Plays, group_id: str) -> GroupRequest | None:
+        """Return the request of what is played under an id; None for an id that is none of its own."""
+        given, _, own = group_id.rpartition(".")
+        parts = _PLAYED_ID.fullmatch(own)
+        if parts is None or given != prefix or int(parts[1]) >= plays.num_groups(self._recipe):
+            return None
+        return self.play(prefix, plays, int(parts[1]), int(parts[2] or 0), plays.samples_per_task)
+
+    def title_of(self, plays: Plays, group_id: str) -> str:
+        """Return the title of the environment that a group of `plays` was played in."""
+        parts = _PLAYED_ID.fullmatch(group_id.rpartition(".")[2])
+        if parts is None:
+            raise ValueError(f"{group_id} is no group outside of training")
+        return self._envs[self._place(plays, int(parts[1]))[0]].title
+
+    def _place(self, plays: Plays, index: int) -> tuple[int, int]:
+        return divmod(index, plays.num_tasks) if plays.purpose == "eval" else self._mixture[index]
+
+    def _task(
+        self,
+        env: EnvironmentSection,
+        split: Split,
+        index: int,
+        *,
+        seed: int,
+        step: int | None = None,
+        level: str | None = None,
+    ) -> OpenSession:
+        level = level or env.changed(step).level
+        return OpenSession(env=env.name, split=split, level=level, task_index=index, seed=seed)
 
     def _request(
         self,
         group_id: str,
+        env: EnvironmentSection,
         task: OpenSession,
         samples: int,
         purpose: Purpose,
         strategy: StrategySpec,
         sampling: Sampling,
+        *,
+        gamma: float = 1.0,
+        step: int | None = None,
     ) -> GroupRequest:
         return GroupRequest(
             run_id=self._run_id,
@@ -153,22 +221,19 @@ class GroupPlanner:
             num_samples=samples,
             purpose=purpose,
             strategy=strategy,
-            format=self._recipe.rollout.format,
+            format=self._recipe.format_of(env),
             sampling=sampling,
-            limits=self._recipe.rollout.limits,
-            reward=self._reward,
+            limits=self._recipe.limits_of(env, step),
+            reward=self._recipe.reward_spec(env, gamma),
         )
 
 
-def planned_slots(recipe: Recipe, steps_done: int) -> int:
-    """Return how many slots may have been requested once `steps_done` steps are finished.
+def planned_slots(rl: ReinforceOptions, steps_done: int) -> int:
+    """Return how many slots may have been requested once `steps_done` steps of the stage are finished.
 
-    These are the groups for the next step and for `max_staleness` steps after it, but
-    none beyond the last step. It is 0 for a recipe without reinforcement learning.
+    These are the groups for the next step and for `max_staleness` steps after it, but none beyond the last step.
     """
-    if recipe.rl is None:
-        return 0
-    return min(steps_done + 1 + recipe.rl.max_staleness, recipe.rl.steps) * recipe.rl.groups_per_step
+    return min(steps_done + 1 + rl.max_staleness, rl.steps) * rl.groups_per_step
 
 
 def _hashed(text: str) -> int:

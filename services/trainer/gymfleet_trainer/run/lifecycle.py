@@ -1,24 +1,25 @@
-"""A run from its first to its last phase, resumed from the last checkpoint."""
+"""A run from its first to its last stage, resumed from the last checkpoint."""
 
 import contextlib
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from gymfleet_client.errors import ClientError, TransportError
 from gymfleet_client.rest import GatewayClient
-from gymfleet_contracts.recipe import Recipe, RecipeError
+from gymfleet_contracts.recipe import EnvironmentSection, Recipe
 from gymfleet_contracts.session import EnvironmentSpec
+from gymfleet_contracts.stages import PlannedStage
 from gymfleet_contracts.streams import cancelled_run, dead_letters, held_group, produced_samples, trajectories_scored
 from gymfleet_kit.formats import format_of
+from gymfleet_kit.plugins import PluginError
 from gymfleet_kit.retries import Retries
 from gymfleet_kit.streams import OUTAGE, RedisClient, connect, disconnect
 
-from gymfleet_trainer.errors import RunDirectoryError, Stalled, TrainerError, WorkersLost
+from gymfleet_trainer.errors import PluginFailed, RunDirectoryError, Stalled, TrainerError, WorkersLost
 from gymfleet_trainer.learning.learner import Learner, LearnerFactory, LocalLearner
-from gymfleet_trainer.learning.plugins import suitable_algorithm
 from gymfleet_trainer.publish.policy_endpoint import readiness
 from gymfleet_trainer.publish.publisher import Publisher
 from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
@@ -27,22 +28,22 @@ from gymfleet_trainer.run.checkpoint import Checkpoints
 from gymfleet_trainer.run.collect import Collector
 from gymfleet_trainer.run.context import RunContext
 from gymfleet_trainer.run.group_planner import GroupPlanner
+from gymfleet_trainer.run.measuring import measure
+from gymfleet_trainer.run.plan import stages_of
 from gymfleet_trainer.run.progress import Reporter
 from gymfleet_trainer.run.replays import Referee
 from gymfleet_trainer.run.run_directory import RunDirectory, recipe_hash, sync_directory
-from gymfleet_trainer.run.state import EvalResult, Phase, RunState
+from gymfleet_trainer.run.state import EvalResult, Left, RunState
 from gymfleet_trainer.run.summary import summarise
 from gymfleet_trainer.run.torch_thread import TorchThread
 from gymfleet_trainer.run.trajectory_consumer import TrajectoryConsumer
 from gymfleet_trainer.settings import TrainerSettings
-from gymfleet_trainer.stages.measure import measure
-from gymfleet_trainer.stages.reinforce import reinforce
-from gymfleet_trainer.stages.sft import warm_start
+from gymfleet_trainer.stage import Stage
+from gymfleet_trainer.stages.measure import Measure, MeasureOptions
 
 log = structlog.get_logger()
 
 _PAUSE_S: Final = 0.5
-_MAX_HELD: Final = 8_000
 
 
 async def train(
@@ -75,23 +76,67 @@ async def _train(
     run_id: str,
     learner: LearnerFactory,
 ) -> None:
-    async with opened(recipe, directory, settings, reporter, run_id, learner=learner) as run:
-        state = run.state
-        if state.phase is Phase.SFT:
-            if recipe.sft is not None:
-                await warm_start(run, recipe.sft)
-            state.phase = Phase.EVAL_BEFORE
-        await run.publish()
-        run.lap("sft")
-        if state.phase is Phase.EVAL_BEFORE:
-            await _measure(run, "eval_before", Phase.RL if recipe.rl else Phase.EVAL_AFTER)
-        if state.phase is Phase.RL and recipe.rl is not None:
-            await reinforce(run, recipe.rl)
-            state.phase = Phase.EVAL_AFTER
-            await run.save_state()
-        if state.phase is Phase.EVAL_AFTER:
-            await _measure(run, "eval_after", Phase.DONE)
+    stages = stages_of(recipe)
+    async with opened(recipe, directory, settings, reporter, run_id, stages[0], learner=learner) as run:
+        for stage in stages[len(run.state.left) :]:
+            run.stage = stage
+            log.info("stage.begun", stage=stage.name, done=run.state.done)
+            await _carried_out(run)
+            await _end(run)
+        await run.ensure_published()
         await _finish(run)
+
+
+async def _carried_out(run: RunContext) -> None:
+    stage = run.stage
+    try:
+        await stage.run(run)
+    except (TrainerError, PluginError, OSError, *OUTAGE):
+        raise
+    except Exception as error:
+        if type(stage).__module__.startswith("gymfleet_trainer."):
+            raise
+        log.exception("plugin.failed")
+        reason = " ".join(str(error).split())
+        raise PluginFailed(
+            f"the stage {stage.name} ({type(stage).__name__}) failed: {type(error).__name__}: {reason}; its traceback "
+            "is in the log"
+        ) from error
+
+
+async def _end(run: RunContext) -> None:
+    """Note what the stage left, and that it is done."""
+    stage, state = run.stage, run.state
+    run.lap(stage.name)
+    await run.worker.run(run.learner.end)
+    episodes, model = run.taken(), None
+    if "model" in stage.facts.leaves:
+        model = run.directory.models / stage.name
+        await run.worker.run(_save_model, run.learner, model)
+    measured = state.evals.get(stage.name)
+    left = Left(
+        name=stage.name,
+        kind=stage.kind,
+        seconds=round(state.seconds[stage.name], 3),
+        episodes=None if episodes is None else run.directory.relative(run.directory.episodes(stage.name)),
+        num_episodes=None if episodes is None else len(episodes),
+        model=None if model is None else run.directory.relative(model),
+        success=None if measured is None else measured.success,
+    )
+    if measured is not None:
+        key = "success_before" if _is_first(stage, state) else "success_after"
+        run.reporter.advance(measured.num_episodes, metrics={key: measured.success})
+    state.left.append(left)
+    state.done = 0
+    state.first_slot, state.cursor = state.first_slot + state.cursor, 0
+    await run.save_state()
+    run.directory.stages([one.model_dump(exclude_none=True) for one in state.left])
+    shutil.rmtree(run.directory.references / stage.name, ignore_errors=True)
+    log.info("stage.ended", **left.model_dump(exclude_none=True))
+
+
+def _is_first(stage: Stage[Any], state: RunState) -> bool:
+    return next(iter(state.evals)) == stage.name
 
 
 async def evaluate_only(
@@ -101,6 +146,7 @@ async def evaluate_only(
     reporter: Reporter,
     checkpoint: Path,
     run_id: str,
+    options: MeasureOptions,
 ) -> EvalResult:
     """Publish the weights of a checkpoint or a Hugging Face directory, and measure them once.
 
@@ -109,9 +155,9 @@ async def evaluate_only(
     path = checkpoint / "model" if (checkpoint / "model").is_dir() else checkpoint
     if not (path / "config.json").is_file():
         raise RunDirectoryError(f"{checkpoint} is neither a checkpoint nor a Hugging Face model directory")
-    async with opened(recipe, directory, settings, reporter, run_id, start_from=str(path)) as run:
-        await run.publish()
-        result = await measure(run, "eval")
+    stage = Measure(PlannedStage("eval", "measure", "stages.eval", {}, {}), options)
+    async with opened(recipe, directory, settings, reporter, run_id, stage, start_from=str(path)) as run:
+        result, _ = await measure(run)
         await _clean_up(run)
         return result
 
@@ -123,30 +169,28 @@ async def opened(
     settings: TrainerSettings,
     reporter: Reporter,
     run_id: str,
+    stage: Stage[Any],
     *,
     start_from: str | None = None,
     learner: LearnerFactory = LocalLearner,
 ) -> AsyncIterator[RunContext]:
-    """Provide what a phase needs: reach the services, restore state and weights, and take back deliveries."""
-    _check_bounds(recipe)
-    algorithm, reply_format = suitable_algorithm(recipe), format_of(recipe.rollout.format)
+    """Provide what `stage` and those after it need: services, state and weights, and deliveries taken back."""
+    versions = {section.name: format_of(section).version for section in recipe.formats().values()}
     redis = connect(settings.redis_url)
     endpoint = RolloutReplicas(settings, redis, run_id)
     try:
         with TorchThread(settings.torch_threads) as worker:
-            spec = await _services(recipe, settings, redis, endpoint, reporter)
+            specs = await _services(recipe, settings, redis, endpoint, reporter)
             checkpoints = Checkpoints(directory.checkpoints, keep=recipe.checkpoint.keep)
             state, policy = await _restore(recipe, directory, checkpoints, worker, run_id, start_from, learner)
             publisher = Publisher(endpoint, policy, worker, directory, checkpoints, recipe)
             async with TrajectoryConsumer(redis, run_id, lease_s=settings.lease_s) as consumer:
-                planner = GroupPlanner(
-                    recipe, run_id, spec.splits[recipe.env.train_split], gamma=algorithm.gamma if algorithm else 1.0
-                )
-                referee = Referee(planner.find, policy.vocab_size, reply_format.version)
+                planner = GroupPlanner(recipe, run_id, {spec.name: spec.splits for spec in specs})
+                referee = Referee(lambda group_id: run.stage.request(run, group_id), policy.vocab_size, versions)
                 collector = Collector(redis, consumer, endpoint, settings, state, publisher.bring_up, referee)
                 run = RunContext(
                     recipe, settings, directory, state, checkpoints, policy, worker, endpoint, publisher, collector,
-                    planner, reporter, redis, algorithm,
+                    planner, reporter, redis, stage,
                 )  # fmt: skip
                 yield run
     finally:
@@ -169,7 +213,7 @@ async def _restore(
     source = start_from or initial_model(recipe, directory)
     if last is None:
         state = RunState(run_id=run_id, recipe_hash=recipe_hash(recipe))
-        learner = await worker.run(make_learner, recipe, source, directory.path / "reference")
+        learner = await worker.run(make_learner, recipe, source, directory.references)
         directory.truncate({})
         await worker.run(checkpoints.save, state, learner.save_checkpoint)
         log.info("run.started", run_id=run_id)
@@ -177,18 +221,18 @@ async def _restore(
     path, state = last
     if state.run_id != run_id or state.recipe_hash != recipe_hash(recipe):
         raise RunDirectoryError(f"{path} belongs to run {state.run_id}, not {run_id}; use another run directory")
-    learner = await worker.run(make_learner, recipe, source, directory.path / "reference")
+    learner = await worker.run(make_learner, recipe, source, directory.references)
     await worker.run(learner.load_checkpoint, path)
     directory.truncate(state.offsets)
     state.count("resumed")
-    log.info("run.resumed", run_id=run_id, checkpoint=path.name, phase=state.phase, step=state.step)
+    log.info("run.resumed", run_id=run_id, checkpoint=path.name, stages=len(state.left), done=state.done)
     return state, learner
 
 
 async def _services(
     recipe: Recipe, settings: TrainerSettings, redis: RedisClient, endpoint: RolloutReplicas, reporter: Reporter
-) -> EnvironmentSpec:
-    """Wait until Redis, the gateway with the environment, and the rollout service answer."""
+) -> list[EnvironmentSpec]:
+    """Wait until Redis, the gateway with the environments, and the rollout service answer."""
 
     async def ready() -> None:
         if missing := await _missing(settings, redis, endpoint):
@@ -203,22 +247,7 @@ async def _services(
         raise Stalled(
             f"after {settings.services_timeout_s:g} s: {missing}; put that right and run the same command again"
         ) from None
-    return await _environment(recipe, settings)
-
-
-def _check_bounds(recipe: Recipe) -> None:
-    """Check that unacknowledged deliveries stay below the stream length at which producers wait."""
-    held = {"eval.num_tasks x eval.samples_per_task": recipe.eval.num_episodes}
-    if recipe.sft is not None:
-        held["sft.num_demonstrations"] = recipe.sft.num_demonstrations
-    if recipe.rl is not None:
-        ahead = 1 + recipe.rl.max_staleness
-        held["rl.groups_per_step x rl.group_size x (1 + rl.max_staleness)"] = (
-            recipe.rl.groups_per_step * recipe.rl.group_size * ahead
-        )
-    for name, number in held.items():
-        if number > _MAX_HELD:
-            raise RecipeError(f"{name} is {number}; at most {_MAX_HELD} episodes can be open at once")
+    return [await _environment(env, settings) for env in recipe.environments]
 
 
 async def _missing(settings: TrainerSettings, redis: RedisClient, endpoint: RolloutReplicas) -> str:
@@ -237,29 +266,22 @@ async def _missing(settings: TrainerSettings, redis: RedisClient, endpoint: Roll
     return ""
 
 
-async def _environment(recipe: Recipe, settings: TrainerSettings) -> EnvironmentSpec:
+async def _environment(env: EnvironmentSection, settings: TrainerSettings) -> EnvironmentSpec:
     key = settings.gateway_api_key.get_secret_value() if settings.gateway_api_key else None
     async with GatewayClient(settings.gateway_url, api_key=key) as client:
         try:
-            spec = await client.environment(recipe.env.name)
+            spec = await client.environment(env.name)
         except TransportError as error:
             raise Stalled(f"the gateway at {settings.gateway_url} does not answer: {error}") from None
         except ClientError as error:
-            raise TrainerError(f"the gateway does not serve {recipe.env.name}: {error}") from None
-    for split in (recipe.env.train_split, recipe.env.eval_split):
+            raise TrainerError(f"the gateway does not serve {env.name}: {error}") from None
+    levels = {level for level in (env.level, *(change.level for change in env.schedule)) if level is not None}
+    if unknown := sorted(levels - set(spec.levels)):
+        raise TrainerError(f"{spec.name} has no level {', '.join(unknown)}; it has {', '.join(spec.levels)}")
+    for split in (env.train_split, env.eval_split):
         if not spec.splits.get(split):
             raise TrainerError(f"{spec.name} has no {split} tasks; it has {dict(spec.splits)}")
     return spec
-
-
-async def _measure(run: RunContext, name: str, then: Phase) -> None:
-    run.lap("rl" if then is Phase.DONE else "sft")
-    result = await measure(run, name)
-    run.lap(name)
-    run.state.evals[name] = result
-    run.state.phase = then
-    run.reporter.advance(result.num_episodes, metrics={f"success_{name.removeprefix('eval_')}": result.success})
-    await run.save_state()
 
 
 async def _finish(run: RunContext) -> None:
@@ -296,7 +318,7 @@ def _save_model(learner: Learner, path: Path) -> None:
 
 
 def _headline(state: RunState) -> str:
-    before, after = state.evals.get("eval_before"), state.evals.get("eval_after")
-    if before is None or after is None:
+    measured = [state.evals[one.name] for one in state.left if one.name in state.evals]
+    if len(measured) < 2:
         return f"{state.step} steps"
-    return f"success {before.success:.3f} before, {after.success:.3f} after {state.step} steps"
+    return f"success {measured[0].success:.3f} before, {measured[-1].success:.3f} after {state.step} steps"

@@ -1,6 +1,6 @@
 """Which samples are requested again, and which records do not belong to this run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from gymfleet_contracts.rollout import GroupRequest
@@ -18,13 +18,13 @@ class Referee:
     Args:
         find: finds the run's requests.
         vocab_size: every token id is smaller than this.
-        format_version: of the run's reply format.
+        format_versions: of the run's reply formats, by name.
     """
 
-    def __init__(self, find: Find, vocab_size: int, format_version: int) -> None:
+    def __init__(self, find: Find, vocab_size: int, format_versions: Mapping[str, int]) -> None:
         self._find = find
         self._vocab_size = vocab_size
-        self._format_version = format_version
+        self._format_versions = format_versions
 
     def fault(self, scored: ScoredTrajectory) -> str:
         """Return why the record must go to the dead letters, or an empty string if it answers a request of the run."""
@@ -50,7 +50,7 @@ class Referee:
     def _unusable(self, scored: ScoredTrajectory, request: GroupRequest) -> str:
         """Return what would make an update on this record fail."""
         trajectory = scored.trajectory
-        if (version := self._format_version) != trajectory.format_version:
+        if (version := self._format_versions.get(trajectory.format)) != trajectory.format_version:
             return f"format {trajectory.format!r} is of version {trajectory.format_version}, not {version}"
         if trajectory.purpose == "train" and (fault := _no_sample_of_the_policy(trajectory)):
             return fault
@@ -74,7 +74,7 @@ def _no_sample_of_the_policy(trajectory: Trajectory) -> str:
     if trajectory.selected:
         return (
             f"the strategy {trajectory.strategy} selected it for how well it ended, so it is no sample of the policy: "
-            "[rl] learns from what is exported without `selected`"
+            "reinforce learns from what is exported without `selected`"
         )
     return "the environment's expert wrote it, so it is no sample of the policy" if trajectory.by_expert else ""
 

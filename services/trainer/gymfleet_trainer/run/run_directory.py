@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 from gymfleet_contracts.recipe import MODEL_INIT, Recipe
 from gymfleet_contracts.run import RunProgress
 from gymfleet_contracts.trajectory import ScoredTrajectory
+from pydantic import ValidationError
 
 from gymfleet_trainer.errors import RunDirectoryError
 
@@ -61,6 +62,8 @@ class RunDirectory:
         self.weights = self.path / "weights"
         self.model_init = self.path / MODEL_INIT
         self.model = self.path / "model"
+        self.models = self.path / "models"
+        self.references = self.path / "references"
         self._lock: int | None = None
 
     def __enter__(self) -> Self:
@@ -140,6 +143,35 @@ class RunDirectory:
     def trajectories(self, name: str, items: Iterable[ScoredTrajectory]) -> None:
         """Append to `trajectories/NAME.jsonl`, one `ScoredTrajectory` per line."""
         self.append(f"trajectories/{name}.jsonl", (item.model_dump_json() for item in items))
+
+    def episodes(self, stage: str) -> Path:
+        """Return the file with the episodes that a stage left."""
+        return self.path / "trajectories" / f"{stage}.jsonl"
+
+    def read_episodes(self, path: Path) -> list[ScoredTrajectory]:
+        """Read episodes. Raises RunDirectoryError, which names the file and the line."""
+        found: list[ScoredTrajectory] = []
+        try:
+            with path.open(encoding="utf-8") as file:
+                for line in file:
+                    found.append(ScoredTrajectory.model_validate_json(line))  # noqa: PERF401 - its length tells the line
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise RunDirectoryError(
+                f"{path}, line {len(found) + 1}: no episode of ours: {where}: {first['msg']}"
+            ) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunDirectoryError(f"the episodes in {path} cannot be read: {error}") from None
+        return found
+
+    def relative(self, path: Path) -> str:
+        """Return a path as it stands in the run's files."""
+        return str(path.relative_to(self.path))
+
+    def stages(self, left: list[dict[str, Any]]) -> None:
+        """Replace `stages.json`: what each finished stage left."""
+        write_atomically(self.path / "stages.json", json.dumps(left, indent=2) + "\n")
 
     def offsets(self) -> dict[str, int]:
         """Return the lengths of the append-only files, in bytes."""

@@ -1,27 +1,37 @@
 """What a checkpoint holds besides weights: how far the run has come, and what it has consumed."""
 
 from collections.abc import Callable
-from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-DEMONSTRATION_PREFIX: Final = "demo-"
+
+class EnvironmentResult(BaseModel):
+    """One environment's part of a measurement."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    num_episodes: int
+    num_successes: int
+    success: float
+    interval: tuple[float, float]
 
 
-def evaluation_prefix(name: str) -> str:
-    """Return the prefix of the ids of a measurement's groups."""
-    return f"{name}-t"
+class Left(BaseModel):
+    """What a stage left in the run directory."""
 
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
-class Phase(StrEnum):
-    """The parts of a run, in order."""
-
-    SFT = "sft"
-    EVAL_BEFORE = "eval_before"
-    RL = "rl"
-    EVAL_AFTER = "eval_after"
-    DONE = "done"
+    name: str
+    kind: str
+    seconds: float
+    episodes: str | None = None
+    """A file of the run directory, a `ScoredTrajectory` on each line."""
+    num_episodes: int | None = None
+    model: str | None = None
+    """A directory that transformers can load."""
+    success: float | None = None
+    """What a measurement found."""
 
 
 class EvalResult(BaseModel):
@@ -43,6 +53,8 @@ class EvalResult(BaseModel):
     failed_episodes: int
     """Episodes that failed for technical reasons; they were played again and are not counted."""
     seconds: float
+    environments: dict[str, EnvironmentResult] = Field(default_factory=dict)
+    """By title, where there are several."""
 
 
 class RunState(BaseModel):
@@ -54,18 +66,22 @@ class RunState(BaseModel):
     recipe_hash: str
     serial: int = 0
     """Number of the checkpoint, which increases with each one."""
-    phase: Phase = Phase.SFT
-    sft_epochs: int = 0
+    left: list[Left] = Field(default_factory=list)
+    """What each finished stage left, in order."""
+    done: int = 0
+    """Finished units of the stage after them: epochs or steps."""
     step: int = 0
-    """Finished steps of reinforcement learning."""
+    """Finished steps of reinforcement learning, of all stages."""
     age: int = 0
     """How often the weights have changed; staleness is a difference of two ages."""
     version: int = 0
     """The last policy version that was published."""
     ages: dict[int, int] = Field(default_factory=dict)
     """Age of the weights of each published version. The weights of a version that is missing were lost."""
+    first_slot: int = 0
+    """Slots that the stages before this one have used: it goes on with the tasks after theirs."""
     cursor: int = 0
-    """The next slot for which a training group is requested."""
+    """The next slot of this stage for which a training group is requested."""
     open_slots: dict[str, tuple[int, int]] = Field(default_factory=dict)
     """Training groups that were requested and are not settled: id to (slot, replacement)."""
     asked_ages: dict[str, int] = Field(default_factory=dict)
@@ -93,12 +109,13 @@ class RunState(BaseModel):
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
     def settled_before(self) -> Callable[[str], bool]:
-        """Return a test for settled groups: trained, dropped, or part of a finished warm start or measurement."""
+        """Return a test for settled groups: trained, dropped, or part of a finished stage or measurement."""
         groups = {*self.trained, *self.dropped}
-        prefixes = tuple(evaluation_prefix(name) for name in self.evals)
-        if self.phase is not Phase.SFT:
-            prefixes += (DEMONSTRATION_PREFIX,)
-        return lambda group_id: group_id in groups or group_id.startswith(prefixes)
+        owners = {*(one.name for one in self.left), *self.evals}
+        stages = tuple(f"{one.name}." for one in self.left)
+        return lambda group_id: (
+            group_id in groups or group_id.rpartition(".")[0] in owners or group_id.startswith(stages)
+        )
 
     def staleness(self, version: int) -> int | None:
         """Return how many weight changes ago `version` was made, or None if its weights were lost."""

@@ -18,14 +18,17 @@ _STEP_PARTS: Final = ("wait", "generation", "environment", "reward", "update")
 
 def summarise(recipe: Recipe, state: RunState, policy: Policy | None) -> dict[str, Any]:
     """Return the run's figures. `policy` is the state that the rollout service reports at the end."""
-    before, after = state.evals.get("eval_before"), state.evals.get("eval_after")
+    measured = [state.evals[one.name] for one in state.left if one.name in state.evals]
+    after = measured[-1] if measured else None
+    before = measured[0] if len(measured) > 1 else None
     summary: dict[str, Any] = {
         "run_id": state.run_id,
         "recipe": recipe.name,
         "recipe_hash": state.recipe_hash,
         "seed": recipe.seed,
-        "env": recipe.env.name,
-        "num_eval_episodes": recipe.eval.num_episodes,
+        "environments": [env.title for env in recipe.environments],
+        "stages": [one.model_dump(exclude_none=True) for one in state.left],
+        "num_eval_episodes": after.num_episodes if after else None,
         "success_before": before.success if before else None,
         "interval_before": list(before.interval) if before else None,
         "success_after": after.success if after else None,
@@ -87,11 +90,12 @@ def hardware() -> dict[str, Any]:
 def _seconds(state: RunState) -> dict[str, Any]:
     clock = {name: round(seconds, 3) for name, seconds in state.seconds.items()}
     steps = {part: clock.get(f"step_{part}", 0.0) for part in _STEP_PARTS}
-    phases = {name: clock.get(name, 0.0) for name in ("sft", "eval_before", "rl", "eval_after")}
+    stages = {one.name: clock.get(one.name, 0.0) for one in state.left}
+    on_the_way = clock.get("measured_on_the_way", 0.0)
     return {
-        **phases,
-        "eval_during": clock.get("eval_during", 0.0),
-        "total": round(sum(phases.values()) + clock.get("eval_during", 0.0), 3),
+        "stages": stages,
+        "measured_on_the_way": on_the_way,
+        "total": round(sum(stages.values()) + on_the_way, 3),
         "steps": steps | {"publish": clock.get("publish", 0.0), "checkpoint": clock.get("checkpoint", 0.0)},
     }
 

@@ -1,1 +1,1 @@
-"""The phases of a run, in order: warm start, measurement, reinforcement learning, measurement."""
+"""The stages that come with gymfleet, a module each."""

@@ -2,121 +2,278 @@
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from functools import cached_property
+from typing import Any, ClassVar
 
 import structlog
-from gymfleet_contracts.recipe import RlSection
-from gymfleet_contracts.rollout import GroupRequest
+from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.rollout import GroupRequest, Sampling
+from gymfleet_contracts.stages import PlannedStage, StageFacts
+from pydantic import Field, PositiveInt
 
 from gymfleet_trainer.errors import PublishRefused, TooManyFailures
-from gymfleet_trainer.learning.algorithm import Need
+from gymfleet_trainer.learning.algorithm import Algorithm, Need
+from gymfleet_trainer.learning.options import ReinforceOptions
+from gymfleet_trainer.learning.plugins import algorithm_of
 from gymfleet_trainer.metrics import GROUPS, STEP, TOKENS
+from gymfleet_trainer.run.batch import batch_metrics, book_batch, refusal
 from gymfleet_trainer.run.context import RunContext
-from gymfleet_trainer.run.group_planner import GroupPlanner, PlannedGroup, planned_slots
+from gymfleet_trainer.run.group_planner import PlannedGroup, TrainingPlan, planned_slots
 from gymfleet_trainer.run.groups import Group
+from gymfleet_trainer.run.measuring import measure
 from gymfleet_trainer.run.state import RunState
-from gymfleet_trainer.stages.batch import batch_metrics, book_batch, refusal
-from gymfleet_trainer.stages.measure import measure
+from gymfleet_trainer.stage import Plays, Stage, StageOptions
 
 log = structlog.get_logger()
 
 
-async def reinforce(run: RunContext, rl: RlSection) -> None:
-    """Run the remaining steps, until the last one is done or the time is up."""
-    run.reporter.begin("rl", step=run.state.step, total=rl.steps, unit="steps")
-    await run.collector.ask([run.planner.train(slot_of(run.planner, group_id)) for group_id in run.state.open_slots])
-    while run.state.step < rl.steps and not _out_of_time(run.state, rl):
-        await _evaluate_if_due(run, rl)
-        await _ask_ahead(run)
-        await _step(run, rl)
-        run.lap("rl")
-    if _out_of_time(run.state, rl):
-        log.info("rl.out_of_time", step=run.state.step, seconds=round(run.state.seconds["rl"], 1))
-    for group_id in list(run.state.open_slots):  # requested in advance, and not needed after an early end
-        _drop(run, group_id, "not needed")
+class MeasuredOnTheWay(StageOptions):
+    """Measurements between steps, on held-out tasks."""
+
+    every_steps: PositiveInt
+    """Steps between two of them."""
+    num_tasks: PositiveInt = 200
+    """Held-out tasks, of each environment."""
+    samples_per_task: PositiveInt = 1
+    """Episodes of each."""
+    sampling: Sampling = Field(default=Sampling(temperature=1.0))
 
 
-async def _step(run: RunContext, rl: RlSection) -> None:
-    state = run.state
-    started = time.monotonic()
-    groups = await collect(run, rl)
-    wait_s = time.monotonic() - started
-    version = state.version
-    await _check_batch(run, groups)
-    run.publisher.adopt_probe(state, [s for group in groups for s in group.trajectories])
-    updating = time.monotonic()
-    update = await run.worker.run(run.learner.update, groups, state.staleness)
-    update_s = time.monotonic() - updating
-    for group in groups:
-        state.trained.append(group.group_id)
-        _close(run, group.group_id)
-    state.step += 1
-    state.age += 1
-    book_batch(state, groups, wait_s=wait_s, update_s=update_s)
-    metrics = batch_metrics(state, groups, wait_s=wait_s, update_s=update_s)
-    _record(run, groups, metrics | update, version)
-    run.lap("rl")
-    if state.step % run.recipe.checkpoint.every_steps == 0 or state.step == rl.steps or _out_of_time(state, rl):
-        await run.checkpoint()
-    await run.publish()
-    run.reporter.advance(state.step, metrics={"success": metrics["success"], "reward": metrics["reward_mean"]})
+class ReinforceStageOptions(ReinforceOptions):
+    """Reinforcement learning. Keys that are not named here are options of the algorithm, which checks them."""
+
+    measure: MeasuredOnTheWay | None = None
 
 
-def _record(run: RunContext, groups: list[Group], metrics: dict[str, float], version: int) -> None:
-    kept = groups[: run.settings.recorded_groups_per_step]
-    run.directory.trajectories("train", [s for group in kept for s in group.trajectories])
-    run.directory.metric("rl_step", step=run.state.step, policy_version=version, **metrics)
-    STEP.set(run.state.step)
-    GROUPS.labels("trained").inc(len(groups))
-    TOKENS.inc(metrics["tokens"])
+class Reinforce(Stage[ReinforceStageOptions]):
+    """Improve the policy on groups of episodes that it plays itself, by an algorithm such as GRPO or PPO."""
+
+    Options = ReinforceStageOptions
+    facts: ClassVar[StageFacts] = StageFacts(
+        leaves=("model",), plugins={"algorithm": "algorithm"}, passes_on="algorithm"
+    )
+    small: ClassVar[Mapping[str, Any]] = {"steps": 3, "groups_per_step": 4, "group_size": 4}
+
+    @cached_property
+    def algorithm(self) -> Algorithm[Any]:
+        """The algorithm with its options. Raises `PluginError`."""
+        return algorithm_of(self.options, self.table)
+
+    def check(self, recipe: Recipe, planned: PlannedStage) -> None:
+        """Raise `RecipeError` for what the algorithm cannot learn from."""
+        recipe.suits(planned, self.options.algorithm, self.options.group_size, self.algorithm.facts)
+
+    def plays(self) -> Mapping[str, Plays]:
+        """Return the measurements on the way."""
+        if (on_the_way := self.options.measure) is None:
+            return {}
+        plays = Plays(on_the_way.num_tasks, on_the_way.samples_per_task, sampling=on_the_way.sampling)
+        steps = range(on_the_way.every_steps, self.options.steps, on_the_way.every_steps)
+        return {_measurement(step): plays for step in steps}
+
+    def held(self, recipe: Recipe) -> int:
+        """Return how many episodes may be open at once."""
+        options = self.options
+        ahead = options.groups_per_step * options.group_size * (1 + options.max_staleness)
+        return max(ahead, super().held(recipe))
+
+    def request(self, run: RunContext, group_id: str) -> GroupRequest | None:
+        """Return the request that it makes under an id."""
+        plan = self.plan(run.state)
+        if (slot := run.planner.slot(plan, group_id)) is not None:
+            return run.planner.train(plan, slot)
+        return super().request(run, group_id)
+
+    def plan(self, state: RunState) -> TrainingPlan:
+        """Return what it asks for."""
+        return TrainingPlan(self.name, self.options, self.algorithm.gamma, state.first_slot)
+
+    async def run(self, run: RunContext) -> None:
+        """Run the remaining steps, until the last one is done or the time is up."""
+        await run.worker.run(run.learner.begin, self.name, self.options)
+        await run.ensure_published()
+        run.lap(self.name)
+        await Steps(run, self).run()
 
 
-async def _ask_ahead(run: RunContext) -> None:
-    requests = []
-    for number in range(run.state.cursor, planned_slots(run.recipe, run.state.step)):
-        requests.append(_open(run, PlannedGroup(number)))
-        run.state.cursor = number + 1
-    await run.collector.ask(requests)
+class Steps:
+    """The steps of one such stage, in one process."""
+
+    def __init__(self, run: RunContext, stage: Reinforce) -> None:
+        self._run = run
+        self._stage = stage
+        self._rl = stage.options
+        self._plan = stage.plan(run.state)
+
+    async def run(self) -> None:
+        """Run the remaining steps."""
+        run, rl, state = self._run, self._rl, self._run.state
+        run.reporter.begin(self._stage.name, step=state.done, total=rl.steps, unit="steps")
+        await run.collector.ask([run.planner.train(self._plan, self._slot_of(name)) for name in state.open_slots])
+        while state.done < rl.steps and not self._out_of_time:
+            await self._measure_if_due()
+            await self._ask_ahead()
+            await self._step()
+            run.lap(self._stage.name)
+        if self._out_of_time:
+            log.info("rl.out_of_time", step=state.done, seconds=round(state.seconds[self._stage.name], 1))
+        for group_id in list(state.open_slots):  # requested in advance, and not needed after an early end
+            self._drop(group_id, "not needed")
+
+    async def _step(self) -> None:
+        run, state = self._run, self._run.state
+        started = time.monotonic()
+        groups = await self.collect()
+        wait_s = time.monotonic() - started
+        version = state.version
+        await self._check_batch(groups)
+        run.publisher.adopt_probe(state, [s for group in groups for s in group.trajectories])
+        updating = time.monotonic()
+        update = await run.worker.run(run.learner.update, groups, state.staleness)
+        update_s = time.monotonic() - updating
+        for group in groups:
+            state.trained.append(group.group_id)
+            self._close(group.group_id)
+        state.done += 1
+        state.step += 1
+        state.age += 1
+        book_batch(state, groups, wait_s=wait_s, update_s=update_s)
+        metrics = batch_metrics(state, groups, wait_s=wait_s, update_s=update_s)
+        self._record(groups, metrics | update, version)
+        run.lap(self._stage.name)
+        if state.done % run.recipe.checkpoint.every_steps == 0 or state.done == self._rl.steps or self._out_of_time:
+            await run.checkpoint()
+        await run.publish()
+        run.reporter.advance(state.done, metrics={"success": metrics["success"], "reward": metrics["reward_mean"]})
+
+    def _record(self, groups: list[Group], metrics: dict[str, float], version: int) -> None:
+        run, name = self._run, self._stage.name
+        kept = groups[: run.settings.recorded_groups_per_step]
+        run.directory.trajectories(name, [s for group in kept for s in group.trajectories])
+        run.directory.metric("rl_step", stage=name, step=run.state.step, policy_version=version, **metrics)
+        STEP.set(run.state.step)
+        GROUPS.labels("trained").inc(len(groups))
+        TOKENS.inc(metrics["tokens"])
+
+    async def _ask_ahead(self) -> None:
+        state = self._run.state
+        requests = []
+        for number in range(state.cursor, planned_slots(self._rl, state.done)):
+            requests.append(self._open(PlannedGroup(number)))
+            state.cursor = number + 1
+        await self._run.collector.ask(requests)
+
+    def _open(self, slot: PlannedGroup) -> GroupRequest:
+        """Record a slot's group as requested with the current weights, and return its request."""
+        state = self._run.state
+        request = self._run.planner.train(self._plan, slot)
+        state.open_slots[request.group_id] = (slot.number, slot.replacement)
+        state.asked_ages[request.group_id] = state.age
+        return request
+
+    def _close(self, group_id: str) -> None:
+        self._run.state.open_slots.pop(group_id)
+        self._run.state.asked_ages.pop(group_id, None)
+        self._run.collector.settle(group_id)
+
+    async def collect(self) -> list[Group]:
+        """Return the groups of a step, fresh enough to be trained on, in the order of their slots, not of arrival.
+
+        Raises:
+            TooManyFailures: one slot's groups were replaced more often than `max_replacements` within the step.
+        """
+        run, rl, state, algorithm = self._run, self._rl, self._run.state, self._stage.algorithm
+        replaced: Counter[int] = Counter()
+        bootstraps = Need.CRITIC in algorithm.needs
+        compared = algorithm.facts.min_group_size
+        while True:
+            for group in [one for name, one in run.collector.ready.items() if name in state.open_slots]:
+                reason = refusal(group, state, rl.max_staleness, bootstraps=bootstraps, min_group_size=compared)
+                if reason:
+                    await self._replace(group, reason, replaced)
+            ready = run.collector.ready.keys() & state.open_slots.keys()
+            chosen = choose(state, ready, rl)
+            if chosen:
+                groups = [run.collector.ready[group_id] for group_id in chosen]
+                return sorted(groups, key=lambda group: state.open_slots[group.group_id])
+            run.reporter.advance(state.done, f"{min(len(ready), rl.groups_per_step)} of {rl.groups_per_step} groups")
+            await run.collector.more()
+
+    async def _replace(self, group: Group, reason: str, replaced: Counter[int]) -> None:
+        """Request a slot's group again: with the same task if it came too late, with another if it kept failing."""
+        slot = self._slot_of(group.group_id)
+        self._drop(group.group_id, reason)
+        replaced[slot.number] += 1
+        if replaced[slot.number] > self._run.settings.max_replacements:
+            raise TooManyFailures(
+                f"group {group.group_id} and {replaced[slot.number] - 1} before it in its place were dropped within "
+                f"one step, the last because of: {reason}; look into the rollout's and the environment's logs"
+            )
+        request = self._open(slot.again() if reason.startswith("stale") else slot.redrawn())
+        await self._run.collector.ask([request])
+
+    def _slot_of(self, group_id: str) -> PlannedGroup:
+        """Return the slot of an open group. Raises ValueError for a group of another recipe."""
+        if (slot := self._run.planner.slot(self._plan, group_id)) is None:
+            raise ValueError(f"{group_id} is no training group of this stage")
+        return slot
+
+    def _drop(self, group_id: str, reason: str) -> None:
+        state = self._run.state
+        self._close(group_id)
+        state.dropped[group_id] = reason
+        kind = reason.split(":", maxsplit=1)[0]
+        state.count(f"groups_dropped.{kind}")
+        GROUPS.labels("dropped").inc()
+        log.warning("group.dropped", group_id=group_id, reason=reason)
+        self._run.directory.metric("group_dropped", step=state.step, group_id=group_id, reason=reason)
+
+    async def _check_batch(self, groups: list[Group]) -> None:
+        """Refuse a batch whose sampled log-probabilities do not match those of the published weights."""
+        run, state = self._run, self._run.state
+        trajectories = [s for group in groups for s in group.trajectories]
+        parity = await run.worker.run(run.learner.batch_parity, trajectories, state.version)
+        if parity is None:
+            return
+        state.parity_batch_worst = max(state.parity_batch_worst, parity.mean_abs)
+        run.directory.metric(
+            "batch_parity", step=state.step + 1, version=state.version, mean_abs=parity.mean_abs,
+            max_abs=parity.max_abs, tokens=parity.num_tokens,
+        )  # fmt: skip
+        tolerance = run.recipe.publish.parity_tolerance
+        if not parity.within(tolerance):
+            raise PublishRefused(
+                f"step {state.step + 1}: tokens sampled by version {state.version} differ from the trainer's "
+                f"log-probabilities by {parity.mean_abs:.6g} on average over {parity.num_tokens} tokens, "
+                f"publish.parity_tolerance allows {tolerance:g}; nothing was trained on them"
+            )
+
+    async def _measure_if_due(self) -> None:
+        run, state, every = self._run, self._run.state, self._rl.measure
+        if every is None or not state.done or state.done % every.every_steps:
+            return
+        name = self._stage.prefix(label := _measurement(state.done))
+        if name in state.evals:
+            return
+        run.lap(self._stage.name)
+        state.evals[name], _ = await measure(run, label)
+        run.lap("measured_on_the_way")
+        await run.save_state()
+        run.reporter.begin(self._stage.name, step=state.done, total=self._rl.steps, unit="steps")
+
+    @property
+    def _out_of_time(self) -> bool:
+        spent = self._run.state.seconds.get(self._stage.name, 0.0)
+        return self._rl.max_wall_s is not None and spent >= self._rl.max_wall_s
 
 
-def _open(run: RunContext, slot: PlannedGroup) -> GroupRequest:
-    """Record a slot's group as requested with the current weights, and return its request."""
-    request = run.planner.train(slot)
-    run.state.open_slots[request.group_id] = (slot.number, slot.replacement)
-    run.state.asked_ages[request.group_id] = run.state.age
-    return request
+def _measurement(step: int) -> str:
+    return f"step_{step:06d}"
 
 
-def _close(run: RunContext, group_id: str) -> None:
-    run.state.open_slots.pop(group_id)
-    run.state.asked_ages.pop(group_id, None)
-    run.collector.settle(group_id)
-
-
-async def collect(run: RunContext, rl: RlSection) -> list[Group]:
-    """Return the groups of a step, fresh enough to be trained on, in the order of their slots, not of arrival.
-
-    Raises:
-        TooManyFailures: one slot's groups were replaced more often than `max_replacements` within the step.
-    """
-    replaced: Counter[int] = Counter()
-    bootstraps = run.algorithm is not None and Need.CRITIC in run.algorithm.needs
-    compared = 1 if run.algorithm is None else run.algorithm.facts.min_group_size
-    while True:
-        for group in [one for name, one in run.collector.ready.items() if name in run.state.open_slots]:
-            reason = refusal(group, run.state, rl.max_staleness, bootstraps=bootstraps, min_group_size=compared)
-            if reason:
-                await _replace(run, group, reason, replaced)
-        ready = run.collector.ready.keys() & run.state.open_slots.keys()
-        chosen = choose(run.state, ready, rl)
-        if chosen:
-            groups = [run.collector.ready[group_id] for group_id in chosen]
-            return sorted(groups, key=lambda group: run.state.open_slots[group.group_id])
-        run.reporter.advance(run.state.step, f"{min(len(ready), rl.groups_per_step)} of {rl.groups_per_step} groups")
-        await run.collector.more()
-
-
-def choose(state: RunState, ready: AbstractSet[str], rl: RlSection) -> list[str]:
+def choose(state: RunState, ready: AbstractSet[str], rl: ReinforceOptions) -> list[str]:
     """Return the ready groups to train on now, or none while it is better to wait.
 
     Those that were requested first come first, and a group that would be too old after this step is
@@ -128,72 +285,3 @@ def choose(state: RunState, ready: AbstractSet[str], rl: RlSection) -> list[str]
     others = [name for name in oldest_first if name in ready and name not in due]
     chosen = [*due, *others][: rl.groups_per_step]
     return chosen if len(chosen) == rl.groups_per_step and ready >= set(due) else []
-
-
-async def _replace(run: RunContext, group: Group, reason: str, replaced: Counter[int]) -> None:
-    """Request a slot's group again: with the same task if it came too late, with another if it kept failing."""
-    slot = slot_of(run.planner, group.group_id)
-    _drop(run, group.group_id, reason)
-    replaced[slot.number] += 1
-    if replaced[slot.number] > run.settings.max_replacements:
-        raise TooManyFailures(
-            f"group {group.group_id} and {replaced[slot.number] - 1} before it in its place were dropped within one "
-            f"step, the last because of: {reason}; look into the rollout's and the environment's logs"
-        )
-    request = _open(run, slot.again() if reason.startswith("stale") else slot.redrawn())
-    await run.collector.ask([request])
-
-
-def slot_of(planner: GroupPlanner, group_id: str) -> PlannedGroup:
-    """Return the slot of an open group. Raises ValueError for a group of another recipe."""
-    if (slot := planner.slot(group_id)) is None:
-        raise ValueError(f"{group_id} is no training group of this run")
-    return slot
-
-
-def _drop(run: RunContext, group_id: str, reason: str) -> None:
-    state = run.state
-    _close(run, group_id)
-    state.dropped[group_id] = reason
-    kind = reason.split(":", maxsplit=1)[0]
-    state.count(f"groups_dropped.{kind}")
-    GROUPS.labels("dropped").inc()
-    log.warning("group.dropped", group_id=group_id, reason=reason)
-    run.directory.metric("group_dropped", step=state.step, group_id=group_id, reason=reason)
-
-
-async def _check_batch(run: RunContext, groups: list[Group]) -> None:
-    """Refuse a batch whose sampled log-probabilities do not match those of the published weights."""
-    state = run.state
-    trajectories = [s for group in groups for s in group.trajectories]
-    parity = await run.worker.run(run.learner.batch_parity, trajectories, state.version)
-    if parity is None:
-        return
-    state.parity_batch_worst = max(state.parity_batch_worst, parity.mean_abs)
-    run.directory.metric(
-        "batch_parity", step=state.step + 1, version=state.version, mean_abs=parity.mean_abs,
-        max_abs=parity.max_abs, tokens=parity.num_tokens,
-    )  # fmt: skip
-    tolerance = run.recipe.publish.parity_tolerance
-    if not parity.within(tolerance):
-        raise PublishRefused(
-            f"step {state.step + 1}: tokens sampled by version {state.version} differ from the trainer's "
-            f"log-probabilities by {parity.mean_abs:.6g} on average over {parity.num_tokens} tokens, "
-            f"publish.parity_tolerance allows {tolerance:g}; nothing was trained on them"
-        )
-
-
-async def _evaluate_if_due(run: RunContext, rl: RlSection) -> None:
-    every, step = run.recipe.eval.every_steps, run.state.step
-    name = f"eval_step_{step:06d}"
-    if not every or not step or step % every or name in run.state.evals:
-        return
-    run.lap("rl")
-    run.state.evals[name] = await measure(run, name)
-    run.lap("eval_during")
-    await run.save_state()
-    run.reporter.begin("rl", step=step, total=rl.steps, unit="steps")
-
-
-def _out_of_time(state: RunState, rl: RlSection) -> bool:
-    return rl.max_wall_s is not None and state.seconds.get("rl", 0.0) >= rl.max_wall_s

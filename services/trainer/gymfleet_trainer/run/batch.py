@@ -27,7 +27,7 @@ def refusal(
     if staleness is None:
         return f"stale: the weights of version {group.oldest_version} were lost"
     if staleness > max_staleness:
-        return f"stale: {staleness} versions behind, rl.max_staleness is {max_staleness}"
+        return f"stale: {staleness} versions behind, max_staleness is {max_staleness}"
     return ""
 
 

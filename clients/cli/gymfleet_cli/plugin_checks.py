@@ -1,0 +1,171 @@
+"""The plug-ins that a recipe names, checked before any process of a run is started."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gymfleet_contracts.recipe import AlgorithmFacts, Recipe, RecipeError, StrategyFacts
+from gymfleet_contracts.stages import PlannedStage, StageFacts, StagesError, check_stages
+from gymfleet_kit.plugins import ASCENDING, PluginDescription
+
+from gymfleet_cli.plugins import KINDS, Plugin, UnusablePlugin, descriptions
+
+Known = Mapping[Plugin, PluginDescription]
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """A plug-in where a recipe names it, with the options that it is given there."""
+
+    plugin: Plugin
+    key: str
+    """What names it."""
+    table: str
+    options: Mapping[str, Any]
+    beside: str = ""
+    """What else may stand in the table, which has keys of its own."""
+
+
+def check_plugins(recipe: Recipe) -> None:
+    """Check the plug-ins that a recipe names. Raises `RecipeError`, with the key and what is known."""
+    plan = recipe.plan()
+    # The rounds of a repeat are alike.
+    stages = list({(stage.table, stage.kind, repr(stage.options)): stage for stage in plan}.values())
+    kinds = [_Use(("stage", stage.kind), f"{stage.table}.kind", stage.table, stage.options) for stage in stages]
+    others = list(_outside_of_stages(recipe))
+    known = _described([*others, *kinds])
+    facts = {stage.kind: StageFacts.model_validate(known["stage", stage.kind].facts) for stage in stages}
+    _check_options([*others, *(_with_its_own(use, known[use.plugin], facts[use.plugin[1]]) for use in kinds)], known)
+    named = {stage.name: list(_named_by(stage, known["stage", stage.kind], facts[stage.kind])) for stage in stages}
+    named_by_any = [use for uses in named.values() for use in uses]
+    known |= _described(named_by_any)
+    _check_options(named_by_any, known)
+    for stage in stages:
+        for use in named[stage.name]:
+            _check_suits(recipe, stage, use, known)
+    try:
+        check_stages(plan, facts)
+    except StagesError as error:
+        raise RecipeError(str(error)) from None
+
+
+def _outside_of_stages(recipe: Recipe) -> Iterator[_Use]:
+    for table, chosen in recipe.formats().items():
+        yield _Use(("format", chosen.use), table, table, chosen.options)
+    inference, known = recipe.inference, ", ".join(type(recipe.inference).model_fields)
+    yield _Use(
+        ("backend", inference.backend), "inference.backend", "inference", inference.options,
+        beside=f"[inference] knows: {known}",
+    )  # fmt: skip
+    strategy = recipe.rollout.strategy
+    yield _Use(("strategy", strategy.use), "rollout.strategy", "rollout.strategy", strategy.options)
+    for table, reward in recipe.rewards().items():
+        for label, component in reward.components.items():
+            place = f"{table}.{label}"
+            yield _Use(("component", component.use or label), place, place, component.options)
+
+
+def _described(uses: Sequence[_Use]) -> dict[Plugin, PluginDescription]:
+    try:
+        return descriptions(use.plugin for use in uses)
+    except UnusablePlugin as error:
+        key = next(use.key for use in uses if use.plugin == error.plugin)
+        raise RecipeError(f"{key}: {error}") from None
+
+
+def _with_its_own(stage: _Use, described: PluginDescription, facts: StageFacts) -> _Use:
+    """Return a stage without the options that it passes on."""
+    passed = _passed_on(stage.options, described) if facts.passes_on else {}
+    return replace(stage, options={key: value for key, value in stage.options.items() if key not in passed})
+
+
+def _passed_on(options: Mapping[str, Any], described: PluginDescription) -> dict[str, Any]:
+    """Return the options that a stage does not know itself."""
+    properties: Any = described.options.get("properties", {})
+    return {key: value for key, value in options.items() if key not in properties}
+
+
+def _named_by(stage: PlannedStage, described: PluginDescription, facts: StageFacts) -> Iterator[_Use]:
+    """Yield the plug-ins that the options of a stage name, or their defaults do."""
+    for option, kind in facts.plugins.items():
+        default = _default(described, option)
+        if (given := stage.options.get(option, default)) is None:
+            continue
+        options = {"use": default, **given} if isinstance(given, dict) else {"use": given}
+        reference, key = options.pop("use"), f"{stage.table}.{option}"
+        if kind not in KINDS or not isinstance(reference, str):
+            raise RecipeError(f"{key}: {reference!r} is no name of a plug-in of kind {kind!r}")
+        if option == facts.passes_on:
+            passed = _passed_on(stage.options, described)
+            yield _Use(
+                (kind, reference), key, stage.table, options | passed, beside=_knows(described, described.options)
+            )
+        else:
+            yield _Use((kind, reference), key, key, options)
+
+
+def _default(described: PluginDescription, option: str) -> Any:
+    properties: Any = described.options.get("properties", {})
+    return properties.get(option, {}).get("default")
+
+
+def _check_suits(recipe: Recipe, stage: PlannedStage, use: _Use, known: Known) -> None:
+    """Check that an algorithm can learn from the episodes that are played for it."""
+    kind, reference = use.plugin
+    if kind != "algorithm":
+        return
+    facts = AlgorithmFacts.model_validate(known[use.plugin].facts)
+    default = _default(known["stage", stage.kind], "group_size")
+    group_size = stage.options.get("group_size", facts.min_group_size if default is None else default)
+    recipe.suits(stage, reference, group_size, facts)
+    played = known["strategy", recipe.rollout.strategy.use]
+    recipe.plays_by(StrategyFacts.model_validate(played.facts))
+
+
+def _check_options(uses: Iterable[_Use], known: Known) -> None:
+    told = [fault for use in uses for fault in _faults(use, known[use.plugin])]
+    if told:
+        raise RecipeError("; ".join(dict.fromkeys(told)))
+
+
+def _faults(use: _Use, described: PluginDescription) -> Iterator[str]:
+    from jsonschema import Draft202012Validator, validators  # noqa: PLC0415 - most commands do not need it
+
+    validator = validators.extend(Draft202012Validator, {ASCENDING: _not_ascending})
+    faults = [cause for fault in validator(described.options).iter_errors(use.options) for cause in _causes(fault)]
+    for fault in sorted(faults, key=lambda fault: [str(part) for part in fault.absolute_path]):
+        path = [str(part) for part in fault.absolute_path]
+        place = ".".join([use.table, *path])
+        if fault.validator == "additionalProperties":
+            unknown = sorted(fault.instance.keys() - fault.schema.get("properties", {}).keys())
+            told = [_knows(described, fault.schema)]
+            if use.beside and not path:
+                told.append(use.beside)
+            yield f"{', '.join(f'{place}.{name}' for name in unknown)}: unknown; {'; '.join(told)}"
+        else:
+            yield f"{place}: {fault.schema.get('$comment', fault.message)}"
+
+
+def _causes(fault: Any) -> list[Any]:
+    """Return what is wrong with an optional table: that it is not null either is no news."""
+    if fault.validator != "anyOf":
+        return [fault]
+    options: dict[int, list[Any]] = {}
+    for cause in fault.context:
+        options.setdefault(cause.relative_schema_path[0], []).append(cause)
+    of_its_type = [
+        causes for causes in options.values() if not any(one.validator == "type" and not one.path for one in causes)
+    ]
+    return [one for cause in of_its_type[0] for one in _causes(cause)] if len(of_its_type) == 1 else [fault]
+
+
+def _knows(described: PluginDescription, schema: Mapping[str, Any]) -> str:
+    return f"{described.reference} knows: {', '.join(schema.get('properties', {})) or 'no options'}"
+
+
+def _not_ascending(_: Any, names: Sequence[str], given: Any, schema: dict[str, Any]) -> Iterator[Exception]:
+    from jsonschema import ValidationError as Fault  # noqa: PLC0415
+
+    values = [given.get(name, schema["properties"][name].get("default")) for name in names]
+    if all(isinstance(value, int | float) for value in values) and values != sorted(values):
+        yield Fault(f"{' <= '.join(names)} does not hold: {', '.join(map(str, values))}")

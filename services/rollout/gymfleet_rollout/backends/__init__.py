@@ -1,0 +1,1 @@
+"""The inference backends that come with gymfleet, one module each."""

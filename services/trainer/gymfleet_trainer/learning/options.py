@@ -1,0 +1,68 @@
+"""What the stages that train can be told about their updates."""
+
+from typing import Annotated, Any, Self
+
+from gymfleet_kit.plugins import ASCENDING
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+
+from gymfleet_trainer.model.optimizer import OptimizerOptions
+
+
+class SupervisedOptions(BaseModel):
+    """How replies are imitated."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    epochs: PositiveInt = 10
+    """Passes over them."""
+    tokens_per_batch: PositiveInt = 8192
+    """Tokens of one optimiser update."""
+    optimizer: OptimizerOptions = OptimizerOptions(learning_rate=1e-3)
+
+
+class UpdateOptions(BaseModel):
+    """How a batch of trajectories becomes optimiser updates."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    steps: PositiveInt = 100
+    """Batches of trajectories."""
+    updates_per_step: PositiveInt = 1
+    """Optimiser updates per batch: its groups are split into so many parts."""
+    epochs_per_step: PositiveInt = 1
+    """Passes over each batch."""
+    tokens_per_microbatch: PositiveInt = 8192
+    """Bounds memory; the loss does not depend on it."""
+    optimizer: OptimizerOptions = OptimizerOptions()
+
+
+class ReinforceOptions(UpdateOptions):
+    """Reinforcement learning. Keys that are not named here are options of the algorithm, which checks them."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra={ASCENDING: ["updates_per_step", "groups_per_step"]})
+
+    algorithm: str = "grpo"
+    """grpo, rloo, ppo, or one of your own: a name that an installed package declares, `package.module:Class`, or the
+    path of a .py file."""
+    groups_per_step: PositiveInt = 32
+    """Tasks in a batch."""
+    group_size: PositiveInt = 8
+    """Episodes per task; at least 2 where an algorithm compares them, as grpo and rloo do."""
+    max_staleness: Annotated[int, Field(ge=0)] = 0
+    """Policy versions that a trajectory may be behind; 0 is synchronous. The groups that were asked for first are
+    trained on first, and one that would be too old after a step is waited for: long episodes are learned from as
+    often as short ones."""
+    max_wall_s: PositiveFloat | None = None
+    """Stop after the step in which this much time was spent, even before `steps`."""
+
+    @model_validator(mode="after")
+    def updates_have_groups(self) -> Self:
+        """Every update of a batch has at least one of its groups."""
+        if self.updates_per_step > self.groups_per_step:
+            raise ValueError("updates_per_step must not exceed groups_per_step")
+        return self
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The algorithm's options, unchecked."""
+        return dict(self.model_extra or {})

@@ -1,0 +1,62 @@
+"""One measurement of the current policy on held-out tasks."""
+
+import time
+
+import structlog
+from gymfleet_contracts.trajectory import ReplyEnd, ScoredTrajectory
+
+from gymfleet_trainer.run.context import RunContext
+from gymfleet_trainer.run.state import EnvironmentResult, EvalResult
+from gymfleet_trainer.run.statistics import wilson_interval
+
+log = structlog.get_logger()
+
+
+async def measure(run: RunContext, label: str = "") -> tuple[EvalResult, list[ScoredTrajectory]]:
+    """Play what the current stage plays under `label`, with the live version, and count successes.
+
+    Raises:
+        TooManyFailures: one task's episodes failed more often than `max_replacements`, and so did all others.
+    """
+    started = time.monotonic()
+    episodes, num_failed = await run.played(label)
+    result = _result(run, label, episodes, num_failed, time.monotonic() - started)
+    run.directory.metric(
+        "eval", step=run.state.step, age=run.state.age, **result.model_dump(exclude={"failed_episodes"})
+    )
+    log.info("eval.measured", **result.model_dump())
+    return result, episodes
+
+
+def _result(
+    run: RunContext, label: str, episodes: list[ScoredTrajectory], num_failed: int, seconds: float
+) -> EvalResult:
+    trajectories = [scored.trajectory for scored in episodes]
+    ends = [turn.reply_end for trajectory in trajectories for turn in trajectory.turns]
+    by_environment: dict[str, EnvironmentResult] = {}
+    if len(run.recipe.environments) > 1:
+        plays = run.stage.plays()[label]
+        titles = [run.planner.title_of(plays, trajectory.group_id) for trajectory in trajectories]
+        for env in run.recipe.environments:
+            own = [one.success for one, title in zip(trajectories, titles, strict=True) if title == env.title]
+            by_environment[env.title] = EnvironmentResult(
+                num_episodes=len(own),
+                num_successes=sum(own),
+                success=sum(own) / max(len(own), 1),
+                interval=wilson_interval(sum(own), len(own)),
+            )
+    num_successes = sum(trajectory.success for trajectory in trajectories)
+    return EvalResult(
+        name=run.stage.prefix(label),
+        num_episodes=len(trajectories),
+        num_successes=num_successes,
+        success=num_successes / len(trajectories),
+        interval=wilson_interval(num_successes, len(trajectories)),
+        mean_score=sum(trajectory.score for trajectory in trajectories) / len(trajectories),
+        mean_turns=sum(len(trajectory.turns) for trajectory in trajectories) / len(trajectories),
+        cut_replies=ends.count(ReplyEnd.LENGTH) / max(len(ends), 1),
+        policy_version=run.state.version,
+        failed_episodes=num_failed,
+        seconds=seconds,
+        environments=by_environment,
+    )

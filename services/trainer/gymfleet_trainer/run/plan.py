@@ -1,0 +1,60 @@
+"""The stages of a recipe, with their options checked, and the files of the plug-ins that the recipe names."""
+
+from typing import Any, Final
+
+from gymfleet_contracts.recipe import Recipe, RecipeError
+from gymfleet_contracts.stages import PlannedStage, StagesError, check_stages
+from gymfleet_kit.formats import format_of
+from gymfleet_kit.plugins import PluginKind, checked_options, hash_of, source_of
+
+from gymfleet_trainer.stage import Stage
+
+STAGES: Final = PluginKind[Stage[Any]]("stage", (Stage,), "gymfleet_trainer.stages")
+_MAX_HELD: Final = 8_000
+
+
+def stages_of(recipe: Recipe) -> list[Stage[Any]]:
+    """Return the stages in the order in which they are carried out.
+
+    Raises:
+        PluginError: a plug-in does not exist, or does not take its options.
+        RecipeError: the stages do not suit each other, or the rest of the recipe.
+    """
+    for section in recipe.formats().values():
+        format_of(section)
+    recipe.strategies()
+    plan = recipe.plan()
+    kinds = {stage.kind: STAGES.find(stage.kind) for stage in plan}
+    try:
+        check_stages(plan, {reference: kind.facts for reference, kind in kinds.items()})
+        stages = [_stage(kinds[planned.kind], planned) for planned in plan]
+    except StagesError as error:
+        raise RecipeError(str(error)) from None
+    for stage, planned in zip(stages, plan, strict=True):
+        stage.check(recipe, planned)
+        # Unacknowledged deliveries stay below the stream length at which producers wait.
+        if (number := stage.held(recipe)) > _MAX_HELD:
+            raise RecipeError(f"{stage.table}: {number} episodes would be open at once; at most {_MAX_HELD} can be")
+    return stages
+
+
+def _stage(kind: type[Stage[Any]], planned: PlannedStage) -> Stage[Any]:
+    options = checked_options(kind.Options, planned.options, table=planned.table, owner=planned.kind)
+    return kind(planned, options)
+
+
+def own_sources(recipe: Recipe) -> dict[str, str]:
+    """Return the files of the plug-ins that do not come with gymfleet, with the hashes of their contents."""
+    named = [("backend", recipe.inference.backend)]
+    named += [("format", section.use) for section in recipe.formats().values()]
+    named += [("strategy", section.use) for section in recipe.strategies().values()]
+    named += [("component", reference) for reward in recipe.rewards().values() for reference in reward.used.values()]
+    for planned in recipe.plan():
+        named.append(("stage", planned.kind))
+        for option, kind in STAGES.find(planned.kind).facts.plugins.items():
+            given = planned.options.get(option)
+            reference = given.get("use") if isinstance(given, dict) else given
+            if isinstance(reference, str):
+                named.append((kind, reference))
+    files = [source_of(kind, reference) for kind, reference in named]
+    return {str(file): hash_of(file) for file in files if file is not None}

@@ -1,0 +1,134 @@
+"""Play the episodes that a stage wants outside of training, and play again what failed."""
+
+import structlog
+from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.rollout import GroupRequest
+from gymfleet_contracts.trajectory import ScoredTrajectory
+
+from gymfleet_trainer.errors import TooManyFailures
+from gymfleet_trainer.run.collect import Collector
+from gymfleet_trainer.run.group_planner import GroupPlanner
+from gymfleet_trainer.run.groups import Group, is_failure
+from gymfleet_trainer.run.state import RunState
+from gymfleet_trainer.stage import Plays
+
+log = structlog.get_logger()
+
+_WINDOW = 512
+
+
+class Playing:
+    """The episodes that are still wanted, and those that count, in the order of their tasks.
+
+    Episodes that failed for technical reasons, or were partly sampled from other
+    weights, are played again: neither kind says anything about this policy.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        state: RunState,
+        collector: Collector,
+        planner: GroupPlanner,
+        prefix: str,
+        plays: Plays,
+        max_replacements: int,
+    ) -> None:
+        self._state = state
+        self._collector = collector
+        self._planner = planner
+        self._prefix = prefix
+        self._plays = plays
+        self._max_replacements = max_replacements
+        self._num_groups = plays.num_groups(recipe)
+        self._next = 0
+        self._again: list[GroupRequest] = []
+        self._asked: dict[str, tuple[int, int]] = {}
+        self._failed_in_a_row = 0
+        """Number of groups in a row in which no episode could be counted."""
+        self._last_failure = ""
+        self._counted: list[tuple[int, ScoredTrajectory]] = []
+        self.num_failed = 0
+        """Episodes that failed for technical reasons."""
+
+    @property
+    def counted(self) -> list[ScoredTrajectory]:
+        """Return the episodes that count, in the order of their tasks, whichever ended first."""
+        return [scored for _, scored in sorted(self._counted, key=lambda one: (one[0], one[1].trajectory.sample))]
+
+    @property
+    def num_counted(self) -> int:
+        """Return how many episodes count."""
+        return len(self._counted)
+
+    @property
+    def num_successes(self) -> int:
+        """Return how many of them solved their task."""
+        return sum(scored.trajectory.success for _, scored in self._counted)
+
+    @property
+    def open(self) -> bool:
+        """Return whether episodes are still wanted."""
+        return bool(self._again or self._asked) or self._next < self._num_groups
+
+    async def more(self) -> None:
+        """Ask for what is due, and take one more group. Raises TooManyFailures."""
+        await self._collector.ask(self._due())
+        self._take(await self._collector.next_group(self._asked.__contains__))
+
+    def _due(self) -> list[GroupRequest]:
+        """Return the groups to request now; a bounded number of groups is open at a time."""
+        requests, self._again = self._again, []
+        while self._next < self._num_groups and self._collector.num_open + len(requests) < _WINDOW:
+            requests.append(self._request(self._next, 0, self._plays.samples_per_task))
+            self._next += 1
+        return requests
+
+    def _take(self, group: Group) -> None:
+        """Count the valid episodes of a group, and note that the rest must be requested again."""
+        self._collector.settle(group.group_id)
+        index, replacement = self._asked.pop(group.group_id)
+        good = [scored for scored in group.trajectories if self._counts(scored)]
+        self._counted += [(index, scored) for scored in good]
+        missing = len(group.numbers) - len(good)
+        self._failed_in_a_row = 0 if good else self._failed_in_a_row + 1
+        if not missing:
+            return
+        self.num_failed += missing
+        self._last_failure = group.failure_reason() or "stale weights"
+        log.warning("episodes.failed", group_id=group.group_id, episodes=missing, reason=self._last_failure)
+        if self._plays.by_expert:
+            self._nothing_but_failures()
+            return
+        allowed = self._max_replacements
+        if replacement >= allowed and self._failed_in_a_row > allowed:
+            raise TooManyFailures(
+                f"{self._prefix}: task {index} failed {replacement + 1} times ({self._last_failure}); "
+                "a technical failure is not counted as a failure of the policy, so there is nothing to go on with: "
+                "look into the rollout's and the environment's logs"
+            )
+        self._again.append(self._request(index, replacement + 1, missing))
+
+    def _nothing_but_failures(self) -> None:
+        """A demonstration that failed is done without; that all do is no accident."""
+        if not self._counted and not self._asked and self._next == self._num_groups:
+            raise TooManyFailures(
+                f"{self._prefix}: every one of {self._num_groups} demonstrations failed ({self._last_failure}); check "
+                "that the environment has an expert and is served, or remove the stage from the recipe"
+            )
+
+    def _counts(self, scored: ScoredTrajectory) -> bool:
+        if self._plays.purpose == "eval":  # what is measured is success, and the environment says that
+            return scored.trajectory.status.trainable and is_current(scored, self._state)
+        return not is_failure(scored) and (self._plays.by_expert or is_current(scored, self._state))
+
+    def _request(self, index: int, replacement: int, samples: int) -> GroupRequest:
+        request = self._planner.play(self._prefix, self._plays, index, replacement, samples)
+        self._asked[request.group_id] = (index, replacement)
+        return request
+
+
+def is_current(scored: ScoredTrajectory, state: RunState) -> bool:
+    """Return whether the episode was sampled from exactly the current weights, whatever its version numbers."""
+    policy = scored.trajectory.policy
+    return state.staleness(policy.version_min) == 0 and state.staleness(policy.version_max) == 0

@@ -1,0 +1,60 @@
+"""Play train tasks, by the policy or by the environment's expert, and keep the episodes for later stages."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from gymfleet_contracts.recipe import strategy_section
+from gymfleet_contracts.rollout import Sampling
+from gymfleet_contracts.stages import StageFacts
+from pydantic import Field, JsonValue, PositiveInt
+
+from gymfleet_trainer.errors import TooManyFailures
+from gymfleet_trainer.run.context import RunContext
+from gymfleet_trainer.stage import Plays, Stage, StageOptions
+
+
+class CollectOptions(StageOptions):
+    """Task i is played `samples_per_task` times."""
+
+    num_tasks: PositiveInt = 40
+    """Train tasks: the first so many of them, in the mix of the environments."""
+    samples_per_task: PositiveInt = 1
+    """Episodes of each."""
+    strategy: str | dict[str, JsonValue] = "independent"
+    """How they are played, by the name of a strategy or as a table with `use` and its options. With `expert` they are
+    demonstrations, and those that the expert does not solve are left out."""
+    sampling: Sampling = Field(default=Sampling(temperature=1.0))
+    level: str | None = None
+    """Difficulty; without it that of the environment, at the end of its schedule."""
+
+
+class Collect(Stage[CollectOptions]):
+    """Play train tasks, by the policy or by the environment's expert, and keep the episodes for later stages."""
+
+    Options = CollectOptions
+    facts: ClassVar[StageFacts] = StageFacts(leaves=("episodes",), plugins={"strategy": "strategy"})
+    small: ClassVar[Mapping[str, Any]] = {"num_tasks": 3, "strategy": "expert"}
+
+    def plays(self) -> Mapping[str, Plays]:
+        """Return its episodes."""
+        strategy = strategy_section(self.options.strategy).spec
+        purpose: Any = "demonstration" if strategy.use == "expert" else "collect"
+        options = self.options
+        return {
+            "": Plays(options.num_tasks, options.samples_per_task, purpose, strategy, options.sampling, options.level)
+        }
+
+    async def run(self, run: RunContext) -> None:
+        """Collect once."""
+        by_expert = self.plays()[""].by_expert
+        episodes = await run.play()
+        if by_expert:
+            episodes = [scored for scored in episodes if scored.trajectory.success]
+        if not episodes:
+            raise TooManyFailures(
+                f"{self.table}: none of {self.options.num_tasks} demonstrations succeeded; check that the environment "
+                f"{' and '.join(env.name for env in run.recipe.environments)} has an expert and is served, or remove "
+                "the stage from the recipe"
+            )
+        run.state.count("demonstrations" if by_expert else "episodes_collected", len(episodes))
+        run.leave(episodes)

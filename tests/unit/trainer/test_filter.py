@@ -1,0 +1,89 @@
+"""Which episodes a filter keeps, and in which order."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from gymfleet_contracts.stages import PlannedStage
+from gymfleet_contracts.trajectory import ScoredTrajectory
+from gymfleet_kit.plugins import PluginError
+from gymfleet_trainer.errors import NothingLeft
+from gymfleet_trainer.run.plan import stages_of
+from gymfleet_trainer.stages.filter import Filter, FilterOptions
+
+from tests.fixtures.scored import make_recipe, make_scored
+
+
+def of_task(task: int, sample: int, total: float | None, **changes: str) -> ScoredTrajectory:
+    """An episode of a task, solved where it gained more than 0; with None it has no reward."""
+    scored = make_scored(f"collect.t{task:06d}", sample, total=total or 0.0, success=(total or 0) > 0)
+    trajectory = scored.trajectory
+    renamed = trajectory.model_copy(
+        update={"task": trajectory.task.model_copy(update={"task_id": f"{task}", **changes})}
+    )
+    reward = None if total is None else scored.reward
+    return scored.model_copy(update={"trajectory": renamed, "reward": reward})
+
+
+GIVEN = [
+    of_task(0, 0, 0.5), of_task(1, 0, -1.0), of_task(0, 1, 2.0), of_task(2, 0, None), of_task(0, 2, 2.0),
+    of_task(1, 1, 0.0), of_task(1, 2, -2.0),
+]  # fmt: skip
+"""Three tasks, whose episodes came mixed up."""
+
+
+def filtered(given: list[ScoredTrajectory], **options: Any) -> list[tuple[str, int]]:
+    """What is left, as task and sample."""
+    planned = PlannedStage("best", "filter", "stages.best", {"data": "collect"}, {"collect": "round1.collect"})
+    left: list[ScoredTrajectory] = []
+    run: Any = SimpleNamespace(episodes=lambda: given, leave=left.extend)
+    asyncio.run(Filter(planned, FilterOptions(data="collect", **options)).run(run))
+    return [(scored.trajectory.task.task_id, scored.trajectory.sample) for scored in left]
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        pytest.param({}, [("0", 0), ("1", 0), ("0", 1), ("2", 0), ("0", 2), ("1", 1), ("1", 2)], id="all as they came"),
+        pytest.param({"success": True}, [("0", 0), ("0", 1), ("0", 2)], id="those that solved their task"),
+        pytest.param({"success": False}, [("1", 0), ("2", 0), ("1", 1), ("1", 2)], id="those that did not"),
+        pytest.param({"min_reward": 0.5}, [("0", 0), ("0", 1), ("0", 2)], id="at least so much"),
+        pytest.param(
+            {"min_reward": -1.0}, [("0", 0), ("1", 0), ("0", 1), ("0", 2), ("1", 1)],
+            id="without a reward it is not enough, however little is asked for",
+        ),
+        pytest.param(
+            {"best_of_task": 1}, [("0", 1), ("2", 0), ("1", 1)],
+            id="the best of each task; of two that are as good the first",
+        ),
+        pytest.param(
+            {"best_of_task": 2}, [("1", 0), ("0", 1), ("2", 0), ("0", 2), ("1", 1)], id="the best two, as they came",
+        ),
+        pytest.param({"success": False, "min_reward": -1.0}, [("1", 0), ("1", 1)], id="all that is given holds"),
+        pytest.param({"success": False, "best_of_task": 1}, [("2", 0), ("1", 1)], id="the best of those that are left"),
+    ],
+)  # fmt: skip
+def test_what_is_kept(options: dict[str, Any], kept: list[tuple[str, int]]) -> None:
+    assert filtered(GIVEN, **options) == kept
+
+
+@pytest.mark.parametrize("changes", [{"env": "babyai"}, {"level": "hard"}])
+def test_tasks_of_two_environments_or_levels_are_two_even_with_one_id(changes: dict[str, str]) -> None:
+    assert len(filtered([of_task(0, 0, 1.0), of_task(0, 1, 2.0, **changes)], best_of_task=1)) == 2
+
+
+def test_a_filter_that_keeps_nothing_ends_the_run_with_a_reason() -> None:
+    with pytest.raises(NothingLeft) as caught:
+        filtered(GIVEN, min_reward=9.0)
+
+    assert str(caught.value) == (
+        "stages.best: none of 7 episodes of round1.collect is kept; loosen the filter, or collect more"
+    )
+
+
+def test_no_task_has_its_best_none() -> None:
+    stages: list[dict[str, Any]] = [{"kind": "collect"}, {"kind": "filter", "data": "collect", "best_of_task": 0}]
+
+    with pytest.raises(PluginError, match=r"stages\.filter\.best_of_task: .*greater than 0"):
+        stages_of(make_recipe(stages=stages))
