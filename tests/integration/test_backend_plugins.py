@@ -114,7 +114,9 @@ def test_a_run_learns_from_it(fleet: Fleet, tiny_model: Path, tmp_path: Path, pl
 
     assert [step["episodes"] for step in run.metrics("rl_step")] == [6, 6]
     assert policy["backend"] == str(plain)
-    assert policy["live_version"] == 3, "the weights that it began with, and those of two steps"
+    versions = [line["version"] for line in run.metrics("publish")]
+    assert len(versions) == 3, "the weights that it began with, and those of two steps"
+    assert policy["live_version"] == versions[-1]
     assert summary["inference"]["backend"] == str(plain)
     assert [line["parity_mean_abs"] < 1e-4 for line in run.metrics("publish")] == [True] * 3
     assert str(plain) in json.loads((run.run_dir / "plugins.json").read_text())
