@@ -27,7 +27,6 @@ from gymfleet_contracts.session import EnvironmentName, Split
 from gymfleet_contracts.stages import PlannedStage, StageName, StageSection, planned
 from gymfleet_contracts.trajectory import StrategyName
 
-Fraction = Annotated[float, Field(ge=0, le=1)]
 Replicas = Annotated[int, Field(ge=1, le=256)]
 
 MIN_TRAIN_TEMPERATURE: Final = 0.01

@@ -155,7 +155,10 @@ reward = { length = { weight = -1.0, min_tokens = 0, max_tokens = 1 } }
 
 
 def test_mixed_environments_with_a_schedule(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:
-    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=4, sft="", settings={"RECORDED_GROUPS_PER_STEP": "2"})
+    run = TrainerRun(
+        maze_fleet, tmp_path, tiny_model, steps=4, sft="", settings={"RECORDED_GROUPS_PER_STEP": "2"},
+        options='measure = { every_steps = 3, num_tasks = 2, level = "tiny" }',
+    )  # fmt: skip
     run.recipe.write_text(run.recipe.read_text().replace('[[environments]]\nname = "maze"\n', MIXED))
 
     summary = run.finish()
@@ -177,6 +180,9 @@ def test_mixed_environments_with_a_schedule(maze_fleet: Fleet, tiny_model: Path,
     assert measured["num_episodes"] == 10
     assert {title: one["num_episodes"] for title, one in measured["environments"].items()} == {"plain": 5, "large": 5}
     assert {one.trajectory.task.level for one in episodes(run, "after")} == {"small", "large"}
+    on_the_way = summary["evals"]["reinforce.step_000003"]
+    assert {title: one["num_episodes"] for title, one in on_the_way["environments"].items()} == {"plain": 2, "large": 2}
+    assert summary["seconds"]["measured_on_the_way"] > 0
 
 
 def test_a_level_that_does_not_exist_is_told_before_anything_is_played(

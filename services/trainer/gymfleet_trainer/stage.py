@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from gymfleet_contracts.recipe import Recipe, strategy_section
+from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.rollout import GroupRequest, Sampling, StrategySpec
 from gymfleet_contracts.stages import PlannedStage, StageFacts
 from gymfleet_contracts.trajectory import Purpose
@@ -110,8 +110,3 @@ class Stage(ABC, Generic[OptionsT]):
             ),
             None,
         )
-
-
-def strategy_of(given: Any) -> StrategySpec:
-    """Return the strategy that an option names, by name or as a table."""
-    return strategy_section(given).spec

@@ -97,7 +97,10 @@ def no_service(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"group_size": 1}, r"^group_size must be at least 2 for grpo"),
         ({"steps": "many"}, r"^steps: 'many' is not of type 'integer'$"),
         ({"updates_per_step": 40}, r"^: updates_per_step <= groups_per_step does not hold: 40, 32$"),
-        ({"measure": {"every_steps": 3, "tasks": 2}}, r"^measure\.tasks: unknown; reinforce knows: every_steps, num_"),
+        (
+            {"measure": {"every_steps": 3, "tasks": 2}},
+            r"^measure\.tasks: unknown; reinforce knows: num_tasks, .*every_steps$",
+        ),
         ({"measure": 3}, r"^measure: 3 is not valid under any"),
     ],
 )

@@ -1,7 +1,6 @@
 """What a checkpoint holds besides weights: how far the run has come, and what it has consumed."""
 
 from collections.abc import Callable
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -98,7 +97,6 @@ class RunState(BaseModel):
     probe_is_real: bool = False
     parity_worst: float = 0.0
     parity_batch_worst: float = 0.0
-    headline: dict[str, Any] = Field(default_factory=dict)
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to a counter."""

@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.rollout import Sampling
-from gymfleet_contracts.stages import StageFacts
 from gymfleet_kit.plugins import checked_options
 from pydantic import Field, PositiveInt
 
@@ -34,7 +33,6 @@ class Measure(Stage[MeasureOptions]):
     """Play held-out tasks, and leave the success rate under its name in the summary."""
 
     Options = MeasureOptions
-    facts: ClassVar[StageFacts] = StageFacts()
     small: ClassVar[Mapping[str, Any]] = {"num_tasks": 3}
 
     def plays(self) -> Mapping[str, Plays]:

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import structlog
 from gymfleet_contracts.recipe import Recipe
-from gymfleet_contracts.rollout import GroupRequest, Sampling
+from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.stages import PlannedStage, StageFacts
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 
 from gymfleet_trainer.errors import PublishRefused, TooManyFailures
 from gymfleet_trainer.learning.algorithm import Algorithm, Need
@@ -24,21 +24,17 @@ from gymfleet_trainer.run.group_planner import PlannedGroup, TrainingPlan, plann
 from gymfleet_trainer.run.groups import Group
 from gymfleet_trainer.run.measuring import measure
 from gymfleet_trainer.run.state import RunState
-from gymfleet_trainer.stage import Plays, Stage, StageOptions
+from gymfleet_trainer.stage import Plays, Stage
+from gymfleet_trainer.stages.measure import MeasureOptions
 
 log = structlog.get_logger()
 
 
-class MeasuredOnTheWay(StageOptions):
+class MeasuredOnTheWay(MeasureOptions):
     """Measurements between steps, on held-out tasks."""
 
     every_steps: PositiveInt
     """Steps between two of them."""
-    num_tasks: PositiveInt = 200
-    """Held-out tasks, of each environment."""
-    samples_per_task: PositiveInt = 1
-    """Episodes of each."""
-    sampling: Sampling = Field(default=Sampling(temperature=1.0))
 
 
 class ReinforceStageOptions(ReinforceOptions):
@@ -69,7 +65,7 @@ class Reinforce(Stage[ReinforceStageOptions]):
         """Return the measurements on the way."""
         if (on_the_way := self.options.measure) is None:
             return {}
-        plays = Plays(on_the_way.num_tasks, on_the_way.samples_per_task, sampling=on_the_way.sampling)
+        plays = on_the_way.plays()
         steps = range(on_the_way.every_steps, self.options.steps, on_the_way.every_steps)
         return {_measurement(step): plays for step in steps}
 
