@@ -129,6 +129,12 @@ StateKey = Annotated[str | None, Field(max_length=64, exclude_if=is_absent)]
 anchor state. Absent unless the session was opened with `state_keys` and the environment has a key for this state."""
 
 
+MAX_SEALED_CHARS: Final = 131_072
+Sealed = Annotated[str | None, Field(max_length=MAX_SEALED_CHARS, pattern=r"^[A-Za-z0-9_=-]+$", exclude_if=is_absent)]
+"""What the environment tells the reward service alone, such as a gold answer, sealed for that service's key: carry it
+unread. Absent where there is no such thing, and where the env server was given no key to seal with."""
+
+
 class TaskRef(WireModel):
     """The task that a session plays. `task_id` is the benchmark's own id where it has one."""
 
@@ -155,6 +161,7 @@ class Session(WireModel):
     info: dict[str, JsonValue] = Field(default_factory=dict)
     """What `StepResult.info` says beside `observation`, and the environment beside the first one."""
     state_key: StateKey = None
+    sealed: Sealed = None
 
 
 class Step(WireModel):
@@ -180,6 +187,7 @@ class StepResult(WireModel):
     """Diagnostics. Never holds a gold answer. `recovered` says how often the session was played again so far
     because its process died; it is absent where that never happened."""
     state_key: StateKey = None
+    sealed: Sealed = None
 
 
 class SessionStep(Step):

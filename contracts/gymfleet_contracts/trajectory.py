@@ -7,7 +7,7 @@ from pydantic import Field, JsonValue, StrictBool, model_validator
 
 from gymfleet_contracts._model import WireModel
 from gymfleet_contracts.numbers import NUMBER, NUMBERS, Integer
-from gymfleet_contracts.session import TaskRef
+from gymfleet_contracts.session import Sealed, TaskRef
 
 Purpose = Literal["train", "eval", "demonstration", "collect"]
 
@@ -119,6 +119,8 @@ class Turn(WireModel):
     terminated: StrictBool = False
     truncated: StrictBool = False
     info: dict[str, JsonValue] = Field(default_factory=dict)
+    sealed: Sealed = None
+    """For the reward service alone, as the step's result has it."""
     generate_s: Finite = 0.0
     environment_s: Finite = 0.0
     node: NodeId | None = _absent_without(None)
@@ -151,6 +153,8 @@ class Trajectory(WireModel):
     replay: Annotated[int, Field(ge=0), NUMBER] = 0
     """Of the request that it answers: 0 unless the trainer asked for this sample again."""
     task: TaskRef
+    sealed: Sealed = None
+    """For the reward service alone, as the session's beginning has it."""
     policy: PolicyRef
     strategy: StrategyName = "independent"
     """How it was played: the reference under which the request named it."""

@@ -23,7 +23,8 @@ class Outcome:
 
     `reward` is the benchmark's own, on its own scale; `score` is the success so
     far in [0, 1], and 1 means solved. `action_valid` is False when the action was
-    not understood: such a step still counts as a turn.
+    not understood: such a step still counts as a turn. `private` is for the
+    reward service's components alone, such as a gold answer: agents and trainers carry it sealed.
     """
 
     observation: str
@@ -32,6 +33,7 @@ class Outcome:
     score: float = 0.0
     action_valid: bool = True
     info: dict[str, JsonValue] = field(default_factory=dict)
+    private: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 class Options(BaseModel):
@@ -99,6 +101,8 @@ class EnvironmentClass(ABC, Generic[TaskT]):
     """Set by `reset` where the task allows fewer turns than `max_turns`."""
     start_info: Mapping[str, JsonValue] = MappingProxyType({})
     """Set by `reset`: the counterpart of `Outcome.info` for the first observation. It never holds a gold answer."""
+    start_private: Mapping[str, JsonValue] = MappingProxyType({})
+    """Set by `reset`: the counterpart of `Outcome.private`."""
     start_score: float = 0.0
     """Set by `reset` where an episode begins with part of its success: the counterpart of `Outcome.score`."""
 

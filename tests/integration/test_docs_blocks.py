@@ -39,6 +39,7 @@ BLOCKS = {
     ): "not run: trains for minutes",
     ("docs/adding-an-environment.md", "from typing import ClassVar"): "run by tests/unit/project/test_docs.py",
     ("docs/adding-an-environment.md", '"""Put parts'): "run by tests/integration/test_declarations.py",
+    ("docs/adding-an-environment.md", '"""The agent'): "run by tests/integration/test_sealed_data.py",
     ("docs/adding-an-algorithm.md", '"""Returns above'): "run by tests/integration/test_algorithm_plugins.py",
     ("docs/adding-an-algorithm.md", '"""Direct preference'): "run by tests/integration/test_algorithm_plugins.py",
     ("docs/adding-an-algorithm.md", "[[stages]]"): "run by tests/integration/test_algorithm_plugins.py",
@@ -69,6 +70,7 @@ BLOCKS = {
     ("docs/adding-a-component.md", '"""Ranks instead'): "run by tests/integration/test_component_plugins.py",
     ("docs/adding-a-component.md", '"""The answer at'): "run by tests/integration/test_component_plugins.py",
     ("docs/adding-a-component.md", "[reward.answer]"): "run by tests/integration/test_component_plugins.py",
+    ("docs/adding-a-component.md", "[reward.private_answer]"): "run by tests/integration/test_sealed_data.py",
     ("docs/adding-a-component.md", "services:"): "not run: an example of an override",
     ("docs/capacity.md", "python -m benchmarks.capacity"): _HERE,
     (

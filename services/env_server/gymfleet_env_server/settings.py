@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Self
 
 from gymfleet_contracts.session import Split
 from gymfleet_kit.http_settings import HttpSettings
-from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 
@@ -32,6 +32,9 @@ class EnvServerSettings(HttpSettings):
     """How long an open waits while every shard is being started; then it is answered with 503."""
     start_timeout_s: PositiveFloat = 120.0
     """For a shard to load its environments."""
+    seal_key: str | None = None
+    """The reward service's public key. With it, what an environment tells the reward service alone goes out sealed;
+    without it, not at all ([sealed data](adding-an-environment.md#what-only-the-reward-may-know))."""
     lease_s: PositiveFloat = 600.0
     """A session that is not touched for so long is closed."""
     session_cpu_s: PositiveFloat | None = None
@@ -60,6 +63,16 @@ class EnvServerSettings(HttpSettings):
     the session goes on without an expert. Environments that wait make no other session wait, and are not cut off."""
     log_level: str = "INFO"
     """DEBUG, INFO, WARNING or ERROR."""
+
+    @field_validator("seal_key")
+    @classmethod
+    def seals(cls, key: str | None) -> str | None:
+        """It is a public key, and the package to seal with is there."""
+        if key is not None:
+            from gymfleet_kit.sealing import Sealer  # noqa: PLC0415 - needs a package that most env servers do without
+
+            Sealer(key)
+        return key
 
     @model_validator(mode="after")
     def lease_outlives_step(self) -> Self:

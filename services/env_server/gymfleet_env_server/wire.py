@@ -35,10 +35,11 @@ class _StepRecord(msgspec.Struct):
     info: dict[str, Any]
 
 
-class _KeyedStepRecord(_StepRecord):
-    """The same for a session with state keys."""
+class _MarkedStepRecord(_StepRecord, omit_defaults=True):
+    """The same with what only few sessions have."""
 
-    state_key: str
+    state_key: str | None = None
+    sealed: str | None = None
 
 
 checked_info: Final = TypeAdapter(dict[str, JsonValue]).validate_python
@@ -59,13 +60,14 @@ def encode_result(
     action_valid: bool,
     info: dict[str, JsonValue],
     state_key: str | None = None,
+    sealed: str | None = None,
 ) -> bytes:
     """Return the msgpack of a `StepResult`. Raises ValueError, or an encoding error, for an invalid result."""
-    if state_key is None:
+    if state_key is sealed is None:
         record = _StepRecord(index, observation, reward, terminated, truncated, score, action_valid, info)
     else:
         told = (index, observation, reward, terminated, truncated, score, action_valid, info)
-        record = _KeyedStepRecord(*told, state_key)
+        record = _MarkedStepRecord(*told, state_key, sealed)
     if type(terminated) is type(action_valid) is bool and type(observation) is str and type(info) is dict:
         if info:
             record.info = checked_info(info)

@@ -9,6 +9,7 @@ from typing import Final
 import structlog
 from fastapi import FastAPI
 from gymfleet_kit.app import NotReady, create_app
+from gymfleet_kit.sealing import Opener
 from gymfleet_kit.streams import RedisWatch, connect, disconnect
 from redis.exceptions import RedisError
 
@@ -25,7 +26,8 @@ PING_TIMEOUT_S: Final = 2.0
 def build_app(settings: RewardSettings) -> FastAPI:
     """Return the app; its worker runs from start-up to shutdown."""
     redis = connect(str(settings.redis_url))
-    scorer = Scorer(settings.plugins, timeout_s=settings.component_timeout_s)
+    opener = None if settings.seal_key is None else Opener(settings.seal_key.get_secret_value())
+    scorer = Scorer(settings.plugins, timeout_s=settings.component_timeout_s, opener=opener)
     threads = ThreadPoolExecutor(settings.concurrency, "score")  # components may wait and try again
     consumer = RewardWorker(redis, settings, scorer, threads)
     working: list[asyncio.Task[None]] = []

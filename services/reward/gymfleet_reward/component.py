@@ -2,9 +2,10 @@
 
 from abc import ABC
 from collections.abc import Awaitable, Sequence
-from typing import Annotated, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from gymfleet_contracts.trajectory import Trajectory
+from gymfleet_kit.sealing import Opener, SealError
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
@@ -50,6 +51,9 @@ class Component(ABC, Generic[OptionsT]):
     per: ClassVar[Literal["episode", "group"]] = "episode"
     """`group`: `score_batch` gets all episodes of one group, in the order of their samples."""
 
+    opener: Opener | None = None
+    """Set by the reward service, if it has a key."""
+
     def __init__(self, options: OptionsT) -> None:
         self.options = options
 
@@ -60,6 +64,28 @@ class Component(ABC, Generic[OptionsT]):
     def score_batch(self, episodes: Sequence[Trajectory]) -> Answers | Awaitable[Answers]:
         """Return one answer for each episode, in their order; an exception in its place fails that episode alone."""
         raise NotImplementedError
+
+    def private(self, episode: Trajectory) -> dict[str, Any]:
+        """Return what the environment told the reward service alone: of each key, what it said last.
+
+        It is empty where the environment told nothing. Raises `ComponentError` if it cannot be opened here.
+        """
+        told: dict[str, Any] = {}
+        seen = -1
+        for place, sealed in enumerate((episode.sealed, *(turn.sealed for turn in episode.turns))):
+            if sealed is None:
+                continue
+            if self.opener is None:
+                raise ComponentError("the episode's private data is sealed: give the service GYMFLEET_REWARD_SEAL_KEY")
+            try:
+                index, data = self.opener.open(sealed, episode.task)
+            except SealError as error:
+                raise ComponentError(f"the episode's private data: {error}") from None
+            if not seen < index <= place:
+                raise ComponentError(f"the episode's private data is not in order: what turn {place} has is of another")
+            seen = index
+            told |= data
+        return told
 
     @classmethod
     def in_batches(cls) -> bool:

@@ -10,6 +10,7 @@ import structlog
 from gymfleet_contracts.reward import RewardSpec, ScoreRequest
 from gymfleet_contracts.trajectory import Reward, RewardComponent, ScoredTrajectory, Trajectory
 from gymfleet_kit.plugins import PluginError
+from gymfleet_kit.sealing import Opener
 
 from gymfleet_reward.allocation import TokenRewards, allocate, on_own_turns
 from gymfleet_reward.component import ComponentError
@@ -38,11 +39,14 @@ class Scorer:
     Args:
         plugins: the references, beside names, that a request may use.
         timeout_s: how long a component that does not come with gymfleet may take for one call.
+        opener: opens what environments told the reward service alone; None without a key.
     """
 
-    def __init__(self, plugins: Collection[str] = (), *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    def __init__(
+        self, plugins: Collection[str] = (), *, timeout_s: float = DEFAULT_TIMEOUT_S, opener: Opener | None = None
+    ) -> None:
         self._user_code = UserCode(timeout_s, self._made_anew)
-        self._terms = Terms(plugins, self._user_code.call)
+        self._terms = Terms(plugins, self._user_code.call, opener)
 
     def _made_anew(self) -> None:
         self._terms.forget()

@@ -13,15 +13,15 @@ FUNCTION: Final = "compute_score"
 """What a file that holds no class may define instead."""
 
 
-Place = Annotated[str, Field(pattern=r"^(info(\.[^.]+)+|task\.(task_id|level|seed))$")]
+Place = Annotated[str, Field(pattern=r"^((info|private)(\.[^.]+)+|task\.(task_id|level|seed))$")]
 
 
 class FunctionOptions(ComponentOptions):
     """What every function can be told."""
 
     ground_truth_from: Place | None = None
-    """`info.KEY`: that key of the last turn's info (`info.KEY.INNER` in a table of it); `task.task_id`, `task.level`
-    or `task.seed`."""
+    """`info.KEY`: that key of the last turn's info (`info.KEY.INNER` in a table of it); `private.KEY`, likewise of what
+    the environment told the reward service alone; `task.task_id`, `task.level` or `task.seed`."""
     reward_kwargs: dict[str, JsonValue] = Field(default_factory=dict)
     """Further keyword arguments, passed on as they are."""
 
@@ -59,8 +59,24 @@ class FunctionComponent(Component[FunctionOptions]):
             raise ComponentError("the trajectory has no turns")
         given = {name: make(episode) for name, make in _MAKERS.items() if name in self.takes}
         if "ground_truth" in self.takes and self.options.ground_truth_from is not None:
-            given["ground_truth"] = _found(self.options.ground_truth_from, episode)
+            given["ground_truth"] = self._found(self.options.ground_truth_from, episode)
         return given | self.options.reward_kwargs
+
+    def _found(self, path: str, episode: Trajectory) -> Any:
+        root, *keys = path.split(".")
+        found: Any
+        match root:
+            case "info":
+                found = episode.turns[-1].info
+            case "private":
+                found = self.private(episode)
+            case _:
+                found = episode.task.model_dump()
+        for key in keys:
+            if not isinstance(found, dict) or key not in found:
+                raise ComponentError(f"the episode has no {path}")
+            found = found[key]
+        return found
 
 
 class AwaitedFunctionComponent(FunctionComponent):
@@ -89,16 +105,6 @@ def component_of(function: Callable[..., Any]) -> type[FunctionComponent]:
         "requires": requires - {"ground_truth"},
     }
     return type(function.__name__, (base,), fields)
-
-
-def _found(path: str, episode: Trajectory) -> Any:
-    root, *keys = path.split(".")
-    found: Any = episode.turns[-1].info if root == "info" else episode.task.model_dump()
-    for key in keys:
-        if not isinstance(found, dict) or key not in found:
-            raise ComponentError(f"the episode's last turn has no {path}")
-        found = found[key]
-    return found
 
 
 def _extra_info(episode: Trajectory) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from gymfleet_contracts.reward import ComponentTable, RewardSpec
 from gymfleet_kit.plugins import PluginError, PluginKind, checked_options, hash_of, options_of
+from gymfleet_kit.sealing import Opener
 
 from gymfleet_reward.component import Component, ComponentOptions
 from gymfleet_reward.functions import FUNCTION, component_of
@@ -62,9 +63,13 @@ class Terms:
     Args:
         plugins: references beside names that may be used.
         load: calls what imports other people's code.
+        opener: opens what environments told the reward service alone; None without a key.
     """
 
-    def __init__(self, plugins: Collection[str], load: Callable[[Callable[[], Term]], Term]) -> None:
+    def __init__(
+        self, plugins: Collection[str], load: Callable[[Callable[[], Term]], Term], opener: Opener | None = None
+    ) -> None:
+        self._opener = opener
         self._plugins = plugins
         self._load = load
         self._loading = threading.Lock()
@@ -100,6 +105,7 @@ class Terms:
             raise PluginError(
                 f"reward.{label}: {reference} cannot be made: {type(error).__name__}: {reason}"
             ) from error
+        component.opener = self._opener
         own = kind.__module__.startswith(f"{COMPONENTS.package}.")
         immediate = own and not component.in_batches() and not inspect.iscoroutinefunction(component.score)
         return Term(label, reference, component, kind.version if own else _source(kind), immediate)

@@ -6,8 +6,9 @@ import socket
 from typing import Annotated
 
 from gymfleet_kit.http_settings import HttpSettings
+from gymfleet_kit.sealing import Opener
 from gymfleet_kit.settings import LOCAL_REDIS, RedisUrl
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
 
@@ -33,6 +34,9 @@ class RewardSettings(HttpSettings):
     JSON list of `package.module:Class` and paths of .py files, each as it stands in recipes."""
     component_timeout_s: PositiveFloat = 60.0
     """For one call of a component that does not come with gymfleet."""
+    seal_key: SecretStr | None = None
+    """The private key by which this service opens what environments tell it alone; `python -m gymfleet_kit.sealing`
+    prints one with the public key for `GYMFLEET_ENV_SEAL_KEY`. Reward services that share a Redis have the same."""
     group_wait_s: PositiveFloat = 200.0
     """Where the episodes of a group are scored together: one of which nothing came for so long is given up, and the
     trainer asks for its episodes again. Less than twice the trainer's `STALL_TIMEOUT_S`."""
@@ -46,3 +50,11 @@ class RewardSettings(HttpSettings):
     """Scored trajectories that a trainer may be behind before scoring waits."""
     max_body_bytes: PositiveInt = 64 * 1024 * 1024
     """Larger requests are refused."""
+
+    @field_validator("seal_key")
+    @classmethod
+    def opens(cls, key: SecretStr | None) -> SecretStr | None:
+        """It is a private key."""
+        if key is not None:
+            Opener(key.get_secret_value())
+        return key

@@ -6,6 +6,7 @@ service's own settings model, which refuses names that it does not know.
 
 import hashlib
 import hmac
+import importlib.util
 import itertools
 import json
 import os
@@ -99,6 +100,18 @@ class Plan:
         """Return the key that callers send to a service. Other users of this machine reach its ports, not its key."""
         return hmac.new(self.gateway_secret.encode(), service.encode(), hashlib.sha256).hexdigest()
 
+    def _seal_keys(self) -> tuple[str, str]:
+        """Return the private key of the reward services and the public one: the same whenever a run is resumed.
+
+        They are empty where the package for it is missing, which is installed with the reward service.
+        """
+        if importlib.util.find_spec("cryptography") is None:
+            return "", ""
+        from gymfleet_kit import sealing  # noqa: PLC0415 - not everybody has the package, and it takes long to import
+
+        private = sealing.private_key_of(hmac.new(self.gateway_secret.encode(), b"seal", hashlib.sha256).digest())
+        return private, sealing.Opener(private).public_key
+
     @property
     def keys(self) -> dict[str, str]:
         """Return the keys of all services that ask for one. The gateway asks for none: it serves this machine."""
@@ -130,6 +143,7 @@ class Plan:
                 "GYMFLEET_ENV_HOST": LOOPBACK,
                 "GYMFLEET_ENV_PORT": str(self.ports[name]),
                 "GYMFLEET_ENV_API_KEY": self.key(ENV_SERVER),
+                **({"GYMFLEET_ENV_SEAL_KEY": public_key} if (public_key := self._seal_keys()[1]) else {}),
                 **({"GYMFLEET_ENV_SHARDS": str(self.scale.env_shards)} if self.scale.env_shards > 1 else {}),
                 **self._data_of(envs),
                 **self._options_of(envs),
@@ -183,6 +197,7 @@ class Plan:
         env = {
             "GYMFLEET_REWARD_PORT": str(self.ports[name]),
             "GYMFLEET_REWARD_API_KEY": self.key(REWARD),
+            "GYMFLEET_REWARD_SEAL_KEY": self._seal_keys()[0],
             "GYMFLEET_REWARD_REDIS_URL": self.redis().url,
             **({"GYMFLEET_REWARD_PLUGINS": json.dumps(self.components)} if self.components else {}),
         }

@@ -1,9 +1,9 @@
 """One session's episode: exactly-once steps, the turn limit, and copies in the same state."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import structlog
 from gymfleet_contracts import problems
@@ -36,6 +36,8 @@ from gymfleet_env_server.wire import checked_info, decode, encode_result
 
 CUT_MARK: Final = "\n[cut: {excess} more characters]"
 T = TypeVar("T")
+Seal: TypeAlias = Callable[[TaskRef, int, Mapping[str, JsonValue]], str]
+"""Returns what the environment of a task tells the reward service alone after so many steps, sealed."""
 log = structlog.get_logger()
 
 
@@ -56,6 +58,7 @@ class Episode:
         "_max_action_chars",
         "_may_commit",
         "_recoveries",
+        "_seal_with",
         "_tells_state",
         "_timeout_s",
         "cpu_s",
@@ -65,6 +68,7 @@ class Episode:
         "observation",
         "owner",
         "score",
+        "sealed",
         "seed",
         "session_id",
         "state",
@@ -85,6 +89,7 @@ class Episode:
         owner: str = "",
         recoveries: int = 0,
         state_keys: bool = False,
+        seal: Seal | None = None,
     ) -> None:
         self.session_id = session_id
         self.entry = entry
@@ -100,8 +105,11 @@ class Episode:
         """The digest of the state behind the last observation, where the environment reports one."""
         self.state_key: str | None = None
         """The key of the state, where the session was opened with keys and the environment has one."""
+        self.sealed: str | None = None
+        """What the environment said last to the reward service alone."""
         self.cpu_s = 0.0
         self._limits = limits
+        self._seal_with = seal
         self._blocking = entry.kind.is_blocking()
         self._tells_state = entry.kind.tells_state()
         self._may_commit = entry.spec.capabilities.irreversible
@@ -205,6 +213,7 @@ class Episode:
             owner=self.owner,
             recoveries=self._recoveries,
             state_keys=self._keyed,
+            seal=self._seal_with,
         )
         if self.entry.kind.fork is ForkSupport.NATIVE:
             copied: Callable[[], Environment[Any] | Settled] = self._env.snapshot
@@ -231,6 +240,7 @@ class Episode:
         child.observation = self.observation
         child.state = self.state
         child.state_key = self.state_key
+        child.sealed = self.sealed
         child._committed = self._committed
         child._last = self._last
         child._expert_overdue = self._expert_overdue
@@ -274,13 +284,7 @@ class Episode:
         """Return the session as callers see it."""
         return Session(
             session_id=self.session_id,
-            task=TaskRef(
-                env=self.entry.spec.name,
-                split=self.task.split,
-                level=self.task.level,
-                task_id=self.task.task_id,
-                seed=self.seed,
-            ),
+            task=self._task_ref(),
             observation=self.observation,
             index=self.index,
             lease_s=lease_s,
@@ -290,6 +294,7 @@ class Episode:
             score=self.score,
             info=decode(self._last)["info"] if self._last else self._first_info,
             state_key=self.state_key,
+            sealed=self.sealed,
         )
 
     def close(self) -> None:
@@ -350,12 +355,23 @@ class Episode:
             info[RECOVERED] = self._recoveries
         digest = self._digest()
         self.state_key = self._key()
+        self.sealed = self._seal(self._env.start_private, 0)
         return shown, checked_info(info), score, digest
 
     def _act(self, action: str) -> tuple[Outcome, str, str | None]:
         """Return the environment's answer, its digest and its key; one call, so that threads switch only once."""
         outcome = self._env.step(action)
         return outcome, self._digest() if self._tells_state else "", self._key() if self._keyed else None
+
+    def _seal(self, private: Mapping[str, JsonValue], index: int) -> str | None:
+        """Return what is for the reward service alone; None where there is nothing, or no key to seal it with."""
+        if not private or self._seal_with is None:
+            return None
+        return self._seal_with(self._task_ref(), index, private)
+
+    def _task_ref(self) -> TaskRef:
+        task = self.task
+        return TaskRef(env=self.name, split=task.split, level=task.level, task_id=task.task_id, seed=self.seed)
 
     def _own_timeout_s(self) -> float:
         """Return the task's own time limit for one call; 0 where it has none."""
@@ -416,6 +432,7 @@ class Episode:
         limit = min(max_turns, self._env.turn_limit or max_turns)
         observation = self._text(outcome.observation)
         truncated = self.index + 1 >= limit and not outcome.terminated
+        sealed = self._seal(outcome.private, self.index + 1)
         encoded = encode_result(
             index=self.index,
             observation=observation,
@@ -426,9 +443,11 @@ class Episode:
             action_valid=outcome.action_valid,
             info={**outcome.info, RECOVERED: self._recoveries} if self._recoveries else outcome.info,
             state_key=key,
+            sealed=sealed,
         )
         self.state = state
         self.state_key = key
+        self.sealed = sealed
         self.observation = observation
         self.score = score
         self.terminated = bool(outcome.terminated)

@@ -43,7 +43,7 @@ from gymfleet_kit.session_problems import (
 from gymfleet_env_server.catalogue import Entry
 from gymfleet_env_server.errors import ShardUnavailable
 from gymfleet_env_server.metrics import count_step, new_tally
-from gymfleet_env_server.sessions.episode import Episode
+from gymfleet_env_server.sessions.episode import Episode, Seal
 from gymfleet_env_server.sessions.ids import new_id
 from gymfleet_env_server.sessions.leases import Lease
 from gymfleet_env_server.sessions.limits import Limits
@@ -71,6 +71,7 @@ class Sessions:
         prefix: begins every session id and names the shard.
         entries: the environments, by name.
         lease_s: lease of sessions that do not request one.
+        seal: seals what environments tell the reward service alone; without it that goes nowhere.
         clock: monotonic seconds.
     """
 
@@ -82,6 +83,7 @@ class Sessions:
         *,
         lease_s: float,
         expert_splits: tuple[str, ...],
+        seal: Seal | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._prefix = prefix
@@ -89,6 +91,7 @@ class Sessions:
         self._limits = limits
         self._lease_s = lease_s
         self._expert_splits = expert_splits
+        self._seal = seal
         self._clock = clock
         self._leases: dict[str, Lease] = {}
         self._expiries: list[tuple[float, str]] = []
@@ -257,6 +260,7 @@ class Sessions:
             owner=owner,
             recoveries=request.recoveries or 0,
             state_keys=bool(request.state_keys),
+            seal=self._seal,
         )
         try:
             episode.begin()

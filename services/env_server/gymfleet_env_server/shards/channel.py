@@ -26,6 +26,7 @@ class ShardConfig(msgspec.Struct, frozen=True):
     expert_splits: tuple[str, ...]
     log_level: str
     step_timeout_s: float
+    seal_key: str | None = None
     expert_s: float | None = None
     max_threads: int = 1
     session_cpu_s: float | None = None

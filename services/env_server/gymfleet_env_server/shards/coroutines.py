@@ -46,6 +46,11 @@ class Settled:
         return self._inner.start_info
 
     @property
+    def start_private(self) -> Any:
+        """As the environment's own."""
+        return self._inner.start_private
+
+    @property
     def start_score(self) -> float:
         """As the environment's own."""
         return self._inner.start_score

@@ -295,6 +295,7 @@ class ShardPool:
                 lease_s=settings.lease_s,
                 max_observation_chars=settings.max_observation_chars,
                 expert_splits=settings.expert_splits,
+                seal_key=settings.seal_key,
                 expert_s=min(settings.expert_timeout_s, settings.step_timeout_s / 2),
                 log_level=settings.log_level,
                 step_timeout_s=settings.step_timeout_s,

@@ -27,6 +27,7 @@ from gymfleet_kit.problems import ServiceError, internal_problem
 from gymfleet_kit.session_problems import EnvironmentFailed, InvalidRequest
 
 from gymfleet_env_server.catalogue import Entry, EnvironmentUnavailable, load_entry
+from gymfleet_env_server.sessions.episode import Seal
 from gymfleet_env_server.sessions.limits import Limits
 from gymfleet_env_server.sessions.sessions import ABANDON, PROBE, PROBE_WAITING, Sessions
 from gymfleet_env_server.shards.channel import (
@@ -337,8 +338,17 @@ def _make_shard(config: ShardConfig, channel: socket.socket, entries: dict[str, 
         limits,
         lease_s=config.lease_s,
         expert_splits=config.expert_splits,
+        seal=_seal_for(config.seal_key),
     )
     return Shard(channel, sessions, limits, progress)
+
+
+def _seal_for(public_key: str | None) -> Seal | None:
+    if public_key is None:
+        return None
+    from gymfleet_kit.sealing import Sealer  # noqa: PLC0415 - needs a package that most env servers do without
+
+    return Sealer(public_key).seal
 
 
 if __name__ == "__main__":
