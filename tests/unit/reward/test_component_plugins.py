@@ -363,7 +363,7 @@ def test_a_function_of_verl_is_a_component(tmp_path: Path, source: str, options:
 @pytest.mark.parametrize(
     ("source", "options", "reason"),
     [
-        ("def compute_score(ground_truth): return 1", {"ground_truth_from": "info.a.b"}, "turn has no info.a.b"),
+        ("def compute_score(ground_truth): return 1", {"ground_truth_from": "info.a.b"}, "episode has no info.a.b"),
         ("def compute_score(ground_truth): return 1", {}, "reward.mine.ground_truth_from: Field required"),
         ("def compute_score(ground_truth): return 1", {"ground_truth_from": "answer"}, "should match pattern"),
         ("def compute_score(): return {'acc': 1}", {}, "it returned a table without `score`: acc"),
