@@ -12,6 +12,7 @@ import pytest
 import structlog
 from gymfleet_contracts.recipe import ScratchModel, load_recipe
 from gymfleet_contracts.streams import POLICY_OWNER, TRAINER_GROUP, trajectories_scored
+from gymfleet_kit.run_events import read_events
 from gymfleet_kit.streams import connect, disconnect
 from gymfleet_trainer.errors import PublishRefused, TooManyFailures
 from gymfleet_trainer.learning.learner import LocalLearner
@@ -102,17 +103,24 @@ def test_it_answers_while_it_trains_and_is_interrupted_politely(
     assert run.url
 
     progress = httpx.get(f"{run.url}/v1/run", trust_env=False).json()
+    events = httpx.get(f"{run.url}/v1/run/events", params={"after": 1, "limit": 3}, trust_env=False).json()
     metrics = httpx.get(f"{run.url}/metrics", trust_env=False).text
     ready = httpx.get(f"{run.url}/readyz", trust_env=False)
     run.kill(signal.SIGTERM)
 
     assert (progress["phase"], progress["total"], progress["unit"]) == ("reinforce", 3, "steps")
     assert "gymfleet_trainer_step 1.0" in metrics
+    assert [event["number"] for event in events["events"]] == [2, 3, 4]
+    assert events["last"] > 4
     assert ready.is_success
     assert run.wait() == 128 + signal.SIGTERM
     assert json.loads((run.run_dir / "progress.json").read_text())["phase"] == "interrupted"
     assert run.finish()["counts"]["resumed"] == 1
     assert [line["step"] for line in run.metrics("rl_step")] == [1, 2, 3]
+    told = [event.kind for event in read_events(run.run_dir, 0, 10_000)]
+    lives = [kind for kind in told if kind in {"run_started", "interrupted", "run_resumed", "done"}]
+    assert lives == ["run_started", "interrupted", "run_resumed", "done"]
+    assert told.count("rl_step") >= 3
 
 
 def test_a_second_trainer_of_the_same_run_is_refused(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:

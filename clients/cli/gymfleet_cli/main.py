@@ -16,6 +16,7 @@ from gymfleet_cli.commands import (
     data,
     envs,
     evaluate,
+    events,
     fleet,
     keys,
     new,
@@ -45,6 +46,7 @@ app.command()(fleet.down)
 app.command()(fleet.status)
 app.command()(train.train)
 app.command("eval")(evaluate.evaluate)
+app.command()(events.events)
 app.command()(report.report)
 app.command()(scale.scale)
 app.add_typer(envs.app, name="envs")

@@ -15,8 +15,9 @@ from gymfleet_cli.outcome import print_outcome
 from gymfleet_cli.progress import RunDisplay, describe, duration
 from gymfleet_cli.run_directory import RunFiles
 from gymfleet_cli.running import lock_run
-from gymfleet_contracts.run import RunProgress
+from gymfleet_contracts.run import Place, RunProgress
 from gymfleet_env_server import catalogue
+from gymfleet_kit.run_events import EventLog
 from rich.console import Console
 
 from tests.fixtures.run_directory import RECIPE, write_run
@@ -184,6 +185,38 @@ def test_episode_is_shown_turn_by_turn_without_control_characters(capsys: Captur
     assert "\x1b" not in said
     assert "the environment did not understand the action" in said
     assert "reward 1 = goal 1" in said
+
+
+def test_events_are_told_from_any_on(capsys: Capture) -> None:
+    write_run(Path("run"))
+    log = EventLog(Path("run"))
+    log.append("run_started", data={"run_id": "r-1"})
+    log.append("rl_step", stage="reinforce", data={"loss": 0.123456, "words": "[bold]\x1b[31m"})
+    log.append("done", data={"message": "all is done"})
+
+    assert run(["events", "run", "--after", "1", "--follow"]) == 0
+    said = capsys.readouterr().out
+    assert run(["events", "run", "--json"]) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    assert [line.split()[0] for line in said.splitlines()] == ["2", "3"]
+    assert "rl_step reinforce loss=0.1235 words=[bold][31m" in said
+    assert [event["kind"] for event in told] == ["run_started", "rl_step", "done"]
+    assert run(["events", "nowhere"]) == 2
+
+
+def test_an_episode_is_found_by_the_events(capsys: Capture) -> None:
+    write_run(Path("run"))
+    path = Path("run/trajectories/after.jsonl")
+    lines = path.read_bytes().splitlines(keepends=True)
+    name = json.loads(lines[1])["trajectory"]["trajectory_id"]
+    place = Place(file="trajectories/after.jsonl", offset=len(lines[0]), length=len(lines[1]))
+    EventLog(Path("run")).append("episodes", stage="after", places={name: place})
+    path.write_bytes(b"#" * (len(lines[0]) - 1) + b"\n" + lines[1])  # what stands before is not read
+
+    assert run(["trajectories", "show", "run", name]) == 0
+    assert name.partition("/")[2] in capsys.readouterr().out
+    assert run(["trajectories", "show", "run", name, "--stage", "before"]) == 1
 
 
 def test_report_is_written(capsys: Capture) -> None:

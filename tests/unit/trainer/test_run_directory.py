@@ -3,6 +3,7 @@ import math
 from pathlib import Path
 
 import pytest
+from gymfleet_kit.run_events import read_events
 from gymfleet_trainer.errors import RunDirectoryError
 from gymfleet_trainer.run.progress import Reporter
 from gymfleet_trainer.run.run_directory import RunDirectory, recipe_hash, write_atomically
@@ -152,3 +153,26 @@ def test_progress_says_how_far_and_how_long(tmp_path: Path) -> None:
     assert (written["phase"], written["step"], written["total"], written["unit"]) == ("rl", 4, 10, "steps")
     assert written["eta_s"] == pytest.approx(6 / written["rate"])
     assert written["metrics"] == {"success": 0.25}
+
+
+def test_metrics_and_episodes_are_events_too_which_are_never_cut(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path) as directory:
+        directory.trajectories("before", [make_scored(sample=0), make_scored(sample=1)])
+        offsets = directory.offsets()
+        directory.metric("rl_step", stage="reinforce", step=1, loss=math.nan)
+        directory.trajectories("before", [make_scored(sample=1, total=0.5)])
+        directory.truncate(offsets)
+    with RunDirectory(tmp_path) as directory:
+        directory.event("run_resumed", {"step": 0})
+
+    events = read_events(tmp_path, 0, 10)
+    lines = (tmp_path / "trajectories" / "before.jsonl").read_bytes().splitlines(keepends=True)
+
+    assert [event.kind for event in events] == ["episodes", "rl_step", "episodes", "run_resumed"]
+    assert events[1].data == {"step": 1, "loss": None}
+    assert events[1].stage == "reinforce"
+    for line, (name, place) in zip(lines, events[0].places.items(), strict=True):
+        assert json.loads(line)["trajectory"]["trajectory_id"] == name
+        whole = (tmp_path / place.file).read_bytes()
+        assert whole[place.offset : place.offset + place.length] == line
+    assert (tmp_path / "metrics.jsonl").read_text() == ""

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from gymfleet_contracts.trajectory import ScoredTrajectory, Turn
+from gymfleet_kit.run_events import EventsDamaged, find_episode
 from rich.console import Group
 from rich.panel import Panel
 from rich.table import Table
@@ -54,12 +55,27 @@ def show(
     success: Success = False,
 ) -> None:
     """One episode, turn by turn."""
+    if trajectory_id is not None and (found := _by_id(run_dir, trajectory_id, stage)) is not None:
+        _print_episode(*found)
+        return
     for name, scored in _select(run_dir, stage, failed, success):
         if trajectory_id is None or scored.trajectory.trajectory_id.endswith(trajectory_id):
             _print_episode(name, scored)
             return
     wanted = "such episodes" if trajectory_id is None else f"trajectory {trajectory_id!r}"
     raise CliError(f"{run_dir} has no {wanted}; `gymfleet trajectories list` shows them")
+
+
+def _by_id(run_dir: Path, ending: str, stage: str | None) -> tuple[str, ScoredTrajectory] | None:
+    """Return the stage and the episode, without reading those before it; None if the run's events do not know it."""
+    try:
+        found = find_episode(RunFiles.open(run_dir).path, ending)
+    except RunDataError as error:
+        raise UsageProblem(str(error)) from None
+    except EventsDamaged:
+        return None  # the episodes themselves may be sound
+    name = None if found is None else Path(found[0]).stem
+    return (name, found[1]) if found is not None and name is not None and stage in (None, name) else None
 
 
 def _select(run_dir: Path, stage: str | None, failed: bool, success: bool) -> Iterator[tuple[str, ScoredTrajectory]]:

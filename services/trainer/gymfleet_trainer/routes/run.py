@@ -1,9 +1,9 @@
-"""The HTTP route of the run, which reports its progress and decides nothing."""
+"""The HTTP routes of the run, which report its progress and decide nothing."""
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
-from gymfleet_contracts.run import RunProgress
+from fastapi import APIRouter, Depends, Query, Request
+from gymfleet_contracts.run import RunEvents, RunProgress
 
 from gymfleet_trainer.run.progress import Reporter
 
@@ -20,3 +20,13 @@ def get_reporter(request: Request) -> Reporter:
 async def run(reporter: Annotated[Reporter, Depends(get_reporter)]) -> RunProgress:
     """Phase, step, rate and headline metrics; the same as `progress.json`."""
     return reporter.current
+
+
+@router.get("/events", response_model_exclude_defaults=True)
+def events(
+    reporter: Annotated[Reporter, Depends(get_reporter)],
+    after: Annotated[int, Query(ge=0, lt=2**53)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> RunEvents:
+    """What happened in the run behind event number `after`, in order; ask again behind the last one here."""
+    return reporter.events(after, limit)

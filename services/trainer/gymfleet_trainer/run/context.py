@@ -68,6 +68,7 @@ class RunContext:
         seconds = time.monotonic() - started
         self.state.spend("checkpoint", seconds)
         HELD.set(self.collector.num_held)
+        self.directory.event("checkpoint", {"name": path.name, "step": self.state.step}, stage=self.stage.name)
         log.info("checkpoint.saved", name=path.name, acknowledged=acknowledged, seconds=round(seconds, 3))
 
     async def save_state(self) -> None:

@@ -81,6 +81,7 @@ async def _train(
         for stage in stages[len(run.state.left) :]:
             run.stage = stage
             log.info("stage.begun", stage=stage.name, done=run.state.done)
+            directory.event("stage_begun", {"done": run.state.done}, stage=stage.name)
             await _carried_out(run)
             await _end(run)
         await run.ensure_published()
@@ -133,6 +134,7 @@ async def _end(run: RunContext) -> None:
     run.directory.stages([one.model_dump(exclude_none=True) for one in state.left])
     shutil.rmtree(run.directory.references / stage.name, ignore_errors=True)
     log.info("stage.ended", **left.model_dump(exclude_none=True))
+    run.directory.event("stage_ended", left.model_dump(exclude_none=True), stage=stage.name)
 
 
 def _is_first(stage: Stage[Any], state: RunState) -> bool:
@@ -217,6 +219,7 @@ async def _restore(
         directory.truncate({})
         await worker.run(checkpoints.save, state, learner.save_checkpoint)
         log.info("run.started", run_id=run_id)
+        directory.event("run_started", {"run_id": run_id})
         return state, learner
     path, state = last
     if state.run_id != run_id or state.recipe_hash != recipe_hash(recipe):
@@ -226,6 +229,7 @@ async def _restore(
     directory.truncate(state.offsets)
     state.count("resumed")
     log.info("run.resumed", run_id=run_id, checkpoint=path.name, stages=len(state.left), done=state.done)
+    directory.event("run_resumed", {"checkpoint": path.name, "step": state.step, "done": state.done})
     return state, learner
 
 

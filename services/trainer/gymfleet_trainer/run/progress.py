@@ -4,7 +4,8 @@ import shutil
 import time
 from collections.abc import Mapping
 
-from gymfleet_contracts.run import RunProgress
+from gymfleet_contracts.run import RunEvents, RunProgress
+from gymfleet_kit.run_events import num_events, read_events
 
 from gymfleet_trainer.metrics import DISK_FREE, DISK_SIZE, PROGRESS
 from gymfleet_trainer.run.run_directory import RunDirectory
@@ -22,6 +23,11 @@ class Reporter:
         PROGRESS.set_to_current_time()
         DISK_FREE.set_function(lambda: shutil.disk_usage(directory.path).free)
         DISK_SIZE.set_function(lambda: shutil.disk_usage(directory.path).total)
+
+    def events(self, after: int, limit: int) -> RunEvents:
+        """Return up to `limit` events behind number `after`. Raises `EventsDamaged`."""
+        path = self._directory.path
+        return RunEvents(events=tuple(read_events(path, after, limit)), last=num_events(path))
 
     def begin(self, phase: str, *, step: int, total: int, unit: str, message: str = "") -> None:
         """Begin a phase of which `step` of `total` units are already done."""
@@ -57,3 +63,4 @@ class Reporter:
             update={"phase": phase, "message": message, "eta_s": None, "updated_at": time.time()}
         )
         self._directory.progress(self.current)
+        self._directory.event(phase, {"message": message})

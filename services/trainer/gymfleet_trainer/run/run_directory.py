@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from gymfleet_contracts.recipe import MODEL_INIT, Recipe
-from gymfleet_contracts.run import RunProgress
+from gymfleet_contracts.run import Place, RunProgress
 from gymfleet_contracts.trajectory import ScoredTrajectory
-from pydantic import ValidationError
+from gymfleet_kit.run_events import EventLog
+from pydantic import JsonValue, ValidationError
 
 from gymfleet_trainer.errors import RunDirectoryError
 
@@ -65,6 +66,7 @@ class RunDirectory:
         self.models = self.path / "models"
         self.references = self.path / "references"
         self._lock: int | None = None
+        self._events: EventLog | None = None
 
     def __enter__(self) -> Self:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -80,6 +82,7 @@ class RunDirectory:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._events = None
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -128,21 +131,41 @@ class RunDirectory:
         """Return whether the run is finished."""
         return (self.path / SUMMARY).exists()
 
-    def append(self, name: str, lines: Iterable[str]) -> None:
-        """Append lines to a file of the run."""
-        path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.writelines(line + "\n" for line in lines)
+    def event(
+        self,
+        kind: str,
+        data: Mapping[str, JsonValue] | None = None,
+        *,
+        stage: str | None = None,
+        places: Mapping[str, Place] | None = None,
+    ) -> None:
+        """Append to `events.jsonl`, which, unlike the other files, is never cut."""
+        if self._events is None:
+            self._events = EventLog(self.path)
+        self._events.append(kind, stage=stage, data=data, places=places)
 
-    def metric(self, kind: str, **fields: Any) -> None:
+    def metric(self, kind: str, *, stage: str | None = None, **fields: Any) -> None:
         """Append one line to `metrics.jsonl`. A number that is not finite becomes null, because JSON has no NaN."""
-        line = {"kind": kind, "time": round(time.time(), 3), **{name: _finite(value) for name, value in fields.items()}}
-        self.append(METRICS, [json.dumps(line, allow_nan=False)])
+        told = {name: _finite(value) for name, value in fields.items()}
+        line = {"kind": kind, "time": round(time.time(), 3), **({} if stage is None else {"stage": stage}), **told}
+        with (self.path / METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, allow_nan=False) + "\n")
+        self.event(kind, json.loads(json.dumps(told)), stage=stage)
 
     def trajectories(self, name: str, items: Iterable[ScoredTrajectory]) -> None:
-        """Append to `trajectories/NAME.jsonl`, one `ScoredTrajectory` per line."""
-        self.append(f"trajectories/{name}.jsonl", (item.model_dump_json() for item in items))
+        """Append to `trajectories/NAME.jsonl`, one `ScoredTrajectory` per line, and note where each is."""
+        path = self.episodes(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        places: dict[str, Place] = {}
+        with path.open("ab") as file:
+            offset = file.tell()
+            for item in items:
+                line = item.model_dump_json().encode() + b"\n"
+                file.write(line)
+                places[item.trajectory.trajectory_id] = Place(file=self.relative(path), offset=offset, length=len(line))
+                offset += len(line)
+        if places:
+            self.event("episodes", stage=name, places=places)
 
     def episodes(self, stage: str) -> Path:
         """Return the file with the episodes that a stage left."""
