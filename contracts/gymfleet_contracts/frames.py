@@ -2,8 +2,9 @@
 
 A request is `{"id": int, "op": str, "session_id": str?, "body": map?, "trace": str?}`; its
 answer is `{"id": int, "ok": map, "state": str?}` or `{"id": int, "problem": map}` (a `Problem`). `trace` is
-a W3C `traceparent`. A message holds one frame, or an array of frames: whoever has several
-to send at the same moment saves a message each, and both sides must read both forms.
+a W3C `traceparent`. Between gateways and env servers, requests and answers may also hold `replies`. A message
+holds one frame, or an array of frames: whoever has several to send at the same moment saves a message each, and
+both sides must read both forms.
 
 `RequestFrame` and `ReplyFrame` hold decoded bodies. Services and SDK use `RawRequest` and `RawReply`: the same frames
 with their bodies left encoded, so that a frame is forwarded without a look into its body.
@@ -52,6 +53,8 @@ class RequestFrame(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     session_id: str = ""
     body: dict[str, Any] = {}
     trace: str = ""
+    replies: bytes = b""
+    """With `open` and `step` of a replay: the recorded `ReplyFrame.replies`, which are repeated instead of asking."""
 
 
 class ReplyFrame(msgspec.Struct, omit_defaults=True):
@@ -63,6 +66,9 @@ class ReplyFrame(msgspec.Struct, omit_defaults=True):
     state: str = ""
     """A digest of the state behind the answer to `open` and `step`. Env servers tell it to gateways, which compare it
     after a replay; a gateway tells it to nobody, because an agent could learn from it what it must not see."""
+    replies: bytes = b""
+    """What models replied to the environment during `open` or `step`, in a session that was opened with
+    `record_replies`; only the env server can read it. It is for journals, as `state` is, and for nobody else."""
 
 
 class RawRequest(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -73,6 +79,7 @@ class RawRequest(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True)
     session_id: str = ""
     body: msgspec.Raw = NO_BODY
     trace: str = ""
+    replies: bytes = b""
 
 
 class RawReply(msgspec.Struct, omit_defaults=True):
@@ -82,6 +89,7 @@ class RawReply(msgspec.Struct, omit_defaults=True):
     ok: msgspec.Raw = _ABSENT
     problem: msgspec.Raw = _ABSENT
     state: str = ""
+    replies: bytes = b""
 
     @property
     def failed(self) -> bool:

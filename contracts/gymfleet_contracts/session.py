@@ -31,7 +31,7 @@ class Capabilities(WireModel):
     """What a caller may rely on."""
 
     deterministic: bool
-    """The same task, seed and actions give the same episode."""
+    """The same task, seed and actions give the same episode, and the same replies of models where it asks any."""
     stable_observations: bool = True
     """Observation texts are identical, character by character, when an episode is replayed."""
     fork: ForkSupport = ForkSupport.NONE
@@ -56,6 +56,18 @@ class Tool(WireModel):
     description: str
     parameters: dict[str, JsonValue]
     """JSON Schema (2020-12) of the arguments, an object."""
+
+
+class ModelRole(WireModel):
+    """A language model that an environment asks itself: a simulated user, a host, a judge."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+    purpose: Annotated[str, Field(min_length=1, max_length=256)]
+    """What it is asked for, in words for whoever chooses the model."""
+    max_calls: Annotated[int, Field(ge=1, le=4096)]
+    """In one session."""
+    max_tokens: Annotated[int, Field(ge=1, le=1_048_576)]
+    """Of all replies in one session: each call counts with the most that it allows its reply."""
 
 
 class EnvironmentSpec(WireModel):
@@ -85,6 +97,8 @@ class EnvironmentSpec(WireModel):
     """The longest that a call of one of its tasks may take, where tasks have limits of their own."""
     tools: Annotated[tuple[Tool, ...], Field(exclude_if=is_absent)] = ()
     """The environment's actions as tools."""
+    models: Annotated[tuple[ModelRole, ...], Field(exclude_if=is_absent)] = ()
+    """The models that the environment asks itself. The server's operator says who answers; callers see none of it."""
 
 
 _ONE_SELECTOR: Final[JsonDict] = {
@@ -115,6 +129,9 @@ class OpenSession(WireModel):
     """Tell the key of the state with every answer, where the environment has keys; they cost time at each step."""
     owner: Annotated[str, Field(max_length=64)] | None = None
     """Whom the session counts for in `ServerLoad`. The gateway sets it to the caller's tenant, whatever was sent."""
+    record_replies: Annotated[bool, Strict()] | None = None
+    """Send what models replied to the environment along with the stream's answers, so that a replay can repeat it. A
+    gateway sets it, whatever was sent, and tells the replies to nobody."""
 
     @model_validator(mode="after")
     def one_selector(self) -> Self:

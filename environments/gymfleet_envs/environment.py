@@ -9,9 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar
 
-from gymfleet_contracts.session import Capabilities, EnvironmentSpec, ExpertMove, ForkSupport, Tool
+from gymfleet_contracts.session import Capabilities, EnvironmentSpec, ExpertMove, ForkSupport, ModelRole, Tool
 from pydantic import BaseModel, ConfigDict, JsonValue
 
+from gymfleet_envs.model_calls import Answerer, Messages, Nobody
 from gymfleet_envs.tasks import SPLITS, TaskSource
 
 TaskT = TypeVar("TaskT")
@@ -56,6 +57,14 @@ class EngineLost(Exception):
     """
 
 
+class ModelFailed(EngineLost):
+    """A model that the environment asked gave no usable answer, though it was asked several times.
+
+    `ask` raises it; let it pass. The session is lost even if it is caught: what an environment makes up instead of a
+    reply would be trained on.
+    """
+
+
 class BadArguments(ValueError):
     """The arguments of a tool call spell no action. The message says what is wrong, in words for the model."""
 
@@ -97,6 +106,10 @@ class EnvironmentClass(ABC, Generic[TaskT]):
     tools: ClassVar[tuple[Tool, ...]] = ()
     """The actions as tools that a model can call; `action_of` turns a call into an action."""
 
+    models: ClassVar[tuple[ModelRole, ...]] = ()
+    """The language models that `reset` and `step` ask. Operators say in `GYMFLEET_ENV_MODELS` who answers; an
+    `Environment` that asks is `blocking`."""
+
     turn_limit: int | None = None
     """Set by `reset` where the task allows fewer turns than `max_turns`."""
     start_info: Mapping[str, JsonValue] = MappingProxyType({})
@@ -105,6 +118,11 @@ class EnvironmentClass(ABC, Generic[TaskT]):
     """Set by `reset`: the counterpart of `Outcome.private`."""
     start_score: float = 0.0
     """Set by `reset` where an episode begins with part of its success: the counterpart of `Outcome.score`."""
+    _answerer: Answerer = Nobody()
+
+    def answered_by(self, answerer: Answerer) -> None:
+        """Let `answerer` answer what the instance asks. The runtime calls it before `reset`, and after `snapshot`."""
+        self._answerer = answerer
 
     @classmethod
     @abstractmethod
@@ -205,6 +223,7 @@ class EnvironmentClass(ABC, Generic[TaskT]):
             slots=cls.slots,
             step_timeout_s=cls.step_timeout_s,
             tools=cls.tools,
+            models=cls.models,
         )
 
 
@@ -224,6 +243,15 @@ class Environment(EnvironmentClass[TaskT]):
     @abstractmethod
     def step(self, action: str) -> Outcome:
         """Apply one action. Answer hostile input with `action_valid=False`, not with an exception."""
+
+    def ask(self, role: str, messages: Messages, *, max_tokens: int) -> str:
+        """Return what the model of one of `models` replies, a text that is not empty; for `reset` and `step` alone.
+
+        Write it as if the model were a function: a session that is played again gets the recorded replies, as long as
+        the same is asked in the same order. What the agent says is hostile in a prompt too. Raises `ModelFailed`,
+        which is to be let pass, and RuntimeError beyond the role's bounds.
+        """
+        return self._answerer.ask_blocking(role, messages, max_tokens)
 
     def expert(self) -> ExpertMove | None:
         """Return the next move of a policy that solves the task from here; None when there is none.
@@ -285,6 +313,10 @@ class AsyncEnvironment(EnvironmentClass[TaskT]):
     @abstractmethod
     async def step(self, action: str) -> Outcome:
         """Apply one action. Answer hostile input with `action_valid=False`, not with an exception."""
+
+    async def ask(self, role: str, messages: Messages, *, max_tokens: int) -> str:
+        """Do as `Environment.ask` does."""
+        return await self._answerer.ask(role, messages, max_tokens)
 
     async def expert(self) -> ExpertMove | None:
         """Do as `Environment.expert` does."""

@@ -258,10 +258,12 @@ class FrameChannel(Connected):
         timeout_s: float,
         repeatable: bool,
         trace: str = "",
+        replies: bytes = b"",
     ) -> tuple[RawReply, int]:
         """Make one call; return the reply and the number of times that the call may have reached the server.
 
         A call that was certainly never sent is sent again; one that may have arrived, only if it is `repeatable`.
+        `replies` is what a gateway's replay repeats.
         Raises `DeadlinePassed` after `timeout_s`, `TransportError` when the connection is lost for good.
         """
         raw = body if isinstance(body, msgspec.Raw) else msgspec.Raw(_encode(body or {}))
@@ -275,7 +277,7 @@ class FrameChannel(Connected):
                     async with asyncio.timeout_at(deadline):
                         socket = await link.socket()
                 frame_id = next(self._ids)
-                data = _encode(RawRequest(frame_id, op, session_id, raw, trace))
+                data = _encode(RawRequest(frame_id, op, session_id, raw, trace, replies))
                 try:
                     return await socket.call(frame_id, data, deadline), times_sent + 1
                 except _ConnectionLost as error:

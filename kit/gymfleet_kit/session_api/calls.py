@@ -23,10 +23,11 @@ class SessionCalls(Protocol):
 
 
 class Stated(msgspec.Struct, frozen=True):
-    """An encoded result and the digest of the state behind it, which only a gateway's journal uses."""
+    """An encoded result with what only a gateway's journal uses; see `ReplyFrame`."""
 
     ok: msgspec.Raw
     state: str
+    replies: bytes = b""
 
 
 Result = msgspec.Raw | Stated | ServiceError

@@ -167,7 +167,7 @@ class SessionSocket:
         elif isinstance(result, ServiceError):
             self._problem(request.id, result)
         elif isinstance(result, Stated):
-            self._send(RawReply(request.id, ok=result.ok, state=result.state))
+            self._send(RawReply(request.id, ok=result.ok, state=result.state, replies=result.replies))
         else:
             self._send(RawReply(request.id, ok=result))
 

@@ -157,6 +157,8 @@ class JournalHeader(msgspec.Struct, frozen=True, array_like=True):
     state: bytes = b""
     """A hash of the digest of the state behind the observation; empty where the environment reports none."""
     state_keys: bool = False
+    replies: bytes = b""
+    """What models replied to the environment at the beginning, as its env server records it; empty if it asks none."""
 
 
 class JournaledStep(msgspec.Struct, frozen=True, array_like=True):
@@ -167,6 +169,8 @@ class JournaledStep(msgspec.Struct, frozen=True, array_like=True):
     reward: float
     over: bool
     state: bytes = b""
+    replies: bytes = b""
+    """What models replied during the step; see `JournalHeader`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,14 +136,8 @@ class Recovery:
             raise SessionLost("the process that held the session died, and there is no journal to replay it from")
         if story.location != lost and self._registry.find(story.location.replica) is not None:
             return story.location, "found"
-        if story.sealed:
-            raise SessionLost("an action of the session cannot be taken back, and a replay would repeat it")
-        if not caller.agrees_with(story):
-            raise SessionLost(
-                f"its journal knows of {len(story.steps)} steps, and that these are all cannot be shown; "
-                "say the index that the session has"
-            )
         spec = self._registry.environment(env)
+        _check_replayable(story, caller, spec)
         killed = story.killed + culprit
         if story.tries >= self._max_tries:
             raise await self._given_up(session_id, f"{story.tries + 1} processes died under it without a step between")
@@ -191,7 +185,8 @@ class Recovery:
     async def _replay(
         self, replica: Replica, session_id: str, spec: EnvironmentSpec, owner: str, story: JournalEntries
     ) -> SessionLocation:
-        session, state = await self._ask(session_id, replica, Op.OPEN, "", _opening(story, owner))
+        opening = _opening(story, owner)
+        session, state = await self._ask(session_id, replica, Op.OPEN, "", opening, story.record.replies)
         location = SessionLocation(replica.key, session["session_id"])
         replica.opened(spec.name, owner)
         stable = spec.capabilities.stable_observations
@@ -202,7 +197,7 @@ class Recovery:
             for index, played in enumerate(story.steps):
                 body = {"index": index, "action": played.action}
                 raw = msgspec.Raw(_encode(body))
-                result, state = await self._ask(session_id, replica, Op.STEP, location.upstream, raw)
+                result, state = await self._ask(session_id, replica, Op.STEP, location.upstream, raw, played.replies)
                 if not _same(result, played, stable=stable) or digest(state) != played.state:
                     raise await self._diverged(session_id, spec, f"step {index}")
         except BaseException:
@@ -211,12 +206,12 @@ class Recovery:
         return location
 
     async def _ask(
-        self, session_id: str, replica: Replica, op: Op, upstream: str, body: msgspec.Raw
+        self, session_id: str, replica: Replica, op: Op, upstream: str, body: msgspec.Raw, replies: bytes
     ) -> tuple[dict[str, Any], str]:
         """Send one call of the replay; return the replica's answer and the digest of the state behind it."""
         try:
             reply, _ = await replica.channel.request(
-                op, upstream, body, timeout_s=self._timeout_s, repeatable=op != Op.OPEN
+                op, upstream, body, timeout_s=self._timeout_s, repeatable=op != Op.OPEN, replies=replies
             )
         except TransportError as error:
             log.warning("recovery.replica_failed", replica=replica.url, op=op, error=str(error))
@@ -255,9 +250,24 @@ def _opening(story: JournalEntries, owner: str) -> msgspec.Raw:
             "owner": owner,
             "recoveries": story.recoveries + 1,
             "state_keys": record.state_keys or None,
+            "record_replies": True if record.replies else None,
         }
     )
     return msgspec.Raw(_encode(request.model_dump(mode="json", exclude_none=True)))
+
+
+def _check_replayable(story: JournalEntries, caller: Caller, spec: EnvironmentSpec) -> None:
+    """Raise `SessionLost` where a replay would do what was done once for all, or would be another episode."""
+    if story.sealed:
+        raise SessionLost("an action of the session cannot be taken back, and a replay would repeat it")
+    if not caller.agrees_with(story):
+        raise SessionLost(
+            f"its journal knows of {len(story.steps)} steps, and that these are all cannot be shown; "
+            "say the index that the session has"
+        )
+    # An env server that records replies sends a record with each answer, if only an empty one.
+    if spec.models and not all((story.record.replies, *(step.replies for step in story.steps))):
+        raise SessionLost("what models replied in the episode was not recorded, and asked again they would differ")
 
 
 def _same(result: dict[str, Any], played: JournaledStep, *, stable: bool) -> bool:

@@ -85,9 +85,9 @@ class SessionDirectory:
         return self._moved.get(session_id) or SessionLocation(ref.replica, ref.upstream)
 
     async def begin(
-        self, session_id: str, location: SessionLocation, session: dict[str, Any], state: str, *, state_keys: bool
+        self, session_id: str, location: SessionLocation, session: dict[str, Any], reply: RawReply, *, state_keys: bool
     ) -> None:
-        """Record that `session`, as its env server returned it, was opened in a state with the digest `state`.
+        """Record that `session`, as its env server returned it, was opened; `reply` is the server's whole answer.
 
         `state_keys` says that its caller asked for them.
         """
@@ -102,8 +102,9 @@ class SessionDirectory:
             seed=task["seed"],
             lease_s=session["lease_s"],
             observed=digest(session["observation"]),
-            state=digest(state),
+            state=digest(reply.state),
             state_keys=state_keys,
+            replies=reply.replies,
         )
         await journal.begin(session_id, location, record)
 
@@ -115,7 +116,9 @@ class SessionDirectory:
             return
         step, result = _step(body), _decode_result(reply.ok)
         over = result.terminated or result.truncated
-        played = JournaledStep(step.action, digest(result.observation), result.reward, over, digest(reply.state))
+        played = JournaledStep(
+            step.action, digest(result.observation), result.reward, over, digest(reply.state), reply.replies
+        )
         written = await journal.step(session_id, location, step.index, played)
         if written is Written.MOVED:
             raise SessionElsewhere

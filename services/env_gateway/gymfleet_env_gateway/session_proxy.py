@@ -109,7 +109,7 @@ class SessionProxy:
         env = request["env"]
         self._registry.candidates(env)  # do not queue for an environment that no replica can open
         deadline = started + self._open_timeout_s
-        raw = msgspec.Raw(_encode({**request, "owner": tenant.name, "recoveries": None}))
+        raw = msgspec.Raw(_encode(self._upstream_request(request, tenant)))
         outcome = "cancelled"
         try:
             with working("gateway.open", env=env, op=Op.OPEN):
@@ -159,6 +159,13 @@ class SessionProxy:
             record_call(ref.env, tenant.name, op, outcome, started)
         return ok
 
+    def _upstream_request(self, request: dict[str, Any], tenant: Tenant) -> dict[str, Any]:
+        """Return what an env server is asked for: whatever the caller sent, what is the gateway's to say is its own."""
+        asked = {**request, "owner": tenant.name, "recoveries": None}
+        asked.pop("record_replies", None)
+        spec = self._registry.spec(request["env"])
+        return {**asked, "record_replies": True} if spec is not None and spec.models else asked
+
     def _patience_s(self, request: dict[str, Any]) -> float:
         """Return how long to queue: a caller that has given up would never learn of the session opened for it."""
         return min(self._open_timeout_s, _wait_s(request, math.inf))
@@ -189,7 +196,7 @@ class SessionProxy:
                 session = _decode(reply.ok)
                 adopted = self._adopt(tenant, replica, env, session)
                 location = SessionLocation(replica.key, session["session_id"])
-                await self._directory.begin(adopted["session_id"], location, session, reply.state, state_keys=keyed)
+                await self._directory.begin(adopted["session_id"], location, session, reply, state_keys=keyed)
                 return adopted
             problem = _problem(reply)
             if problem.type not in _TRY_ELSEWHERE:

@@ -3,7 +3,7 @@
 import inspect
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from gymfleet_kit.plugins import PluginError, PluginKind
 from pydantic import ValidationError
 
 from gymfleet_env_server import tools
+from gymfleet_env_server.models.replies import Model, ModelCalls
 from gymfleet_env_server.shards.coroutines import Settled
 
 KIND: Final = PluginKind[Any](
@@ -36,6 +37,14 @@ class Entry:
     kind: type[AnyEnvironment]
     tasks: TaskSource[Any]
     spec: EnvironmentSpec
+    models: Mapping[str, Model] = field(default_factory=dict)
+    """Who answers for the roles that the environment declares, where it is served."""
+
+    def model_calls(self, *, told: bool) -> ModelCalls | None:
+        """Make the account of one episode's calls of models; None for an environment that asks none."""
+        if not self.spec.models:
+            return None
+        return ModelCalls(self.spec, self.models, told=told)
 
     def make(self) -> Environment[Any] | Settled:
         """Make an instance, for one episode."""
@@ -46,6 +55,11 @@ class Entry:
 def load_entry(reference: str, data: Mapping[str, Path], options: Mapping[str, Any] | None = None) -> Entry:
     """Load an environment and its tasks; `data` and `options` are keyed by name. Raises `EnvironmentUnavailable`."""
     kind = configured(reference, options)
+    if kind.models and not kind.is_blocking():
+        raise EnvironmentUnavailable(
+            f"environment {kind.name} asks a model, for which all sessions of its process would wait: set "
+            "blocking = True, or derive from AsyncEnvironment"
+        )
     try:
         tasks = kind.task_source(data.get(kind.name))
         return Entry(kind=kind, tasks=tasks, spec=kind.spec(tasks))
@@ -79,6 +93,8 @@ def find_environment(reference: str) -> type[AnyEnvironment]:
             )
     if missing := [name for name in _REQUIRED if not hasattr(found, name)]:
         raise EnvironmentUnavailable(f"{reference}: {found.__name__} must set {', '.join(missing)}")
+    if len({role.name for role in found.models}) < len(found.models):
+        raise EnvironmentUnavailable(f"{reference}: two models of {found.__name__} have one name")
     if found.tools and (fault := tools.fault_of(found)) is not None:
         raise EnvironmentUnavailable(f"{reference}: {fault}")
     return found

@@ -8,6 +8,8 @@ from gymfleet_kit.http_settings import HttpSettings
 from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from gymfleet_env_server.models.endpoint import ModelEndpoint
+
 
 class EnvServerSettings(HttpSettings):
     """How sessions are hosted."""
@@ -56,6 +58,10 @@ class EnvServerSettings(HttpSettings):
     """Benchmark files by environment, as JSON: `{"maze": "/data/maze"}`."""
     options: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
     """Options of environments, as JSON: `{"db": {"backend": "mariadb"}}`; their READMEs name them."""
+    models: dict[str, dict[str, ModelEndpoint]] = Field(default_factory=dict)
+    """Who answers for the models that environments ask, by environment and role, as JSON ([an
+    example](adding-an-environment.md#an-environment-that-asks-a-model)): `url` of a chat completions endpoint, `model`,
+    and if needed `key_file`, `timeout_s` (20), `temperature` and `concurrency` (64, of each shard)."""
     expert_splits: tuple[Split, ...] = ("train",)
     """Splits whose expert moves are served."""
     expert_timeout_s: PositiveFloat = 5.0

@@ -85,33 +85,89 @@ def test_data_of_an_environment_is_checked(tmp_path: Path) -> None:
         load_entry("maze", {"maze": tmp_path})
 
 
-@pytest.mark.parametrize(
-    ("references", "data", "options", "reason"),
-    [
-        (("maze", "maze"), {}, {}, "two environments are called 'maze'"),
-        (("maze",), {"mase": "x"}, {}, "GYMFLEET_ENV_DATA names mase, but served are maze"),
-        (("maze",), {}, {"mase": {}}, "GYMFLEET_ENV_OPTIONS names mase, but served are maze"),
-        (("maze",), {}, {"maze": {"size": 3}}, "GYMFLEET_ENV_OPTIONS for maze: size: .* \\(it knows: none\\)"),
-        (("os",), {}, {"os": {"program_timeout_s": 25}}, "os may take 33 s for a call .* killed after 30 s"),
-    ],
-)
-def test_configuration_that_contradicts_itself(
-    references: tuple[str, ...], data: dict[str, str], options: dict[str, Any], reason: str
-) -> None:
-    config = ShardConfig(
+def served(*references: str, **given: Any) -> ShardConfig:
+    settings: dict[str, Any] = {"data": {}, "options": {}, "models": {}} | given
+    return ShardConfig(
         prefix="p",
         references=references,
-        data=data,
-        options=options,
         lease_s=1,
         max_observation_chars=1,
         expert_splits=(),
         log_level="INFO",
         step_timeout_s=30,
+        **settings,
     )
 
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (served("maze", "maze"), "two environments are called 'maze'"),
+        (served("maze", data={"mase": "x"}), "GYMFLEET_ENV_DATA names mase, but served are maze"),
+        (served("maze", options={"mase": {}}), "GYMFLEET_ENV_OPTIONS names mase, but served are maze"),
+        (
+            served("maze", options={"maze": {"size": 3}}),
+            "GYMFLEET_ENV_OPTIONS for maze: size: .* \\(it knows: none\\)",
+        ),
+        (served("os", options={"os": {"program_timeout_s": 25}}), "os may take 33 s for a call .* killed after 30 s"),
+        (served("maze", models={"mase": {}}), "GYMFLEET_ENV_MODELS names mase, but served are maze"),
+        (served("maze", models={"maze": {"user": {}}}), "GYMFLEET_ENV_MODELS names user for maze, which asks no model"),
+    ],
+)
+def test_configuration_that_contradicts_itself(config: ShardConfig, reason: str) -> None:
     with pytest.raises(EnvironmentUnavailable, match=reason):
         load_entries(config)
+
+
+SHOP = "tests.fixtures.asking_environment:Shop"
+ANSWERS = {"url": "http://127.0.0.1:9/v1/chat/completions", "model": "m"}
+
+
+@pytest.mark.parametrize(
+    ("models", "reason"),
+    [
+        (
+            {},
+            (
+                r"shop asks a model, user \(plays the customer\), and nobody answers: set GYMFLEET_ENV_MODELS='"
+                r'{"shop": {"user": {"url": "http://HOST:PORT/v1/chat/completions", "model": "NAME"}}}'
+            ),
+        ),
+        ({"shop": {"user": ANSWERS}}, "shop asks a model, judge .*, and nobody answers"),
+        ({"shop": {"usher": ANSWERS}}, "GYMFLEET_ENV_MODELS names usher for shop, which asks user, judge"),
+        (
+            {"shop": {"user": ANSWERS | {"key_file": "/nowhere/key"}, "judge": ANSWERS}},
+            "GYMFLEET_ENV_MODELS for shop: key_file /nowhere/key cannot be read: No such file",
+        ),
+    ],
+)
+def test_a_model_that_nobody_answers_for_is_one_line(models: dict[str, Any], reason: str) -> None:
+    with pytest.raises(EnvironmentUnavailable, match=reason) as caught:
+        load_entries(served(SHOP, models=models))
+
+    assert "\n" not in str(caught.value)
+
+
+def test_who_asks_a_model_waits_for_it() -> None:
+    with pytest.raises(EnvironmentUnavailable, match=r"unserved asks a model, .* set blocking = True, or derive from"):
+        load_entry("tests.fixtures.asking_environment:Unserved", {})
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"url": "ftp://host/x"}, "scheme"),
+        ({"url": "http://ann:secret@host/v1"}, "put the key into key_file"),
+        ({"model": ""}, "at least 1 character"),
+        ({"timeout_s": 0}, "greater than 0"),
+        ({"temperature": 3}, "less than or equal to 2"),
+        ({"concurrency": 0}, "greater than or equal to 1"),
+        ({"api_key": "secret"}, "Extra inputs are not permitted"),
+    ],
+)
+def test_an_endpoint_that_makes_no_sense_is_refused(given: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        EnvServerSettings.model_validate({"models": {"shop": {"user": ANSWERS | given}}})
 
 
 def test_options_are_in_place_before_tasks_and_programs_are_asked_for() -> None:

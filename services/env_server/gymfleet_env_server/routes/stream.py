@@ -20,7 +20,7 @@ async def stream(socket: WebSocket) -> None:
     pool: ShardPool = socket.app.state.pool
 
     def submit(request: RawRequest, done: Done) -> None:
-        pool.submit(request.op, request.session_id, request.body, done, request.trace)
+        pool.submit(request.op, request.session_id, request.body, done, request.trace, request.replies)
 
     await socket.accept()
     await SessionSocket(socket, submit, max_calls=MAX_IN_FLIGHT, max_outbox_bytes=pool.max_outbox_bytes).serve()

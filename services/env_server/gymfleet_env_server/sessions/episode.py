@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import structlog
 from gymfleet_contracts import problems
 from gymfleet_contracts.session import RECOVERED, AdmissibleActions, ExpertMove, ForkSupport, Session, TaskRef, ToolCall
-from gymfleet_envs.environment import BadArguments, EngineLost, Environment, Outcome
+from gymfleet_envs.environment import BadArguments, EngineLost, Environment, ModelFailed, Outcome
 from gymfleet_envs.tasks import Task
 from gymfleet_kit.problems import ServiceError
 from gymfleet_kit.session_problems import (
@@ -27,6 +27,7 @@ from pydantic import JsonValue
 
 from gymfleet_env_server.catalogue import Entry
 from gymfleet_env_server.errors import ShardUnavailable
+from gymfleet_env_server.models.replies import ReplayDiverged
 from gymfleet_env_server.sessions.deadline import Overdue, within
 from gymfleet_env_server.sessions.declared import bounded, checked_actions, hashed
 from gymfleet_env_server.sessions.limits import Limits
@@ -57,6 +58,7 @@ class Episode:
         "_limits",
         "_max_action_chars",
         "_may_commit",
+        "_models",
         "_recoveries",
         "_seal_with",
         "_tells_state",
@@ -90,6 +92,7 @@ class Episode:
         recoveries: int = 0,
         state_keys: bool = False,
         seal: Seal | None = None,
+        record_replies: bool = False,
     ) -> None:
         self.session_id = session_id
         self.entry = entry
@@ -126,6 +129,7 @@ class Episode:
         self._last_action = ""
         self._first_info: dict[str, JsonValue] = {}
         self._actions: list[str] | None = [] if entry.kind.fork is ForkSupport.REPLAY else None
+        self._models = entry.model_calls(told=record_replies)
         self._env: Environment[Any] | Settled
 
     @property
@@ -133,12 +137,23 @@ class Episode:
         """Whether the episode has ended, so that it takes no further step."""
         return self.terminated or self.truncated
 
-    def begin(self) -> None:
-        """Make the instance and reset it. Raises `EnvironmentFailed`, `ShardUnavailable`."""
+    @property
+    def told_replies(self) -> bytes:
+        """What models replied during the last `reset` or `step`, for an opener that keeps it for a replay."""
+        return b"" if self._models is None else self._models.told
+
+    def begin(self, replies: bytes = b"") -> None:
+        """Make the instance and reset it; in a replay, models are not asked but `replies` are repeated.
+
+        Raises `EnvironmentFailed`, `ShardUnavailable`, `InvalidRequest`.
+        """
         try:
             self._env = self.guarded(self.entry.make)
+            if self._models is not None:
+                self._env.answered_by(self._models)
             try:
-                self.observation, self._first_info, self.score, self.state = self.guarded(self._reset)
+                reset = partial(self._reset, replies)
+                self.observation, self._first_info, self.score, self.state = self.guarded(reset)
             except ServiceError:
                 self.close()
                 raise
@@ -157,8 +172,8 @@ class Episode:
             raise StepOutOfOrder(f"step {index} was taken with another action", expected=self.index)
         return self._last
 
-    def step(self, index: int, action: str) -> bytes:
-        """Apply the next action and return the encoded `StepResult`.
+    def step(self, index: int, action: str, replies: bytes = b"") -> bytes:
+        """Apply the next action and return the encoded `StepResult`; `replies` as in `begin`.
 
         Raises the errors of the session API; only `EnvironmentFailed` and `SessionLost` end the session.
         """
@@ -170,7 +185,7 @@ class Episode:
         limits.beat(self.name, self._timeout_s)
         began = limits.cpu_clock()
         try:  # as `guarded` does, without the cost of a closure
-            self._last = self._play(action)
+            self._last = self._play(action, replies)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - logged, with its traceback, by `_failure`
             raise self._failure(error) from None
         finally:
@@ -218,19 +233,15 @@ class Episode:
         if self.entry.kind.fork is ForkSupport.NATIVE:
             copied: Callable[[], Environment[Any] | Settled] = self._env.snapshot
             child._env = self.guarded(copied)
+            if self._models is not None:
+                child._models = self._models.copy()
+                child._env.answered_by(child._models)
         elif self._committed:
             raise Irreversible("an action of the session cannot be taken back, and a replay would repeat it")
         elif self._actions is not None and self.entry.kind.deterministic:
-            child.begin()
-            try:
-                child.replay(self._actions, self.observation, self.state)
-            except ServiceError as error:
-                child.close()
-                if isinstance(error, SessionLost):
-                    name = self.entry.spec.name
-                    raise ShardUnavailable(f"the engine of {name} died while it was replayed; try again") from None
-                raise
-            child._actions = list(self._actions)
+            if self._models is not None:
+                child._models = self._models.fresh()
+            child._repeat(self._actions, self._history, self.observation, self.state)
         else:
             raise ForkUnsupported(f"{self.entry.spec.name} can neither copy nor replay its state")
         child.index = self.index
@@ -248,18 +259,38 @@ class Episode:
         child._first_info = self._first_info
         return child
 
-    def replay(self, actions: list[str], expected: str, state: str) -> None:
-        """Replay `actions` from the beginning.
+    @property
+    def _history(self) -> list[bytes]:
+        """What models replied during `reset`, and during each action that a fork would replay."""
+        return [b""] * (self.index + 1) if self._models is None else self._models.history
 
-        Raises `ForkUnsupported` when they do not lead to the observation `expected` and to `state`.
+    def _repeat(self, actions: list[str], history: list[bytes], expected: str, state: str) -> None:
+        """Play the parent's episode from the beginning, as its child.
+
+        Raises `ForkUnsupported` when that does not lead to the observation `expected` and to `state`, and what `fork`
+        raises.
         """
-        shown, reached = self.observation, self.state
-        for action in actions:
-            outcome, reached, _ = self.guarded(partial(self._act, action))
-            shown = self._text(outcome.observation)
-        if (self.entry.kind.stable_observations and shown != expected) or reached != state:
-            log.error("environment.diverged", env=self.entry.spec.name, session_id=self.session_id)
-            raise ForkUnsupported(f"{self.entry.spec.name} showed something else when the episode was replayed")
+        name = self.entry.spec.name
+        first, *later = history
+        try:
+            self.begin(first)
+            try:
+                shown, reached = self.observation, self.state
+                for action, replies in zip(actions, later, strict=True):
+                    outcome, reached, _ = self.guarded(partial(self._act, action, replies))
+                    shown = self._text(outcome.observation)
+                if (self.entry.kind.stable_observations and shown != expected) or reached != state:
+                    log.error("environment.diverged", env=name, session_id=self.session_id)
+                    raise ForkUnsupported(f"{name} showed something else when the episode was replayed")
+            except ServiceError:
+                self.close()
+                raise
+        except SessionLost:
+            raise ShardUnavailable(f"the engine of {name} died while it was replayed; try again") from None
+        except ReplayDiverged as error:
+            log.error("environment.diverged", env=name, session_id=self.session_id)
+            raise ForkUnsupported(error.detail) from None
+        self._actions = list(actions)
 
     def expert(self) -> ExpertMove:
         """Return the expert's next move. Raises `ExpertUnavailable`, `EnvironmentFailed`, `SessionLost`."""
@@ -345,8 +376,8 @@ class Episode:
                 max_action_chars=limit,
             )
 
-    def _reset(self) -> tuple[str, dict[str, JsonValue], float, str]:
-        shown = self._text(self._env.reset(self.task.data, self.seed))
+    def _reset(self, replies: bytes) -> tuple[str, dict[str, JsonValue], float, str]:
+        shown = self._text(self._asking(partial(self._env.reset, self.task.data, self.seed), replies))
         score = float(self._env.start_score)
         if not 0.0 <= score <= 1.0:
             raise ValueError(f"the score must be within [0, 1], got {score}")
@@ -358,9 +389,12 @@ class Episode:
         self.sealed = self._seal(self._env.start_private, 0)
         return shown, checked_info(info), score, digest
 
-    def _act(self, action: str) -> tuple[Outcome, str, str | None]:
+    def _act(self, action: str, replies: bytes) -> tuple[Outcome, str, str | None]:
         """Return the environment's answer, its digest and its key; one call, so that threads switch only once."""
-        outcome = self._env.step(action)
+        if self._models is None:
+            outcome = self._env.step(action)
+        else:
+            outcome = self._asking(partial(self._env.step, action), replies)
         return outcome, self._digest() if self._tells_state else "", self._key() if self._keyed else None
 
     def _seal(self, private: Mapping[str, JsonValue], index: int) -> str | None:
@@ -378,6 +412,12 @@ class Episode:
         if self.task.step_timeout_s is None:
             return 0.0
         return min(self.task.step_timeout_s, self.entry.kind.step_timeout_s or self._limits.step_timeout_s)
+
+    def _asking(self, call: Callable[[], T], replies: bytes) -> T:
+        """Make a call in which the environment may ask models."""
+        if self._models is None:
+            return call()
+        return self._models.during(call, self._timeout_s or self._limits.step_timeout_s, replies)
 
     def _key(self) -> str | None:
         return hashed(self._env.state_key(), self.task.task_id) if self._keyed else None
@@ -406,10 +446,16 @@ class Episode:
     def _failure(self, error: BaseException) -> ServiceError:
         env, name = self.entry.spec.name, type(error).__name__
         trace = {"traceparent": self._limits.trace} if self._limits.trace else {}
+        if self._models is not None and self._models.failure is not None:
+            error = self._models.failure  # whatever the environment made of it
+        if isinstance(error, ServiceError):
+            return error
         if isinstance(error, EngineLost):
             log.error("environment.engine_lost", env=env, session_id=self.session_id, reason=str(error), **trace)
-            detail, own = f"the engine of {env} died under the session", {problems.IN_WORK: True}
-            return SessionLost(detail, env=env, session_id=self.session_id, **own)
+            asked = isinstance(error, ModelFailed)
+            detail = f"a model that {env} asked gave no answer" if asked else f"the engine of {env} died"
+            own = {problems.IN_WORK: True}
+            return SessionLost(f"{detail} under the session", env=env, session_id=self.session_id, **own)
         log.error(
             "environment.failed",
             env=env, session_id=self.session_id, exception=name, exc_info=error, **trace,
@@ -421,10 +467,13 @@ class Episode:
             exception=name,
         )
 
-    def _play(self, action: str) -> bytes:
+    def _play(self, action: str, replies: bytes) -> bytes:
         """Step the environment, check and encode its answer, and store it."""
         act = self._act
-        outcome, state, key = self._limits.apart(partial(act, action)) if self._blocking else act(action)
+        if self._blocking:
+            outcome, state, key = self._limits.apart(partial(act, action, replies))
+        else:
+            outcome, state, key = act(action, replies)
         reward, score = float(outcome.reward), float(outcome.score)
         if not (math.isfinite(reward) and 0.0 <= score <= 1.0):
             raise ValueError(f"reward must be finite and score within [0, 1], got {reward} and {score}")

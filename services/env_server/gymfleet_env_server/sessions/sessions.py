@@ -19,12 +19,11 @@ from gymfleet_contracts.session import (
     OpenSession,
     RenewLease,
     Session,
-    Split,
     Step,
     ToolCall,
 )
 from gymfleet_envs import tasks
-from gymfleet_envs.tasks import SPLITS, Task
+from gymfleet_envs.tasks import Task
 from gymfleet_kit.problems import ServiceError
 from gymfleet_kit.session_api.calls import parse
 from gymfleet_kit.session_problems import (
@@ -47,6 +46,7 @@ from gymfleet_env_server.sessions.episode import Episode, Seal
 from gymfleet_env_server.sessions.ids import new_id
 from gymfleet_env_server.sessions.leases import Lease
 from gymfleet_env_server.sessions.limits import Limits
+from gymfleet_env_server.sessions.probe import probe
 from gymfleet_env_server.shards.channel import Call, Tally
 from gymfleet_env_server.wire import decode
 
@@ -104,9 +104,11 @@ class Sessions:
         self._changed: set[str] = set()
         self.slots = 0
         """Slots that the open sessions take."""
-        self._calls: dict[str, Callable[[str, Any], Any]] = {
+        self._replayable: dict[str, Callable[[str, Any, bytes], Any]] = {
             Op.STEP: self._step_loosely,
-            Op.OPEN: lambda _, body: self._open_session(parse(OpenSession, body)).model_dump(),
+            Op.OPEN: lambda _, body, replies: self._open_session(parse(OpenSession, body), replies).model_dump(),
+        }
+        self._calls: dict[str, Callable[[str, Any], Any]] = {
             Op.GET: lambda session_id, body: self._view(self._at(session_id, body, touch=False)).model_dump(),
             Op.LEASE: lambda session_id, body: self._renew(session_id, parse(RenewLease, body)).model_dump(),
             Op.FORK: self._fork_sessions,
@@ -115,28 +117,34 @@ class Sessions:
             Op.IRREVERSIBLE: self._irreversible,
             Op.TOOL: self._tool_action,
             Op.CLOSE: lambda session_id, _: self._close(session_id),
-            PROBE: lambda *_: self._probe(here=True),
-            PROBE_WAITING: lambda *_: self._probe(here=False),
+            PROBE: lambda *_: probe(self._entries, self._limits, here=True),
+            PROBE_WAITING: lambda *_: probe(self._entries, self._limits, here=False),
         }
 
     def __len__(self) -> int:
         return len(self._leases)
 
-    def handle(self, op: str, session_id: str, body: Any) -> Any:
-        """Make one call and return its answer, ready to be encoded. Raises `ServiceError`."""
+    def handle(self, op: str, session_id: str, body: Any, replies: bytes = b"") -> Any:
+        """Make one call and return its answer, ready to be encoded; `replies` as in `step`. Raises `ServiceError`."""
+        if (play := self._replayable.get(op)) is not None:
+            return play(session_id, body, replies)
         if (do := self._calls.get(op)) is None:
             raise InvalidRequest(f"unknown op; known: {', '.join(Op)}")
         return do(session_id, body)
 
-    def step(self, session_id: str, index: int, action: str) -> bytes:
-        """Return the encoded `StepResult`, the stored one if the step was taken before. Raises `ServiceError`."""
+    def step(self, session_id: str, index: int, action: str, replies: bytes = b"") -> bytes:
+        """Return the encoded `StepResult`, the stored one if the step was taken before. Raises `ServiceError`.
+
+        `replies` are those that were recorded, in a replay; models are then not asked.
+        """
         lease = self._lease(session_id)
         episode = lease.episode
         if stored := episode.repeated(index, action):
             return stored
+        _check_replies(replies, told=bool(episode.told_replies))
         began = time.perf_counter()
         try:
-            result = episode.step(index, action)
+            result = episode.step(index, action, replies)
         except (EnvironmentFailed, SessionLost) as error:
             self._bury(episode, error)
             raise
@@ -146,10 +154,14 @@ class Sessions:
             lease.touch(self._clock())
         return result
 
-    def state(self, session_id: str) -> str:
-        """Return the digest of the session's state; empty where its environment reports none."""
+    def asides(self, session_id: str) -> tuple[str, bytes]:
+        """Return what a gateway's journal keeps beside the last answer to `open` or `step`.
+
+        That is the digest of the session's state, empty where its environment reports none, and what models replied,
+        empty in a session that was opened without `record_replies`.
+        """
         lease = self._leases.get(session_id)
-        return "" if lease is None else lease.episode.state
+        return ("", b"") if lease is None else (lease.episode.state, lease.episode.told_replies)
 
     def abandon(self, session_id: str) -> None:
         """End a session whose environment is in use by a stuck call: `release` closes the environment."""
@@ -240,15 +252,16 @@ class Sessions:
         """Whether `take_tallies` would return anything."""
         return bool(self._changed)
 
-    def _step_loosely(self, session_id: str, body: Any) -> Any:
+    def _step_loosely(self, session_id: str, body: Any, replies: bytes) -> Any:
         """Step with pydantic's conversions and its error messages."""
         step = parse(Step, body)
-        return decode(self.step(session_id, step.index, step.action))
+        return decode(self.step(session_id, step.index, step.action, replies))
 
-    def _open_session(self, request: OpenSession) -> Session:
+    def _open_session(self, request: OpenSession, replies: bytes) -> Session:
         entry = self._entries.get(request.env)
         if entry is None:
             raise UnknownEnvironment(f"{request.env!r} is not served here; served: {', '.join(sorted(self._entries))}")
+        _check_replies(replies, told=bool(request.record_replies))
         task = self._task(entry, request)
         owner = sys.intern(request.owner or "")
         episode = Episode(
@@ -261,9 +274,10 @@ class Sessions:
             recoveries=request.recoveries or 0,
             state_keys=bool(request.state_keys),
             seal=self._seal,
+            record_replies=bool(request.record_replies),
         )
         try:
-            episode.begin()
+            episode.begin(replies)
         except EnvironmentFailed:
             self._tally(entry.spec.name).failures += 1
             raise
@@ -391,25 +405,6 @@ class Sessions:
         self._changed.add(env)
         return lease.episode
 
-    def _probe(self, *, here: bool) -> dict[str, Any]:
-        """Begin and close an episode of every environment that waits, or if `here`, of every other one.
-
-        Without threads, `here` covers all of them. Raises `ShardUnavailable`.
-        """
-        for name, entry in self._entries.items():
-            if here == (entry.kind.is_blocking() and self._limits.threads is not None):
-                continue
-            split: Split | None = next((s for s in SPLITS if entry.spec.splits.get(s)), None)
-            if split is None:
-                raise ShardUnavailable(f"{name} has no task")
-            episode = Episode("probe", entry, entry.tasks.by_index(split, entry.spec.default_level, 0), 0, self._limits)
-            try:
-                episode.begin()
-            except EnvironmentFailed as error:
-                raise ShardUnavailable(f"a probe of {name} failed: {error.detail}") from None
-            episode.close()
-        return {}
-
     def _keep(self, episode: Episode, lease_s: float) -> Lease:
         now = self._clock()
         _, wall_s = self._wall(episode)
@@ -506,3 +501,9 @@ class Sessions:
 
     def _new_id(self, entry: Entry) -> str:
         return new_id(self._prefix, entry.spec.slots)
+
+
+def _check_replies(replies: bytes, *, told: bool) -> None:
+    """Refuse replies in a session whose opener keeps none: they would be somebody's inventions."""
+    if replies and not told:
+        raise InvalidRequest("replies are for sessions that ask models and were opened with record_replies")

@@ -21,6 +21,7 @@ class ShardConfig(msgspec.Struct, frozen=True):
     references: tuple[str, ...]
     data: dict[str, str]
     options: dict[str, Any]
+    models: dict[str, Any]
     lease_s: float
     max_observation_chars: int
     expert_splits: tuple[str, ...]
@@ -51,6 +52,8 @@ class Call(msgspec.Struct, array_like=True):
     body: msgspec.Raw
     trace: str = ""
     """W3C `traceparent`."""
+    replies: bytes = b""
+    """What a replay repeats; see `RequestFrame`."""
 
 
 class Answer(msgspec.Struct, array_like=True):
@@ -61,6 +64,8 @@ class Answer(msgspec.Struct, array_like=True):
     payload: msgspec.Raw
     state: str = ""
     """The digest of the session's state after `open` and `step`, where its environment reports one."""
+    replies: bytes = b""
+    """What models replied during them, where the session's opener asked for that."""
 
 
 class Tally(msgspec.Struct, array_like=True):

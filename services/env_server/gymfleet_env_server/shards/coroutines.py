@@ -17,6 +17,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 from greenlet import getcurrent, greenlet
 from gymfleet_contracts.session import ExpertMove
 from gymfleet_envs.environment import AsyncEnvironment, Outcome
+from gymfleet_envs.model_calls import Answerer
 from pydantic import JsonValue
 
 _STARTING: Final = threading.Lock()
@@ -54,6 +55,10 @@ class Settled:
     def start_score(self) -> float:
         """As the environment's own."""
         return self._inner.start_score
+
+    def answered_by(self, answerer: Answerer) -> None:
+        """As the environment's own, which is no coroutine."""
+        self._inner.answered_by(answerer)
 
     def reset(self, task: Any, seed: int) -> str:
         """As the environment's own."""

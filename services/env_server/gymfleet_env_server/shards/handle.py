@@ -18,10 +18,13 @@ _US: Final = 1e-6
 class Opening:
     """An open on its way to a shard. It waits until `deadline` for a shard that is alive."""
 
-    __slots__ = ("again", "body", "deadline", "done", "slots", "trace")
+    __slots__ = ("again", "body", "deadline", "done", "replies", "slots", "trace")
 
-    def __init__(self, body: msgspec.Raw, done: Done, trace: str, deadline: float, slots: int) -> None:
+    def __init__(
+        self, body: msgspec.Raw, done: Done, trace: str, deadline: float, slots: int, replies: bytes = b""
+    ) -> None:
         self.body = body
+        self.replies = replies
         self.slots = slots
         self.done = done
         self.trace = trace

@@ -136,21 +136,24 @@ class ShardPool:
             await asyncio.sleep(_DRAIN_POLL_S)
         log.info("server.drained", slots=self._num_slots, waited_s=round(time.monotonic() - began, 3))
 
-    def submit(self, op: str, session_id: str, body: msgspec.Raw, done: Done, trace: str = "") -> None:
-        """Start a call; `done` is called once, now or later."""
+    def submit(
+        self, op: str, session_id: str, body: msgspec.Raw, done: Done, trace: str = "", replies: bytes = b""
+    ) -> None:
+        """Start a call; `done` is called once, now or later. `replies` are what a replay repeats."""
         if trace:
             work = span(f"env.{op}", trace, session=session_id, op=op)
             trace, done = work.trace, work.ending(done)
         try:
             if op == Op.OPEN:
-                self._open(Opening(body, done, trace, time.monotonic() + self._settings.open_wait_s, self._slots(body)))
+                deadline = time.monotonic() + self._settings.open_wait_s
+                self._open(Opening(body, done, trace, deadline, self._slots(body), replies))
             elif (handle := self._homes.get(session_id[:-TAIL_CHARS]) or self._handle_of(session_id)) is None:
                 if op != Op.CLOSE:
                     raise SessionLost("the process that held this session died", session_id=session_id)
                 done(NO_BODY)  # it is gone, which is what the caller asked for
             else:
                 slots = self._reservable(num_children(body) * slots_of(session_id)) if op == Op.FORK else 0
-                self._send(handle, op, session_id, body, done, trace, slots=slots)
+                self._send(handle, op, session_id, body, done, trace, slots=slots, replies=replies)
         except ServiceError as error:
             done(error)
 
@@ -203,7 +206,10 @@ class ShardPool:
         if (handle := cheapest(self._handles)) is None:
             self._waiting.append(opening)
         else:
-            self._send(handle, Op.OPEN, "", opening.body, opening.done, opening.trace, slots=slots, opening=opening)
+            self._send(
+                handle, Op.OPEN, "", opening.body, opening.done, opening.trace,
+                slots=slots, opening=opening, replies=opening.replies,
+            )  # fmt: skip
 
     def _reopen(self, opening: Opening) -> None:
         """Open a session for an open that has waited, passing an error to its callback."""
@@ -243,6 +249,7 @@ class ShardPool:
         *,
         slots: int,
         opening: Opening | None = None,
+        replies: bytes = b"",
     ) -> None:
         if not handle.pending:
             handle.progress_at = time.monotonic()
@@ -251,7 +258,7 @@ class ShardPool:
         handle.reserved += slots
         if not handle.outbox:  # one write for all calls of this turn of the loop
             asyncio.get_running_loop().call_soon(self._flush, handle)
-        handle.outbox.append(Call(number, op, session_id, body, trace))
+        handle.outbox.append(Call(number, op, session_id, body, trace, replies))
 
     def _flush(self, handle: ShardHandle) -> None:
         calls, handle.outbox = handle.outbox, []
@@ -273,7 +280,8 @@ class ShardPool:
             if not answer.ok:
                 pending.done(_problem(answer))
             else:
-                pending.done(Stated(answer.payload, answer.state) if answer.state else answer.payload)
+                aside = answer.state or answer.replies
+                pending.done(Stated(answer.payload, answer.state, answer.replies) if aside else answer.payload)
 
     def _close_made(self, answer: Answer) -> None:
         """Close the sessions made by a call that nobody waits for any more: their ids are known to nobody."""
@@ -292,6 +300,10 @@ class ShardPool:
                 references=self._references,
                 data={name: str(path) for name, path in settings.data.items()},
                 options=dict(settings.options),
+                models={
+                    env: {role: endpoint.model_dump(mode="json") for role, endpoint in roles.items()}
+                    for env, roles in settings.models.items()
+                },
                 lease_s=settings.lease_s,
                 max_observation_chars=settings.max_observation_chars,
                 expert_splits=settings.expert_splits,

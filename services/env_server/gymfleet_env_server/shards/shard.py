@@ -27,6 +27,7 @@ from gymfleet_kit.problems import ServiceError, internal_problem
 from gymfleet_kit.session_problems import EnvironmentFailed, InvalidRequest
 
 from gymfleet_env_server.catalogue import Entry, EnvironmentUnavailable, load_entry
+from gymfleet_env_server.models.answering import answered
 from gymfleet_env_server.sessions.episode import Seal
 from gymfleet_env_server.sessions.limits import Limits
 from gymfleet_env_server.sessions.sessions import ABANDON, PROBE, PROBE_WAITING, Sessions
@@ -194,8 +195,8 @@ class Shard:
     def _answer(self, call: Call) -> Answer:
         self._limits.trace = call.trace
         try:
-            result, state = self._result(call)
-            return Answer(call.number, True, msgspec.Raw(result), state)
+            result, state, replies = self._result(call)
+            return Answer(call.number, True, msgspec.Raw(result), state, replies)
         except ServiceError as error:
             problem = error.problem()
         except Exception:
@@ -204,23 +205,23 @@ class Shard:
         encoded = encode(problem.model_dump(mode="json", exclude_none=True))
         return Answer(call.number, False, msgspec.Raw(encoded))
 
-    def _result(self, call: Call) -> tuple[bytes, str]:
-        """Return the encoded answer and the digest of the state after the call."""
+    def _result(self, call: Call) -> tuple[bytes, str, bytes]:
+        """Return the encoded answer, the digest of the state after the call, and what models replied during it."""
         if call.op == Op.STEP:
             try:
                 step = decode_step(call.body)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 pass  # pydantic may still accept it, or says what is wrong
             else:
-                result = self._sessions.step(call.session_id, step.index, step.action)
-                return result, self._sessions.state(call.session_id)
-        answer = self._sessions.handle(call.op, call.session_id, self._body(call))
+                result = self._sessions.step(call.session_id, step.index, step.action, call.replies)
+                return result, *self._sessions.asides(call.session_id)
+        answer = self._sessions.handle(call.op, call.session_id, self._body(call), call.replies)
         ok = encode(answer)
         if len(ok) > MAX_RESULT_BYTES:
             raise EnvironmentFailed(f"the result has {len(ok)} bytes; {MAX_RESULT_BYTES} is the limit")
         if call.op not in _TELLING:
-            return ok, ""
-        return ok, self._sessions.state(answer["session_id"] if call.op == Op.OPEN else call.session_id)
+            return ok, "", b""
+        return ok, *self._sessions.asides(answer["session_id"] if call.op == Op.OPEN else call.session_id)
 
     def _body(self, call: Call) -> object:
         try:
@@ -255,8 +256,8 @@ def load_entries(config: ShardConfig) -> dict[str, Entry]:
                 f"environment {entry.spec.name} may take {longest_s:g} s for a call by its options, and a shard is "
                 f"killed after {config.step_timeout_s:g} s: raise GYMFLEET_ENV_STEP_TIMEOUT_S, or lower its limits"
             )
-        entries[entry.spec.name] = entry
-    for variable, named in (("DATA", data), ("OPTIONS", config.options)):
+        entries[entry.spec.name] = answered(entry, config.models.get(entry.spec.name, {}))
+    for variable, named in (("DATA", data), ("OPTIONS", config.options), ("MODELS", config.models)):
         if unknown := sorted(set(named) - set(entries)):
             raise EnvironmentUnavailable(
                 f"GYMFLEET_ENV_{variable} names {', '.join(unknown)}, but served are {', '.join(entries)}"

@@ -1,0 +1,1 @@
+"""The language models that environments ask: who answers, within which bounds, and what they replied."""

@@ -1,0 +1,196 @@
+"""A chat completions endpoint that answers for one role of an environment.
+
+Whatever is at the other end is not trusted: answers are bounded in size and time, and only a text that is not empty
+counts as one. The key appears in the request's header and nowhere else.
+"""
+
+import asyncio
+import math
+import time
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import httpx
+import msgspec
+from gymfleet_envs.environment import ModelFailed
+from gymfleet_envs.model_calls import Messages
+from gymfleet_kit.retries import Retries
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl, PositiveFloat, field_validator
+
+MAX_ANSWER_BYTES: Final = 1024 * 1024
+"""Of an endpoint's whole answer."""
+_MAX_KEY_BYTES: Final = 4096
+_ATTEMPTS: Final = 3
+_FIRST_PAUSE_S: Final = 0.2
+_PASSING: Final = frozenset({408, 409, 425, 429, *range(500, 600)})
+"""Statuses after which another try may succeed."""
+_OK: Final = 200
+_MAX_DIGITS: Final = 4
+
+
+class ModelEndpoint(BaseModel):
+    """Who answers for a role, as operators set it in `GYMFLEET_ENV_MODELS`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: HttpUrl
+    """Of OpenAI's chat completions or of a server that speaks like it: `https://host/v1/chat/completions`."""
+    model: Annotated[str, Field(min_length=1, max_length=256)]
+    """Its name there."""
+    key_file: Path | None = None
+    """A file with the API key, sent as a bearer token."""
+    timeout_s: PositiveFloat = 20.0
+    """For one answer. All tries together take no longer than the step that asks."""
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    """By default the endpoint's own."""
+    concurrency: Annotated[int, Field(ge=1, le=4096)] = 64
+    """Calls that a shard makes at once; more wait."""
+
+    @field_validator("url")
+    @classmethod
+    def without_secrets(cls, url: HttpUrl) -> HttpUrl:
+        """Refuse a password in the URL: URLs are shown."""
+        if url.username or url.password:
+            raise ValueError("the URL holds a user or a password; put the key into key_file")
+        return url
+
+
+class KeyUnreadable(Exception):
+    """The file has no key; the message says why and quotes nothing of it."""
+
+
+def read_key(file: Path) -> str:
+    """Return the key in a file. Raises `KeyUnreadable`."""
+    try:
+        with file.open("rb") as stream:
+            key = stream.read(_MAX_KEY_BYTES + 1).decode("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
+        raise KeyUnreadable(f"{file} cannot be read: {reason}") from None
+    if not key or len(key) > _MAX_KEY_BYTES or not key.isprintable() or " " in key:
+        raise KeyUnreadable(f"{file} holds no key: one line of at most {_MAX_KEY_BYTES} bytes would be right")
+    return key
+
+
+class _NoAnswer(Exception):
+    """No usable answer; another try may bring one, after `pause_s` if the endpoint says so."""
+
+    def __init__(self, reason: str, pause_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.pause_s = pause_s
+
+
+class _Refused(_NoAnswer):
+    """No usable answer, and another try would bring none either."""
+
+
+class _Message(msgspec.Struct):
+    content: str
+
+
+class _Choice(msgspec.Struct):
+    message: _Message
+
+
+class _Completion(msgspec.Struct):
+    """The part of an answer that is read."""
+
+    choices: Annotated[list[_Choice], msgspec.Meta(min_length=1)]
+
+
+_decode: Final = msgspec.json.Decoder(_Completion).decode
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class ChatEndpoint:
+    """Asks one endpoint; used by all sessions of a shard, in its event loop.
+
+    Args:
+        label: environment and role, for the log.
+        settings: who answers.
+    """
+
+    def __init__(self, label: str, settings: ModelEndpoint) -> None:
+        """Raises `KeyUnreadable`."""
+        self._label = label
+        self._url = str(settings.url)
+        self._timeout_s = settings.timeout_s
+        self._body: dict[str, Any] = {"model": settings.model}
+        if settings.temperature is not None:
+            self._body["temperature"] = settings.temperature
+        headers = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
+        if settings.key_file is not None:
+            headers["Authorization"] = f"Bearer {read_key(settings.key_file)}"
+        self._client = httpx.AsyncClient(
+            headers=headers,
+            timeout=None,  # noqa: S113 - `_once` limits the whole answer, which httpx's timeouts do not
+            limits=httpx.Limits(max_connections=settings.concurrency),
+            follow_redirects=False,  # the key is for this host alone
+            trust_env=False,
+        )
+        self._turn = asyncio.Semaphore(settings.concurrency)
+        self._retries = Retries(
+            "model.failing", on=_NoAnswer, unless=_Refused, first_pause_s=_FIRST_PAUSE_S,
+            asked_s=lambda error: error.pause_s, ended="model.answering", bound={"of": label},
+        )  # fmt: skip
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    async def reply(self, messages: Messages, max_tokens: int, deadline: float) -> str:
+        """Return the model's reply. `deadline` is by the monotonic clock. Raises `ModelFailed`."""
+        body = _encode({**self._body, "messages": messages, "max_tokens": max_tokens})
+        left_s = deadline - time.monotonic()
+        try:
+            async with asyncio.timeout(None if math.isinf(left_s) else max(left_s, 0)):
+                return await self._retries.call(partial(self._once, body), timeout_s=left_s, attempts=_ATTEMPTS)
+        except TimeoutError:
+            raise ModelFailed(f"{self._label}: no usable answer within the step's time") from None
+        except _NoAnswer as error:
+            raise ModelFailed(f"{self._label}: {error}") from None
+
+    async def _once(self, body: bytes) -> str:
+        try:
+            async with self._turn, asyncio.timeout(self._timeout_s):
+                return await self._ask(body)
+        except TimeoutError:
+            raise _NoAnswer(f"no answer within {self._timeout_s:g} s") from None
+        except httpx.HTTPError as error:  # its text may hold the URL, or what the other side sent
+            raise _NoAnswer(f"the connection failed: {type(error).__name__}") from None
+
+    async def _ask(self, body: bytes) -> str:
+        async with self._client.stream("POST", self._url, content=body) as response:
+            if response.status_code != _OK:
+                kind = _NoAnswer if response.status_code in _PASSING else _Refused
+                raise kind(f"status {response.status_code}", _pause_s(response))
+            return _text(await _bounded(response))
+
+
+async def _bounded(response: httpx.Response) -> bytes:
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise _NoAnswer("a compressed answer, which was not asked for")
+    held = bytearray()
+    async for piece in response.aiter_raw():
+        held += piece
+        if len(held) > MAX_ANSWER_BYTES:
+            raise _NoAnswer(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+    return bytes(held)
+
+
+def _text(answer: bytes) -> str:
+    try:
+        text = _decode(answer).choices[0].message.content
+        text.encode()
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise _NoAnswer("an answer that is no chat completion with a text") from None
+    if not text.strip():
+        raise _NoAnswer("an empty reply")
+    return text
+
+
+def _pause_s(response: httpx.Response) -> float | None:
+    """Return the pause in seconds that the endpoint asks for, where it gives one as a number."""
+    asked = response.headers.get("Retry-After", "")
+    return float(asked) if asked.isascii() and asked.isdigit() and len(asked) <= _MAX_DIGITS else None

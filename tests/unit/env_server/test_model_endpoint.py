@@ -1,0 +1,196 @@
+"""A chat completions endpoint that answers late, wrongly, endlessly or not at all."""
+
+import asyncio
+import gzip
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from gymfleet_env_server.models import endpoint as endpoint_module
+from gymfleet_env_server.models.endpoint import ChatEndpoint, KeyUnreadable, ModelEndpoint, read_key
+from gymfleet_envs.environment import EngineLost, ModelFailed
+
+from tests.fixtures.chat_server import ChatServer, Scripted, completion
+
+HELLO = [{"role": "user", "content": "hello"}]
+KEY = "sk-this-is-the-key"
+
+
+@pytest.fixture
+def chat() -> Iterator[ChatServer]:
+    with ChatServer() as server:
+        yield server
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "key"
+    path.write_text(f"{KEY}\n")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Next to no pauses between tries."""
+    monkeypatch.setattr(endpoint_module, "_FIRST_PAUSE_S", 0.01)
+
+
+@pytest.fixture
+async def endpoint(chat: ChatServer) -> AsyncIterator[Callable[..., ChatEndpoint]]:
+    """Makes endpoints that ask `chat`."""
+    async with AsyncExitStack() as made:
+
+        def make(**given: Any) -> ChatEndpoint:
+            asked = ChatEndpoint("shop.user", ModelEndpoint.model_validate({"url": chat.url, "model": "m", **given}))
+            made.push_async_callback(asked.aclose)
+            return asked
+
+        yield make
+
+
+Endpoint = Callable[..., ChatEndpoint]
+
+
+def later(seconds: float) -> float:
+    return time.monotonic() + seconds
+
+
+async def test_what_is_asked_and_what_comes_back(chat: ChatServer, endpoint: Endpoint, key_file: Path) -> None:
+    plain, set_up = endpoint(), endpoint(model="big", temperature=0.5, key_file=key_file)
+
+    assert await plain.reply(HELLO, 7, math.inf) == "reply 1"
+    assert await set_up.reply(HELLO, 8, later(5)) == "reply 2"
+
+    assert chat.asked == [
+        {"model": "m", "messages": HELLO, "max_tokens": 7},
+        {"model": "big", "temperature": 0.5, "messages": HELLO, "max_tokens": 8},
+    ]
+    assert chat.keys == [None, f"Bearer {KEY}"]
+
+
+TOO_LARGE = Scripted(completion("x" * 10_000_000))
+NONSENSE = {
+    "10 MB": TOO_LARGE,
+    "not JSON": Scripted(b"<html>"),
+    "nothing": Scripted(b""),
+    "no choices": Scripted(b'{"choices": []}'),
+    "another shape": Scripted(b'{"choices": [{"text": "hello"}]}'),
+    "a list": Scripted(b"[]"),
+    "no text": Scripted(completion(None)),
+    "a number": Scripted(completion(7)),
+    "an empty text": Scripted(completion("")),
+    "white space": Scripted(completion(" \n")),
+    "half a character": Scripted(b'{"choices": [{"message": {"content": "\\ud800"}}]}'),
+    "no UTF-8": Scripted(b'{"choices": [{"message": {"content": "\xff"}}]}'),
+    "a million brackets": Scripted(b'{"choices": ' + b"[" * 900_000),
+    "compressed": Scripted(gzip.compress(completion("x")), headers={"Content-Encoding": "gzip"}),
+    "cut off": Scripted(completion("hello"), cut=True),
+    "a server's error": Scripted(completion("hello"), status=503),
+    "too many requests": Scripted(completion("hello"), status=429),
+}
+
+
+@pytest.mark.parametrize("answer", NONSENSE.values(), ids=NONSENSE.keys())
+async def test_nonsense_is_asked_again_a_little_and_is_then_a_failure(
+    chat: ChatServer, endpoint: Endpoint, answer: Scripted
+) -> None:
+    chat.script.extend([answer, answer])
+    assert await endpoint().reply(HELLO, 7, later(20)) == "reply 3"
+
+    chat.script.extend([answer] * 3)
+    with pytest.raises(ModelFailed, match=r"^shop\.user: ") as caught:
+        await endpoint().reply(HELLO, 7, later(20))
+
+    assert len(chat.asked) == 6
+    assert isinstance(caught.value, EngineLost), "so that the session is lost, and replayed where it can be"
+    assert "hello" not in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 400, 401, 403, 404, 422])
+async def test_a_refusal_is_final_and_no_redirect_is_followed(
+    chat: ChatServer, endpoint: Endpoint, status: int, key_file: Path
+) -> None:
+    with ChatServer() as other:
+        chat.script.append(Scripted(completion("x"), status=status, headers={"Location": other.url}))
+
+        with pytest.raises(ModelFailed, match=f"status {status}$"):
+            await endpoint(key_file=key_file).reply(HELLO, 7, later(5))
+
+        assert (len(chat.asked), other.asked) == (1, [])
+
+
+async def test_each_answer_has_its_time_and_all_tries_together_the_steps(chat: ChatServer, endpoint: Endpoint) -> None:
+    slow = Scripted(completion("late"), delay_s=1.0)
+    chat.script.append(slow)
+    assert await endpoint(timeout_s=0.2).reply(HELLO, 7, later(10)) == "reply 2"
+
+    chat.script.extend([slow] * 3)
+    began = time.monotonic()
+    with pytest.raises(ModelFailed, match="within the step's time"):
+        await endpoint(timeout_s=20).reply(HELLO, 7, later(0.4))
+    assert 0.3 < time.monotonic() - began < 0.9
+
+    with pytest.raises(ModelFailed, match="within the step's time"):
+        await endpoint().reply(HELLO, 7, later(-1))
+
+
+async def test_a_pause_that_is_asked_for_is_kept_if_there_is_time(chat: ChatServer, endpoint: Endpoint) -> None:
+    chat.script.append(Scripted(status=429, headers={"Retry-After": "1"}))
+    began = time.monotonic()
+    assert await endpoint().reply(HELLO, 7, later(10)) == "reply 2"
+    assert time.monotonic() - began >= 1
+
+    chat.script.append(Scripted(status=429, headers={"Retry-After": "60"}))
+    with pytest.raises(ModelFailed, match="status 429"):
+        await endpoint().reply(HELLO, 7, later(10))
+
+
+async def test_no_more_calls_at_once_than_allowed(chat: ChatServer, endpoint: Endpoint) -> None:
+    chat.script.extend([Scripted(completion("x"), delay_s=0.1)] * 6)
+    asked = endpoint(concurrency=2)
+
+    await asyncio.gather(*(asked.reply(HELLO, 7, later(10)) for _ in range(6)))
+
+    assert chat.most_at_once == 2
+
+
+async def test_nobody_is_there(chat: ChatServer, endpoint: Endpoint) -> None:
+    chat.__exit__(None, None, None)
+
+    with pytest.raises(ModelFailed, match="the connection failed: ConnectError"):
+        await endpoint().reply(HELLO, 7, later(10))
+
+
+async def test_the_key_is_in_no_error_and_no_log_line(
+    chat: ChatServer,
+    endpoint: Endpoint,
+    key_file: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    chat.script.extend([Scripted(KEY.encode())] * 3)
+
+    with structlog.testing.capture_logs() as lines, pytest.raises(ModelFailed) as caught:
+        await endpoint(key_file=key_file).reply(HELLO, 7, later(10))
+
+    assert chat.keys == [f"Bearer {KEY}"] * 3
+    assert [line["event"] for line in lines] == ["model.failing"]
+    told = [str(caught.value), repr(caught.value), str(lines), caplog.text, *capsys.readouterr()]
+    assert not any(KEY in text for text in told)
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", b"one\ntwo", b"two words", b"\xff\xfe", b"\x00key", b"x" * 5000])
+def test_what_is_no_key_is_refused_and_not_quoted(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "key").write_bytes(content)
+
+    with pytest.raises(KeyUnreadable, match=r"key (cannot be read: it is not ASCII text|holds no key: )") as caught:
+        read_key(tmp_path / "key")
+
+    assert "two" not in str(caught.value)
