@@ -43,6 +43,7 @@ class Op(StrEnum):
     ACTIONS = "actions"
     IRREVERSIBLE = "irreversible"
     TOOL = "tool"
+    IMAGE = "image"
 
 
 class RequestFrame(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):

@@ -8,6 +8,7 @@ from pydantic.config import JsonDict
 
 from gymfleet_contracts._model import WireModel, is_absent
 from gymfleet_contracts.numbers import NUMBER, Integer
+from gymfleet_contracts.observation import Parts
 
 Split = Literal["train", "validation", "test"]
 EnvironmentName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
@@ -179,6 +180,8 @@ class Session(WireModel):
     """What `StepResult.info` says beside `observation`, and the environment beside the first one."""
     state_key: StateKey = None
     sealed: Sealed = None
+    parts: Parts = ()
+    """The observation in full, where it is more than text."""
 
 
 class Step(WireModel):
@@ -205,6 +208,8 @@ class StepResult(WireModel):
     because its process died; it is absent where that never happened."""
     state_key: StateKey = None
     sealed: Sealed = None
+    parts: Parts = ()
+    """The observation in full, where it is more than text."""
 
 
 class SessionStep(Step):

@@ -19,13 +19,23 @@ TaskT = TypeVar("TaskT")
 
 
 @dataclass(frozen=True, slots=True)
+class Image:
+    """A picture that an observation shows, at most 2 MiB."""
+
+    content: bytes
+    """A PNG, JPEG or WebP file."""
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """The result of one action.
 
     `reward` is the benchmark's own, on its own scale; `score` is the success so
     far in [0, 1], and 1 means solved. `action_valid` is False when the action was
     not understood: such a step still counts as a turn. `private` is for the
-    reward service's components alone, such as a gold answer: agents and trainers carry it sealed.
+    reward service's components alone, such as a gold answer: agents and trainers carry it sealed. An observation
+    that is more than text stands in `parts`, texts and images in order, and `observation` is then empty: those who
+    only read text see a mark for each image.
     """
 
     observation: str
@@ -35,6 +45,7 @@ class Outcome:
     action_valid: bool = True
     info: dict[str, JsonValue] = field(default_factory=dict)
     private: Mapping[str, JsonValue] = field(default_factory=dict)
+    parts: Sequence[str | Image] = ()
 
 
 class Options(BaseModel):
@@ -116,6 +127,8 @@ class EnvironmentClass(ABC, Generic[TaskT]):
     """Set by `reset`: the counterpart of `Outcome.info` for the first observation. It never holds a gold answer."""
     start_private: Mapping[str, JsonValue] = MappingProxyType({})
     """Set by `reset`: the counterpart of `Outcome.private`."""
+    start_parts: Sequence[str | Image] = ()
+    """Set by `reset`, which then returns an empty text: the counterpart of `Outcome.parts`."""
     start_score: float = 0.0
     """Set by `reset` where an episode begins with part of its success: the counterpart of `Outcome.score`."""
     _answerer: Answerer = Nobody()

@@ -116,6 +116,14 @@ class ActionsUnavailable(ServiceError):
     status = 409
 
 
+class UnknownImage(ServiceError):
+    """The session's last observation shows no such image; earlier ones are gone."""
+
+    type = problems.UNKNOWN_IMAGE
+    title = "There is no such image"
+    status = 404
+
+
 class Irreversible(ServiceError):
     """The session has taken an action that cannot be taken back: a replay would take it a second time."""
 

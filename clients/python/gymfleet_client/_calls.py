@@ -178,6 +178,11 @@ def irreversible(session_id: str, index: int, action: str) -> Call[Irreversibili
     return Call("POST", _session(session_id, "/irreversible"), _IRREVERSIBILITY.validate_json, content)
 
 
+def image(session_id: str, sha256: str) -> Call[bytes]:
+    """`GET /v1/sessions/{id}/images/{sha256}`."""
+    return Call("GET", _session(session_id, f"/images/{quote(sha256, safe='')}"), lambda content: content)
+
+
 def tool_action(session_id: str, call: ToolCall) -> Call[ToolAction]:
     """`POST /v1/sessions/{id}/tool`."""
     return Call("POST", _session(session_id, "/tool"), _TOOL_ACTION.validate_json, call.model_dump_json().encode())

@@ -212,6 +212,12 @@ class ActionsUnavailable(ProblemError):
     type = problems.ACTIONS_UNAVAILABLE
 
 
+class UnknownImage(ProblemError):
+    """The session's last observation shows no such image; those of earlier observations are gone."""
+
+    type = problems.UNKNOWN_IMAGE
+
+
 class Irreversible(ProblemError):
     """The session has taken an action that cannot be taken back: it cannot be forked by a replay."""
 

@@ -141,6 +141,10 @@ class GatewayClient:
         """Return the action that a tool call spells, to be sent as a step."""
         return (await self._execute(_calls.tool_action(session_id, call), timeout_s)).action
 
+    async def image(self, session_id: str, sha256: str, *, timeout_s: float | None = None) -> bytes:
+        """Return an image of the session's last observation, of which the hash is known."""
+        return await self._execute(_calls.image(session_id, sha256), timeout_s)
+
     async def _execute(self, call: _calls.Call[T], timeout_s: float | None = None) -> T:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         return await self._patiently(lambda: call, Patience(limit_s), limit_s)

@@ -5,6 +5,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 from gymfleet_contracts.frames import Op, RawReply
+from gymfleet_contracts.observation import ImageContent
 from gymfleet_contracts.session import (
     AdmissibleActions,
     ExpertMove,
@@ -125,6 +126,11 @@ class SessionStream(Connected):
         """Return the action that a tool call spells, to be sent as a step."""
         answer = await self._call(Op.TOOL, session_id, call.model_dump(mode="json"), timeout_s)
         return _model(ToolAction, answer).action
+
+    async def image(self, session_id: str, sha256: str, *, timeout_s: float = 60.0) -> bytes:
+        """Return an image of the session's last observation, of which the hash is known."""
+        answer = await self._call(Op.IMAGE, session_id, {"sha256": sha256}, timeout_s)
+        return _model(ImageContent, answer).content
 
     async def _call(
         self, op: Op, session_id: str, body: dict[str, Any] | None, timeout_s: float, *, repeatable: bool = True

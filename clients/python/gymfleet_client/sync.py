@@ -116,6 +116,10 @@ class SyncGatewayClient:
         """Return the action that a tool call spells, to be sent as a step."""
         return (self._execute(_calls.tool_action(session_id, call), timeout_s)).action
 
+    def image(self, session_id: str, sha256: str, *, timeout_s: float | None = None) -> bytes:
+        """Return an image of the session's last observation, of which the hash is known."""
+        return self._execute(_calls.image(session_id, sha256), timeout_s)
+
     def _execute(self, call: _calls.Call[T], timeout_s: float | None = None) -> T:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         return self._patiently(lambda: call, Patience(limit_s), limit_s)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import msgspec
 from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request, Response, status
 from gymfleet_contracts.frames import NO_BODY, Op
+from gymfleet_contracts.observation import Sha256
 from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.session import (
     AdmissibleActions,
@@ -48,6 +49,7 @@ from gymfleet_kit.session_problems import (
     StepOutOfOrder,
     StepTimeout,
     UnknownEnvironment,
+    UnknownImage,
     UnknownSession,
     UnknownTask,
 )
@@ -68,6 +70,7 @@ _PROBLEMS: Final[Mapping[Op, Problems]] = {
     Op.EXPERT: (*_GONE, StepOutOfOrder, ExpertUnavailable, *_BROKEN),
     Op.ACTIONS: (*_GONE, StepOutOfOrder, ActionsUnavailable, *_BROKEN),
     Op.TOOL: (*_GONE, InvalidToolCall, ActionTooLarge, *_BROKEN),
+    Op.IMAGE: (*_GONE, UnknownImage),
     Op.IRREVERSIBLE: (*_GONE, StepOutOfOrder, EpisodeOver, ActionTooLarge, *_BROKEN),
 }
 GetCalls = Callable[[HTTPConnection], SessionCalls]
@@ -156,6 +159,14 @@ async def tool_action(session_id: str, body: ToolCall, calls: CallsDep) -> Respo
     return _json(await calls.call(Op.TOOL, session_id, encode_body(body.model_dump())))
 
 
+async def image(session_id: str, sha256: Sha256, calls: CallsDep) -> Response:
+    """An image that the session's last observation shows."""
+    found = _decode(await calls.call(Op.IMAGE, session_id, encode_body({"sha256": sha256})))
+    # What an environment shows is no page of ours: a browser neither guesses at its type nor runs it.
+    headers = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox; default-src 'none'"}
+    return Response(found["content"], media_type=found["media_type"], headers=headers)
+
+
 class _Route(NamedTuple):
     op: Op
     method: str
@@ -177,6 +188,7 @@ _ROUTES: Final = (
     _Route(Op.ACTIONS, "GET", f"{_SESSION}/actions", admissible_actions, AdmissibleActions),
     _Route(Op.IRREVERSIBLE, "POST", f"{_SESSION}/irreversible", irreversible, Irreversibility),
     _Route(Op.TOOL, "POST", f"{_SESSION}/tool", tool_action, ToolAction),
+    _Route(Op.IMAGE, "GET", f"{_SESSION}/images/{{sha256}}", image, None),
 )
 
 

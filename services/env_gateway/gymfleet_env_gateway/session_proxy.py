@@ -45,7 +45,7 @@ _ENDED: Final = frozenset({problems.SESSION_LIMIT, problems.ENVIRONMENT_FAILED, 
 _REWRITTEN: Final = frozenset({Op.FORK, Op.GET, Op.LEASE})
 _OF_THE_EPISODE: Final = frozenset({problems.STEP_OUT_OF_ORDER, problems.EPISODE_OVER})
 """Problems that a stale copy of a session that has been moved would report as well."""
-_VIEWS: Final = frozenset({Op.GET, Op.EXPERT, Op.ACTIONS, Op.IRREVERSIBLE, Op.TOOL})
+_VIEWS: Final = frozenset({Op.GET, Op.EXPERT, Op.ACTIONS, Op.IRREVERSIBLE, Op.TOOL, Op.IMAGE})
 _PAUSE_S: Final = 0.2
 _AFTER_TIMEOUT_S: Final = 5.0
 """Time for an env server to end a call that exceeds its task's limit, and to say so."""
@@ -98,6 +98,7 @@ class SessionProxy:
             Op.ACTIONS: settings.step_timeout_s,
             Op.IRREVERSIBLE: settings.step_timeout_s,
             Op.TOOL: settings.step_timeout_s,
+            Op.IMAGE: settings.call_timeout_s,
         }
         self._open_timeout_s = settings.open_timeout_s
         self._fronts_wait_s = settings.fronts_wait_s

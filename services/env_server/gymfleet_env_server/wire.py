@@ -8,6 +8,7 @@ that `StepResult` would.
 from typing import Annotated, Any, Final
 
 import msgspec
+from gymfleet_contracts.observation import Part
 from gymfleet_contracts.session import StepResult
 from pydantic import JsonValue, TypeAdapter
 
@@ -40,6 +41,7 @@ class _MarkedStepRecord(_StepRecord, omit_defaults=True):
 
     state_key: str | None = None
     sealed: str | None = None
+    parts: tuple[dict[str, str], ...] = ()
 
 
 checked_info: Final = TypeAdapter(dict[str, JsonValue]).validate_python
@@ -61,13 +63,14 @@ def encode_result(
     info: dict[str, JsonValue],
     state_key: str | None = None,
     sealed: str | None = None,
+    parts: tuple[Part, ...] = (),
 ) -> bytes:
     """Return the msgpack of a `StepResult`. Raises ValueError, or an encoding error, for an invalid result."""
-    if state_key is sealed is None:
+    if state_key is sealed is None and not parts:
         record = _StepRecord(index, observation, reward, terminated, truncated, score, action_valid, info)
     else:
         told = (index, observation, reward, terminated, truncated, score, action_valid, info)
-        record = _MarkedStepRecord(*told, state_key, sealed)
+        record = _MarkedStepRecord(*told, state_key, sealed, tuple(part.model_dump() for part in parts))
     if type(terminated) is type(action_valid) is bool and type(observation) is str and type(info) is dict:
         if info:
             record.info = checked_info(info)

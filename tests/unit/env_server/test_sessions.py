@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import pytest
 from gymfleet_contracts.session import ExpertMove, ForkSupport
 from gymfleet_env_server.catalogue import Entry
-from gymfleet_env_server.sessions.episode import CUT_MARK
 from gymfleet_env_server.sessions.limits import Limits
+from gymfleet_env_server.sessions.observation import CUT_MARK
 from gymfleet_env_server.sessions.sessions import Sessions
 from gymfleet_env_server.shards.channel import Call, Tally
 from gymfleet_envs.environment import Outcome

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from gymfleet_contracts.observation import ImagePart, TextPart
 from gymfleet_contracts.session import Step, StepResult
 from gymfleet_env_server.wire import decode, decode_step, encode, encode_result
 from gymfleet_kit.session_problems import InvalidRequest
@@ -91,6 +92,7 @@ def test_the_hot_path_is_hot() -> None:
         {"state_key": "3e1f", "terminated": 1},
         {"sealed": "AAAA"},
         {"state_key": "3e1f", "sealed": "AAAA"},
+        {"parts": (TextPart(text="x"), ImagePart(sha256="0" * 64, media_type="image/png"))},
     ],
 )
 def test_result_has_the_bytes_of_the_model(changed: dict[str, Any]) -> None:
@@ -100,10 +102,11 @@ def test_result_has_the_bytes_of_the_model(changed: dict[str, Any]) -> None:
 
 
 def test_struct_has_the_fields_of_the_model_in_their_order() -> None:
-    marked = list(decode(encode_result(**RESULT, state_key="k", sealed="s")))  # type: ignore[arg-type]
+    parts = (TextPart(text="x"),)
+    marked = list(decode(encode_result(**RESULT, state_key="k", sealed="s", parts=parts)))  # type: ignore[arg-type]
 
     assert marked == list(StepResult.model_fields)
-    assert list(decode(encode_result(**RESULT))) == marked[:-2], "absent where there is none"  # type: ignore[arg-type]
+    assert list(decode(encode_result(**RESULT))) == marked[:-3], "absent where there is none"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import structlog
 from gymfleet_contracts import problems
+from gymfleet_contracts.observation import ImageContent
 from gymfleet_contracts.session import RECOVERED, AdmissibleActions, ExpertMove, ForkSupport, Session, TaskRef, ToolCall
 from gymfleet_envs.environment import BadArguments, EngineLost, Environment, ModelFailed, Outcome
 from gymfleet_envs.tasks import Task
@@ -22,6 +23,7 @@ from gymfleet_kit.session_problems import (
     Irreversible,
     SessionLost,
     StepOutOfOrder,
+    UnknownImage,
 )
 from pydantic import JsonValue
 
@@ -31,11 +33,11 @@ from gymfleet_env_server.models.replies import ReplayDiverged
 from gymfleet_env_server.sessions.deadline import Overdue, within
 from gymfleet_env_server.sessions.declared import bounded, checked_actions, hashed
 from gymfleet_env_server.sessions.limits import Limits
+from gymfleet_env_server.sessions.observation import NOTHING, Shown, shown
 from gymfleet_env_server.shards.coroutines import Settled
 from gymfleet_env_server.tools import check_call
 from gymfleet_env_server.wire import checked_info, decode, encode_result
 
-CUT_MARK: Final = "\n[cut: {excess} more characters]"
 T = TypeVar("T")
 Seal: TypeAlias = Callable[[TaskRef, int, Mapping[str, JsonValue]], str]
 """Returns what the environment of a task tells the reward service alone after so many steps, sealed."""
@@ -67,12 +69,12 @@ class Episode:
         "entry",
         "index",
         "name",
-        "observation",
         "owner",
         "score",
         "sealed",
         "seed",
         "session_id",
+        "shown",
         "state",
         "state_key",
         "task",
@@ -103,7 +105,8 @@ class Episode:
         self.terminated = False
         self.truncated = False
         self.score = 0.0
-        self.observation = ""
+        self.shown = NOTHING
+        """The last observation."""
         self.state = ""
         """The digest of the state behind the last observation, where the environment reports one."""
         self.state_key: str | None = None
@@ -153,7 +156,7 @@ class Episode:
                 self._env.answered_by(self._models)
             try:
                 reset = partial(self._reset, replies)
-                self.observation, self._first_info, self.score, self.state = self.guarded(reset)
+                self.shown, self._first_info, self.score, self.state = self.guarded(reset)
             except ServiceError:
                 self.close()
                 raise
@@ -241,14 +244,14 @@ class Episode:
         elif self._actions is not None and self.entry.kind.deterministic:
             if self._models is not None:
                 child._models = self._models.fresh()
-            child._repeat(self._actions, self._history, self.observation, self.state)
+            child._repeat(self._actions, self._history, self.shown, self.state)
         else:
             raise ForkUnsupported(f"{self.entry.spec.name} can neither copy nor replay its state")
         child.index = self.index
         child.terminated = self.terminated
         child.truncated = self.truncated
         child.score = self.score
-        child.observation = self.observation
+        child.shown = self.shown
         child.state = self.state
         child.state_key = self.state_key
         child.sealed = self.sealed
@@ -264,7 +267,7 @@ class Episode:
         """What models replied during `reset`, and during each action that a fork would replay."""
         return [b""] * (self.index + 1) if self._models is None else self._models.history
 
-    def _repeat(self, actions: list[str], history: list[bytes], expected: str, state: str) -> None:
+    def _repeat(self, actions: list[str], history: list[bytes], expected: Shown, state: str) -> None:
         """Play the parent's episode from the beginning, as its child.
 
         Raises `ForkUnsupported` when that does not lead to the observation `expected` and to `state`, and what `fork`
@@ -275,11 +278,11 @@ class Episode:
         try:
             self.begin(first)
             try:
-                shown, reached = self.observation, self.state
+                seen, reached = self.shown, self.state
                 for action, replies in zip(actions, later, strict=True):
                     outcome, reached, _ = self.guarded(partial(self._act, action, replies))
-                    shown = self._text(outcome.observation)
-                if (self.entry.kind.stable_observations and shown != expected) or reached != state:
+                    seen = self._shown(outcome)
+                if (self.entry.kind.stable_observations and seen != expected) or reached != state:
                     log.error("environment.diverged", env=name, session_id=self.session_id)
                     raise ForkUnsupported(f"{name} showed something else when the episode was replayed")
             except ServiceError:
@@ -311,12 +314,19 @@ class Episode:
             raise ActionsUnavailable(f"{self.entry.spec.name} does not know which actions are possible here")
         return bounded(told, self.entry.spec.max_action_chars)
 
+    def image(self, sha256: str) -> ImageContent:
+        """Return an image of the last observation. Raises `UnknownImage`."""
+        if (found := self.shown.images.get(sha256)) is None:
+            raise UnknownImage(f"the last observation shows {len(self.shown.images)} images, and not {sha256}")
+        return found
+
     def view(self, *, lease_s: float, expires_in_s: float) -> Session:
         """Return the session as callers see it."""
         return Session(
             session_id=self.session_id,
             task=self._task_ref(),
-            observation=self.observation,
+            observation=self.shown.text,
+            parts=self.shown.parts,
             index=self.index,
             lease_s=lease_s,
             expires_in_s=expires_in_s,
@@ -376,8 +386,9 @@ class Episode:
                 max_action_chars=limit,
             )
 
-    def _reset(self, replies: bytes) -> tuple[str, dict[str, JsonValue], float, str]:
-        shown = self._text(self._asking(partial(self._env.reset, self.task.data, self.seed), replies))
+    def _reset(self, replies: bytes) -> tuple[Shown, dict[str, JsonValue], float, str]:
+        text = self._asking(partial(self._env.reset, self.task.data, self.seed), replies)
+        seen = shown(text, self._env.start_parts, self._limits.max_observation_chars)
         score = float(self._env.start_score)
         if not 0.0 <= score <= 1.0:
             raise ValueError(f"the score must be within [0, 1], got {score}")
@@ -387,7 +398,7 @@ class Episode:
         digest = self._digest()
         self.state_key = self._key()
         self.sealed = self._seal(self._env.start_private, 0)
-        return shown, checked_info(info), score, digest
+        return seen, checked_info(info), score, digest
 
     def _act(self, action: str, replies: bytes) -> tuple[Outcome, str, str | None]:
         """Return the environment's answer, its digest and its key; one call, so that threads switch only once."""
@@ -435,6 +446,9 @@ class Episode:
         told = self._env.admissible_actions()
         return None if told is None else checked_actions(told)
 
+    def _shown(self, outcome: Outcome) -> Shown:
+        return shown(outcome.observation, outcome.parts, self._limits.max_observation_chars)
+
     def _digest(self) -> str:
         if not self._tells_state:
             return ""
@@ -479,12 +493,12 @@ class Episode:
             raise ValueError(f"reward must be finite and score within [0, 1], got {reward} and {score}")
         max_turns = self.entry.kind.max_turns
         limit = min(max_turns, self._env.turn_limit or max_turns)
-        observation = self._text(outcome.observation)
+        seen = self._shown(outcome)
         truncated = self.index + 1 >= limit and not outcome.terminated
         sealed = self._seal(outcome.private, self.index + 1)
         encoded = encode_result(
             index=self.index,
-            observation=observation,
+            observation=seen.text,
             reward=reward,
             terminated=outcome.terminated,
             truncated=truncated,
@@ -493,22 +507,13 @@ class Episode:
             info={**outcome.info, RECOVERED: self._recoveries} if self._recoveries else outcome.info,
             state_key=key,
             sealed=sealed,
+            parts=seen.parts,
         )
         self.state = state
         self.state_key = key
         self.sealed = sealed
-        self.observation = observation
+        self.shown = seen
         self.score = score
         self.terminated = bool(outcome.terminated)
         self.truncated = truncated
         return encoded
-
-    def _text(self, observation: str) -> str:
-        """Return an observation that can be sent: valid Unicode, within the length limit."""
-        if not isinstance(observation, str):
-            raise TypeError(f"an observation must be a str, got {type(observation).__name__}")
-        if not observation.isascii():  # lone surrogates, such as from an engine's undecodable output
-            observation = observation.encode(errors="replace").decode()
-        if (excess := len(observation) - self._limits.max_observation_chars) > 0:
-            observation = observation[:-excess] + CUT_MARK.format(excess=excess)
-        return observation

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 from gymfleet_contracts.frames import Op
+from gymfleet_contracts.observation import AskForImage
 from gymfleet_contracts.session import (
     AdmissibleActions,
     AtIndex,
@@ -116,6 +117,7 @@ class Sessions:
             Op.ACTIONS: lambda session_id, body: self._admissible(self._at(session_id, body)).model_dump(),
             Op.IRREVERSIBLE: self._irreversible,
             Op.TOOL: self._tool_action,
+            Op.IMAGE: self._image,
             Op.CLOSE: lambda session_id, _: self._close(session_id),
             PROBE: lambda *_: probe(self._entries, self._limits, here=True),
             PROBE_WAITING: lambda *_: probe(self._entries, self._limits, here=False),
@@ -359,6 +361,9 @@ class Sessions:
         call = parse(ToolCall, body)
         episode = self._lease(session_id).episode
         return {"action": self._asked(episode, partial(episode.action_of, call))}
+
+    def _image(self, session_id: str, body: Any) -> dict[str, Any]:
+        return self._lease(session_id).episode.image(parse(AskForImage, body).sha256).model_dump()
 
     def _asked(self, episode: Episode, question: Callable[[], T]) -> T:
         """Return the environment's answer to a question; one that it fails at ends the session."""

@@ -47,6 +47,11 @@ class Settled:
         return self._inner.start_info
 
     @property
+    def start_parts(self) -> Any:
+        """As the environment's own."""
+        return self._inner.start_parts
+
+    @property
     def start_private(self) -> Any:
         """As the environment's own."""
         return self._inner.start_private

@@ -1,0 +1,52 @@
+"""What an environment shows: text, or text and images. Images are named by the hash of their content."""
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from gymfleet_contracts._model import WireModel, is_absent
+
+ImageType = Literal["image/png", "image/jpeg", "image/webp"]
+MAX_IMAGE_BYTES: Final = 2 * 1024 * 1024
+MAX_PARTS: Final = 64
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class TextPart(WireModel):
+    """A piece of text."""
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+class ImagePart(WireModel):
+    """An image; the session has its content, at `GET /v1/sessions/{id}/images/{sha256}`, until its next step."""
+
+    type: Literal["image"] = "image"
+    sha256: Sha256
+    media_type: ImageType
+
+
+Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+Parts = Annotated[tuple[Part, ...], Field(max_length=MAX_PARTS, exclude_if=is_absent)]
+"""What is shown, where that is more than text. The text beside it says the same for those who only read text, with
+`image_mark` in the place of each image."""
+
+
+class AskForImage(WireModel):
+    """Which image of the session's last observation."""
+
+    sha256: Sha256
+
+
+class ImageContent(WireModel):
+    """An image, on the stream. Over REST the answer is the content itself, with its media type."""
+
+    media_type: ImageType
+    content: bytes
+
+
+def image_mark(sha256: str) -> str:
+    """Return what stands for an image in a text: different images have different marks."""
+    return f"[image {sha256[:16]}]"

@@ -1,0 +1,83 @@
+"""What an environment showed, as it can be sent."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from gymfleet_contracts.observation import (
+    MAX_IMAGE_BYTES,
+    MAX_PARTS,
+    ImageContent,
+    ImagePart,
+    Part,
+    TextPart,
+    image_mark,
+)
+from gymfleet_envs.environment import Image
+
+CUT_MARK: Final = "\n[cut: {excess} more characters]"
+_SIGNATURES: Final[Mapping[str, bytes]] = {
+    "image/png": b"\x89PNG\r\n\x1a\n",
+    "image/jpeg": b"\xff\xd8\xff",
+}
+
+
+class Shown(NamedTuple):
+    """An observation as text; where it is more than that, its parts, and its images by their hash."""
+
+    text: str
+    parts: tuple[Part, ...] = ()
+    images: Mapping[str, ImageContent] = MappingProxyType({})
+
+
+NOTHING: Final = Shown("")
+
+
+def shown(observation: str, given: Sequence[str | Image], max_chars: int) -> Shown:
+    """Return an observation that can be sent. Raises TypeError and ValueError for what is none."""
+    if not given:
+        return Shown(_text(observation, max_chars))
+    if observation:
+        raise ValueError("give the observation either as text or as parts")
+    if not isinstance(given, list | tuple):
+        raise TypeError(f"the parts of an observation must be a list or a tuple, got {type(given).__name__}")
+    if len(given) > MAX_PARTS:
+        raise ValueError(f"an observation has at most {MAX_PARTS} parts, got {len(given)}")
+    parts: list[Part] = []
+    images: dict[str, ImageContent] = {}
+    for part in given:
+        if isinstance(part, Image):
+            media_type = media_type_of(part.content)
+            sha256 = hashlib.sha256(part.content).hexdigest()
+            images[sha256] = ImageContent(media_type=media_type, content=part.content)
+            parts.append(ImagePart(sha256=sha256, media_type=media_type))
+        else:
+            parts.append(TextPart(text=_text(part, max_chars)))
+    text = "\n".join(part.text if isinstance(part, TextPart) else image_mark(part.sha256) for part in parts)
+    return Shown(_text(text, max_chars), tuple(parts), images)
+
+
+def media_type_of(content: bytes) -> Any:
+    """Return the media type that an image's first bytes say. Raises TypeError and ValueError for another thing."""
+    if not isinstance(content, bytes):
+        raise TypeError(f"the content of an image must be bytes, got {type(content).__name__}")
+    if len(content) > MAX_IMAGE_BYTES:
+        raise ValueError(f"an image has at most {MAX_IMAGE_BYTES} bytes, got {len(content)}")
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return "image/webp"
+    for media_type, signature in _SIGNATURES.items():
+        if content.startswith(signature):
+            return media_type
+    raise ValueError("an image must be PNG, JPEG or WebP")
+
+
+def _text(text: object, max_chars: int) -> str:
+    """Return valid Unicode within the length limit."""
+    if not isinstance(text, str):
+        raise TypeError(f"an observation must be a str, got {type(text).__name__}")
+    if not text.isascii():  # lone surrogates, such as from an engine's undecodable output
+        text = text.encode(errors="replace").decode()
+    if (excess := len(text) - max_chars) > 0:
+        text = text[:-excess] + CUT_MARK.format(excess=excess)
+    return text
