@@ -4,6 +4,7 @@ import random
 import re
 import signal
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from tests.fleet import Fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-TRAINED_GROUP = re.compile(r"reinforce\.s\d{6}-g\d{2}(-r\d+)?")
+TRAINED_GROUP = re.compile(r"reinforce\.s\d{6}-g\d{2}(-t\d+)?(-r\d+)?")
 
 
 async def produced_groups(fleet: Fleet, run_id: str) -> set[str]:
@@ -125,6 +126,58 @@ async def test_killed_at_random_moments(maze_fleet: Fleet, tiny_model: Path, tmp
     run.finish()
 
     check_accounting(run, produced)
+
+
+CHOOSY = """
+from gymfleet_trainer.algorithms.grpo import Grpo
+from gymfleet_trainer.learning.algorithm import Verdict
+
+
+class Choosy(Grpo):
+    def select(self, group):
+        name = group[0].trajectory.group_id
+        if "g00" in name:
+            return Verdict.KEEP if "-t2" in name else Verdict.ANOTHER
+        return Verdict.DROP if "s000002" in name else Verdict.KEEP
+"""
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+async def test_killed_while_groups_are_replaced(
+    maze_fleet: Fleet, tiny_model: Path, tmp_path: Path, max_staleness: int
+) -> None:
+    path = tmp_path / "choosy.py"
+    path.write_text(CHOOSY)
+    run = TrainerRun(
+        maze_fleet, tmp_path, tiny_model, steps=3, max_staleness=max_staleness, algorithm=str(path), sft=""
+    )
+    produced: set[str] = set()
+
+    def dropped(number: int) -> bool:
+        return len(run.metrics("group_dropped")) >= number
+
+    for seen in range(1, 7, 2):
+        run.start()
+        run.wait_until(partial(dropped, seen))
+        run.kill()
+        if (state := run.state()) is not None:
+            produced |= await produced_groups(maze_fleet, state.run_id)
+
+    summary = run.finish()
+
+    state = state_of(run)
+    names = {name.removeprefix("reinforce.").split("-r")[0] for name in state.trained}
+    assert names == {"s000001-g00-t2", "s000001-g01", "s000002-g00-t2", "s000003-g00-t2", "s000003-g01"}
+    assert len(state.trained) == len(set(state.trained)) == summary["groups"]["trained"] == 5
+    assert not set(state.trained) & set(state.dropped)
+    assert produced <= set(state.trained) | set(state.dropped), "no produced group was lost"
+    kinds = Counter(reason.split(":")[0] for reason in state.dropped.values())
+    assert (kinds["redrawn"], kinds["unselected"]) == (6, 1)
+    assert (summary["groups"]["redrawn"], summary["groups"]["unselected"]) == (6, 1)
+    assert [line["step"] for line in run.metrics("rl_step")] == [1, 2, 3]
+    assert sum(line["groups_redrawn"] for line in run.metrics("rl_step")) == 6
+    assert not state.open_slots
+    assert await leftovers(maze_fleet, state.run_id) == []
 
 
 async def test_a_restarted_rollout_service_gets_the_weights_again(

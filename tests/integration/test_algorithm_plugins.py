@@ -25,6 +25,18 @@ class Fails(Base):
 """
 
 
+DROPS = """
+from gymfleet_trainer.algorithms.rloo import Rloo as Base
+from gymfleet_trainer.learning.algorithm import Verdict
+
+
+class Drops(Base):
+    def select(self, group):
+        name = group[0].trajectory.group_id
+        return Verdict.DROP if "s000002" in name or name.endswith("g01") else Verdict.KEEP
+"""
+
+
 def of_the_guide(title: str) -> str:
     """The Python block with this docstring."""
     page = (ROOT / "docs/adding-an-algorithm.md").read_text(encoding="utf-8")
@@ -38,6 +50,7 @@ def of_the_guide(title: str) -> str:
     [
         ("Returns above a margin.", "margin = 0.25\nclip_low = 0.1"),
         ("Direct preference optimisation within groups.", "beta = 0.2"),
+        ("Nothing more from tasks that are nearly solved.", "solved_share = 0.5\ndynamic_sampling = true"),
     ],
 )
 def test_an_algorithm_of_the_guide_trains(
@@ -52,6 +65,8 @@ def test_an_algorithm_of_the_guide_trains(
     steps = [line for line in run.metrics("rl_step") if line["num_updates"]]
     assert steps, "at least one group in two steps has episodes of different worth"
     assert all(math.isfinite(line["loss"]) and line["num_nonfinite"] == 0 for line in steps)
+    if title.startswith("Nothing"):
+        assert run.metrics("rl_step")[0].keys() >= {"groups_redrawn", "groups_not_redrawn", "groups_unselected"}
     if title.startswith("Direct"):
         assert steps[0]["margin"] == pytest.approx(0.0, abs=1e-4), "the policy is the reference"
         assert all(line["num_sequences"] in (2, 4) for line in steps), "two of each group"
@@ -84,6 +99,30 @@ def test_one_that_fails_ends_the_run_and_one_that_changed_does_not_go_on(
     run.start()
     assert run.wait() == 8, "put back, it goes on, and fails again"
     assert json.loads((run.run_dir / "plugins.json").read_text()).keys() == {str(path)}
+
+
+def test_what_it_drops_is_not_trained_on_and_a_step_may_go_without_an_update(
+    maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "drops.py"
+    path.write_text(DROPS)
+    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=3, sft="", algorithm=str(path))
+
+    summary = run.finish()
+
+    state = run.state()
+    assert state is not None
+    assert state.trained == ["reinforce.s000001-g00", "reinforce.s000003-g00"]
+    dropped = {"reinforce.s000001-g01", "reinforce.s000002-g00", "reinforce.s000002-g01", "reinforce.s000003-g01"}
+    assert state.dropped == dict.fromkeys(dropped, f"unselected: {path} dropped it")
+    assert {name: summary["groups"][name] for name in ("trained", "dropped", "unselected")} == {
+        "trained": 2, "dropped": 4, "unselected": 4,
+    }  # fmt: skip
+    assert [(line["step"], line["groups_unselected"]) for line in run.metrics("rl_step")] == [(1, 1), (3, 1)]
+    assert [(line["step"], line["groups_unselected"]) for line in run.metrics("step_skipped")] == [(2, 2)]
+    assert summary["steps"] == 3
+    assert summary["counts"]["steps_skipped"] == 1
+    assert summary["policy_versions_published"] == 3, "the first, and one after each update"
 
 
 @pytest.mark.parametrize(

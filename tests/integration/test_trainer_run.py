@@ -94,6 +94,30 @@ def test_without_a_learning_rate_nothing_changes_and_a_finished_run_says_so(
     assert "another recipe" in run.tail(400)
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_groups_without_a_signal_are_redrawn_if_the_recipe_says_so(
+    maze_fleet: Fleet, tiny_model: Path, tmp_path: Path, wanted: bool
+) -> None:
+    run = TrainerRun(
+        maze_fleet, tmp_path, tiny_model, steps=2, sft="",
+        options=f"dynamic_sampling = {str(wanted).lower()}\nmax_redraws = 1",
+        more="[rollout.sampling]\ntop_k = 1  # the episodes of a group are all the same",
+    )  # fmt: skip
+
+    summary = run.finish()
+
+    state = run.state()
+    assert state is not None
+    planned = [f"reinforce.s{step:06d}-g{place:02d}" for step in (1, 2) for place in (0, 1)]
+    assert state.trained == [f"{name}-t1-r1" if wanted else name for name in planned]
+    redrawn = 4 if wanted else 0
+    assert summary["groups"] == {
+        "trained": 4, "dropped": redrawn, "zero_variance": 4, "redrawn": redrawn, "not_redrawn": redrawn,
+        "unselected": 0,
+    }  # fmt: skip
+    assert [line["groups_redrawn"] for line in run.metrics("rl_step")] == [redrawn // 2] * 2
+
+
 def test_it_answers_while_it_trains_and_is_interrupted_politely(
     maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ from gymfleet_trainer.learning.plugins import ALGORITHMS
 
 _HEAD = '''
 import random, torch
-from gymfleet_trainer.learning.algorithm import Algorithm, AlgorithmOptions, Loss
+from gymfleet_trainer.learning.algorithm import Algorithm, AlgorithmOptions, Loss, Verdict
 from gymfleet_trainer.learning.policy_gradient import GroupBaseline, PolicyGradientOptions
 
 class Mine(GroupBaseline[PolicyGradientOptions]):
@@ -43,6 +43,20 @@ _BROKEN = {
         "        from dataclasses import replace\n"
         "        return [replace(row, loss_mask=[True] * len(row.token_ids)) for row in super().rows(group)]"
     ),
+    "select: its verdict on a group changes; a run that was interrupted": (
+        "    def select(self, group): return random.choice(list(Verdict))"
+    ),
+    "select: its verdict on a group changes": (
+        "    seen = 0\n"
+        "    def after_batch(self, batch, models): self.seen += 1\n"
+        "    def state_dict(self): return {'seen': self.seen}\n"
+        "    def load_state_dict(self, state): self.seen = state['seen']\n"
+        "    def select(self, group): return Verdict.DROP if self.seen else Verdict.KEEP"
+    ),
+    "select: it must return Verdict.KEEP, Verdict.DROP or Verdict.ANOTHER, not True": (
+        "    def select(self, group): return True"
+    ),
+    "verdicts hold: raised IndexError: list index out of range": "    def select(self, group): return group[9]",
     "it trains: raised ZeroDivisionError: division by zero": "    def loss(self, outputs, batch): return 1 / 0",
     "no sound defaults \\(margin\\)": (
         "    class Options(PolicyGradientOptions):\n        margin: float\n"

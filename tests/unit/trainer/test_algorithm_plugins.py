@@ -9,6 +9,8 @@ from gymfleet_trainer.learning.options import ReinforceOptions
 from gymfleet_trainer.learning.plugins import ALGORITHMS, algorithm_of
 from gymfleet_trainer.main import main
 
+from tests.fixtures.scored import make_scored
+
 MINE = """
 import torch
 from gymfleet_trainer.learning.policy_gradient import GroupBaseline, PolicyGradientOptions
@@ -77,6 +79,24 @@ def test_what_is_wrong_is_one_line(given: dict[str, object], reason: str) -> Non
 )
 def test_a_kl_term_with_a_gradient_is_taken(kl: dict[str, object]) -> None:
     algorithm_of(section(kl=kl))
+
+
+@pytest.mark.parametrize(
+    ("totals", "options", "verdict"),
+    [
+        ((0.5, 0.5), {"dynamic_sampling": True}, "another"),
+        ((0.5, 0.5, 0.25), {"dynamic_sampling": True}, "keep"),
+        ((0.5, 0.5), {}, "keep"),
+        ((0.5, 0.5), {"algorithm": "rloo"}, "keep"),
+        ((0.5,), {"algorithm": "ppo"}, "keep"),
+    ],
+)
+def test_grpo_asks_for_another_group_where_all_rewards_are_equal_if_it_is_told_to(
+    totals: tuple[float, ...], options: dict[str, object], verdict: str
+) -> None:
+    group = [make_scored(sample=sample, total=total) for sample, total in enumerate(totals)]
+
+    assert algorithm_of(section(**options)).select(group) == verdict
 
 
 def test_a_description_holds_as_long_as_its_sources_do(tmp_path: Path) -> None:

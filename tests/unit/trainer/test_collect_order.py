@@ -2,14 +2,17 @@
 
 import asyncio
 import heapq
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.session import OpenSession
-from gymfleet_contracts.trajectory import Status
-from gymfleet_trainer.errors import TooManyFailures
+from gymfleet_contracts.trajectory import ScoredTrajectory, Status
+from gymfleet_trainer.errors import PluginFailed, TooManyFailures
+from gymfleet_trainer.learning.algorithm import Verdict
 from gymfleet_trainer.learning.options import ReinforceOptions
 from gymfleet_trainer.run.group_planner import PlannedGroup
 from gymfleet_trainer.run.groups import Group
@@ -37,6 +40,10 @@ class VirtualFleet:
         self.asked: list[GroupRequest] = []
         self.fails: set[int | None] = set()
         """Task indices whose episodes fail for technical reasons."""
+        self.dull: set[int | None] = set()
+        """Task indices whose episodes all have the same reward."""
+        self.early = ""
+        """Groups whose ids contain it are complete when they are asked for: an earlier process had them played."""
 
     async def ask(self, requests: list[GroupRequest]) -> None:
         for request in requests:
@@ -45,8 +52,12 @@ class VirtualFleet:
             status = Status.TIMEOUT if request.task.task_index in self.fails else Status.COMPLETED
             for sample in range(request.num_samples):
                 group.samples[sample] = make_scored(
-                    request.group_id, sample, version=self._state.version, status=status, error="no answer"
-                )
+                    request.group_id, sample, version=self._state.version, status=status, error="no answer",
+                    total=0.0 if request.task.task_index in self.dull else float(sample),
+                )  # fmt: skip
+            if self.early and self.early in request.group_id:
+                self.ready[group.group_id] = group
+                continue
             seconds = SLOW_S if is_slow(request) else FAST_S
             heapq.heappush(self._queue, (self.now + seconds, len(self.asked), group))
 
@@ -70,8 +81,12 @@ def is_slow(request: GroupRequest) -> bool:
     return (request.task.task_index or 0) < SLOW_TASKS
 
 
-def virtual_run(max_staleness: int) -> Any:
-    rl = {"steps": STEPS, "groups_per_step": GROUPS, "group_size": 2, "max_staleness": max_staleness}
+async def at_once(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+def virtual_run(max_staleness: int, **options: Any) -> Any:
+    rl = {"steps": STEPS, "groups_per_step": GROUPS, "group_size": 2, "max_staleness": max_staleness, **options}
     recipe = make_recipe(rl=rl)
     state = RunState(run_id=RUN_ID, recipe_hash="h", version=1, ages={1: 0})
     run: Any = SimpleNamespace(
@@ -80,9 +95,16 @@ def virtual_run(max_staleness: int) -> Any:
         settings=TrainerSettings(),
         planner=make_planner(recipe),
         collector=VirtualFleet(state),
+        worker=SimpleNamespace(run=at_once),
         reporter=SimpleNamespace(advance=lambda *_, **__: None),
         directory=SimpleNamespace(metric=lambda *_, **__: None),
+        saved=[],
     )
+
+    async def save_state() -> None:
+        run.saved.append(state.model_copy(deep=True))
+
+    run.save_state = save_state
     run.steps = Steps(run, stage_of(recipe, Reinforce))
     return run
 
@@ -195,3 +217,137 @@ def test_failures_of_many_steps_do_not_add_up() -> None:
 
     assert len(run.state.dropped) > 20
     assert run.state.done == STEPS
+
+
+FIRST_BATCH = [f"reinforce.s000001-g{place:02d}" for place in range(GROUPS)]
+
+
+@pytest.mark.parametrize("max_staleness", [0, 2])
+def test_a_group_without_a_signal_gives_way_to_another_task(max_staleness: int) -> None:
+    run = virtual_run(max_staleness, dynamic_sampling=True)
+    run.collector.dull = set(range(40))
+
+    groups = [group for _ in range(STEPS) for group in asyncio.run(step(run))]
+
+    assert len(groups) == STEPS * GROUPS
+    assert not {group.request.task.task_index for group in groups} & run.collector.dull
+    assert len(run.state.dropped) > STEPS * GROUPS / 4
+    assert set(run.state.dropped.values()) == {"redrawn: grpo asked for another group"}
+    assert run.state.counts == {"groups_dropped.redrawn": len(run.state.dropped)}
+    assert {request.group_id for request in run.collector.asked} == {*run.state.trained, *run.state.dropped}
+
+
+def test_groups_that_were_played_before_they_are_asked_for_are_judged_too() -> None:
+    run = virtual_run(0, dynamic_sampling=True, max_redraws=2)
+    run.collector.dull = set(range(100))
+    run.collector.early = "-t1-"
+
+    groups = asyncio.run(step(run))
+
+    assert [group.group_id for group in groups] == [f"{name}-t2-r2" for name in FIRST_BATCH]
+
+
+def test_without_the_option_every_group_is_trained_on() -> None:
+    run = virtual_run(0)
+    run.collector.dull = set(range(100))
+
+    assert [group.group_id for group in asyncio.run(step(run))] == FIRST_BATCH
+    assert run.state.counts == {}
+
+
+@pytest.mark.parametrize("max_redraws", [0, 2])
+def test_where_no_task_has_a_signal_the_last_group_is_trained_on(max_redraws: int) -> None:
+    run = virtual_run(0, dynamic_sampling=True, max_redraws=max_redraws)
+    run.collector.dull = set(range(100))
+
+    groups = asyncio.run(step(run))
+
+    last = f"-t{max_redraws}-r{max_redraws}" if max_redraws else ""
+    assert [group.group_id for group in groups] == [f"{name}{last}" for name in FIRST_BATCH]
+    assert run.state.counts.get("groups_dropped.redrawn", 0) == max_redraws * GROUPS
+    assert run.state.counts["groups_not_redrawn"] == GROUPS
+    assert run.steps._selected() == {
+        "groups_redrawn": max_redraws * GROUPS, "groups_not_redrawn": GROUPS, "groups_unselected": 0,
+    }  # fmt: skip
+    run.collector.dull = set()
+    asyncio.run(step(run))
+    assert not any(run.steps._selected().values()), "of this step"
+
+
+def test_many_dropped_groups_are_saved_on_the_way_with_those_that_take_their_place() -> None:
+    """They are acknowledged with the state, or the stream of a large batch would fill up within the step."""
+    run = virtual_run(0, dynamic_sampling=True, group_size=40)
+    run.collector.dull = set(range(100))
+
+    asyncio.run(step(run))
+
+    assert len(run.saved) == 2, "8 groups of 40 episodes, each redrawn 9 times, saved at every thousand"
+    for state in run.saved:
+        slots = sorted(number for number, _ in state.open_slots.values())
+        assert slots == list(range(GROUPS)), "each place of the batch has its group"
+        assert not state.open_slots.keys() & state.dropped.keys()
+
+
+PICKY = """
+from gymfleet_trainer.algorithms.grpo import Grpo
+from gymfleet_trainer.learning.algorithm import Verdict
+
+
+class Picky(Grpo):
+    def select(self, group):
+        {body}
+"""
+
+
+def run_with(path: Path, body: str, max_staleness: int = 0) -> Any:
+    path.write_text(PICKY.format(body=body))
+    return virtual_run(max_staleness, algorithm=str(path))
+
+
+@pytest.mark.parametrize("max_staleness", [0, 2])
+def test_a_step_goes_without_the_groups_that_the_algorithm_drops(tmp_path: Path, max_staleness: int) -> None:
+    body = 'return Verdict.DROP if group[0].trajectory.group_id.endswith(("3", "5")) else Verdict.KEEP'
+    run = run_with(tmp_path / "picky.py", body, max_staleness)
+
+    sizes = [len(asyncio.run(step(run))) for _ in range(STEPS)]
+
+    assert sum(sizes) == (GROUPS - 2) * STEPS
+    assert max_staleness or set(sizes) == {GROUPS - 2}
+    assert run.state.counts == {"groups_dropped.unselected": 2 * STEPS}
+    assert len(run.collector.asked) == GROUPS * STEPS, "and nothing is played in their place"
+    assert not run.state.open_slots
+
+
+def test_an_algorithm_is_asked_once_for_each_group() -> None:
+    run = virtual_run(0)
+    asked = []
+
+    def select(group: list[ScoredTrajectory]) -> Verdict:
+        asked.append(group[0].trajectory.group_id)
+        return Verdict.KEEP
+
+    run.steps._stage.algorithm.select = select
+    asyncio.run(step(run))
+
+    assert sorted(asked) == FIRST_BATCH
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (
+            "return 'keep'",
+            "TypeError: select must return Verdict.KEEP, Verdict.DROP or Verdict.ANOTHER, not 'keep'; its traceback",
+        ),
+        ("return None", "TypeError: select must return .* not None; its"),
+        ("raise KeyError('a\\nb')", r"KeyError: 'a\\nb'; its traceback is in the log"),
+    ],
+)
+def test_a_verdict_that_is_none_ends_the_run_with_a_line(tmp_path: Path, body: str, reason: str) -> None:
+    run = run_with(tmp_path / "picky.py", body)
+
+    with pytest.raises(PluginFailed, match=f"^the algorithm Picky failed: {reason}") as caught:
+        asyncio.run(step(run))
+
+    assert "\n" not in str(caught.value)
+    assert run.state.dropped == {}

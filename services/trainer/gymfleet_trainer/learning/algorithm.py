@@ -54,6 +54,17 @@ class Trained(StrEnum):
     CRITIC = "critic"
 
 
+class Verdict(StrEnum):
+    """What becomes of a group that was played."""
+
+    KEEP = "keep"
+    """It is trained on."""
+    DROP = "drop"
+    """It is not trained on, and its step goes without it."""
+    ANOTHER = "another"
+    """A group of another task takes its place, up to `max_redraws` times; then it is trained on as it is."""
+
+
 class Sample(NamedTuple):
     """One scored trajectory, and the number of weight changes since its oldest token was sampled."""
 
@@ -170,8 +181,8 @@ class TokenOutputs:
 class Algorithm(ABC, Generic[OptionsT]):
     """How a policy learns from scored trajectories.
 
-    The engine calls, for each batch of trajectories: `rows` for each group, `prepare` once for all rows, `loss` for
-    each micro-batch of each update, and `after_batch`.
+    While a batch is collected, `select` is called for each group. The engine then calls, for each batch: `rows` for
+    each group, `prepare` once for all rows, `loss` for each micro-batch of each update, and `after_batch`.
     """
 
     Options: ClassVar[type[AlgorithmOptions]] = AlgorithmOptions
@@ -199,6 +210,14 @@ class Algorithm(ABC, Generic[OptionsT]):
     def trains(self, batch: int) -> frozenset[Trained]:  # noqa: ARG002 - for subclasses with a warm-up
         """Return which models are trained on batch number `batch`, from 0."""
         return frozenset({Trained.POLICY} | ({Trained.CRITIC} if Need.CRITIC in self.needs else set()))
+
+    def select(self, group: Sequence[ScoredTrajectory]) -> Verdict:  # noqa: ARG002 - for subclasses
+        """Return whether to train on a group. All its trajectories have rewards.
+
+        It depends on the group and the options alone: a run that was interrupted asks again, before any batch, and
+        must hear the same.
+        """
+        return Verdict.KEEP
 
     def rows(self, group: Sequence[Sample]) -> list[TrainSequence]:
         """Return the token sequences of a group's trajectories: as a rule one for each."""

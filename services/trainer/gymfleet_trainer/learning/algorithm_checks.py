@@ -26,7 +26,7 @@ from pydantic import ValidationError
 from torch import Tensor
 from transformers import Starcoder2Config, Starcoder2ForCausalLM
 
-from gymfleet_trainer.learning.algorithm import Algorithm, Sample
+from gymfleet_trainer.learning.algorithm import Algorithm, Sample, Verdict
 from gymfleet_trainer.learning.engine import UpdateEngine
 from gymfleet_trainer.learning.options import UpdateOptions
 from gymfleet_trainer.learning.plugins import ALGORITHMS
@@ -140,6 +140,21 @@ def _rows_are_what_was_sampled(bench: _Bench) -> None:
         raise _Broken("prepare: it must return the same rows in the same order")
 
 
+def _verdicts_hold(bench: _Bench) -> None:
+    engine = bench.engine()
+    groups = [*bench.batches[0], [_with_reward(scored, 0.0) for scored in bench.batches[0][0]]]
+    before = [engine.algorithm.select(group) for group in groups]
+    if strange := [verdict for verdict in before if not isinstance(verdict, Verdict)]:
+        raise _Broken(f"select: it must return Verdict.KEEP, Verdict.DROP or Verdict.ANOTHER, not {strange[0]!r:.100}")
+    _update(engine, bench.batches[0])
+    for algorithm in (engine.algorithm, bench.algorithm()):
+        if [algorithm.select(group) for group in groups] != before:
+            raise _Broken(
+                "select: its verdict on a group changes; a run that was interrupted asks again, so that it may depend "
+                "on the group and the options alone"
+            )
+
+
 def _packing_changes_nothing(bench: _Bench) -> None:
     found = []
     for microbatch in (_WHOLE, _SMALL):
@@ -186,6 +201,7 @@ def _equal_rewards_are_no_accident(bench: _Bench) -> None:
 _CHECKS: Final = (
     _it_trains,
     _rows_are_what_was_sampled,
+    _verdicts_hold,
     _packing_changes_nothing,
     _repeats_are_equal,
     _a_restart_changes_nothing,

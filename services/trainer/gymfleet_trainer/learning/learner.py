@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
-import structlog
 import torch
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.rollout import Sampling
@@ -20,18 +19,15 @@ from transformers import AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from gymfleet_trainer.distributed.ranks import Ranks, device_of
-from gymfleet_trainer.errors import PluginFailed
 from gymfleet_trainer.learning.algorithm import Need, Sample
 from gymfleet_trainer.learning.engine import UpdateEngine
 from gymfleet_trainer.learning.options import ReinforceOptions, SupervisedOptions
-from gymfleet_trainer.learning.plugins import algorithm_of
+from gymfleet_trainer.learning.plugins import algorithm_of, blamed
 from gymfleet_trainer.learning.sft_update import SftUpdater
 from gymfleet_trainer.model.batching import TrainSequence, pack, sequence_from_trajectory
 from gymfleet_trainer.model.policy_model import PolicyModel
 from gymfleet_trainer.publish.probe import Parity, compare
 from gymfleet_trainer.run.groups import Group
-
-log = structlog.get_logger()
 
 MODEL: Final = "model"
 _OPTIMIZER: Final = "optimizer.pt"
@@ -159,21 +155,13 @@ class LocalLearner:
     def update(self, groups: Sequence[Group], staleness: Callable[[int], int | None]) -> dict[str, Any]:
         """Train on whole groups. `staleness` returns the number of weight changes since a policy version."""
         engine = self._engine()
-        try:
+        with blamed(engine.algorithm):
             # Count by age, not by version number: after a restart the same weights get a different number.
             samples = [
                 [Sample(scored, staleness(scored.trajectory.policy.version_min) or 0) for scored in group.trajectories]
                 for group in groups
             ]
             return engine.update([row for group in samples for row in engine.algorithm.rows(group)])
-        except Exception as error:
-            if type(engine.algorithm).__module__.startswith("gymfleet_trainer."):
-                raise
-            log.exception("plugin.failed")
-            name, reason = type(engine.algorithm).__name__, " ".join(str(error).split())
-            raise PluginFailed(
-                f"the algorithm {name} failed: {type(error).__name__}: {reason}; its traceback is in the log"
-            ) from error
 
     # --- parity with the engine
 

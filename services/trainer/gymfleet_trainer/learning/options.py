@@ -52,6 +52,9 @@ class ReinforceOptions(UpdateOptions):
     """Policy versions that a trajectory may be behind; 0 is synchronous. The groups that were asked for first are
     trained on first, and one that would be too old after a step is waited for: long episodes are learned from as
     often as short ones."""
+    max_redraws: Annotated[int, Field(ge=0)] = 9
+    """How often a group's place in the batch goes to another task because the algorithm asks for another group, as
+    grpo does with `dynamic_sampling`. Then the last one is trained on. Tasks that failed count too."""
     max_wall_s: PositiveFloat | None = None
     """Stop after the step in which this much time was spent, even before `steps`."""
 

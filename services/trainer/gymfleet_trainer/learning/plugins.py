@@ -1,11 +1,18 @@
-"""Which algorithm a stage means, with its options."""
+"""Which algorithm a stage means, with its options, and what is done when it fails."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
+import structlog
+from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_kit.plugins import PluginKind, checked_options
 
-from gymfleet_trainer.learning.algorithm import Algorithm
+from gymfleet_trainer.errors import PluginFailed
+from gymfleet_trainer.learning.algorithm import Algorithm, Verdict
 from gymfleet_trainer.learning.options import ReinforceOptions
+
+log = structlog.get_logger()
 
 ALGORITHMS: Final = PluginKind[Algorithm[Any]]("algorithm", (Algorithm,), "gymfleet_trainer.algorithms")
 
@@ -17,3 +24,30 @@ def algorithm_of(rl: ReinforceOptions, table: str = "stages.reinforce") -> Algor
     """
     kind = ALGORITHMS.find(rl.algorithm)
     return kind(checked_options(kind.Options, rl.options, table=table, owner=rl.algorithm))
+
+
+@contextmanager
+def blamed(algorithm: Algorithm[Any]) -> Iterator[None]:
+    """Raise `PluginFailed`, with one line, for whatever a plug-in raises in the body.
+
+    An error of an algorithm that comes with gymfleet is a mistake of ours, and is raised as it is.
+    """
+    try:
+        yield
+    except Exception as error:
+        if type(algorithm).__module__.startswith("gymfleet_trainer."):
+            raise
+        log.exception("plugin.failed")
+        name, reason = type(algorithm).__name__, " ".join(str(error).split())
+        raise PluginFailed(
+            f"the algorithm {name} failed: {type(error).__name__}: {reason}; its traceback is in the log"
+        ) from error
+
+
+def verdict_on(group: Sequence[ScoredTrajectory], algorithm: Algorithm[Any]) -> Verdict:
+    """Return an algorithm's verdict on a group. Raises `PluginFailed` if it raises, or answers something else."""
+    with blamed(algorithm):
+        verdict: object = algorithm.select(group)
+        if not isinstance(verdict, Verdict):
+            raise TypeError(f"select must return Verdict.KEEP, Verdict.DROP or Verdict.ANOTHER, not {verdict!r:.100}")
+    return verdict

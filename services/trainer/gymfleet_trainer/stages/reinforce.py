@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import structlog
 from gymfleet_contracts.recipe import Recipe
@@ -14,9 +14,9 @@ from gymfleet_contracts.stages import PlannedStage, StageFacts
 from pydantic import PositiveInt
 
 from gymfleet_trainer.errors import PublishRefused, TooManyFailures
-from gymfleet_trainer.learning.algorithm import Algorithm, Need
+from gymfleet_trainer.learning.algorithm import Algorithm, Need, Verdict
 from gymfleet_trainer.learning.options import ReinforceOptions
-from gymfleet_trainer.learning.plugins import algorithm_of
+from gymfleet_trainer.learning.plugins import algorithm_of, verdict_on
 from gymfleet_trainer.metrics import GROUPS, STEP, TOKENS
 from gymfleet_trainer.run.batch import batch_metrics, book_batch, refusal
 from gymfleet_trainer.run.context import RunContext
@@ -28,6 +28,10 @@ from gymfleet_trainer.stage import Plays, Stage
 from gymfleet_trainer.stages.measure import MeasureOptions
 
 log = structlog.get_logger()
+
+_MAX_SETTLED: Final = 1_000
+"""Episodes of dropped groups that may wait for a checkpoint: together with those that are open, fewer than those at
+which producers wait."""
 
 
 class MeasuredOnTheWay(MeasureOptions):
@@ -102,6 +106,12 @@ class Steps:
         self._stage = stage
         self._rl = stage.options
         self._plan = stage.plan(run.state)
+        self._verdicts: dict[str, Verdict] = {}
+        """Of the algorithm, on groups that are complete and not settled."""
+        self._selection: Counter[str] = Counter()
+        """What came of the verdicts of this step."""
+        self._num_settled = 0
+        """Episodes of groups that were dropped since the last checkpoint that this stage wrote."""
 
     async def run(self) -> None:
         """Run the remaining steps."""
@@ -123,6 +133,9 @@ class Steps:
         started = time.monotonic()
         groups = await self.collect()
         wait_s = time.monotonic() - started
+        if not groups:
+            await self._skip(wait_s)
+            return
         version = state.version
         await self._check_batch(groups)
         run.publisher.adopt_probe(state, [s for group in groups for s in group.trajectories])
@@ -137,12 +150,33 @@ class Steps:
         state.age += 1
         book_batch(state, groups, wait_s=wait_s, update_s=update_s)
         metrics = batch_metrics(state, groups, wait_s=wait_s, update_s=update_s)
-        self._record(groups, metrics | update, version)
+        self._record(groups, metrics | self._selected() | update, version)
         run.lap(self._stage.name)
-        if state.done % run.recipe.checkpoint.every_steps == 0 or state.done == self._rl.steps or self._out_of_time:
-            await run.checkpoint()
+        await self._checkpoint_if_due()
         await run.publish()
         run.reporter.advance(state.done, metrics={"success": metrics["success"], "reward": metrics["reward_mean"]})
+
+    async def _skip(self, wait_s: float) -> None:
+        """End a step without an update, because the algorithm dropped all of its groups."""
+        run, state = self._run, self._run.state
+        state.done += 1
+        state.step += 1
+        state.count("steps_skipped")
+        state.spend("step_wait", wait_s)
+        log.warning("step.skipped", step=state.step, reason="the algorithm dropped all of its groups")
+        run.directory.metric("step_skipped", stage=self._stage.name, step=state.step, **self._selected())
+        run.lap(self._stage.name)
+        await self._checkpoint_if_due()
+        run.reporter.advance(state.done, "the algorithm dropped all groups of the step")
+
+    async def _checkpoint_if_due(self) -> None:
+        run, state = self._run, self._run.state
+        if state.done % run.recipe.checkpoint.every_steps == 0 or state.done == self._rl.steps or self._out_of_time:
+            await run.checkpoint()
+            self._num_settled = 0
+
+    def _selected(self) -> dict[str, int]:
+        return {f"groups_{name}": self._selection[name] for name in ("redrawn", "not_redrawn", "unselected")}
 
     def _record(self, groups: list[Group], metrics: dict[str, float], version: int) -> None:
         run, name = self._run, self._stage.name
@@ -172,30 +206,48 @@ class Steps:
     def _close(self, group_id: str) -> None:
         self._run.state.open_slots.pop(group_id)
         self._run.state.asked_ages.pop(group_id, None)
+        self._verdicts.pop(group_id, None)
         self._run.collector.settle(group_id)
 
     async def collect(self) -> list[Group]:
         """Return the groups of a step, fresh enough to be trained on, in the order of their slots, not of arrival.
 
+        They are fewer than `groups_per_step`, or none, where the algorithm drops some.
+
         Raises:
+            PluginFailed: the algorithm could not judge a group.
             TooManyFailures: one slot's groups were replaced more often than `max_replacements` within the step.
         """
-        run, rl, state, algorithm = self._run, self._rl, self._run.state, self._stage.algorithm
+        run, rl, state = self._run, self._rl, self._run.state
         replaced: Counter[int] = Counter()
-        bootstraps = Need.CRITIC in algorithm.needs
-        compared = algorithm.facts.min_group_size
+        self._selection.clear()
         while True:
-            for group in [one for name, one in run.collector.ready.items() if name in state.open_slots]:
-                reason = refusal(group, state, rl.max_staleness, bootstraps=bootstraps, min_group_size=compared)
-                if reason:
-                    await self._replace(group, reason, replaced)
-            ready = run.collector.ready.keys() & state.open_slots.keys()
+            ready = await self._fit(replaced)
             chosen = choose(state, ready, rl)
             if chosen:
                 groups = [run.collector.ready[group_id] for group_id in chosen]
-                return sorted(groups, key=lambda group: state.open_slots[group.group_id])
+                groups.sort(key=lambda group: state.open_slots[group.group_id])
+                return self._without_dropped(groups)
             run.reporter.advance(state.done, f"{min(len(ready), rl.groups_per_step)} of {rl.groups_per_step} groups")
             await run.collector.more()
+
+    async def _fit(self, replaced: Counter[int]) -> set[str]:
+        """Return the ids of the complete groups that may be trained on, and replace the others."""
+        run, state, algorithm = self._run, self._run.state, self._stage.algorithm
+        bootstraps = Need.CRITIC in algorithm.needs
+        compared = algorithm.facts.min_group_size
+        fit: set[str] = set()
+        # Again until nothing is new: samples that came early may complete a group at the moment it is requested.
+        while new := [one for name, one in run.collector.ready.items() if name in state.open_slots and name not in fit]:
+            for group in new:
+                reason = refusal(group, state, self._rl.max_staleness, bootstraps=bootstraps, min_group_size=compared)
+                if reason:
+                    await self._replace(group, reason, replaced)
+                elif await self._verdict(group) is Verdict.ANOTHER and self._may_redraw(group):
+                    await self._redraw(group)
+                else:
+                    fit.add(group.group_id)
+        return fit
 
     async def _replace(self, group: Group, reason: str, replaced: Counter[int]) -> None:
         """Request a slot's group again: with the same task if it came too late, with another if it kept failing."""
@@ -209,6 +261,44 @@ class Steps:
             )
         request = self._open(slot.again() if reason.startswith("stale") else slot.redrawn())
         await self._run.collector.ask([request])
+
+    async def _verdict(self, group: Group) -> Verdict:
+        """Return the algorithm's verdict on a complete group, for which it is asked once."""
+        if group.group_id not in self._verdicts:
+            algorithm = self._stage.algorithm
+            self._verdicts[group.group_id] = await self._run.worker.run(verdict_on, group.trajectories, algorithm)
+        return self._verdicts[group.group_id]
+
+    def _may_redraw(self, group: Group) -> bool:
+        return self._slot_of(group.group_id).draw < self._rl.max_redraws
+
+    async def _redraw(self, group: Group) -> None:
+        """Request a group of another task in the place of one that the algorithm does not want."""
+        slot = self._slot_of(group.group_id)
+        self._drop(group.group_id, f"redrawn: {self._rl.algorithm} asked for another group")
+        self._selection["redrawn"] += 1
+        request = self._open(slot.redrawn())
+        self._num_settled += len(group.trajectories)
+        if self._num_settled >= _MAX_SETTLED:
+            await self._run.save_state()
+            self._num_settled = 0
+        await self._run.collector.ask([request])
+
+    def _without_dropped(self, groups: list[Group]) -> list[Group]:
+        """Drop the groups of a step that the algorithm wants dropped, and note those that are its last choice."""
+        kept = []
+        for group in groups:
+            verdict = self._verdicts[group.group_id]
+            if verdict is Verdict.DROP:
+                self._drop(group.group_id, f"unselected: {self._rl.algorithm} dropped it")
+                self._selection["unselected"] += 1
+                continue
+            if verdict is Verdict.ANOTHER:
+                log.warning("group.not_redrawn", group_id=group.group_id, max_redraws=self._rl.max_redraws)
+                self._run.state.count("groups_not_redrawn")
+                self._selection["not_redrawn"] += 1
+            kept.append(group)
+        return kept
 
     def _slot_of(self, group_id: str) -> PlannedGroup:
         """Return the slot of an open group. Raises ValueError for a group of another recipe."""
