@@ -1,6 +1,7 @@
 """One record of an episode: what was seen, sampled, done and gained."""
 
 from enum import StrEnum
+from itertools import pairwise
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, JsonValue, StrictBool, model_validator
@@ -95,6 +96,22 @@ class PolicyRef(WireModel):
             raise ValueError(f"version_min is {self.version_min}, above version_max, {self.version_max}")
         return self
 
+    def spans(self, version: int) -> bool:
+        """Whether a version lies between the two."""
+        return self.version_min <= version <= self.version_max
+
+
+class VersionSpan(WireModel):
+    """Tokens in a row that one version of the policy sampled."""
+
+    version: PolicyVersion
+    num_tokens: Annotated[int, Field(ge=1), NUMBER]
+
+
+def sampled_by(version: int, num_tokens: int) -> tuple[VersionSpan, ...]:
+    """Return the spans of a reply that one version sampled as a whole."""
+    return (VersionSpan(version=version, num_tokens=num_tokens),) if num_tokens else ()
+
 
 class Turn(WireModel):
     """One exchange. The episode's tokens are all turns' prompt and response ids, in order."""
@@ -105,8 +122,9 @@ class Turn(WireModel):
     response_token_ids: TokenIds
     response_logprobs: tuple[Logprob, ...] | None
     """As the engine gave them, after temperature and top-p; None when an expert wrote the turn."""
-    policy_version_min: PolicyVersion
-    policy_version_max: PolicyVersion
+    policy_versions: tuple[VersionSpan, ...] = _absent_without(())
+    """Which version sampled which response tokens, in order; none where an expert wrote the turn. Several where new
+    weights went live while the reply was sampled."""
     text: str
     reply_end: ReplyEnd = ReplyEnd.STOP
     thought: str
@@ -129,14 +147,16 @@ class Turn(WireModel):
 
     @model_validator(mode="after")
     def parts_fit_together(self) -> Self:
-        """One log-probability per sampled token; versions in order."""
+        """One log-probability and one version per sampled token; versions ascend from span to span."""
         num_tokens = len(self.response_token_ids)
+        num_sampled = num_tokens if self.response_logprobs is not None else 0
         if self.response_logprobs is not None and len(self.response_logprobs) != num_tokens:
             raise ValueError(f"{num_tokens} response tokens have {len(self.response_logprobs)} log-probabilities")
-        if self.policy_version_min > self.policy_version_max:
-            raise ValueError(
-                f"policy_version_min is {self.policy_version_min}, above policy_version_max, {self.policy_version_max}"
-            )
+        if (given := sum(span.num_tokens for span in self.policy_versions)) != num_sampled:
+            raise ValueError(f"{num_sampled} sampled tokens have policy_versions for {given}")
+        versions = [span.version for span in self.policy_versions]
+        if any(later <= earlier for earlier, later in pairwise(versions)):
+            raise ValueError(f"policy_versions must ascend from span to span, not {_shown(versions)}")
         return self
 
 
@@ -194,12 +214,7 @@ class Trajectory(WireModel):
         for place, turn in enumerate(self.turns):
             if turn.response_logprobs is None:
                 raise ValueError(f"turns.{place}: the policy's replies have log-probabilities")
-            if (
-                not self.policy.version_min
-                <= turn.policy_version_min
-                <= turn.policy_version_max
-                <= (self.policy.version_max)
-            ):
+            if any(not self.policy.spans(span.version) for span in turn.policy_versions):
                 raise ValueError(f"turns.{place}: its policy versions are outside the trajectory's")
         return self
 
@@ -260,9 +275,9 @@ class ScoredTrajectory(WireModel):
         return self
 
 
-def _shown(lengths: list[int]) -> str:
-    """Enough of a list of lengths to see where two differ."""
-    return str(lengths) if len(lengths) <= 16 else f"{lengths[:16]} and {len(lengths) - 16} more"
+def _shown(numbers: list[int]) -> str:
+    """Enough of a list of numbers to see what is wrong with it."""
+    return str(numbers) if len(numbers) <= 16 else f"{numbers[:16]} and {len(numbers) - 16} more"
 
 
 TrajectoryId = Annotated[str, Field(pattern=r"^[^/\s]+/[^/\s]+/\d+$")]

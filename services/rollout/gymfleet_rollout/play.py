@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from gymfleet_client.errors import ActionTooLarge, ClientError, ExpertUnavailable, ForkUnsupported
 from gymfleet_contracts.rollout import GroupRequest, Sampling
 from gymfleet_contracts.session import Session, StepResult
-from gymfleet_contracts.trajectory import MAX_GROUP_SIZE, FinishReason, ReplyEnd, Turn
+from gymfleet_contracts.trajectory import MAX_GROUP_SIZE, FinishReason, ReplyEnd, Turn, VersionSpan
 
 from gymfleet_rollout import metrics
 from gymfleet_rollout.budget import BudgetSpent, Spending
@@ -130,7 +130,7 @@ class Play:
         if len(token_ids) > min(room, self._limits.max_response_tokens):
             node.ended = FinishReason.EXPERT_STUCK
             return None
-        return self._read(node, node.prompt, token_ids, None, (0, 0), ReplyEnd.STOP, time.perf_counter() - began)
+        return self._read(node, node.prompt, token_ids, None, (), ReplyEnd.STOP, time.perf_counter() - began)
 
     async def act(self, node: Node, reply: Reply) -> Node:
         """Carry out a reply and return the node that it leads to. To try several, fork the node first."""
@@ -147,8 +147,7 @@ class Play:
             prompt_token_ids=reply.prompt,
             response_token_ids=reply.token_ids,
             response_logprobs=reply.logprobs,
-            policy_version_min=reply.version_min,
-            policy_version_max=reply.version_max,
+            policy_versions=reply.versions,
             text=reply.text,
             reply_end=reply.end,
             thought=reply.parsed.thought,
@@ -311,9 +310,8 @@ class Play:
         except TimeoutError:
             raise TimeoutError(f"no reply within generate_timeout_s = {self._limits.generate_timeout_s:g}") from None
         _require_sound(generation)
-        versions = generation.version_min, generation.version_max
         end, seconds = ReplyEnd(generation.finish_reason), time.perf_counter() - began
-        return self._read(node, prompt, generation.token_ids, generation.logprobs, versions, end, seconds)
+        return self._read(node, prompt, generation.token_ids, generation.logprobs, generation.versions, end, seconds)
 
     def _read(
         self,
@@ -321,7 +319,7 @@ class Play:
         prompt: tuple[int, ...],
         token_ids: tuple[int, ...],
         logprobs: tuple[float, ...] | None,
-        versions: tuple[int, int],
+        versions: tuple[VersionSpan, ...],
         end: ReplyEnd,
         seconds: float,
     ) -> Reply:
@@ -330,7 +328,7 @@ class Play:
         if end is ReplyEnd.LENGTH:
             parsed = parsed.if_cut()
             metrics.CUT_REPLIES.inc()
-        return Reply(node.id, text, parsed, token_ids, logprobs, prompt, *versions, end, seconds)
+        return Reply(node.id, text, parsed, token_ids, logprobs, prompt, versions, end, seconds)
 
     def _complaint(self, action: str | None) -> str:
         """Return the answer to a reply that could not be executed."""

@@ -21,7 +21,7 @@ from gymfleet_contracts.session import (
     StepResult,
     TaskRef,
 )
-from gymfleet_contracts.trajectory import Trajectory
+from gymfleet_contracts.trajectory import Trajectory, sampled_by
 from gymfleet_kit.plugins import PluginError
 
 from gymfleet_rollout.formats import Formats
@@ -94,7 +94,7 @@ class _World:
         action = random.Random(sampling.seed).choice(("up", "up", "down"))
         ids = (*map(ord, f"Thought: on. Action: {action}"), 0)[:max_tokens]
         self.used["tokens"] += len(ids)
-        return Generation(ids, (-1.0,) * len(ids), "stop" if ids[-1] == 0 else "length", 0, 0)
+        return Generation(ids, (-1.0,) * len(ids), "stop" if ids[-1] == 0 else "length", sampled_by(0, len(ids)))
 
     async def open(self, request: OpenSession, *, timeout_s: float = 0) -> Session:
         del request, timeout_s

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from gymfleet_contracts.reply_format import ParsedReply
 from gymfleet_contracts.session import TaskRef
-from gymfleet_contracts.trajectory import FinishReason, ReplyEnd, Turn
+from gymfleet_contracts.trajectory import FinishReason, ReplyEnd, Turn, VersionSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,8 @@ class Reply:
     """As the engine gave them; None when an expert wrote it."""
     prompt: tuple[int, ...]
     """The tokens that were new in its prompt, those of a hint among them."""
-    version_min: int
-    version_max: int
+    versions: tuple[VersionSpan, ...]
+    """Which version of the policy sampled which tokens; none where an expert wrote it."""
     end: ReplyEnd
     seconds: float
 

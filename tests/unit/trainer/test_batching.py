@@ -55,7 +55,7 @@ def test_only_cuts_by_the_recipe_go_on_in_a_final_state(reason: FinishReason, fi
 
 
 def test_an_experts_turn_has_no_log_probabilities() -> None:
-    expert = make_turn().model_copy(update={"response_logprobs": None})
+    expert = make_turn().model_copy(update={"response_logprobs": None, "policy_versions": ()})
 
     sequence = sequence_from_trajectory(make_scored(turns=(expert,), strategy="expert"))
 

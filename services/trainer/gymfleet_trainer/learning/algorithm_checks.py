@@ -19,6 +19,7 @@ from gymfleet_contracts.trajectory import (
     Status,
     Trajectory,
     Turn,
+    sampled_by,
     trajectory_id,
 )
 from gymfleet_kit.plugins import PluginError, options_of
@@ -248,7 +249,7 @@ def _turn(rng: random.Random) -> Turn:
     prompt, response = (tuple(rng.randrange(1, _VOCAB) for _ in range(rng.randint(2, 4))) for _ in range(2))
     return Turn(
         observation="", prompt_token_ids=prompt, response_token_ids=response, response_logprobs=(-1.0,) * len(response),
-        policy_version_min=0, policy_version_max=0, text="", thought="", action="", format_valid=True,
+        policy_versions=sampled_by(0, len(response)), text="", thought="", action="", format_valid=True,
         action_valid=True,
     )  # fmt: skip
 

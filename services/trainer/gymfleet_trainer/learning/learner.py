@@ -15,7 +15,7 @@ import structlog
 import torch
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.rollout import Sampling
-from gymfleet_contracts.trajectory import ScoredTrajectory, Turn
+from gymfleet_contracts.trajectory import ScoredTrajectory
 from transformers import AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
@@ -72,8 +72,8 @@ class Learner(Protocol):
     def batch_parity(self, trajectories: Sequence[ScoredTrajectory], version: int) -> Parity | None:
         """Return the parity over tokens sampled from exactly `version`, the live one; once per version.
 
-        Returns None if this version was checked before, if no turn was sampled
-        from it alone, or if the sampling truncates the distribution: the engine's
+        Returns None if this version was checked before, if no token was sampled
+        from it, or if the sampling truncates the distribution: the engine's
         log-probabilities are then of a different distribution than the policy's.
         """
 
@@ -189,14 +189,14 @@ class LocalLearner:
     def batch_parity(self, trajectories: Sequence[ScoredTrajectory], version: int) -> Parity | None:
         """Return the parity over tokens sampled from exactly `version`, the live one; once per version.
 
-        Returns None if this version was checked before, if no turn was sampled
-        from it alone, or if the sampling truncates the distribution: the engine's
+        Returns None if this version was checked before, if no token was sampled
+        from it, or if the sampling truncates the distribution: the engine's
         log-probabilities are then of a different distribution than the policy's.
         """
         sampling = self._recipe.rollout.sampling
         if version == self._checked_version or not _is_plain(sampling):
             return None
-        chosen = [scored for scored in trajectories if _own_turns(scored, version)]
+        chosen = [scored for scored in trajectories if _own_tokens(scored, version)]
         if not chosen:
             return None
         self._checked_version = version
@@ -205,9 +205,9 @@ class LocalLearner:
         ours: list[list[float]] = []
         theirs: list[list[float]] = []
         for scored, row in zip(chosen, rows, strict=True):
-            for turn, start in _own_turns(scored, version):
-                ours.append(row[start : start + len(turn.response_token_ids)])
-                theirs.append(list(turn.response_logprobs or ()))
+            for start, logprobs in _own_tokens(scored, version):
+                ours.append(row[start : start + len(logprobs)])
+                theirs.append(logprobs)
         return compare(ours, theirs)
 
     @torch.no_grad()
@@ -328,14 +328,17 @@ def _unweighted(token_ids: list[int], num_prompt: int, name: str) -> TrainSequen
     return TrainSequence(token_ids, mask, [0.0] * length, [0.0] * length, 0, name)
 
 
-def _own_turns(scored: ScoredTrajectory, version: int) -> list[tuple[Turn, int]]:
-    """Return the turns sampled from `version` alone, and where their responses begin in the sequence."""
+def _own_tokens(scored: ScoredTrajectory, version: int) -> list[tuple[int, list[float]]]:
+    """Return where the tokens sampled from `version` begin in the sequence, and the engine's log-probabilities."""
     found = []
     position = 0
     for turn in scored.trajectory.turns:
         position += len(turn.prompt_token_ids)
-        own = turn.policy_version_min == version == turn.policy_version_max
-        if own and position and turn.response_logprobs is not None and turn.response_token_ids:
-            found.append((turn, position))
+        start = 0
+        for span in turn.policy_versions:
+            end = start + span.num_tokens
+            if span.version == version and position and turn.response_logprobs is not None:
+                found.append((position + start, list(turn.response_logprobs[start:end])))
+            start = end
         position += len(turn.response_token_ids)
     return found
