@@ -27,6 +27,8 @@ Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Logprob = Annotated[float, Field(strict=True, allow_inf_nan=False, le=_LOGPROB_EPSILON)]
 
 
+TurnContext = Literal["continued", "replaced"]
+
 NodeId = Annotated[str, Field(min_length=1, max_length=256)]
 
 
@@ -114,11 +116,14 @@ def sampled_by(version: int, num_tokens: int) -> tuple[VersionSpan, ...]:
 
 
 class Turn(WireModel):
-    """One exchange. The episode's tokens are all turns' prompt and response ids, in order."""
+    """One exchange. A sequence's tokens are its turns' prompt and response ids, in order."""
 
     observation: str
+    context: TurnContext = _absent_without("continued")
+    """`"replaced"`: the prompt begins a new sequence, and the policy did not see the tokens of the turns before it."""
     prompt_token_ids: TokenIds
-    """Only what is new since the last response: template, observation, generation prompt."""
+    """Only what is new since the last response: template, observation, generation prompt. Where the context was
+    replaced, the whole prompt."""
     response_token_ids: TokenIds
     response_logprobs: tuple[Logprob, ...] | None
     """As the engine gave them, after temperature and top-p; None when an expert wrote the turn."""
@@ -187,8 +192,8 @@ class Trajectory(WireModel):
     final_observation: str = ""
     """What the environment showed after the last action."""
     final_prompt_token_ids: TokenIds = ()
-    """`final_observation` as the next prompt would have held it, where the recipe cut the episode: a critic
-    values the state from which the policy was not let go on."""
+    """`final_observation` as the next prompt would have held it, behind the last sequence, where the recipe cut the
+    episode: a critic values the state from which the policy was not let go on."""
     status: Status
     score: Finite = 0.0
     """The environment's own, in [0, 1]."""
@@ -209,6 +214,8 @@ class Trajectory(WireModel):
             raise ValueError(f"trajectory_id is {self.trajectory_id!r}, its parts make {expected!r}")
         if self.group_size is not None and self.sample >= self.group_size:
             raise ValueError(f"sample {self.sample} is none of {self.group_size}")
+        if self.turns and self.turns[0].context == "replaced":
+            raise ValueError("turns.0: there is no context before the first turn that it could replace")
         if self.by_expert:
             return self
         for place, turn in enumerate(self.turns):
@@ -222,6 +229,13 @@ class Trajectory(WireModel):
     def by_expert(self) -> bool:
         """Whether an environment's expert wrote the replies: they have no log-probabilities."""
         return self.policy.model == EXPERT
+
+    def sequences(self) -> list[tuple[Turn, ...]]:
+        """The turns of each token sequence that the policy was sampled from, in order: one, or more where a turn
+        replaced the context.
+        """
+        starts = [place for place, turn in enumerate(self.turns) if place == 0 or turn.context == "replaced"]
+        return [self.turns[start:end] for start, end in pairwise([*starts, len(self.turns)])]
 
     @property
     def num_response_tokens(self) -> int:

@@ -152,6 +152,22 @@ def test_log_probabilities_of_samples_are_the_models(tiny_model: Path, tmp_path:
         assert row == pytest.approx(expected.tolist(), abs=1e-5)
 
 
+def test_a_replaced_context_is_compared_by_itself(tiny_model: Path, tmp_path: Path) -> None:
+    learner = LocalLearner(make_recipe(), str(tiny_model), tmp_path / "reference")
+    rows = learner.sampled_logprobs([[5, 6, 7], [40, 41]], [[8, 9], [10, 11, 12]])
+    first, second = (
+        make_turn(prompt, reply, version=4).model_copy(update={"response_logprobs": tuple(own)})
+        for prompt, reply, own in zip(((5, 6, 7), (40, 41)), ((8, 9), (10, 11, 12)), rows, strict=True)
+    )
+    scored = make_scored(turns=(first, second.model_copy(update={"context": "replaced"})), version=4)
+
+    parity = learner.batch_parity([scored], 4)
+
+    assert parity is not None
+    assert (parity.num_tokens, parity.mean_abs < 1e-5) == (5, True)
+    assert [row.token_ids for row in learner.sequences([scored])] == [[5, 6, 7, 8, 9], [40, 41, 10, 11, 12]]
+
+
 def test_a_batch_is_compared_once_per_version_and_only_where_that_version_wrote(
     tiny_model: Path, tmp_path: Path
 ) -> None:

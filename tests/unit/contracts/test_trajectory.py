@@ -75,6 +75,12 @@ def test_a_good_record_is_read() -> None:
         pytest.param(turn(policy_versions=spans((0, 1), (9, 1))), "outside the trajectory's", id="other weights"),
         pytest.param(episode(policy={"model": "m", "version_min": 2, "version_max": 1}), "above", id="disorder"),
         pytest.param(episode(policy={"model": "m", "version_min": -1, "version_max": 1}), "greater", id="version -1"),
+        pytest.param(turn(context="dropped"), "'continued' or 'replaced'", id="an unknown context"),
+        pytest.param(
+            episode(turns=[dict(scored()["trajectory"]["turns"][0], context="replaced")]),
+            "no context before the first turn",
+            id="nothing to replace",
+        ),
         pytest.param(episode(trajectory_id="run/g0/7"), "its parts make 'run/g0/0'", id="another one's id"),
         pytest.param(episode(sample=-1), "greater than or equal", id="a negative sample"),
         pytest.param(episode(score=math.inf), "finite number", id="an infinite score"),
@@ -103,6 +109,16 @@ def test_a_reply_may_be_continued_by_newer_weights() -> None:
     read = ScoredTrajectory.model_validate(record)
 
     assert read.model_dump(mode="json") == record, "bit for bit, and in one form only"
+
+
+def test_a_turn_that_replaces_the_context_begins_a_sequence() -> None:
+    first, second, third = (make_turn(length) for length in (1, 2, 3))
+    replaced = second.model_copy(update={"context": "replaced"})
+
+    assert make_trajectory(turns=(first, replaced, third)).sequences() == [(first,), (replaced, third)]
+    assert make_trajectory(turns=(first, second)).sequences() == [(first, second)]
+    assert make_trajectory(turns=()).sequences() == []
+    assert "context" not in first.model_dump(), "an older record has the same bytes"
 
 
 def test_an_expert_needs_no_log_probabilities() -> None:

@@ -15,7 +15,7 @@ import structlog
 import torch
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.rollout import Sampling
-from gymfleet_contracts.trajectory import ScoredTrajectory
+from gymfleet_contracts.trajectory import ScoredTrajectory, Turn
 from transformers import AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
@@ -26,7 +26,7 @@ from gymfleet_trainer.learning.engine import UpdateEngine
 from gymfleet_trainer.learning.options import ReinforceOptions, SupervisedOptions
 from gymfleet_trainer.learning.plugins import algorithm_of
 from gymfleet_trainer.learning.sft_update import SftUpdater
-from gymfleet_trainer.model.batching import TrainSequence, pack, sequence_from_trajectory
+from gymfleet_trainer.model.batching import TrainSequence, pack, sequences_from_trajectory
 from gymfleet_trainer.model.policy_model import PolicyModel
 from gymfleet_trainer.publish.probe import Parity, compare
 from gymfleet_trainer.run.groups import Group
@@ -142,7 +142,7 @@ class LocalLearner:
 
     def sequences(self, trajectories: Sequence[ScoredTrajectory]) -> list[TrainSequence]:
         """Return demonstrations as training sequences."""
-        return [sequence_from_trajectory(scored) for scored in trajectories]
+        return [row for scored in trajectories for row in sequences_from_trajectory(scored)]
 
     def sft_epoch(self, sequences: list[TrainSequence], epoch: int) -> dict[str, Any]:
         """Make one pass over the demonstrations, in an order that depends only on the seed, stage and `epoch`."""
@@ -196,16 +196,22 @@ class LocalLearner:
         sampling = self._recipe.rollout.sampling
         if version == self._checked_version or not _is_plain(sampling):
             return None
-        chosen = [scored for scored in trajectories if _own_tokens(scored, version)]
+        chosen = [
+            scored
+            for scored in trajectories
+            if any(_own_tokens(turns, version) for turns in scored.trajectory.sequences())
+        ]
         if not chosen:
             return None
         self._checked_version = version
         chosen = chosen[:: -(-len(chosen) // _PARITY_SEQUENCES)]
-        rows = self._logprobs([sequence_from_trajectory(s) for s in chosen], temperature=sampling.temperature)
+        rows = self._logprobs(self.sequences(chosen), temperature=sampling.temperature)
         ours: list[list[float]] = []
         theirs: list[list[float]] = []
-        for scored, row in zip(chosen, rows, strict=True):
-            for start, logprobs in _own_tokens(scored, version):
+        for turns, row in zip(
+            (turns for scored in chosen for turns in scored.trajectory.sequences()), rows, strict=True
+        ):
+            for start, logprobs in _own_tokens(turns, version):
                 ours.append(row[start : start + len(logprobs)])
                 theirs.append(logprobs)
         return compare(ours, theirs)
@@ -328,11 +334,11 @@ def _unweighted(token_ids: list[int], num_prompt: int, name: str) -> TrainSequen
     return TrainSequence(token_ids, mask, [0.0] * length, [0.0] * length, 0, name)
 
 
-def _own_tokens(scored: ScoredTrajectory, version: int) -> list[tuple[int, list[float]]]:
+def _own_tokens(turns: Sequence[Turn], version: int) -> list[tuple[int, list[float]]]:
     """Return where the tokens sampled from `version` begin in the sequence, and the engine's log-probabilities."""
     found = []
     position = 0
-    for turn in scored.trajectory.turns:
+    for turn in turns:
         position += len(turn.prompt_token_ids)
         start = 0
         for span in turn.policy_versions:
