@@ -24,7 +24,7 @@ from gymfleet_contracts.reward import ScoreRequest
 from gymfleet_contracts.rollout import EpisodeLimits, GroupRequest, Sampling
 from gymfleet_contracts.session import OpenSession
 from gymfleet_contracts.streams import TRAJECTORIES_RAW, trajectories_scored
-from gymfleet_contracts.trajectory import Trajectory
+from gymfleet_contracts.trajectory import Trajectory, sampled_by
 from gymfleet_kit.streams import RedisClient, StreamProducer, connect, disconnect
 from gymfleet_rollout.environments import Environments
 from gymfleet_rollout.formats import Formats
@@ -68,7 +68,7 @@ class Instant:
     max_model_len = 32_768
 
     def __init__(self, token_ids: Sequence[int]) -> None:
-        self._reply = Generation(tuple(token_ids), (-0.5,) * len(token_ids), "stop", 0, 0)
+        self._reply = Generation(tuple(token_ids), (-0.5,) * len(token_ids), "stop", sampled_by(0, len(token_ids)))
 
     def timeout(self, seconds: float) -> asyncio.Timeout:
         """No weights are ever replaced."""

@@ -61,7 +61,7 @@ class LimitChanges(WireModel):
     max_response_tokens: PositiveInt | None = None
     """Tokens of one reply."""
     max_context_tokens: PositiveInt | None = None
-    """Prompt and replies of the whole episode."""
+    """Prompt and replies of the whole episode, or of each of its sequences."""
     step_timeout_s: PositiveFloat | None = None
     """For one step of the environment."""
     episode_timeout_s: PositiveFloat | None = None

@@ -35,7 +35,8 @@ class EpisodeLimits(WireModel):
     """Tokens of one reply. A reply that is cut off is no action, unless its format shows that the action stands
     whole."""
     max_context_tokens: Annotated[int, Field(ge=2), NUMBER] = 4096
-    """Prompt and replies of the whole episode; at most `inference.max_model_len`."""
+    """Prompt and replies of the whole episode, or of each of its sequences where a strategy replaces the context; at
+    most `inference.max_model_len`."""
     step_timeout_s: Annotated[float, Field(gt=0), NUMBER] = 30.0
     """For one step of the environment."""
     generate_timeout_s: Annotated[float, Field(gt=0), NUMBER] = 120.0

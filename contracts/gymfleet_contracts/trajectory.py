@@ -1,6 +1,7 @@
 """One record of an episode: what was seen, sampled, done and gained."""
 
 from enum import StrEnum
+from itertools import pairwise
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, JsonValue, StrictBool, model_validator
@@ -25,6 +26,8 @@ PolicyVersion = Annotated[int, Field(ge=0), NUMBER]
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Logprob = Annotated[float, Field(strict=True, allow_inf_nan=False, le=_LOGPROB_EPSILON)]
 
+
+TurnContext = Literal["continued", "replaced"]
 
 NodeId = Annotated[str, Field(min_length=1, max_length=256)]
 
@@ -95,18 +98,38 @@ class PolicyRef(WireModel):
             raise ValueError(f"version_min is {self.version_min}, above version_max, {self.version_max}")
         return self
 
+    def spans(self, version: int) -> bool:
+        """Whether a version lies between the two."""
+        return self.version_min <= version <= self.version_max
+
+
+class VersionSpan(WireModel):
+    """Tokens in a row that one version of the policy sampled."""
+
+    version: PolicyVersion
+    num_tokens: Annotated[int, Field(ge=1), NUMBER]
+
+
+def sampled_by(version: int, num_tokens: int) -> tuple[VersionSpan, ...]:
+    """Return the spans of a reply that one version sampled as a whole."""
+    return (VersionSpan(version=version, num_tokens=num_tokens),) if num_tokens else ()
+
 
 class Turn(WireModel):
-    """One exchange. The episode's tokens are all turns' prompt and response ids, in order."""
+    """One exchange. A sequence's tokens are its turns' prompt and response ids, in order."""
 
     observation: str
+    context: TurnContext = _absent_without("continued")
+    """`"replaced"`: the prompt begins a new sequence, and the policy did not see the tokens of the turns before it."""
     prompt_token_ids: TokenIds
-    """Only what is new since the last response: template, observation, generation prompt."""
+    """Only what is new since the last response: template, observation, generation prompt. Where the context was
+    replaced, the whole prompt."""
     response_token_ids: TokenIds
     response_logprobs: tuple[Logprob, ...] | None
     """As the engine gave them, after temperature and top-p; None when an expert wrote the turn."""
-    policy_version_min: PolicyVersion
-    policy_version_max: PolicyVersion
+    policy_versions: tuple[VersionSpan, ...] = _absent_without(())
+    """Which version sampled which response tokens, in order; none where an expert wrote the turn. Several where new
+    weights went live while the reply was sampled."""
     text: str
     reply_end: ReplyEnd = ReplyEnd.STOP
     thought: str
@@ -131,14 +154,16 @@ class Turn(WireModel):
 
     @model_validator(mode="after")
     def parts_fit_together(self) -> Self:
-        """One log-probability per sampled token; versions in order."""
+        """One log-probability and one version per sampled token; versions ascend from span to span."""
         num_tokens = len(self.response_token_ids)
+        num_sampled = num_tokens if self.response_logprobs is not None else 0
         if self.response_logprobs is not None and len(self.response_logprobs) != num_tokens:
             raise ValueError(f"{num_tokens} response tokens have {len(self.response_logprobs)} log-probabilities")
-        if self.policy_version_min > self.policy_version_max:
-            raise ValueError(
-                f"policy_version_min is {self.policy_version_min}, above policy_version_max, {self.policy_version_max}"
-            )
+        if (given := sum(span.num_tokens for span in self.policy_versions)) != num_sampled:
+            raise ValueError(f"{num_sampled} sampled tokens have policy_versions for {given}")
+        versions = [span.version for span in self.policy_versions]
+        if any(later <= earlier for earlier, later in pairwise(versions)):
+            raise ValueError(f"policy_versions must ascend from span to span, not {_shown(versions)}")
         return self
 
 
@@ -171,8 +196,8 @@ class Trajectory(WireModel):
     final_observation: str = ""
     """What the environment showed after the last action."""
     final_prompt_token_ids: TokenIds = ()
-    """`final_observation` as the next prompt would have held it, where the recipe cut the episode: a critic
-    values the state from which the policy was not let go on."""
+    """`final_observation` as the next prompt would have held it, behind the last sequence, where the recipe cut the
+    episode: a critic values the state from which the policy was not let go on."""
     status: Status
     score: Finite = 0.0
     """The environment's own, in [0, 1]."""
@@ -193,17 +218,14 @@ class Trajectory(WireModel):
             raise ValueError(f"trajectory_id is {self.trajectory_id!r}, its parts make {expected!r}")
         if self.group_size is not None and self.sample >= self.group_size:
             raise ValueError(f"sample {self.sample} is none of {self.group_size}")
+        if self.turns and self.turns[0].context == "replaced":
+            raise ValueError("turns.0: there is no context before the first turn that it could replace")
         if self.by_expert:
             return self
         for place, turn in enumerate(self.turns):
             if turn.response_logprobs is None:
                 raise ValueError(f"turns.{place}: the policy's replies have log-probabilities")
-            if (
-                not self.policy.version_min
-                <= turn.policy_version_min
-                <= turn.policy_version_max
-                <= (self.policy.version_max)
-            ):
+            if any(not self.policy.spans(span.version) for span in turn.policy_versions):
                 raise ValueError(f"turns.{place}: its policy versions are outside the trajectory's")
         return self
 
@@ -211,6 +233,13 @@ class Trajectory(WireModel):
     def by_expert(self) -> bool:
         """Whether an environment's expert wrote the replies: they have no log-probabilities."""
         return self.policy.model == EXPERT
+
+    def sequences(self) -> list[tuple[Turn, ...]]:
+        """The turns of each token sequence that the policy was sampled from, in order: one, or more where a turn
+        replaced the context.
+        """
+        starts = [place for place, turn in enumerate(self.turns) if place == 0 or turn.context == "replaced"]
+        return [self.turns[start:end] for start, end in pairwise([*starts, len(self.turns)])]
 
     @property
     def num_response_tokens(self) -> int:
@@ -264,9 +293,9 @@ class ScoredTrajectory(WireModel):
         return self
 
 
-def _shown(lengths: list[int]) -> str:
-    """Enough of a list of lengths to see where two differ."""
-    return str(lengths) if len(lengths) <= 16 else f"{lengths[:16]} and {len(lengths) - 16} more"
+def _shown(numbers: list[int]) -> str:
+    """Enough of a list of numbers to see what is wrong with it."""
+    return str(numbers) if len(numbers) <= 16 else f"{numbers[:16]} and {len(numbers) - 16} more"
 
 
 TrajectoryId = Annotated[str, Field(pattern=r"^[^/\s]+/[^/\s]+/\d+$")]

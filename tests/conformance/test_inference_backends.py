@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 import torch
 from gymfleet_contracts.rollout import EngineProbe, Sampling, StageVersion
+from gymfleet_contracts.trajectory import sampled_by
 from gymfleet_rollout.backend_checks import examine
 from gymfleet_rollout.errors import PolicyUpdateFailed, PolicyVersionConflict
 from gymfleet_rollout.inference.base import Engine, EngineConfig, Generation, GenerationRequest
@@ -174,7 +175,7 @@ async def test_logprobs_are_the_models_own_after_temperature(bench: Bench, tempe
 
     truth = true_logprobs(bench.live, LONG_PROMPT, answer.token_ids, temperature)
     assert sum(abs(a - b) for a, b in zip(truth, answer.logprobs, strict=True)) / 48 < TOLERANCE
-    assert (answer.version_min, answer.version_max) == (bench.policy.live_version,) * 2
+    assert answer.versions == sampled_by(bench.policy.live_version, 48)
 
 
 async def test_logprobs_are_those_of_the_tokens_that_top_k_left(bench: Bench) -> None:
@@ -252,7 +253,7 @@ async def test_a_published_version_answers_as_the_new_weights_do(bench: Bench) -
     assert after.token_ids != before.token_ids
     assert gap(bench.live, LONG_PROMPT, after.token_ids, after.logprobs) < TOLERANCE
     assert gap(old, LONG_PROMPT, after.token_ids, after.logprobs) > 0.1, "else the comparison could not tell them apart"
-    assert after.version_min == bench.policy.live_version
+    assert after.versions == sampled_by(bench.policy.live_version, 12)
 
 
 async def test_a_refused_version_leaves_no_trace(bench: Bench) -> None:
@@ -290,14 +291,16 @@ async def test_replies_in_flight_survive(bench: Bench, decision: str) -> None:
 
     assert generated > 0, "the partial replies were kept"
     last = version + 1 if decision == "commit" else version
-    assert sum(answer.version_min == version for answer in answers) > len(answers) / 2
+    assert sum(answer.versions[0].version == version for answer in answers) > len(answers) / 2
     for prompt, answer in zip(prompts, answers, strict=True):
         assert len(answer.token_ids) == len(answer.logprobs) == 300
-        assert version <= answer.version_min <= answer.version_max == last
+        assert answer.versions[-1].version == last
+        assert sum(span.num_tokens for span in answer.versions) == 300
+        by_first = answer.versions[0].num_tokens if answer.versions[0].version == version else 0
         by_old = _wrong(true_logprobs(old, prompt, answer.token_ids), answer.logprobs)
         by_live = _wrong(true_logprobs(bench.live, prompt, answer.token_ids), answer.logprobs)
         split = next((place for place, wrong in enumerate(by_old) if wrong), 300)
-        assert split > 0 or answer.version_min == last, "the first tokens are the old version's"
+        assert split >= by_first, "the tokens of the first span are the old version's"
         assert not any(by_live[split:]), "from the first token that is not the old version's, all are the live one's"
 
 
@@ -315,7 +318,7 @@ async def test_nothing_is_generated_while_a_version_waits_for_its_decision(bench
     bench.live = Path(body.weights_path)
 
     assert not done
-    assert (await task).version_min == body.version
+    assert {span.version for span in (await task).versions} == {body.version}
 
 
 async def test_without_a_decision_the_live_version_comes_back(bench: Bench) -> None:
@@ -325,7 +328,8 @@ async def test_without_a_decision_the_live_version_comes_back(bench: Bench) -> N
     answer = await bench.ask(sampling=Sampling())  # waits for the decision that never comes
 
     assert gap(bench.live, LONG_PROMPT, answer.token_ids, answer.logprobs) < TOLERANCE
-    assert (answer.version_min, bench.policy.state().staged_version) == (before, None)
+    assert {span.version for span in answer.versions} == {before}
+    assert bench.policy.state().staged_version is None
     with pytest.raises(PolicyVersionConflict, match="is not staged"):
         await bench.policy.commit(before + 1)
 

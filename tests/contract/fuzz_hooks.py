@@ -79,8 +79,9 @@ def _fit(node: dict[str, Any]) -> None:
         low, high = sorted((policy["version_min"], policy["version_max"]))
         policy["version_min"], policy["version_max"] = low, high
         for turn in node["turns"]:
-            turn["policy_version_min"], turn["policy_version_max"] = low, high
-            turn["response_logprobs"] = [-0.5] * len(turn["response_token_ids"])
+            num_tokens = len(turn["response_token_ids"])
+            turn["response_logprobs"] = [-0.5] * num_tokens
+            turn["policy_versions"] = [{"version": low, "num_tokens": num_tokens}] if num_tokens else []
     if "num_samples" in node and "strategy" in node:
         node["strategy"] = {"use": "independent"}
     if {"num_samples", "samples"} <= node.keys() and node["samples"] is not None:

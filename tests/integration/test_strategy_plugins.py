@@ -34,6 +34,8 @@ class Varies(Strategy[StrategyOptions]):
         for _ in range(2 if ctx.group.group_id.startswith("reinforce.s000001-g01") else 4):
             node = await ctx.open()
             while not node.over:
+                if node.depth == 1:
+                    ctx.restart(node, f"You have made a move. {node.observation}")
                 (reply,) = await ctx.propose(node)
                 node = await ctx.act(node, reply)
             ctx.export(node)
@@ -143,3 +145,4 @@ def test_groups_of_any_size_are_trained_on(
 
     (step,) = run.metrics("rl_step")
     assert step["episodes"] == 4 + 2, "and three were asked for of each"
+    assert step["num_sequences"] > step["episodes"], "their context was replaced after the first turn"

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.trajectory import VersionSpan
 from gymfleet_trainer.learning.learner import LocalLearner
 from gymfleet_trainer.run.group_planner import PlannedGroup
 from gymfleet_trainer.run.groups import Group
@@ -151,6 +152,22 @@ def test_log_probabilities_of_samples_are_the_models(tiny_model: Path, tmp_path:
         assert row == pytest.approx(expected.tolist(), abs=1e-5)
 
 
+def test_a_replaced_context_is_compared_by_itself(tiny_model: Path, tmp_path: Path) -> None:
+    learner = LocalLearner(make_recipe(), str(tiny_model), tmp_path / "reference")
+    rows = learner.sampled_logprobs([[5, 6, 7], [40, 41]], [[8, 9], [10, 11, 12]])
+    first, second = (
+        make_turn(prompt, reply, version=4).model_copy(update={"response_logprobs": tuple(own)})
+        for prompt, reply, own in zip(((5, 6, 7), (40, 41)), ((8, 9), (10, 11, 12)), rows, strict=True)
+    )
+    scored = make_scored(turns=(first, second.model_copy(update={"context": "replaced"})), version=4)
+
+    parity = learner.batch_parity([scored], 4)
+
+    assert parity is not None
+    assert (parity.num_tokens, parity.mean_abs < 1e-5) == (5, True)
+    assert [row.token_ids for row in learner.sequences([scored])] == [[5, 6, 7, 8, 9], [40, 41, 10, 11, 12]]
+
+
 def test_a_batch_is_compared_once_per_version_and_only_where_that_version_wrote(
     tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -159,12 +176,15 @@ def test_a_batch_is_compared_once_per_version_and_only_where_that_version_wrote(
     (own,) = learner.sampled_logprobs(prompts, samples)
     right = make_turn((5, 6, 7), (8, 9), version=4).model_copy(update={"response_logprobs": tuple(own)})
     older = make_turn((5,), (8, 9), version=3, logprob=-123.0)
+    spans = (VersionSpan(version=3, num_tokens=1), VersionSpan(version=4, num_tokens=1))
+    continued = right.model_copy(update={"response_logprobs": (-123.0, own[1]), "policy_versions": spans})
 
     assert learner.batch_parity([make_scored(turns=(older,), version=3)], 4) is None, "nothing of version 4 in it"
-    parity = learner.batch_parity([make_scored(turns=(right, older), version=3, version_max=4)], 4)
+    batch = [make_scored(turns=turns, version=3, version_max=4) for turns in ((right, older), (continued,))]
+    parity = learner.batch_parity(batch, 4)
     again = learner.batch_parity([make_scored(turns=(right,), version=4)], 4)
 
     assert parity is not None
-    assert parity.num_tokens == 2, "the older turn's tokens are not compared"
+    assert parity.num_tokens == 3, "the older tokens are not compared"
     assert parity.mean_abs < 1e-5
     assert again is None

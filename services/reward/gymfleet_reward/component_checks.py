@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gymfleet_contracts.session import TaskRef
-from gymfleet_contracts.trajectory import FinishReason, PolicyRef, Status, Trajectory, Turn, trajectory_id
+from gymfleet_contracts.trajectory import FinishReason, PolicyRef, Status, Trajectory, Turn, sampled_by, trajectory_id
 from gymfleet_kit.plugins import PluginError, options_of
 from pydantic import ValidationError
 
@@ -128,8 +128,7 @@ def _turn(number: int, *, last: bool) -> Turn:
         prompt_token_ids=(1, 2, 3),
         response_token_ids=tuple(range(num_tokens)),
         response_logprobs=(-0.5,) * num_tokens,
-        policy_version_min=0,
-        policy_version_max=0,
+        policy_versions=sampled_by(0, num_tokens),
         text=f"Thought: on. Action: go {number}" if num_tokens else "",
         thought="on.",
         action=f"go {number}" if num_tokens else None,

@@ -5,12 +5,12 @@ import math
 import random
 import time
 from collections.abc import Coroutine, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from gymfleet_client.errors import ActionTooLarge, ClientError, ExpertUnavailable, ForkUnsupported
 from gymfleet_contracts.rollout import GroupRequest, Sampling
 from gymfleet_contracts.session import Session, StepResult
-from gymfleet_contracts.trajectory import MAX_GROUP_SIZE, FinishReason, ReplyEnd, Turn
+from gymfleet_contracts.trajectory import MAX_GROUP_SIZE, FinishReason, ReplyEnd, Turn, VersionSpan
 
 from gymfleet_rollout import metrics
 from gymfleet_rollout.budget import BudgetSpent, Spending
@@ -28,6 +28,18 @@ T = TypeVar("T")
 
 class PromptTooLong(InferenceError):
     """The first prompt and one token do not fit the context: the limits are wrong, not the policy."""
+
+
+class _Prompt(NamedTuple):
+    """What a prompt adds to the tokens before it, which it may replace."""
+
+    token_ids: tuple[int, ...]
+    num_before: int
+    replaces: bool
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_before + len(self.token_ids)
 
 
 class Play:
@@ -90,21 +102,37 @@ class Play:
                 id=node.id, parent_id=node.parent_id, depth=node.depth, observation=node.observation, score=node.score,
                 ended=None, task=node.task, session_id=session.session_id, index=node.index,
                 branch=f"{node.branch}-{node.depth}.{number}", prompt=node.prompt, num_tokens=node.num_tokens,
-                turn=node.turn, parent=node.parent,
+                replacement=node.replacement, turn=node.turn, parent=node.parent,
             )  # fmt: skip
             self._note(fork)
             forks.append(fork)
         return forks
+
+    def restart(self, node: Node, text: str) -> None:
+        """Replace the context of a node: the next prompt is the instructions and this text alone."""
+        if node.exported:
+            raise StrategyError(f"node {node.id} was exported already")
+        self._require_open(node, unless=FinishReason.CONTEXT_LENGTH)
+        replacement = self._prompt(None, text)
+        if len(replacement) >= self._max_context:
+            raise StrategyError(f"the new prompt has {len(replacement)} tokens, the context {self._max_context}")
+        node.replacement, node.ended = replacement, None
 
     async def propose(self, node: Node, count: int = 1, hint: str = "") -> list[Reply]:
         """Return replies of the policy to a node, drawn apart."""
         self._require_open(node)
         if self._by_expert:
             raise StrategyError("the policy does not reply where the strategy says facts.expert")
-        prompt = self._prompt(node.turn, f"{node.observation}\n\n{hint}") if hint else node.prompt
-        room = self._max_context - node.num_tokens - len(prompt)
+        if hint and node.replacement is not None:
+            raise StrategyError("the context was replaced by a text of the strategy's: put the hint into that")
+        prompt = _next_prompt(node)
+        if hint:
+            prompt = prompt._replace(token_ids=self._prompt(node.turn, f"{node.observation}\n\n{hint}"))
+        room = self._max_context - prompt.num_tokens
         if room < 1:
-            raise StrategyError(f"the hint leaves no room for a reply: {len(prompt)} tokens after {node.num_tokens}")
+            raise StrategyError(
+                f"the hint leaves no room for a reply: with it, the prompt has {prompt.num_tokens} tokens"
+            )
         max_tokens = min(room, self._limits.max_response_tokens)
         return await self._noted(self._sampled(node, prompt, count, max_tokens))
 
@@ -126,11 +154,12 @@ class Play:
             node.ended = FinishReason.EXPERT_STUCK
             return None
         token_ids = self._parts.chat.reply(self._parts.format.render(move.thought, move.action))
-        room = self._max_context - node.num_tokens - len(node.prompt)
+        prompt = _next_prompt(node)
+        room = self._max_context - prompt.num_tokens
         if len(token_ids) > min(room, self._limits.max_response_tokens):
             node.ended = FinishReason.EXPERT_STUCK
             return None
-        return self._read(node, node.prompt, token_ids, None, (0, 0), ReplyEnd.STOP, time.perf_counter() - began)
+        return self._read(node, prompt, token_ids, None, (), ReplyEnd.STOP, time.perf_counter() - began)
 
     async def act(self, node: Node, reply: Reply) -> Node:
         """Carry out a reply and return the node that it leads to. To try several, fork the node first."""
@@ -141,14 +170,15 @@ class Play:
         result = None if reply.action is None else await self._step(node, reply.action)
         node.moved_on = True
         depth = node.depth + 1
+        replaces = reply.replaces and node.depth > 0
         child_id = self._id(depth, node.branch)
         turn = Turn(
             observation=node.observation,
+            context="replaced" if replaces else "continued",
             prompt_token_ids=reply.prompt,
             response_token_ids=reply.token_ids,
             response_logprobs=reply.logprobs,
-            policy_version_min=reply.version_min,
-            policy_version_max=reply.version_max,
+            policy_versions=reply.versions,
             text=reply.text,
             reply_end=reply.end,
             thought=reply.parsed.thought,
@@ -170,8 +200,8 @@ class Play:
             observation=self._complaint(reply.action) if result is None else result.observation,
             score=node.score if result is None else result.score, ended=_ended(result), task=node.task,
             session_id=node.session_id, index=node.index + (result is not None), branch=node.branch, prompt=(),
-            num_tokens=node.num_tokens + len(reply.prompt) + len(reply.token_ids), turn=turn, parent=node,
-            context=self._context(node),
+            num_tokens=(0 if replaces else node.num_tokens) + len(reply.prompt) + len(reply.token_ids),
+            turn=turn, parent=node, context=[] if replaces else self._context(node),
         )  # fmt: skip
         node.context = None  # handed on: there is one list for each session, not one for each node
         self._context(child).extend((*reply.prompt, *reply.token_ids))
@@ -241,11 +271,11 @@ class Play:
                 call.close()
             raise StrategyError("the play is over")
 
-    def _require_open(self, node: Node) -> None:
+    def _require_open(self, node: Node, *, unless: FinishReason | None = None) -> None:
         self._require_running()
         if node.moved_on:
             raise StrategyError(f"node {node.id} was played on: fork it before acting to try something else")
-        if node.ended is not None:
+        if node.ended not in (None, unless):
             raise StrategyError(f"the episode is over at node {node.id}: {node.ended.value}")
 
     async def _noted(self, call: Coroutine[Any, Any, T]) -> T:
@@ -280,11 +310,11 @@ class Play:
             node.session_id, node.index, action, timeout_s=self._limits.step_timeout_s
         )
 
-    async def _sampled(self, node: Node, prompt: tuple[int, ...], count: int, max_tokens: int) -> list[Reply]:
+    async def _sampled(self, node: Node, prompt: _Prompt, count: int, max_tokens: int) -> list[Reply]:
         max_tokens = await self._spending.reserve(count, max_tokens)
         num_sampled = 0
         try:
-            context = [*self._context(node), *prompt]
+            context = [*([] if prompt.replaces else self._context(node)), *prompt.token_ids]
             first, node.num_replies = node.num_replies, node.num_replies + count
             if count == 1:
                 replies = [await self._reply(node, prompt, context, max_tokens, first)]
@@ -296,9 +326,7 @@ class Play:
             self._spending.settle(count, max_tokens, num_sampled)
         return replies
 
-    async def _reply(
-        self, node: Node, prompt: tuple[int, ...], context: list[int], max_tokens: int, draw: int
-    ) -> Reply:
+    async def _reply(self, node: Node, prompt: _Prompt, context: list[int], max_tokens: int, draw: int) -> Reply:
         began = time.perf_counter()
         try:
             async with self._parts.policy.timeout(self._limits.generate_timeout_s):
@@ -311,17 +339,16 @@ class Play:
         except TimeoutError:
             raise TimeoutError(f"no reply within generate_timeout_s = {self._limits.generate_timeout_s:g}") from None
         _require_sound(generation)
-        versions = generation.version_min, generation.version_max
         end, seconds = ReplyEnd(generation.finish_reason), time.perf_counter() - began
-        return self._read(node, prompt, generation.token_ids, generation.logprobs, versions, end, seconds)
+        return self._read(node, prompt, generation.token_ids, generation.logprobs, generation.versions, end, seconds)
 
     def _read(
         self,
         node: Node,
-        prompt: tuple[int, ...],
+        prompt: _Prompt,
         token_ids: tuple[int, ...],
         logprobs: tuple[float, ...] | None,
-        versions: tuple[int, int],
+        versions: tuple[VersionSpan, ...],
         end: ReplyEnd,
         seconds: float,
     ) -> Reply:
@@ -330,7 +357,9 @@ class Play:
         if end is ReplyEnd.LENGTH:
             parsed = parsed.if_cut()
             metrics.CUT_REPLIES.inc()
-        return Reply(node.id, text, parsed, token_ids, logprobs, prompt, *versions, end, seconds)
+        return Reply(
+            node.id, text, parsed, token_ids, logprobs, prompt.token_ids, prompt.replaces, versions, end, seconds
+        )
 
     def _complaint(self, action: str | None) -> str:
         """Return the answer to a reply that could not be executed."""
@@ -348,10 +377,12 @@ class Play:
         return chat.first("\n\n".join(part for part in parts if part))
 
     def _context(self, node: Node) -> list[int]:
-        """Return the tokens that led to a node."""
+        """Return the tokens of the sequence that leads to a node."""
         if node.context is None:
             node.context = []
             for turn in node.turns():
+                if turn.context == "replaced":
+                    node.context.clear()
                 node.context += turn.prompt_token_ids
                 node.context += turn.response_token_ids
         return node.context
@@ -372,6 +403,12 @@ class Play:
             name += f"/{self.group.replay}"
         own = random.Random(name).randrange(_SEED_SPACE)
         return sampling.model_copy(update={"seed": own})
+
+
+def _next_prompt(node: Node) -> _Prompt:
+    if node.replacement is not None:
+        return _Prompt(node.replacement, 0, replaces=True)
+    return _Prompt(node.prompt, node.num_tokens, replaces=False)
 
 
 def _ended(result: StepResult | None) -> FinishReason | None:

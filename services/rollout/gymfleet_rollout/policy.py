@@ -17,6 +17,7 @@ from typing import Final
 import structlog
 from gymfleet_contracts.rollout import EngineProbe, ProbeSample, Sampling, StagedVersion, StageVersion
 from gymfleet_contracts.rollout import Policy as PolicyState
+from gymfleet_contracts.trajectory import VersionSpan
 from gymfleet_kit.app import NotReady
 
 from gymfleet_rollout import metrics
@@ -184,7 +185,7 @@ class Policy:
         prompt = list(prompt_token_ids)
         token_ids: list[int] = []
         logprobs: list[float] = []
-        versions: list[int] = []
+        sampled: dict[int, int] = {}
         empty = 0
         while empty < _MAX_EMPTY:
             part, version = await self._continue(
@@ -193,11 +194,12 @@ class Policy:
             if part.token_ids:
                 token_ids += part.token_ids
                 logprobs += part.logprobs
-                versions.append(version)
+                sampled[version] = sampled.get(version, 0) + len(part.token_ids)
                 self._tokens_generated += len(part.token_ids)
                 metrics.TOKENS.inc(len(part.token_ids))
             if part.finish_reason is not None:
-                return Generation(tuple(token_ids), tuple(logprobs), part.finish_reason, versions[0], versions[-1])
+                versions = tuple(VersionSpan(version=version, num_tokens=count) for version, count in sampled.items())
+                return Generation(tuple(token_ids), tuple(logprobs), part.finish_reason, versions)
             metrics.INTERRUPTED.inc()
             empty = 0 if part.token_ids else empty + 1
         raise InferenceError(f"the engine answered {empty} times with neither a token nor the end of the reply")

@@ -84,6 +84,7 @@ def failed(
 def _trajectory(
     group: GroupRequest, sample: int, attempt: Attempt, node: Node | None, *, turns: tuple[Turn, ...], **more: Any
 ) -> Trajectory:
+    versions = [span.version for turn in turns for span in turn.policy_versions]
     return Trajectory(
         trajectory_id=trajectory_id(group.run_id, group.group_id, sample),
         run_id=group.run_id,
@@ -94,8 +95,8 @@ def _trajectory(
         task=_requested_task(group) if node is None else node.task,
         policy=PolicyRef(
             model=attempt.model,
-            version_min=min((turn.policy_version_min for turn in turns), default=attempt.live_version),
-            version_max=max((turn.policy_version_max for turn in turns), default=attempt.live_version),
+            version_min=min(versions, default=attempt.live_version),
+            version_max=max(versions, default=attempt.live_version),
         ),
         strategy=group.strategy.use,
         purpose=group.purpose,

@@ -52,6 +52,14 @@ class PlayContext(Protocol):
         policy replied to.
         """
 
+    def restart(self, node: Node, text: str) -> None:
+        """Replace the context of a node: the next prompt is the instructions and this text, and nothing before them.
+
+        For templates that drop earlier thinking, summaries and memories. A node that is over because its context was
+        full goes on. What was sampled stays as it was: the episode is then several token sequences, each of which has
+        room for `limits.max_context_tokens`.
+        """
+
     async def demonstrate(self, node: Node) -> Reply | None:
         """Return the expert's reply to a node, for strategies with `facts.expert`.
 

@@ -21,7 +21,7 @@ from gymfleet_contracts.session import (
     StepResult,
     TaskRef,
 )
-from gymfleet_contracts.trajectory import Trajectory
+from gymfleet_contracts.trajectory import Trajectory, sampled_by
 from gymfleet_kit.plugins import PluginError
 
 from gymfleet_rollout.formats import Formats
@@ -75,6 +75,8 @@ class _World:
     heights: dict[str, int] = field(default_factory=dict)
     open_ids: set[str] = field(default_factory=set)
     used: Counter[str] = field(default_factory=Counter)
+    sampled: set[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=set)
+    """Each prompt, as a whole, and the reply to it."""
     model: str = "steps"
     live_version: int = 0
     max_model_len: int = 8_192
@@ -88,13 +90,14 @@ class _World:
     async def generate(
         self, prompt: Sequence[int], *, max_tokens: int, sampling: Sampling, stop_token_ids: tuple[int, ...]
     ) -> Generation:
-        del prompt, stop_token_ids
+        del stop_token_ids
         self.used["model_calls"] += 1
         await asyncio.sleep(0)
         action = random.Random(sampling.seed).choice(("up", "up", "down"))
         ids = (*map(ord, f"Thought: on. Action: {action}"), 0)[:max_tokens]
         self.used["tokens"] += len(ids)
-        return Generation(ids, (-1.0,) * len(ids), "stop" if ids[-1] == 0 else "length", 0, 0)
+        self.sampled.add((tuple(prompt), ids))
+        return Generation(ids, (-1.0,) * len(ids), "stop" if ids[-1] == 0 else "length", sampled_by(0, len(ids)))
 
     async def open(self, request: OpenSession, *, timeout_s: float = 0) -> Session:
         del request, timeout_s
@@ -190,9 +193,22 @@ async def _plays(spec: StrategySpec) -> list[str]:
         told.append(f"its samples are numbered {[t.sample for t in played]}")
     if [_substance(t) for t in played] != [_substance(t) for t in repeated]:
         told.append("with the same seed it plays other episodes: what it draws must come from the seed of the group")
+    if any(not _was_sampled(world, trajectory) for trajectory in played if not trajectory.by_expert):
+        told.append("it records a reply that the policy did not give to the tokens before it")
     leading = {(turn.node, turn.response_token_ids) for trajectory in played for turn in trajectory.turns if turn.node}
     counts = Counter(node for node, _ in leading)
     return told + [f"{count} different turns lead to node {node}" for node, count in counts.items() if count > 1]
+
+
+def _was_sampled(world: _World, trajectory: Trajectory) -> bool:
+    for turns in trajectory.sequences():
+        context: tuple[int, ...] = ()
+        for turn in turns:
+            context += turn.prompt_token_ids
+            if (context, turn.response_token_ids) not in world.sampled:
+                return False
+            context += turn.response_token_ids
+    return True
 
 
 def _substance(trajectory: Trajectory) -> object:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from gymfleet_contracts.reply_format import ParsedReply
 from gymfleet_contracts.session import TaskRef
-from gymfleet_contracts.trajectory import FinishReason, ReplyEnd, Turn
+from gymfleet_contracts.trajectory import FinishReason, ReplyEnd, Turn, VersionSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,10 @@ class Reply:
     """As the engine gave them; None when an expert wrote it."""
     prompt: tuple[int, ...]
     """The tokens that were new in its prompt, those of a hint among them."""
-    version_min: int
-    version_max: int
+    replaces: bool
+    """Whether the prompt replaced the context that the node had."""
+    versions: tuple[VersionSpan, ...]
+    """Which version of the policy sampled which tokens; none where an expert wrote it."""
     end: ReplyEnd
     seconds: float
 
@@ -58,12 +60,14 @@ class Node:
     prompt: tuple[int, ...]
     """What the next prompt adds; empty where the environment ended the episode."""
     num_tokens: int
-    """In the prompts and replies that led here."""
+    """In the prompts and replies of the sequence that leads here."""
+    replacement: tuple[int, ...] | None = None
+    """The whole next prompt, where it replaces the context."""
     turn: Turn | None = None
     """The turn that led here."""
     parent: "Node | None" = None
     context: list[int] | None = None
-    """The tokens that led here; None where nobody has needed them yet, or the next node has them."""
+    """The tokens of the sequence that leads here; None where nobody has needed them yet, or the next node has them."""
     num_replies: int = 0
     num_forks: int = 0
     moved_on: bool = False

@@ -26,6 +26,7 @@ from gymfleet_contracts.trajectory import (
     Status,
     Trajectory,
     Turn,
+    sampled_by,
     trajectory_id,
 )
 from gymfleet_kit.plugins import PluginError, checked_options
@@ -131,8 +132,7 @@ class _Fleet:
             format_valid=True,
             action="act",
             action_valid=True,
-            policy_version_min=version,
-            policy_version_max=version,
+            policy_versions=() if by_expert else sampled_by(version, len(reply)),
         )
         trajectory = Trajectory(
             trajectory_id=trajectory_id(request.run_id, request.group_id, sample),

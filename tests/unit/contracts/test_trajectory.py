@@ -1,7 +1,7 @@
 """What no reader of a trajectory has to check again, because the contract refuses it."""
 
 import math
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from gymfleet_contracts.reward import ScoreRequest
@@ -39,6 +39,13 @@ def reward(**changes: Any) -> dict[str, Any]:
     return record
 
 
+UNSAMPLED: Final[dict[str, Any]] = {"response_logprobs": None, "policy_versions": []}
+
+
+def spans(*given: tuple[int, int]) -> list[dict[str, int]]:
+    return [{"version": version, "num_tokens": count} for version, count in given]
+
+
 def test_a_good_record_is_read() -> None:
     assert ScoredTrajectory.model_validate(scored()).reward is not None
 
@@ -48,7 +55,8 @@ def test_a_good_record_is_read() -> None:
     [
         pytest.param(turn(response_logprobs=[-1.0]), "2 response tokens have 1 log-prob", id="too few log-probs"),
         pytest.param(turn(response_logprobs=[-1.0] * 3), "2 response tokens have 3", id="too many log-probs"),
-        pytest.param(turn(response_logprobs=None), "turns.1: the policy's replies have", id="no log-probs"),
+        pytest.param(turn(**UNSAMPLED), "turns.1: the policy's replies have", id="no log-probs"),
+        pytest.param(turn(response_logprobs=None), "0 sampled tokens have .* for 2", id="versions and no log-probs"),
         pytest.param(turn(response_logprobs=[-1.0, math.nan]), "finite number", id="a log-prob that is nan"),
         pytest.param(turn(response_logprobs=[-1.0, -math.inf]), "finite number", id="an impossible token"),
         pytest.param(turn(response_logprobs=[-1.0, 0.1]), "less than or equal", id="a probability above 1"),
@@ -59,10 +67,20 @@ def test_a_good_record_is_read() -> None:
         pytest.param(turn(response_token_ids=[4, None]), "valid integer", id="nothing for a token"),
         pytest.param(turn(response_token_ids=[4, 5.5]), "valid integer", id="half a token"),
         pytest.param(turn(reward=math.nan), "finite number", id="a step's reward that is nan"),
-        pytest.param(turn(policy_version_min=1), "above policy_version_max", id="a turn's versions in disorder"),
-        pytest.param(turn(policy_version_max=9), "outside the trajectory's", id="a turn by other weights"),
+        pytest.param(turn(policy_versions=spans((0, 1))), "2 sampled tokens have .* for 1", id="a version too few"),
+        pytest.param(turn(policy_versions=[]), "2 sampled tokens have policy_versions for 0", id="no versions"),
+        pytest.param(turn(policy_versions=spans((1, 1), (0, 1))), r"ascend .* \[1, 0\]", id="versions that go down"),
+        pytest.param(turn(policy_versions=spans((0, 1), (0, 1))), r"ascend .* \[0, 0\]", id="a span in two"),
+        pytest.param(turn(policy_versions=spans((0, 2), (1, 0))), "greater than or equal", id="a span of nothing"),
+        pytest.param(turn(policy_versions=spans((0, 1), (9, 1))), "outside the trajectory's", id="other weights"),
         pytest.param(episode(policy={"model": "m", "version_min": 2, "version_max": 1}), "above", id="disorder"),
         pytest.param(episode(policy={"model": "m", "version_min": -1, "version_max": 1}), "greater", id="version -1"),
+        pytest.param(turn(context="dropped"), "'continued' or 'replaced'", id="an unknown context"),
+        pytest.param(
+            episode(turns=[dict(scored()["trajectory"]["turns"][0], context="replaced")]),
+            "no context before the first turn",
+            id="nothing to replace",
+        ),
         pytest.param(episode(trajectory_id="run/g0/7"), "its parts make 'run/g0/0'", id="another one's id"),
         pytest.param(episode(sample=-1), "greater than or equal", id="a negative sample"),
         pytest.param(episode(score=math.inf), "finite number", id="an infinite score"),
@@ -84,8 +102,27 @@ def test_certainty_may_be_rounded_up() -> None:
     ScoredTrajectory.model_validate(turn(response_logprobs=[0.0, 1e-6]))
 
 
+def test_a_reply_may_be_continued_by_newer_weights() -> None:
+    record = turn(policy_versions=spans((0, 1), (2, 1)))
+    record["trajectory"]["policy"] |= {"version_max": 2}
+
+    read = ScoredTrajectory.model_validate(record)
+
+    assert read.model_dump(mode="json") == record, "bit for bit, and in one form only"
+
+
+def test_a_turn_that_replaces_the_context_begins_a_sequence() -> None:
+    first, second, third = (make_turn(length) for length in (1, 2, 3))
+    replaced = second.model_copy(update={"context": "replaced"})
+
+    assert make_trajectory(turns=(first, replaced, third)).sequences() == [(first,), (replaced, third)]
+    assert make_trajectory(turns=(first, second)).sequences() == [(first, second)]
+    assert make_trajectory(turns=()).sequences() == []
+    assert "context" not in first.model_dump(), "an older record has the same bytes"
+
+
 def test_an_expert_needs_no_log_probabilities() -> None:
-    record = turn(response_logprobs=None)
+    record = turn(**UNSAMPLED)
     record["trajectory"]["policy"] |= {"model": "expert"}
 
     assert ScoredTrajectory.model_validate(record).trajectory.turns[1].response_logprobs is None

@@ -33,7 +33,7 @@ from gymfleet_contracts.session import (
     StepResult,
     TaskRef,
 )
-from gymfleet_contracts.trajectory import FinishReason, ReplyEnd, Status, Trajectory
+from gymfleet_contracts.trajectory import FinishReason, ReplyEnd, Status, Trajectory, sampled_by
 from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.inference.base import EngineDied, Generation, InferenceError
 from gymfleet_rollout.player import Player
@@ -80,7 +80,7 @@ class ScriptedPolicy:
         ids = CHAT.reply(reply)[:max_tokens]
         reason = "stop" if ids[-1] in stop_token_ids else "length"
         version = 3 + len(self.calls) // 2
-        return Generation(ids, tuple(-0.5 for _ in ids), reason, version, version)  # type: ignore[arg-type]
+        return Generation(ids, tuple(-0.5 for _ in ids), reason, sampled_by(version, len(ids)))  # type: ignore[arg-type]
 
 
 class Door:
@@ -193,6 +193,9 @@ async def test_a_solved_episode(door: Door) -> None:
     assert trajectory.final_observation == "You did open."
     assert [turn.reward for turn in trajectory.turns] == [0.0, 1.0]
     assert [turn.info for turn in trajectory.turns] == [{"n": 0}, {"n": 1}]
+    assert [turn.policy_versions for turn in trajectory.turns] == [
+        sampled_by(version, len(CHAT.reply(reply))) for version, reply in ((3, LEFT), (4, OPEN))
+    ]
     assert all(turn.format_valid and turn.action_valid for turn in trajectory.turns)
     assert trajectory.turns[0].thought == "left it is"
     assert door.closed == ["s1"]
@@ -471,8 +474,10 @@ async def test_an_engine_that_fails_a_request_is_a_policy_error(door: Door) -> N
 @pytest.mark.parametrize(
     ("generation", "words"),
     [
-        pytest.param(Generation((1, 2, 3), (-0.5,), "stop", 3, 3), "3 tokens and 1 log-probabilities", id="too few"),
-        pytest.param(Generation((1,), (float("nan"),), "stop", 3, 3), "not finite", id="no number"),
+        pytest.param(
+            Generation((1, 2, 3), (-0.5,), "stop", sampled_by(3, 3)), "3 tokens and 1 log-probabilities", id="too few"
+        ),
+        pytest.param(Generation((1,), (float("nan"),), "stop", sampled_by(3, 1)), "not finite", id="no number"),
     ],
 )
 async def test_a_reply_that_cannot_be_trained_on_is_a_policy_error(
@@ -576,7 +581,7 @@ async def test_the_expert_writes_what_the_policy_would_have_to(door: Door) -> No
     assert (trajectory.policy.model, trajectory.purpose) == ("expert", "demonstration")
     first = trajectory.turns[0]
     assert first.text == "Thought: I know Action: go left"
-    assert first.response_logprobs is None
+    assert (first.response_logprobs, first.policy_versions) == (None, ())
     assert first.response_token_ids == CHAT.reply(first.text)
     assert all(turn.format_valid for turn in trajectory.turns)
 

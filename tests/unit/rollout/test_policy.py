@@ -43,7 +43,7 @@ async def test_a_resumed_reply_counts_its_tokens_and_draws_new_numbers(world: Wo
 
     assert answer.token_ids == (0,) * 3 + (4,) * 47
     assert answer.logprobs == (0.0,) * 3 + (-4.0,) * 47
-    assert (answer.version_min, answer.version_max) == (0, 4)
+    assert [(span.version, span.num_tokens) for span in answer.versions] == [(0, 3), (4, 47)]
     assert [seed for seed in world.engines[0].seeds if seed is not None] == [7, 10]
 
 

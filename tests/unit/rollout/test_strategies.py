@@ -47,6 +47,15 @@ PLAYS_ON = """
             node = await ctx.act(node, reply)
         ctx.export(node)
 """
+RESTARTS = """
+        node = await ctx.open()
+        while not node.over or node.ended == "context_length":
+            if node.depth == self.options.width or node.over:
+                ctx.restart(node, f"So far: {node.depth} turns. {node.observation}")
+            (reply,) = await ctx.propose(node)
+            node = await ctx.act(node, reply)
+        ctx.export(node)
+"""
 SIDE_BY_SIDE = """
         async def one():
             node = await ctx.open()
@@ -194,6 +203,80 @@ async def test_the_engine_sees_the_tokens_of_the_path(path: Path) -> None:
         assert prompt == (*first.prompt_token_ids, *first.response_token_ids, *second.prompt_token_ids)
 
 
+# --- contexts
+
+
+async def test_a_context_can_be_replaced(path: Path) -> None:
+    table = Table(path, RESTARTS, ScriptedPolicy(LEFT))
+
+    (trajectory,) = await table.play(limits=EpisodeLimits(max_turns=4))
+
+    assert [turn.context for turn in trajectory.turns] == ["continued", "continued", "replaced", "continued"]
+    assert [len(turns) for turns in trajectory.sequences()] == [2, 2]
+    asked = iter(prompt for prompt, _, _ in table.policy.calls)
+    for turns in trajectory.sequences():
+        context: tuple[int, ...] = ()
+        for turn in turns:
+            context += turn.prompt_token_ids
+            assert next(asked) == context
+            context += turn.response_token_ids
+    assert "So far: 2 turns. You did go left.<|im_end|>" in CHAT._tokenizer.decode(trajectory.turns[2].prompt_token_ids)
+    assert trajectory.turns[2].observation == "You did go left.", "the environment's own words"
+    head, _, _ = CHAT._tokenizer.decode(trajectory.turns[0].prompt_token_ids).partition("A door.")
+    assert CHAT._tokenizer.decode(trajectory.turns[2].prompt_token_ids).startswith(head), "with the instructions"
+
+
+async def test_a_full_context_can_be_replaced_and_each_sequence_has_the_room_of_one(path: Path) -> None:
+    limits = EpisodeLimits(max_turns=8, max_context_tokens=240)
+    table = Table(path, RESTARTS, ScriptedPolicy(LEFT))
+
+    (trajectory,) = await table.play({"width": 99}, limits=limits)
+
+    assert (trajectory.finish_reason, len(trajectory.turns)) == (FinishReason.MAX_TURNS, 8)
+    lengths = [sum(len(t.prompt_token_ids) + len(t.response_token_ids) for t in s) for s in trajectory.sequences()]
+    assert len(lengths) > 1
+    assert max(lengths) <= 240 < sum(lengths)
+
+
+async def test_a_restart_at_the_beginning_replaces_nothing(path: Path) -> None:
+    table = Table(path, RESTARTS, ScriptedPolicy(OPEN))
+
+    (trajectory,) = await table.play({"width": 0})
+
+    assert [turn.context for turn in trajectory.turns] == ["continued"]
+    assert "So far: 0 turns" in CHAT._tokenizer.decode(trajectory.turns[0].prompt_token_ids)
+
+
+async def test_an_episode_that_ends_at_a_restart_keeps_the_state_in_which_it_was_cut(path: Path) -> None:
+    body = RESTARTS.replace("            (reply,)", "            if node.replacement: break\n            (reply,)")
+    (restarted,) = await Table(path, body, ScriptedPolicy(LEFT)).play()
+    (plain,) = await Table(path, PLAYS_ON, ScriptedPolicy(LEFT)).play(limits=EpisodeLimits(max_turns=2))
+
+    assert restarted.finish_reason is FinishReason.STOPPED
+    assert restarted.final_prompt_token_ids == plain.final_prompt_token_ids
+
+
+async def test_a_fork_has_the_context_of_its_sequence_alone(path: Path) -> None:
+    body = """
+        node = await ctx.open()
+        for _ in range(3):
+            if node.depth == 1:
+                ctx.restart(node, "Afresh.")
+            (reply,) = await ctx.propose(node)
+            node = await ctx.act(node, reply)
+        (fork,) = await ctx.fork(node)
+        (reply,) = await ctx.propose(fork)
+        ctx.export(await ctx.act(fork, reply))
+"""
+    table = Table(path, body, ScriptedPolicy(LEFT))
+
+    (trajectory,) = await table.play()
+
+    own = trajectory.sequences()[1]
+    before = [token for turn in own[:-1] for token in (*turn.prompt_token_ids, *turn.response_token_ids)]
+    assert table.policy.calls[-1][0] == (*before, *own[-1].prompt_token_ids)
+
+
 # --- budgets
 
 
@@ -316,6 +399,13 @@ async def test_a_strategy_may_catch_it_and_export_what_it_has(path: Path) -> Non
         pytest.param(
             PLAYS_ON.replace("act(node, reply)", "act(await ctx.act(node, reply), reply)"),
             "a reply to node 0 cannot be acted upon at node 1", id="another node's reply",
+        ),
+        pytest.param("        ctx.restart(await ctx.open(), 'x ' * 9999)", "tokens, the context 4096", id="too long"),
+        pytest.param(PLAYS_ON + "        ctx.restart(node, 'x')", "node 1 was exported already", id="restarts"),
+        pytest.param(
+            "        node = await ctx.open()\n        ctx.restart(node, 'x')\n"
+            "        await ctx.propose(node, hint='y')",
+            "put the hint into that", id="two texts",
         ),
         pytest.param("        await ctx.demonstrate(await ctx.open())", "the expert replies only where", id="expert"),
     ],

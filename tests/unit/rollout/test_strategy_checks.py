@@ -8,7 +8,7 @@ from gymfleet_rollout.strategy import STRATEGIES
 from gymfleet_rollout.strategy_checks import examine
 
 from tests.fixtures.paths import ROOT
-from tests.unit.rollout.test_strategies import FORKS, HEAD, PLAYS_ON, SIDE_BY_SIDE
+from tests.unit.rollout.test_strategies import FORKS, HEAD, PLAYS_ON, RESTARTS, SIDE_BY_SIDE
 
 ONE = PLAYS_ON.replace("\n", "\n    ").rstrip(" ")
 
@@ -18,7 +18,7 @@ def test_those_that_come_with_gymfleet_are_sound(name: str) -> None:
     assert examine(name) == []
 
 
-@pytest.mark.parametrize("body", [FORKS, PLAYS_ON, SIDE_BY_SIDE])
+@pytest.mark.parametrize("body", [FORKS, PLAYS_ON, RESTARTS, SIDE_BY_SIDE])
 def test_those_that_branch_are_sound(tmp_path: Path, body: str) -> None:
     (tmp_path / "mine.py").write_text(HEAD + body)
 
@@ -60,6 +60,15 @@ def test_that_of_the_guide_is_sound(tmp_path: Path) -> None:
             "            if not isinstance(error, asyncio.CancelledError): raise\n"
             "            await asyncio.sleep(9)",
             r"it goes on for 1\.\d s when it is cancelled", id="takes its time",
+        ),
+        pytest.param(
+            PLAYS_ON.replace(
+                "            node = await ctx.act(node, reply)",
+                "            import dataclasses\n"
+                "            reply = dataclasses.replace(reply, token_ids=reply.token_ids[::-1])\n"
+                "            node = await ctx.act(node, reply)",
+            ),
+            "it records a reply that the policy did not give", id="edits a reply",
         ),
         pytest.param("        raise asyncio.CancelledError", "StrategyError: it cancelled itself", id="cancels itself"),
         pytest.param("        await asyncio.Event().wait()", "it was not over after 0.5 s", id="never ends"),

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from gymfleet_contracts.trajectory import FinishReason, ScoredTrajectory
-from gymfleet_trainer.model.batching import TrainSequence, pack, sequence_from_trajectory
+from gymfleet_trainer.model.batching import TrainSequence, pack, sequences_from_trajectory
 
 from tests.fixtures.scored import make_scored, make_turn
 from tests.fixtures.train_sequences import train_sequence
@@ -25,7 +25,7 @@ def of_length(length: int, name: str) -> TrainSequence:
 
 
 def test_a_trajectorys_tokens_are_taken_bit_for_bit() -> None:
-    sequence = sequence_from_trajectory(two_turns())
+    (sequence,) = sequences_from_trajectory(two_turns())
 
     assert sequence.token_ids == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert sequence.loss_mask == [False] * 3 + [True] * 2 + [False] + [True] * 3
@@ -48,16 +48,37 @@ def test_a_trajectorys_tokens_are_taken_bit_for_bit() -> None:
     ],
 )
 def test_only_cuts_by_the_recipe_go_on_in_a_final_state(reason: FinishReason, final_prompt: list[int] | None) -> None:
-    sequence = sequence_from_trajectory(make_scored(cut=reason, final_prompt=(5, 6)))
+    (sequence,) = sequences_from_trajectory(make_scored(cut=reason, final_prompt=(5, 6)))
 
     assert sequence.final_prompt_token_ids == final_prompt
     assert sequence.token_ids == [5, 6, 7, 8, 9], "and are no part of what is trained"
 
 
-def test_an_experts_turn_has_no_log_probabilities() -> None:
-    expert = make_turn().model_copy(update={"response_logprobs": None})
+def test_a_replaced_context_begins_a_row() -> None:
+    cut = two_turns()
+    first, second = cut.trajectory.turns
+    trajectory = cut.trajectory.model_copy(
+        update={
+            "turns": (first, second.model_copy(update={"context": "replaced"})),
+            "finish_reason": FinishReason.MAX_TURNS,
+            "final_prompt_token_ids": (5, 6),
+        }
+    )
 
-    sequence = sequence_from_trajectory(make_scored(turns=(expert,), strategy="expert"))
+    rows = sequences_from_trajectory(cut.model_copy(update={"trajectory": trajectory}), staleness=2)
+
+    assert [row.token_ids for row in rows] == [[1, 2, 3, 4, 5], [6, 7, 8, 9]]
+    assert [row.loss_mask for row in rows] == [[False] * 3 + [True] * 2, [False] + [True] * 3]
+    assert [row.behaviour_logprobs for row in rows] == [[0.0] * 3 + [-0.5] * 2, [0.0] + [-2.0] * 3]
+    assert [row.token_rewards for row in rows] == [[0.0, 0.0, 0.0, 0.0, 0.25], [0.0, 0.0, 0.0, 0.75]]
+    assert [row.final_prompt_token_ids for row in rows] == [None, [5, 6]], "the episode goes on in the second"
+    assert {(row.trajectory_id, row.staleness) for row in rows} == {("run-1/g1/3", 2)}
+
+
+def test_an_experts_turn_has_no_log_probabilities() -> None:
+    expert = make_turn().model_copy(update={"response_logprobs": None, "policy_versions": ()})
+
+    (sequence,) = sequences_from_trajectory(make_scored(turns=(expert,), strategy="expert"))
 
     assert sequence.behaviour_logprobs == [0.0] * 5
     assert sequence.loss_mask == [False] * 3 + [True] * 2
@@ -65,9 +86,9 @@ def test_an_experts_turn_has_no_log_probabilities() -> None:
 
 def test_rewards_that_do_not_line_up_are_refused() -> None:
     with pytest.raises(ValueError, match="turn 1: 3 response tokens, but 3 log-probabilities and 1 token rewards"):
-        sequence_from_trajectory(two_turns(token_rewards=((0.0, 0.0), (1.0,))))
+        sequences_from_trajectory(two_turns(token_rewards=((0.0, 0.0), (1.0,))))
     with pytest.raises(ValueError, match="1 rows of token rewards for 2 turns"):
-        sequence_from_trajectory(two_turns(token_rewards=((0.0, 0.0),)))
+        sequences_from_trajectory(two_turns(token_rewards=((0.0, 0.0),)))
 
 
 def test_ragged_sequences_are_refused() -> None:

@@ -2,8 +2,8 @@ import itertools
 
 import pytest
 from gymfleet_contracts.rollout import GroupRequest
-from gymfleet_contracts.trajectory import FinishReason, Status
-from gymfleet_trainer.run.batch import batch_metrics, book_batch, has_signal, refusal, wait_shares
+from gymfleet_contracts.trajectory import FinishReason, Status, VersionSpan
+from gymfleet_trainer.run.batch import batch_metrics, book_batch, has_signal, refusal, staleness_shares, wait_shares
 from gymfleet_trainer.run.group_planner import PlannedGroup
 from gymfleet_trainer.run.groups import Group, GroupBook
 from gymfleet_trainer.run.state import RunState
@@ -267,3 +267,20 @@ def test_a_trained_batch_is_booked() -> None:
     }  # fmt: skip
     assert (state.seconds["step_wait"], state.seconds["step_update"]) == (2.0, 3.0)
     assert (metrics["reward_mean"], metrics["staleness_max"], metrics["tokens"]) == (0.5, 0, 8)
+    assert metrics["staleness_share_0"] == 1.0
+
+
+def test_staleness_is_counted_per_token() -> None:
+    continued = make_turn(response=(8, 9, 10, 11)).model_copy(update={"policy_versions": spans((4, 1), (5, 2), (6, 1))})
+    lost = make_turn(response=(8, 9, 10, 11), version=3)
+    expert = make_turn().model_copy(update={"response_logprobs": None, "policy_versions": ()})
+
+    shares = staleness_shares(make_state(ages={4: 0, 5: 1, 6: 2}, age=3), (continued, lost, expert))
+
+    assert shares == {
+        "staleness_share_0": 0.125, "staleness_share_1": 0.25, "staleness_share_2": 0.125, "staleness_share_lost": 0.5,
+    }  # fmt: skip
+
+
+def spans(*given: tuple[int, int]) -> tuple[VersionSpan, ...]:
+    return tuple(VersionSpan(version=version, num_tokens=count) for version, count in given)

@@ -61,6 +61,15 @@ def test_without_episodes_there_are_no_real_prompts() -> None:
     assert real_prompts([make_scored(turns=())], 4, 100, 0) == []
 
 
+def test_a_prompt_never_spans_a_replaced_context() -> None:
+    turns = (make_turn((5, 6), (8, 9)), make_turn((4,), (8,)).model_copy(update={"context": "replaced"}))
+
+    prompts = real_prompts([make_scored(turns=turns)], 2, 100, 0)
+
+    assert sorted(prompts) == [[4], [5, 6]]
+    assert prompts[0] == [5, 6], "the longest first"
+
+
 def test_random_prompts_are_reproducible_and_within_the_vocabulary() -> None:
     prompts = random_prompts(300, 6, 40, seed=1)
 

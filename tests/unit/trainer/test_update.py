@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 import torch
-from gymfleet_trainer.algorithms.grpo import Grpo
-from gymfleet_trainer.algorithms.ppo import _values
+from gymfleet_trainer.algorithms.grpo import Grpo, GrpoOptions
+from gymfleet_trainer.algorithms.ppo import Ppo, PpoOptions, _values
+from gymfleet_trainer.algorithms.rloo import Rloo
 from gymfleet_trainer.learning.engine import UpdateEngine
 from gymfleet_trainer.learning.options import ReinforceOptions, SupervisedOptions
 from gymfleet_trainer.learning.plugins import algorithm_of
+from gymfleet_trainer.learning.policy_gradient import PolicyGradientOptions
 from gymfleet_trainer.learning.sft_update import SftUpdater
-from gymfleet_trainer.model.batching import TrainSequence, pack, sequence_from_trajectory
+from gymfleet_trainer.model.batching import TrainSequence, pack, sequences_from_trajectory
 from gymfleet_trainer.model.policy_model import PolicyModel
 from torch import Tensor
 
@@ -364,7 +366,7 @@ def test_each_turns_own_reward_reaches_the_tokens_that_led_to_it(model: PolicyMo
     turns = tuple(make_turn((5, 6), (8, 9)).model_copy(update={"reward": gain}) for gain in (1.0, -2.0, 4.0))
     trajectory = make_scored(turns=turns).trajectory
     spec = make_spec(goal={"enabled": False}, environment={"credit": "per_turn"})
-    sequence = sequence_from_trajectory(scored(trajectory, spec))
+    (sequence,) = sequences_from_trajectory(scored(trajectory, spec))
     updater = engine(model, section(algorithm="ppo", critic={"lam": 1.0}))
 
     (prepared,) = prepared_by(updater, [sequence])
@@ -400,6 +402,66 @@ def test_ppo_bootstraps_where_the_recipe_cut(
     assert prepared[1].fields["returns"].tolist() == pytest.approx([0.0, 0.8, 0.8], abs=1e-6)
     assert bool(prepared[0].fields["advantages"][2] < prepared[1].fields["advantages"][1]) is (to_come < 0.8)
     assert [len(sequence.token_ids) for sequence in prepared] == [5, 3], "trained on what was written, as before"
+
+
+class CriticSays:
+    """Models of which only the values are asked for."""
+
+    dtype = torch.float64
+
+    def __init__(self, *values: list[float]) -> None:
+        self._values = [torch.tensor(row, dtype=torch.float64) for row in values]
+
+    def values(self, rows: list[TrainSequence]) -> list[Tensor]:
+        assert [len(row.token_ids) for row in rows] == [len(values) for values in self._values]
+        return self._values
+
+
+def test_ppo_goes_on_from_one_row_of_an_episode_to_the_next() -> None:
+    """By hand, with gamma = lambda = 1/2, from behind:
+
+    cut        V(final) = 0.8
+    row 2      delta = 1 + 0.5 * 0.8 - 0.6 = 0.8       A = 0.8                      return 1.4
+    row 1      delta = 0 + 0.5 * 0.6 - 0.4 = -0.1      A = -0.1 + 0.25 * 0.8 = 0.1  return 0.5
+    the other  delta = 2 - 1 = 1                       A = 1                        return 2
+    """
+    ppo = Ppo(PpoOptions.model_validate({"critic": {"gamma": 0.5, "lam": 0.5}}))
+    rows = [
+        train_sequence([5, 6, 7], "..x"),
+        train_sequence([8, 9], ".x", rewards=[0.0, 1.0], final_prompt=[4]),
+        train_sequence([5, 6], ".x", rewards=[0.0, 2.0], name="run/group/1"),
+    ]
+    critic = CriticSays([0.0, 0.0, 0.4], [0.0, 0.6, 0.0, 0.8], [0.0, 1.0])
+
+    first, second, other = ppo.prepare(rows, critic)  # type: ignore[arg-type]
+
+    assert first.fields["returns"].tolist() == pytest.approx([0.0, 0.0, 0.5])
+    assert second.fields["returns"].tolist() == pytest.approx([0.0, 1.4])
+    assert other.fields["returns"].tolist() == pytest.approx([0.0, 2.0])
+    assert [row.fields["values"].tolist() for row in (first, second, other)] == [[0, 0, 0.4], [0, 0.6], [0, 1.0]]
+    raw = torch.tensor([0.1, 0.8, 1.0], dtype=torch.float64)
+    whitened = [row.fields["advantages"][-1].item() for row in (first, second, other)]
+    assert whitened == pytest.approx(((raw - raw.mean()) / raw.std()).tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "advantages"),
+    [
+        pytest.param(Grpo(GrpoOptions(normalise_by_std=False)), (0.5, -0.5), id="grpo: returns 1 and 0, mean 0.5"),
+        pytest.param(Rloo(PolicyGradientOptions()), (1.0, -1.0), id="rloo: the other's return is the baseline"),
+    ],
+)
+def test_all_rows_of_an_episode_get_its_advantage(kind: Any, advantages: tuple[float, float]) -> None:
+    rows = [
+        train_sequence([5, 6], ".x", rewards=[0.0, 0.25]),
+        train_sequence([5, 6], ".x", name="run/group/1"),
+        train_sequence([5, 6, 7], ".xx", rewards=[0.0, 0.0, 0.75]),
+    ]
+
+    prepared = kind.prepare(rows, CriticSays())
+
+    good, bad = advantages
+    assert [row.fields["advantages"].tolist() for row in prepared] == [[0, good], [0, bad], [0, good, good]]
 
 
 def test_the_final_state_is_the_one_after_the_final_prompt(model: PolicyModel) -> None:

@@ -136,6 +136,8 @@ def _print_episode(stage: str, scored: ScoredTrajectory) -> None:
 
 def _turn(turn: Turn) -> Group:
     notes = []
+    if turn.context == "replaced":
+        notes.append("the context before this turn was replaced")
     if not turn.format_valid:
         notes.append("the reply does not follow the format")
     if not turn.action_valid:

@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 from gymfleet_contracts.recipe import EngineSizes
 from gymfleet_contracts.rollout import Sampling
+from gymfleet_contracts.trajectory import VersionSpan
 
 FinishReason = Literal["stop", "length"]
 REPLY_ENDS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"}
@@ -61,13 +62,13 @@ class Continuation:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A finished reply. The two versions differ if new weights went live while it was sampled."""
+    """A finished reply. It has several versions if new weights went live while it was sampled."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: FinishReason
-    version_min: int
-    version_max: int
+    versions: tuple[VersionSpan, ...]
+    """Which version sampled which tokens, in order."""
 
 
 class EngineConfig(EngineSizes):

@@ -71,20 +71,31 @@ class Ppo(PolicyGradient[PpoOptions]):
     def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:
         """Compute GAE over the tokens that the model wrote, whitened over the batch; also keep values and returns.
 
+        An episode that has several rows is one sequence of written tokens here: after the last of a row comes the first
+        of the next row, whose value is that of the state with the new context.
         Raises ValueError if the recipe cut off an episode whose record lacks the final prompt.
         """
         if not rows:
             return rows
         values, final_values = _values(rows, models)
-        mask = _padded([row.mask() for row in rows])
-        rewards = _padded([torch.tensor(row, dtype=models.dtype) for row in self.penalised_rewards(rows, models)])
+        rewards = [torch.tensor(row, dtype=models.dtype) for row in self.penalised_rewards(rows, models)]
+        episodes = _episodes(rows)
+        mask = _joined([row.mask() for row in rows], episodes)
         critic = self.options.critic
-        advantages, returns = gae(rewards, _padded(values), final_values, mask, critic.gamma, critic.lam)
+        advantages, returns = gae(
+            _joined(rewards, episodes),
+            _joined(values, episodes),
+            final_values[[indices[-1] for indices in episodes]],
+            mask,
+            critic.gamma,
+            critic.lam,
+        )
         whitened = masked_whiten(advantages, mask) if int(mask.sum()) > 1 else advantages
+        lengths = [len(value) for value in values]
         return [
-            row.with_fields(**{ADVANTAGES: advantage[:length], _VALUES: value, _RETURNS: gain[:length]})
-            for row, length, advantage, value, gain in zip(
-                rows, map(len, values), whitened, values, returns, strict=True
+            row.with_fields(**{ADVANTAGES: advantage, _VALUES: value, _RETURNS: gain})
+            for row, advantage, value, gain in zip(
+                rows, _parted(whitened, episodes, lengths), values, _parted(returns, episodes, lengths), strict=True
             )
         ]
 
@@ -138,6 +149,23 @@ def _with_final_state(row: TrainSequence) -> TrainSequence:
     )
 
 
-def _padded(rows: list[Tensor]) -> Tensor:
-    """Stack the rows as (B, T), padded with zeros."""
-    return pad_sequence(rows, batch_first=True)
+def _episodes(rows: Sequence[TrainSequence]) -> list[list[int]]:
+    """Return the indices of each episode's rows, in order."""
+    episodes: dict[str, list[int]] = {}
+    for index, row in enumerate(rows):
+        episodes.setdefault(row.trajectory_id, []).append(index)
+    return list(episodes.values())
+
+
+def _joined(rows: Sequence[Tensor], episodes: Sequence[Sequence[int]]) -> Tensor:
+    """Place each episode's rows end to end, and stack the episodes as (E, T), padded with zeros."""
+    return pad_sequence([torch.cat([rows[index] for index in indices]) for indices in episodes], batch_first=True)
+
+
+def _parted(joined: Tensor, episodes: Sequence[Sequence[int]], lengths: Sequence[int]) -> list[Tensor]:
+    """Undo `_joined`: return a tensor of its length for each row."""
+    found: dict[int, Tensor] = {}
+    for values, indices in zip(joined, episodes, strict=True):
+        own = [lengths[index] for index in indices]
+        found |= dict(zip(indices, values[: sum(own)].split(own), strict=True))
+    return [found[index] for index in range(len(lengths))]

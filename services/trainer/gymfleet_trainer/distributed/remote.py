@@ -17,7 +17,7 @@ from gymfleet_trainer.distributed.call_broker import Answer, Call
 from gymfleet_trainer.distributed.ranks import Ranks
 from gymfleet_trainer.errors import Stalled, WorkersFailed, is_disk_full, system_error
 from gymfleet_trainer.learning.learner import LocalLearner, Training
-from gymfleet_trainer.model.batching import TrainSequence, sequence_from_trajectory
+from gymfleet_trainer.model.batching import TrainSequence, sequences_from_trajectory
 from gymfleet_trainer.publish.probe import Parity
 from gymfleet_trainer.run.groups import Group
 
@@ -56,7 +56,7 @@ class RemoteLearner:
 
     def sequences(self, trajectories: Sequence[ScoredTrajectory]) -> list[TrainSequence]:
         """See `Learner`."""
-        return [sequence_from_trajectory(scored) for scored in trajectories]
+        return [row for scored in trajectories for row in sequences_from_trajectory(scored)]
 
     def sft_epoch(self, sequences: list[TrainSequence], epoch: int) -> dict[str, Any]:
         """See `Learner`."""

@@ -19,6 +19,7 @@ from gymfleet_contracts.trajectory import (
     Status,
     Trajectory,
     Turn,
+    sampled_by,
     trajectory_id,
 )
 from gymfleet_kit.plugins import PluginError, options_of
@@ -31,7 +32,7 @@ from gymfleet_trainer.learning.engine import UpdateEngine
 from gymfleet_trainer.learning.options import UpdateOptions
 from gymfleet_trainer.learning.plugins import ALGORITHMS
 from gymfleet_trainer.model.attention import PACKED_ATTENTION
-from gymfleet_trainer.model.batching import pack, sequence_from_trajectory
+from gymfleet_trainer.model.batching import TrainSequence, pack, sequences_from_trajectory
 from gymfleet_trainer.model.optimizer import OptimizerOptions
 from gymfleet_trainer.model.policy_model import PolicyModel
 
@@ -125,14 +126,12 @@ def _it_trains(bench: _Bench) -> None:
 def _rows_are_what_was_sampled(bench: _Bench) -> None:
     algorithm, engine = bench.algorithm(), bench.engine()
     for group in bench.batches[0]:
-        sampled = {scored.trajectory.trajectory_id: sequence_from_trajectory(scored) for scored in group}
+        sampled = {scored.trajectory.trajectory_id: sequences_from_trajectory(scored) for scored in group}
         for row in algorithm.rows([Sample(scored, 0) for scored in group]):
-            whole = sampled.get(row.trajectory_id)
-            if whole is None:
+            sequences = sampled.get(row.trajectory_id)
+            if sequences is None:
                 raise _Broken(f"rows: {row.trajectory_id!r} names none of the group's trajectories")
-            trained = [token for token, counts in zip(row.token_ids, row.loss_mask, strict=True) if counts]
-            written = [token for token, counts in zip(whole.token_ids, whole.loss_mask, strict=True) if counts]
-            if not _within(trained, written):
+            if not any(_within(_written(row), _written(whole)) for whole in sequences):
                 raise _Broken("rows: a token has a loss that the policy did not sample there")
     rows = [row for group in bench.batches[0] for row in algorithm.rows([Sample(scored, 0) for scored in group])]
     prepared = algorithm.prepare(rows, engine)
@@ -234,7 +233,10 @@ def _small_model() -> PolicyModel:
 
 
 def _sampled(model: PolicyModel, number: int) -> Groups:
-    """Return groups of random episodes of one to three turns, with the model's own log-probabilities."""
+    """Return groups of random episodes of one to three turns, with the model's own log-probabilities.
+
+    One of each group replaces its context with its last turn, and is several sequences.
+    """
     rng = random.Random(number)
     drafts = [[_episode(rng, f"g{number}{name}", place) for place in range(_GROUP_SIZE)] for name in range(_GROUPS)]
     return [[_told(scored, _logprobs(model, scored)) for scored in group] for group in drafts]
@@ -242,12 +244,15 @@ def _sampled(model: PolicyModel, number: int) -> Groups:
 
 @torch.no_grad()
 def _logprobs(model: PolicyModel, scored: ScoredTrajectory) -> Tensor:
-    (batch,) = pack([sequence_from_trajectory(scored)], _WHOLE, dtype=model.dtype)
-    return model.token_logprobs(batch).logprobs
+    """Return the log-probabilities of an episode's tokens, sequence after sequence."""
+    alone = [pack([row], _WHOLE, dtype=model.dtype) for row in sequences_from_trajectory(scored)]
+    return torch.cat([model.token_logprobs(batch).logprobs for (batch,) in alone])
 
 
 def _episode(rng: random.Random, group_id: str, sample: int) -> ScoredTrajectory:
-    turns = tuple(_turn(rng) for _ in range(rng.randint(1, 3)))
+    turns = [_turn(rng) for _ in range(rng.randint(1, 3))]
+    if sample == 0:
+        turns.append(_turn(rng).model_copy(update={"context": "replaced"}))
     reward = rng.uniform(-1.0, 1.0)
     rewards = [[0.0] * len(turn.response_token_ids) for turn in turns]
     rewards[-1][-1] = reward
@@ -255,7 +260,7 @@ def _episode(rng: random.Random, group_id: str, sample: int) -> ScoredTrajectory
         trajectory_id=trajectory_id("check", group_id, sample), run_id="check", group_id=group_id, sample=sample,
         task=TaskRef(env="check", split="train", level="", task_id="0"),
         policy=PolicyRef(model="check", version_min=0, version_max=0), format="react", format_version=1,
-        turns=turns, status=Status.COMPLETED, score=0.0, success=False, finish_reason=FinishReason.TERMINATED,
+        turns=tuple(turns), status=Status.COMPLETED, score=0.0, success=False, finish_reason=FinishReason.TERMINATED,
     )  # fmt: skip
     return ScoredTrajectory(trajectory=trajectory, reward=_reward(reward, rewards))
 
@@ -264,7 +269,7 @@ def _turn(rng: random.Random) -> Turn:
     prompt, response = (tuple(rng.randrange(1, _VOCAB) for _ in range(rng.randint(2, 4))) for _ in range(2))
     return Turn(
         observation="", prompt_token_ids=prompt, response_token_ids=response, response_logprobs=(-1.0,) * len(response),
-        policy_version_min=0, policy_version_max=0, text="", thought="", action="", format_valid=True,
+        policy_versions=sampled_by(0, len(response)), text="", thought="", action="", format_valid=True,
         action_valid=True,
     )  # fmt: skip
 
@@ -300,6 +305,10 @@ def _distance(one: PolicyModel, other: PolicyModel) -> float:
     """Return the largest difference between two models' weights."""
     pairs = zip(one.parameters(), other.parameters(), strict=True)
     return max(float((a - b).detach().abs().max()) for a, b in pairs)
+
+
+def _written(row: TrainSequence) -> list[int]:
+    return [token for token, counts in zip(row.token_ids, row.loss_mask, strict=True) if counts]
 
 
 def _within(part: Sequence[int], whole: Sequence[int]) -> bool:

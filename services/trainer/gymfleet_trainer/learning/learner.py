@@ -24,7 +24,7 @@ from gymfleet_trainer.learning.engine import UpdateEngine
 from gymfleet_trainer.learning.options import ReinforceOptions, SupervisedOptions
 from gymfleet_trainer.learning.plugins import algorithm_of, blamed
 from gymfleet_trainer.learning.sft_update import SftUpdater
-from gymfleet_trainer.model.batching import TrainSequence, pack, sequence_from_trajectory
+from gymfleet_trainer.model.batching import TrainSequence, pack, sequences_from_trajectory
 from gymfleet_trainer.model.policy_model import PolicyModel
 from gymfleet_trainer.publish.probe import Parity, compare
 from gymfleet_trainer.run.groups import Group
@@ -68,8 +68,8 @@ class Learner(Protocol):
     def batch_parity(self, trajectories: Sequence[ScoredTrajectory], version: int) -> Parity | None:
         """Return the parity over tokens sampled from exactly `version`, the live one; once per version.
 
-        Returns None if this version was checked before, if no turn was sampled
-        from it alone, or if the sampling truncates the distribution: the engine's
+        Returns None if this version was checked before, if no token was sampled
+        from it, or if the sampling truncates the distribution: the engine's
         log-probabilities are then of a different distribution than the policy's.
         """
 
@@ -138,7 +138,7 @@ class LocalLearner:
 
     def sequences(self, trajectories: Sequence[ScoredTrajectory]) -> list[TrainSequence]:
         """Return demonstrations as training sequences."""
-        return [sequence_from_trajectory(scored) for scored in trajectories]
+        return [row for scored in trajectories for row in sequences_from_trajectory(scored)]
 
     def sft_epoch(self, sequences: list[TrainSequence], epoch: int) -> dict[str, Any]:
         """Make one pass over the demonstrations, in an order that depends only on the seed, stage and `epoch`."""
@@ -177,25 +177,31 @@ class LocalLearner:
     def batch_parity(self, trajectories: Sequence[ScoredTrajectory], version: int) -> Parity | None:
         """Return the parity over tokens sampled from exactly `version`, the live one; once per version.
 
-        Returns None if this version was checked before, if no turn was sampled
-        from it alone, or if the sampling truncates the distribution: the engine's
+        Returns None if this version was checked before, if no token was sampled
+        from it, or if the sampling truncates the distribution: the engine's
         log-probabilities are then of a different distribution than the policy's.
         """
         sampling = self._recipe.rollout.sampling
         if version == self._checked_version or not _is_plain(sampling):
             return None
-        chosen = [scored for scored in trajectories if _own_turns(scored, version)]
+        chosen = [
+            scored
+            for scored in trajectories
+            if any(_own_tokens(turns, version) for turns in scored.trajectory.sequences())
+        ]
         if not chosen:
             return None
         self._checked_version = version
         chosen = chosen[:: -(-len(chosen) // _PARITY_SEQUENCES)]
-        rows = self._logprobs([sequence_from_trajectory(s) for s in chosen], temperature=sampling.temperature)
+        rows = self._logprobs(self.sequences(chosen), temperature=sampling.temperature)
         ours: list[list[float]] = []
         theirs: list[list[float]] = []
-        for scored, row in zip(chosen, rows, strict=True):
-            for turn, start in _own_turns(scored, version):
-                ours.append(row[start : start + len(turn.response_token_ids)])
-                theirs.append(list(turn.response_logprobs or ()))
+        for turns, row in zip(
+            (turns for scored in chosen for turns in scored.trajectory.sequences()), rows, strict=True
+        ):
+            for start, logprobs in _own_tokens(turns, version):
+                ours.append(row[start : start + len(logprobs)])
+                theirs.append(logprobs)
         return compare(ours, theirs)
 
     @torch.no_grad()
@@ -316,14 +322,17 @@ def _unweighted(token_ids: list[int], num_prompt: int, name: str) -> TrainSequen
     return TrainSequence(token_ids, mask, [0.0] * length, [0.0] * length, 0, name)
 
 
-def _own_turns(scored: ScoredTrajectory, version: int) -> list[tuple[Turn, int]]:
-    """Return the turns sampled from `version` alone, and where their responses begin in the sequence."""
+def _own_tokens(turns: Sequence[Turn], version: int) -> list[tuple[int, list[float]]]:
+    """Return where the tokens sampled from `version` begin in the sequence, and the engine's log-probabilities."""
     found = []
     position = 0
-    for turn in scored.trajectory.turns:
+    for turn in turns:
         position += len(turn.prompt_token_ids)
-        own = turn.policy_version_min == version == turn.policy_version_max
-        if own and position and turn.response_logprobs is not None and turn.response_token_ids:
-            found.append((turn, position))
+        start = 0
+        for span in turn.policy_versions:
+            end = start + span.num_tokens
+            if span.version == version and position and turn.response_logprobs is not None:
+                found.append((position + start, list(turn.response_logprobs[start:end])))
+            start = end
         position += len(turn.response_token_ids)
     return found

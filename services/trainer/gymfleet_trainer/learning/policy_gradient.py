@@ -161,13 +161,19 @@ class GroupBaseline(PolicyGradient[OptionsT]):
     def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:
         """Put each episode's advantage on the tokens that the model wrote, unless all rows have theirs already.
 
+        The return of an episode that has several rows is the sum over them, and all of them get its advantage.
         Raises ValueError for a group with only one member, which has no baseline.
         """
         if all(ADVANTAGES in row.fields for row in rows):
             return rows
-        returns = torch.tensor([sum(rewards) for rewards in self.penalised_rewards(rows, models)], dtype=models.dtype)
-        found = self.advantages(returns, [row.group_id for row in rows])
+        totals: dict[str, float] = {}
+        for row, rewards in zip(rows, self.penalised_rewards(rows, models), strict=True):
+            totals[row.trajectory_id] = totals.get(row.trajectory_id, 0.0) + sum(rewards)
+        groups = {row.trajectory_id: row.group_id for row in rows}
+        returns = torch.tensor(list(totals.values()), dtype=models.dtype)
+        advantages = self.advantages(returns, [groups[episode] for episode in totals])
+        found = dict(zip(totals, advantages, strict=True))
         return [
-            row.with_fields(**{ADVANTAGES: torch.where(torch.tensor(row.loss_mask), advantage, 0.0)})
-            for row, advantage in zip(rows, found, strict=True)
+            row.with_fields(**{ADVANTAGES: torch.where(torch.tensor(row.loss_mask), found[row.trajectory_id], 0.0)})
+            for row in rows
         ]

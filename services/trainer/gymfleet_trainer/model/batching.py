@@ -1,7 +1,8 @@
 """Turn trajectories into packed micro-batches.
 
-A trajectory's tokens are exactly the tokens that the engine saw and sampled: turns are concatenated, and nothing is
-tokenised again. Sequences are packed end to end without padding; attention separates them by `cu_seqlens`.
+A trajectory's tokens are exactly the tokens that the engine saw and sampled: the turns of a sequence are concatenated,
+and nothing is tokenised again. Sequences are packed end to end without padding; attention separates them by
+`cu_seqlens`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +11,7 @@ from itertools import accumulate, chain
 from typing import Any
 
 import torch
-from gymfleet_contracts.trajectory import ScoredTrajectory
+from gymfleet_contracts.trajectory import ScoredTrajectory, Turn
 from torch import Tensor
 
 
@@ -21,8 +22,11 @@ class TrainSequence:
     `loss_mask` is True on tokens that the model wrote. `behaviour_logprobs` (of the sampler) and `token_rewards` are 0
     elsewhere. `staleness` is the number of policy versions published since the oldest token was sampled.
 
-    `final_prompt_token_ids` is None if the environment ended the episode. If the recipe cut it off, it is the prompt
-    that the policy could not answer. It is not part of the sequence, but leads to the state a critic bootstraps from.
+    Rows of one episode share its `trajectory_id` and stand in order: there are several where its context was replaced.
+
+    `final_prompt_token_ids` is None if the environment ended the episode, or it goes on in another row. If the recipe
+    cut it off, it is the prompt that the policy could not answer. It is not part of the sequence, but leads to the
+    state a critic bootstraps from.
 
     `fields` holds what an algorithm adds: (L,) float tensors on the CPU, by name. Rows that name the same `unit`, such
     as the two of a pair, are packed into the same micro-batch.
@@ -61,7 +65,7 @@ class TrainSequence:
 
     @property
     def total_reward(self) -> float:
-        """Return the undiscounted return."""
+        """Return the row's share of the episode's undiscounted return."""
         return sum(self.token_rewards)
 
     def with_fields(self, **fields: Tensor) -> "TrainSequence":
@@ -75,34 +79,48 @@ class TrainSequence:
         return mask
 
 
-def sequence_from_trajectory(scored: ScoredTrajectory, *, staleness: int = 0) -> TrainSequence:
-    """Concatenate the turns' prompt and response ids; a turn without log-probabilities (an expert's) gets 0.
+def sequences_from_trajectory(scored: ScoredTrajectory, *, staleness: int = 0) -> list[TrainSequence]:
+    """Return a row for each sequence that the policy was sampled from, in order: one unless the context was replaced.
 
+    A row holds its turns' prompt and response ids, end to end; a turn without log-probabilities (an expert's) gets 0.
     Raises ValueError if log-probabilities or token rewards do not align with the response ids.
     """
     trajectory, reward = scored.trajectory, scored.reward
     name = trajectory.trajectory_id
+    if reward is not None and len(reward.token_rewards) != len(trajectory.turns):
+        raise ValueError(f"{name}: {len(reward.token_rewards)} rows of token rewards for {len(trajectory.turns)} turns")
+    rows = []
+    first = 0
+    for turns in trajectory.sequences() or [()]:
+        rewards = None if reward is None else reward.token_rewards[first : first + len(turns)]
+        rows.append(_sequence(turns, rewards, name, first=first, staleness=staleness))
+        first += len(turns)
+    if trajectory.finish_reason.cut_by_recipe:
+        rows[-1] = replace(rows[-1], final_prompt_token_ids=list(trajectory.final_prompt_token_ids))
+    return rows
+
+
+def _sequence(
+    turns: Sequence[Turn], rewards: Sequence[Sequence[float]] | None, name: str, *, first: int, staleness: int
+) -> TrainSequence:
     token_ids: list[int] = []
     loss_mask: list[bool] = []
     logprobs: list[float] = []
-    rewards: list[float] = []
-    if reward is not None and len(reward.token_rewards) != len(trajectory.turns):
-        raise ValueError(f"{name}: {len(reward.token_rewards)} rows of token rewards for {len(trajectory.turns)} turns")
-    for index, turn in enumerate(trajectory.turns):
+    token_rewards: list[float] = []
+    for index, turn in enumerate(turns):
         num_prompt, num_response = len(turn.prompt_token_ids), len(turn.response_token_ids)
         turn_logprobs = turn.response_logprobs if turn.response_logprobs is not None else (0.0,) * num_response
-        turn_rewards = reward.token_rewards[index] if reward is not None else (0.0,) * num_response
+        turn_rewards = rewards[index] if rewards is not None else (0.0,) * num_response
         if len(turn_logprobs) != num_response or len(turn_rewards) != num_response:
             raise ValueError(
-                f"{name}, turn {index}: {num_response} response tokens, but {len(turn_logprobs)} log-probabilities "
-                f"and {len(turn_rewards)} token rewards"
+                f"{name}, turn {first + index}: {num_response} response tokens, but {len(turn_logprobs)} "
+                f"log-probabilities and {len(turn_rewards)} token rewards"
             )
         token_ids += [*turn.prompt_token_ids, *turn.response_token_ids]
         loss_mask += [False] * num_prompt + [True] * num_response
         logprobs += [*([0.0] * num_prompt), *turn_logprobs]
-        rewards += [*([0.0] * num_prompt), *turn_rewards]
-    final_prompt = list(trajectory.final_prompt_token_ids) if trajectory.finish_reason.cut_by_recipe else None
-    return TrainSequence(token_ids, loss_mask, logprobs, rewards, staleness, name, final_prompt)
+        token_rewards += [*([0.0] * num_prompt), *turn_rewards]
+    return TrainSequence(token_ids, loss_mask, logprobs, token_rewards, staleness, name)
 
 
 @dataclass(frozen=True, slots=True)

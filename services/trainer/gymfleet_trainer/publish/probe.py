@@ -63,7 +63,7 @@ def real_prompts(trajectories: Iterable[ScoredTrajectory], count: int, max_token
     chosen: dict[tuple[int, ...], None] = {}
     for attempt in range(4 * count):
         options = prefixes[attempt % len(prefixes)]
-        chosen.setdefault(options[-1] if attempt % 2 == 0 else generator.choice(options))
+        chosen.setdefault(max(options, key=len) if attempt % 2 == 0 else generator.choice(options))
         if len(chosen) == count:
             break
     return [list(prompt) for prompt in chosen]
@@ -77,12 +77,13 @@ def random_prompts(vocab_size: int, count: int, max_tokens: int, seed: int) -> P
 
 
 def _prefixes(scored: ScoredTrajectory, max_tokens: int) -> list[tuple[int, ...]]:
-    tokens: list[int] = []
     cuts = []
-    for turn in scored.trajectory.turns:
-        tokens += turn.prompt_token_ids
-        if not tokens or len(tokens) > max_tokens:
-            break
-        cuts.append(tuple(tokens))
-        tokens += turn.response_token_ids
+    for turns in scored.trajectory.sequences():
+        tokens: list[int] = []
+        for turn in turns:
+            tokens += turn.prompt_token_ids
+            if not tokens or len(tokens) > max_tokens:
+                break
+            cuts.append(tuple(tokens))
+            tokens += turn.response_token_ids
     return cuts

@@ -1,6 +1,9 @@
 """Facts about one batch of groups: whether it may be trained on, what was in it, and where its time went."""
 
-from gymfleet_contracts.trajectory import ReplyEnd
+from collections import Counter
+from collections.abc import Iterable
+
+from gymfleet_contracts.trajectory import ReplyEnd, Turn
 
 from gymfleet_trainer.run.groups import Group
 from gymfleet_trainer.run.state import RunState
@@ -86,6 +89,19 @@ def wait_shares(groups: list[Group], wait_s: float) -> dict[str, float]:
     return {name: wait_s * seconds / total for name, seconds in spent.items()}
 
 
+def staleness_shares(state: RunState, turns: Iterable[Turn]) -> dict[str, float]:
+    """Return the share of the sampled tokens by how many weight changes before this batch their version was made.
+
+    A reply that was continued under new weights counts span by span. Weights that a restart has lost are `lost`.
+    """
+    tokens: Counter[str] = Counter()
+    for turn in turns:
+        for span in turn.policy_versions:
+            age = state.ages.get(span.version)
+            tokens["lost" if age is None else str(state.age - 1 - age)] += span.num_tokens
+    return {f"staleness_share_{name}": count / tokens.total() for name, count in sorted(tokens.items())}
+
+
 def batch_metrics(state: RunState, groups: list[Group], *, wait_s: float, update_s: float) -> dict[str, float]:
     """Return the metrics of a step for `metrics.jsonl`, without those that the update itself reports."""
     trajectories = [scored.trajectory for group in groups for scored in group.trajectories]
@@ -105,6 +121,7 @@ def batch_metrics(state: RunState, groups: list[Group], *, wait_s: float, update
         "truncated": sum(trajectory.status.value == "truncated" for trajectory in trajectories) / len(trajectories),
         "tokens": sum(trajectory.num_response_tokens for trajectory in trajectories),
         "staleness_max": max(staleness),
+        **staleness_shares(state, turns),
         "wait_s": round(wait_s, 4),
         "update_s": round(update_s, 4),
         **{f"{name}_s": round(seconds, 4) for name, seconds in wait_shares(groups, wait_s).items()},

@@ -1,10 +1,10 @@
 """Which samples are requested again, and which records do not belong to this run."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from gymfleet_contracts.rollout import GroupRequest
-from gymfleet_contracts.trajectory import ScoredTrajectory, Trajectory
+from gymfleet_contracts.trajectory import ScoredTrajectory, Trajectory, Turn
 
 from gymfleet_trainer.run.groups import Group, is_failure
 
@@ -63,10 +63,14 @@ class Referee:
         if highest >= self._vocab_size:
             return f"token {highest} is beyond the model's {self._vocab_size}"
         limit = request.limits.max_context_tokens
-        num_tokens = sum(map(len, prompts[:-1])) + sum(map(len, replies))
+        num_tokens = max(map(_num_tokens, trajectory.sequences()), default=0)
         if num_tokens > limit or len(prompts[-1]) > limit:
             return f"{num_tokens} tokens and {len(prompts[-1])} behind them exceed max_context_tokens ({limit})"
         return ""
+
+
+def _num_tokens(turns: Sequence[Turn]) -> int:
+    return sum(len(turn.prompt_token_ids) + len(turn.response_token_ids) for turn in turns)
 
 
 def _no_sample_of_the_policy(trajectory: Trajectory) -> str:
