@@ -349,6 +349,18 @@ def test_what_an_environment_has_of_its_own_is_checked(env: dict[str, Any], reas
             r"^stages\.collect\.strategy: 3 is no name of a plug-in of kind 'strategy'$",
         ),
         (
+            [{"kind": "sft", "data": "x.jsonl", "converter": {"use": "sharegpt", "kee": "x"}}],
+            r"^stages\.sft\.converter\.kee: unknown; sharegpt knows: success, reward, key$",
+        ),
+        (
+            [{"kind": "filter", "data": "x.jsonl", "converter": "sharegbt"}],
+            r"^stages\.filter\.converter: there is no converter 'sharegbt'; known: messages, sharegpt;",
+        ),
+        (
+            [{"kind": "sft", "data": "x.jsonl", "converter": {"key": "x"}}],
+            r"^stages\.sft\.converter: None is no name of a plug-in of kind 'converter'$",
+        ),
+        (
             [{"repeat": 500, "stages": [{"kind": "reinforce", "name": "rl", "group_size": 1}]}],
             r"^stages\.repeat\.stages\.rl\.group_size must be at least 2 for grpo",
         ),

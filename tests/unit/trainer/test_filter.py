@@ -37,7 +37,7 @@ def filtered(given: list[ScoredTrajectory], **options: Any) -> list[tuple[str, i
     """What is left, as task and sample."""
     planned = PlannedStage("best", "filter", "stages.best", {"data": "collect"}, {"collect": "round1.collect"})
     left: list[ScoredTrajectory] = []
-    run: Any = SimpleNamespace(episodes=lambda: given, leave=left.extend)
+    run: Any = SimpleNamespace(records=lambda _: given, leave=left.extend)
     asyncio.run(Filter(planned, FilterOptions(data="collect", **options)).run(run))
     return [(scored.trajectory.task.task_id, scored.trajectory.sample) for scored in left]
 
@@ -78,7 +78,7 @@ def test_a_filter_that_keeps_nothing_ends_the_run_with_a_reason() -> None:
         filtered(GIVEN, min_reward=9.0)
 
     assert str(caught.value) == (
-        "stages.best: none of 7 episodes of round1.collect is kept; loosen the filter, or collect more"
+        "stages.best: none of 7 records of round1.collect is kept; loosen the filter, or collect more"
     )
 
 

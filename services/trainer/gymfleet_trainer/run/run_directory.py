@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
+from gymfleet_contracts.conversation import RECORDS, Record
 from gymfleet_contracts.recipe import MODEL_INIT, Recipe
 from gymfleet_contracts.run import RunProgress
-from gymfleet_contracts.trajectory import ScoredTrajectory
 from pydantic import ValidationError
 
 from gymfleet_trainer.errors import RunDirectoryError
@@ -140,29 +140,30 @@ class RunDirectory:
         line = {"kind": kind, "time": round(time.time(), 3), **{name: _finite(value) for name, value in fields.items()}}
         self.append(METRICS, [json.dumps(line, allow_nan=False)])
 
-    def trajectories(self, name: str, items: Iterable[ScoredTrajectory]) -> None:
-        """Append to `trajectories/NAME.jsonl`, one `ScoredTrajectory` per line."""
+    def trajectories(self, name: str, items: Iterable[Record]) -> None:
+        """Append to `trajectories/NAME.jsonl`, one `ScoredTrajectory` or `Conversation` per line."""
         self.append(f"trajectories/{name}.jsonl", (item.model_dump_json() for item in items))
 
     def episodes(self, stage: str) -> Path:
         """Return the file with the episodes that a stage left."""
         return self.path / "trajectories" / f"{stage}.jsonl"
 
-    def read_episodes(self, path: Path) -> list[ScoredTrajectory]:
-        """Read episodes. Raises RunDirectoryError, which names the file and the line."""
-        found: list[ScoredTrajectory] = []
+    def read_records(self, path: Path) -> list[Record]:
+        """Read episodes and conversations. Raises RunDirectoryError, which names the file and the line."""
+        found: list[Record] = []
         try:
             with path.open(encoding="utf-8") as file:
                 for line in file:
-                    found.append(ScoredTrajectory.model_validate_json(line))  # noqa: PERF401 - its length tells the line
+                    found.append(RECORDS.validate_json(line))  # noqa: PERF401 - its length tells the line
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
+            form, *parts = first["loc"] or ("episode",)
+            where = ": ".join([f"no {form} of ours", *([".".join(map(str, parts))] if parts else [])])
             raise RunDirectoryError(
-                f"{path}, line {len(found) + 1}: no episode of ours: {where}: {first['msg']}"
+                f"{path}, line {len(found) + 1}: {where}: {first['msg']}; a file of another form needs a converter"
             ) from None
         except (OSError, UnicodeDecodeError) as error:
-            raise RunDirectoryError(f"the episodes in {path} cannot be read: {error}") from None
+            raise RunDirectoryError(f"the records in {path} cannot be read: {error}") from None
         return found
 
     def relative(self, path: Path) -> str:
