@@ -51,6 +51,7 @@ KINDS: Final[Mapping[str, _Kind]] = {
     "backend": _Kind("gymfleet-rollout", "gymfleet_rollout.backend"),
     "stage": _Kind("gymfleet-trainer", "gymfleet_trainer.stage", may_import="algorithm"),
     "converter": _Kind("gymfleet-trainer", "gymfleet_kit.data.converter"),
+    "filter": _Kind("gymfleet-trainer", "gymfleet_kit.data.filter"),
 }
 
 

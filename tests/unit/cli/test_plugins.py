@@ -357,6 +357,22 @@ def test_what_an_environment_has_of_its_own_is_checked(env: dict[str, Any], reas
             r"^stages\.filter\.converter: there is no converter 'sharegbt'; known: messages, sharegpt;",
         ),
         (
+            [{"kind": "filter", "data": "x.jsonl", "filters": ["duplicates", {"use": "length", "max": 3}]}],
+            r"^stages\.filter\.filters\.1\.max: unknown; length knows: min_replies, max_replies, max_chars$",
+        ),
+        (
+            [{"kind": "filter", "data": "x.jsonl", "filters": ["lenght"]}],
+            r"^stages\.filter\.filters\.0: there is no filter 'lenght'; known: duplicates, length;",
+        ),
+        (
+            [{"kind": "filter", "data": "x.jsonl", "filters": "length"}],
+            r"^stages\.filter\.filters: 'length' is not of type 'array'$",
+        ),
+        (
+            [{"kind": "filter", "data": "x.jsonl", "filters": [{"max_chars": 3}]}],
+            r"^stages\.filter\.filters\.0: None is no name of a plug-in of kind 'filter'$",
+        ),
+        (
             [{"kind": "sft", "data": "x.jsonl", "converter": {"key": "x"}}],
             r"^stages\.sft\.converter: None is no name of a plug-in of kind 'converter'$",
         ),

@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 from gymfleet_contracts.conversation import Conversation, Record
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.stages import PlannedStage, StageFacts
+from gymfleet_kit.data.filtering import CheckedFilter, FilterFailed, filter_of
 from pydantic import JsonValue, PositiveInt
 
-from gymfleet_trainer.errors import NothingLeft
+from gymfleet_trainer.errors import NothingLeft, PluginFailed
 from gymfleet_trainer.run.context import RunContext
 from gymfleet_trainer.run.records import converter_in
 from gymfleet_trainer.stage import Stage, StageOptions
@@ -26,6 +27,9 @@ class FilterOptions(StageOptions):
     """Keep those that solved their task; with `false` those that did not."""
     min_reward: float | None = None
     """Keep those whose reward is at least this."""
+    filters: tuple[str | dict[str, JsonValue], ...] = ()
+    """Then what these keep, one after the other: `length`, `duplicates`, one of your own, or a table with `use` and its
+    options."""
     best_of_task: PositiveInt | None = None
     """Then keep only so many of each task, those with the highest rewards."""
 
@@ -34,17 +38,24 @@ class Filter(Stage[FilterOptions]):
     """Keep the episodes that are worth learning from, as rejection sampling and ReST do."""
 
     Options = FilterOptions
-    facts: ClassVar[StageFacts] = StageFacts(reads=True, leaves=("episodes",), plugins={"converter": "converter"})
+    facts: ClassVar[StageFacts] = StageFacts(
+        reads=True, leaves=("episodes",), plugins={"converter": "converter", "filters": "filter"}
+    )
     small: ClassVar[Mapping[str, Any]] = {"success": True}
 
     def check(self, recipe: Recipe, planned: PlannedStage) -> None:  # noqa: ARG002 - what every stage is given
-        """Make the converter before anything is started."""
+        """Make the plug-ins before anything is started."""
         converter_in(self.options.converter, self)
+        self._filters()
 
     async def run(self, run: RunContext) -> None:
         """Filter once."""
         given = run.records(converter_in(self.options.converter, self))
         kept = [record for record in given if self._keeps(record)]
+        for place, one in enumerate(self._filters()):
+            before, kept = len(kept), _kept(one, kept)
+            # Set and not added up: a stage that is resumed filters again.
+            run.state.counts[f"left_out.{self.name}.{place}.{one.name}"] = before - len(kept)
         if self.options.best_of_task is not None:
             kept = _best(kept, self.options.best_of_task)
         if not kept:
@@ -54,11 +65,23 @@ class Filter(Stage[FilterOptions]):
             )
         run.leave(kept)
 
+    def _filters(self) -> list[CheckedFilter]:
+        """Return the filters that the options name, new ones each time: each of them filters one list."""
+        table = f"{self.table}.filters"
+        return [filter_of(given, table=f"{table}.{place}") for place, given in enumerate(self.options.filters)]
+
     def _keeps(self, record: Record) -> bool:
         options = self.options
         if options.success is not None and _success(record) is not options.success:
             return False
         return options.min_reward is None or _reward(record) >= options.min_reward
+
+
+def _kept(one: CheckedFilter, records: list[Record]) -> list[Record]:
+    try:
+        return one.kept(records)
+    except FilterFailed as error:
+        raise PluginFailed(f"{error}; its traceback is in the log") from error
 
 
 def _best(records: list[Record], count: int) -> list[Record]:
