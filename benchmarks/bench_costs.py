@@ -25,12 +25,12 @@ from gymfleet_contracts.rollout import EpisodeLimits, GroupRequest, Sampling
 from gymfleet_contracts.session import OpenSession
 from gymfleet_contracts.streams import TRAJECTORIES_RAW, trajectories_scored
 from gymfleet_contracts.trajectory import Trajectory, sampled_by
+from gymfleet_kit.chat.tokens import ChatTokens
 from gymfleet_kit.streams import RedisClient, StreamProducer, connect, disconnect
 from gymfleet_rollout.environments import Environments
 from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.inference.base import Generation
 from gymfleet_rollout.player import Player
-from gymfleet_rollout.tokens import ChatTokens
 
 from benchmarks.command import BenchmarkCommand, Size
 from benchmarks.playing import episodes

@@ -24,6 +24,7 @@ import uvloop
 from gymfleet_client import GatewayClient, SessionStream
 from gymfleet_contracts.rollout import EpisodeLimits, GroupRequest, Sampling
 from gymfleet_contracts.session import OpenSession
+from gymfleet_kit.chat.tokens import ChatTokens
 from gymfleet_rollout.environments import Environments
 from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.inference.base import Engine, EngineConfig, GenerationRequest
@@ -33,7 +34,6 @@ from gymfleet_rollout.inference.server import ServerEngine
 from gymfleet_rollout.model import vocab_size
 from gymfleet_rollout.player import Player
 from gymfleet_rollout.policy import Policy
-from gymfleet_rollout.tokens import ChatTokens
 
 from benchmarks.command import BenchmarkCommand, Size
 from benchmarks.playing import episodes

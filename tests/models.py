@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Final
 
-from gymfleet_rollout.tokenizer import ModelTokenizer
+from gymfleet_kit.chat.tokenizer import ModelTokenizer
 
 CHATML: Final = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"

@@ -75,7 +75,8 @@ class StageFacts(WireModel):
     leaves: tuple[Literal["episodes", "model"], ...] = ()
     """What it leaves under its name."""
     plugins: Mapping[str, str] = {}
-    """Which of its options name a plug-in, and of which kind that is. Where the option is a table, `use` names it."""
+    """Which of its options name a plug-in, and of which kind that is. Where the option is a table, `use` names it; each
+    entry of a list names one in these ways."""
     passes_on: str = ""
     """The one of these options whose plug-in has the keys that the stage itself does not know."""
 
@@ -114,8 +115,8 @@ class PlannedStage:
 
 
 def is_path(reference: str) -> bool:
-    """Return whether a reference to episodes is a file's path, and no stage's name."""
-    return reference.endswith(".jsonl") or "/" in reference
+    """Return whether a reference to data is a file's path, and no stage's name."""
+    return reference.endswith((".jsonl", ".json")) or "/" in reference
 
 
 def planned(sections: Sequence[StageSection]) -> list[PlannedStage]:

@@ -89,19 +89,24 @@ def _named_by(stage: PlannedStage, described: PluginDescription, facts: StageFac
     """Yield the plug-ins that the options of a stage name, or their defaults do."""
     for option, kind in facts.plugins.items():
         default = _default(described, option)
-        if (given := stage.options.get(option, default)) is None:
-            continue
-        options = {"use": default, **given} if isinstance(given, dict) else {"use": given}
-        reference, key = options.pop("use"), f"{stage.table}.{option}"
-        if kind not in KINDS or not isinstance(reference, str):
-            raise RecipeError(f"{key}: {reference!r} is no name of a plug-in of kind {kind!r}")
-        if option == facts.passes_on:
-            passed = _passed_on(stage.options, described)
-            yield _Use(
-                (kind, reference), key, stage.table, options | passed, beside=_knows(described, described.options)
-            )
-        else:
-            yield _Use((kind, reference), key, key, options)
+        given, key = stage.options.get(option, default), f"{stage.table}.{option}"
+        if isinstance(given, list):
+            yield from (_chosen(kind, f"{key}.{place}", one) for place, one in enumerate(given))
+        elif given is not None:
+            use = _chosen(kind, key, {"use": default, **given} if isinstance(given, dict) else given)
+            if option == facts.passes_on:
+                options = {**use.options, **_passed_on(stage.options, described)}
+                use = replace(use, table=stage.table, options=options, beside=_knows(described, described.options))
+            yield use
+
+
+def _chosen(kind: str, key: str, given: Any) -> _Use:
+    """Return the plug-in that stands at a key: by its name, or as a table with `use` and its options."""
+    options = dict(given) if isinstance(given, dict) else {"use": given}
+    reference = options.pop("use", None)
+    if kind not in KINDS or not isinstance(reference, str):
+        raise RecipeError(f"{key}: {reference!r} is no name of a plug-in of kind {kind!r}")
+    return _Use((kind, reference), key, key, options)
 
 
 def _default(described: PluginDescription, option: str) -> Any:

@@ -50,6 +50,8 @@ KINDS: Final[Mapping[str, _Kind]] = {
     "algorithm": _Kind("gymfleet-trainer", "gymfleet_trainer.learning"),
     "backend": _Kind("gymfleet-rollout", "gymfleet_rollout.backend"),
     "stage": _Kind("gymfleet-trainer", "gymfleet_trainer.stage", may_import="algorithm"),
+    "converter": _Kind("gymfleet-trainer", "gymfleet_kit.data.converter"),
+    "filter": _Kind("gymfleet-trainer", "gymfleet_kit.data.filter"),
 }
 
 

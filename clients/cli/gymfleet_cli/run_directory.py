@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
+from gymfleet_contracts.conversation import RECORDS
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -112,14 +113,16 @@ class RunFiles:
         return [*finished, *sorted(names.difference(finished))]
 
     def trajectories(self, stage: str) -> Iterator[ScoredTrajectory]:
-        """Yield the episodes of one stage, in the order in which they were recorded."""
+        """Yield the episodes of one stage, in the order in which they were recorded; conversations are none."""
         path = self.path / "trajectories" / f"{stage}.jsonl"
         for number, line in enumerate(_whole_lines(path), start=1):
             try:
-                yield ScoredTrajectory.model_validate_json(line)
+                record = RECORDS.validate_json(line)
             except ValidationError as error:
                 reason = error.errors(include_input=False)[0]["msg"]
                 raise RunDataError(f"{path}, line {number}: {reason}") from None
+            if isinstance(record, ScoredTrajectory):
+                yield record
 
 
 def _whole_lines(path: Path) -> Iterator[str]:

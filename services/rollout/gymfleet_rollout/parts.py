@@ -8,11 +8,11 @@ from typing import Protocol
 
 from gymfleet_contracts.rollout import Sampling
 from gymfleet_contracts.session import EnvironmentSpec
+from gymfleet_kit.chat.tokens import ChatTokens
 from gymfleet_kit.formats import CheckedFormat
 
 from gymfleet_rollout.inference.base import Generation
 from gymfleet_rollout.sessions import Sessions
-from gymfleet_rollout.tokens import ChatTokens
 
 
 class Sampler(Protocol):

@@ -23,6 +23,7 @@ from gymfleet_client.errors import (
 )
 from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.trajectory import Status, Trajectory
+from gymfleet_kit.chat.tokens import ChatTokens
 from gymfleet_kit.formats import FormatFailed
 from gymfleet_kit.plugins import PluginError
 from gymfleet_kit.problems import ServiceError
@@ -40,7 +41,6 @@ from gymfleet_rollout.play import Play, PromptTooLong
 from gymfleet_rollout.recording import Attempt, failed, recorded
 from gymfleet_rollout.sessions import Sessions
 from gymfleet_rollout.strategy import STRATEGIES, Strategy, strategy_of
-from gymfleet_rollout.tokens import ChatTokens
 
 log = structlog.get_logger()
 

@@ -12,6 +12,7 @@ import structlog
 from gymfleet_client.rest import GatewayClient
 from gymfleet_client.stream import SessionStream
 from gymfleet_kit.app import NotReady
+from gymfleet_kit.chat.tokens import ChatTokens
 from gymfleet_kit.streams import connect, disconnect
 from redis.exceptions import RedisError
 
@@ -26,7 +27,6 @@ from gymfleet_rollout.player import Player
 from gymfleet_rollout.policy import Policy
 from gymfleet_rollout.replicas import Replicas
 from gymfleet_rollout.settings import RolloutSettings
-from gymfleet_rollout.tokens import ChatTokens
 from gymfleet_rollout.version_gate import VersionGate
 from gymfleet_rollout.worker import Output, Requests, RolloutWorker
 

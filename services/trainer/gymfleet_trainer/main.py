@@ -40,7 +40,7 @@ _CANCEL_S: Final = 5.0
 
 def main(argv: list[str] | None = None) -> None:
     """Run a command and exit: 0 done, 2 usage, 3 to 9 see `errors`, 130 or 143 interrupted (resumable)."""
-    rooms = {"algorithm": _algorithms, "stage": _stages}
+    rooms = {"algorithm": _algorithms, "stage": _stages, "converter": _converters, "filter": _filters}
     if plugin_command("gymfleet-trainer", rooms, sys.argv[1:] if argv is None else argv):
         return
     arguments = _parser().parse_args(argv)
@@ -81,6 +81,18 @@ def _stages() -> PluginRoom:
     from gymfleet_trainer.stage_checks import examine  # noqa: PLC0415
 
     return PluginRoom(STAGES, examine)
+
+
+def _converters() -> PluginRoom:
+    from gymfleet_kit.data import converter_checks, converting  # noqa: PLC0415 - other kinds need less
+
+    return PluginRoom(converting.CONVERTERS, converter_checks.examine)
+
+
+def _filters() -> PluginRoom:
+    from gymfleet_kit.data import filter_checks, filtering  # noqa: PLC0415 - other kinds need less
+
+    return PluginRoom(filtering.FILTERS, filter_checks.examine)
 
 
 def _build(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> int:

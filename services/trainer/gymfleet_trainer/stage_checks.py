@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import torch
+from gymfleet_contracts.conversation import Record
 from gymfleet_contracts.recipe import Recipe, RecipeError
 from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.session import TaskRef
@@ -254,7 +255,7 @@ class _Rehearsal:
 @dataclass(frozen=True)
 class _Played:
     asked: list[GroupRequest]
-    left: list[ScoredTrajectory] | None
+    left: list[Record] | None
     changes: int
     """How often the weights changed."""
     died: bool
@@ -322,7 +323,8 @@ def _it_leaves_what_it_says(rehearsal: _Rehearsal) -> None:
     if played.strangers:
         raise _Broken(f"it asks for {played.strangers[0]}, and request() does not know that id: declare it in plays()")
     held_out = {one.group_id for one in played.asked if one.purpose == "eval"}
-    if any(scored.trajectory.group_id in held_out for scored in played.left or ()):
+    left = [record for record in played.left or () if isinstance(record, ScoredTrajectory)]
+    if any(scored.trajectory.group_id in held_out for scored in left):
         raise _Broken("it leaves held-out episodes: later stages would train on what is measured")
 
 

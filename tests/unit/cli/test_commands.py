@@ -174,6 +174,17 @@ def test_trajectories_are_listed_and_filtered(capsys: Capture) -> None:
     assert "after.0/0" not in said
 
 
+def test_conversations_that_a_stage_left_are_passed_over(capsys: Capture) -> None:
+    path = write_run(Path("run")) / "trajectories/kept.jsonl"
+    (episode,) = [one for one in RunFiles(Path("run")).trajectories("after") if one.trajectory.group_id == "after.3"]
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    path.write_text(f"{json.dumps({'messages': messages})}\n{episode.model_dump_json()}\n")
+
+    assert run(["trajectories", "list", "run", "--stage", "kept"]) == 0
+
+    assert "after.3/0" in capsys.readouterr().out
+
+
 def test_episode_is_shown_turn_by_turn_without_control_characters(capsys: Capture) -> None:
     write_run(Path("run"), hostile="[bold]look[/bold] \x1b]0;owned\x07 here")
 

@@ -24,7 +24,8 @@ def test_all_plug_ins_are_listed_with_what_they_are(capsys: Capture) -> None:
 
     shown = capsys.readouterr().out
     known = (("environment", "babyai"), ("strategy", "expert"), ("format", "react"), ("component", "goal"),
-             ("algorithm", "ppo"), ("stage", "reinforce"), ("backend", "embedded"))  # fmt: skip
+             ("algorithm", "ppo"), ("stage", "reinforce"), ("backend", "embedded"),
+             ("converter", "sharegpt"), ("filter", "duplicates"))  # fmt: skip
     for kind, name in known:
         assert any(kind in line and f" {name} " in line and len(line.split()) > 6 for line in shown.splitlines()), name
     assert set(KINDS) <= set(shown.split())
@@ -91,6 +92,14 @@ def test_a_mistake_is_one_line(arguments: list[str], told: str, capsys: Capture)
             "stage",
         ),
         ("from gymfleet_rollout.strategy import PlayContext, Strategy", "strategy"),
+        (
+            "from gymfleet_contracts.conversation import Message\nfrom gymfleet_kit.data.converter import Converter",
+            "converter",
+        ),
+        (
+            "from gymfleet_contracts.conversation import Record\nfrom gymfleet_kit.data.filter import Filter",
+            "filter",
+        ),
         ("from gymfleet_contracts.reply_format import ReplyFormat", "format"),
         (
             "from gymfleet_contracts.trajectory import Trajectory\nfrom gymfleet_reward.component import Component",
@@ -154,6 +163,32 @@ def test_an_algorithm_is_checked(tmp_path: Path, capsys: Capture) -> None:
     assert "mine.py: a sound algorithm" in shown
     assert "- an update changes no weight" in shown
     assert shown.endswith("no sound algorithm")
+
+
+def test_a_converter_is_checked(tmp_path: Path, capsys: Capture) -> None:
+    run(["new", "converter", "mine", "--in", str(tmp_path)])
+    path = tmp_path / "mine.py"
+
+    assert run(["check", str(path)]) == 0
+    path.write_text(path.read_text().replace('field(record, "mark", float)', 'record["mark"]'))
+    assert run(["check", str(path)]) == 1
+
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "mine.py: a sound converter" in shown
+    assert "- examples[0] with None as mark: the converter mine failed: TypeError: " in shown
+
+
+def test_a_filter_is_checked(tmp_path: Path, capsys: Capture) -> None:
+    run(["new", "filter", "mine", "--in", str(tmp_path)])
+    path = tmp_path / "mine.py"
+
+    assert run(["check", str(path)]) == 0
+    path.write_text(path.read_text().replace("return not any(", "return sum("))
+    assert run(["check", str(path)]) == 1
+
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "mine.py: a sound filter" in shown
+    assert "- the filter mine: keep returns 0 instead of True or False" in shown
 
 
 def test_an_environment_is_served_and_checked(tmp_path: Path, capsys: Capture) -> None:

@@ -349,6 +349,34 @@ def test_what_an_environment_has_of_its_own_is_checked(env: dict[str, Any], reas
             r"^stages\.collect\.strategy: 3 is no name of a plug-in of kind 'strategy'$",
         ),
         (
+            [{"kind": "sft", "data": "x.jsonl", "converter": {"use": "sharegpt", "kee": "x"}}],
+            r"^stages\.sft\.converter\.kee: unknown; sharegpt knows: success, reward, key$",
+        ),
+        (
+            [{"kind": "filter", "data": "x.jsonl", "converter": "sharegbt"}],
+            r"^stages\.filter\.converter: there is no converter 'sharegbt'; known: messages, sharegpt;",
+        ),
+        (
+            [{"kind": "filter", "data": "x.jsonl", "filters": ["duplicates", {"use": "length", "max": 3}]}],
+            r"^stages\.filter\.filters\.1\.max: unknown; length knows: min_replies, max_replies, max_chars$",
+        ),
+        (
+            [{"kind": "filter", "data": "x.jsonl", "filters": ["lenght"]}],
+            r"^stages\.filter\.filters\.0: there is no filter 'lenght'; known: duplicates, length;",
+        ),
+        (
+            [{"kind": "filter", "data": "x.jsonl", "filters": "length"}],
+            r"^stages\.filter\.filters: 'length' is not of type 'array'$",
+        ),
+        (
+            [{"kind": "filter", "data": "x.jsonl", "filters": [{"max_chars": 3}]}],
+            r"^stages\.filter\.filters\.0: None is no name of a plug-in of kind 'filter'$",
+        ),
+        (
+            [{"kind": "sft", "data": "x.jsonl", "converter": {"key": "x"}}],
+            r"^stages\.sft\.converter: None is no name of a plug-in of kind 'converter'$",
+        ),
+        (
             [{"repeat": 500, "stages": [{"kind": "reinforce", "name": "rl", "group_size": 1}]}],
             r"^stages\.repeat\.stages\.rl\.group_size must be at least 2 for grpo",
         ),

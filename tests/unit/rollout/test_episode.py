@@ -34,10 +34,10 @@ from gymfleet_contracts.session import (
     TaskRef,
 )
 from gymfleet_contracts.trajectory import FinishReason, ReplyEnd, Status, Trajectory, sampled_by
+from gymfleet_kit.chat.tokens import ChatTokens
 from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.inference.base import EngineDied, Generation, InferenceError
 from gymfleet_rollout.player import Player
-from gymfleet_rollout.tokens import ChatTokens
 
 from tests.models import build_tokenizer, model_tokenizer
 

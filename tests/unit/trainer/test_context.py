@@ -72,6 +72,6 @@ def test_what_is_left_is_written_and_taken_once(tmp_path: Path) -> None:
 
     run.leave(episodes)
 
-    assert directory.read_episodes(directory.episodes("best")) == episodes
+    assert directory.read_records(directory.episodes("best")) == episodes
     assert run.taken() == episodes
     assert run.taken() is None

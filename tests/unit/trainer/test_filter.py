@@ -1,6 +1,7 @@
 """Which episodes a filter keeps, and in which order."""
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,8 +9,8 @@ import pytest
 from gymfleet_contracts.stages import PlannedStage
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_kit.plugins import PluginError
-from gymfleet_trainer.errors import NothingLeft
-from gymfleet_trainer.run.plan import stages_of
+from gymfleet_trainer.errors import NothingLeft, PluginFailed
+from gymfleet_trainer.run.plan import own_sources, stages_of
 from gymfleet_trainer.stages.filter import Filter, FilterOptions
 
 from tests.fixtures.scored import make_recipe, make_scored
@@ -37,7 +38,8 @@ def filtered(given: list[ScoredTrajectory], **options: Any) -> list[tuple[str, i
     """What is left, as task and sample."""
     planned = PlannedStage("best", "filter", "stages.best", {"data": "collect"}, {"collect": "round1.collect"})
     left: list[ScoredTrajectory] = []
-    run: Any = SimpleNamespace(episodes=lambda: given, leave=left.extend)
+    state = SimpleNamespace(counts={})
+    run: Any = SimpleNamespace(records=lambda _: given, leave=left.extend, state=state)
     asyncio.run(Filter(planned, FilterOptions(data="collect", **options)).run(run))
     return [(scored.trajectory.task.task_id, scored.trajectory.sample) for scored in left]
 
@@ -62,6 +64,10 @@ def filtered(given: list[ScoredTrajectory], **options: Any) -> list[tuple[str, i
         ),
         pytest.param({"success": False, "min_reward": -1.0}, [("1", 0), ("1", 1)], id="all that is given holds"),
         pytest.param({"success": False, "best_of_task": 1}, [("2", 0), ("1", 1)], id="the best of those that are left"),
+        pytest.param({"filters": ({"use": "length", "min_replies": 1}, "duplicates")}, [("0", 0)],
+                     id="filters one after the other: all say the same"),
+        pytest.param({"filters": ("duplicates",), "min_reward": 1.0, "best_of_task": 1}, [("0", 1)],
+                     id="filters see what the reward has left"),
     ],
 )  # fmt: skip
 def test_what_is_kept(options: dict[str, Any], kept: list[tuple[str, int]]) -> None:
@@ -78,7 +84,7 @@ def test_a_filter_that_keeps_nothing_ends_the_run_with_a_reason() -> None:
         filtered(GIVEN, min_reward=9.0)
 
     assert str(caught.value) == (
-        "stages.best: none of 7 episodes of round1.collect is kept; loosen the filter, or collect more"
+        "stages.best: none of 7 records of round1.collect is kept; loosen the filter, or collect more"
     )
 
 
@@ -87,3 +93,51 @@ def test_no_task_has_its_best_none() -> None:
 
     with pytest.raises(PluginError, match=r"stages\.filter\.best_of_task: .*greater than 0"):
         stages_of(make_recipe(stages=stages))
+
+
+def test_how_many_each_filter_left_out_is_counted_once() -> None:
+    given = {"data": "collect", "filters": ({"use": "length"}, "duplicates")}
+    planned = PlannedStage("best", "filter", "stages.best", given, {"collect": "collect"})
+    run: Any = SimpleNamespace(records=lambda _: GIVEN, leave=lambda _: None, state=SimpleNamespace(counts={}))
+
+    for _ in range(2):
+        asyncio.run(Filter(planned, FilterOptions.model_validate(given)).run(run))
+
+    assert run.state.counts == {"left_out.best.0.length": 0, "left_out.best.1.duplicates": 6}
+
+
+def test_a_filter_that_fails_is_a_plug_in_that_fails(tmp_path: Path) -> None:
+    path = tmp_path / "fails.py"
+    path.write_text(
+        "from gymfleet_kit.data.filter import Filter\n\n\nclass Fails(Filter):\n"
+        "    def keep(self, record):\n        raise RuntimeError('not\\nyet')\n"
+    )
+
+    with pytest.raises(
+        PluginFailed, match=r"^the filter fails failed in keep for run-1/\S+: RuntimeError: not yet; its"
+    ):
+        filtered(GIVEN, filters=(str(path),))
+
+
+@pytest.mark.parametrize(
+    ("filters", "told"),
+    [
+        (["lenght"], "there is no filter 'lenght'; known: duplicates, length;"),
+        (
+            ["duplicates", {"use": "length", "max": 3}],
+            r"stages\.filter\.filters\.1\.max: Extra inputs are not permitted",
+        ),
+        ("length", r"stages\.filter\.filters: Input should be a valid tuple"),
+    ],
+)
+def test_filters_are_made_before_anything_is_started(filters: Any, told: str) -> None:
+    with pytest.raises(PluginError, match=f"^{told}"):
+        stages_of(make_recipe(stages=[{"kind": "collect"}, {"kind": "filter", "data": "collect", "filters": filters}]))
+
+
+def test_the_files_of_filters_are_pinned(tmp_path: Path) -> None:
+    stages: list[dict[str, Any]] = [
+        {"kind": "filter", "data": "x.jsonl", "filters": ["length", f"{tmp_path}/a.py", {"use": f"{tmp_path}/b.py"}]}
+    ]
+
+    assert [*own_sources(make_recipe(stages=stages))] == [f"{tmp_path}/a.py", f"{tmp_path}/b.py"]

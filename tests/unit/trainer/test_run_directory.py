@@ -97,7 +97,7 @@ def test_what_a_stage_left_is_read_again(tmp_path: Path) -> None:
         directory.trajectories("repeat1.collect", left)
 
         assert directory.episodes("repeat1.collect") == tmp_path / "run/trajectories/repeat1.collect.jsonl"
-        assert directory.read_episodes(directory.episodes("repeat1.collect")) == left
+        assert directory.read_records(directory.episodes("repeat1.collect")) == left
 
 
 def test_a_damaged_file_of_episodes_is_named_with_its_line(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_damaged_file_of_episodes_is_named_with_its_line(tmp_path: Path) -> No
     path.write_text(f'{make_scored().model_dump_json()}\n{{"trajectory": {{}}}}\n')
 
     with pytest.raises(RunDirectoryError, match=r"other\.jsonl, line 2: no episode of ours: trajectory\.") as caught:
-        RunDirectory(tmp_path).read_episodes(path)
+        RunDirectory(tmp_path).read_records(path)
     assert "\n" not in str(caught.value)
 
 
@@ -115,8 +115,8 @@ def test_a_file_of_episodes_that_cannot_be_read_is_named(tmp_path: Path, content
     if content is not None:
         path.write_bytes(content)
 
-    with pytest.raises(RunDirectoryError, match=r"the episodes in .*other\.jsonl cannot be read: "):
-        RunDirectory(tmp_path).read_episodes(path)
+    with pytest.raises(RunDirectoryError, match=r"the records in .*other\.jsonl cannot be read: "):
+        RunDirectory(tmp_path).read_records(path)
 
 
 def test_what_the_stages_left_is_listed_as_of_the_last_one(tmp_path: Path) -> None:

@@ -1,26 +1,29 @@
 """The context that every stage of a run works with."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import structlog
+from gymfleet_contracts.conversation import Conversation, Record
 from gymfleet_contracts.recipe import Recipe
-from gymfleet_contracts.stages import is_path
 from gymfleet_contracts.trajectory import ScoredTrajectory
+from gymfleet_kit.data.converting import CheckedConverter
 from gymfleet_kit.streams import RedisClient
 
-from gymfleet_trainer.errors import RunDirectoryError
-from gymfleet_trainer.learning.learner import Learner
+from gymfleet_trainer.errors import NothingLeft, RunDirectoryError, TrainerError
+from gymfleet_trainer.learning.learner import MODEL, Learner
 from gymfleet_trainer.metrics import HELD, PARITY, TOLERANCE, VERSION
 from gymfleet_trainer.publish.publisher import Publication, Publisher
 from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
 from gymfleet_trainer.run.checkpoint import Checkpoints
 from gymfleet_trainer.run.collect import Collector
+from gymfleet_trainer.run.conversations import Rendered, render
 from gymfleet_trainer.run.group_planner import GroupPlanner
 from gymfleet_trainer.run.playing import Playing
 from gymfleet_trainer.run.progress import Reporter
+from gymfleet_trainer.run.records import read, require_no_held_out, require_tokens_of
 from gymfleet_trainer.run.run_directory import RunDirectory
 from gymfleet_trainer.run.state import RunState
 from gymfleet_trainer.run.torch_thread import TorchThread
@@ -49,7 +52,7 @@ class RunContext:
     redis: RedisClient
     stage: Stage[Any]
     """The stage that is being carried out."""
-    _left: list[ScoredTrajectory] | None = None
+    _left: list[Record] | None = None
     _published_age: int | None = None
     _lap_at: float = field(default_factory=time.monotonic)
 
@@ -107,38 +110,46 @@ class RunContext:
             )
         return playing.counted, playing.num_failed
 
-    def episodes(self) -> list[ScoredTrajectory]:
-        """Return the episodes that the stage's `data` names.
+    def records(self, converter: CheckedConverter | None = None) -> list[Record]:
+        """Return what the stage's `data` names; files are read by the converter, if one is given.
 
         Raises:
             RunDirectoryError: a file is missing or damaged, was written with another model's tokens, or holds what was
                 measured.
+            PluginFailed: the converter is at fault.
+            NothingLeft: there is not one record.
         """
-        found = []
-        for reference in self.stage.data:
-            path = Path(reference) if is_path(reference) else self.directory.episodes(reference)
-            found += self.directory.read_episodes(path)
-        if measured := next((one.trajectory for one in found if one.trajectory.purpose == "eval"), None):
-            raise RunDirectoryError(
-                f"{', '.join(self.stage.data)} holds held-out episodes ({measured.trajectory_id}): what is measured is "
-                "not learned from"
-            )
-        turns = [turn for scored in found for turn in scored.trajectory.turns]
-        ids = (*(turn.prompt_token_ids for turn in turns), *(turn.response_token_ids for turn in turns))
-        highest = max((max(part) for part in ids if part), default=0)
-        if highest >= self.learner.vocab_size:
-            raise RunDirectoryError(
-                f"{', '.join(self.stage.data)} has token {highest}, which is beyond the model's "
-                f"{self.learner.vocab_size}: its episodes were played by another model"
-            )
+        found, named = read(self.directory, self.stage.data, converter), ", ".join(self.stage.data)
+        if not found:
+            raise NothingLeft(f"{self.stage.table}: there is nothing in {named}")
+        require_no_held_out(found, self.recipe, named)
+        episodes = [record for record in found if isinstance(record, ScoredTrajectory)]
+        require_tokens_of(self.learner.vocab_size, episodes, named)
         return found
 
-    def leave(self, episodes: list[ScoredTrajectory]) -> None:
-        """Leave episodes under the stage's name, once and at its end."""
-        self._left = episodes
-        self.directory.trajectories(self.stage.name, episodes)
+    def episodes(self) -> list[ScoredTrajectory]:
+        """Do as `records`, for a stage that takes only episodes. Raises RunDirectoryError for what is none."""
+        found = self.records()
+        episodes = [record for record in found if isinstance(record, ScoredTrajectory)]
+        if len(episodes) < len(found):
+            raise RunDirectoryError(
+                f"{', '.join(self.stage.data)} holds conversations, and {self.stage.table} takes only episodes"
+            )
+        return episodes
 
-    def taken(self) -> list[ScoredTrajectory] | None:
+    async def rendered(self, conversations: Sequence[Conversation]) -> Rendered:
+        """Return conversations as token sequences of the model that is trained. Raises TrainerError."""
+        last = self.checkpoints.latest()
+        if last is None:
+            raise TrainerError("there is no checkpoint, and so no tokenizer to render conversations with")
+        return await self.worker.run(render, conversations, last[0] / MODEL, self.recipe.inference.max_model_len)
+
+    def leave(self, records: Sequence[Record]) -> None:
+        """Leave episodes, or conversations, under the stage's name, once and at its end."""
+        self._left = list(records)
+        self.directory.trajectories(self.stage.name, records)
+
+    def taken(self) -> list[Record] | None:
         """Return what the stage left by `leave`, and forget it; None where it left none."""
         left, self._left = self._left, None
         return left

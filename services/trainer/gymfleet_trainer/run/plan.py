@@ -53,8 +53,9 @@ def own_sources(recipe: Recipe) -> dict[str, str]:
         named.append(("stage", planned.kind))
         for option, kind in STAGES.find(planned.kind).facts.plugins.items():
             given = planned.options.get(option)
-            reference = given.get("use") if isinstance(given, dict) else given
-            if isinstance(reference, str):
-                named.append((kind, reference))
+            for one in given if isinstance(given, list) else [given]:
+                reference = one.get("use") if isinstance(one, dict) else one
+                if isinstance(reference, str):
+                    named.append((kind, reference))
     files = [source_of(kind, reference) for kind, reference in named]
     return {str(file): hash_of(file) for file in files if file is not None}

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
+from gymfleet_contracts.conversation import RECORDS, Record
 from gymfleet_contracts.recipe import MODEL_INIT, Recipe
 from gymfleet_contracts.run import Place, RunProgress
 from gymfleet_contracts.trajectory import ScoredTrajectory
@@ -152,8 +153,10 @@ class RunDirectory:
             file.write(json.dumps(line, allow_nan=False) + "\n")
         self.event(kind, json.loads(json.dumps(told)), stage=stage)
 
-    def trajectories(self, name: str, items: Iterable[ScoredTrajectory]) -> None:
-        """Append to `trajectories/NAME.jsonl`, one `ScoredTrajectory` per line, and note where each is."""
+    def trajectories(self, name: str, items: Iterable[Record]) -> None:
+        """Append to `trajectories/NAME.jsonl`, one `ScoredTrajectory` or `Conversation` per line, and note where
+        each episode is.
+        """
         path = self.episodes(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         places: dict[str, Place] = {}
@@ -162,7 +165,10 @@ class RunDirectory:
             for item in items:
                 line = item.model_dump_json().encode() + b"\n"
                 file.write(line)
-                places[item.trajectory.trajectory_id] = Place(file=self.relative(path), offset=offset, length=len(line))
+                if isinstance(item, ScoredTrajectory):
+                    places[item.trajectory.trajectory_id] = Place(
+                        file=self.relative(path), offset=offset, length=len(line)
+                    )
                 offset += len(line)
         if places:
             self.event("episodes", stage=name, places=places)
@@ -171,21 +177,22 @@ class RunDirectory:
         """Return the file with the episodes that a stage left."""
         return self.path / "trajectories" / f"{stage}.jsonl"
 
-    def read_episodes(self, path: Path) -> list[ScoredTrajectory]:
-        """Read episodes. Raises RunDirectoryError, which names the file and the line."""
-        found: list[ScoredTrajectory] = []
+    def read_records(self, path: Path) -> list[Record]:
+        """Read episodes and conversations. Raises RunDirectoryError, which names the file and the line."""
+        found: list[Record] = []
         try:
             with path.open(encoding="utf-8") as file:
                 for line in file:
-                    found.append(ScoredTrajectory.model_validate_json(line))  # noqa: PERF401 - its length tells the line
+                    found.append(RECORDS.validate_json(line))  # noqa: PERF401 - its length tells the line
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
+            form, *parts = first["loc"] or ("episode",)
+            where = ": ".join([f"no {form} of ours", *([".".join(map(str, parts))] if parts else [])])
             raise RunDirectoryError(
-                f"{path}, line {len(found) + 1}: no episode of ours: {where}: {first['msg']}"
+                f"{path}, line {len(found) + 1}: {where}: {first['msg']}; a file of another form needs a converter"
             ) from None
         except (OSError, UnicodeDecodeError) as error:
-            raise RunDirectoryError(f"the episodes in {path} cannot be read: {error}") from None
+            raise RunDirectoryError(f"the records in {path} cannot be read: {error}") from None
         return found
 
     def relative(self, path: Path) -> str:

@@ -25,7 +25,7 @@ class Left(BaseModel):
     kind: str
     seconds: float
     episodes: str | None = None
-    """A file of the run directory, a `ScoredTrajectory` on each line."""
+    """A file of the run directory, a `ScoredTrajectory` or a `Conversation` on each line."""
     num_episodes: int | None = None
     model: str | None = None
     """A directory that transformers can load."""

@@ -4,24 +4,32 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from gymfleet_contracts.stages import StageFacts
-from gymfleet_contracts.trajectory import ScoredTrajectory
+from gymfleet_contracts.conversation import Conversation, Record
+from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.stages import PlannedStage, StageFacts
+from gymfleet_kit.data.filtering import CheckedFilter, FilterFailed, filter_of
 from pydantic import JsonValue, PositiveInt
 
-from gymfleet_trainer.errors import NothingLeft
+from gymfleet_trainer.errors import NothingLeft, PluginFailed
 from gymfleet_trainer.run.context import RunContext
+from gymfleet_trainer.run.records import converter_in
 from gymfleet_trainer.stage import Stage, StageOptions
 
 
 class FilterOptions(StageOptions):
-    """An episode is kept if all that is given holds."""
+    """An episode, or a conversation, is kept if all that is given holds."""
 
     data: str | tuple[str, ...]
     """The episodes: of a stage, of several, or of a .jsonl file."""
+    converter: str | dict[str, JsonValue] | None = None
+    """What reads the files that `data` names, as for `sft`; what is kept are then conversations."""
     success: bool | None = None
     """Keep those that solved their task; with `false` those that did not."""
     min_reward: float | None = None
     """Keep those whose reward is at least this."""
+    filters: tuple[str | dict[str, JsonValue], ...] = ()
+    """Then what these keep, one after the other: `length`, `duplicates`, one of your own, or a table with `use` and its
+    options."""
     best_of_task: PositiveInt | None = None
     """Then keep only so many of each task, those with the highest rewards."""
 
@@ -30,42 +38,75 @@ class Filter(Stage[FilterOptions]):
     """Keep the episodes that are worth learning from, as rejection sampling and ReST do."""
 
     Options = FilterOptions
-    facts: ClassVar[StageFacts] = StageFacts(reads=True, leaves=("episodes",))
+    facts: ClassVar[StageFacts] = StageFacts(
+        reads=True, leaves=("episodes",), plugins={"converter": "converter", "filters": "filter"}
+    )
     small: ClassVar[Mapping[str, Any]] = {"success": True}
+
+    def check(self, recipe: Recipe, planned: PlannedStage) -> None:  # noqa: ARG002 - what every stage is given
+        """Make the plug-ins before anything is started."""
+        converter_in(self.options.converter, self)
+        self._filters()
 
     async def run(self, run: RunContext) -> None:
         """Filter once."""
-        given = run.episodes()
-        kept = [scored for scored in given if self._keeps(scored)]
+        given = run.records(converter_in(self.options.converter, self))
+        kept = [record for record in given if self._keeps(record)]
+        for place, one in enumerate(self._filters()):
+            before, kept = len(kept), _kept(one, kept)
+            # Set and not added up: a stage that is resumed filters again.
+            run.state.counts[f"left_out.{self.name}.{place}.{one.name}"] = before - len(kept)
         if self.options.best_of_task is not None:
             kept = _best(kept, self.options.best_of_task)
         if not kept:
             raise NothingLeft(
-                f"{self.table}: none of {len(given)} episodes of {', '.join(self.data)} is kept; loosen the filter, "
+                f"{self.table}: none of {len(given)} records of {', '.join(self.data)} is kept; loosen the filter, "
                 "or collect more"
             )
         run.leave(kept)
 
-    def _keeps(self, scored: ScoredTrajectory) -> bool:
+    def _filters(self) -> list[CheckedFilter]:
+        """Return the filters that the options name, new ones each time: each of them filters one list."""
+        table = f"{self.table}.filters"
+        return [filter_of(given, table=f"{table}.{place}") for place, given in enumerate(self.options.filters)]
+
+    def _keeps(self, record: Record) -> bool:
         options = self.options
-        if options.success is not None and scored.trajectory.success is not options.success:
+        if options.success is not None and _success(record) is not options.success:
             return False
-        return options.min_reward is None or _reward(scored) >= options.min_reward
+        return options.min_reward is None or _reward(record) >= options.min_reward
 
 
-def _best(episodes: list[ScoredTrajectory], count: int) -> list[ScoredTrajectory]:
-    """Return the episodes with the highest rewards of each task, in the order in which they came."""
-    by_task: dict[JsonValue, list[tuple[float, int]]] = defaultdict(list)
-    for place, scored in enumerate(episodes):
-        by_task[_task(scored)].append((-_reward(scored), place))
+def _kept(one: CheckedFilter, records: list[Record]) -> list[Record]:
+    try:
+        return one.kept(records)
+    except FilterFailed as error:
+        raise PluginFailed(f"{error}; its traceback is in the log") from error
+
+
+def _best(records: list[Record], count: int) -> list[Record]:
+    """Return the records with the highest rewards of each task, in the order in which they came."""
+    by_task: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    for place, record in enumerate(records):
+        by_task[_task(record) or f"#{place}"].append((-_reward(record), place))
     kept = {place for ranked in by_task.values() for _, place in sorted(ranked)[:count]}
-    return [scored for place, scored in enumerate(episodes) if place in kept]
+    return [record for place, record in enumerate(records) if place in kept]
 
 
-def _reward(scored: ScoredTrajectory) -> float:
-    return scored.reward.total if scored.reward is not None else float("-inf")
+def _success(record: Record) -> bool | None:
+    return record.success if isinstance(record, Conversation) else record.trajectory.success
 
 
-def _task(scored: ScoredTrajectory) -> str:
-    task = scored.trajectory.task
-    return f"{task.env}/{task.level}/{task.split}/{task.task_id}/{task.seed}"
+def _reward(record: Record) -> float:
+    if isinstance(record, Conversation):
+        return float("-inf") if record.reward is None else record.reward
+    return record.reward.total if record.reward is not None else float("-inf")
+
+
+def _task(record: Record) -> str:
+    """Return the same for the same task, and nothing for a conversation that is about none."""
+    if isinstance(record, Conversation):
+        task = record.task
+        return "" if task is None else f"{task.env}/{task.split}/{task.task_id}"
+    played = record.trajectory.task
+    return f"{played.env}/{played.level}/{played.split}/{played.task_id}/{played.seed}"

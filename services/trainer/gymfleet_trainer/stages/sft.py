@@ -1,15 +1,21 @@
-"""Supervised training: imitate the replies of episodes that an earlier stage or another run left."""
+"""Supervised training: imitate the replies of episodes that an earlier stage left, or of conversations in files."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import structlog
-from gymfleet_contracts.stages import StageFacts
+from gymfleet_contracts.conversation import Conversation
+from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.stages import PlannedStage, StageFacts
+from gymfleet_contracts.trajectory import ScoredTrajectory
+from pydantic import JsonValue
 
+from gymfleet_trainer.errors import NothingLeft
 from gymfleet_trainer.learning.options import SupervisedOptions
 from gymfleet_trainer.model.batching import TrainSequence
 from gymfleet_trainer.run.context import RunContext
+from gymfleet_trainer.run.records import converter_in
 from gymfleet_trainer.stage import Stage
 
 log = structlog.get_logger()
@@ -20,21 +26,46 @@ class SftOptions(SupervisedOptions):
 
     data: str | tuple[str, ...]
     """The episodes: of a stage, of several, or of a .jsonl file."""
+    converter: str | dict[str, JsonValue] | None = None
+    """What reads the files that `data` names, `.jsonl` or `.json`, where they are not ours: `messages`, `sharegpt`, one
+    of your own, or a table with `use` and its options."""
 
 
 class Supervised(Stage[SftOptions]):
-    """Imitate the replies of episodes that an earlier stage or another run left."""
+    """Imitate the replies of episodes that an earlier stage left, or of conversations in files."""
 
     Options = SftOptions
-    facts: ClassVar[StageFacts] = StageFacts(reads=True, leaves=("model",))
+    facts: ClassVar[StageFacts] = StageFacts(reads=True, leaves=("model",), plugins={"converter": "converter"})
     small: ClassVar[Mapping[str, Any]] = {"epochs": 3}
+
+    def check(self, recipe: Recipe, planned: PlannedStage) -> None:  # noqa: ARG002 - what every stage is given
+        """Make the converter before anything is started."""
+        converter_in(self.options.converter, self)
 
     async def run(self, run: RunContext) -> None:
         """Train the epochs that are left."""
-        episodes = run.episodes()
+        records = run.records(converter_in(self.options.converter, self))
+        episodes = [record for record in records if isinstance(record, ScoredTrajectory)]
         run.publisher.adopt_probe(run.state, episodes)
         await run.worker.run(run.learner.begin, self.name, self.options)
-        await self._train(run, await run.worker.run(run.learner.sequences, episodes))
+        sequences = await run.worker.run(run.learner.sequences, episodes)
+        if conversations := [record for record in records if isinstance(record, Conversation)]:
+            sequences += await self._rendered(run, conversations)
+        if not sequences:
+            raise NothingLeft(
+                f"{self.table}: none of {len(records)} conversations of {', '.join(self.data)} fits into "
+                f"inference.max_model_len ({run.recipe.inference.max_model_len} tokens)"
+            )
+        await self._train(run, sequences)
+
+    async def _rendered(self, run: RunContext, conversations: Sequence[Conversation]) -> list[TrainSequence]:
+        rendered = await run.rendered(conversations)
+        # Set and not added up: a stage that is resumed reads them again.
+        run.state.counts[f"conversations.{self.name}"] = len(rendered.sequences)
+        run.state.counts[f"conversations_too_long.{self.name}"] = rendered.num_too_long
+        if rendered.num_too_long:
+            log.warning("conversations.too_long", stage=self.name, number=rendered.num_too_long, of=len(conversations))
+        return rendered.sequences
 
     async def _train(self, run: RunContext, sequences: list[TrainSequence]) -> None:
         num_tokens = sum(sequence.num_trained for sequence in sequences)

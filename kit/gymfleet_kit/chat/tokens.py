@@ -6,13 +6,17 @@ what the template puts between the end of the assistant's reply and the start
 of the next reply.
 """
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from gymfleet_rollout.tokenizer import ModelTokenizer
+from gymfleet_contracts.conversation import Message
+
+from gymfleet_kit.chat.tokenizer import ModelTokenizer
 
 _ASSISTANT: Final = "assistant-sentinel-7f3a"
 _USER: Final = "user-sentinel-c41d"
@@ -21,6 +25,16 @@ _PROBES: Final = ("x", "  x \n", "two\n\nlines", "{{ x }} <b>", "")
 
 class UnusableTemplate(Exception):
     """The model's chat template cannot carry a conversation turn by turn; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A reply in a conversation, with what is new before it."""
+
+    prompt: tuple[int, ...]
+    reply: tuple[int, ...]
+    """With the token that ends it."""
+    learned: bool
 
 
 class ChatTokens:
@@ -76,6 +90,42 @@ class ChatTokens:
         """Encode a written reply (an expert's) as the model would have sampled it, including its end token."""
         return (*self._ids(self._reply_lead + self.defuse(text)), self.turn_end_id)
 
+    def pieces(self, messages: Sequence[Message]) -> list[Piece]:
+        """Return a conversation's replies, up to the last one that is learned from, each with what comes before it.
+
+        They are the tokens of an episode in which the same was said: replies are written as `reply` writes them, and
+        the template never sees their text. Raises UnusableTemplate if the template cannot carry this conversation.
+        """
+        replies = [place for place, message in enumerate(messages) if message.role == "assistant"]
+        last = max((place for place in replies if messages[place].teaches), default=-1)
+        shown = [
+            {"role": one.role, "content": _ASSISTANT if one.role == "assistant" else self.defuse(one.content)}
+            for one in messages
+        ]
+        found, before, begin = [], "", 0
+        for place in (place for place in replies if place <= last):
+            whole = self._render(shown[:place], prompt=True)
+            new = self._continued(before, whole, place)
+            _require_all(shown[begin:place], new, begin)
+            prompt = tuple(self._ids(new))
+            found.append(Piece(prompt, self.reply(messages[place].content), messages[place].teaches))
+            before, begin = whole + self._reply_lead + _ASSISTANT, place + 1
+        return found
+
+    def _continued(self, before: str, whole: str, place: int) -> str:
+        """Return what a rendering adds to the one before it and the token that ended its reply."""
+        if not before:
+            return whole
+        end = self._tokenizer.token(self.turn_end_id)
+        ended, mark, rest = whole[len(before) :].partition(end)
+        if not whole.startswith(before) or not mark or ended.strip():
+            raise UnusableTemplate(
+                f"the chat template writes what comes before message {place + 1} in another way than before the reply "
+                "ahead of it, so that the model would be taught on a context that it never sees: give a template that "
+                "only adds to what is there"
+            )
+        return rest
+
     def defuse(self, text: str) -> str:
         """Break up special tokens in a text from outside, which must not end a turn or begin another."""
         if self._specials is None:
@@ -128,3 +178,20 @@ class ChatTokens:
         if all(self._delta(probe) == before + probe + after for probe in _PROBES):
             return before, after
         return None
+
+
+def _require_all(messages: Sequence[dict[str, str]], text: str, first: int) -> None:
+    """Raise UnusableTemplate for a message whose content is not in the text, in the messages' order."""
+    behind = 0
+    for number, message in enumerate(messages, first + 1):
+        content = message["content"].strip()
+        found = next((at for one in _spellings(content) if (at := text.find(one, behind)) >= 0), None)
+        if found is None:
+            raise UnusableTemplate(f"the chat template leaves out message {number}, of role {message['role']!r}")
+        behind = found + len(content)
+
+
+def _spellings(content: str) -> Iterator[str]:
+    """Yield how templates write a text: as it is, or as JSON."""
+    yield content
+    yield json.dumps(content, ensure_ascii=False)[1:-1]

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 import pytest
-from gymfleet_rollout.tokens import ChatTokens, UnusableTemplate
+from gymfleet_kit.chat.tokens import ChatTokens, UnusableTemplate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gymfleet_rollout.tokenizer import ModelTokenizer, UnusableTokenizer
-from gymfleet_rollout.tokens import ChatTokens, UnusableTemplate
+from gymfleet_kit.chat.tokenizer import ModelTokenizer, UnusableTokenizer
+from gymfleet_kit.chat.tokens import ChatTokens, UnusableTemplate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
@@ -188,7 +188,7 @@ def test_a_rollout_without_an_engine_of_its_own_needs_neither_transformers_nor_n
     saved(tmp_path)
     code = (
         "import sys, pathlib, gymfleet_rollout.process, gymfleet_rollout.inference.server\n"
-        "from gymfleet_rollout.tokens import ChatTokens\n"
+        "from gymfleet_kit.chat.tokens import ChatTokens\n"
         "assert ChatTokens.load(pathlib.Path(sys.argv[1])).first('hello')\n"
         "print(sorted({'torch', 'transformers', 'numpy', 'vllm', 'safetensors'} & set(sys.modules)))"
     )

@@ -1,0 +1,1 @@
+"""Conversations as the tokens of a model."""

@@ -1,0 +1,60 @@
+"""What a converter is: how a record of somebody's file becomes conversations.
+
+Those that come with gymfleet are the modules of `gymfleet_kit.data.converters`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+from gymfleet_contracts.conversation import Conversation
+from pydantic import BaseModel, ConfigDict, JsonValue
+
+_KINDS: Final = {
+    str: "text", list: "a list", dict: "an object", bool: "true or false", int: "a number", float: "a number",
+    type(None): "null",
+}  # fmt: skip
+T = TypeVar("T")
+
+
+class UnusableRecord(ValueError):
+    """A record is not what the converter takes; the message is one line that says what is wrong with it."""
+
+
+class ConverterOptions(BaseModel):
+    """What a converter can be told, in the table of a recipe that names it. A misspelt key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+OptionsT = TypeVar("OptionsT", bound=ConverterOptions)
+
+
+class Converter(ABC, Generic[OptionsT]):
+    """How a record of somebody's file becomes conversations. One object converts all records: it keeps none of them."""
+
+    Options: ClassVar[type[Any]] = ConverterOptions
+    """The model of its options, a subclass of `ConverterOptions`."""
+    examples: ClassVar[tuple[Mapping[str, JsonValue], ...]] = ()
+    """Records as they stand in such files; the conformance suite has them converted, whole and damaged."""
+
+    def __init__(self, options: OptionsT) -> None:
+        self.options = options
+
+    @abstractmethod
+    def convert(self, record: Mapping[str, JsonValue]) -> Iterable[Conversation]:
+        """Return what is to be learned from a record: one conversation, several, or none.
+
+        Raises `UnusableRecord` for a record that it cannot take; what pydantic says of a `Conversation` will do too.
+        """
+
+
+def field(record: Mapping[str, JsonValue], name: str, kind: type[T]) -> T:
+    """Return a field of a record. Raises `UnusableRecord` if it is missing, or not of this kind."""
+    value: Any = record.get(name)
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        there = f"it is {_KINDS.get(type(value), type(value).__name__)}" if name in record else "it is missing"
+        raise UnusableRecord(f"{name}: {_KINDS.get(kind, kind.__name__)} is wanted; {there}")
+    return value

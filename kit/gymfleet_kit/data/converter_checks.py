@@ -1,0 +1,114 @@
+"""What every converter promises, examined on one of somebody's own or of ours: behind `gymfleet check FILE`."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from gymfleet_contracts.conversation import Conversation
+from pydantic import JsonValue
+
+from gymfleet_kit.data.converter import UnusableRecord
+from gymfleet_kit.data.converting import CheckedConverter, ConverterFailed, converter_of
+from gymfleet_kit.plugins import PluginError
+
+_STRANGE: Final[tuple[JsonValue, ...]] = (None, True, 7, 0.5, "", "text", [], [None], ["text"], {}, {"text": []})
+
+
+def examine(reference: str) -> list[str]:
+    """Return one line for each promise that a converter breaks with its default options: none if it is sound."""
+    try:
+        converter = converter_of(reference, table="converter")
+    except PluginError as error:
+        return [str(error)]
+    if unsaid := list(_says_what_it_is(converter)):
+        return unsaid
+    checks: tuple[Callable[[CheckedConverter], Iterator[str]], ...] = (
+        _converts_its_examples, _is_pure, _answers_for_what_is_damaged,
+    )  # fmt: skip
+    for check in checks:
+        try:
+            if told := list(check(converter)):
+                return told
+        except (ConverterFailed, UnusableRecord) as error:
+            return [str(error)]
+    return []
+
+
+def _says_what_it_is(converter: CheckedConverter) -> Iterator[str]:
+    if not type(converter.plugin).__doc__:
+        yield "it has no docstring: `gymfleet plugins list` shows its first line"
+    examples = converter.plugin.examples
+    if not isinstance(examples, tuple) or not examples or not all(isinstance(one, Mapping) for one in examples):
+        yield "examples: give a tuple of records as they stand in such files, one of each kind that it takes"
+
+
+def _converts_its_examples(converter: CheckedConverter) -> Iterator[str]:
+    for number, record in enumerate(_records(converter)):
+        try:
+            found = converter.convert(record)
+        except UnusableRecord as error:
+            yield f"examples[{number}]: it does not take its own example: {error}"
+            continue
+        if not found:
+            yield f"examples[{number}]: it makes no conversation of its own example"
+        for one in found:
+            if Conversation.model_validate_json(one.model_dump_json()) != one:
+                yield f"examples[{number}]: its conversation changes when it is written to a file and read again"
+
+
+def _is_pure(converter: CheckedConverter) -> Iterator[str]:
+    """A resumed run converts again, and must find the same."""
+    records = _records(converter)
+    before = copy.deepcopy(records)
+    first = [converter.convert(record) for record in records]
+    if records != before:
+        yield "it changes the record that it is given"
+    again = [converter.convert(record) for record in reversed(before)]
+    if first != again[::-1]:
+        yield "it makes something else of the same record the second time: one object converts all, and keeps nothing"
+
+
+def _answers_for_what_is_damaged(converter: CheckedConverter) -> Iterator[str]:
+    for number, record in enumerate(_records(converter)):
+        for what, damaged in _damaged(record):
+            try:
+                converter.convert(damaged)
+            except UnusableRecord as error:
+                if not str(error).strip():
+                    yield f"examples[{number}] {what}: UnusableRecord says nothing; say what is wrong with the record"
+                    return
+            except ConverterFailed as error:
+                yield f"examples[{number}] {what}: {error}; raise UnusableRecord with a line about the record instead"
+                return
+
+
+def _damaged(record: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the record with each of its parts missing, or another thing in its place."""
+    yield "with nothing in it", {}
+    for path in _paths(record):
+        place = ".".join(map(str, path))
+        *way, last = path
+        for strange in _STRANGE:
+            changed = copy.deepcopy(record)
+            _at(changed, way)[last] = copy.deepcopy(strange)
+            yield f"with {strange!r} as {place}", changed
+        changed = copy.deepcopy(record)
+        del _at(changed, way)[last]
+        yield f"without {place}", changed
+
+
+def _paths(value: Any) -> Iterator[tuple[str | int, ...]]:
+    inside: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in inside:
+        yield (key,)
+        yield from ((key, *rest) for rest in _paths(part))
+
+
+def _at(value: Any, path: list[str | int]) -> Any:
+    for key in path:
+        value = value[key]
+    return value
+
+
+def _records(converter: CheckedConverter) -> list[dict[str, Any]]:
+    return [copy.deepcopy(dict(record)) for record in converter.plugin.examples]

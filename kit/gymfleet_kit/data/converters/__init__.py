@@ -1,0 +1,1 @@
+"""The converters that come with gymfleet, a module each."""

@@ -1,0 +1,53 @@
+"""What a filter is: which episodes and conversations are worth learning from.
+
+Those that come with gymfleet are the modules of `gymfleet_kit.data.filters`.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Generic, TypeVar
+
+from gymfleet_contracts.conversation import Conversation, Record
+from pydantic import BaseModel, ConfigDict
+
+
+class FilterOptions(BaseModel):
+    """What a filter can be told, in the table of a recipe that names it. A misspelt key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+OptionsT = TypeVar("OptionsT", bound=FilterOptions)
+
+
+class Filter(ABC, Generic[OptionsT]):
+    """Which records are kept. One object filters one list of records: it may remember those that it was shown."""
+
+    Options: ClassVar[type[Any]] = FilterOptions
+    """The model of its options, a subclass of `FilterOptions`."""
+
+    def __init__(self, options: OptionsT) -> None:
+        self.options = options
+
+    def note(self, record: Record) -> None:
+        """Look at a record. Every record is noted, in order, before `keep` is asked for the first one.
+
+        Only a filter that compares a record with those behind it needs this.
+        """
+
+    @abstractmethod
+    def keep(self, record: Record) -> bool:
+        """Return whether a record is kept. It is asked for each of them once, in order."""
+
+
+def replies(record: Record) -> list[str]:
+    """Return what is learned from a record: an episode's replies, or a conversation's learned messages."""
+    if isinstance(record, Conversation):
+        return [message.content for message in record.messages if message.teaches]
+    return [turn.text for turn in record.trajectory.turns]
+
+
+def dialogue(record: Record) -> list[tuple[str, str]]:
+    """Return all that is said in a record, as roles and texts; in an episode the user shows observations."""
+    if isinstance(record, Conversation):
+        return [(message.role, message.content) for message in record.messages]
+    return [part for turn in record.trajectory.turns for part in (("user", turn.observation), ("assistant", turn.text))]

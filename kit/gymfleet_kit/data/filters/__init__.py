@@ -1,0 +1,1 @@
+"""The filters that come with gymfleet, a module each."""

@@ -1,0 +1,295 @@
+"""Converters: what ours make of a record, which records they refuse, and those that fail."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gymfleet_kit.data.converter import UnusableRecord, field
+from gymfleet_kit.data.converter_checks import examine
+from gymfleet_kit.data.converting import CONVERTERS, ConverterFailed, conversations, converter_of
+from gymfleet_kit.data.reading import DataError
+from gymfleet_kit.plugins import PluginError
+
+HEAD = '''
+from gymfleet_contracts.conversation import Conversation, Message
+from gymfleet_kit.data.converter import Converter, ConverterOptions, UnusableRecord, field
+
+
+def pair(text):
+    return Conversation(messages=(Message(role="user", content="?"), Message(role="assistant", content=text)))
+
+
+class Mine(Converter):
+    """One of somebody's own."""
+
+    examples = ({"text": "hello"},)
+
+    def convert(self, record):
+'''
+
+
+def made(given: Any, record: dict[str, Any]) -> list[tuple[str, str, bool]]:
+    (found,) = converter_of(given, table="converter").convert(record)
+    return [(message.role, message.content, message.teaches) for message in found.messages]
+
+
+def test_openai_messages() -> None:
+    record: dict[str, Any] = {
+        "messages": [
+            {"role": "developer", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "me"},
+            {"role": "assistant", "content": "c", "weight": 0},
+            {"role": "tool", "content": "d", "tool_call_id": "1"},
+            {"role": "assistant", "content": "e", "weight": 1, "tool_calls": None},
+        ]
+    }
+
+    assert made("messages", record) == [
+        ("system", "Be brief.", False), ("user", "ab", False), ("assistant", "c", False), ("tool", "d", False),
+        ("assistant", "e", True),
+    ]  # fmt: skip
+
+
+def test_agent_flan_is_messages_under_another_key() -> None:
+    record: dict[str, Any] = {
+        "conversation": [
+            {"role": "user", "content": "a", "loss": False},
+            {"role": "assistant", "content": "b", "loss": False},
+            {"role": "user", "content": "c", "loss": False},
+            {"role": "assistant", "content": "d", "loss": True},
+        ]
+    }
+
+    taught = [teaches for *_, teaches in made({"use": "messages", "key": "conversation"}, record)]
+
+    assert taught == [False, False, False, True]
+
+
+def test_sharegpt_with_the_loss_flags_of_agenttraj() -> None:
+    record: dict[str, Any] = {
+        "item_id": "textcraft_12",
+        "conversations": [
+            {"from": "human", "loss": None, "value": "rules"},
+            {"from": "gpt", "loss": False, "value": "OK."},
+            {"from": "observation", "value": "goal"},
+            {"from": "gpt", "loss": True, "value": "Action:\nget 1 coal"},
+            {"from": "human", "value": "got it"},
+            {"from": "gpt", "value": "Action:\nstop"},
+        ],
+    }
+
+    assert made("sharegpt", record) == [
+        ("user", "rules", False), ("assistant", "OK.", False), ("tool", "goal", False),
+        ("assistant", "Action:\nget 1 coal", True), ("user", "got it", False), ("assistant", "Action:\nstop", True),
+    ]  # fmt: skip
+
+
+CHAT = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({}, (True, 1.0)),
+        ({"success": "done", "reward": "score"}, (False, 0.25)),
+        ({"success": "", "reward": "none"}, (None, None)),
+    ],
+)
+def test_what_it_was_worth_stands_under_keys_of_the_options(options: dict[str, str], found: Any) -> None:
+    record: dict[str, Any] = {
+        "conversations": CHAT,
+        "success": True,
+        "reward": 1,
+        "done": False,
+        "score": 0.25,
+        "none": None,
+    }
+
+    (one,) = converter_of({"use": "sharegpt", **options}, table="converter").convert(record)
+
+    assert (one.success, one.reward) == found
+
+
+@pytest.mark.parametrize(
+    ("use", "record", "told"),
+    [
+        ("messages", {}, "messages: a list is wanted; it is missing"),
+        ("messages", {"messages": None}, "messages: a list is wanted; it is null"),
+        ("messages", {"messages": []}, "messages: Tuple should have at least 2 items"),
+        ("messages", {"messages": ["hi"]}, "messages: message 1 is no object"),
+        ("messages", {"messages": [{"content": "x"}]}, "messages: message 1: role: text is wanted; it is missing"),
+        ("messages", {"messages": [{"role": "gpt", "content": "x"}]}, "message 1: role: 'gpt' is none of system, dev"),
+        (
+            "messages",
+            {"messages": [{"role": "user", "content": 3}]},
+            "message 1: content: text is wanted; it is a number",
+        ),
+        ("messages", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "a part that is no text"),
+        (
+            "messages",
+            {"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]},
+            "tool_calls: calls are",
+        ),
+        (
+            "messages",
+            {"messages": [{"role": "assistant", "content": "x", "weight": 2}]},
+            "weight: 2 is neither 0 nor 1",
+        ),
+        ("messages", {"messages": [{"role": "assistant", "content": "x", "loss": 1}]}, "loss: true or false is wanted"),
+        (
+            "messages",
+            {"messages": [{"role": "user", "content": "\ud800"}]},
+            "message 1: content: Input should be a valid",
+        ),
+        ("sharegpt", {"conversations": None}, "conversations: a list is wanted; it is null"),
+        ("sharegpt", {"conversations": [{"from": "human"}]}, "message 1: value: text is wanted; it is missing"),
+        ("sharegpt", {"conversations": CHAT[:1] * 2}, "none of its messages is learned from"),
+        ("sharegpt", {"conversations": CHAT, "reward": "high"}, "reward: a number is wanted; it is text"),
+        ("sharegpt", {"conversations": CHAT, "success": 1}, "success: true or false is wanted; it is a number"),
+    ],
+)
+def test_what_is_no_record_is_told_in_a_line(use: str, record: dict[str, Any], told: str) -> None:
+    with pytest.raises(UnusableRecord) as caught:
+        converter_of(use, table="converter").convert(record)
+
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_field_is_of_the_kind_that_is_asked_for() -> None:
+    assert field({"x": 3}, "x", float) == 3.0
+    with pytest.raises(UnusableRecord, match="x: a number is wanted; it is true or false"):
+        field({"x": True}, "x", int)
+
+
+@pytest.mark.parametrize("name", CONVERTERS.included())
+def test_ours_keep_what_every_converter_promises(name: str) -> None:
+    assert examine(name) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        pytest.param(
+            'return [pair(record["text"])]',
+            "with nothing in it: the converter mine failed: KeyError: 'text'; raise",
+            id="it does not say what is missing",
+        ),
+        pytest.param(
+            'raise RuntimeError("not\\nyet")', "the converter mine failed: RuntimeError: not yet", id="it raises"
+        ),
+        pytest.param(
+            'return pair(field(record, "text", str))', "returns Conversation instead of conversations", id="one"
+        ),
+        pytest.param("return None", "returns NoneType instead of conversations", id="nothing at all"),
+        pytest.param("return [7]", "yields int instead of a Conversation", id="numbers"),
+        pytest.param(
+            'return (pair(t) for t in iter(lambda: "x", 1))', "makes more than 10000 conversations", id="endless"
+        ),
+        pytest.param("return []", "examples[0]: it makes no conversation of its own example", id="nothing of its own"),
+        pytest.param('raise UnusableRecord("no")', "examples[0]: it does not take its own example: no", id="picky"),
+        pytest.param(
+            'record["text"] = "x"; return [pair("x")]', "it changes the record that it is given", id="it writes"
+        ),
+        pytest.param(
+            'Mine.n = getattr(Mine, "n", 0) + 1; return [pair(str(Mine.n))]',
+            "something else of the same record",
+            id="it remembers",
+        ),
+        pytest.param(
+            'if "text" not in record: raise UnusableRecord("")\n        return [pair(str(record["text"]))]',
+            "with nothing in it: UnusableRecord says nothing",
+            id="it says nothing",
+        ),
+    ],
+)
+def test_a_broken_promise_is_named(tmp_path: Path, body: str, told: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(f"{HEAD}        {body}\n")
+
+    (fault,) = examine(str(path))
+
+    assert told in fault
+    assert "\n" not in fault
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (('    """One of somebody\'s own."""\n', ""), "it has no docstring"),
+        (('({"text": "hello"},)', "()"), "examples: give a tuple of records"),
+    ],
+)
+def test_what_it_is_must_be_said(tmp_path: Path, change: tuple[str, str], told: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(f'{HEAD.replace(*change)}        return [pair(field(record, "text", str))]\n')
+
+    assert any(told in fault for fault in examine(str(path)))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("mesages", "there is no converter 'mesages'; known: messages, sharegpt;"),
+        (
+            {"use": "messages", "kee": "x"},
+            "stages.sft.converter.kee: Extra inputs are not permitted (the options of mess",
+        ),
+        ({"key": "x"}, 'stages.sft.converter: give the name of a converter, or a table as { use = "NAME", ... }'),
+        ("./nowhere.py", "there is no file nowhere.py"),
+    ],
+)
+def test_a_mistake_in_a_recipe_is_a_line(given: Any, told: str) -> None:
+    with pytest.raises(PluginError) as caught:
+        converter_of(given, table="stages.sft.converter")
+
+    assert str(caught.value).startswith(told)
+
+
+def test_one_that_cannot_be_made_is_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        f"{HEAD}        return []\n\n    def __init__(self, options):\n        raise OSError('no\\nfile')\n"
+    )
+
+    with pytest.raises(PluginError, match=r"^the converter mine cannot be made: OSError: no file$"):
+        converter_of(str(path), table="converter")
+
+
+LINES = [json.dumps({"conversations": CHAT}), json.dumps({"conversations": [*CHAT, *CHAT]})]
+
+
+def test_a_file_becomes_conversations_that_know_where_they_stood(tmp_path: Path) -> None:
+    path = tmp_path / "chats.jsonl"
+    path.write_text("\n\n".join(LINES))
+
+    found = list(conversations(path, converter_of("sharegpt", table="converter")))
+
+    assert [one.source for one in found] == [f"{path}, line 1", f"{path}, line 3"]
+    assert [len(one.messages) for one in found] == [2, 4]
+
+
+def test_a_bad_record_in_the_middle_is_named_by_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "chats.jsonl"
+    path.write_text("\n".join([LINES[0], '{"conversations": [{"from": "robot", "value": "x"}]}', LINES[1]]))
+
+    with pytest.raises(DataError) as caught:
+        list(conversations(path, converter_of("sharegpt", table="converter")))
+
+    assert str(caught.value) == (
+        f"{path}, line 2: no record for the converter sharegpt: conversations: message 1: from: 'robot' is none of "
+        "system, human, user, gpt, assistant, observation, tool"
+    )
+
+
+def test_a_converter_that_fails_in_the_middle_is_named_with_the_place(tmp_path: Path) -> None:
+    plugin, path = tmp_path / "mine.py", tmp_path / "chats.jsonl"
+    plugin.write_text(f'{HEAD}        return [pair("x" * (1 // record["n"]))]\n')
+    path.write_text('{"n": 1}\n{"n": 0}\n')
+
+    found = conversations(path, converter_of(str(plugin), table="converter"))
+    next(found)
+
+    with pytest.raises(ConverterFailed, match=r"chats\.jsonl, line 2: the converter mine failed: ZeroDivisionError: "):
+        next(found)
