@@ -8,6 +8,7 @@ from pydantic import Field, JsonValue, StrictBool, model_validator
 
 from gymfleet_contracts._model import WireModel
 from gymfleet_contracts.numbers import NUMBER, NUMBERS, Integer
+from gymfleet_contracts.observation import Parts
 from gymfleet_contracts.session import Sealed, TaskRef
 
 Purpose = Literal["train", "eval", "demonstration", "collect"]
@@ -119,6 +120,8 @@ class Turn(WireModel):
     """One exchange. A sequence's tokens are its turns' prompt and response ids, in order."""
 
     observation: str
+    parts: Parts = ()
+    """The observation in full, where it is more than text. The prompt has the text."""
     context: TurnContext = _absent_without("continued")
     """`"replaced"`: the prompt begins a new sequence, and the policy did not see the tokens of the turns before it."""
     prompt_token_ids: TokenIds
@@ -195,6 +198,8 @@ class Trajectory(WireModel):
     turns: tuple[Turn, ...]
     final_observation: str = ""
     """What the environment showed after the last action."""
+    final_parts: Parts = ()
+    """The same in full, where it is more than text."""
     final_prompt_token_ids: TokenIds = ()
     """`final_observation` as the next prompt would have held it, behind the last sequence, where the recipe cut the
     episode: a critic values the state from which the policy was not let go on."""

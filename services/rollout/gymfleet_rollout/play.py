@@ -80,7 +80,7 @@ class Play:
         root = Node(
             id=self._id(0, branch), parent_id=None, depth=0, observation=session.observation, score=session.score,
             ended=None, task=session.task, session_id=session.session_id, index=0, branch=branch, prompt=prompt,
-            num_tokens=0,
+            num_tokens=0, parts=session.parts, sealed=session.sealed,
         )  # fmt: skip
         self._note(root)
         if len(prompt) >= self._max_context:
@@ -102,7 +102,7 @@ class Play:
                 id=node.id, parent_id=node.parent_id, depth=node.depth, observation=node.observation, score=node.score,
                 ended=None, task=node.task, session_id=session.session_id, index=node.index,
                 branch=f"{node.branch}-{node.depth}.{number}", prompt=node.prompt, num_tokens=node.num_tokens,
-                replacement=node.replacement, turn=node.turn, parent=node.parent,
+                parts=node.parts, sealed=node.sealed, replacement=node.replacement, turn=node.turn, parent=node.parent,
             )  # fmt: skip
             self._note(fork)
             forks.append(fork)
@@ -174,6 +174,7 @@ class Play:
         child_id = self._id(depth, node.branch)
         turn = Turn(
             observation=node.observation,
+            parts=node.parts,
             context="replaced" if replaces else "continued",
             prompt_token_ids=reply.prompt,
             response_token_ids=reply.token_ids,
@@ -189,6 +190,7 @@ class Play:
             terminated=result is not None and result.terminated,
             truncated=result is not None and result.truncated,
             info={} if result is None else result.info,
+            sealed=None if result is None else result.sealed,
             generate_s=reply.seconds,
             environment_s=time.perf_counter() - began,
             **({} if self._sample is not None else {"node": child_id, "parent": node.id}),
@@ -201,6 +203,7 @@ class Play:
             score=node.score if result is None else result.score, ended=_ended(result), task=node.task,
             session_id=node.session_id, index=node.index + (result is not None), branch=node.branch, prompt=(),
             num_tokens=(0 if replaces else node.num_tokens) + len(reply.prompt) + len(reply.token_ids),
+            parts=() if result is None else result.parts, sealed=node.sealed,
             turn=turn, parent=node, context=[] if replaces else self._context(node),
         )  # fmt: skip
         node.context = None  # handed on: there is one list for each session, not one for each node

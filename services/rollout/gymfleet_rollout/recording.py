@@ -93,6 +93,7 @@ def _trajectory(
         attempt=attempt.number,
         replay=group.replay,
         task=_requested_task(group) if node is None else node.task,
+        sealed=None if node is None else node.sealed,
         policy=PolicyRef(
             model=attempt.model,
             version_min=min(versions, default=attempt.live_version),
@@ -104,6 +105,7 @@ def _trajectory(
         format_version=attempt.format_version,
         turns=turns,
         final_observation="" if node is None else node.observation,
+        final_parts=() if node is None else node.parts,
         started_at=attempt.started_at,
         duration_s=time.perf_counter() - attempt.began,
         **more,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from gymfleet_contracts.observation import Part
 from gymfleet_contracts.reply_format import ParsedReply
 from gymfleet_contracts.session import TaskRef
 from gymfleet_contracts.trajectory import FinishReason, ReplyEnd, Turn, VersionSpan
@@ -61,6 +62,10 @@ class Node:
     """What the next prompt adds; empty where the environment ended the episode."""
     num_tokens: int
     """In the prompts and replies of the sequence that leads here."""
+    parts: tuple[Part, ...] = ()
+    """The observation in full, where it is more than text."""
+    sealed: str | None = None
+    """What the environment told the reward service alone when the episode began."""
     replacement: tuple[int, ...] | None = None
     """The whole next prompt, where it replaces the context."""
     turn: Turn | None = None
