@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from gymfleet_trainer.learning.losses import GlobalCounts, LossAggregation, token_weights
-from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, sequence_from_trajectory
+from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, sequence_from_trajectory, with_nodes
 from gymfleet_trainer.model.critic import ValueModel
 from gymfleet_trainer.model.microbatches import Sums
 from gymfleet_trainer.model.optimizer import OptimizerOptions
@@ -221,7 +221,12 @@ class Algorithm(ABC, Generic[OptionsT]):
 
     def rows(self, group: Sequence[Sample]) -> list[TrainSequence]:
         """Return the token sequences of a group's trajectories: as a rule one for each."""
-        return [sequence_from_trajectory(sample.scored, staleness=sample.staleness) for sample in group]
+        return [
+            with_nodes(
+                sequence_from_trajectory(sample.scored, staleness=sample.staleness), sample.scored.trajectory.turns
+            )
+            for sample in group
+        ]
 
     def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:  # noqa: ARG002 - an option
         """Return the rows, in the same order, with the fields that `loss` needs, such as advantages."""

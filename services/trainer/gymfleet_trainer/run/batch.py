@@ -1,6 +1,6 @@
 """Facts about one batch of groups: whether it may be trained on, what was in it, and where its time went."""
 
-from gymfleet_contracts.trajectory import ReplyEnd
+from gymfleet_contracts.trajectory import ReplyEnd, Turn
 
 from gymfleet_trainer.run.groups import Group
 from gymfleet_trainer.run.state import RunState
@@ -40,6 +40,26 @@ def _unvalued_cut(group: Group) -> str:
                 "final_prompt_token_ids: ppo cannot value the state that it was cut in"
             )
     return ""
+
+
+def contradiction(group: Group) -> str:
+    """Return why the records of a group cannot all be right, or an empty string.
+
+    Where a strategy branched, a node is one turn, which stands in each trajectory that leads through it.
+    """
+    known: dict[str, tuple[Turn, str]] = {}
+    for trajectory in (scored.trajectory for scored in group.trajectories):
+        for turn in trajectory.turns:
+            if turn.node is None:
+                continue
+            first, name = known.setdefault(turn.node, (turn, trajectory.trajectory_id))
+            if _sampled(first) != _sampled(turn):
+                return f"failed: {name} and {trajectory.trajectory_id} contradict each other about node {turn.node!r}"
+    return ""
+
+
+def _sampled(turn: Turn) -> tuple[object, ...]:
+    return turn.parent, turn.prompt_token_ids, turn.response_token_ids, turn.response_logprobs
 
 
 def totals(group: Group) -> list[float]:
