@@ -7,6 +7,7 @@ rate, 1e-3 here. Hence 5e-5 for the largest difference of any weight, and 1e-7 f
 """
 
 import math
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,7 @@ from gymfleet_contracts.recipe import Recipe
 from gymfleet_trainer.distributed.ranks import Ranks
 from gymfleet_trainer.distributed.sharding import whole
 from gymfleet_trainer.learning.learner import LocalLearner
-from gymfleet_trainer.model.batching import PackedBatch, pack
+from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, pack, sequences_from_trajectory
 from gymfleet_trainer.model.critic import ValueModel
 from gymfleet_trainer.model.microbatches import Sums
 from gymfleet_trainer.model.policy_model import PolicyModel
@@ -26,6 +27,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from tests.fixtures.forked_groups import forked_group
 from tests.fixtures.scored import make_recipe, make_scored, make_turn
 from tests.fixtures.train_sequences import random_sequences
 from tests.fixtures.trainer_plans import stage_of
@@ -130,6 +132,29 @@ def test_two_workers_train_as_one(pair: RankPool, tiny_model: Path, tmp_path: Pa
     assert min(moved.values()) > 1000 * MEAN, "and training did move them"
 
 
+@pytest.mark.parametrize(
+    "rl",
+    [
+        pytest.param({**RL, "kl": {"coefficient": 0.1}}, id="grpo"),
+        pytest.param({**PPO, "tokens_per_microbatch": 4096}, id="ppo, in as few micro-batches as there are workers"),
+    ],
+)
+def test_two_workers_train_as_one_on_episodes_that_share_turns(
+    pair: RankPool, tiny_model: Path, tmp_path: Path, rl: dict[str, Any]
+) -> None:
+    recipe = make_recipe(rl=rl)
+    one, two = (Work(recipe, tiny_model, tmp_path / name, steps=range(2), forked=True) for name in ("one", "two"))
+
+    alone = learn(None, one)
+    together = pair.run(learn, two)[0]
+
+    for line in (*alone, *together):
+        shared = line.pop("num_shared_tokens")  # micro-batches differ, and with them what is together in one
+        assert shared > 0 or math.isnan(line["grad_norm"]), "or only the critic was trained"
+    assert_metrics_agree(alone, together)
+    assert_agree(weights(one.directory), weights(two.directory))
+
+
 @pytest.mark.parametrize("writer", ["one writes", "two write"])
 @pytest.mark.parametrize("rl", [pytest.param(RL, id="grpo"), pytest.param(PPO, id="ppo")])
 def test_a_checkpoint_goes_on_with_another_number_of_workers(
@@ -232,7 +257,9 @@ def test_what_is_published_is_what_was_probed(pair: RankPool, tmp_path: Path, ti
     assert type(published).__name__ == "Qwen3ForCausalLM"
 
 
-def checkpointed_gradient(ranks: Ranks | None, model: Path, gradient_checkpointing: bool) -> dict[str, Tensor]:
+def checkpointed_gradient(
+    ranks: Ranks | None, model: Path, gradient_checkpointing: bool, *, forked: bool = False
+) -> dict[str, Tensor]:
     """Of log-probabilities and values, with activations computed anew in the backward pass or kept."""
     policy = PolicyModel.from_pretrained(model, gradient_checkpointing=gradient_checkpointing, ranks=ranks)
     critic = ValueModel(policy)
@@ -240,8 +267,9 @@ def checkpointed_gradient(ranks: Ranks | None, model: Path, gradient_checkpointi
     torch.nn.init.ones_(critic.head.weight)
     both = torch.nn.ModuleDict({"policy": policy, "critic": critic})
     parameters = list(both.parameters())
-    batches = pack(random_sequences(300, groups=1, samples=5), 1)
-    assert len(batches) == 5, "an odd number: one rank makes a pass that must not count"
+    batches = pack(forked_rows(), 22) if forked else pack(random_sequences(300, groups=1, samples=5), 1)
+    assert len(batches) == (3 if forked else 5), "an odd number: one rank makes a pass that must not count"
+    assert any(batch.shared is not None for batch in batches) == forked
 
     def loss_of(batch: PackedBatch) -> tuple[Tensor, Sums]:
         return policy.token_logprobs(batch, temperature=0.7).logprobs.sum() + critic.values(batch).sum(), {}
@@ -250,9 +278,17 @@ def checkpointed_gradient(ranks: Ranks | None, model: Path, gradient_checkpointi
     return {name: whole(p.grad) for name, p in both.named_parameters() if p.grad is not None}
 
 
-def test_gradients_are_those_of_one_process_with_activations_computed_anew(pair: RankPool, tiny_model: Path) -> None:
-    alone = checkpointed_gradient(None, tiny_model, gradient_checkpointing=False)
-    together = pair.run(checkpointed_gradient, tiny_model, gradient_checkpointing=True)[1]
+def forked_rows() -> list[TrainSequence]:
+    trajectories = forked_group(random.Random(0), "g", 300)
+    return [row for scored in trajectories for row in sequences_from_trajectory(scored)]
+
+
+@pytest.mark.parametrize("forked", [False, True])
+def test_gradients_are_those_of_one_process_with_activations_computed_anew(
+    pair: RankPool, tiny_model: Path, forked: bool
+) -> None:
+    alone = checkpointed_gradient(None, tiny_model, gradient_checkpointing=False, forked=forked)
+    together = pair.run(checkpointed_gradient, tiny_model, gradient_checkpointing=True, forked=forked)[1]
 
     assert alone.keys() == together.keys()
     assert {name.partition(".")[0] for name in alone} == {"policy", "critic"}

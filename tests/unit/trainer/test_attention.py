@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
-from gymfleet_trainer.model.attention import Segments, packed_attention
+from gymfleet_trainer.model.attention import packed_attention
 from gymfleet_trainer.model.cpu_attention import MAX_SEGMENT
+from gymfleet_trainer.model.segments import Segments
 from torch import Tensor, nn
 
 DIM = 8

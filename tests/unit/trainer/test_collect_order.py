@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.session import OpenSession
-from gymfleet_contracts.trajectory import ScoredTrajectory, Status
+from gymfleet_contracts.trajectory import ScoredTrajectory, Status, Turn
 from gymfleet_trainer.errors import PluginFailed, TooManyFailures
 from gymfleet_trainer.learning.algorithm import Verdict
 from gymfleet_trainer.learning.options import ReinforceOptions
@@ -20,7 +20,7 @@ from gymfleet_trainer.run.state import RunState
 from gymfleet_trainer.settings import TrainerSettings
 from gymfleet_trainer.stages.reinforce import Reinforce, Steps, choose
 
-from tests.fixtures.scored import RUN_ID, make_recipe, make_scored
+from tests.fixtures.scored import RUN_ID, make_recipe, make_scored, make_turn
 from tests.fixtures.trainer_plans import make_planner, stage_of, training_plan
 
 STEPS, GROUPS = 24, 8
@@ -42,6 +42,8 @@ class VirtualFleet:
         """Task indices whose episodes fail for technical reasons."""
         self.dull: set[int | None] = set()
         """Task indices whose episodes all have the same reward."""
+        self.forked: set[int | None] = set()
+        """Task indices whose episodes disagree about a turn that they share."""
         self.early = ""
         """Groups whose ids contain it are complete when they are asked for: an earlier process had them played."""
 
@@ -54,6 +56,7 @@ class VirtualFleet:
                 group.samples[sample] = make_scored(
                     request.group_id, sample, version=self._state.version, status=status, error="no answer",
                     total=0.0 if request.task.task_index in self.dull else float(sample),
+                    turns=(turn_of(sample),) if request.task.task_index in self.forked else None,
                 )  # fmt: skip
             if self.early and self.early in request.group_id:
                 self.ready[group.group_id] = group
@@ -75,6 +78,10 @@ class VirtualFleet:
 
     def settle(self, group_id: str) -> None:
         self.ready.pop(group_id, None)
+
+
+def turn_of(sample: int) -> Turn:
+    return make_turn(response=(8, sample)).model_copy(update={"node": "a"})
 
 
 def is_slow(request: GroupRequest) -> bool:
@@ -197,6 +204,16 @@ def test_a_task_that_keeps_failing_gives_way_to_another_one() -> None:
     assert [group.group_id for group in groups][3] == "reinforce.s000001-g03-t1-r1"
     assert groups[3].request.task != planned_task(run, PlannedGroup(3))
     assert "no answer" in run.state.dropped["reinforce.s000001-g03"]
+
+
+def test_a_group_whose_records_contradict_each_other_is_not_trained_on() -> None:
+    run = virtual_run(0)
+    run.collector.forked = {planned_task(run, PlannedGroup(3)).task_index}
+
+    groups = asyncio.run(step(run))
+
+    assert [group.group_id for group in groups][3] == "reinforce.s000001-g03-t1-r1"
+    assert "contradict each other about node 'a'" in run.state.dropped["reinforce.s000001-g03"]
 
 
 def test_a_run_in_which_everything_fails_ends_with_a_reason() -> None:

@@ -3,7 +3,15 @@ import itertools
 import pytest
 from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.trajectory import FinishReason, Status, VersionSpan
-from gymfleet_trainer.run.batch import batch_metrics, book_batch, has_signal, refusal, staleness_shares, wait_shares
+from gymfleet_trainer.run.batch import (
+    batch_metrics,
+    book_batch,
+    contradiction,
+    has_signal,
+    refusal,
+    staleness_shares,
+    wait_shares,
+)
 from gymfleet_trainer.run.group_planner import PlannedGroup
 from gymfleet_trainer.run.groups import Group, GroupBook
 from gymfleet_trainer.run.state import RunState
@@ -127,6 +135,31 @@ def test_a_group_of_fewer_episodes_than_are_compared_is_refused() -> None:
     assert refusal(group, state, 1, min_group_size=2) == (
         "failed: independent exported 1 of the 2 episodes that are compared"
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "contradicts"),
+    [
+        pytest.param({}, False, id="the same record twice"),
+        pytest.param({"observation": "Later.", "generate_s": 9.0}, False, id="what nothing is computed from"),
+        pytest.param({"parent": "root"}, True, id="another way there"),
+        pytest.param({"prompt_token_ids": (5, 6, 8)}, True, id="another prompt"),
+        pytest.param({"response_token_ids": (8, 8)}, True, id="another reply"),
+        pytest.param({"response_logprobs": (-1.0, -2.0)}, True, id="other odds"),
+        pytest.param({"node": "b", "response_token_ids": (8, 8)}, False, id="another node"),
+        pytest.param({"node": None, "response_token_ids": (8, 8)}, False, id="no node"),
+    ],
+)
+def test_episodes_that_share_a_node_have_the_same_record_of_it(changes: dict[str, object], contradicts: bool) -> None:
+    turn = make_turn().model_copy(update={"node": "a"})
+    group = Group(REQUEST)
+    for sample, turns in enumerate([(turn,), (turn.model_copy(update=changes), make_turn())]):
+        group.samples[sample] = make_scored(sample=sample, turns=turns)
+
+    assert contradiction(group) == (
+        "failed: run-1/reinforce.s000001-g00/0 and run-1/reinforce.s000001-g00/1 contradict each other about node 'a'"
+        if contradicts else ""
+    )  # fmt: skip
 
 
 def test_a_settled_group_takes_no_more_samples() -> None:

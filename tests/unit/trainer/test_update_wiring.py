@@ -398,6 +398,8 @@ def test_every_option_is_tried() -> None:
         "group_size": "how many episodes the run asks for",
         "tokens_per_microbatch": "changes nothing, as a test above says",
         "max_staleness": "which groups the run accepts",
+        "dynamic_sampling": "which groups the run asks for",
+        "max_redraws": "which groups the run asks for",
         "max_wall_s": "when the run ends",
         "kl": "a table",
         "critic": "a table",

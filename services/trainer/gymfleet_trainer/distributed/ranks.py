@@ -70,7 +70,7 @@ def share(batches: Sequence[PackedBatch], rank: int, width: int) -> list[tuple[P
     """Return the batches of one rank, equally many on every rank, and whether the result of each counts."""
     own = [(batch, True) for batch in batches[rank::width]]
     missing = -(-len(batches) // width) - len(own)
-    return own + [(batch, False) for batch in sorted(batches, key=lambda batch: batch.num_tokens)[:1]] * missing
+    return own + [(batch, False) for batch in sorted(batches, key=lambda batch: batch.num_computed)[:1]] * missing
 
 
 def device_of(wanted: str) -> torch.device:

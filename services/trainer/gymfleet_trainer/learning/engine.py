@@ -101,6 +101,7 @@ class UpdateEngine(Models):
             "num_sequences": len(rows),
             "num_trained_sequences": sum(map(self.algorithm.has_gradient, prepared)),
             "num_tokens": int(totals.get("tokens")),
+            "num_shared_tokens": int(totals.get("shared_tokens")),
             "num_trained_tokens": int(totals.get("trained_tokens")),
             "num_updates": int(totals.get("updates")),
             "num_nonfinite": int(totals.get("nonfinite")),
@@ -224,7 +225,8 @@ class UpdateEngine(Models):
             loss = self.algorithm.loss(outputs, batch)
             sums = loss.sums()
             if of_policy:
-                sums |= {"trained_tokens": len(batch.trained), "tokens": batch.num_tokens}
+                shared = batch.num_tokens - batch.num_computed
+                sums |= {"trained_tokens": len(batch.trained), "tokens": batch.num_tokens, "shared_tokens": shared}
             if measure_parity:
                 difference = (outputs.logprobs.detach() - batch.behaviour_logprobs)[batch.trained]
                 sums |= {"sum/parity": difference.abs().sum(), "count/parity": len(batch.trained)}

@@ -1,11 +1,11 @@
 """Causal attention over packed segments, registered with transformers under our own name.
 
-Segments are placed end to end in one row and never attend to each other; there is no padding and no mask tensor.
-The segments' bounds are passed as a keyword argument through the model's forward to `packed_attention`.
+Segments are placed end to end in one row. Each attends to itself, and to those that it goes on from, if any; there is
+no padding. The segments' bounds are passed as a keyword argument through the model's forward to `packed_attention`.
 """
 
 import inspect
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -14,18 +14,10 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from gymfleet_trainer.model.cpu_attention import MAX_SEGMENT, blocked_attention
+from gymfleet_trainer.model.segments import Segments
 
 PACKED_ATTENTION: Final = "gymfleet_packed"
 """The `attn_implementation` to load a model with."""
-
-
-@dataclass(frozen=True, slots=True)
-class Segments:
-    """The positions of segments in a row of packed tokens."""
-
-    lengths: tuple[int, ...]
-    cu_seqlens: Tensor
-    """(S + 1,) int32 on the model's device; the last entry is the row's length."""
 
 
 def packed_attention(
@@ -41,7 +33,7 @@ def packed_attention(
     segments: Segments | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attend causally within segments, with transformers' attention interface.
+    """Attend causally within segments and to those that they go on from, with transformers' attention interface.
 
     Args:
         module: the attention layer; unused.
@@ -51,7 +43,7 @@ def packed_attention(
         attention_mask: must be None; bounds come from `segments`.
         scaling: factor of the scores, `D ** -0.5` when None.
         dropout: must be 0, or the old log-probabilities would not be those of the sampler.
-        sliding_window: must cover the longest segment, or be None.
+        sliding_window: must cover the longest segment with what it goes on from, or be None.
         segments: bounds within the row.
 
     Returns:
@@ -61,33 +53,48 @@ def packed_attention(
         raise ValueError(f"{PACKED_ATTENTION} attention needs `segments`: call the model through PolicyModel")
     if attention_mask is not None or dropout or query.shape[0] != 1:
         raise ValueError(f"{PACKED_ATTENTION} attention takes one packed row, without a mask and without dropout")
-    if sliding_window is not None and max(segments.lengths) > sliding_window:
-        raise ValueError(f"segments of {max(segments.lengths)} tokens exceed the sliding window of {sliding_window}")
+    if sliding_window is not None and segments.longest > sliding_window:
+        raise ValueError(f"segments of {segments.longest} tokens exceed the sliding window of {sliding_window}")
     device = query.device.type
     if torch.is_autocast_enabled(device):
         # Norms leave query and key in float32 here, but the kernels need the same dtype for all three.
         query, key, value = (tensor.to(torch.get_autocast_dtype(device)) for tensor in (query, key, value))
     if query.is_cuda and _VARLEN is not None and query.dtype != torch.float32:
         return _varlen(query, key, value, scaling, segments), None
-    if device == "cpu" and query.dtype in (torch.float32, torch.float64) and max(segments.lengths) <= MAX_SEGMENT:
-        return blocked_attention(query, key, value, scaling, segments.lengths), None
-    return _per_segment(query, key, value, scaling, segments.lengths), None
+    if device == "cpu" and query.dtype in (torch.float32, torch.float64) and segments.longest <= MAX_SEGMENT:
+        return blocked_attention(query, key, value, scaling, segments), None
+    return _per_segment(query, key, value, scaling, segments), None
 
 
-def _per_segment(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, lengths: tuple[int, ...]) -> Tensor:
+def _per_segment(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, segments: Segments) -> Tensor:
     """Make one fused call per segment. Split and concatenate: slices would cost a full-size gradient per segment."""
     grouped = query.shape[1] != key.shape[1]
-    parts = [
-        F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=grouped)
-        for q, k, v in zip(*(torch.split(tensor, list(lengths), dim=2) for tensor in (query, key, value)), strict=True)
-    ]
-    return torch.cat(parts, dim=2).transpose(1, 2)
+    queries, keys, values = (torch.split(tensor, list(segments.lengths), dim=2) for tensor in (query, key, value))
+    attended = []
+    for place, q in enumerate(queries):
+        before = segments.paths.ancestors[place] if segments.paths is not None else ()
+        k, v = (_along(parts, before, place) for parts in (keys, values))
+        mask = q.new_ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2]) if before else None
+        attended.append(
+            F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, scale=scaling, enable_gqa=grouped)
+        )
+    return torch.cat(attended, dim=2).transpose(1, 2)
+
+
+def _along(parts: Sequence[Tensor], before: tuple[int, ...], place: int) -> Tensor:
+    return torch.cat([parts[index] for index in (*before, place)], dim=2) if before else parts[place]
 
 
 def _varlen(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, segments: Segments) -> Tensor:
-    """Run one flash-attention kernel for all segments."""
-    heads, longest = query.shape[1], max(segments.lengths)
+    """Run one flash-attention kernel for all segments.
+
+    Where there are more keys than queries, its causal mask is aligned to the last of both.
+    """
+    heads, longest, longest_path = query.shape[1], max(segments.lengths), segments.longest
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    bounds = path_bounds = segments.cu_seqlens
+    if (paths := segments.paths) is not None:
+        k, v, path_bounds = k[paths.tokens], v[paths.tokens], paths.cu_seqlens
     options = dict(_VARLEN_CAUSAL)
     if k.shape[1] != heads:
         if _VARLEN_GROUPED:
@@ -98,8 +105,7 @@ def _varlen(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, se
         options["scale"] = scaling
     elif scaling is not None:
         q = q * (scaling * q.shape[-1] ** 0.5)
-    bounds = segments.cu_seqlens
-    output: Tensor = _VARLEN(q, k, v, bounds, bounds, longest, longest, **options)
+    output: Tensor = _VARLEN(q, k, v, bounds, path_bounds, longest, longest_path, **options)
     return output[None]
 
 

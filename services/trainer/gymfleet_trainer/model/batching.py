@@ -2,17 +2,28 @@
 
 A trajectory's tokens are exactly the tokens that the engine saw and sampled: the turns of a sequence are concatenated,
 and nothing is tokenised again. Sequences are packed end to end without padding; attention separates them by
-`cu_seqlens`.
+`cu_seqlens`. What rows share is computed once: see `trees.py`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import accumulate, chain
-from typing import Any
+from itertools import accumulate, chain, pairwise
+from typing import Any, NamedTuple
 
 import torch
 from gymfleet_contracts.trajectory import ScoredTrajectory, Turn
 from torch import Tensor
+
+from gymfleet_trainer.model.segments import Segments
+from gymfleet_trainer.model.trees import ModelInputs, distinct_tokens, joined, shared_inputs
+
+
+class NodeSpan(NamedTuple):
+    """A turn at the beginning of a row, by the node of the group's tree that it leads to."""
+
+    node: str
+    end: int
+    """Where it ends in the row, exclusive. It begins where the one before it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +41,9 @@ class TrainSequence:
 
     `fields` holds what an algorithm adds: (L,) float tensors on the CPU, by name. Rows that name the same `unit`, such
     as the two of a pair, are packed into the same micro-batch.
+
+    `nodes` are the turns that the row begins with, where a strategy branched. Rows of a group that begin with the same
+    nodes have the same tokens there, which are then computed once.
     """
 
     token_ids: list[int]
@@ -41,6 +55,7 @@ class TrainSequence:
     final_prompt_token_ids: list[int] | None = None
     fields: Mapping[str, Tensor] = field(default_factory=dict)
     unit: str | None = None
+    nodes: tuple[NodeSpan, ...] = ()
 
     def __post_init__(self) -> None:
         length = len(self.token_ids)
@@ -52,6 +67,9 @@ class TrainSequence:
         for name, values in self.fields.items():
             if values.shape != (length,):
                 raise ValueError(f"{self.trajectory_id}: {name} has the shape {tuple(values.shape)}, not ({length},)")
+        ends = [0, *(span.end for span in self.nodes)]
+        if any(end <= start for start, end in pairwise(ends)) or ends[-1] > length:
+            raise ValueError(f"{self.trajectory_id}: nodes must end one after the other within {length} tokens: {ends}")
 
     @property
     def group_id(self) -> str:
@@ -120,7 +138,21 @@ def _sequence(
         loss_mask += [False] * num_prompt + [True] * num_response
         logprobs += [*([0.0] * num_prompt), *turn_logprobs]
         token_rewards += [*([0.0] * num_prompt), *turn_rewards]
-    return TrainSequence(token_ids, loss_mask, logprobs, token_rewards, staleness, name)
+    return with_nodes(TrainSequence(token_ids, loss_mask, logprobs, token_rewards, staleness, name), turns)
+
+
+def with_nodes(row: TrainSequence, turns: Iterable[Turn]) -> TrainSequence:
+    """Return a row with the nodes of the turns that it begins with, up to the first that has none."""
+    spans: list[NodeSpan] = []
+    end = 0
+    for turn in turns:
+        if turn.node is None:
+            break
+        num_tokens = len(turn.prompt_token_ids) + len(turn.response_token_ids)
+        end += num_tokens
+        if num_tokens:
+            spans.append(NodeSpan(turn.node, end))
+    return replace(row, nodes=tuple(spans)) if spans else row
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +183,31 @@ class PackedBatch:
     """The unit of each segment."""
     fields: Mapping[str, Tensor] = field(default_factory=dict)
     """(T,) float each: the rows' fields, end to end, of the names that all of these rows have."""
+    shared: ModelInputs | None = None
+    """What a model runs over where rows share tokens: each of them once."""
 
     @property
     def num_tokens(self) -> int:
         """Return T."""
         return sum(self.lengths)
+
+    @property
+    def num_computed(self) -> int:
+        """Return how many tokens a model runs over: T, or fewer where rows share some."""
+        return self.num_tokens if self.shared is None else sum(self.shared.segments.lengths)
+
+    @property
+    def inputs(self) -> ModelInputs:
+        """Return what a model runs over."""
+        if self.shared is not None:
+            return self.shared
+        segments = Segments(self.lengths, self.cu_seqlens)
+        return ModelInputs(self.tokens, self.positions, segments, self.trained - 1, self.tokens[self.trained])
+
+    def scattered(self, predicted: Tensor) -> Tensor:
+        """Return (T,) values of all tokens, 0 where none is trained, of the (P,) predictions of the `inputs`."""
+        values = self.inputs.of_trained(predicted)
+        return values.new_zeros(self.num_tokens).index_copy(0, self.trained, values)
 
     def to(self, device: torch.device | str) -> "PackedBatch":
         """Return the batch on `device`."""
@@ -165,7 +217,8 @@ class PackedBatch:
             if isinstance(value := getattr(self, item.name), Tensor)
         }
         added = {name: value.to(device, non_blocking=True) for name, value in self.fields.items()}
-        return replace(self, **moved, fields=added)
+        shared = None if self.shared is None else self.shared.to(device)
+        return replace(self, **moved, fields=added, shared=shared)
 
     @property
     def places_by_unit(self) -> dict[str, tuple[int, ...]]:
@@ -188,13 +241,18 @@ def pack(
 
     First-fit-decreasing finds how many are needed; then each sequence, longest first, goes to the emptiest one, of
     more micro-batches if necessary. If that overflows too, the result of first-fit is used. Sequences of one unit are
-    placed as if they were one. What is longer than the limit gets its own micro-batch. With `multiple_of` workers
-    there are that many micro-batches, or a multiple of it, if possible. No sequences give no micro-batches.
+    placed as if they were one, and so are those that share tokens, as far as the limit allows; what they share counts
+    once. What is longer than the limit gets its own micro-batch. With `multiple_of` workers there are that many
+    micro-batches, or a multiple of it, if possible. No sequences give no micro-batches.
+
+    Raises ValueError for rows of a group that differ in a node that they share.
     """
     if tokens_per_microbatch < 1:
         raise ValueError(f"tokens_per_microbatch must be at least 1, not {tokens_per_microbatch}")
     units = _units(sequences)
-    lengths = [sum(len(sequences[index].token_ids) for index in unit) for unit in units]
+    if any(sequence.nodes for sequence in sequences):
+        units = joined(units, sequences, tokens_per_microbatch)
+    lengths = [distinct_tokens([sequences[index] for index in unit]) for unit in units]
     order = sorted(range(len(units)), key=lambda place: (-lengths[place], place))
     bins = _first_fit(order, lengths, tokens_per_microbatch)
     needed = -(-len(bins) // multiple_of) * multiple_of
@@ -244,6 +302,7 @@ def _pack_one(sequences: Sequence[TrainSequence], chosen: list[int], dtype: torc
     starts = [0, *accumulate(lengths)]
     loss_mask = torch.tensor(list(chain.from_iterable(s.loss_mask for s in segments)), dtype=torch.bool)
     loss_mask[torch.tensor(starts[:-1])] = False
+    trained = loss_mask.nonzero().flatten()
     return PackedBatch(
         tokens=torch.tensor(list(chain.from_iterable(s.token_ids for s in segments)), dtype=torch.int64),
         positions=torch.tensor(list(chain.from_iterable(map(range, lengths))), dtype=torch.int64),
@@ -252,9 +311,10 @@ def _pack_one(sequences: Sequence[TrainSequence], chosen: list[int], dtype: torc
         behaviour_logprobs=_floats((s.behaviour_logprobs for s in segments), dtype),
         lengths=lengths,
         indices=tuple(chosen),
-        trained=loss_mask.nonzero().flatten(),
+        trained=trained,
         units=tuple(segment.unit for segment in segments),
         fields={name: torch.cat([segment.fields[name] for segment in segments]) for name in _shared_names(segments)},
+        shared=shared_inputs(segments, trained),
     )
 
 

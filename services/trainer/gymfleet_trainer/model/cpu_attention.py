@@ -6,57 +6,60 @@ stacked instead. Blocks skip most of what is above the diagonal.
 """
 
 from collections.abc import Iterator
-from typing import Any, Final
+from itertools import accumulate, pairwise
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
 
+from gymfleet_trainer.model.segments import Segments
+
 MAX_SEGMENT: Final = 1024
-"""Longest segment to handle here; longer ones would keep too many probabilities."""
+"""Longest segment, with what it goes on from, to handle here; longer ones would keep too many probabilities."""
 _BLOCK: Final = 128
 
 
-def blocked_attention(
-    query: Tensor, key: Tensor, value: Tensor, scaling: float | None, lengths: tuple[int, ...]
-) -> Tensor:
-    """Compute differentiable causal attention within each segment.
+def blocked_attention(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, segments: Segments) -> Tensor:
+    """Compute differentiable causal attention within each segment, and to those that it goes on from.
 
     Args:
         query: (1, H, T, D) float32 or float64.
         key: (1, H_kv, T, D), H a multiple of H_kv.
         value: (1, H_kv, T, D).
         scaling: factor of the scores, `D ** -0.5` when None.
-        lengths: the lengths of the segments; their sum is T.
+        segments: the segments; their lengths add up to T.
 
     Returns:
         (1, T, H, D).
     """
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    output: Tensor = _BlockedAttention.apply(query, key, value, scale, lengths)  # type: ignore[no-untyped-call]
+    output: Tensor = _BlockedAttention.apply(query, key, value, scale, segments)  # type: ignore[no-untyped-call]
     return output
 
 
 class _BlockedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, lengths: tuple[int, ...]) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, segments: Segments) -> Tensor:
         groups = _by_group(query, key)
         num_kv, group, num_tokens, dim = groups.shape
         scaled = groups * scale
         output = query.new_empty(num_tokens, num_kv, group, dim)
         above = query.new_full((_BLOCK, _BLOCK), -torch.inf).triu_(1)
         kept: list[Tensor] = []
-        for start, first, last in _blocks(lengths):
-            size, width = last - first, last - start
-            scores = torch.bmm(_stack(scaled, first, last), key[0, :, start:last].transpose(1, 2))
-            scores.view(num_kv, group, size, width)[..., first - start :].add_(above[:size, :size])
-            probabilities = torch.softmax(scores, -1)
-            attended = torch.bmm(probabilities, value[0, :, start:last])
-            output[first:last] = attended.view(num_kv, group, size, dim).permute(2, 0, 1, 3)
-            if any(ctx.needs_input_grad):
-                kept.append(probabilities)
+        for path in _paths(segments):
+            keys, values = _along(key[0], path), _along(value[0], path)
+            for first, last, width in _blocks(path):
+                size = last - first
+                scores = torch.bmm(_stack(scaled, first, last), keys[:, :width].transpose(1, 2))
+                scores.view(num_kv, group, size, width)[..., width - size :].add_(above[:size, :size])
+                probabilities = torch.softmax(scores, -1)
+                attended = torch.bmm(probabilities, values[:, :width])
+                output[first:last] = attended.view(num_kv, group, size, dim).permute(2, 0, 1, 3)
+                if any(ctx.needs_input_grad):
+                    kept.append(probabilities)
         ctx.save_for_backward(scaled, key, value, *kept)
         ctx.scale = scale
-        ctx.lengths = lengths
+        ctx.segments = segments
         return output.view(1, num_tokens, num_kv * group, dim)
 
     @staticmethod
@@ -68,15 +71,21 @@ class _BlockedAttention(torch.autograd.Function):
         grad_key = key.new_zeros(num_tokens, num_kv, dim)
         grad_value = key.new_zeros(num_tokens, num_kv, dim)
         by_head_key, by_head_value = grad_key.transpose(0, 1), grad_value.transpose(0, 1)
-        for (start, first, last), probabilities in zip(_blocks(ctx.lengths), kept, strict=True):
-            rows = _stack(grads, first, last)
-            by_head_value[:, start:last] += torch.bmm(probabilities.transpose(1, 2), rows)
-            slope = torch.bmm(rows, value[0, :, start:last].transpose(1, 2))
-            # Use the fused gradient of softmax, which saves two passes over the largest tensor here.
-            slope = torch._softmax_backward_data(slope, probabilities, -1, slope.dtype)  # noqa: SLF001
-            by_query = torch.bmm(slope, key[0, :, start:last]).mul_(ctx.scale)
-            grad_query[first:last] = by_query.view(num_kv, group, last - first, dim).permute(2, 0, 1, 3)
-            by_head_key[:, start:last] += torch.bmm(slope.transpose(1, 2), _stack(scaled, first, last))
+        remaining = iter(kept)
+        for path in _paths(ctx.segments):
+            keys, values = _along(key[0], path), _along(value[0], path)
+            grad_keys, grad_values = _sums_along(by_head_key, path), _sums_along(by_head_value, path)
+            for first, last, width in _blocks(path):
+                rows, probabilities = _stack(grads, first, last), next(remaining)
+                grad_values[:, :width] += torch.bmm(probabilities.transpose(1, 2), rows)
+                slope = torch.bmm(rows, values[:, :width].transpose(1, 2))
+                # Use the fused gradient of softmax, which saves two passes over the largest tensor here.
+                slope = torch._softmax_backward_data(slope, probabilities, -1, slope.dtype)  # noqa: SLF001
+                by_query = torch.bmm(slope, keys[:, :width]).mul_(ctx.scale)
+                grad_query[first:last] = by_query.view(num_kv, group, last - first, dim).permute(2, 0, 1, 3)
+                grad_keys[:, :width] += torch.bmm(slope.transpose(1, 2), _stack(scaled, first, last))
+            _add_along(by_head_key, path, grad_keys)
+            _add_along(by_head_value, path, grad_values)
         heads = grad_query.view(1, num_tokens, num_kv * group, dim).transpose(1, 2)
         return heads, by_head_key[None], by_head_value[None], None, None
 
@@ -92,10 +101,42 @@ def _stack(by_group: Tensor, first: int, last: int) -> Tensor:
     return by_group[:, :, first:last].reshape(by_group.shape[0], -1, by_group.shape[-1])
 
 
-def _blocks(lengths: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
-    """Yield, for each block, the start of its segment and its first and last (exclusive) query."""
-    start = 0
-    for length in lengths:
-        for first in range(start, start + length, _BLOCK):
-            yield start, first, min(first + _BLOCK, start + length)
-        start += length
+_Path: TypeAlias = tuple[tuple[int, int], ...]
+"""First and last (exclusive) token of what a segment attends to: its ancestors, from the root on, and itself."""
+
+
+def _paths(segments: Segments) -> Iterator[_Path]:
+    bounds = list(pairwise([0, *accumulate(segments.lengths)]))
+    for place, own in enumerate(bounds):
+        before = segments.paths.ancestors[place] if segments.paths is not None else ()
+        yield (*(bounds[ancestor] for ancestor in before), own)
+
+
+def _along(by_head: Tensor, path: _Path) -> Tensor:
+    """Return the (H_kv, path, D) keys or values of a path, of (H_kv, T, D); a view where it is one segment."""
+    parts = [by_head[:, start:end] for start, end in path]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+def _sums_along(by_head: Tensor, path: _Path) -> Tensor:
+    """Return what the gradients of a path's blocks are added to; where it is one segment, the gradient itself."""
+    if len(path) == 1:
+        return by_head[:, path[0][0] : path[0][1]]
+    return by_head.new_zeros(by_head.shape[0], sum(end - start for start, end in path), by_head.shape[2])
+
+
+def _add_along(by_head: Tensor, path: _Path, sums: Tensor) -> None:
+    if len(path) > 1:
+        for (start, end), part in zip(
+            path, torch.split(sums, [end - start for start, end in path], dim=1), strict=True
+        ):
+            by_head[:, start:end] += part
+
+
+def _blocks(path: _Path) -> Iterator[tuple[int, int, int]]:
+    """Yield, for each block, its first and last (exclusive) query, and how much of the path it attends to."""
+    start, end = path[-1]
+    context = sum(last - first for first, last in path[:-1])
+    for first in range(start, end, _BLOCK):
+        last = min(first + _BLOCK, end)
+        yield first, last, context + last - start

@@ -49,9 +49,10 @@ class ValueModel(nn.Module):
     def forward(self, batch: PackedBatch) -> Tensor:
         """See `values`. It is called through the module, which gathers a sharded model's weights."""
         with fast_float32_matmul(batch.tokens.device):
-            hidden = packed_hidden_states(self.body, batch, self.compute_dtype)[batch.trained - 1]
+            inputs = batch.inputs
+            hidden = inputs.states_of(packed_hidden_states(self.body, inputs, self.compute_dtype))
             values: Tensor = self.head(hidden.to(self.dtype))[:, 0]
-        return values.new_zeros(batch.num_tokens).index_copy(0, batch.trained, values)
+        return batch.scattered(values)
 
     def weights(self) -> dict[str, Tensor]:
         """Return all weights, whole, by name. With shards, all ranks call this and only the first gets them."""

@@ -12,10 +12,11 @@ from transformers import AutoModelForCausalLM
 
 from gymfleet_trainer.distributed.ranks import Ranks
 from gymfleet_trainer.distributed.sharding import collected_state, shard
-from gymfleet_trainer.model.attention import PACKED_ATTENTION, Segments
+from gymfleet_trainer.model.attention import PACKED_ATTENTION
 from gymfleet_trainer.model.batching import PackedBatch
 from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul
 from gymfleet_trainer.model.microbatches import MicrobatchExecutor, Threads
+from gymfleet_trainer.model.trees import ModelInputs
 
 _MAX_LOGITS = {"cpu": 1 << 25, "cuda": 1 << 28}
 """Logits held at once, by device; more are computed in chunks. A GPU needs large products to stay busy."""
@@ -100,8 +101,8 @@ class PolicyModel(nn.Module):
         return self.ranks if self.ranks is not None else Threads(self.device, parameters)
 
     def hidden_states(self, batch: PackedBatch) -> Tensor:
-        """Return the body's last hidden states, (T, hidden), in the dtype of the computation."""
-        return packed_hidden_states(self.hf.model, batch, self.compute_dtype)
+        """Return the body's last hidden states, (U, hidden), in the dtype of the computation: see `batch.inputs`."""
+        return packed_hidden_states(self.hf.model, batch.inputs, self.compute_dtype)
 
     def token_logprobs(
         self, batch: PackedBatch, *, temperature: float = 1.0, with_entropy: bool = False
@@ -118,15 +119,16 @@ class PolicyModel(nn.Module):
     def forward(self, batch: PackedBatch, temperature: float, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
         """See `token_logprobs`. It is called through the module, which gathers a sharded model's weights."""
         with fast_float32_matmul(self.device):
-            hidden = self.hidden_states(batch)[batch.trained - 1]
+            inputs = batch.inputs
+            hidden = inputs.states_of(packed_hidden_states(self.hf.model, inputs, self.compute_dtype))
             logprobs, entropy = selected_logprobs(
                 hidden,
                 self.hf.lm_head.weight.to(hidden.dtype),
-                batch.tokens[batch.trained],
+                inputs.targets,
                 temperature=temperature,
                 with_entropy=with_entropy,
             )
-        return _scatter(logprobs, batch), _scatter(entropy, batch) if entropy is not None else None
+        return batch.scattered(logprobs), batch.scattered(entropy) if entropy is not None else None
 
     def save_pretrained(self, directory: str | Path) -> None:
         """Write config and safetensors as transformers and vLLM read them; tied weights are written once.
@@ -146,18 +148,17 @@ def recompute_activations(model: Any) -> None:
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
-def packed_hidden_states(body: Any, batch: PackedBatch, compute_dtype: torch.dtype) -> Tensor:
-    """Run a decoder body over a packed batch and return (T, hidden)."""
-    device = batch.tokens.device
-    segments = Segments(batch.lengths, batch.cu_seqlens)
+def packed_hidden_states(body: Any, inputs: ModelInputs, compute_dtype: torch.dtype) -> Tensor:
+    """Run a decoder body over U packed tokens and return (U, hidden)."""
+    device = inputs.tokens.device
     mixed = compute_dtype != _at_least_float32(compute_dtype)
     with torch.autocast(device.type, dtype=compute_dtype, enabled=mixed):
-        embedded = body.embed_tokens(batch.tokens[None])
+        embedded = body.embed_tokens(inputs.tokens[None])
         output = body(
             inputs_embeds=embedded.to(compute_dtype),
-            position_ids=batch.positions[None],
+            position_ids=inputs.positions[None],
             use_cache=False,
-            segments=segments,
+            segments=inputs.segments,
         )
     hidden: Tensor = output.last_hidden_state[0]
     return hidden.to(compute_dtype)
@@ -244,7 +245,3 @@ def _logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
 
 def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
-
-
-def _scatter(values: Tensor, batch: PackedBatch) -> Tensor:
-    return values.new_zeros(batch.num_tokens).index_copy(0, batch.trained, values)

@@ -45,6 +45,26 @@ def _unvalued_cut(group: Group) -> str:
     return ""
 
 
+def contradiction(group: Group) -> str:
+    """Return why the records of a group cannot all be right, or an empty string.
+
+    Where a strategy branched, a node is one turn, which stands in each trajectory that leads through it.
+    """
+    known: dict[str, tuple[Turn, str]] = {}
+    for trajectory in (scored.trajectory for scored in group.trajectories):
+        for turn in trajectory.turns:
+            if turn.node is None:
+                continue
+            first, name = known.setdefault(turn.node, (turn, trajectory.trajectory_id))
+            if _sampled(first) != _sampled(turn):
+                return f"failed: {name} and {trajectory.trajectory_id} contradict each other about node {turn.node!r}"
+    return ""
+
+
+def _sampled(turn: Turn) -> tuple[object, ...]:
+    return turn.parent, turn.prompt_token_ids, turn.response_token_ids, turn.response_logprobs
+
+
 def totals(group: Group) -> list[float]:
     """Return the total rewards of the episodes."""
     return [scored.reward.total for scored in group.trajectories if scored.reward is not None]

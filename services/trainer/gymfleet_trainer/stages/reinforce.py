@@ -18,7 +18,7 @@ from gymfleet_trainer.learning.algorithm import Algorithm, Need, Verdict
 from gymfleet_trainer.learning.options import ReinforceOptions
 from gymfleet_trainer.learning.plugins import algorithm_of, verdict_on
 from gymfleet_trainer.metrics import GROUPS, STEP, TOKENS
-from gymfleet_trainer.run.batch import batch_metrics, book_batch, refusal
+from gymfleet_trainer.run.batch import batch_metrics, book_batch, contradiction, refusal
 from gymfleet_trainer.run.context import RunContext
 from gymfleet_trainer.run.group_planner import PlannedGroup, TrainingPlan, planned_slots
 from gymfleet_trainer.run.groups import Group
@@ -241,6 +241,8 @@ class Steps:
         while new := [one for name, one in run.collector.ready.items() if name in state.open_slots and name not in fit]:
             for group in new:
                 reason = refusal(group, state, self._rl.max_staleness, bootstraps=bootstraps, min_group_size=compared)
+                if group.group_id not in self._verdicts:  # the first time
+                    reason = reason or contradiction(group)
                 if reason:
                     await self._replace(group, reason, replaced)
                 elif await self._verdict(group) is Verdict.ANOTHER and self._may_redraw(group):
