@@ -2,10 +2,13 @@
 
 from typing import Annotated, Any, Self
 
+from gymfleet_contracts.trajectory import RoleName
 from gymfleet_kit.plugins import ASCENDING
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
 from gymfleet_trainer.model.optimizer import OptimizerOptions
+
+Roles = Annotated[tuple[RoleName, ...], Field(min_length=1)] | None
 
 
 class SupervisedOptions(BaseModel):
@@ -17,6 +20,8 @@ class SupervisedOptions(BaseModel):
     """Passes over them."""
     tokens_per_batch: PositiveInt = 8192
     """Tokens of one optimiser update."""
+    roles: Roles = None
+    """Roles, as a strategy names them, whose tokens alone are imitated; without it all."""
     optimizer: OptimizerOptions = OptimizerOptions(learning_rate=1e-3)
 
 
@@ -52,6 +57,8 @@ class ReinforceOptions(UpdateOptions):
     """Policy versions that a trajectory may be behind; 0 is synchronous. The groups that were asked for first are
     trained on first, and one that would be too old after a step is waited for: long episodes are learned from as
     often as short ones."""
+    roles: Roles = None
+    """Roles, as the strategy names them, whose tokens alone are trained on; without it all."""
     max_wall_s: PositiveFloat | None = None
     """Stop after the step in which this much time was spent, even before `steps`."""
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import structlog
 from gymfleet_contracts.stages import StageFacts
 
+from gymfleet_trainer.errors import RunDirectoryError
 from gymfleet_trainer.learning.options import SupervisedOptions
 from gymfleet_trainer.model.batching import TrainSequence
 from gymfleet_trainer.run.context import RunContext
@@ -34,7 +35,14 @@ class Supervised(Stage[SftOptions]):
         episodes = run.episodes()
         run.publisher.adopt_probe(run.state, episodes)
         await run.worker.run(run.learner.begin, self.name, self.options)
-        await self._train(run, await run.worker.run(run.learner.sequences, episodes))
+        sequences = await run.worker.run(run.learner.sequences, episodes, self.options.roles)
+        if (roles := self.options.roles) and not any(sequence.num_trained for sequence in sequences):
+            given = sorted({turn.role for scored in episodes for turn in scored.trajectory.turns})
+            raise RunDirectoryError(
+                f"{self.table}.roles: no token of {', '.join(roles)} is in {', '.join(run.stage.data)}, whose episodes "
+                f"have the roles {', '.join(given)}"
+            )
+        await self._train(run, sequences)
 
     async def _train(self, run: RunContext, sequences: list[TrainSequence]) -> None:
         num_tokens = sum(sequence.num_trained for sequence in sequences)
