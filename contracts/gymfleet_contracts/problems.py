@@ -37,6 +37,7 @@ INVALID_TOOL_CALL: Final = "/problems/invalid-tool-call"
 
 UNKNOWN_JOB: Final = "/problems/unknown-job"
 UNKNOWN_FORMAT: Final = "/problems/unknown-format"
+REFUSED_ROLES: Final = "/problems/refused-roles"
 UNKNOWN_STRATEGY: Final = "/problems/unknown-strategy"
 POLICY_VERSION_CONFLICT: Final = "/problems/policy-version-conflict"
 POLICY_UPDATE_FAILED: Final = "/problems/policy-update-failed"

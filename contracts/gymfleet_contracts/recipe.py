@@ -22,10 +22,10 @@ from gymfleet_contracts._model import WireModel
 from gymfleet_contracts.faults import faults
 from gymfleet_contracts.reply_format import FormatSection
 from gymfleet_contracts.reward import ComponentTable, Discount, RewardSpec, RewardTerms
-from gymfleet_contracts.rollout import Budget, EpisodeLimits, Sampling, StrategySpec
+from gymfleet_contracts.rollout import Budget, EpisodeLimits, MessageRoles, Sampling, StrategySpec
 from gymfleet_contracts.session import EnvironmentName, Split
 from gymfleet_contracts.stages import PlannedStage, StageName, StageSection, planned
-from gymfleet_contracts.trajectory import StrategyName
+from gymfleet_contracts.trajectory import AGENT, RoleName, StrategyName
 
 Replicas = Annotated[int, Field(ge=1, le=256)]
 
@@ -236,12 +236,15 @@ class StrategyFacts(WireModel):
     """Its episodes have nothing to do with each other: each is played, tried again and put out by itself."""
     expert: bool = False
     """The environment's expert writes the replies: there is nothing to reinforce."""
+    roles: Annotated[tuple[RoleName, ...], Field(max_length=16)] = ()
+    """What it asks the policy as, beside `agent`."""
 
 
 class RolloutSection(WireModel):
     """How episodes are played."""
 
     format: FormatSection = FormatSection()
+    roles: MessageRoles = MessageRoles()
     sampling: Sampling = Sampling()
     limits: EpisodeLimits = EpisodeLimits()
     strategy: StrategySection = StrategySection()
@@ -443,12 +446,18 @@ class Recipe(WireModel):
                     '"discounted_normalised", whose sum is the episode\'s reward'
                 )
 
-    def plays_by(self, facts: StrategyFacts) -> None:
-        """Raise `RecipeError` if the episodes of `[rollout.strategy]` cannot be reinforced."""
+    def plays_by(self, facts: StrategyFacts, stage: PlannedStage) -> None:
+        """Raise `RecipeError` if the episodes of `[rollout.strategy]` cannot be reinforced by a stage."""
         if facts.expert:
             raise RecipeError(
                 f"rollout.strategy: {self.rollout.strategy.use} has the environment's expert write the replies, and "
                 'reinforce learns from the policy\'s alone; expert episodes are asked for by a stage of kind "collect"'
+            )
+        known = (AGENT, *facts.roles)
+        if unknown := sorted(set(stage.options.get("roles") or ()) - set(known)):
+            raise RecipeError(
+                f"{stage.table}.roles: {', '.join(unknown)}: unknown; {self.rollout.strategy.use} asks the policy as "
+                f"{', '.join(known)}"
             )
 
     def reward_spec(self, env: EnvironmentSection, gamma: float) -> RewardSpec:

@@ -1,7 +1,7 @@
 """What the trainer asks of the rollout service: groups of episodes, and new weights."""
 
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, StrictBool, model_validator
 
@@ -71,6 +71,16 @@ class StrategySpec(WireModel):
     options: dict[str, JsonValue] = Field(default_factory=dict)
 
 
+class MessageRoles(WireModel):
+    """The roles of the chat template under which prompts are put."""
+
+    instructions: Literal["user", "system"] = "user"
+    """`"user"`: the instructions of environment and reply format stand above the first observation, in one message.
+    `"system"`: in a message of their own, before it."""
+    observations: Literal["user", "tool"] = "user"
+    """Of what answers a reply; the first observation, which answers none, is the user's."""
+
+
 class GroupRequest(WireModel):
     """One task, `num_samples` episodes. The id is fixed before the rollout: `run/group`.
 
@@ -89,6 +99,7 @@ class GroupRequest(WireModel):
     purpose: Purpose = "train"
     strategy: StrategySpec = StrategySpec()
     format: FormatSection = FormatSection()
+    roles: MessageRoles = MessageRoles()
     sampling: Sampling = Sampling()
     limits: EpisodeLimits = EpisodeLimits()
     budget: Budget = Budget()

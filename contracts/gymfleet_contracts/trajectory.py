@@ -28,6 +28,10 @@ Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Logprob = Annotated[float, Field(strict=True, allow_inf_nan=False, le=_LOGPROB_EPSILON)]
 
 
+AGENT: Final = "agent"
+"""The role of a reply for which its strategy names no other."""
+RoleName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
+
 TurnContext = Literal["continued", "replaced"]
 
 NodeId = Annotated[str, Field(min_length=1, max_length=256)]
@@ -122,6 +126,8 @@ class Turn(WireModel):
     observation: str
     parts: Parts = ()
     """The observation in full, where it is more than text. The prompt has the text."""
+    role: RoleName = _absent_without(AGENT)
+    """As what the policy was asked, such as `planner`: stages may train on the tokens of some roles alone."""
     context: TurnContext = _absent_without("continued")
     """`"replaced"`: the prompt begins a new sequence, and the policy did not see the tokens of the turns before it."""
     prompt_token_ids: TokenIds

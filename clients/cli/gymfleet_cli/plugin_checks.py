@@ -124,7 +124,7 @@ def _check_suits(recipe: Recipe, stage: PlannedStage, use: _Use, known: Known) -
     group_size = stage.options.get("group_size", facts.min_group_size if default is None else default)
     recipe.suits(stage, reference, group_size, facts)
     played = known["strategy", recipe.rollout.strategy.use]
-    recipe.plays_by(StrategyFacts.model_validate(played.facts))
+    recipe.plays_by(StrategyFacts.model_validate(played.facts), stage)
 
 
 def _check_options(uses: Iterable[_Use], known: Known) -> None:

@@ -1,9 +1,9 @@
 """Conversations as tokens: encode only what is new in each turn, and never tokenise sampled tokens again.
 
-The prompt is one user message (instructions, reply format, first observation),
-because not every chat template has a system role. Each later turn adds only
-what the template puts between the end of the assistant's reply and the start
-of the next reply.
+Unless other roles are asked for, the prompt is one user message (instructions,
+reply format, first observation), because not every chat template has a system
+role. Each later turn adds only what the template puts between the end of the
+assistant's reply and the start of the next reply.
 """
 
 import json
@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import Final
 
 from gymfleet_contracts.conversation import Message
+from gymfleet_contracts.rollout import MessageRoles
 
 from gymfleet_kit.chat.tokenizer import ModelTokenizer
 
+_USERS: Final = MessageRoles()
+_INSTRUCTIONS: Final = "instructions-sentinel-90be"
 _ASSISTANT: Final = "assistant-sentinel-7f3a"
 _USER: Final = "user-sentinel-c41d"
 _PROBES: Final = ("x", "  x \n", "two\n\nlines", "{{ x }} <b>", "")
@@ -42,12 +45,16 @@ class ChatTokens:
 
     Args:
         tokenizer: must have a chat template whose assistant turns end with a special token.
+        roles: under which the template's messages are put.
     """
 
-    def __init__(self, tokenizer: ModelTokenizer) -> None:
+    def __init__(self, tokenizer: ModelTokenizer, roles: MessageRoles = _USERS) -> None:
         if not tokenizer.chat_template:
             raise UnusableTemplate("the model has no chat template")
         self._tokenizer = tokenizer
+        self._roles = roles
+        self._under: dict[MessageRoles, ChatTokens] = {roles: self}
+        self._require_roles()
         self._ids = tokenizer.encode
         specials = sorted(tokenizer.added_tokens, key=len, reverse=True)
         self._specials = re.compile("|".join(map(re.escape, specials))) if specials else None
@@ -64,10 +71,16 @@ class ChatTokens:
         """Load from a model's directory. Raises UnusableTokenizer, UnusableTemplate."""
         return cls(ModelTokenizer.load(path))
 
-    def _first(self, content: str) -> tuple[int, ...]:
+    def under(self, roles: MessageRoles) -> "ChatTokens":
+        """Return the same for other roles. Raises UnusableTemplate where the template refuses one of them."""
+        if roles not in self._under:
+            self._under[roles] = ChatTokens(self._tokenizer, roles)
+        return self._under[roles]
+
+    def _first(self, content: str, instructions: str = "") -> tuple[int, ...]:
         """Return the prompt of the first turn, up to the start of the reply."""
-        text = self._render([{"role": "user", "content": self.defuse(content)}], prompt=True)
-        return tuple(self._ids(text))
+        messages = self._opening(self.defuse(content), self.defuse(instructions))
+        return tuple(self._ids(self._render(messages, prompt=True)))
 
     def following(self, content: str, *, reply_ended: bool) -> tuple[int, ...]:
         """Return the tokens between two replies, led by the missing end token if the reply was cut short."""
@@ -138,19 +151,43 @@ class ChatTokens:
         except Exception as error:  # a template is a program from outside
             raise UnusableTemplate(f"the chat template refuses a conversation: {error}") from error
 
+    def _opening(self, content: str, instructions: str) -> list[dict[str, str]]:
+        if instructions and self._roles.instructions == "system":
+            return [{"role": "system", "content": instructions}, {"role": "user", "content": content}]
+        return [{"role": "user", "content": "\n\n".join(part for part in (instructions, content) if part)}]
+
+    def _messages(self, content: str) -> list[dict[str, str]]:
+        """Return a conversation in which a content answers a reply."""
+        answer = {"role": self._roles.observations, "content": content}
+        return [*self._opening("a", _INSTRUCTIONS), {"role": "assistant", "content": _ASSISTANT}, answer]
+
     def _conversation(self, content: str) -> str:
-        return self._render(
-            [
-                {"role": "user", "content": "a"},
-                {"role": "assistant", "content": _ASSISTANT},
-                {"role": "user", "content": content},
-            ],
-            prompt=True,
-        )
+        return self._render(self._messages(content), prompt=True)
+
+    def _require_roles(self) -> None:
+        """Raise UnusableTemplate where the template refuses or drops messages of a role that is not the user's."""
+        for option, role, content in (
+            ("instructions", self._roles.instructions, _INSTRUCTIONS),
+            ("observations", self._roles.observations, _USER),
+        ):
+            if role == "user":
+                continue
+            messages = self._opening("a", _INSTRUCTIONS) if role == "system" else self._messages(_USER)
+            try:
+                told = (
+                    "" if content in self._tokenizer.render(messages, add_generation_prompt=True) else "it drops them"
+                )
+            except Exception as error:  # noqa: BLE001 - a template is a program from outside
+                told = " ".join(str(error).split()) or type(error).__name__
+            if told:
+                raise UnusableTemplate(
+                    f"the chat template takes no messages of the role {role!r} ({told}): "
+                    f'give rollout.roles.{option} = "user"'
+                )
 
     def _read_template(self) -> tuple[int, str]:
         """Return the token that ends an assistant's turn, and what the template puts before the turn's text."""
-        opening = self._render([{"role": "user", "content": "a"}], prompt=True)
+        opening = self._render(self._opening("a", _INSTRUCTIONS), prompt=True)
         whole = self._conversation(_USER)
         start = whole.find(_ASSISTANT)
         if start < 0 or whole.find(_USER, start) < 0:

@@ -52,6 +52,14 @@ class UnknownFormat(ServiceError):
     status = 422
 
 
+class RefusedRoles(ServiceError):
+    """The model's chat template does not take a role under which messages are to be put."""
+
+    type = problems.REFUSED_ROLES
+    title = "The chat template refuses a role"
+    status = 422
+
+
 class UnknownStrategy(ServiceError):
     """The strategy does not exist, was not given to this service, or does not take these options."""
 

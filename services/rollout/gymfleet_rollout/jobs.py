@@ -55,7 +55,10 @@ class Jobs:
         self._jobs: OrderedDict[str, _Running] = OrderedDict()
 
     def submit(self, body: SubmitJob) -> Job:
-        """Start a job. Raises QueueFull when the running ones leave no room, UnknownFormat and UnknownStrategy."""
+        """Start a job.
+
+        Raises QueueFull when the running ones leave no room, UnknownFormat, RefusedRoles and UnknownStrategy.
+        """
         for group in body.groups:
             self._player.require_playable(group)
         job = _Running(secrets.token_urlsafe(12), body)

@@ -1,6 +1,7 @@
 """What a strategy plays with: open, fork, ask for replies, act, hand in."""
 
 import asyncio
+import dataclasses
 import math
 import random
 import time
@@ -8,9 +9,10 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from gymfleet_client.errors import ActionTooLarge, ClientError, ExpertUnavailable, ForkUnsupported
+from gymfleet_contracts.recipe import StrategyFacts
 from gymfleet_contracts.rollout import GroupRequest, Sampling
 from gymfleet_contracts.session import Session, StepResult
-from gymfleet_contracts.trajectory import MAX_GROUP_SIZE, FinishReason, ReplyEnd, Turn, VersionSpan
+from gymfleet_contracts.trajectory import AGENT, MAX_GROUP_SIZE, FinishReason, ReplyEnd, Turn, VersionSpan
 
 from gymfleet_rollout import metrics
 from gymfleet_rollout.budget import BudgetSpent, Spending
@@ -50,9 +52,9 @@ class Play:
     """
 
     def __init__(
-        self, parts: Parts, group: GroupRequest, sample: int | None, spending: Spending, *, by_expert: bool = False
+        self, parts: Parts, group: GroupRequest, sample: int | None, spending: Spending, facts: StrategyFacts
     ) -> None:
-        self._by_expert = by_expert
+        self._facts = facts
         self._parts = parts
         self.group = group
         self._sample = sample
@@ -118,11 +120,13 @@ class Play:
             raise StrategyError(f"the new prompt has {len(replacement)} tokens, the context {self._max_context}")
         node.replacement, node.ended = replacement, None
 
-    async def propose(self, node: Node, count: int = 1, hint: str = "") -> list[Reply]:
+    async def propose(self, node: Node, count: int = 1, hint: str = "", role: str = AGENT) -> list[Reply]:
         """Return replies of the policy to a node, drawn apart."""
         self._require_open(node)
-        if self._by_expert:
+        if self._facts.expert:
             raise StrategyError("the policy does not reply where the strategy says facts.expert")
+        if role not in (known := (AGENT, *self._facts.roles)):
+            raise StrategyError(f"the role {role!r} is not in facts.roles; known: {', '.join(known)}")
         if hint and node.replacement is not None:
             raise StrategyError("the context was replaced by a text of the strategy's: put the hint into that")
         prompt = _next_prompt(node)
@@ -134,11 +138,12 @@ class Play:
                 f"the hint leaves no room for a reply: with it, the prompt has {prompt.num_tokens} tokens"
             )
         max_tokens = min(room, self._limits.max_response_tokens)
-        return await self._noted(self._sampled(node, prompt, count, max_tokens))
+        replies = await self._noted(self._sampled(node, prompt, count, max_tokens))
+        return [dataclasses.replace(reply, role=role) for reply in replies]
 
     async def demonstrate(self, node: Node) -> Reply | None:
         """Return the expert's reply to a node, or None where there is none, which ends the episode."""
-        if not self._by_expert:
+        if not self._facts.expert:
             raise StrategyError("the expert replies only where the strategy says facts.expert")
         if node.ended is not None:
             return None
@@ -163,59 +168,23 @@ class Play:
 
     async def act(self, node: Node, reply: Reply) -> Node:
         """Carry out a reply and return the node that it leads to. To try several, fork the node first."""
-        self._require_open(node)
-        if reply.node_id != node.id:
-            raise StrategyError(f"a reply to node {reply.node_id} cannot be acted upon at node {node.id}")
+        self._require_reply_to(node, reply)
         began = time.perf_counter()
         result = None if reply.action is None else await self._step(node, reply.action)
-        node.moved_on = True
-        depth = node.depth + 1
-        replaces = reply.replaces and node.depth > 0
-        child_id = self._id(depth, node.branch)
-        turn = Turn(
-            observation=node.observation,
-            parts=node.parts,
-            context="replaced" if replaces else "continued",
-            prompt_token_ids=reply.prompt,
-            response_token_ids=reply.token_ids,
-            response_logprobs=reply.logprobs,
-            policy_versions=reply.versions,
-            text=reply.text,
-            reply_end=reply.end,
-            thought=reply.parsed.thought,
-            action=reply.action,
-            format_valid=reply.parsed.well_formed,
-            action_valid=result is not None and result.action_valid,
-            reward=0.0 if result is None else result.reward,
-            terminated=result is not None and result.terminated,
-            truncated=result is not None and result.truncated,
-            info={} if result is None else result.info,
-            sealed=None if result is None else result.sealed,
-            generate_s=reply.seconds,
-            environment_s=time.perf_counter() - began,
-            **({} if self._sample is not None else {"node": child_id, "parent": node.id}),
-        )
-        metrics.TURNS.inc()
-        metrics.GENERATE_SECONDS.observe(turn.generate_s)
-        child = Node(
-            id=child_id, parent_id=node.id, depth=depth,
-            observation=self._complaint(reply.action) if result is None else result.observation,
-            score=node.score if result is None else result.score, ended=_ended(result), task=node.task,
-            session_id=node.session_id, index=node.index + (result is not None), branch=node.branch, prompt=(),
-            num_tokens=(0 if replaces else node.num_tokens) + len(reply.prompt) + len(reply.token_ids),
-            parts=() if result is None else result.parts, sealed=node.sealed,
-            turn=turn, parent=node, context=[] if replaces else self._context(node),
-        )  # fmt: skip
-        node.context = None  # handed on: there is one list for each session, not one for each node
-        self._context(child).extend((*reply.prompt, *reply.token_ids))
-        if child.ended is None:
-            child.prompt = self._prompt(turn, child.observation)
-            if depth >= self._limits.max_turns:
-                child.ended = FinishReason.MAX_TURNS
-            elif self._max_context - child.num_tokens - len(child.prompt) < 1:
-                child.ended = FinishReason.CONTEXT_LENGTH
-        self._note(child)
-        return child
+        if result is None:
+            what: dict[str, Any] = {"action_valid": False}
+        else:
+            what = result.model_dump(include={"action_valid", "reward", "terminated", "truncated", "info", "sealed"})
+        what |= {"action": reply.action, "format_valid": reply.parsed.well_formed}
+        turn = self._turn(node, reply, environment_s=time.perf_counter() - began, **what)
+        observation = self._complaint(reply.action) if result is None else result.observation
+        return self._moved(node, reply, turn, observation, result)
+
+    def answer(self, node: Node, reply: Reply, text: str) -> Node:
+        """Reply to the policy with a text, instead of carrying out its reply, and return the node it leads to."""
+        self._require_reply_to(node, reply)
+        turn = self._turn(node, reply, action=None, format_valid=True, action_valid=True)
+        return self._moved(node, reply, turn, text, None)
 
     def export(self, leaf: Node, *, selected: bool = False) -> None:
         """Hand in the episode that ends at a leaf, as the next sample of the group."""
@@ -264,6 +233,56 @@ class Play:
             await self.close()
             raise StrategyError("a session was opened after the play was over")
         return sessions
+
+    def _require_reply_to(self, node: Node, reply: Reply) -> None:
+        self._require_open(node)
+        if reply.node_id != node.id:
+            raise StrategyError(f"a reply to node {reply.node_id} cannot be acted upon at node {node.id}")
+
+    def _turn(self, node: Node, reply: Reply, **what: Any) -> Turn:
+        if self._sample is None:
+            what |= {"node": self._id(node.depth + 1, node.branch), "parent": node.id}
+        turn = Turn(
+            observation=node.observation,
+            parts=node.parts,
+            role=reply.role,
+            context="replaced" if reply.replaces and node.depth else "continued",
+            prompt_token_ids=reply.prompt,
+            response_token_ids=reply.token_ids,
+            response_logprobs=reply.logprobs,
+            policy_versions=reply.versions,
+            text=reply.text,
+            reply_end=reply.end,
+            thought=reply.parsed.thought,
+            generate_s=reply.seconds,
+            **what,
+        )
+        metrics.TURNS.inc()
+        metrics.GENERATE_SECONDS.observe(turn.generate_s)
+        return turn
+
+    def _moved(self, node: Node, reply: Reply, turn: Turn, observation: str, result: StepResult | None) -> Node:
+        """Return the node that a turn leads to."""
+        node.moved_on = True
+        depth, replaced = node.depth + 1, turn.context == "replaced"
+        child = Node(
+            id=self._id(depth, node.branch), parent_id=node.id, depth=depth, observation=observation,
+            score=node.score if result is None else result.score, ended=_ended(result), task=node.task,
+            session_id=node.session_id, index=node.index + (result is not None), branch=node.branch, prompt=(),
+            num_tokens=(0 if replaced else node.num_tokens) + len(reply.prompt) + len(reply.token_ids),
+            parts=() if result is None else result.parts, sealed=node.sealed,
+            turn=turn, parent=node, context=[] if replaced else self._context(node),
+        )  # fmt: skip
+        node.context = None  # handed on: there is one list for each session, not one for each node
+        self._context(child).extend((*reply.prompt, *reply.token_ids))
+        if child.ended is None:
+            child.prompt = self._prompt(turn, child.observation)
+            if depth >= self._limits.max_turns:
+                child.ended = FinishReason.MAX_TURNS
+            elif self._max_context - child.num_tokens - len(child.prompt) < 1:
+                child.ended = FinishReason.CONTEXT_LENGTH
+        self._note(child)
+        return child
 
     def _note(self, node: Node) -> None:
         self._heads[node.session_id] = self.newest = node
@@ -361,7 +380,7 @@ class Play:
             parsed = parsed.if_cut()
             metrics.CUT_REPLIES.inc()
         return Reply(
-            node.id, text, parsed, token_ids, logprobs, prompt.token_ids, prompt.replaces, versions, end, seconds
+            node.id, text, parsed, token_ids, logprobs, prompt.token_ids, prompt.replaces, versions, end, seconds, AGENT
         )
 
     def _complaint(self, action: str | None) -> str:
@@ -376,8 +395,8 @@ class Play:
         chat = self._parts.chat
         if last is not None:
             return chat.following(observation, reply_ended=chat.ended(last.response_token_ids))
-        parts = (self._parts.spec.instructions.strip(), self._parts.format.instructions, observation)
-        return chat.first("\n\n".join(part for part in parts if part))
+        instructions = (self._parts.spec.instructions.strip(), self._parts.format.instructions)
+        return chat.first(observation, "\n\n".join(part for part in instructions if part))
 
     def _context(self, node: Node) -> list[int]:
         """Return the tokens of the sequence that leads to a node."""

@@ -23,7 +23,7 @@ from gymfleet_client.errors import (
 )
 from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.trajectory import Status, Trajectory
-from gymfleet_kit.chat.tokens import ChatTokens
+from gymfleet_kit.chat.tokens import ChatTokens, UnusableTemplate
 from gymfleet_kit.formats import FormatFailed
 from gymfleet_kit.plugins import PluginError
 from gymfleet_kit.problems import ServiceError
@@ -33,7 +33,7 @@ from pydantic import ValidationError
 from gymfleet_rollout import metrics
 from gymfleet_rollout.budget import BudgetSpent, Spending
 from gymfleet_rollout.environments import Environments
-from gymfleet_rollout.errors import StrategyError, UnknownFormat, UnknownStrategy
+from gymfleet_rollout.errors import RefusedRoles, StrategyError, UnknownFormat, UnknownStrategy
 from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.inference.base import EngineDied, InferenceError
 from gymfleet_rollout.parts import Parts, Sampler
@@ -110,8 +110,12 @@ class Player:
         self._kinds: dict[str, type[Strategy[Any]]] = {}
 
     def require_playable(self, group: GroupRequest) -> type[Strategy[Any]]:
-        """Return the class of a group's strategy, which is found once. Raises UnknownStrategy and UnknownFormat."""
+        """Return the class of a group's strategy, which is found once.
+
+        Raises UnknownStrategy, UnknownFormat and RefusedRoles.
+        """
         self._formats.get(group.format)
+        self._chat_of(group)
         reference = group.strategy.use
         try:
             if reference not in self._kinds:
@@ -121,6 +125,12 @@ class Player:
             raise UnknownStrategy(str(error)) from None
         return self._kinds[reference]
 
+    def _chat_of(self, group: GroupRequest) -> ChatTokens:
+        try:
+            return self._chat.under(group.roles)
+        except UnusableTemplate as error:
+            raise RefusedRoles(str(error)) from None
+
     async def play(self, group: GroupRequest, samples: Sequence[int], deliver: Deliver) -> None:
         """Play samples of a group, each with up to `limits.max_attempts` attempts, and deliver them as they end.
 
@@ -129,7 +139,7 @@ class Player:
         """
         try:
             kind = self.require_playable(group)
-        except (UnknownStrategy, UnknownFormat) as error:
+        except (UnknownStrategy, UnknownFormat, RefusedRoles) as error:
             log.error("group.refused", run_id=group.run_id, group_id=group.group_id, error=str(error))
             attempt = Attempt(self._policy)
             await deliver([failed(group, sample, attempt, error, Status.POLICY_ERROR) for sample in samples])
@@ -208,7 +218,7 @@ class Player:
         try:
             async with self._policy.timeout(group.limits.episode_timeout_s) as deadline:
                 sample = unit.samples[0] if facts.by_sample else None
-                play = Play(await self._parts(group), group, sample, unit.spending, by_expert=facts.expert)
+                play = Play(await self._parts(group), group, sample, unit.spending, facts)
                 try:
                     await _played(unit, play)
                 finally:
@@ -226,7 +236,7 @@ class Player:
 
     async def _parts(self, group: GroupRequest) -> Parts:
         spec = await self._environments.spec(group.task.env)
-        return Parts(self._policy, self._chat, self._sessions, spec, self._formats.get(group.format))
+        return Parts(self._policy, self._chat_of(group), self._sessions, spec, self._formats.get(group.format))
 
 
 def _records(unit: _Unit, attempt: Attempt, play: Play) -> list[Trajectory]:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from gymfleet_contracts.recipe import StrategyFacts
 from gymfleet_contracts.rollout import GroupRequest, StrategySpec
+from gymfleet_contracts.trajectory import AGENT
 from gymfleet_kit.plugins import PluginKind, checked_options
 from pydantic import BaseModel, ConfigDict
 
@@ -45,11 +46,11 @@ class PlayContext(Protocol):
     async def fork(self, node: Node, count: int = 1) -> list[Node]:
         """Return copies of a node, each in a session of its own; the node itself can still be played on."""
 
-    async def propose(self, node: Node, count: int = 1, hint: str = "") -> list[Reply]:
+    async def propose(self, node: Node, count: int = 1, hint: str = "", role: str = AGENT) -> list[Reply]:
         """Return replies of the policy to a node, drawn apart.
 
         A hint is put below the observation, and stays in the prompts of what follows: it is part of what the
-        policy replied to.
+        policy replied to. The role stands in the record, and is `agent` or one of `facts.roles`.
         """
 
     def restart(self, node: Node, text: str) -> None:
@@ -68,6 +69,12 @@ class PlayContext(Protocol):
 
     async def act(self, node: Node, reply: Reply) -> Node:
         """Carry out a reply and return the node that it leads to. To try several, fork the node first."""
+
+    def answer(self, node: Node, reply: Reply, text: str) -> Node:
+        """Reply to the policy with a text, instead of carrying out its reply, and return the node that this leads to.
+
+        For plans, summaries and critiques: a turn without an action, which the environment does not see.
+        """
 
     def export(self, leaf: Node, *, selected: bool = False) -> None:
         """Hand in the episode that ends at a leaf, as the next sample of the group.

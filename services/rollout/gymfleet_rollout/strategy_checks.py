@@ -6,11 +6,11 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final, Self, cast
 
 from gymfleet_client.errors import EnvironmentFailed
 from gymfleet_contracts.problems import Problem
-from gymfleet_contracts.rollout import Budget, EpisodeLimits, GroupRequest, Sampling, StrategySpec
+from gymfleet_contracts.rollout import Budget, EpisodeLimits, GroupRequest, MessageRoles, Sampling, StrategySpec
 from gymfleet_contracts.session import (
     Capabilities,
     EnvironmentSpec,
@@ -49,8 +49,12 @@ class _Chat:
 
     stop_token_ids = (0,)
 
-    def first(self, content: str) -> tuple[int, ...]:
-        return tuple(map(ord, content))
+    def under(self, roles: MessageRoles) -> Self:
+        del roles
+        return self
+
+    def first(self, content: str, instructions: str = "") -> tuple[int, ...]:
+        return tuple(map(ord, instructions + content))
 
     def following(self, content: str, *, reply_ended: bool) -> tuple[int, ...]:
         return (*(() if reply_ended else (0,)), *map(ord, content))

@@ -27,6 +27,7 @@ class Reply:
     """Which version of the policy sampled which tokens; none where an expert wrote it."""
     end: ReplyEnd
     seconds: float
+    role: str
 
     @property
     def action(self) -> str | None:

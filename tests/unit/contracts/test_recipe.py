@@ -221,8 +221,20 @@ def test_nothing_is_reinforced_in_what_the_expert_writes(tmp_path: Path) -> None
     recipe = load(tmp_path, MINIMAL + '[rollout.strategy]\nuse = "expert"')
 
     with pytest.raises(RecipeError, match=r'^rollout\.strategy: expert has .* by a stage of kind "collect"$'):
-        recipe.plays_by(StrategyFacts(expert=True))
-    recipe.plays_by(StrategyFacts())
+        recipe.plays_by(StrategyFacts(expert=True), recipe.plan()[-1])
+    recipe.plays_by(StrategyFacts(), recipe.plan()[-1])
+
+
+def test_roles_to_train_on_are_those_that_the_strategy_names(tmp_path: Path) -> None:
+    stages = '[[stages]]\nkind = "reinforce"\nroles = ["agent", "planer"]'
+    recipe = load(tmp_path, MINIMAL, stages=stages)
+
+    with pytest.raises(
+        RecipeError,
+        match=r"^stages\.reinforce\.roles: planer: unknown; independent asks the policy as agent, planner$",
+    ):
+        recipe.plays_by(StrategyFacts(roles=("planner",)), recipe.plan()[0])
+    recipe.plays_by(StrategyFacts(roles=("planer",)), recipe.plan()[0])
 
 
 def test_the_options_of_a_stage_stay_as_they_were_written(tmp_path: Path) -> None:

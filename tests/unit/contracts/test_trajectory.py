@@ -75,6 +75,7 @@ def test_a_good_record_is_read() -> None:
         pytest.param(turn(policy_versions=spans((0, 1), (9, 1))), "outside the trajectory's", id="other weights"),
         pytest.param(episode(policy={"model": "m", "version_min": 2, "version_max": 1}), "above", id="disorder"),
         pytest.param(episode(policy={"model": "m", "version_min": -1, "version_max": 1}), "greater", id="version -1"),
+        pytest.param(turn(role="The Planner"), "should match pattern", id="a role that is no name"),
         pytest.param(turn(context="dropped"), "'continued' or 'replaced'", id="an unknown context"),
         pytest.param(
             episode(turns=[dict(scored()["trajectory"]["turns"][0], context="replaced")]),
@@ -118,7 +119,7 @@ def test_a_turn_that_replaces_the_context_begins_a_sequence() -> None:
     assert make_trajectory(turns=(first, replaced, third)).sequences() == [(first,), (replaced, third)]
     assert make_trajectory(turns=(first, second)).sequences() == [(first, second)]
     assert make_trajectory(turns=()).sequences() == []
-    assert "context" not in first.model_dump(), "an older record has the same bytes"
+    assert not {"context", "role"} & first.model_dump().keys(), "a record that says neither has the same bytes"
 
 
 def test_an_expert_needs_no_log_probabilities() -> None:

@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 import pytest
+from gymfleet_contracts.rollout import MessageRoles
 from gymfleet_kit.chat.tokens import ChatTokens, UnusableTemplate
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -158,3 +159,53 @@ def test_stop_tokens_hold_the_turns_end_and_the_models_own_end() -> None:
 def test_an_unusable_template_is_refused(template: str, complaint: str) -> None:
     with pytest.raises(UnusableTemplate, match=complaint):
         ChatTokens(model_tokenizer(build_tokenizer(chat_template=template)))
+
+
+SYSTEM, TOOL = MessageRoles(instructions="system"), MessageRoles(observations="tool")
+NO_SYSTEM = CHATML.replace(
+    "{% for", "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system\n role') }}{% endif %}{% for", 1
+)
+DEAF = CHATML.replace("{% for message in messages %}", "{% for message in messages if message['role'] != 'tool' %}", 1)
+
+
+def text_of(ids: Sequence[int]) -> str:
+    return str(tokenizer_of("chatml").decode(ids))
+
+
+@pytest.mark.parametrize(
+    ("roles", "first", "following"),
+    [
+        pytest.param(MessageRoles(), "user\nDo it.\n\nA door.", "user\nAn axe.", id="the user's"),
+        pytest.param(SYSTEM, "system\nDo it.<|im_end|>\n<|im_start|>user\nA door.", "user\nAn axe.", id="a system's"),
+        pytest.param(TOOL, "user\nDo it.\n\nA door.", "tool\nAn axe.", id="a tool's"),
+    ],
+)
+def test_messages_are_put_under_the_roles_that_were_asked_for(roles: MessageRoles, first: str, following: str) -> None:
+    chat = chat_of("chatml").under(roles)
+    end = "<|im_end|>\n<|im_start|>assistant\n"
+
+    assert text_of(chat.first("A door.", "Do it.")) == f"<|im_start|>{first}{end}"
+    assert text_of(chat.following("An axe.", reply_ended=True)) == f"\n<|im_start|>{following}{end}"
+    assert chat.reply("x") == chat_of("chatml").reply("x")
+    assert chat.under(roles) is chat
+    assert chat.under(MessageRoles(observations="user")).first("A.", "B.") == chat_of("chatml").first("B.\n\nA.")
+
+
+@pytest.mark.parametrize(
+    ("template", "roles", "reason"),
+    [
+        pytest.param(
+            NO_SYSTEM, SYSTEM,
+            r"^the chat template takes no messages of the role 'system' \(no system role\): "
+            'give rollout.roles.instructions = "user"$', id="refuses",
+        ),
+        pytest.param(DEAF, TOOL, r"role 'tool' \(it drops them\): give rollout.roles.observations", id="drops"),
+        pytest.param(MISTRAL, SYSTEM, "roles must alternate", id="has no such place"),
+    ],
+)  # fmt: skip
+def test_a_role_that_the_template_does_not_take_is_one_line(template: str, roles: MessageRoles, reason: str) -> None:
+    tokenizer = build_tokenizer(chat_template=template, eos_token="</s>" if template == MISTRAL else "<|im_end|>")
+    chat = ChatTokens(model_tokenizer(tokenizer))
+
+    with pytest.raises(UnusableTemplate, match=reason):
+        chat.under(roles)

@@ -23,7 +23,7 @@ from gymfleet_client.errors import (
 )
 from gymfleet_contracts.formats.react import React
 from gymfleet_contracts.problems import Problem
-from gymfleet_contracts.rollout import EpisodeLimits, GroupRequest, Sampling, StrategySpec
+from gymfleet_contracts.rollout import EpisodeLimits, GroupRequest, MessageRoles, Sampling, StrategySpec
 from gymfleet_contracts.session import (
     Capabilities,
     EnvironmentSpec,
@@ -39,7 +39,7 @@ from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.inference.base import EngineDied, Generation, InferenceError
 from gymfleet_rollout.player import Player
 
-from tests.models import build_tokenizer, model_tokenizer
+from tests.models import CHATML, build_tokenizer, model_tokenizer
 
 CHAT = ChatTokens(model_tokenizer(build_tokenizer()))
 SPEC = EnvironmentSpec(
@@ -570,6 +570,28 @@ async def test_a_sample_that_is_played_again_draws_other_numbers(door: Door) -> 
 
     assert [len(found) for found in seeds.values()] == [1, 1]
     assert seeds[0] != seeds[1]
+
+
+async def test_instructions_can_be_the_systems_and_observations_a_tools(door: Door) -> None:
+    roles = MessageRoles(instructions="system", observations="tool")
+
+    trajectory = await play(ScriptedPolicy(LEFT, OPEN), door, roles=roles)
+
+    first, second = (CHAT._tokenizer.decode(turn.prompt_token_ids) for turn in trajectory.turns)
+    assert first.startswith(f"<|im_start|>system\nOpen the door.\n\n{React.instructions}<|im_end|>")
+    assert "<|im_start|>user\nA door.<|im_end|>" in first
+    assert "<|im_start|>tool\nYou did go left.<|im_end|>" in second
+
+
+async def test_a_role_that_the_chat_template_refuses_fails_before_anything_is_played(door: Door) -> None:
+    deaf = CHATML.replace("message in messages %}", "message in messages if message['role'] != 'tool' %}", 1)
+    chat = ChatTokens(model_tokenizer(build_tokenizer(chat_template=deaf)))
+    refusing = Player(ScriptedPolicy(OPEN), chat, door, Specs(), Formats(), max_episodes=1)  # type: ignore[arg-type]
+
+    trajectory = await play_one(refusing, 1, roles=MessageRoles(observations="tool"))
+
+    assert (trajectory.status, door.opened) == (Status.POLICY_ERROR, [])
+    assert str(trajectory.error).startswith("RefusedRoles: the chat template takes no messages of the role 'tool'")
 
 
 async def test_the_expert_writes_what_the_policy_would_have_to(door: Door) -> None:

@@ -277,6 +277,35 @@ async def test_a_fork_has_the_context_of_its_sequence_alone(path: Path) -> None:
     assert table.policy.calls[-1][0] == (*before, *own[-1].prompt_token_ids)
 
 
+# --- roles
+
+
+PLANS = """
+        node = await ctx.open()
+        (plan,) = await ctx.propose(node, hint="Make a plan.", role="planner")
+        node = ctx.answer(node, plan, f"Follow the plan: {plan.text}")
+        while not node.over:
+            (reply,) = await ctx.propose(node)
+            node = await ctx.act(node, reply)
+        ctx.export(node)
+"""
+WITH_ROLES = HEAD.replace("    Options = Options", "    Options, facts = Options, StrategyFacts(roles=('planner',))")
+
+
+async def test_a_turn_says_as_what_the_policy_was_asked(path: Path) -> None:
+    table = Table(path, PLANS, ScriptedPolicy("First left.", OPEN), head=WITH_ROLES)
+
+    (trajectory,) = await table.play()
+
+    plan, move = trajectory.turns
+    assert [(turn.role, turn.action) for turn in trajectory.turns] == [("planner", None), ("agent", "open")]
+    assert (plan.format_valid, plan.action_valid) == (True, True), "no action was asked for"
+    assert move.observation == "Follow the plan: First left."
+    assert "Follow the plan: First left.<|im_end|>" in CHAT._tokenizer.decode(move.prompt_token_ids)
+    assert [action for _, _, action in table.door.actions] == ["open"]
+    assert (trajectory.status, trajectory.score) == (Status.COMPLETED, 1.0)
+
+
 # --- budgets
 
 
@@ -399,6 +428,10 @@ async def test_a_strategy_may_catch_it_and_export_what_it_has(path: Path) -> Non
         pytest.param(
             PLAYS_ON.replace("act(node, reply)", "act(await ctx.act(node, reply), reply)"),
             "a reply to node 0 cannot be acted upon at node 1", id="another node's reply",
+        ),
+        pytest.param(
+            "        await ctx.propose(await ctx.open(), role='planer')",
+            "the role 'planer' is not in facts.roles; known: agent", id="unknown role",
         ),
         pytest.param("        ctx.restart(await ctx.open(), 'x ' * 9999)", "tokens, the context 4096", id="too long"),
         pytest.param(PLAYS_ON + "        ctx.restart(node, 'x')", "node 1 was exported already", id="restarts"),

@@ -75,6 +75,42 @@ def test_a_replaced_context_begins_a_row() -> None:
     assert {(row.trajectory_id, row.staleness) for row in rows} == {("run-1/g1/3", 2)}
 
 
+def with_roles(scored: ScoredTrajectory, *roles: str) -> ScoredTrajectory:
+    turns = tuple(
+        turn.model_copy(update={"role": role}) for turn, role in zip(scored.trajectory.turns, roles, strict=True)
+    )
+    return scored.model_copy(update={"trajectory": scored.trajectory.model_copy(update={"turns": turns})})
+
+
+def test_tokens_of_other_roles_have_no_loss_and_their_reward_counts_for_those_before_them() -> None:
+    scored = with_roles(two_turns(), "planner", "agent")
+
+    (planner,) = sequences_from_trajectory(scored, roles=("planner",))
+    (agent,) = sequences_from_trajectory(scored, roles=("agent", "critic"))
+
+    assert planner.token_ids == agent.token_ids == [1, 2, 3, 4, 5, 6, 7, 8, 9], "they are its context all the same"
+    assert planner.loss_mask == [False] * 3 + [True] * 2 + [False] * 4
+    assert planner.token_rewards == [0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+    assert agent.loss_mask == [False] * 6 + [True] * 3
+    assert agent.token_rewards == [0.0, 0.0, 0.0, 0.0, 0.25, 0.0, 0.0, 0.0, 0.75], (
+        "what came before it is not its doing"
+    )
+    assert planner.total_reward == agent.total_reward == 1.0
+    assert sequences_from_trajectory(scored, roles=("planner", "agent")) == sequences_from_trajectory(scored)
+
+
+def test_a_reward_counts_across_a_replaced_context() -> None:
+    scored = with_roles(two_turns(), "agent", "summariser")
+    first, second = scored.trajectory.turns
+    turns = (first, second.model_copy(update={"context": "replaced"}))
+    scored = scored.model_copy(update={"trajectory": scored.trajectory.model_copy(update={"turns": turns})})
+
+    agent, summary = sequences_from_trajectory(scored, roles=("agent",))
+
+    assert (agent.total_reward, summary.total_reward) == (1.0, 0.0)
+    assert (agent.num_trained, summary.num_trained) == (2, 0)
+
+
 def test_an_experts_turn_has_no_log_probabilities() -> None:
     expert = make_turn().model_copy(update={"response_logprobs": None, "policy_versions": ()})
 

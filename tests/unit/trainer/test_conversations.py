@@ -70,7 +70,7 @@ def context(
 
     learner: Any = SimpleNamespace(
         vocab_size=1000, begin=lambda *_: None, sft_epoch=sft_epoch,
-        sequences=lambda episodes: [one.trajectory.trajectory_id for one in episodes],
+        sequences=lambda episodes, _: [one.trajectory.trajectory_id for one in episodes],
     )  # fmt: skip
     quiet: Any = SimpleNamespace(
         begin=lambda *_, **__: None, advance=lambda *_, **__: None, adopt_probe=lambda *_: None
@@ -142,7 +142,7 @@ def test_episodes_of_a_stage_and_conversations_of_a_file_are_learned_together(
         directory.trajectories("collect", [make_scored("collect.t000000")])
         stage = supervised(["collect", str(chats)], "sharegpt", {"collect": "collect"})
         run, trained = context(stage, model, directory, max_model_len=128)
-        run.learner.sequences = lambda _: [TrainSequence([1, 2], [False, True], [0, 0], [0, 0], 0, "episode")]  # type: ignore[assignment,method-assign]
+        run.learner.sequences = lambda *_: [TrainSequence([1, 2], [False, True], [0, 0], [0, 0], 0, "episode")]  # type: ignore[method-assign]
 
         asyncio.run(stage.run(run))
         asyncio.run(stage.run(run))  # as after a kill: what is counted is not counted twice

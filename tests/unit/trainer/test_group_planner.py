@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import pytest
 from gymfleet_contracts.recipe import Recipe
-from gymfleet_contracts.rollout import Budget, Sampling, StrategySpec
+from gymfleet_contracts.rollout import Budget, MessageRoles, Sampling, StrategySpec
 from gymfleet_trainer.run.group_planner import (
     GroupPlanner,
     Mixture,
@@ -110,6 +110,14 @@ def test_group_ids_say_stage_step_place_and_replacement() -> None:
 
     assert ids == ["reinforce.s000001-g00", "reinforce.s000001-g01", "reinforce.s000002-g00"]
     assert planner.train(plan, PlannedGroup(1, 2)).group_id == "reinforce.s000001-g01-r2"
+
+
+def test_the_roles_of_messages_travel_with_every_request() -> None:
+    recipe = make_recipe(rollout={"roles": {"instructions": "system", "observations": "tool"}})
+    planner, roles = make_planner(recipe, 50), MessageRoles(instructions="system", observations="tool")
+
+    assert planner.train(training_plan(recipe), PlannedGroup(0)).roles == roles
+    assert planner.play("measure", MEASURED, 0, 0, 1).roles == roles
 
 
 def test_what_came_too_late_keeps_its_task_and_what_kept_failing_gets_another() -> None:

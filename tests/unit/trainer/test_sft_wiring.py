@@ -31,6 +31,7 @@ SFT: Final[dict[str, Any]] = {"epochs": 3, "tokens_per_batch": 60, "optimizer": 
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "epochs": {"epochs": 2},
     "tokens_per_batch": {"tokens_per_batch": 25},
+    "roles": {"roles": ["agent"]},
     **{f"optimizer.{name}": {"optimizer": {**ADAM, **change}} for name, change in OPTIMIZER_OPTIONS.items()},
 }
 
@@ -44,7 +45,7 @@ def learned(recipe: Recipe, model_dir: Path, directory: Path) -> Outcome:
     learner = LocalLearner(recipe, str(model_dir), directory / "reference")
     options = stage_of(recipe, Supervised).options
     learner.begin("sft", options)
-    sequences = learner.sequences([scored for group in batch(model_dir, 0) for scored in group])
+    sequences = learner.sequences([scored for group in batch(model_dir, 0) for scored in group], options.roles)
     metrics = [learner.sft_epoch(sequences, epoch) for epoch in range(options.epochs)]
     for row in metrics:
         row["update_s"] = row.pop("epoch_s")
@@ -55,8 +56,9 @@ def learned(recipe: Recipe, model_dir: Path, directory: Path) -> Outcome:
 
 def expected(recipe: Recipe, model_dir: Path) -> Outcome:
     """The reference's."""
-    reference = ReferenceSft(recipe, model_dir, episodes_of(batch(model_dir, 0), set()))
-    metrics = [reference.epoch(epoch) for epoch in range(stage_of(recipe, Supervised).options.epochs)]
+    options = stage_of(recipe, Supervised).options
+    reference = ReferenceSft(recipe, model_dir, episodes_of(batch(model_dir, 0), set(), options.roles))
+    metrics = [reference.epoch(epoch) for epoch in range(options.epochs)]
     return Outcome(metrics, {name: value.detach() for name, value in reference.policy.named_parameters()})
 
 

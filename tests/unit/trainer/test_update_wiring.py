@@ -105,7 +105,7 @@ def batch(model_dir: Path, number: int, *, noise: float = 0.5) -> Batch:
         for sample in range(3):
             version = STALE if number and sample == place % 3 else FRESH
             cut = (FinishReason.MAX_TURNS, None, FinishReason.CONTEXT_LENGTH)[(place + sample) % 3]
-            turns = tuple(_turn(rng, version) for _ in range(rng.randint(1, 3)))
+            turns = tuple(_turn(rng, version, role) for role in ("agent", "critic", "agent")[: rng.randint(1, 3)])
             total = 0.0 if place == 2 else rng.choice([1.0, -1.0, 0.25]) + sample
             scored = make_scored(
                 f"reinforce.s{number + 1:06d}-g{place:02d}", sample, turns=turns, total=total, version=version, cut=cut,
@@ -121,8 +121,9 @@ def _words(rng: random.Random, low: int, high: int) -> list[int]:
     return [rng.randrange(VOCAB) for _ in range(rng.randint(low, high))]
 
 
-def _turn(rng: random.Random, version: int) -> Turn:
-    return make_turn(tuple(_words(rng, 1, 4)), tuple(_words(rng, 1, 5)), version=version)
+def _turn(rng: random.Random, version: int, role: str) -> Turn:
+    turn = make_turn(tuple(_words(rng, 1, 4)), tuple(_words(rng, 1, 5)), version=version)
+    return turn.model_copy(update={"role": role})
 
 
 def _with_turn_rewards(scored: ScoredTrajectory, rng: random.Random) -> ScoredTrajectory:
@@ -193,9 +194,11 @@ def as_groups(recipe: Recipe, groups: Batch) -> list[Group]:
 def expected(recipe: Recipe, model_dir: Path, given: list[Batch] | None = None) -> Outcome:
     """The reference's."""
     reference = ReferenceTrainer(recipe, model_dir)
-    metrics = [reference.update(episodes_of(groups, {STALE})) for groups in given or batches(model_dir)]
+    options = stage_of(recipe, Reinforce).options
+    given = given or batches(model_dir)
+    metrics = [reference.update(episodes_of(groups, {STALE}, options.roles)) for groups in given]
     weights = {name: value.detach() for name, value in reference.policy.named_parameters()}
-    if stage_of(recipe, Reinforce).options.algorithm == "ppo":
+    if options.algorithm == "ppo":
         weights |= {f"critic.{name}": value.detach() for name, value in reference.critic.named_parameters()}
     return Outcome(metrics, weights)
 
@@ -273,6 +276,7 @@ def test_the_base_recipe_exercises_what_the_options_bound(model_dir: Path, tmp_p
 GRPO_OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "algorithm": PPO,
     "algorithm, rloo": {"algorithm": "rloo"},
+    "roles": {"roles": ["critic"]},
     "updates_per_step": {"updates_per_step": 3},
     "epochs_per_step": {"epochs_per_step": 1},
     "clip_low": {"clip_low": 0.05},
@@ -290,6 +294,7 @@ GRPO_OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "kl.placement, k2": {"kl": {"coefficient": 0.5, "placement": "reward", "estimator": "k2"}},
 }
 PPO_OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "roles": {"roles": ["agent"]},
     "clip_high": {"clip_high": 0.05},
     "clip_low": {"clip_low": 0.05},
     "dual_clip": {"dual_clip": 1.05},

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from gymfleet_contracts.trajectory import ScoredTrajectory, Turn
+from gymfleet_contracts.trajectory import AGENT, ScoredTrajectory, Turn
 from gymfleet_kit.run_events import EventsDamaged, find_episode
 from rich.console import Group
 from rich.panel import Panel
@@ -118,7 +118,8 @@ def _print_episode(stage: str, scored: ScoredTrajectory) -> None:
     author = "expert" if episode.by_expert else policy
     out.print(plain(f"{stage} · {episode.task.env} {episode.task.task_id} · {author} · {episode.status.value}"))
     for number, turn in enumerate(episode.turns):
-        out.print(Panel(_turn(turn), title=f"turn {number + 1}", title_align="left"))
+        title = f"turn {number + 1}" if turn.role == AGENT else f"turn {number + 1}, {turn.role}"
+        out.print(Panel(_turn(turn), title=title, title_align="left"))
     if episode.final_observation:
         out.print(Panel(plain(episode.final_observation), title="at the end", title_align="left"))
     outcome = Text("solved", style="green") if episode.success else Text("not solved", style="red")

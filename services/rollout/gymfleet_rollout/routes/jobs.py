@@ -8,7 +8,14 @@ from fastapi.responses import StreamingResponse
 from gymfleet_contracts.rollout import Job, SubmitJob
 from gymfleet_kit.problems import problem_responses
 
-from gymfleet_rollout.errors import PolicyUnavailable, QueueFull, UnknownFormat, UnknownJob, UnknownStrategy
+from gymfleet_rollout.errors import (
+    PolicyUnavailable,
+    QueueFull,
+    RefusedRoles,
+    UnknownFormat,
+    UnknownJob,
+    UnknownStrategy,
+)
 from gymfleet_rollout.routes._service import ServiceDep
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -17,7 +24,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 @router.post(
     "",
     status_code=status.HTTP_202_ACCEPTED,
-    responses=problem_responses(QueueFull, PolicyUnavailable, UnknownFormat, UnknownStrategy),
+    responses=problem_responses(QueueFull, PolicyUnavailable, UnknownFormat, RefusedRoles, UnknownStrategy),
 )
 async def submit(body: SubmitJob, service: ServiceDep) -> Job:
     """Play groups outside the stream."""

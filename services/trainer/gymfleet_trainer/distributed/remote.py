@@ -54,9 +54,11 @@ class RemoteLearner:
         """See `Learner`."""
         self._call("end")
 
-    def sequences(self, trajectories: Sequence[ScoredTrajectory]) -> list[TrainSequence]:
+    def sequences(
+        self, trajectories: Sequence[ScoredTrajectory], roles: Sequence[str] | None = None
+    ) -> list[TrainSequence]:
         """See `Learner`."""
-        return [row for scored in trajectories for row in sequences_from_trajectory(scored)]
+        return [row for scored in trajectories for row in sequences_from_trajectory(scored, roles=roles)]
 
     def sft_epoch(self, sequences: list[TrainSequence], epoch: int) -> dict[str, Any]:
         """See `Learner`."""

@@ -70,6 +70,8 @@ class Sample(NamedTuple):
 
     scored: ScoredTrajectory
     staleness: int
+    roles: tuple[str, ...] | None = None
+    """Whose tokens are trained; without it all."""
 
 
 class Models(Protocol):
@@ -221,7 +223,11 @@ class Algorithm(ABC, Generic[OptionsT]):
 
     def rows(self, group: Sequence[Sample]) -> list[TrainSequence]:
         """Return the token sequences of a group's trajectories: one for each, more where its context was replaced."""
-        return [row for sample in group for row in sequences_from_trajectory(sample.scored, staleness=sample.staleness)]
+        return [
+            row
+            for sample in group
+            for row in sequences_from_trajectory(sample.scored, staleness=sample.staleness, roles=sample.roles)
+        ]
 
     def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:  # noqa: ARG002 - an option
         """Return the rows, in the same order, with the fields that `loss` needs, such as advantages."""

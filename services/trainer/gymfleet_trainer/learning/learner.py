@@ -53,8 +53,10 @@ class Learner(Protocol):
     def end(self) -> None:
         """Drop the stage's optimiser."""
 
-    def sequences(self, trajectories: Sequence[ScoredTrajectory]) -> list[TrainSequence]:
-        """Return demonstrations as training sequences."""
+    def sequences(
+        self, trajectories: Sequence[ScoredTrajectory], roles: Sequence[str] | None = None
+    ) -> list[TrainSequence]:
+        """Return demonstrations as training sequences, with a loss on the tokens of these roles alone, or on all."""
 
     def sft_epoch(self, sequences: list[TrainSequence], epoch: int) -> dict[str, Any]:
         """Make one pass over the demonstrations, in an order that depends only on the seed, stage and `epoch`."""
@@ -136,9 +138,11 @@ class LocalLearner:
         self._sft = self._rl = None
         self._restored = {}
 
-    def sequences(self, trajectories: Sequence[ScoredTrajectory]) -> list[TrainSequence]:
-        """Return demonstrations as training sequences."""
-        return [row for scored in trajectories for row in sequences_from_trajectory(scored)]
+    def sequences(
+        self, trajectories: Sequence[ScoredTrajectory], roles: Sequence[str] | None = None
+    ) -> list[TrainSequence]:
+        """Return demonstrations as training sequences, with a loss on the tokens of these roles alone, or on all."""
+        return [row for scored in trajectories for row in sequences_from_trajectory(scored, roles=roles)]
 
     def sft_epoch(self, sequences: list[TrainSequence], epoch: int) -> dict[str, Any]:
         """Make one pass over the demonstrations, in an order that depends only on the seed, stage and `epoch`."""
@@ -158,7 +162,10 @@ class LocalLearner:
         with blamed(engine.algorithm):
             # Count by age, not by version number: after a restart the same weights get a different number.
             samples = [
-                [Sample(scored, staleness(scored.trajectory.policy.version_min) or 0) for scored in group.trajectories]
+                [
+                    Sample(scored, staleness(scored.trajectory.policy.version_min) or 0, self._roles)
+                    for scored in group.trajectories
+                ]
                 for group in groups
             ]
             return engine.update([row for group in samples for row in engine.algorithm.rows(group)])
@@ -255,6 +262,10 @@ class LocalLearner:
         self._sft = self._rl = None
         self._restored = torch.load(directory / _OPTIMIZER, map_location="cpu", weights_only=True)
         torch.set_rng_state(self._restored.pop("torch"))
+
+    @property
+    def _roles(self) -> tuple[str, ...] | None:
+        return None if self._training is None else self._training.roles
 
     @property
     def _writes(self) -> bool:

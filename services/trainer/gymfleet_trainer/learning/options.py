@@ -2,10 +2,13 @@
 
 from typing import Annotated, Any, Self
 
+from gymfleet_contracts.trajectory import RoleName
 from gymfleet_kit.plugins import ASCENDING
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
 from gymfleet_trainer.model.optimizer import OptimizerOptions
+
+Roles = Annotated[tuple[RoleName, ...], Field(min_length=1)] | None
 
 
 class SupervisedOptions(BaseModel):
@@ -17,6 +20,8 @@ class SupervisedOptions(BaseModel):
     """Passes over them."""
     tokens_per_batch: PositiveInt = 8192
     """Tokens of one optimiser update."""
+    roles: Roles = None
+    """Roles, as a strategy names them, whose tokens alone are imitated; without it all."""
     optimizer: OptimizerOptions = OptimizerOptions(learning_rate=1e-3)
 
 
@@ -55,6 +60,8 @@ class ReinforceOptions(UpdateOptions):
     max_redraws: Annotated[int, Field(ge=0)] = 9
     """How often a group's place in the batch goes to another task because the algorithm asks for another group, as
     grpo does with `dynamic_sampling`. Then the last one is trained on. Tasks that failed count too."""
+    roles: Roles = None
+    """Roles, as the strategy names them, whose tokens alone are trained on; without it all."""
     max_wall_s: PositiveFloat | None = None
     """Stop after the step in which this much time was spent, even before `steps`."""
 

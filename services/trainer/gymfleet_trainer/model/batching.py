@@ -5,7 +5,7 @@ and nothing is tokenised again. Sequences are packed end to end without padding;
 `cu_seqlens`. What rows share is computed once: see `trees.py`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
@@ -30,8 +30,9 @@ class NodeSpan(NamedTuple):
 class TrainSequence:
     """A row: a sequence of tokens that the policy was sampled from, in flat lists with one entry per token.
 
-    `loss_mask` is True on tokens that the model wrote. `behaviour_logprobs` (of the sampler) and `token_rewards` are 0
-    elsewhere. `staleness` is the number of policy versions published since the oldest token was sampled.
+    `loss_mask` is True on tokens that the model wrote, in a role that is trained. `behaviour_logprobs` (of the sampler)
+    and `token_rewards` are 0 elsewhere, but for rewards from before the first of these tokens. `staleness` is the
+    number of policy versions published since the oldest token was sampled.
 
     Rows of one episode share its `trajectory_id` and stand in order: there are several where its context was replaced.
 
@@ -97,10 +98,14 @@ class TrainSequence:
         return mask
 
 
-def sequences_from_trajectory(scored: ScoredTrajectory, *, staleness: int = 0) -> list[TrainSequence]:
+def sequences_from_trajectory(
+    scored: ScoredTrajectory, *, staleness: int = 0, roles: Collection[str] | None = None
+) -> list[TrainSequence]:
     """Return a row for each sequence that the policy was sampled from, in order: one unless the context was replaced.
 
     A row holds its turns' prompt and response ids, end to end; a turn without log-probabilities (an expert's) gets 0.
+    With `roles`, only the tokens of these have a loss. To them, what other roles did is the environment's doing: its
+    reward counts for the last of their tokens before it.
     Raises ValueError if log-probabilities or token rewards do not align with the response ids.
     """
     trajectory, reward = scored.trajectory, scored.reward
@@ -111,15 +116,23 @@ def sequences_from_trajectory(scored: ScoredTrajectory, *, staleness: int = 0) -
     first = 0
     for turns in trajectory.sequences() or [()]:
         rewards = None if reward is None else reward.token_rewards[first : first + len(turns)]
-        rows.append(_sequence(turns, rewards, name, first=first, staleness=staleness))
+        rows.append(_sequence(turns, rewards, name, first=first, staleness=staleness, roles=roles))
         first += len(turns)
+    if roles is not None and any(turn.role not in roles for turn in trajectory.turns):
+        _credit(rows)
     if trajectory.finish_reason.cut_by_recipe:
         rows[-1] = replace(rows[-1], final_prompt_token_ids=list(trajectory.final_prompt_token_ids))
     return rows
 
 
 def _sequence(
-    turns: Sequence[Turn], rewards: Sequence[Sequence[float]] | None, name: str, *, first: int, staleness: int
+    turns: Sequence[Turn],
+    rewards: Sequence[Sequence[float]] | None,
+    name: str,
+    *,
+    first: int,
+    staleness: int,
+    roles: Collection[str] | None,
 ) -> TrainSequence:
     token_ids: list[int] = []
     loss_mask: list[bool] = []
@@ -135,7 +148,7 @@ def _sequence(
                 f"log-probabilities and {len(turn_rewards)} token rewards"
             )
         token_ids += [*turn.prompt_token_ids, *turn.response_token_ids]
-        loss_mask += [False] * num_prompt + [True] * num_response
+        loss_mask += [False] * num_prompt + [roles is None or turn.role in roles] * num_response
         logprobs += [*([0.0] * num_prompt), *turn_logprobs]
         token_rewards += [*([0.0] * num_prompt), *turn_rewards]
     return with_nodes(TrainSequence(token_ids, loss_mask, logprobs, token_rewards, staleness, name), turns)
@@ -153,6 +166,19 @@ def with_nodes(row: TrainSequence, turns: Iterable[Turn]) -> TrainSequence:
         if num_tokens:
             spans.append(NodeSpan(turn.node, end))
     return replace(row, nodes=tuple(spans)) if spans else row
+
+
+def _credit(rows: Sequence[TrainSequence]) -> None:
+    """Move rewards of tokens without a loss to the last token with one before them; those before the first stay."""
+    last: tuple[list[float], int] | None = None
+    for row in rows:
+        for place, reward in enumerate(row.token_rewards):
+            if place > 0 and row.loss_mask[place]:
+                last = row.token_rewards, place
+            elif last is not None and reward:
+                rewards, earlier = last
+                rewards[earlier] += reward
+                row.token_rewards[place] = 0.0
 
 
 @dataclass(frozen=True, slots=True)

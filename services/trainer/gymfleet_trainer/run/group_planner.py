@@ -222,6 +222,7 @@ class GroupPlanner:
             purpose=purpose,
             strategy=strategy,
             format=self._recipe.format_of(env),
+            roles=self._recipe.rollout.roles,
             sampling=sampling,
             limits=self._recipe.limits_of(env, step),
             reward=self._recipe.reward_spec(env, gamma),

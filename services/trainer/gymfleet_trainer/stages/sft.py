@@ -11,7 +11,7 @@ from gymfleet_contracts.stages import PlannedStage, StageFacts
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from pydantic import JsonValue
 
-from gymfleet_trainer.errors import NothingLeft
+from gymfleet_trainer.errors import NothingLeft, RunDirectoryError
 from gymfleet_trainer.learning.options import SupervisedOptions
 from gymfleet_trainer.model.batching import TrainSequence
 from gymfleet_trainer.run.context import RunContext
@@ -48,7 +48,13 @@ class Supervised(Stage[SftOptions]):
         episodes = [record for record in records if isinstance(record, ScoredTrajectory)]
         run.publisher.adopt_probe(run.state, episodes)
         await run.worker.run(run.learner.begin, self.name, self.options)
-        sequences = await run.worker.run(run.learner.sequences, episodes)
+        sequences = await run.worker.run(run.learner.sequences, episodes, self.options.roles)
+        if (roles := self.options.roles) and episodes and not any(sequence.num_trained for sequence in sequences):
+            given = sorted({turn.role for scored in episodes for turn in scored.trajectory.turns})
+            raise RunDirectoryError(
+                f"{self.table}.roles: no token of {', '.join(roles)} is in {', '.join(run.stage.data)}, whose episodes "
+                f"have the roles {', '.join(given)}"
+            )
         if conversations := [record for record in records if isinstance(record, Conversation)]:
             sequences += await self._rendered(run, conversations)
         if not sequences:
