@@ -39,6 +39,8 @@ BLOCKS = {
     ): "not run: trains for minutes",
     ("docs/adding-an-environment.md", "from typing import ClassVar"): "run by tests/unit/project/test_docs.py",
     ("docs/adding-an-environment.md", '"""Put parts'): "run by tests/integration/test_declarations.py",
+    ("docs/adding-an-environment.md", '"""Find out what a customer'): "run by tests/integration/test_model_calls.py",
+    ("docs/adding-an-environment.md", "export GYMFLEET_ENV_MODELS"): "run by tests/integration/test_model_calls.py",
     ("docs/adding-an-algorithm.md", '"""Returns above'): "run by tests/integration/test_algorithm_plugins.py",
     ("docs/adding-an-algorithm.md", '"""Direct preference'): "run by tests/integration/test_algorithm_plugins.py",
     ("docs/adding-an-algorithm.md", "[[stages]]"): "run by tests/integration/test_algorithm_plugins.py",
