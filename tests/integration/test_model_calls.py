@@ -220,6 +220,29 @@ async def test_a_model_that_is_down_is_a_lost_session_and_never_an_observation(
     assert "score" not in str(lost.value)
 
 
+async def test_calls_and_failures_are_counted(fleet: Fleet, stream: SessionStream) -> None:
+    async def counted() -> list[float]:
+        async with httpx.AsyncClient(base_url=fleet.server.url, trust_env=False) as http:
+            metrics = (await http.get("/metrics")).text
+        names = ("model_calls", "model_failures")
+        return [
+            float(re.findall(rf'^gymfleet_env_{name}_total{{env="shop"}} (.*)$', metrics, re.MULTILINE)[0]) for name in names
+        ]
+
+    before = await counted()
+    session = await stream.open(task())
+    await told(stream, session, 0, "both a b")
+    await asyncio.sleep(0.3)  # until it is reported
+    fleet.kill_shard()
+    await told(stream, session, 1, "tell one")
+    fleet.chat.script.extend([DOWN] * 6)
+    with pytest.raises(SessionLost):
+        await told(stream, session, 2, "tell two")
+    await asyncio.sleep(0.3)
+
+    assert [after - more for after, more in zip(await counted(), before, strict=True)] == [6, 2]
+
+
 async def test_a_model_that_comes_back_in_time_is_not_missed(fleet: Fleet, stream: SessionStream) -> None:
     session = await stream.open(task())
     fleet.chat.script.extend([DOWN] * 4)
@@ -324,13 +347,12 @@ async def test_a_journal_that_lacks_a_reply_is_not_replayed(fleet: Fleet, stream
     session = await stream.open(task())
     await told(stream, session, 0, "think")
     await told(stream, session, 1, "think")
-    redis = connect(fleet.redis.url)
+    redis: Any = connect(fleet.redis.url)
     try:
         key = f"gymfleet:gateway:journal:{session.session_id}"
-        step = await redis.lindex(key, -1)
-        action, *_, replies = msgspec.msgpack.decode(step)
-        assert (action, msgspec.msgpack.decode(replies)) == ("think", []), "that nothing was asked is recorded"
-        await redis.lset(key, -1, msgspec.msgpack.encode([*msgspec.msgpack.decode(step)[:-1], b""]))
+        *step, replies = msgspec.msgpack.decode(await redis.lindex(key, -1))
+        assert (step[0], msgspec.msgpack.decode(replies)) == ("think", []), "that nothing was asked is recorded"
+        await redis.lset(key, -1, msgspec.msgpack.encode([*step, b""]))
     finally:
         await disconnect(redis)
     fleet.kill_shard()
