@@ -100,7 +100,10 @@ def register(base_url: str, *, api_key: str | None = None) -> list[str]:
     """Make every environment at `base_url` known to `gymnasium.make`, as `gymfleet/NAME-v0`; returns the ids."""
     with SyncGatewayClient(base_url, api_key=api_key) as client:
         specs = client.environments()
-    return [_register(base_url, spec.name, api_key, deterministic=spec.capabilities.deterministic) for spec in specs]
+    return [
+        _register(base_url, spec.name, api_key, deterministic=spec.capabilities.deterministic and not spec.models)
+        for spec in specs
+    ]
 
 
 def _register(base_url: str, name: str, api_key: str | None, *, deterministic: bool) -> str:

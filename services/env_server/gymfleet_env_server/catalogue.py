@@ -15,7 +15,7 @@ from gymfleet_kit.plugins import PluginError, PluginKind
 from pydantic import ValidationError
 
 from gymfleet_env_server import tools
-from gymfleet_env_server.models.replies import Model, ModelCalls
+from gymfleet_env_server.models.replies import AskCounts, Model, ModelCalls
 from gymfleet_env_server.shards.coroutines import Settled
 
 KIND: Final = PluginKind[Any](
@@ -39,12 +39,14 @@ class Entry:
     spec: EnvironmentSpec
     models: Mapping[str, Model] = field(default_factory=dict)
     """Who answers for the roles that the environment declares, where it is served."""
+    asked: AskCounts = field(default_factory=AskCounts)
+    """How often they were asked."""
 
     def model_calls(self, *, told: bool) -> ModelCalls | None:
         """Make the account of one episode's calls of models; None for an environment that asks none."""
         if not self.spec.models:
             return None
-        return ModelCalls(self.spec, self.models, told=told)
+        return ModelCalls(self.spec, self.models, told=told, counts=self.asked)
 
     def make(self) -> Environment[Any] | Settled:
         """Make an instance, for one episode."""

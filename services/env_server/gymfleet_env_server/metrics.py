@@ -58,6 +58,8 @@ class SessionMetrics(Collector):
             total.reaped += tally.reaped
             total.limited += tally.limited
             total.engines_lost += tally.engines_lost
+            total.model_calls += tally.model_calls
+            total.model_failures += tally.model_failures
             total.seconds += tally.seconds
             total.buckets = [a + b for a, b in zip(total.buckets, tally.buckets, strict=True)]
             self._open.setdefault(shard, {})[name] = tally.open
@@ -83,6 +85,10 @@ class SessionMetrics(Collector):
         lost = CounterMetricFamily(
             f"{prefix}_engines_lost", "Calls in which the engine under an environment died", labels=["env"]
         )
+        asked = CounterMetricFamily(f"{prefix}_model_calls", "Calls of models by an environment", labels=["env"])
+        unanswered = CounterMetricFamily(
+            f"{prefix}_model_failures", "Calls of models that got no usable answer", labels=["env"]
+        )
         seconds = HistogramMetricFamily(f"{prefix}_step_seconds", "Time of one step in its environment", labels=["env"])
         sessions = self.sessions()
         for name, total in self._totals.items():
@@ -94,10 +100,12 @@ class SessionMetrics(Collector):
             reaped.add_metric([name], total.reaped)
             limited.add_metric([name], total.limited)
             lost.add_metric([name], total.engines_lost)
+            asked.add_metric([name], total.model_calls)
+            unanswered.add_metric([name], total.model_failures)
             bounds = [*(str(bound) for bound in BOUNDS_S), "+Inf"]
             counts = list(zip(bounds, map(float, accumulate(total.buckets)), strict=True))
             seconds.add_metric([name], buckets=counts, sum_value=total.seconds)
         restarts = CounterMetricFamily(f"{prefix}_shard_restarts", "Shards that died or were killed", labels=["cause"])
         for cause, count in self._restarts.items():
             restarts.add_metric([cause], count)
-        yield from (opened, active, steps, failures, reaped, limited, lost, seconds, restarts)
+        yield from (opened, active, steps, failures, reaped, limited, lost, asked, unanswered, seconds, restarts)

@@ -131,6 +131,28 @@ def test_data_of_the_users_own_variable_goes_to_the_server_that_it_is_for(
         plan.env_servers()
 
 
+def test_who_answers_for_models_is_told_to_the_server_that_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plan(*envs: str) -> Plan:
+        return Plan(directory=tmp_path, ports=choose_ports(envs, None), envs=envs, gateway_secret="s" * 32)
+
+    assert "GYMFLEET_ENV_MODELS" not in plan("maze").env_servers()[0].env
+    given = '{"shop": {"user": {"url": "http://127.0.0.1:9/v1", "model": "m"}}}'
+    monkeypatch.setenv("GYMFLEET_ENV_MODELS", given)
+
+    shop, maze = plan("shop", "maze").env_servers()
+
+    assert shop.env["GYMFLEET_ENV_MODELS"] == given
+    assert maze.env["GYMFLEET_ENV_MODELS"] == "{}", "or it would inherit what its server refuses"
+    assert plan("./my/shop.py").env_servers()[0].env["GYMFLEET_ENV_MODELS"] == given
+    with pytest.raises(FleetError, match="GYMFLEET_ENV_MODELS names shop, but served are wordle, maze"):
+        plan("wordle", "maze").env_servers()
+    monkeypatch.setenv("GYMFLEET_ENV_MODELS", "[1]")
+    with pytest.raises(FleetError, match=r'GYMFLEET_ENV_MODELS is no JSON of the form \{"shop"'):
+        plan("shop").env_servers()
+
+
 def test_options_go_to_the_server_of_their_environment_alone(tmp_path: Path) -> None:
     envs = ("alfworld", "maze")
     options = {"alfworld": {"alfworld": {"show_actions": True}}, "maze": {}}

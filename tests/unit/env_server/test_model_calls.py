@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from gymfleet_contracts.session import EnvironmentSpec
-from gymfleet_env_server.models.replies import MAX_RECORD_BYTES, ModelCalls, ReplayDiverged
+from gymfleet_env_server.models.replies import MAX_RECORD_BYTES, AskCounts, ModelCalls, ReplayDiverged
 from gymfleet_envs.environment import ModelFailed
 from gymfleet_envs.model_calls import Messages
 from gymfleet_kit.session_problems import InvalidRequest
@@ -47,7 +47,8 @@ class Session:
 
     def __init__(self, kind: type[Any] = Shop, *, told: bool = True, **models: Numbered) -> None:
         self.models = {"user": Numbered("user"), "judge": Numbered("judge")} | models
-        self.calls = ModelCalls(spec(kind), self.models, told=told)
+        self.counts = AskCounts()
+        self.calls = ModelCalls(spec(kind), self.models, told=told, counts=self.counts)
 
     def ask(self, text: str, role: str = "user", max_tokens: int = 10) -> str:
         return self.calls.ask_blocking(role, [{"role": "user", "content": text}], max_tokens)
@@ -75,6 +76,7 @@ def test_replies_are_recorded_and_repeated_without_asking() -> None:
     assert played == replies
     assert again.models["user"].asked == []
     assert again.calls.told == records[-1]
+    assert (first.counts.take(), again.counts.take()) == ((3, 0), (0, 0)), "a replay asks nobody"
     assert again.does("d") == ["user 1 of 10"], "and then goes on by itself"
 
 
@@ -206,6 +208,8 @@ def test_a_failure_ends_the_session_whatever_the_environment_makes_of_it(failure
         session.calls.during(swallow, math.inf, b"")
 
     assert caught.value is failure
+    assert session.counts.take() == (1, int(isinstance(failure, ModelFailed)))
+    assert session.counts.take() == (0, 0)
 
 
 async def test_a_call_that_is_not_awaited_is_a_mistake() -> None:

@@ -103,7 +103,7 @@ class Host:
         return result
 
     def tally(self) -> Tally:
-        return self.sessions.take_tallies()["troublesome"]
+        return self.sessions.counts.take()["troublesome"]
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_lease_runs_out_after_the_last_touch(host: Host) -> None:
     assert len(host.sessions) == 0
     with pytest.raises(UnknownSession):
         host.step(session_id, 1)
-    assert host.sessions.take_tallies()["troublesome"].reaped == 1
+    assert host.sessions.counts.take()["troublesome"].reaped == 1
 
 
 def test_looking_does_not_renew_and_a_waiting_call_does(host: Host) -> None:
@@ -231,7 +231,7 @@ def test_failing_environment_closes_its_session_and_tells_no_secret(host: Host, 
     with pytest.raises(EnvironmentFailed):
         host.step(session_id, 0, action)
     assert host.step(other, 0)["observation"] == "step 1: go"
-    assert host.sessions.take_tallies()["troublesome"].failures == 1
+    assert host.sessions.counts.take()["troublesome"].failures == 1
 
 
 def test_failing_reset_opens_no_session(host: Host) -> None:
@@ -298,12 +298,12 @@ def test_tallies_are_taken_once(host: Host) -> None:
     host.step(session_id, 0)
     host.step(session_id, 0)
 
-    tally = host.sessions.take_tallies()["troublesome"]
+    tally = host.sessions.counts.take()["troublesome"]
 
     assert (tally.opened, tally.open, tally.steps, sum(tally.buckets)) == (1, {"": 1}, 1, 1)
-    assert not host.sessions.has_news
+    assert not host.sessions.counts.has_news
     host.sessions.handle("close", session_id, {})
-    assert host.sessions.take_tallies()["troublesome"].open == {}
+    assert host.sessions.counts.take()["troublesome"].open == {}
 
 
 def test_sessions_are_counted_by_owner_and_forks_count_for_their_parents(host: Host) -> None:
@@ -404,7 +404,7 @@ def test_closed_and_renewed_sessions_leave_nothing_behind(host: Host) -> None:
         host.sessions.handle("close", host.open(lease_s=86_400), {})
         host.sessions.handle("lease", survivor, {"lease_s": 86_400})
 
-    assert len(host.sessions._expiries) < 1100
+    assert len(host.sessions._leases._expiries) < 1100
     host.clock.now += 86_401
     host.sessions.reap()
     assert len(host.sessions) == 0, "and nobody was forgotten"

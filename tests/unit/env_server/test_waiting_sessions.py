@@ -54,7 +54,7 @@ class Host:
             assert len(self.threads._lines) == 0
 
     def tally(self) -> Tally:
-        return self.sessions.take_tallies()["waiting"]
+        return self.sessions.counts.take()["waiting"]
 
 
 @pytest.fixture

@@ -33,6 +33,8 @@ OPTIONS_VARIABLE = "GYMFLEET_ENV_OPTIONS"
 """Options of an env server's environments by name, as JSON."""
 DATA_VARIABLE = "GYMFLEET_ENV_DATA"
 """Directories of benchmark files, by environment, as JSON."""
+MODELS_VARIABLE = "GYMFLEET_ENV_MODELS"
+"""Who answers for the models that environments ask, by environment, as JSON."""
 ENGINE_START_TIMEOUT_S = 600.0
 """The timeout is long because vLLM first loads and may compile its kernels."""
 ONE_OF_EACH = ScaleSection()
@@ -147,23 +149,33 @@ class Plan:
                 **({"GYMFLEET_ENV_SHARDS": str(self.scale.env_shards)} if self.scale.env_shards > 1 else {}),
                 **self._data_of(envs),
                 **self._options_of(envs),
+                **self._models_of(envs),
             },
         )
 
     def _data_of(self, envs: Sequence[str]) -> dict[str, str]:
         """Return each server's own data, as with options. Raises `FleetError` for data of an environment not served."""
-        inherited = os.environ.get(DATA_VARIABLE)
-        try:
-            data = {**json.loads(inherited or "{}"), **{env: str(path) for env, path in self.data.items()}}
-        except (ValueError, TypeError):
-            raise FleetError(f'{DATA_VARIABLE} is no JSON of the form {{"webshop": "DIRECTORY"}}') from None
+        inherited = _inherited(DATA_VARIABLE, '{"webshop": "DIRECTORY"}')
+        data = {**inherited, **{env: str(path) for env, path in self.data.items()}}
         if unserved := sorted(env for env in data if not self._serves(self.envs, env)):
             raise FleetError(
                 f"there is data for {', '.join(unserved)}, but served are {', '.join(self.envs)}; a file or a class "
                 "that has data is served alone"
             )
         own = {env: path for env, path in data.items() if self._serves(envs, env)}
-        return {DATA_VARIABLE: json.dumps(own)} if own or inherited else {}
+        return {DATA_VARIABLE: json.dumps(own)} if own or DATA_VARIABLE in os.environ else {}
+
+    def _models_of(self, envs: Sequence[str]) -> dict[str, str]:
+        """Return a server's own part of the user's variable. Raises `FleetError` for an environment not served."""
+        models = _inherited(MODELS_VARIABLE, '{"shop": {"user": {"url": "URL", "model": "NAME"}}}')
+        if unserved := sorted(env for env in models if not self._serves(self.envs, env)):
+            raise FleetError(
+                f"{MODELS_VARIABLE} names {', '.join(unserved)}, but served are {', '.join(self.envs)}; a file or a "
+                "class that asks a model is served alone"
+            )
+        if MODELS_VARIABLE not in os.environ:
+            return {}
+        return {MODELS_VARIABLE: json.dumps({env: told for env, told in models.items() if self._serves(envs, env)})}
 
     def _options_of(self, envs: Sequence[str]) -> dict[str, str]:
         """Return a server's own options: it refuses others', so the user's own variable is not passed on."""
@@ -244,6 +256,15 @@ class Plan:
             env=env,
             probe="none",
         )
+
+
+def _inherited(variable: str, form: str) -> dict[str, JsonValue]:
+    """Return the user's own variable, by environment. Raises `FleetError` unless it has the form of `form`."""
+    try:
+        found: dict[str, JsonValue] = {**json.loads(os.environ.get(variable) or "{}")}
+    except (ValueError, TypeError):
+        raise FleetError(f"{variable} is no JSON of the form {form}") from None
+    return found
 
 
 def _shared_cores() -> dict[str, str]:

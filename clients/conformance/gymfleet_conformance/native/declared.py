@@ -99,7 +99,7 @@ async def keys_of_forks(target: NativeTarget) -> None:
     await target.play(parent.session_id, 1)
     state, child = await target.get(parent.session_id), (await target.fork(parent.session_id))[0]
     require(child.state_key == state.state_key, f"the child has {child.state_key}, the parent {state.state_key}")
-    if not over(state) and target.spec.capabilities.deterministic:
+    if not over(state) and target.repeatable:
         ahead = await target.step(child.session_id, 1, DULL)
         result = await target.step(parent.session_id, 1, DULL)
         require(ahead.state_key == result.state_key, f"then {ahead.state_key} and {result.state_key}")
@@ -112,7 +112,7 @@ async def actions_change_nothing(target: NativeTarget) -> None:
     first = await _admissible(target, asked.session_id)
     require(await _admissible(target, asked.session_id) == first, "asked twice, the lists differ")
     require((await target.get(asked.session_id)).index == 0, "asking was counted as a turn")
-    if target.spec.capabilities.deterministic:
+    if target.repeatable:
         action = await target.move(unasked.session_id)
         result = await target.step(unasked.session_id, 0, action)
         again = await target.step(asked.session_id, 0, action)

@@ -70,7 +70,7 @@ async def repeat_executes_nothing(target: NativeTarget) -> None:
         await target.step(session.session_id, 0, moves[0][0])
     state = await target.get(session.session_id)
     require(state.index == 1, f"the index is {state.index} after one step and three repeats")
-    if target.spec.capabilities.deterministic:
+    if target.repeatable:
         twin, _ = await target.started(1, task_index=1)
         action = await target.move(twin.session_id)
         one = await target.step(session.session_id, 1, action)

@@ -53,11 +53,16 @@ class NativeTarget(Target):
         self.spec = spec
         self._opened: list[str] = []
 
+    @property
+    def repeatable(self) -> bool:
+        """Whether the same actions lead to the same episode again; a model that is asked may reply differently."""
+        return self.spec.capabilities.deterministic and not self.spec.models
+
     def lacks(self, need: str) -> str | None:
         """Return why a check does not apply, by what the environment declares about itself."""
         can = self.spec.capabilities
         missing = {
-            Need.DETERMINISTIC: not can.deterministic,
+            Need.DETERMINISTIC: not self.repeatable,
             Need.EXPERT: not can.expert,
             Need.FORK: can.fork is ForkSupport.NONE,
             Need.NO_FORK: can.fork is not ForkSupport.NONE,
@@ -65,7 +70,10 @@ class NativeTarget(Target):
             Need.ACTIONS: not can.admissible_actions,
             Need.NO_ACTIONS: can.admissible_actions,
         }
-        return f"{self.env} says of itself: {can.model_dump_json()}" if missing.get(Need(need)) else None
+        if not missing.get(Need(need)):
+            return None
+        asks = f", and asks {', '.join(role.name for role in self.spec.models)}" if self.spec.models else ""
+        return f"{self.env} says of itself: {can.model_dump_json()}{asks}"
 
     async def release(self) -> None:
         """Delete every known session."""

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol, Self, TypeVar
 import msgspec
 from gymfleet_contracts import problems
 from gymfleet_contracts.session import EnvironmentSpec, ForkSupport
+from gymfleet_envs.environment import ModelFailed
 from gymfleet_envs.model_calls import Messages
 from gymfleet_kit.problems import ServiceError
 from gymfleet_kit.session_problems import EnvironmentFailed, InvalidRequest
@@ -69,6 +70,22 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
+class AskCounts:
+    """How often the models of an environment were asked, by all sessions of a shard."""
+
+    asked: int = 0
+    failed: int = 0
+    """Without a usable answer."""
+    _taken: tuple[int, int] = (0, 0)
+
+    def take(self) -> tuple[int, int]:
+        """Return both since the last call."""
+        # The event loop's thread counts meanwhile, so that nothing may be set back here.
+        before, self._taken = self._taken, (self.asked, self.failed)
+        return self._taken[0] - before[0], self._taken[1] - before[1]
+
+
+@dataclass(slots=True)
 class _Past:
     """What a session has asked so far."""
 
@@ -91,17 +108,25 @@ class ModelCalls:
         spec: declares the roles.
         models: who answers for each, by its name.
         told: whether the session's opener is told the replies, so that it can have them repeated.
+        counts: where its calls are counted.
         past: the parent's, for the session of a fork.
     """
 
     def __init__(
-        self, spec: EnvironmentSpec, models: Mapping[str, Model], *, told: bool = False, past: _Past | None = None
+        self,
+        spec: EnvironmentSpec,
+        models: Mapping[str, Model],
+        *,
+        told: bool,
+        counts: AskCounts,
+        past: _Past | None = None,
     ) -> None:
         self._spec = spec
         self._env = spec.name
         self._roles = {role.name: role for role in spec.models}
         self._models = models
         self._is_told = told
+        self._counts = counts
         self._past = past or _Past(dict.fromkeys(self._roles, 0), dict.fromkeys(self._roles, 0))
         self._keeps_history = spec.capabilities.fork is ForkSupport.REPLAY
         self._open = False
@@ -123,11 +148,12 @@ class ModelCalls:
 
     def fresh(self) -> Self:
         """Return the calls of a child that is to be played from the beginning."""
-        return type(self)(self._spec, self._models, told=self._is_told)
+        return type(self)(self._spec, self._models, told=self._is_told, counts=self._counts)
 
     def copy(self) -> Self:
         """Return the calls of a child in the same state."""
-        return type(self)(self._spec, self._models, told=self._is_told, past=copy.deepcopy(self._past))
+        past = copy.deepcopy(self._past)
+        return type(self)(self._spec, self._models, told=self._is_told, counts=self._counts, past=past)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return the same object: a snapshot of an environment is given its own calls afterwards."""
@@ -182,7 +208,7 @@ class ModelCalls:
         asked = hashlib.blake2b(_encode((role, messages, max_tokens)), digest_size=_HASH_BYTES).digest()
         replies.append(None)
         if self._recorded is None:
-            text = await self._models[role].reply(messages, max_tokens, self._deadline)
+            text = await self._reply(role, messages, max_tokens)
         elif place < len(self._recorded) and self._recorded[place].asked == asked:
             text = self._recorded[place].text
         else:
@@ -194,6 +220,14 @@ class ModelCalls:
             )
         replies[place] = Reply(asked, text)
         return text
+
+    async def _reply(self, role: str, messages: list[dict[str, str]], max_tokens: int) -> str:
+        self._counts.asked += 1
+        try:
+            return await self._models[role].reply(messages, max_tokens, self._deadline)
+        except ModelFailed:
+            self._counts.failed += 1
+            raise
 
     def _spend(self, role: str, max_tokens: int) -> None:
         """Count a call. Raises RuntimeError when that exceeds what the environment declares."""

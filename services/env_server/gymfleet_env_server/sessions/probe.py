@@ -10,7 +10,7 @@ from gymfleet_kit.session_problems import EnvironmentFailed
 
 from gymfleet_env_server.catalogue import Entry
 from gymfleet_env_server.errors import ShardUnavailable
-from gymfleet_env_server.models.replies import EndOfProbe, ProbedModel
+from gymfleet_env_server.models.replies import AskCounts, EndOfProbe, ProbedModel
 from gymfleet_env_server.sessions.episode import Episode
 from gymfleet_env_server.sessions.limits import Limits
 
@@ -26,7 +26,7 @@ def probe(entries: Mapping[str, Entry], limits: Limits, *, here: bool) -> dict[s
         split: Split | None = next((s for s in SPLITS if entry.spec.splits.get(s)), None)
         if split is None:
             raise ShardUnavailable(f"{name} has no task")
-        probed = replace(entry, models=dict.fromkeys(entry.models, ProbedModel()))
+        probed = replace(entry, models=dict.fromkeys(entry.models, ProbedModel()), asked=AskCounts())
         episode = Episode("probe", probed, entry.tasks.by_index(split, entry.spec.default_level, 0), 0, limits)
         try:
             episode.begin()

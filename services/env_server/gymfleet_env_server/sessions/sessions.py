@@ -1,10 +1,8 @@
 """A shard's sessions: the session API's calls, leases, limits and counts. One thread at a time, no I/O."""
 
-import heapq
 import math
 import sys
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -42,13 +40,15 @@ from gymfleet_kit.session_problems import (
 
 from gymfleet_env_server.catalogue import Entry
 from gymfleet_env_server.errors import ShardUnavailable
-from gymfleet_env_server.metrics import count_step, new_tally
+from gymfleet_env_server.metrics import count_step
+from gymfleet_env_server.sessions.counts import Counts
+from gymfleet_env_server.sessions.endings import Endings
 from gymfleet_env_server.sessions.episode import Episode, Seal
 from gymfleet_env_server.sessions.ids import new_id
-from gymfleet_env_server.sessions.leases import Lease
+from gymfleet_env_server.sessions.leases import Lease, Leases
 from gymfleet_env_server.sessions.limits import Limits
 from gymfleet_env_server.sessions.probe import probe
-from gymfleet_env_server.shards.channel import Call, Tally
+from gymfleet_env_server.shards.channel import Call
 from gymfleet_env_server.wire import decode
 
 PROBE: Final = "probe"
@@ -56,11 +56,8 @@ PROBE_WAITING: Final = "probe-waiting"
 """The second part of a probe, where there are threads: it covers the environments that wait."""
 ABANDON: Final = "abandon"
 """Tells that the front has given up a call in a thread: the session is over, whatever the call's outcome."""
-_MAX_ENDED: Final = 1024
 _BUSY_S: Final = 0.1
 """How soon an expired session is checked again while one of its calls is in progress."""
-_SLACK: Final = 1024
-"""Number of stale entries that the heap of expiries may hold in addition to one for each session."""
 T = TypeVar("T")
 log = structlog.get_logger()
 
@@ -94,17 +91,11 @@ class Sessions:
         self._expert_splits = expert_splits
         self._seal = seal
         self._clock = clock
-        self._leases: dict[str, Lease] = {}
-        self._expiries: list[tuple[float, str]] = []
-        # Why recent sessions were closed, so that a repeated call gets the reason and not `unknown-session`.
-        self._ended: OrderedDict[str, Callable[[], ServiceError]] = OrderedDict()
+        self._leases = Leases()
+        self._endings = Endings()
         # Sessions that are over while one of their calls is stuck: they are closed when it returns.
         self._stuck: dict[str, Episode] = {}
-        self._tallies = {name: new_tally() for name in entries}
-        self._open: dict[str, dict[str, int]] = {name: {} for name in entries}
-        self._changed: set[str] = set()
-        self.slots = 0
-        """Slots that the open sessions take."""
+        self.counts = Counts(entries)
         self._replayable: dict[str, Callable[[str, Any, bytes], Any]] = {
             Op.STEP: self._step_loosely,
             Op.OPEN: lambda _, body, replies: self._open_session(parse(OpenSession, body), replies).model_dump(),
@@ -143,14 +134,15 @@ class Sessions:
         episode = lease.episode
         if stored := episode.repeated(index, action):
             return stored
-        _check_replies(replies, told=bool(episode.told_replies))
+        if replies:
+            _check_replies(told=bool(episode.told_replies))
         began = time.perf_counter()
         try:
             result = episode.step(index, action, replies)
         except (EnvironmentFailed, SessionLost) as error:
             self._bury(episode, error)
             raise
-        count_step(self._tally(episode.name), time.perf_counter() - began)
+        count_step(self.counts.of(episode.name), time.perf_counter() - began)
         self._check_cpu(episode)
         if episode.task.step_timeout_s is not None:  # else a lease is longer than a step
             lease.touch(self._clock())
@@ -170,9 +162,9 @@ class Sessions:
         if (lease := self._leases.get(session_id)) is None:
             return
         episode = self._stuck[session_id] = lease.episode
-        self._tally(episode.entry.spec.name).failures += 1
+        self.counts.of(episode.entry.spec.name).failures += 1
         detail = "the environment did not answer in time; the session is closed"
-        self._remember(session_id, StepTimeout(detail, session_id=session_id))
+        self._endings.remember(session_id, StepTimeout(detail, session_id=session_id))
         self._drop(session_id)
 
     def release(self, session_id: str) -> None:
@@ -191,26 +183,17 @@ class Sessions:
 
     def reap(self) -> float | None:
         """Close every expired session; return the seconds until the next may expire, None without sessions."""
-        now = self._clock()
-        while self._expiries:
-            due, session_id = self._expiries[0]
-            if due > now:
-                return due - now
-            heapq.heappop(self._expiries)
-            lease = self._leases.get(session_id)
-            if lease is None:
-                continue
-            if lease.expires > now:  # renewed since: check again when the new lease runs out
-                heapq.heappush(self._expiries, (lease.expires, session_id))
-                continue
-            threads = self._limits.threads
-            if threads is None or not lease.episode.entry.kind.is_blocking():
+        now, threads = self._clock(), self._limits.threads
+        while True:
+            session_id, wait_s = self._leases.next_due(now)
+            if not session_id:
+                return wait_s
+            if threads is None or not self.blocking(session_id):
                 self._expire(session_id)
             elif threads.busy(session_id):
-                heapq.heappush(self._expiries, (now + _BUSY_S, session_id))
+                self._leases.look_again(session_id, now + _BUSY_S)
             else:
                 threads.submit(session_id, partial(self._expire, session_id), self.env_of(session_id))
-        return None
 
     def blocking(self, session_id: str) -> bool:
         """Return whether the session's calls must run in a thread."""
@@ -238,22 +221,6 @@ class Sessions:
             else:
                 self._close(session_id)
 
-    def take_tallies(self) -> dict[str, Tally]:
-        """Return the counts since the last call, for the environments in which something happened."""
-        taken = {}
-        for name in self._changed:
-            tally = self._tallies[name]
-            tally.open = dict(self._open[name])
-            taken[name] = tally
-            self._tallies[name] = new_tally()
-        self._changed.clear()
-        return taken
-
-    @property
-    def has_news(self) -> bool:
-        """Whether `take_tallies` would return anything."""
-        return bool(self._changed)
-
     def _step_loosely(self, session_id: str, body: Any, replies: bytes) -> Any:
         """Step with pydantic's conversions and its error messages."""
         step = parse(Step, body)
@@ -263,7 +230,8 @@ class Sessions:
         entry = self._entries.get(request.env)
         if entry is None:
             raise UnknownEnvironment(f"{request.env!r} is not served here; served: {', '.join(sorted(self._entries))}")
-        _check_replies(replies, told=bool(request.record_replies))
+        if replies:
+            _check_replies(told=bool(request.record_replies and entry.spec.models))
         task = self._task(entry, request)
         owner = sys.intern(request.owner or "")
         episode = Episode(
@@ -281,10 +249,10 @@ class Sessions:
         try:
             episode.begin(replies)
         except EnvironmentFailed:
-            self._tally(entry.spec.name).failures += 1
+            self.counts.of(entry.spec.name).failures += 1
             raise
         except ShardUnavailable:
-            self._tally(entry.spec.name).engines_lost += 1
+            self.counts.of(entry.spec.name).engines_lost += 1
             raise
         lease = self._keep(episode, request.lease_s or self._lease_s)
         self._check_cpu(episode)
@@ -302,7 +270,7 @@ class Sessions:
         except Exception as error:
             name = type(error).__name__
             log.exception("tasks.failed", env=entry.spec.name, exception=name)
-            self._tally(entry.spec.name).failures += 1
+            self.counts.of(entry.spec.name).failures += 1
             detail = f"the task source of {entry.spec.name} raised {name}"
             raise EnvironmentFailed(detail, env=entry.spec.name, exception=name) from None
 
@@ -311,7 +279,7 @@ class Sessions:
         lease.duration_s = request.lease_s or lease.duration_s
         lease.touch(self._clock())
         # The new lease may end before the one that is in the heap.
-        self._expect(lease)
+        self._leases.expect(lease)
         return self._view(lease)
 
     def _fork_sessions(self, session_id: str, body: Any) -> list[dict[str, Any]]:
@@ -331,7 +299,7 @@ class Sessions:
             if isinstance(error, EnvironmentFailed | SessionLost):
                 self._bury(lease.episode, error)
             elif isinstance(error, ShardUnavailable):
-                self._tally(lease.episode.entry.spec.name).engines_lost += 1
+                self.counts.of(lease.episode.entry.spec.name).engines_lost += 1
             raise
         return [self._view(self._keep(child, lease.duration_s)) for child in children]
 
@@ -381,18 +349,18 @@ class Sessions:
             return
         now = self._clock()
         if lease.expires > now:  # a call renewed the lease in the meantime
-            self._expect(lease)
+            self._leases.expect(lease)
             return
         if now >= lease.ends_at:
             self._limit(lease.episode, *self._wall(lease.episode))
             return
         env = lease.episode.entry.spec.name
         log.info("session.reaped", env=env, session_id=session_id, lease_s=lease.duration_s)
-        self._tally(env).reaped += 1
+        self.counts.of(env).reaped += 1
         self._close(session_id)
 
     def _close(self, session_id: str) -> dict[str, Any]:
-        self._ended.pop(session_id, None)
+        self._endings.forget(session_id)
         if (episode := self._drop(session_id)) is not None:
             episode.close()
         return {}
@@ -401,33 +369,16 @@ class Sessions:
         """Forget the session and stop counting it."""
         if (lease := self._leases.pop(session_id, None)) is None:
             return None
-        env, owner = lease.episode.entry.spec.name, lease.episode.owner
-        self.slots -= lease.episode.entry.spec.slots
-        owners = self._open[env]
-        owners[owner] -= 1
-        if not owners[owner]:
-            del owners[owner]
-        self._changed.add(env)
+        self.counts.closed(lease.episode)
         return lease.episode
 
     def _keep(self, episode: Episode, lease_s: float) -> Lease:
         now = self._clock()
         _, wall_s = self._wall(episode)
         lease = Lease(episode, lease_s, now, now + wall_s)
-        self._leases[episode.session_id] = lease
-        self._expect(lease)
-        env, owners = episode.entry.spec.name, self._open[episode.entry.spec.name]
-        owners[episode.owner] = owners.get(episode.owner, 0) + 1
-        self.slots += episode.entry.spec.slots
-        self._tally(env).opened += 1
+        self._leases.keep(lease)
+        self.counts.opened(episode)
         return lease
-
-    def _expect(self, lease: Lease) -> None:
-        heapq.heappush(self._expiries, (lease.expires, lease.episode.session_id))
-        # Drop the entries of closed sessions: with a long lease they would pile up for its whole duration.
-        if len(self._expiries) > 2 * len(self._leases) + _SLACK:
-            self._expiries = [(lease.expires, session_id) for session_id, lease in self._leases.items()]
-            heapq.heapify(self._expiries)
 
     def _at(self, session_id: str, body: Any, *, touch: bool = True) -> Lease:
         """Return the session if it is at the index that the caller believes. Raises `StepOutOfOrder` when it is not."""
@@ -441,8 +392,8 @@ class Sessions:
     def _lease(self, session_id: str, *, touch: bool = True) -> Lease:
         lease = self._leases.get(session_id)
         if lease is None:
-            if (reason := self._ended.get(session_id)) is not None:
-                raise reason()
+            if (reason := self._endings.reason(session_id)) is not None:
+                raise reason
             raise UnknownSession("the session was never opened here, was closed, or its lease ran out")
         now = self._clock()
         if now >= lease.ends_at:
@@ -467,7 +418,7 @@ class Sessions:
         log.warning(
             "session.limited", env=env, session_id=session_id, limit=limit, limit_s=limit_s, cpu_s=episode.cpu_s
         )
-        self._tally(env).limited += 1
+        self.counts.of(env).limited += 1
         error = SessionLimit(
             f"the session exceeded {limit} = {limit_s:g}; it is closed",
             env=env, session_id=session_id, limit=limit, limit_s=limit_s,
@@ -476,7 +427,7 @@ class Sessions:
         return error
 
     def _bury(self, episode: Episode, error: EnvironmentFailed | SessionLost) -> None:
-        tally = self._tally(episode.entry.spec.name)
+        tally = self.counts.of(episode.entry.spec.name)
         if isinstance(error, SessionLost):
             tally.engines_lost += 1
         else:
@@ -488,27 +439,16 @@ class Sessions:
         if episode.session_id in self._stuck:  # the reason is already recorded, and `release` is about to close it
             return
         self._close(episode.session_id)
-        self._remember(episode.session_id, error)
-
-    def _remember(self, session_id: str, error: ServiceError) -> None:
-        # Not the error itself: its traceback keeps the frames alive, and so the environment.
-        kind, detail, extensions = type(error), error.detail, error.extensions
-        self._ended[session_id] = lambda: kind(detail, **extensions)
-        if len(self._ended) > _MAX_ENDED:
-            self._ended.popitem(last=False)
+        self._endings.remember(episode.session_id, error)
 
     def _view(self, lease: Lease) -> Session:
         return lease.episode.view(lease_s=lease.duration_s, expires_in_s=max(lease.expires - self._clock(), 0.0))
-
-    def _tally(self, env: str) -> Tally:
-        self._changed.add(env)
-        return self._tallies[env]
 
     def _new_id(self, entry: Entry) -> str:
         return new_id(self._prefix, entry.spec.slots)
 
 
-def _check_replies(replies: bytes, *, told: bool) -> None:
-    """Refuse replies in a session whose opener keeps none: they would be somebody's inventions."""
-    if replies and not told:
+def _check_replies(*, told: bool) -> None:
+    """Refuse replies in a session whose opener is told none: they would be somebody's inventions."""
+    if not told:
         raise InvalidRequest("replies are for sessions that ask models and were opened with record_replies")

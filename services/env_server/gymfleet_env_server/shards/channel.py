@@ -85,6 +85,10 @@ class Tally(msgspec.Struct, array_like=True):
     """Steps by duration, one count per bound of `metrics.BOUNDS_S` and one for the rest."""
     engines_lost: int = 0
     """Calls in which the engine under the environment died."""
+    model_calls: int = 0
+    """Calls of models, without the repeated ones of replays."""
+    model_failures: int = 0
+    """Those that got no usable answer, however often they were tried."""
 
 
 class Report(msgspec.Struct, array_like=True):

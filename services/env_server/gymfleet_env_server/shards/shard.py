@@ -121,7 +121,7 @@ class Shard:
         wait_s = self._sessions.reap()
         self._flush()
         self._progress.worked(time.monotonic() - began)
-        if self._sessions.has_news:
+        if self._sessions.counts.has_news:
             return _TALLIES_EVERY_S if wait_s is None else min(wait_s, _TALLIES_EVERY_S)
         return wait_s
 
@@ -231,13 +231,13 @@ class Shard:
 
     def _flush(self) -> None:
         now = time.monotonic()
-        news = self._sessions.has_news and now - self._tallied_at >= _TALLIES_EVERY_S
-        if not (self._answers or news or self._sessions.slots != self._reported):
+        news = self._sessions.counts.has_news and now - self._tallied_at >= _TALLIES_EVERY_S
+        if not (self._answers or news or self._sessions.counts.slots != self._reported):
             return
-        tallies = self._sessions.take_tallies() if news else {}
+        tallies = self._sessions.counts.take() if news else {}
         if news:
             self._tallied_at = now
-        self._reported = self._sessions.slots
+        self._reported = self._sessions.counts.slots
         self._channel.sendall(pack(Report(self._answers, self._reported, tallies, len(self._given_up))))
         self._answers = []
         self._flushed_at = now
