@@ -190,6 +190,8 @@ def test_rows_that_share_tokens_share_a_micro_batch_and_what_they_share_counts_o
 
     assert [batch.num_computed for batch in batches] == [22, 22], "6 + 4 * 4 tokens of each group"
     assert sorted(batch.indices for batch in batches) == [(0, 2, 4, 6), (1, 3, 5, 7)]
+    (one,) = pack(rows, 44)
+    assert (one.num_computed, one.num_tokens) == (44, 80)
 
 
 def test_a_tree_above_the_limit_is_divided() -> None:
