@@ -201,6 +201,13 @@ def test_a_tree_above_the_limit_is_divided() -> None:
     assert sorted(index for batch in batches for index in batch.indices) == list(range(5))
 
 
+def test_a_tree_is_divided_where_a_worker_would_be_idle() -> None:
+    assert [batch.num_computed for batch in pack(long_rows(8), WHOLE)] == [6 + 8 * 4]
+    assert sorted(batch.num_computed for batch in pack(long_rows(8), WHOLE, multiple_of=2)) == [6 + 3 * 4, 6 + 5 * 4]
+    both = pack([*long_rows(8, "g"), *long_rows(8, "h")], WHOLE, multiple_of=2)
+    assert [batch.num_computed for batch in both] == [38, 38], "each has one"
+
+
 def test_branches_that_share_the_most_stay_together() -> None:
     paths = [("x", "p"), ("y", "q"), ("x", "r"), ("y", "s")]
     rows = [
