@@ -146,3 +146,24 @@ def test_groups_of_any_size_are_trained_on(
     (step,) = run.metrics("rl_step")
     assert step["episodes"] == 4 + 2, "and three were asked for of each"
     assert step["num_sequences"] > step["episodes"], "their context was replaced after the first turn"
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_turns_that_episodes_share_are_computed_once(
+    http: httpx.Client, branch: Path, maze_fleet: Fleet, tiny_model: Path, tmp_path: Path, algorithm: str
+) -> None:
+    run = TrainerRun(
+        maze_fleet, tmp_path, tiny_model, steps=2, sft="", algorithm=algorithm,
+        more=f'[rollout.strategy]\nuse = "{branch}"\nshared_turns = 2', settings={"ROLLOUT_URL": str(http.base_url)},
+    )  # fmt: skip
+
+    run.finish()
+
+    steps = [line for line in run.metrics("rl_step") if line["num_updates"]]
+    assert steps, "at least one group in two steps has episodes of different worth"
+    for step in steps:
+        assert 0 < step["num_shared_tokens"] / step["num_tokens"] < 2 / 3, "of three episodes, in their first turns"
+        assert step["num_nonfinite"] == 0
+    state = run.state()
+    assert state is not None
+    assert state.dropped == {}, "and no record contradicts another"

@@ -257,7 +257,7 @@ def test_a_group_without_a_signal_gives_way_to_another_task(max_staleness: int) 
 def test_groups_that_were_played_before_they_are_asked_for_are_judged_too() -> None:
     run = virtual_run(0, dynamic_sampling=True, max_redraws=2)
     run.collector.dull = set(range(100))
-    run.collector.early = "-t1-"
+    run.collector.early = "-t"
 
     groups = asyncio.run(step(run))
 
@@ -347,6 +347,7 @@ def test_an_algorithm_is_asked_once_for_each_group() -> None:
     asyncio.run(step(run))
 
     assert sorted(asked) == FIRST_BATCH
+    assert run.steps._verdicts == {}, "and nothing is kept of those that are settled"
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,8 @@ def test_rows_that_share_tokens_share_a_micro_batch_and_what_they_share_counts_o
 
     assert [batch.num_computed for batch in batches] == [22, 22], "6 + 4 * 4 tokens of each group"
     assert sorted(batch.indices for batch in batches) == [(0, 2, 4, 6), (1, 3, 5, 7)]
+    (one,) = pack(rows, 44)
+    assert (one.num_computed, one.num_tokens) == (44, 80)
 
 
 def test_a_tree_above_the_limit_is_divided() -> None:
@@ -197,6 +199,13 @@ def test_a_tree_above_the_limit_is_divided() -> None:
 
     assert [batch.num_computed for batch in batches] == [14, 14, 10]
     assert sorted(index for batch in batches for index in batch.indices) == list(range(5))
+
+
+def test_a_tree_is_divided_where_a_worker_would_be_idle() -> None:
+    assert [batch.num_computed for batch in pack(long_rows(8), WHOLE)] == [6 + 8 * 4]
+    assert sorted(batch.num_computed for batch in pack(long_rows(8), WHOLE, multiple_of=2)) == [6 + 3 * 4, 6 + 5 * 4]
+    both = pack([*long_rows(8, "g"), *long_rows(8, "h")], WHOLE, multiple_of=2)
+    assert [batch.num_computed for batch in both] == [38, 38], "each has one"
 
 
 def test_branches_that_share_the_most_stay_together() -> None:

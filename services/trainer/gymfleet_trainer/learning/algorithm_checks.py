@@ -54,11 +54,13 @@ class _Broken(Exception):
 
 @dataclass(frozen=True)
 class _Bench:
-    """What the promises are tried with: the class, a policy, and two batches that were sampled from it."""
+    """What the promises are tried with: the class, a policy, and batches that were sampled from it."""
 
     kind: type[Algorithm[Any]]
     model: PolicyModel
     batches: tuple[Groups, Groups]
+    forked: Groups
+    """Groups whose episodes share their first turn."""
 
     def algorithm(self) -> Algorithm[Any]:
         return self.kind(self.kind.Options())
@@ -82,7 +84,7 @@ def examine(reference: str) -> list[str]:
     with _deterministic():
         model = _small_model()
         batches = (_sampled(model, 0), _sampled(model, 1))
-        bench = _Bench(kind, model, batches)
+        bench = _Bench(kind, model, batches, _sampled(model, 2, forked=True))
         return [fault for check in _CHECKS for fault in _tried(check, bench)]
 
 
@@ -167,6 +169,19 @@ def _packing_changes_nothing(bench: _Bench) -> None:
         )
 
 
+def _sharing_changes_nothing(bench: _Bench) -> None:
+    found = []
+    for groups in (bench.forked, [[_without_nodes(scored) for scored in group] for group in bench.forked]):
+        engine = bench.engine()
+        _update(engine, groups)
+        found.append(engine.model)
+    if _distance(*found) > _PRECISION:
+        raise _Broken(
+            "an update depends on whether the turns that episodes share are computed once; a loss may depend on the "
+            "rows alone, and rows of other tokens than `super().rows` makes need other `nodes`, or none"
+        )
+
+
 def _repeats_are_equal(bench: _Bench) -> None:
     engines = [bench.engine(), bench.engine()]
     for engine in engines:
@@ -202,6 +217,7 @@ _CHECKS: Final = (
     _rows_are_what_was_sampled,
     _verdicts_hold,
     _packing_changes_nothing,
+    _sharing_changes_nothing,
     _repeats_are_equal,
     _a_restart_changes_nothing,
     _equal_rewards_are_no_accident,
@@ -232,13 +248,16 @@ def _small_model() -> PolicyModel:
     return PolicyModel(Starcoder2ForCausalLM(config).double(), compute_dtype=torch.float64)
 
 
-def _sampled(model: PolicyModel, number: int) -> Groups:
-    """Return groups of random episodes of one to three turns, with the model's own log-probabilities.
+def _sampled(model: PolicyModel, number: int, *, forked: bool = False) -> Groups:
+    """Return groups of random episodes of up to four turns, with the model's own log-probabilities.
 
     One of each group replaces its context with its last turn, and is several sequences.
     """
     rng = random.Random(number)
-    drafts = [[_episode(rng, f"g{number}{name}", place) for place in range(_GROUP_SIZE)] for name in range(_GROUPS)]
+    drafts = []
+    for name in range(_GROUPS):
+        stem = (_turn(rng).model_copy(update={"node": "stem"}),) if forked else ()
+        drafts.append([_episode(rng, f"g{number}{name}", place, stem) for place in range(_GROUP_SIZE)])
     return [[_told(scored, _logprobs(model, scored)) for scored in group] for group in drafts]
 
 
@@ -249,8 +268,8 @@ def _logprobs(model: PolicyModel, scored: ScoredTrajectory) -> Tensor:
     return torch.cat([model.token_logprobs(batch).logprobs for (batch,) in alone])
 
 
-def _episode(rng: random.Random, group_id: str, sample: int) -> ScoredTrajectory:
-    turns = [_turn(rng) for _ in range(rng.randint(1, 3))]
+def _episode(rng: random.Random, group_id: str, sample: int, stem: tuple[Turn, ...]) -> ScoredTrajectory:
+    turns = [*stem, *(_turn(rng) for _ in range(rng.randint(1, 3)))]
     if sample == 0:
         turns.append(_turn(rng).model_copy(update={"context": "replaced"}))
     reward = rng.uniform(-1.0, 1.0)
@@ -283,6 +302,11 @@ def _with_reward(scored: ScoredTrajectory, total: float) -> ScoredTrajectory:
     rewards = [[0.0] * len(turn.response_token_ids) for turn in scored.trajectory.turns]
     rewards[-1][-1] = total
     return scored.model_copy(update={"reward": _reward(total, rewards)})
+
+
+def _without_nodes(scored: ScoredTrajectory) -> ScoredTrajectory:
+    turns = tuple(turn.model_copy(update={"node": None}) for turn in scored.trajectory.turns)
+    return scored.model_copy(update={"trajectory": scored.trajectory.model_copy(update={"turns": turns})})
 
 
 def _told(scored: ScoredTrajectory, logprobs: Tensor) -> ScoredTrajectory:

@@ -44,7 +44,7 @@ class TrainSequence:
     as the two of a pair, are packed into the same micro-batch.
 
     `nodes` are the turns that the row begins with, where a strategy branched. Rows of a group that begin with the same
-    nodes have the same tokens there, which are then computed once.
+    nodes have the same tokens there, which are then computed once. Who changes the tokens changes the nodes too.
     """
 
     token_ids: list[int]
@@ -277,7 +277,7 @@ def pack(
         raise ValueError(f"tokens_per_microbatch must be at least 1, not {tokens_per_microbatch}")
     units = _units(sequences)
     if any(sequence.nodes for sequence in sequences):
-        units = joined(units, sequences, tokens_per_microbatch)
+        units = _trees(units, sequences, tokens_per_microbatch, multiple_of)
     lengths = [distinct_tokens([sequences[index] for index in unit]) for unit in units]
     order = sorted(range(len(units)), key=lambda place: (-lengths[place], place))
     bins = _first_fit(order, lengths, tokens_per_microbatch)
@@ -296,6 +296,15 @@ def _units(sequences: Sequence[TrainSequence]) -> list[list[int]]:
     for index, sequence in enumerate(sequences):
         units.setdefault(index if sequence.unit is None else sequence.unit, []).append(index)
     return list(units.values())
+
+
+def _trees(units: list[list[int]], sequences: Sequence[TrainSequence], limit: int, num_workers: int) -> list[list[int]]:
+    """Join what shares tokens. Where that leaves a worker idle, trees are divided: better it computes some again."""
+    trees = joined(units, sequences, limit)
+    if len(trees) >= num_workers:
+        return trees
+    num_tokens = sum(distinct_tokens([sequences[index] for index in tree]) for tree in trees)
+    return joined(units, sequences, min(limit, -(-num_tokens // num_workers)))
 
 
 def _first_fit(order: list[int], lengths: list[int], capacity: int) -> list[list[int]]:
