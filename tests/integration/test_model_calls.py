@@ -189,6 +189,20 @@ async def test_forks_share_the_past_and_no_future(fleet: Fleet, stream: SessionS
     assert await told(stream, parent, 1, "tell two") == "reply 6"
 
 
+@BOTH
+async def test_each_child_has_the_bounds_of_a_session(fleet: Fleet, stream: SessionStream, env: str) -> None:
+    parent = await stream.open(task(env))
+    await told(stream, parent, 0, "tell one")
+
+    for session in (*await stream.fork(parent.session_id, 2), parent):
+        for index in range(1, 7):
+            await told(stream, session, index, "tell on")
+        with pytest.raises(EnvironmentFailed):
+            await told(stream, session, 7, "tell on")
+
+    assert len(fleet.chat.asked) == 2 + 3 * 6
+
+
 async def test_a_fork_by_replay_repeats_the_replies(fleet: Fleet, stream: SessionStream) -> None:
     parent = await stream.open(task("threaded_shop"))
     await told(stream, parent, 0, "tell one")
