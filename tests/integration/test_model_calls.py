@@ -189,6 +189,20 @@ async def test_forks_share_the_past_and_no_future(fleet: Fleet, stream: SessionS
     assert await told(stream, parent, 1, "tell two") == "reply 6"
 
 
+@BOTH
+async def test_each_child_has_the_bounds_of_a_session(fleet: Fleet, stream: SessionStream, env: str) -> None:
+    parent = await stream.open(task(env))
+    await told(stream, parent, 0, "tell one")
+
+    for session in (*await stream.fork(parent.session_id, 2), parent):
+        for index in range(1, 7):
+            await told(stream, session, index, "tell on")
+        with pytest.raises(EnvironmentFailed):
+            await told(stream, session, 7, "tell on")
+
+    assert len(fleet.chat.asked) == 2 + 3 * 6
+
+
 async def test_a_fork_by_replay_repeats_the_replies(fleet: Fleet, stream: SessionStream) -> None:
     parent = await stream.open(task("threaded_shop"))
     await told(stream, parent, 0, "tell one")
@@ -224,11 +238,9 @@ async def test_calls_and_failures_are_counted(fleet: Fleet, stream: SessionStrea
     async def counted() -> list[float]:
         async with httpx.AsyncClient(base_url=fleet.server.url, trust_env=False) as http:
             metrics = (await http.get("/metrics")).text
-        names = ("model_calls", "model_failures")
-        return [
-            float(re.findall(rf'^gymfleet_env_{name}_total{{env="shop"}} (.*)$', metrics, re.MULTILINE)[0])
-            for name in names
-        ]
+        of_shop = re.findall(r'^gymfleet_env_model_(calls|failures)_total{env="shop"} (.*)$', metrics, re.MULTILINE)
+        assert [name for name, _ in of_shop] == ["calls", "failures"]
+        return [float(count) for _, count in of_shop]
 
     before = await counted()
     session = await stream.open(task())
@@ -273,12 +285,13 @@ async def test_a_model_that_is_too_slow_for_the_step(fleet: Fleet, stream: Sessi
 
 @BOTH
 async def test_without_a_model_no_session_is_opened(fleet: Fleet, env: str) -> None:
-    fleet.chat.script.extend([DOWN] * 3)
+    for service in (fleet.server, fleet.gateway):
+        fleet.chat.script.extend([DOWN] * 3)
+        async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=30) as http:
+            answer = await http.post("/v1/sessions", json={"env": env, "task_index": 0})
 
-    async with httpx.AsyncClient(base_url=fleet.server.url, trust_env=False, timeout=30) as http:
-        answer = await http.post("/v1/sessions", json={"env": env, "task_index": 0})
-
-    assert (answer.status_code, answer.json()["type"]) == (503, "/problems/unavailable")
+        assert (answer.status_code, answer.json()["type"]) == (503, "/problems/unavailable")
+        assert f"a model that {env} asked gave no answer while the episode began" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("action", ["long a", "stranger", "unawaited"])

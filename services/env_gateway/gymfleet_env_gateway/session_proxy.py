@@ -175,7 +175,7 @@ class SessionProxy:
         self, tenant: Tenant, env: str, body: msgspec.Raw, deadline: float, *, keyed: bool
     ) -> dict[str, Any] | None:
         """Try the replicas in turn, skipping full and dying ones; return None when all live replicas are full."""
-        full = False
+        full, why = False, "went away"
         for replica in self._registry.candidates(env):
             slots = replica.specs[env].slots
             replica.opening += slots
@@ -203,9 +203,10 @@ class SessionProxy:
             if problem.type not in _TRY_ELSEWHERE:
                 raise RelayedProblem(problem)
             full = full or problem.type == problems.ENVIRONMENT_FULL
+            why = f"refused ({problem.detail})"
         if full:
             return None
-        raise Unavailable(f"every replica of {env} went away while the session was opened")
+        raise Unavailable(f"every replica of {env} was tried for the session; the last one {why}")
 
     async def _fork(
         self, tenant: Tenant, session_id: str, ref: SessionRef, body: msgspec.Raw, deadline: float

@@ -160,9 +160,8 @@ class Episode:
             except ServiceError:
                 self.close()
                 raise
-        except SessionLost:
-            name = self.entry.spec.name
-            raise ShardUnavailable(f"the engine of {name} died while the episode began; try again") from None
+        except SessionLost as error:
+            raise ShardUnavailable(f"{error.detail} while the episode began; try again") from None
 
     def repeated(self, index: int, action: str) -> bytes:
         """Return the stored result if this repeats the last step; empty for another index.
@@ -288,8 +287,8 @@ class Episode:
             except ServiceError:
                 self.close()
                 raise
-        except SessionLost:
-            raise ShardUnavailable(f"the engine of {name} died while it was replayed; try again") from None
+        except SessionLost as error:
+            raise ShardUnavailable(f"{error.detail} while the episode was replayed; try again") from None
         except ReplayDiverged as error:
             log.error("environment.diverged", env=name, session_id=self.session_id)
             raise ForkUnsupported(error.detail) from None
@@ -469,7 +468,7 @@ class Episode:
             asked = isinstance(error, ModelFailed)
             detail = f"a model that {env} asked gave no answer" if asked else f"the engine of {env} died"
             own = {problems.IN_WORK: True}
-            return SessionLost(f"{detail} under the session", env=env, session_id=self.session_id, **own)
+            return SessionLost(detail, env=env, session_id=self.session_id, **own)
         log.error(
             "environment.failed",
             env=env, session_id=self.session_id, exception=name, exc_info=error, **trace,
