@@ -177,7 +177,7 @@ def test_conversations_that_a_stage_left_are_passed_over(capsys: Capture) -> Non
     path = write_run(Path("run")) / "trajectories/kept.jsonl"
     (episode,) = [one for one in RunFiles(Path("run")).trajectories("after") if one.trajectory.group_id == "after.3"]
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    path.write_text(f'{json.dumps({"messages": messages})}\n{episode.model_dump_json()}\n')
+    path.write_text(f"{json.dumps({'messages': messages})}\n{episode.model_dump_json()}\n")
 
     assert run(["trajectories", "list", "run", "--stage", "kept"]) == 0
 
