@@ -14,6 +14,9 @@ from typing import Any, Final
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_env_gateway.settings import GatewaySettings
 from gymfleet_env_server.settings import EnvServerSettings
+from gymfleet_kit.data.augmenting import AUGMENTERS
+from gymfleet_kit.data.converting import CONVERTERS
+from gymfleet_kit.data.filtering import FILTERS
 from gymfleet_kit.formats import FORMATS
 from gymfleet_kit.plugins import PluginKind, options_of
 from gymfleet_reward.plugins import COMPONENTS
@@ -64,6 +67,7 @@ def recipe_tables() -> dict[str, list[str]]:
     tables = dict(_recipe_tables(Recipe))
     kinds: tuple[tuple[PluginKind[Any], str], ...] = (
         (ALGORITHMS, "stages"), (FORMATS, "rollout.format"), (BACKENDS, "inference"),
+        (CONVERTERS, "stages.converter"), (FILTERS, "stages.filters"), (AUGMENTERS, "stages.augmenter"),
     )  # fmt: skip
     for kind, table in kinds:
         for name in kind.included():

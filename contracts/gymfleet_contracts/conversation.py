@@ -1,6 +1,6 @@
 """A conversation to learn from: what people's files hold, in one form."""
 
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Final, Literal, Self, TypeAlias
 
 from pydantic import Discriminator, Field, StrictBool, Tag, TypeAdapter, model_validator
 
@@ -8,8 +8,8 @@ from gymfleet_contracts._model import WireModel
 from gymfleet_contracts.session import EnvironmentName, Split
 from gymfleet_contracts.trajectory import Finite, ScoredTrajectory
 
-MAX_MESSAGES = 4096
-MAX_MESSAGE_CHARS = 1_000_000
+MAX_MESSAGES: Final = 4096
+MAX_MESSAGE_CHARS: Final = 1_000_000
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -72,7 +72,7 @@ def _form(given: object) -> str:
 Record: TypeAlias = ScoredTrajectory | Conversation
 """What there is to learn from."""
 
-RECORDS: TypeAdapter[Record] = TypeAdapter(
+RECORDS: Final[TypeAdapter[Record]] = TypeAdapter(
     Annotated[
         Annotated[ScoredTrajectory, Tag("episode")] | Annotated[Conversation, Tag("conversation")],
         Discriminator(_form),

@@ -235,7 +235,7 @@ class StrategyFacts(WireModel):
     by_sample: bool = False
     """Its episodes have nothing to do with each other: each is played, tried again and put out by itself."""
     expert: bool = False
-    """The environment's expert writes the replies: there is nothing to reinforce."""
+    """The replies are written, by the environment's expert or by the strategy: there is nothing to reinforce."""
     roles: Annotated[tuple[RoleName, ...], Field(max_length=16)] = ()
     """What it asks the policy as, beside `agent`."""
 
@@ -450,7 +450,7 @@ class Recipe(WireModel):
         """Raise `RecipeError` if the episodes of `[rollout.strategy]` cannot be reinforced by a stage."""
         if facts.expert:
             raise RecipeError(
-                f"rollout.strategy: {self.rollout.strategy.use} has the environment's expert write the replies, and "
+                f"rollout.strategy: {self.rollout.strategy.use} writes the replies or has the expert write them, and "
                 'reinforce learns from the policy\'s alone; expert episodes are asked for by a stage of kind "collect"'
             )
         known = (AGENT, *facts.roles)

@@ -1,7 +1,7 @@
 """What the trainer asks of the rollout service: groups of episodes, and new weights."""
 
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, JsonValue, StrictBool, model_validator
 
@@ -62,6 +62,16 @@ class Budget(WireModel):
     """Tokens that the policy samples."""
     seconds: Annotated[float, Field(gt=0), NUMBER] | None = None
     """Time since the group was begun. A call under way stands still while new weights are loaded."""
+
+
+MAX_MOVES: Final = 1000
+
+
+class Move(WireModel):
+    """A reply that somebody wrote, before it is put into a format."""
+
+    thought: Annotated[str, Field(max_length=100_000)] = ""
+    action: Annotated[str, Field(min_length=1, max_length=100_000, pattern=r"\S")]
 
 
 class StrategySpec(WireModel):

@@ -32,7 +32,7 @@ class StageSection(WireModel):
     __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
 
     kind: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
-    """sft, reinforce, measure, collect, filter, or one of your own: a name that an installed package declares,
+    """sft, reinforce, measure, collect, filter, augment, or one of your own: a name that an installed package declares,
     `package.module:Class`, or the path of a .py file."""
     name: StageName | None = None
     """What it is called, and what it leaves: in later stages, in the run directory and in figures. Without a name it is

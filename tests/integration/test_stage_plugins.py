@@ -79,7 +79,10 @@ def test_one_that_fails_ends_the_run_and_one_that_changed_does_not_go_on(
 @pytest.mark.parametrize(
     ("stages", "reason"),
     [
-        ('[[stages]]\nkind = "distil"', "there is no stage 'distil'; known: collect, filter, measure, reinforce, sft;"),
+        (
+            '[[stages]]\nkind = "distil"',
+            "there is no stage 'distil'; known: augment, collect, filter, measure, reinforce,",
+        ),
         ('[[stages]]\nkind = "sft"\ndata = "demos"', "stages.sft: data = 'demos': there is no such stage before it"),
         (
             '[[stages]]\nkind = "measure"\n[[stages]]\nkind = "sft"\ndata = "measure"',

@@ -52,6 +52,7 @@ KINDS: Final[Mapping[str, _Kind]] = {
     "stage": _Kind("gymfleet-trainer", "gymfleet_trainer.stage", may_import="algorithm"),
     "converter": _Kind("gymfleet-trainer", "gymfleet_kit.data.converter"),
     "filter": _Kind("gymfleet-trainer", "gymfleet_kit.data.filter"),
+    "augmenter": _Kind("gymfleet-trainer", "gymfleet_kit.data.augmenter"),
 }
 
 

@@ -103,8 +103,8 @@ class ChatTokens:
         """Encode a written reply (an expert's) as the model would have sampled it, including its end token."""
         return (*self._ids(self._reply_lead + self.defuse(text)), self.turn_end_id)
 
-    def pieces(self, messages: Sequence[Message]) -> list[Piece]:
-        """Return a conversation's replies, up to the last one that is learned from, each with what comes before it.
+    def pieces(self, messages: Sequence[Message]) -> Iterator[Piece]:
+        """Yield a conversation's replies, up to the last one that is learned from, each with what comes before it.
 
         They are the tokens of an episode in which the same was said: replies are written as `reply` writes them, and
         the template never sees their text. Raises UnusableTemplate if the template cannot carry this conversation.
@@ -115,15 +115,14 @@ class ChatTokens:
             {"role": one.role, "content": _ASSISTANT if one.role == "assistant" else self.defuse(one.content)}
             for one in messages
         ]
-        found, before, begin = [], "", 0
+        before, begin = "", 0
         for place in (place for place in replies if place <= last):
             whole = self._render(shown[:place], prompt=True)
             new = self._continued(before, whole, place)
             _require_all(shown[begin:place], new, begin)
             prompt = tuple(self._ids(new))
-            found.append(Piece(prompt, self.reply(messages[place].content), messages[place].teaches))
+            yield Piece(prompt, self.reply(messages[place].content), messages[place].teaches)
             before, begin = whole + self._reply_lead + _ASSISTANT, place + 1
-        return found
 
     def _continued(self, before: str, whole: str, place: int) -> str:
         """Return what a rendering adds to the one before it and the token that ended its reply."""

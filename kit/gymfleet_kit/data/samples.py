@@ -1,6 +1,7 @@
 """Records of every shape, with which the conformance suites try plug-ins."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from gymfleet_contracts.conversation import Conversation, ConversationTask, Message, Record
 from gymfleet_contracts.session import TaskRef
@@ -15,6 +16,8 @@ from gymfleet_contracts.trajectory import (
     sampled_by,
     trajectory_id,
 )
+
+_THOUGHT: Final = "There is nothing else in this room. I go on."
 
 
 def records() -> list[Record]:
@@ -80,6 +83,6 @@ def _turn(place: int, action: str | None) -> Turn:
     return Turn(
         observation=f"You are in room {place}.", prompt_token_ids=(1, 2), response_token_ids=(3,),
         response_logprobs=(-0.5,), policy_versions=sampled_by(1, 1),
-        text="Hm." if action is None else f"Thought: on.\nAction: {action}", thought="on.", action=action,
+        text="Hm." if action is None else f"Thought: {_THOUGHT}\nAction: {action}", thought=_THOUGHT, action=action,
         format_valid=action is not None, action_valid=valid,
     )  # fmt: skip

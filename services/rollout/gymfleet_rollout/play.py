@@ -158,7 +158,19 @@ class Play:
                 raise
             node.ended = FinishReason.EXPERT_STUCK
             return None
-        token_ids = self._parts.chat.reply(self._parts.format.render(move.thought, move.action))
+        return self._written(node, move.thought, move.action, began)
+
+    def write(self, node: Node, thought: str, action: str) -> Reply | None:
+        """Return a reply of the strategy's own to a node, or None where it does not fit, which ends the episode."""
+        if not self._facts.expert:
+            raise StrategyError("replies are written only where the strategy says facts.expert")
+        if node.ended is not None:
+            return None
+        self._require_open(node)
+        return self._written(node, thought, action, time.perf_counter())
+
+    def _written(self, node: Node, thought: str, action: str, began: float) -> Reply | None:
+        token_ids = self._parts.chat.reply(self._parts.format.render(thought, action))
         prompt = _next_prompt(node)
         room = self._max_context - prompt.num_tokens
         if len(token_ids) > min(room, self._limits.max_response_tokens):

@@ -67,6 +67,12 @@ class PlayContext(Protocol):
         None where the episode is over, and where the expert has no move or none that fits, which ends it.
         """
 
+    def write(self, node: Node, thought: str, action: str) -> Reply | None:
+        """Return a reply of the strategy's own to a node, in the group's format, for strategies with `facts.expert`.
+
+        None where the episode is over, and where the reply does not fit, which ends it.
+        """
+
     async def act(self, node: Node, reply: Reply) -> Node:
         """Carry out a reply and return the node that it leads to. To try several, fork the node first."""
 

@@ -40,7 +40,10 @@ _CANCEL_S: Final = 5.0
 
 def main(argv: list[str] | None = None) -> None:
     """Run a command and exit: 0 done, 2 usage, 3 to 9 see `errors`, 130 or 143 interrupted (resumable)."""
-    rooms = {"algorithm": _algorithms, "stage": _stages, "converter": _converters, "filter": _filters}
+    rooms = {
+        "algorithm": _algorithms, "stage": _stages, "converter": _converters, "filter": _filters,
+        "augmenter": _augmenters,
+    }  # fmt: skip
     if plugin_command("gymfleet-trainer", rooms, sys.argv[1:] if argv is None else argv):
         return
     arguments = _parser().parse_args(argv)
@@ -93,6 +96,12 @@ def _filters() -> PluginRoom:
     from gymfleet_kit.data import filter_checks, filtering  # noqa: PLC0415 - other kinds need less
 
     return PluginRoom(filtering.FILTERS, filter_checks.examine)
+
+
+def _augmenters() -> PluginRoom:
+    from gymfleet_kit.data import augmenter_checks, augmenting  # noqa: PLC0415 - other kinds need less
+
+    return PluginRoom(augmenting.AUGMENTERS, augmenter_checks.examine)
 
 
 def _build(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> int:

@@ -25,7 +25,8 @@ def test_all_plug_ins_are_listed_with_what_they_are(capsys: Capture) -> None:
     shown = capsys.readouterr().out
     known = (("environment", "babyai"), ("strategy", "expert"), ("format", "react"), ("component", "goal"),
              ("algorithm", "ppo"), ("stage", "reinforce"), ("backend", "embedded"),
-             ("converter", "sharegpt"), ("filter", "duplicates"))  # fmt: skip
+             ("converter", "sharegpt"), ("filter", "duplicates"),
+             ("augmenter", "shortened"))  # fmt: skip
     for kind, name in known:
         assert any(kind in line and f" {name} " in line and len(line.split()) > 6 for line in shown.splitlines()), name
     assert set(KINDS) <= set(shown.split())
@@ -99,6 +100,10 @@ def test_a_mistake_is_one_line(arguments: list[str], told: str, capsys: Capture)
         (
             "from gymfleet_contracts.conversation import Record\nfrom gymfleet_kit.data.filter import Filter",
             "filter",
+        ),
+        (
+            "from gymfleet_contracts.rollout import Move\nfrom gymfleet_kit.data.augmenter import Augmenter",
+            "augmenter",
         ),
         ("from gymfleet_contracts.reply_format import ReplyFormat", "format"),
         (
@@ -189,6 +194,19 @@ def test_a_filter_is_checked(tmp_path: Path, capsys: Capture) -> None:
     shown = " ".join(capsys.readouterr().out.split())
     assert "mine.py: a sound filter" in shown
     assert "- the filter mine: keep returns 0 instead of True or False" in shown
+
+
+def test_an_augmenter_is_checked(tmp_path: Path, capsys: Capture) -> None:
+    run(["new", "augmenter", "mine", "--in", str(tmp_path)])
+    path = tmp_path / "mine.py"
+
+    assert run(["check", str(path)]) == 0
+    path.write_text(path.read_text().replace("yield shorter", "yield [move.action for move in shorter]"))
+    assert run(["check", str(path)]) == 1
+
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "mine.py: a sound augmenter" in shown
+    assert "- the augmenter mine, for sample/sample.t000000/0, yields a list with str among the moves" in shown
 
 
 def test_an_environment_is_served_and_checked(tmp_path: Path, capsys: Capture) -> None:

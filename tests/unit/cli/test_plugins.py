@@ -156,10 +156,10 @@ def test_what_is_wrong_with_a_component_is_one_line(reward: dict[str, Any], reas
     [
         (
             {"use": "nothing"},
-            r"^rollout\.strategy: there is no strategy 'nothing'; known: expert, independent; or give",
+            r"^rollout\.strategy: there is no strategy 'nothing'; known: expert, independent, script; or give",
         ),
         ({"widht": 1}, r"^rollout\.strategy\.widht: unknown; independent knows: no options$"),
-        ({"use": "expert"}, r"^rollout\.strategy: expert has the environment's expert write the replies"),
+        ({"use": "expert"}, r"^rollout\.strategy: expert writes the replies or has the expert write them, and"),
         ({"use": "./nothing.py"}, "there is no file nothing.py"),
     ],
 )
@@ -316,7 +316,7 @@ def test_what_an_environment_has_of_its_own_is_checked(env: dict[str, Any], reas
     [
         (
             [{"kind": "mesure"}],
-            r"^stages\.mesure\.kind: there is no stage 'mesure'; known: collect, filter, measure",
+            r"^stages\.mesure\.kind: there is no stage 'mesure'; known: augment, collect, filter, measure",
         ),
         ([{"kind": "./my.py"}], r"^stages\.my\.kind: there is no file my\.py$"),
         (
@@ -371,6 +371,18 @@ def test_what_an_environment_has_of_its_own_is_checked(env: dict[str, Any], reas
         (
             [{"kind": "filter", "data": "x.jsonl", "filters": [{"max_chars": 3}]}],
             r"^stages\.filter\.filters\.0: None is no name of a plug-in of kind 'filter'$",
+        ),
+        (
+            [{"kind": "augment", "data": "x.jsonl", "augmenter": {"use": "shortened", "by": 3}}],
+            r"^stages\.augment\.augmenter\.by: unknown; shortened knows: no options$",
+        ),
+        (
+            [{"kind": "augment", "data": "x.jsonl", "max_replays": 0}],
+            r"^stages\.augment\.max_replays: 0 is less than the minimum of 1$",
+        ),
+        (
+            [{"kind": "augment", "data": "x.jsonl", "augmenter": "shorter"}],
+            r"^stages\.augment\.augmenter: there is no augmenter 'shorter'; known: shortened;",
         ),
         (
             [{"kind": "sft", "data": "x.jsonl", "converter": {"key": "x"}}],

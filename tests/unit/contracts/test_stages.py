@@ -214,7 +214,7 @@ def test_a_path_is_taken_as_it_is() -> None:
     assert data_of(plan_of({**SFT, "data": ["runs/a/trajectories/x.jsonl", "y.jsonl"]})) == [
         ["runs/a/trajectories/x.jsonl", "y.jsonl"]
     ]
-    assert [is_path(given) for given in ("a/b", "y.jsonl", "repeat1.collect")] == [True, True, False]
+    assert [is_path(given) for given in ("a/b", "y.jsonl", "z.json", "repeat1.collect")] == [True, True, True, False]
 
 
 @pytest.mark.parametrize("data", [None, [], "", 3, {}])

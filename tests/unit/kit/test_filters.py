@@ -44,8 +44,11 @@ def test_what_is_learned_and_what_is_said() -> None:
 
     assert replies(taught) == ["go"]
     assert dialogue(taught) == [("user", "rules"), ("assistant", "OK."), ("user", "goal"), ("assistant", "go")]
-    assert replies(episode)[1:3] == ["Thought: on.\nAction: !jump", "Hm."]
-    assert dialogue(episode)[:2] == [("user", "You are in room 0."), ("assistant", "Thought: on.\nAction: go left")]
+    assert replies(episode)[1:3] == ["Thought: There is nothing else in this room. I go on.\nAction: !jump", "Hm."]
+    assert dialogue(episode)[:2] == [
+        ("user", "You are in room 0."),
+        ("assistant", "Thought: There is nothing else in this room. I go on.\nAction: go left"),
+    ]
 
 
 LENGTHS: list[Record] = [conversation("a", "1"), conversation("a", "12345", "b", "1"), *samples.episodes()[2:5]]

@@ -38,6 +38,7 @@ from gymfleet_kit.chat.tokens import ChatTokens
 from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.inference.base import EngineDied, Generation, InferenceError
 from gymfleet_rollout.player import Player
+from pydantic import JsonValue
 
 from tests.models import CHATML, build_tokenizer, model_tokenizer
 
@@ -617,6 +618,52 @@ async def test_an_expert_that_is_stuck_truncates() -> None:
 
     assert (stuck.status, stuck.finish_reason, len(stuck.turns)) == (Status.TRUNCATED, FinishReason.EXPERT_STUCK, 1)
     assert (absent.status, absent.attempt) == (Status.ENV_ERROR, 1), "no expert at all is a mistake in the request"
+
+
+def script(*moves: tuple[str, str]) -> StrategySpec:
+    return StrategySpec(use="script", options={"moves": [{"thought": why, "action": what} for why, what in moves]})
+
+
+async def test_a_script_is_written_as_the_expert_would_write_it(door: Door) -> None:
+    expert = await play(ScriptedPolicy(OPEN), Door(), strategy=EXPERT)
+    moves = [(turn.thought, str(turn.action)) for turn in expert.turns]
+
+    again = await play(ScriptedPolicy(InferenceError("must not be asked")), door, strategy=script(*moves))
+
+    def tokens(episode: Trajectory) -> list[object]:
+        return [(turn.prompt_token_ids, turn.response_token_ids, turn.response_logprobs) for turn in episode.turns]
+
+    assert len(moves) > 1
+    assert tokens(again) == tokens(expert)
+    assert (again.status, again.success, again.strategy, again.by_expert) == (Status.COMPLETED, True, "script", True)
+
+
+async def test_a_script_ends_with_its_last_move_or_with_the_episode(door: Door) -> None:
+    short = await play(ScriptedPolicy(OPEN), door, strategy=script(("I go", "go left")))
+    long = await play(ScriptedPolicy(OPEN), door, strategy=script(*[("I open", "open")] * 3))
+    wordy = await play(ScriptedPolicy(OPEN), door, strategy=script(("I go", "go left"), ("word " * 2000, "open")))
+
+    assert (short.status, short.finish_reason, short.success) == (Status.TRUNCATED, FinishReason.STOPPED, False)
+    assert (long.finish_reason, len(long.turns), long.success) == (FinishReason.TERMINATED, 1, True)
+    assert (wordy.finish_reason, len(wordy.turns), wordy.success) == (FinishReason.EXPERT_STUCK, 1, False)
+
+
+async def test_a_replay_whose_environment_fails_is_no_replay_that_did_not_succeed() -> None:
+    broken = Door({"step": [failure(EnvironmentFailed)] * 9})
+
+    episode = await play(ScriptedPolicy(OPEN), broken, strategy=script(("I open", "open")))
+
+    assert (episode.status, episode.success) == (Status.ENV_ERROR, False)
+
+
+@pytest.mark.parametrize(
+    "move", [{"thought": "x"}, {"action": ""}, {"action": " \n"}, {"action": "x", "why": "y"}, {"action": 3}, "go left"]
+)
+async def test_a_script_of_what_are_no_moves_is_refused(door: Door, move: JsonValue) -> None:
+    episode = await play(ScriptedPolicy(OPEN), door, strategy=StrategySpec(use="script", options={"moves": [move]}))
+
+    assert episode.status is Status.POLICY_ERROR
+    assert "rollout.strategy.moves.0" in str(episode.error)
 
 
 async def test_no_more_than_max_episodes_at_once(door: Door) -> None:

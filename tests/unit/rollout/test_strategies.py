@@ -441,6 +441,9 @@ async def test_a_strategy_may_catch_it_and_export_what_it_has(path: Path) -> Non
             "put the hint into that", id="two texts",
         ),
         pytest.param("        await ctx.demonstrate(await ctx.open())", "the expert replies only where", id="expert"),
+        pytest.param(
+            '        ctx.write(await ctx.open(), "I go", "left")', "replies are written only where", id="writes itself"
+        ),
     ],
 )  # fmt: skip
 async def test_a_mistake_is_one_line_in_failed_samples(path: Path, body: str, reason: str) -> None:
@@ -459,7 +462,7 @@ async def test_a_mistake_is_one_line_in_failed_samples(path: Path, body: str, re
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
-        (StrategySpec(use="nothing"), "there is no strategy 'nothing'; known: expert, independent; or give"),
+        (StrategySpec(use="nothing"), "there is no strategy 'nothing'; known: expert, independent, script; or give"),
         (StrategySpec(use="os:path"), "this service was not given the strategy 'os:path'"),
         (StrategySpec(use="/etc/shadow.py"), "this service was not given the strategy '/etc/shadow.py'"),
         (

@@ -44,7 +44,7 @@ class Judged(Stage[Options]):
 
 
 def test_those_that_come_with_gymfleet() -> None:
-    assert STAGES.included() == ["collect", "filter", "measure", "reinforce", "sft"]
+    assert STAGES.included() == ["augment", "collect", "filter", "measure", "reinforce", "sft"]
 
 
 def test_the_stages_of_a_recipe_in_their_order_with_their_options() -> None:
@@ -76,7 +76,7 @@ def test_the_stages_of_a_recipe_in_their_order_with_their_options() -> None:
     [
         pytest.param(
             [{"kind": "reinforse"}], PluginError,
-            r"there is no stage 'reinforse'; known: collect, filter, measure, reinforce, sft; or give",
+            r"there is no stage 'reinforse'; known: augment, collect, filter, measure, reinforce, sft; or give",
             id="no such kind",
         ),
         pytest.param(

@@ -174,6 +174,14 @@ def test_weights_do_not_matter_to_the_expert() -> None:
     assert playing.num_counted == 3
 
 
+def test_weights_do_not_matter_to_what_a_strategy_writes() -> None:
+    script = Plays(3, purpose="collect", strategy=StrategySpec(use="script"))
+
+    playing, _ = played(script, lambda *_: {"version": OLD, "strategy": "expert"})
+
+    assert playing.num_counted == 3
+
+
 def test_an_expert_whose_every_demonstration_failed_is_not_there() -> None:
     with pytest.raises(TooManyFailures) as caught:
         played(SHOWN, lambda *_: {"status": Status.ENV_ERROR, "error": "no expert"})

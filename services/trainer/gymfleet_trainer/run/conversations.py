@@ -31,20 +31,21 @@ def render(conversations: Sequence[Conversation], model: Path, max_tokens: int) 
         chat = ChatTokens.load(model)
     except (UnusableTokenizer, UnusableTemplate) as error:
         raise TrainerError(f"conversations cannot be learned by this model: {error}") from None
-    found = [_sequence(chat, conversation, number) for number, conversation in enumerate(conversations)]
-    fitting = [sequence for sequence in found if len(sequence.token_ids) <= max_tokens]
+    found = [_sequence(chat, conversation, number, max_tokens) for number, conversation in enumerate(conversations)]
+    fitting = [sequence for sequence in found if sequence is not None]
     return Rendered(fitting, len(found) - len(fitting))
 
 
-def _sequence(chat: ChatTokens, conversation: Conversation, number: int) -> TrainSequence:
-    try:
-        pieces = chat.pieces(conversation.messages)
-    except UnusableTemplate as error:
-        raise TrainerError(f"{conversation.source or f'conversation {number + 1}'}: {error}") from None
+def _sequence(chat: ChatTokens, conversation: Conversation, number: int, max_tokens: int) -> TrainSequence | None:
     token_ids: list[int] = []
     mask: list[bool] = []
-    for piece in pieces:
-        token_ids += (*piece.prompt, *piece.reply)
-        mask += [False] * len(piece.prompt) + [piece.learned] * len(piece.reply)
+    try:
+        for piece in chat.pieces(conversation.messages):
+            token_ids += (*piece.prompt, *piece.reply)
+            mask += [False] * len(piece.prompt) + [piece.learned] * len(piece.reply)
+            if len(token_ids) > max_tokens:  # the time to render all of it grows with the square of its length
+                return None
+    except UnusableTemplate as error:
+        raise TrainerError(f"{conversation.source or f'conversation {number + 1}'}: {error}") from None
     nothing = [0.0] * len(token_ids)
     return TrainSequence(token_ids, mask, nothing, nothing, 0, f"conversation/{number}")

@@ -14,7 +14,7 @@ from typing import Final
 
 from gymfleet_contracts.recipe import EnvironmentSection, Recipe
 from gymfleet_contracts.rollout import Budget, GroupRequest, Sampling, StrategySpec
-from gymfleet_contracts.session import OpenSession, Split
+from gymfleet_contracts.session import OpenSession, Split, TaskRef
 from gymfleet_contracts.trajectory import Purpose
 
 from gymfleet_trainer.learning.options import ReinforceOptions
@@ -169,6 +169,19 @@ class GroupPlanner:
         return self._request(
             f"{prefix}.t{index:06d}{suffix}", env, task, samples, plays.purpose, plays.strategy, plays.sampling
         )
+
+    def replay(self, group_id: str, task: TaskRef, strategy: StrategySpec) -> GroupRequest | None:
+        """Return the request to play a task once more, or None for a task of an environment that is not the recipe's.
+
+        Of several tables of the environment the one with the task's level counts, or else the first.
+        """
+        tables = sorted(
+            (env for env in self._envs if env.name == task.env), key=lambda env: env.changed(None).level != task.level
+        )
+        if not tables:
+            return None
+        opened = OpenSession(env=task.env, split=task.split, level=task.level, task_id=task.task_id, seed=task.seed)
+        return self._request(group_id, tables[0], opened, 1, "demonstration", strategy, Sampling())
 
     def find(self, prefix: str, plays: Plays, group_id: str) -> GroupRequest | None:
         """Return the request of what is played under an id; None for an id that is none of its own."""

@@ -120,7 +120,7 @@ class Playing:
     def _counts(self, scored: ScoredTrajectory) -> bool:
         if self._plays.purpose == "eval":  # what is measured is success, and the environment says that
             return scored.trajectory.status.trainable and is_current(scored, self._state)
-        return not is_failure(scored) and (self._plays.by_expert or is_current(scored, self._state))
+        return not is_failure(scored) and (scored.trajectory.by_expert or is_current(scored, self._state))
 
     def _request(self, index: int, replacement: int, samples: int) -> GroupRequest:
         request = self._planner.play(self._prefix, self._plays, index, replacement, samples)

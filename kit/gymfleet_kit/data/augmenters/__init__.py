@@ -1,0 +1,1 @@
+"""The augmenters that come with gymfleet, a module each."""

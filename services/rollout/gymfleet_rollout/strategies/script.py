@@ -1,0 +1,32 @@
+"""Moves that are known beforehand."""
+
+from typing import Annotated
+
+from gymfleet_contracts.rollout import MAX_MOVES, Move
+from pydantic import Field
+
+from gymfleet_rollout.strategy import PlayContext, Strategy, StrategyFacts, StrategyOptions
+
+
+class ScriptOptions(StrategyOptions):
+    """What is to be done."""
+
+    moves: Annotated[tuple[Move, ...], Field(max_length=MAX_MOVES)] = ()
+    """Each with `thought` and `action`, in order. The episode ends with the last of them, if not before."""
+
+
+class Script(Strategy[ScriptOptions]):
+    """Play the moves of the options in order, each written as the policy would have to: what `augment` replays."""
+
+    Options = ScriptOptions
+    facts = StrategyFacts(by_sample=True, expert=True)
+
+    async def play(self, ctx: PlayContext) -> None:
+        """Play one episode, as far as the moves go."""
+        node = await ctx.open()
+        for move in self.options.moves:
+            reply = ctx.write(node, move.thought, move.action)
+            if reply is None:
+                break
+            node = await ctx.act(node, reply)
+        ctx.export(node)
