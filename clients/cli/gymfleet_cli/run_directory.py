@@ -8,8 +8,9 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
+from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -38,6 +39,7 @@ class LeftByStage(BaseModel):
     success: float | None = None
 
 
+RecordT = TypeVar("RecordT", bound=BaseModel)
 _LEFT: Final = TypeAdapter(list[LeftByStage])
 
 
@@ -113,13 +115,24 @@ class RunFiles:
 
     def trajectories(self, stage: str) -> Iterator[ScoredTrajectory]:
         """Yield the episodes of one stage, in the order in which they were recorded."""
-        path = self.path / "trajectories" / f"{stage}.jsonl"
-        for number, line in enumerate(_whole_lines(path), start=1):
-            try:
-                yield ScoredTrajectory.model_validate_json(line)
-            except ValidationError as error:
-                reason = error.errors(include_input=False)[0]["msg"]
-                raise RunDataError(f"{path}, line {number}: {reason}") from None
+        return _records(self.path / "trajectories" / f"{stage}.jsonl", ScoredTrajectory)
+
+    def searched(self) -> list[str]:
+        """Return the names of the stages whose strategy played groups together, in alphabetical order."""
+        return sorted(path.stem for path in (self.path / "trees").glob("*.jsonl"))
+
+    def trees(self, stage: str) -> Iterator[SearchTree]:
+        """Yield the searches of one stage, in the order in which they were recorded."""
+        return _records(self.path / "trees" / f"{stage}.jsonl", SearchTree)
+
+
+def _records(path: Path, kind: type[RecordT]) -> Iterator[RecordT]:
+    for number, line in enumerate(_whole_lines(path), start=1):
+        try:
+            yield kind.model_validate_json(line)
+        except ValidationError as error:
+            reason = error.errors(include_input=False)[0]["msg"]
+            raise RunDataError(f"{path}, line {number}: {reason}") from None
 
 
 def _whole_lines(path: Path) -> Iterator[str]:

@@ -22,6 +22,7 @@ from gymfleet_trainer.run.group_planner import GroupPlanner
 from gymfleet_trainer.run.playing import Playing
 from gymfleet_trainer.run.progress import Reporter
 from gymfleet_trainer.run.run_directory import RunDirectory
+from gymfleet_trainer.run.search_trees import keep_search_trees
 from gymfleet_trainer.run.state import RunState
 from gymfleet_trainer.run.torch_thread import TorchThread
 from gymfleet_trainer.settings import TrainerSettings
@@ -62,7 +63,7 @@ class RunContext:
     async def checkpoint(self) -> None:
         """Write a checkpoint, then acknowledge the deliveries that it contains, always in this order."""
         started = time.monotonic()
-        self.state.offsets = self.directory.offsets()
+        await self._note_files()
         path = await self.worker.run(self.checkpoints.save, self.state, self.learner.save_checkpoint)
         acknowledged = await self.collector.acknowledge()
         seconds = time.monotonic() - started
@@ -75,9 +76,13 @@ class RunContext:
         if not self.checkpoints.holds(self.state):
             await self.checkpoint()
             return
-        self.state.offsets = self.directory.offsets()
+        await self._note_files()
         await self.worker.run(self.checkpoints.amend, self.state)
         await self.collector.acknowledge()
+
+    async def _note_files(self) -> None:
+        await keep_search_trees(self.redis, self.state, self.directory)
+        self.state.offsets = self.directory.offsets()
 
     async def play(self, label: str = "") -> list[ScoredTrajectory]:
         """Return the episodes that the stage plays under `label`, in the order of their tasks.

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 from gymfleet_contracts.recipe import MODEL_INIT, Recipe
 from gymfleet_contracts.run import RunProgress
+from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from pydantic import ValidationError
 
@@ -144,6 +145,10 @@ class RunDirectory:
         """Append to `trajectories/NAME.jsonl`, one `ScoredTrajectory` per line."""
         self.append(f"trajectories/{name}.jsonl", (item.model_dump_json() for item in items))
 
+    def search_tree(self, tree: SearchTree) -> None:
+        """Append to `trees/STAGE.jsonl`, under the stage that asked for the group."""
+        self.append(f"trees/{tree.group_id.rpartition('.')[0]}.jsonl", [tree.model_dump_json()])
+
     def episodes(self, stage: str) -> Path:
         """Return the file with the episodes that a stage left."""
         return self.path / "trajectories" / f"{stage}.jsonl"
@@ -175,7 +180,8 @@ class RunDirectory:
 
     def offsets(self) -> dict[str, int]:
         """Return the lengths of the append-only files, in bytes."""
-        files = [self.path / METRICS, *sorted((self.path / "trajectories").glob("*.jsonl"))]
+        kept = (path for name in ("trajectories", "trees") for path in sorted((self.path / name).glob("*.jsonl")))
+        files = [self.path / METRICS, *kept]
         return {str(path.relative_to(self.path)): path.stat().st_size for path in files if path.exists()}
 
     def truncate(self, offsets: dict[str, int]) -> None:
