@@ -22,7 +22,6 @@ from gymfleet_trainer.run.group_planner import GroupPlanner
 from gymfleet_trainer.run.playing import Playing
 from gymfleet_trainer.run.progress import Reporter
 from gymfleet_trainer.run.run_directory import RunDirectory
-from gymfleet_trainer.run.search_trees import keep_search_trees
 from gymfleet_trainer.run.state import RunState
 from gymfleet_trainer.run.torch_thread import TorchThread
 from gymfleet_trainer.settings import TrainerSettings
@@ -81,7 +80,7 @@ class RunContext:
         await self.collector.acknowledge()
 
     async def _note_files(self) -> None:
-        await keep_search_trees(self.redis, self.state, self.directory)
+        await self.collector.keep_search_trees(self.directory)
         self.state.offsets = self.directory.offsets()
 
     async def play(self, label: str = "") -> list[ScoredTrajectory]:
