@@ -27,6 +27,15 @@ def trajectories_scored(run_id: str) -> str:
     return f"gymfleet:trajectories.scored:{run_id}"
 
 
+MAX_SEARCH_TREES: Final = 256
+"""Records that stand on a run's stream of search trees; the oldest ones make room."""
+
+
+def search_trees(run_id: str) -> str:
+    """One per run: the `SearchTree` of each group that a strategy played together."""
+    return f"gymfleet:search.trees:{run_id}"
+
+
 def dead_letters(stream: str) -> str:
     """Where a message goes that could not be handled."""
     return f"{stream}:dead"

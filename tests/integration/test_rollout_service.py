@@ -53,7 +53,7 @@ def group(run_id: str, group_id: str = "g0", *, task_index: int = 0, num_samples
     return GroupRequest.model_validate({**fields, **more})
 
 
-def played(http: httpx.Client, *groups: GroupRequest) -> list[Trajectory]:
+def finished(http: httpx.Client, *groups: GroupRequest) -> Job:
     answer = http.post("/v1/jobs", json=SubmitJob(groups=groups).model_dump(mode="json"))
     assert answer.status_code == 202, answer.text
     job = Job.model_validate_json(answer.content)
@@ -63,6 +63,11 @@ def played(http: httpx.Client, *groups: GroupRequest) -> list[Trajectory]:
         time.sleep(0.05)
         job = Job.model_validate_json(http.get(f"/v1/jobs/{job.job_id}").content)
     assert job.state is JobState.DONE, job
+    return job
+
+
+def played(http: httpx.Client, *groups: GroupRequest) -> list[Trajectory]:
+    job = finished(http, *groups)
     # By b"\n" alone: a random policy writes every kind of line separator.
     lines = http.get(f"/v1/jobs/{job.job_id}/trajectories").content.split(b"\n")[:-1]
     assert len(lines) == job.num_episodes == job.num_finished

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from gymfleet_contracts.recipe import RolloutSection
 from gymfleet_contracts.rollout import Budget, GroupRequest, StrategySpec, SubmitJob
+from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.streams import ROLLOUT_REQUESTS
 from gymfleet_contracts.trajectory import FinishReason, Status
 from gymfleet_kit.streams import StreamProducer, connect, disconnect
@@ -17,7 +18,7 @@ from gymfleet_kit.streams import StreamProducer, connect, disconnect
 from tests.fixtures.paths import ROOT
 from tests.fixtures.trainer_runs import TrainerRun
 from tests.fleet import Fleet
-from tests.integration.test_rollout_service import group, played, scored
+from tests.integration.test_rollout_service import finished, group, played, scored
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -92,6 +93,19 @@ def test_episodes_share_their_first_turns(http: httpx.Client, branch: Path) -> N
     assert len({turn.response_token_ids for turn in ends}) > 1, "the branches are drawn apart"
 
 
+def test_the_search_is_in_the_answer_of_a_job(http: httpx.Client, branch: Path) -> None:
+    job = finished(http, request("g0", branch, keep=1))
+
+    (line,) = http.get(f"/v1/jobs/{job.job_id}/trees").content.split(b"\n")[:-1]
+    tree = SearchTree.model_validate_json(line)
+    assert (tree.group_id, tree.strategy) == ("g0", str(branch))
+    (chosen,) = (node for node in tree.nodes if node.samples)
+    assert (chosen.samples, chosen.selected) == ((0,), True)
+    rejected = [node for node in tree.nodes if node.ended is not None and not node.samples]
+    assert len(rejected) == 3, "three of four branches were not handed in"
+    assert tree.spent.env_steps <= tree.spent.model_calls
+
+
 def test_a_budget_that_is_spent_leaves_what_was_played(http: httpx.Client, branch: Path) -> None:
     trajectories = played(http, request("g1", branch, Budget(model_calls=3)))
 
@@ -146,6 +160,12 @@ def test_groups_of_any_size_are_trained_on(
     (step,) = run.metrics("rl_step")
     assert step["episodes"] == 4 + 2, "and three were asked for of each"
     assert step["num_sequences"] > step["episodes"], "their context was replaced after the first turn"
+    lines = (run.run_dir / "trees" / "reinforce.jsonl").read_bytes().split(b"\n")[:-1]
+    handed_in = {
+        tree.group_id: sum(len(node.samples) for node in tree.nodes)
+        for tree in map(SearchTree.model_validate_json, lines)
+    }
+    assert (len(lines), handed_in) == (2, {"reinforce.s000001-g00": 4, "reinforce.s000001-g01": 2})
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])

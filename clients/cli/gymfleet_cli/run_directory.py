@@ -8,9 +8,10 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from gymfleet_contracts.conversation import RECORDS
+from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -39,7 +40,9 @@ class LeftByStage(BaseModel):
     success: float | None = None
 
 
+RecordT = TypeVar("RecordT")
 _LEFT: Final = TypeAdapter(list[LeftByStage])
+_TREE: Final = TypeAdapter(SearchTree)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +117,26 @@ class RunFiles:
 
     def trajectories(self, stage: str) -> Iterator[ScoredTrajectory]:
         """Yield the episodes of one stage, in the order in which they were recorded; conversations are none."""
-        path = self.path / "trajectories" / f"{stage}.jsonl"
-        for number, line in enumerate(_whole_lines(path), start=1):
-            try:
-                record = RECORDS.validate_json(line)
-            except ValidationError as error:
-                reason = error.errors(include_input=False)[0]["msg"]
-                raise RunDataError(f"{path}, line {number}: {reason}") from None
+        for record in _records(self.path / "trajectories" / f"{stage}.jsonl", RECORDS):
             if isinstance(record, ScoredTrajectory):
                 yield record
+
+    def searched(self) -> list[str]:
+        """Return the names of the stages whose strategy played groups together, in alphabetical order."""
+        return sorted(path.stem for path in (self.path / "trees").glob("*.jsonl"))
+
+    def trees(self, stage: str) -> Iterator[SearchTree]:
+        """Yield the searches of one stage, in the order in which they were recorded."""
+        return _records(self.path / "trees" / f"{stage}.jsonl", _TREE)
+
+
+def _records(path: Path, kind: TypeAdapter[RecordT]) -> Iterator[RecordT]:
+    for number, line in enumerate(_whole_lines(path), start=1):
+        try:
+            yield kind.validate_json(line)
+        except ValidationError as error:
+            reason = error.errors(include_input=False)[0]["msg"]
+            raise RunDataError(f"{path}, line {number}: {reason}") from None
 
 
 def _whole_lines(path: Path) -> Iterator[str]:

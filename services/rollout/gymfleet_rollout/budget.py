@@ -35,6 +35,11 @@ class Spending:
         self.model_calls = 0
         self.tokens = 0
 
+    @property
+    def seconds(self) -> float:
+        """Return the time since the group was begun."""
+        return time.monotonic() - self._began
+
     def step(self) -> None:
         """Count an action. Raises `BudgetSpent`."""
         self._require("env_steps", self.env_steps + 1)
@@ -65,7 +70,7 @@ class Spending:
         """Return what a call returns, within the time that is left. Raises `BudgetSpent`."""
         seconds = self._budget.seconds or 0.0
         spent = BudgetSpent(f"seconds: all {seconds:g} are spent")
-        left_s = seconds - (time.monotonic() - self._began)
+        left_s = seconds - self.seconds
         if left_s <= 0:
             call.close()
             raise spent

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import structlog
 from gymfleet_contracts.rollout import GroupRequest, Job, JobState, SubmitJob
+from gymfleet_contracts.search import SearchTree
+from gymfleet_contracts.streams import MAX_SEARCH_TREES
 from gymfleet_contracts.trajectory import Trajectory
 from gymfleet_kit.problems import ServiceError
 
@@ -26,6 +28,7 @@ class _Running:
         self.body = body
         self.num_episodes = sum(group.num_samples for group in body.groups)
         self.trajectories: list[Trajectory] = []
+        self.trees: list[SearchTree] = []
         self.state = JobState.RUNNING
         self.error: str | None = None
         self.task: asyncio.Task[None] | None = None
@@ -75,6 +78,10 @@ class Jobs:
         """Return finished episodes in the order in which they ended. Raises UnknownJob."""
         return self._find(job_id).trajectories[offset : offset + limit]
 
+    def trees(self, job_id: str, offset: int, limit: int) -> Sequence[SearchTree]:
+        """Return the records of the first searches, in the order in which they ended. Raises UnknownJob."""
+        return self._find(job_id).trees[offset : offset + limit]
+
     async def cancel(self, job_id: str) -> Job:
         """End a job: its sessions are closed, and finished episodes are kept. Raises UnknownJob."""
         job = self._find(job_id)
@@ -118,7 +125,13 @@ class Jobs:
                 await self._output.put(group, trajectories)
             job.trajectories += trajectories
 
-        await self._player.play(group, group.wanted, keep)
+        async def keep_tree(tree: SearchTree) -> None:
+            if job.body.publish:
+                await self._output.put_tree(tree)
+            if len(job.trees) < MAX_SEARCH_TREES:
+                job.trees.append(tree)
+
+        await self._player.play(group, group.wanted, keep, keep_tree)
 
     def _find(self, job_id: str) -> _Running:
         try:

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from gymfleet_client.errors import ActionTooLarge, ClientError, ExpertUnavailable, ForkUnsupported
 from gymfleet_contracts.recipe import StrategyFacts
 from gymfleet_contracts.rollout import GroupRequest, Sampling
+from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.session import Session, StepResult
 from gymfleet_contracts.trajectory import AGENT, MAX_GROUP_SIZE, FinishReason, ReplyEnd, Turn, VersionSpan
 
@@ -19,6 +20,7 @@ from gymfleet_rollout.budget import BudgetSpent, Spending
 from gymfleet_rollout.errors import StrategyError
 from gymfleet_rollout.inference.base import Generation, InferenceError
 from gymfleet_rollout.parts import Parts
+from gymfleet_rollout.search import TreeRecorder
 from gymfleet_rollout.sessions import SessionDesk
 from gymfleet_rollout.tree import Node, Reply
 
@@ -64,6 +66,7 @@ class Play:
         self._desk = SessionDesk(parts.sessions, group)
         self._heads: dict[str, Node | None] = {}
         """The newest node of each session; None for one whose first prompt is not known yet."""
+        self._tree = TreeRecorder()
         self._num_opened = 0
         self._closed = False
         self._budget_spent = False
@@ -84,7 +87,7 @@ class Play:
             ended=None, task=session.task, session_id=session.session_id, index=0, branch=branch, prompt=prompt,
             num_tokens=0, parts=session.parts, sealed=session.sealed,
         )  # fmt: skip
-        self._note(root)
+        self._keep(root)
         if len(prompt) >= self._max_context:
             raise PromptTooLong(
                 f"the first prompt has {len(prompt)} tokens, the context {self._max_context}: raise "
@@ -106,7 +109,7 @@ class Play:
                 branch=f"{node.branch}-{node.depth}.{number}", prompt=node.prompt, num_tokens=node.num_tokens,
                 parts=node.parts, sealed=node.sealed, replacement=node.replacement, turn=node.turn, parent=node.parent,
             )  # fmt: skip
-            self._note(fork)
+            self._keep(fork)
             forks.append(fork)
         return forks
 
@@ -119,6 +122,7 @@ class Play:
         if len(replacement) >= self._max_context:
             raise StrategyError(f"the new prompt has {len(replacement)} tokens, the context {self._max_context}")
         node.replacement, node.ended = replacement, None
+        self._tree.add(node)
 
     async def propose(self, node: Node, count: int = 1, hint: str = "", role: str = AGENT) -> list[Reply]:
         """Return replies of the policy to a node, drawn apart."""
@@ -198,6 +202,10 @@ class Play:
         turn = self._turn(node, reply, action=None, format_valid=True, action_valid=True)
         return self._moved(node, reply, turn, text, None)
 
+    def note(self, node: Node, *, value: float | None = None, visits: int | None = None) -> None:
+        """Put what the strategy thinks of a node into the record of the search."""
+        self._tree.note(node, value, visits)
+
     def export(self, leaf: Node, *, selected: bool = False) -> None:
         """Hand in the episode that ends at a leaf, as the next sample of the group."""
         if leaf.exported:
@@ -212,6 +220,12 @@ class Play:
         self.exported.append((leaf, selected))
 
     # --- for the player
+
+    def search_tree(self, attempt: int, samples: Sequence[int]) -> SearchTree | None:
+        """Return the record of the nodes, whose leaves were handed in as these samples."""
+        for sample, (leaf, selected) in zip(samples, self.exported, strict=False):
+            self._tree.exported(leaf, sample, selected=selected)
+        return self._tree.tree(self.group, attempt, self._spending)
 
     def export_open(self) -> None:
         """Hand in what is open where the budget was spent: each episode that was begun, once."""
@@ -293,11 +307,12 @@ class Play:
                 child.ended = FinishReason.MAX_TURNS
             elif self._max_context - child.num_tokens - len(child.prompt) < 1:
                 child.ended = FinishReason.CONTEXT_LENGTH
-        self._note(child)
+        self._keep(child)
         return child
 
-    def _note(self, node: Node) -> None:
+    def _keep(self, node: Node) -> None:
         self._heads[node.session_id] = self.newest = node
+        self._tree.add(node)
 
     def _require_running(self, call: Coroutine[Any, Any, Any] | None = None) -> None:
         if self._closed:

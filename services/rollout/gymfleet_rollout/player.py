@@ -22,6 +22,7 @@ from gymfleet_client.errors import (
     ValidationFailed,
 )
 from gymfleet_contracts.rollout import GroupRequest
+from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.trajectory import Status, Trajectory
 from gymfleet_kit.chat.tokens import ChatTokens, UnusableTemplate
 from gymfleet_kit.formats import FormatFailed
@@ -46,6 +47,8 @@ log = structlog.get_logger()
 
 Deliver: TypeAlias = Callable[[list[Trajectory]], Awaitable[None]]
 """Takes trajectories that belong together: one where each is played by itself."""
+DeliverTree: TypeAlias = Callable[[SearchTree], Awaitable[None]]
+"""Takes the record of the search that the trajectories delivered next come from."""
 _HOPELESS: Final = (
     UnknownTask, UnknownEnvironment, UnknownFormat, FormatFailed, ValidationFailed, BadRequest, ExpertUnavailable,
     ForkUnsupported, PromptTooLong, StrategyError,
@@ -68,7 +71,7 @@ class _AttemptFailed(Exception):
         self.trajectories = trajectories
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Unit:
     """Samples of a group that are played together."""
 
@@ -76,6 +79,8 @@ class _Unit:
     samples: tuple[int, ...]
     kind: type[Strategy[Any]]
     spending: Spending
+    tree: SearchTree | None = None
+    """The record of the attempt that succeeded."""
 
 
 class Player:
@@ -131,8 +136,12 @@ class Player:
         except UnusableTemplate as error:
             raise RefusedRoles(str(error)) from None
 
-    async def play(self, group: GroupRequest, samples: Sequence[int], deliver: Deliver) -> None:
+    async def play(
+        self, group: GroupRequest, samples: Sequence[int], deliver: Deliver, deliver_tree: DeliverTree | None = None
+    ) -> None:
         """Play samples of a group, each with up to `limits.max_attempts` attempts, and deliver them as they end.
+
+        Before those of a group that is played together comes the record of the search.
 
         An infrastructure failure becomes a trajectory with the matching status, as does a strategy that cannot be
         used. Raises what `deliver` raises, and EngineDied or PolicyUnavailable when no episode can be played at all.
@@ -149,13 +158,15 @@ class Player:
         try:
             async with asyncio.TaskGroup() as tasks:
                 for some in together:
-                    tasks.create_task(self._unit(_Unit(group, some, kind, spending), deliver))
+                    tasks.create_task(self._unit(_Unit(group, some, kind, spending), deliver, deliver_tree))
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    async def _unit(self, unit: _Unit, deliver: Deliver) -> None:
+    async def _unit(self, unit: _Unit, deliver: Deliver, deliver_tree: DeliverTree | None) -> None:
         async with self._room(len(unit.samples)):
             trajectories = await self._attempts(unit)
+        if deliver_tree is not None and unit.tree is not None:
+            await deliver_tree(unit.tree)
         for trajectory in trajectories:
             metrics.EPISODES.labels(unit.group.task.env, trajectory.status.value).inc()
         await deliver(trajectories)
@@ -223,7 +234,10 @@ class Player:
                     await _played(unit, play)
                 finally:
                     await asyncio.shield(play.close())
-            return _records(unit, attempt, play), False
+            trajectories = _records(unit, attempt, play)
+            if not facts.by_sample:
+                unit.tree = play.search_tree(number, [trajectory.sample for trajectory in trajectories])
+            return trajectories, False
         except Exception as error:  # noqa: BLE001 - a strategy is a program from outside
             failure = _reason(error, unit, deadline)
         newest = play.newest if play is not None else None

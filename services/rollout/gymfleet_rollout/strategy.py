@@ -82,6 +82,9 @@ class PlayContext(Protocol):
         For plans, summaries and critiques: a turn without an action, which the environment does not see.
         """
 
+    def note(self, node: Node, *, value: float | None = None, visits: int | None = None) -> None:
+        """Put what the strategy thinks of a node into the record of the search, instead of what it noted before."""
+
     def export(self, leaf: Node, *, selected: bool = False) -> None:
         """Hand in the episode that ends at a leaf, as the next sample of the group.
 

@@ -8,15 +8,19 @@ from typing import Final
 import structlog
 from gymfleet_contracts.reward import ScoreRequest
 from gymfleet_contracts.rollout import GroupRequest
+from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.streams import (
+    BODY_FIELD,
+    MAX_SEARCH_TREES,
     ROLLOUT_GROUP,
     ROLLOUT_REQUESTS,
     TRAJECTORIES_RAW,
     cancelled_run,
     produced_samples,
+    search_trees,
 )
 from gymfleet_contracts.trajectory import Trajectory
-from gymfleet_kit.streams import Delivery, RedisClient, StreamConsumer, StreamProducer
+from gymfleet_kit.streams import OUTAGE, Delivery, RedisClient, StreamConsumer, StreamProducer
 
 from gymfleet_rollout import metrics
 from gymfleet_rollout.player import Player
@@ -30,12 +34,24 @@ _WHOLE: Final = "whole"
 """Stands beside the samples of a group that was played together."""
 
 
+_TREE: Final = "tree"
+_ADD_TREE: Final = """
+if redis.call('SADD', KEYS[2], ARGV[1]) == 0 then return 0 end
+redis.call('EXPIRE', KEYS[2], ARGV[5])
+redis.call('XADD', KEYS[1], 'MAXLEN', ARGV[2], '*', ARGV[3], ARGV[4])
+redis.call('EXPIRE', KEYS[1], ARGV[5])
+return 1
+"""
+"""Adds a record and trims the stream, unless the record is there already."""
+
+
 class Output:
     """The raw stream, which has a sample at most once for each time that it was requested."""
 
     def __init__(self, redis: RedisClient, *, max_len: int) -> None:
         self._redis = redis
         self._producer = StreamProducer(redis, TRAJECTORIES_RAW, max_len=max_len)
+        self._add_tree = redis.register_script(_ADD_TREE)
 
     async def missing(self, group: GroupRequest) -> list[int]:
         """Return the requested samples that no earlier delivery of the request has published."""
@@ -62,6 +78,24 @@ class Output:
         else:
             dropped = [trajectory.trajectory_id for trajectory in trajectories]
             log.info("samples.dropped", trajectory_ids=dropped, reason="already produced")
+
+    async def put_tree(self, tree: SearchTree) -> None:
+        """Publish the record of a search, once for each time that its group was requested.
+
+        It is for people to look at: where Redis is away it is dropped, and the group goes on without it.
+        """
+        keys = [search_trees(tree.run_id), produced_samples(tree.run_id, tree.group_id)]
+        arguments: list[str | int] = [
+            _member(_TREE, tree.replay),
+            MAX_SEARCH_TREES,
+            BODY_FIELD,
+            tree.model_dump_json(),
+            _PRODUCED_TTL_S,
+        ]
+        try:
+            await self._add_tree(keys=keys, args=arguments)
+        except OUTAGE as error:
+            log.warning("tree.dropped", run_id=tree.run_id, group_id=tree.group_id, error=str(error))
 
     async def is_cancelled(self, run_id: str) -> bool:
         """Return whether the run was stopped for good."""
@@ -120,5 +154,5 @@ class RolloutWorker:
             metrics.GROUPS.labels("cancelled").inc()
             return
         missing = await self._output.missing(group)
-        await self._player.play(group, missing, partial(self._output.put, group))
+        await self._player.play(group, missing, partial(self._output.put, group), self._output.put_tree)
         metrics.GROUPS.labels("played").inc()

@@ -110,6 +110,9 @@ class _Fleet:
     async def acknowledge(self) -> int:
         return 0
 
+    async def keep_search_trees(self, _: RunDirectory) -> None:
+        pass
+
     def played(self, request: GroupRequest) -> Group:
         group = Group(request)
         for sample in request.wanted:

@@ -22,6 +22,7 @@ from rich.console import Console
 
 from tests.fixtures.run_directory import RECIPE, write_run
 from tests.fixtures.scored import make_recipe
+from tests.fixtures.trajectories import make_search_tree
 
 Capture = pytest.CaptureFixture[str]
 
@@ -228,6 +229,37 @@ def test_an_episode_is_found_by_the_events(capsys: Capture) -> None:
     assert run(["trajectories", "show", "run", name]) == 0
     assert name.partition("/")[2] in capsys.readouterr().out
     assert run(["trajectories", "show", "run", name, "--stage", "before"]) == 1
+
+
+def test_a_search_is_drawn_with_what_it_rejected(capsys: Capture) -> None:
+    trees = write_run(Path("run")) / "trees"
+    trees.mkdir()
+    first, second = make_search_tree("reinforce.s000001-g00"), make_search_tree("reinforce.s000002-g00")
+    hostile = second.nodes[1].model_copy(update={"action": "[bold]go\x1b[31m"})
+    second = second.model_copy(update={"nodes": (second.nodes[0], hostile, second.nodes[2]), "num_left_out": 7})
+    lines = [one.model_dump_json() for one in (first, second)]
+    (trees / "reinforce.jsonl").write_text("\n".join(lines) + "\n")
+
+    assert run(["trajectories", "tree", "run"]) == 0
+    drawn = capsys.readouterr().out
+    assert run(["trajectories", "tree", "run", "s000002-g00", "--stage", "reinforce"]) == 0
+    other = capsys.readouterr().out
+    assert run(["trajectories", "tree", "run", "g09"]) == 1
+    assert run(["trajectories", "tree", "run", "--stage", "rl"]) == 2
+
+    assert [line.rstrip() for line in drawn.splitlines()] == [
+        "run/reinforce.s000001-g00",
+        "textcraft easy.train.0 · ./branch.py · attempt 1",
+        "0  score 0 · visits 2",
+        "├── 1 go left  score 0 · value 0.25 · visits 2",
+        "└── 1-0.1 open door  score 1 · value 1 · visits 2 · terminated · sample 0 · selected",
+        "spent 2 steps, 2 replies, 40 tokens, 1.5 s",
+    ]
+    assert "1 [bold]go[31m  score" in other, "an action is no markup"
+    assert "and 7 nodes of which there is no record" in other
+    said = capsys.readouterr().err
+    assert "no search of a group 'g09'" in said
+    assert "this run has searches of reinforce" in said
 
 
 def test_report_is_written(capsys: Capture) -> None:

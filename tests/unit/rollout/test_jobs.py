@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 from gymfleet_contracts.reply_format import FormatSection
 from gymfleet_contracts.rollout import GroupRequest, JobState, SubmitJob
+from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.session import OpenSession
 from gymfleet_contracts.trajectory import Status, Trajectory
 from gymfleet_rollout.errors import QueueFull, UnknownFormat, UnknownJob
 from gymfleet_rollout.inference.base import EngineDied
 from gymfleet_rollout.jobs import Jobs
-from gymfleet_rollout.player import Deliver
+from gymfleet_rollout.player import Deliver, DeliverTree
 
-from tests.fixtures.trajectories import make_trajectory
+from tests.fixtures.trajectories import make_search_tree, make_trajectory
 
 
 class Stage:
@@ -24,20 +25,27 @@ class Stage:
         self.go = asyncio.Event()
         self.error: Exception | None = None
         self.published: list[tuple[str, int]] = []
+        self.published_trees: list[str] = []
 
     def require_playable(self, group: GroupRequest) -> None:
         if group.format.use != "react":
             raise UnknownFormat("as planned")
 
-    async def play(self, group: GroupRequest, samples: Sequence[int], deliver: Deliver) -> None:
+    async def play(
+        self, group: GroupRequest, samples: Sequence[int], deliver: Deliver, deliver_tree: DeliverTree
+    ) -> None:
         await self.go.wait()
         if self.error is not None:
             raise self.error
+        await deliver_tree(make_search_tree(group.group_id))
         for sample in samples:
             await deliver([make_trajectory((3,), sample=sample, status=Status.COMPLETED)])
 
     async def put(self, group: GroupRequest, trajectories: list[Trajectory]) -> None:
         self.published += [(group.group_id, trajectory.sample) for trajectory in trajectories]
+
+    async def put_tree(self, tree: SearchTree) -> None:
+        self.published_trees.append(tree.group_id)
 
 
 def submission(num_samples: int, groups: int = 1, **more: Any) -> SubmitJob:
@@ -87,7 +95,9 @@ async def test_a_job_from_begin_to_end(jobs: Jobs, stage: Stage) -> None:
     assert len(jobs.trajectories(job.job_id, 0, 100)) == 6
     assert len(jobs.trajectories(job.job_id, 4, 100)) == 2
     assert len(jobs.trajectories(job.job_id, 1, 2)) == 2
-    assert stage.published == []
+    assert [tree.group_id for tree in jobs.trees(job.job_id, 0, 10)] == ["g0", "g1"]
+    assert [tree.group_id for tree in jobs.trees(job.job_id, 1, 10)] == ["g1"]
+    assert (stage.published, stage.published_trees) == ([], [])
 
 
 async def test_a_job_that_publishes(jobs: Jobs, stage: Stage) -> None:
@@ -97,6 +107,17 @@ async def test_a_job_that_publishes(jobs: Jobs, stage: Stage) -> None:
     await finished(jobs, job.job_id)
 
     assert sorted(stage.published) == [("g0", 0), ("g0", 1)]
+    assert stage.published_trees == ["g0"]
+
+
+async def test_a_job_keeps_so_many_searches(jobs: Jobs, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gymfleet_rollout.jobs.MAX_SEARCH_TREES", 2)
+    stage.go.set()
+    job = jobs.submit(submission(1, groups=3))
+
+    await finished(jobs, job.job_id)
+
+    assert [tree.group_id for tree in jobs.trees(job.job_id, 0, 10)] == ["g0", "g1"]
 
 
 async def test_a_cancelled_job(jobs: Jobs) -> None:

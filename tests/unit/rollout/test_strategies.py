@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from gymfleet_client.errors import EnvironmentFailed, ForkUnsupported
 from gymfleet_contracts.rollout import Budget, EpisodeLimits, Sampling, StrategySpec
+from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.trajectory import FinishReason, Status, Trajectory
 from gymfleet_kit.plugins import PluginError
 from gymfleet_rollout.formats import Formats
@@ -56,6 +57,7 @@ RESTARTS = """
             node = await ctx.act(node, reply)
         ctx.export(node)
 """
+BY_SAMPLE = "    Options, facts = Options, StrategyFacts(by_sample=True)"
 SIDE_BY_SIDE = """
         async def one():
             node = await ctx.open()
@@ -86,6 +88,8 @@ class Table:
         self.door = door or Door()
         self.policy = policy
         self.deliveries: list[list[Trajectory]] = []
+        self.trees: list[SearchTree] = []
+        self.order: list[str] = []
         self.player = Player(policy, CHAT, self.door, Specs(), Formats(), max_episodes=8, plugins=(self.use,))  # type: ignore[arg-type]
 
     async def play(self, options: dict[str, Any] | None = None, **changes: Any) -> list[Trajectory]:
@@ -93,8 +97,13 @@ class Table:
 
         async def deliver(trajectories: list[Trajectory]) -> None:
             self.deliveries.append(trajectories)
+            self.order.append("trajectories")
 
-        await self.player.play(wanted, wanted.wanted, deliver)
+        async def deliver_tree(tree: SearchTree) -> None:
+            self.trees.append(tree)
+            self.order.append("tree")
+
+        await self.player.play(wanted, wanted.wanted, deliver, deliver_tree)
         return [trajectory for delivery in self.deliveries for trajectory in delivery]
 
     @property
@@ -277,6 +286,75 @@ async def test_a_fork_has_the_context_of_its_sequence_alone(path: Path) -> None:
     assert table.policy.calls[-1][0] == (*before, *own[-1].prompt_token_ids)
 
 
+# --- what is noted of a search
+
+
+async def test_the_record_has_every_node_and_what_became_of_it(path: Path) -> None:
+    body = """
+        root = await ctx.open()
+        forks = [root, *await ctx.fork(root, 2)]
+        nodes = [await ctx.act(fork, (await ctx.propose(fork))[0]) for fork in forks]
+        for visits, node in enumerate(nodes):
+            ctx.note(node, value=0.0, visits=visits)
+            ctx.note(node, value=node.score / 2)
+        ctx.note(root, visits=3)
+        ctx.export(nodes[1], selected=True)
+        ctx.export(nodes[0])
+"""
+    table = Table(path, body, ScriptedPolicy(LEFT, OPEN, "no action here"))
+
+    await table.play(replay=2)
+
+    (tree,) = table.trees
+    assert table.order == ["tree", "trajectories"], "a trainer that has these could miss what comes later"
+    assert (tree.run_id, tree.group_id, tree.replay, tree.attempt, tree.num_left_out) == ("run", "g", 2, 1, 0)
+    assert [(node.id, node.parent, node.depth, node.action) for node in tree.nodes] == [
+        ("0~2", None, 0, None),
+        ("1~2", "0~2", 1, "go left"),
+        ("1-0.1~2", "0~2", 1, "open"),
+        ("1-0.2~2", "0~2", 1, None),
+    ]
+    assert [(node.score, node.value, node.visits) for node in tree.nodes] == [
+        (0.0, None, 3), (0.0, 0.0, 0), (1.0, 0.5, 1), (0.0, 0.0, 2)
+    ]  # fmt: skip
+    assert [(node.samples, node.selected) for node in tree.nodes] == [
+        ((), False), ((1,), False), ((0,), True), ((), False)
+    ]  # fmt: skip
+    assert [node.ended for node in tree.nodes] == [None, FinishReason.STOPPED, FinishReason.TERMINATED, None]
+    assert (tree.spent.env_steps, tree.spent.model_calls) == (2, 3)
+    assert tree.spent.tokens == sum(len(CHAT.reply(reply)) for reply in (LEFT, OPEN, "no action here"))
+
+
+async def test_a_record_has_an_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gymfleet_rollout.search.MAX_NODES", 3)
+    table = Table(path, PLAYS_ON, ScriptedPolicy(LEFT))
+
+    await table.play(limits=EpisodeLimits(max_turns=6))
+
+    (tree,) = table.trees
+    assert ([node.id for node in tree.nodes], tree.num_left_out) == (["0", "1", "2"], 4)
+
+
+async def test_a_record_is_of_the_attempt_that_succeeded(path: Path) -> None:
+    table = Table(path, PLAYS_ON, ScriptedPolicy(OPEN), Door({"step": [failure(EnvironmentFailed)]}))
+
+    await table.play()
+
+    (tree,) = table.trees
+    assert (tree.attempt, [node.action for node in tree.nodes]) == (2, [None, "open"])
+    assert tree.spent.model_calls == 2, "all attempts together"
+
+
+async def test_there_is_none_of_a_failure_nor_of_episodes_that_are_played_by_themselves(path: Path) -> None:
+    failing = Table(path, "        1 / 0", ScriptedPolicy(OPEN))
+    await failing.play()
+    apart = Table(path, PLAYS_ON, ScriptedPolicy(OPEN), head=HEAD.replace("    Options = Options", BY_SAMPLE))
+    await apart.play()
+
+    assert (failing.trees, apart.trees) == ([], [])
+    assert len(apart.deliveries) == 2
+
+
 # --- roles
 
 
@@ -429,6 +507,10 @@ async def test_a_strategy_may_catch_it_and_export_what_it_has(path: Path) -> Non
             PLAYS_ON.replace("act(node, reply)", "act(await ctx.act(node, reply), reply)"),
             "a reply to node 0 cannot be acted upon at node 1", id="another node's reply",
         ),
+        pytest.param(
+            "        ctx.note(await ctx.open(), value=float('nan'))", "value nan of node 0 is not finite", id="value"
+        ),
+        pytest.param("        ctx.note(await ctx.open(), visits=-1)", "node 0 cannot have -1 visits", id="visits"),
         pytest.param(
             "        await ctx.propose(await ctx.open(), role='planer')",
             "the role 'planer' is not in facts.roles; known: agent", id="unknown role",

@@ -13,6 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from gymfleet_cli.commands.trees import show_tree
 from gymfleet_cli.console import CliError, UsageProblem, out, plain
 from gymfleet_cli.run_directory import RunDataError, RunFiles
 
@@ -64,6 +65,9 @@ def show(
             return
     wanted = "such episodes" if trajectory_id is None else f"trajectory {trajectory_id!r}"
     raise CliError(f"{run_dir} has no {wanted}; `gymfleet trajectories list` shows them")
+
+
+app.command("tree")(show_tree)
 
 
 def _by_id(run_dir: Path, ending: str, stage: str | None) -> tuple[str, ScoredTrajectory] | None:

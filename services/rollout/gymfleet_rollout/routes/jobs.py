@@ -1,12 +1,13 @@
 """Jobs: groups played on request."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query, status
 from fastapi.responses import StreamingResponse
 from gymfleet_contracts.rollout import Job, SubmitJob
 from gymfleet_kit.problems import problem_responses
+from pydantic import BaseModel
 
 from gymfleet_rollout.errors import (
     PolicyUnavailable,
@@ -59,10 +60,30 @@ async def trajectories(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1_000,
 ) -> StreamingResponse:
     """Finished episodes, in the order in which they ended."""
-    found = service.jobs.trajectories(job_id, offset, limit)
+    return _lines(service.jobs.trajectories(job_id, offset, limit))
 
+
+@router.get(
+    "/{job_id}/trees",
+    response_class=StreamingResponse,
+    responses={
+        200: {"content": {"application/x-ndjson": {}}, "description": "One `SearchTree` a line"},
+        **problem_responses(UnknownJob),
+    },
+)
+async def trees(
+    job_id: str,
+    service: ServiceDep,
+    offset: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
+) -> StreamingResponse:
+    """The searches that strategies made, in the order in which they ended."""
+    return _lines(service.jobs.trees(job_id, offset, limit))
+
+
+def _lines(records: Sequence[BaseModel]) -> StreamingResponse:
     def lines() -> Iterator[str]:
-        for trajectory in found:
-            yield trajectory.model_dump_json() + "\n"
+        for record in records:
+            yield record.model_dump_json() + "\n"
 
     return StreamingResponse(lines(), media_type="application/x-ndjson")

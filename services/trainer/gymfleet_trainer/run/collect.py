@@ -15,6 +15,8 @@ from gymfleet_trainer.publish.policy_endpoint import readiness
 from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
 from gymfleet_trainer.run.groups import Group, GroupBook, is_failure
 from gymfleet_trainer.run.replays import Patience, Referee
+from gymfleet_trainer.run.run_directory import RunDirectory
+from gymfleet_trainer.run.search_trees import keep_search_trees
 from gymfleet_trainer.run.state import RunState
 from gymfleet_trainer.run.trajectory_consumer import LostSample, TrajectoryConsumer
 from gymfleet_trainer.settings import TrainerSettings
@@ -105,6 +107,10 @@ class Collector:
     async def acknowledge(self) -> int:
         """Acknowledge the deliveries of settled groups. Call it once the checkpoint that contains them is on disk."""
         return await self._consumer.acknowledge(self._book.needs)
+
+    async def keep_search_trees(self, directory: RunDirectory) -> None:
+        """Append the searches that are new on the run's stream. Call it before a checkpoint notes the files."""
+        await keep_search_trees(self._redis, self._state, directory)
 
     async def close(self) -> None:
         """Stop receiving. Call it before the run's stream is deleted, or extending a lease would create it again."""

@@ -65,7 +65,7 @@ class RunContext:
     async def checkpoint(self) -> None:
         """Write a checkpoint, then acknowledge the deliveries that it contains, always in this order."""
         started = time.monotonic()
-        self.state.offsets = self.directory.offsets()
+        await self._note_files()
         path = await self.worker.run(self.checkpoints.save, self.state, self.learner.save_checkpoint)
         acknowledged = await self.collector.acknowledge()
         seconds = time.monotonic() - started
@@ -79,9 +79,13 @@ class RunContext:
         if not self.checkpoints.holds(self.state):
             await self.checkpoint()
             return
-        self.state.offsets = self.directory.offsets()
+        await self._note_files()
         await self.worker.run(self.checkpoints.amend, self.state)
         await self.collector.acknowledge()
+
+    async def _note_files(self) -> None:
+        await self.collector.keep_search_trees(self.directory)
+        self.state.offsets = self.directory.offsets()
 
     async def play(self, label: str = "") -> list[ScoredTrajectory]:
         """Return the episodes that the stage plays under `label`, in the order of their tasks.

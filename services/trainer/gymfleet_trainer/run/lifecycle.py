@@ -12,7 +12,14 @@ from gymfleet_client.rest import GatewayClient
 from gymfleet_contracts.recipe import EnvironmentSection, Recipe
 from gymfleet_contracts.session import EnvironmentSpec
 from gymfleet_contracts.stages import PlannedStage
-from gymfleet_contracts.streams import cancelled_run, dead_letters, held_group, produced_samples, trajectories_scored
+from gymfleet_contracts.streams import (
+    cancelled_run,
+    dead_letters,
+    held_group,
+    produced_samples,
+    search_trees,
+    trajectories_scored,
+)
 from gymfleet_kit.formats import format_of
 from gymfleet_kit.plugins import PluginError
 from gymfleet_kit.retries import Retries
@@ -300,12 +307,12 @@ async def _finish(run: RunContext) -> None:
 
 
 async def _clean_up(run: RunContext) -> None:
-    """Delete the run's stream, its dead letters, its sets of produced samples and what waits for a group."""
+    """Delete the run's streams, its dead letters, its sets of produced samples and what waits for a group."""
     await run.collector.close()
     await run.endpoint.ownership.withdraw()
     run_id = run.state.run_id
     stream = trajectories_scored(run_id)
-    keys = [dead_letters(stream), cancelled_run(run_id)]
+    keys = [dead_letters(stream), search_trees(run_id), cancelled_run(run_id)]
     for pattern in (produced_samples(run_id, "*"), held_group(run_id, "*")):
         keys += [key.decode() async for key in run.redis.scan_iter(match=pattern, count=1000)]
     await run.redis.delete(stream, *keys)

@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 from gymfleet_contracts.conversation import RECORDS, Record
 from gymfleet_contracts.recipe import MODEL_INIT, Recipe
 from gymfleet_contracts.run import Place, RunProgress
+from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_kit.run_events import EventLog
 from pydantic import JsonValue, ValidationError
@@ -173,6 +174,13 @@ class RunDirectory:
         if places:
             self.event("episodes", stage=name, places=places)
 
+    def search_tree(self, tree: SearchTree) -> None:
+        """Append to `trees/STAGE.jsonl`, under the stage that asked for the group."""
+        path = self.path / "trees" / f"{tree.group_id.rpartition('.')[0]}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            file.write(tree.model_dump_json().encode() + b"\n")
+
     def episodes(self, stage: str) -> Path:
         """Return the file with the episodes that a stage left."""
         return self.path / "trajectories" / f"{stage}.jsonl"
@@ -205,7 +213,8 @@ class RunDirectory:
 
     def offsets(self) -> dict[str, int]:
         """Return the lengths of the append-only files, in bytes."""
-        files = [self.path / METRICS, *sorted((self.path / "trajectories").glob("*.jsonl"))]
+        kept = (path for name in ("trajectories", "trees") for path in sorted((self.path / name).glob("*.jsonl")))
+        files = [self.path / METRICS, *kept]
         return {str(path.relative_to(self.path)): path.stat().st_size for path in files if path.exists()}
 
     def truncate(self, offsets: dict[str, int]) -> None:

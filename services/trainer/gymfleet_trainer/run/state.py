@@ -93,6 +93,8 @@ class RunState(BaseModel):
     seconds: dict[str, float] = Field(default_factory=dict)
     offsets: dict[str, int] = Field(default_factory=dict)
     """Lengths of the append-only files in bytes: anything beyond them was written after this checkpoint."""
+    trees_read: str = "0"
+    """The last entry of the stream of search trees that is in these files."""
     probe: list[list[int]] = Field(default_factory=list)
     probe_is_real: bool = False
     parity_worst: float = 0.0

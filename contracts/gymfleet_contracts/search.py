@@ -1,0 +1,89 @@
+"""The record of a search: the tree that a strategy played a group as, for people to look at."""
+
+from typing import Annotated, Final, Self
+
+from pydantic import Field, StrictBool, model_validator
+
+from gymfleet_contracts._model import WireModel
+from gymfleet_contracts.numbers import NUMBER, Integer
+from gymfleet_contracts.session import TaskRef
+from gymfleet_contracts.trajectory import (
+    AGENT,
+    MAX_GROUP_SIZE,
+    FinishReason,
+    Finite,
+    NodeId,
+    RoleName,
+    StrategyName,
+)
+
+MAX_NODES: Final = 1024
+"""Nodes in a record; those beyond it are counted."""
+MAX_ACTION_CHARS: Final = 500
+"""Characters of an action that a record shows."""
+
+Count = Annotated[int, Field(ge=0), NUMBER]
+
+
+class SearchNode(WireModel):
+    """A state that the search reached. Forks are the same node."""
+
+    id: NodeId
+    parent: NodeId | None
+    """None for the root of an episode."""
+    depth: Count
+    """Turns from the root."""
+    role: RoleName = AGENT
+    """As what the policy was asked for the reply that led here."""
+    action: Annotated[str, Field(max_length=MAX_ACTION_CHARS)] | None
+    """The action that led here, or its beginning."""
+    score: Finite
+    """The environment's, in [0, 1]."""
+    value: Finite | None = None
+    """What the strategy noted as the node's value."""
+    visits: Count | None = None
+    """How often the strategy noted that it came by."""
+    ended: FinishReason | None
+    """Why the episode was over here; None for a node that was left or played on."""
+    samples: Annotated[tuple[Count, ...], Field(max_length=MAX_GROUP_SIZE)] = ()
+    """The samples of the group that were handed in here; none for what was rejected."""
+    selected: StrictBool = False
+    """It was handed in as chosen for how well it ended."""
+
+
+class Spent(WireModel):
+    """What was used of the group's budget, all attempts together."""
+
+    env_steps: Count
+    model_calls: Count
+    tokens: Count
+    seconds: Finite
+
+
+class SearchTree(WireModel):
+    """The nodes of a group that its strategy played together, in the order in which they were reached."""
+
+    run_id: str
+    group_id: str
+    replay: Count = 0
+    """Of the request that it answers; see `Trajectory.replay`."""
+    attempt: Integer = 1
+    """The number of the attempt whose nodes these are."""
+    task: TaskRef
+    strategy: StrategyName
+    nodes: Annotated[tuple[SearchNode, ...], Field(max_length=MAX_NODES)]
+    num_left_out: Count = 0
+    """Nodes beyond `MAX_NODES`, of which there is no record."""
+    spent: Spent
+
+    @model_validator(mode="after")
+    def nodes_are_a_tree(self) -> Self:
+        """Each node is there once, below a parent that comes before it."""
+        known: set[str] = set()
+        for place, node in enumerate(self.nodes):
+            if node.id in known:
+                raise ValueError(f"nodes.{place}: node {node.id} is there twice")
+            if node.parent is not None and node.parent not in known:
+                raise ValueError(f"nodes.{place}: the parent of node {node.id}, {node.parent}, does not come before it")
+            known.add(node.id)
+        return self

@@ -1,0 +1,88 @@
+"""What is remembered of the nodes of a group that is played together."""
+
+import math
+from dataclasses import dataclass, field
+
+from gymfleet_contracts.rollout import GroupRequest
+from gymfleet_contracts.search import MAX_ACTION_CHARS, MAX_NODES, SearchNode, SearchTree, Spent
+from gymfleet_contracts.session import TaskRef
+from gymfleet_contracts.trajectory import AGENT
+
+from gymfleet_rollout.budget import Spending
+from gymfleet_rollout.errors import StrategyError
+from gymfleet_rollout.tree import Node
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The end of the path alone: tokens and observations may go when the strategy drops the node."""
+
+    record: SearchNode
+    value: float | None = None
+    visits: int | None = None
+    samples: list[int] = field(default_factory=list)
+    selected: bool = False
+
+
+class TreeRecorder:
+    """Remembers up to `MAX_NODES` nodes, and counts the others."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _Seen] = {}
+        self._left_out: set[str] = set()
+        self._task: TaskRef | None = None
+
+    def add(self, node: Node) -> None:
+        """Remember a node, or how it has ended if it is known."""
+        self._task = self._task or node.task
+        if (seen := self._seen.get(node.id)) is not None:
+            seen.record = seen.record.model_copy(update={"ended": node.ended})
+        elif len(self._seen) >= MAX_NODES:
+            self._left_out.add(node.id)
+        else:
+            turn = node.turn
+            action = None if turn is None or turn.action is None else turn.action[:MAX_ACTION_CHARS]
+            record = SearchNode(
+                id=node.id, parent=node.parent_id, depth=node.depth, action=action, score=node.score, ended=node.ended,
+                role=AGENT if turn is None else turn.role,
+            )  # fmt: skip
+            self._seen[node.id] = _Seen(record)
+
+    def note(self, node: Node, value: float | None, visits: int | None) -> None:
+        """Remember what the strategy thinks of a node. Raises StrategyError for what is no value or no count."""
+        if value is not None and not math.isfinite(value):
+            raise StrategyError(f"the value {value} of node {node.id} is not finite")
+        if visits is not None and visits < 0:
+            raise StrategyError(f"node {node.id} cannot have {visits} visits")
+        if (seen := self._seen.get(node.id)) is not None:
+            seen.value = seen.value if value is None else float(value)
+            seen.visits = seen.visits if visits is None else visits
+
+    def exported(self, leaf: Node, sample: int, *, selected: bool) -> None:
+        """Remember that a leaf was handed in as a sample of the group."""
+        self.add(leaf)
+        if (seen := self._seen.get(leaf.id)) is not None:
+            seen.samples.append(sample)
+            seen.selected = seen.selected or selected
+
+    def tree(self, group: GroupRequest, attempt: int, spending: Spending) -> SearchTree | None:
+        """Return the record; None where no node was reached."""
+        if self._task is None:
+            return None
+        nodes = tuple(
+            seen.record.model_copy(
+                update={
+                    "value": seen.value, "visits": seen.visits, "samples": tuple(seen.samples),
+                    "selected": seen.selected,
+                }
+            )
+            for seen in self._seen.values()
+        )  # fmt: skip
+        return SearchTree(
+            run_id=group.run_id, group_id=group.group_id, replay=group.replay, attempt=attempt, task=self._task,
+            strategy=group.strategy.use, nodes=nodes, num_left_out=len(self._left_out),
+            spent=Spent(
+                env_steps=spending.env_steps, model_calls=spending.model_calls, tokens=spending.tokens,
+                seconds=round(spending.seconds, 3),
+            ),
+        )  # fmt: skip
