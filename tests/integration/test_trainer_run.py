@@ -94,14 +94,15 @@ def test_without_a_learning_rate_nothing_changes_and_a_finished_run_says_so(
     assert "another recipe" in run.tail(400)
 
 
-@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize(("wanted", "workers"), [(True, 1), (False, 1), (True, 2)])
 def test_groups_without_a_signal_are_redrawn_if_the_recipe_says_so(
-    maze_fleet: Fleet, tiny_model: Path, tmp_path: Path, wanted: bool
+    maze_fleet: Fleet, tiny_model: Path, tmp_path: Path, wanted: bool, workers: int
 ) -> None:
     run = TrainerRun(
         maze_fleet, tmp_path, tiny_model, steps=2, sft="",
         options=f"dynamic_sampling = {str(wanted).lower()}\nmax_redraws = 1",
-        more="[rollout.sampling]\ntop_k = 1  # the episodes of a group are all the same",
+        more=f"[trainer]\nworkers = {workers}\n"
+        "[rollout.sampling]\ntop_k = 1  # the episodes of a group are all the same",
     )  # fmt: skip
 
     summary = run.finish()

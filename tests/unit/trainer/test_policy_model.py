@@ -172,7 +172,7 @@ def test_bfloat16_computes_in_bfloat16_and_keeps_float32_weights(model_dir: Path
     mixed = PolicyModel.from_pretrained(model_dir, dtype="bfloat16")
     (batch, *_) = pack(sequences_for(exact), 200)
 
-    assert mixed.hidden_states(batch).dtype == torch.bfloat16
+    assert mixed.hidden_states(batch.inputs).dtype == torch.bfloat16
     assert all(parameter.dtype == torch.float32 for parameter in mixed.parameters())
     difference = (exact.token_logprobs(batch).logprobs - mixed.token_logprobs(batch).logprobs).abs()
     assert 0 < difference[batch.loss_mask].mean() < 0.05

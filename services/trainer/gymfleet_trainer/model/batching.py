@@ -232,7 +232,7 @@ class PackedBatch:
 
     def scattered(self, predicted: Tensor) -> Tensor:
         """Return (T,) values of all tokens, 0 where none is trained, of the (P,) predictions of the `inputs`."""
-        values = self.inputs.of_trained(predicted)
+        values = predicted if self.shared is None else self.shared.of_trained(predicted)
         return values.new_zeros(self.num_tokens).index_copy(0, self.trained, values)
 
     def to(self, device: torch.device | str) -> "PackedBatch":

@@ -100,9 +100,9 @@ class PolicyModel(nn.Module):
         """Return the executor for micro-batches that are differentiated by `parameters`."""
         return self.ranks if self.ranks is not None else Threads(self.device, parameters)
 
-    def hidden_states(self, batch: PackedBatch) -> Tensor:
-        """Return the body's last hidden states, (U, hidden), in the dtype of the computation: see `batch.inputs`."""
-        return packed_hidden_states(self.hf.model, batch.inputs, self.compute_dtype)
+    def hidden_states(self, inputs: ModelInputs) -> Tensor:
+        """Return the body's last hidden states, (U, hidden), in the dtype of the computation."""
+        return packed_hidden_states(self.hf.model, inputs, self.compute_dtype)
 
     def token_logprobs(
         self, batch: PackedBatch, *, temperature: float = 1.0, with_entropy: bool = False
@@ -120,7 +120,7 @@ class PolicyModel(nn.Module):
         """See `token_logprobs`. It is called through the module, which gathers a sharded model's weights."""
         with fast_float32_matmul(self.device):
             inputs = batch.inputs
-            hidden = inputs.states_of(packed_hidden_states(self.hf.model, inputs, self.compute_dtype))
+            hidden = inputs.states_of(self.hidden_states(inputs))
             logprobs, entropy = selected_logprobs(
                 hidden,
                 self.hf.lm_head.weight.to(hidden.dtype),
