@@ -63,6 +63,13 @@ class Rollout:
         self.settled.append(group_id)
 
 
+class Thread:
+    """The caller's own."""
+
+    async def run(self, function: Any, *arguments: Any) -> Any:
+        return function(*arguments)
+
+
 class Run:
     """A run, as far as the stage sees it."""
 
@@ -73,6 +80,7 @@ class Run:
         self.planner = GroupPlanner(self.recipe, "run-1", {name: {"train": 9, "test": 9} for name in names})
         self.reporter = SimpleNamespace(begin=lambda *_, **__: None, advance=lambda *_, **__: None)
         self.state = SimpleNamespace(counts={})
+        self.worker = Thread()
         self.left: list[str] = []
         self._episodes = samples.episodes() if episodes is None else episodes
 

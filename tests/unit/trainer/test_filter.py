@@ -34,12 +34,19 @@ GIVEN = [
 """Three tasks, whose episodes came mixed up."""
 
 
+class Thread:
+    """The caller's own."""
+
+    async def run(self, function: Any, *arguments: Any) -> Any:
+        return function(*arguments)
+
+
 def filtered(given: list[ScoredTrajectory], **options: Any) -> list[tuple[str, int]]:
     """What is left, as task and sample."""
     planned = PlannedStage("best", "filter", "stages.best", {"data": "collect"}, {"collect": "round1.collect"})
     left: list[ScoredTrajectory] = []
     state = SimpleNamespace(counts={})
-    run: Any = SimpleNamespace(records=lambda _: given, leave=left.extend, state=state)
+    run: Any = SimpleNamespace(records=lambda _: given, leave=left.extend, state=state, worker=Thread())
     asyncio.run(Filter(planned, FilterOptions(data="collect", **options)).run(run))
     return [(scored.trajectory.task.task_id, scored.trajectory.sample) for scored in left]
 
@@ -98,7 +105,9 @@ def test_no_task_has_its_best_none() -> None:
 def test_how_many_each_filter_left_out_is_counted_once() -> None:
     given = {"data": "collect", "filters": ({"use": "length"}, "duplicates")}
     planned = PlannedStage("best", "filter", "stages.best", given, {"collect": "collect"})
-    run: Any = SimpleNamespace(records=lambda _: GIVEN, leave=lambda _: None, state=SimpleNamespace(counts={}))
+    run: Any = SimpleNamespace(
+        records=lambda _: GIVEN, leave=lambda _: None, state=SimpleNamespace(counts={}), worker=Thread()
+    )
 
     for _ in range(2):
         asyncio.run(Filter(planned, FilterOptions.model_validate(given)).run(run))

@@ -56,7 +56,7 @@ class Augment(Stage[AugmentOptions]):
 
     async def run(self, run: RunContext) -> None:
         """Augment once."""
-        requests = self._replays(run)
+        requests = await run.worker.run(self._replays, run)
         played, num_failed = await self._played(run, list(requests.values()))
         if requests and num_failed == len(requests):
             raise TooManyFailures(

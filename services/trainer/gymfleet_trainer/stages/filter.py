@@ -50,10 +50,10 @@ class Filter(Stage[FilterOptions]):
 
     async def run(self, run: RunContext) -> None:
         """Filter once."""
-        given = run.records(converter_in(self.options.converter, self))
+        given = await run.worker.run(run.records, converter_in(self.options.converter, self))
         kept = [record for record in given if self._keeps(record)]
         for place, one in enumerate(self._filters()):
-            before, kept = len(kept), _kept(one, kept)
+            before, kept = len(kept), await run.worker.run(_kept, one, kept)
             # Set and not added up: a stage that is resumed filters again.
             run.state.counts[f"left_out.{self.name}.{place}.{one.name}"] = before - len(kept)
         if self.options.best_of_task is not None:

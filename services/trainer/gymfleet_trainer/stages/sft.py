@@ -44,7 +44,7 @@ class Supervised(Stage[SftOptions]):
 
     async def run(self, run: RunContext) -> None:
         """Train the epochs that are left."""
-        records = run.records(converter_in(self.options.converter, self))
+        records = await run.worker.run(run.records, converter_in(self.options.converter, self))
         episodes = [record for record in records if isinstance(record, ScoredTrajectory)]
         run.publisher.adopt_probe(run.state, episodes)
         await run.worker.run(run.learner.begin, self.name, self.options)
