@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from gymfleet_client.errors import ActionTooLarge, ClientError, ExpertUnavailable, ForkUnsupported
 from gymfleet_contracts.recipe import StrategyFacts
+from gymfleet_contracts.reward import ScoreRequest
 from gymfleet_contracts.rollout import GroupRequest, Sampling
 from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.session import Session, StepResult
@@ -17,12 +18,14 @@ from gymfleet_contracts.trajectory import AGENT, MAX_GROUP_SIZE, FinishReason, R
 
 from gymfleet_rollout import metrics
 from gymfleet_rollout.budget import BudgetSpent, Spending
-from gymfleet_rollout.errors import StrategyError
+from gymfleet_rollout.errors import EvaluationFailed, StrategyError
+from gymfleet_rollout.evaluator import MAX_AT_ONCE
 from gymfleet_rollout.inference.base import Generation, InferenceError
 from gymfleet_rollout.parts import Parts
 from gymfleet_rollout.search import TreeRecorder
 from gymfleet_rollout.sessions import SessionDesk
 from gymfleet_rollout.tree import Node, Reply
+from gymfleet_rollout.unended import unended
 
 _NO_FAILURE: Final = (ActionTooLarge, ExpertUnavailable, ForkUnsupported)
 """Answers to a question: a strategy may do without."""
@@ -190,6 +193,13 @@ class Play:
         turn = self._turn(node, reply, action=None, format_valid=True, action_valid=True)
         return self._moved(node, reply, turn, text, None)
 
+    async def evaluate(self, nodes: Sequence[Node]) -> list[float]:
+        """Return the value of each node, by the reward service."""
+        self._require_running()
+        if not self._facts.evaluates:
+            raise StrategyError("nodes are valued only where the strategy says facts.evaluates")
+        return await self._noted(self._evaluated(list(nodes)))
+
     def note(self, node: Node, *, value: float | None = None, visits: int | None = None) -> None:
         """Put what the strategy thinks of a node into the record of the search."""
         self._tree.note(node, value, visits)
@@ -322,7 +332,7 @@ class Play:
             raise
         except _NO_FAILURE:
             raise
-        except (ClientError, InferenceError, TimeoutError) as error:
+        except (ClientError, InferenceError, EvaluationFailed, TimeoutError) as error:
             self.failure = self.failure or error
             raise
 
@@ -344,6 +354,21 @@ class Play:
         return await self._parts.sessions.step(
             node.session_id, node.index, action, timeout_s=self._limits.step_timeout_s
         )
+
+    async def _evaluated(self, nodes: list[Node]) -> list[float]:
+        evaluator, reward = self._parts.evaluator, self.group.evaluator
+        if evaluator is None or reward is None:  # refused before anything is played
+            raise StrategyError("no evaluator was given")
+        self._spending.evaluate(len(nodes))
+        requests = [
+            ScoreRequest(trajectory=unended(self.group, sample, self._parts, node), reward=reward)
+            for sample, node in enumerate(nodes)
+        ]
+        values: list[float] = []
+        for first in range(0, len(requests), MAX_AT_ONCE):
+            some = requests[first : first + MAX_AT_ONCE]
+            values += await evaluator.totals(some, timeout_s=self._limits.generate_timeout_s)
+        return values
 
     async def _sampled(self, node: Node, prompt: _Prompt, count: int, max_tokens: int) -> list[Reply]:
         max_tokens = await self._spending.reserve(count, max_tokens)
