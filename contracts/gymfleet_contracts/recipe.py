@@ -29,6 +29,7 @@ from gymfleet_contracts.trajectory import AGENT, RoleName, StrategyName
 
 Replicas = Annotated[int, Field(ge=1, le=256)]
 
+_EVALUATOR: Final = "rollout.evaluator"
 MIN_TRAIN_TEMPERATURE: Final = 0.01
 """vLLM raises any lower temperature but 0 to this one."""
 
@@ -238,6 +239,8 @@ class StrategyFacts(WireModel):
     """The replies are written, by the environment's expert or by the strategy: there is nothing to reinforce."""
     roles: Annotated[tuple[RoleName, ...], Field(max_length=16)] = ()
     """What it asks the policy as, beside `agent`."""
+    evaluates: bool = False
+    """It has nodes valued by the reward service."""
 
 
 class RolloutSection(WireModel):
@@ -249,6 +252,7 @@ class RolloutSection(WireModel):
     limits: EpisodeLimits = EpisodeLimits()
     strategy: StrategySection = StrategySection()
     budget: Budget = Budget()
+    evaluator: "RewardSection | None" = None
 
     @field_validator("format", mode="before")
     @classmethod
@@ -409,7 +413,8 @@ class Recipe(WireModel):
     def rewards(self) -> "dict[str, RewardSection]":
         """Return the rewards of the run, by the place of their table."""
         own = {f"environments.{env.title}.reward": env.reward for env in self.environments if env.reward is not None}
-        return {"reward": self.reward, **own}
+        evaluator = self.rollout.evaluator
+        return {"reward": self.reward, **own, **({} if evaluator is None else {_EVALUATOR: evaluator})}
 
     def strategies(self) -> dict[str, StrategySection]:
         """Return the strategies of the run, by the place of their table. Raises `RecipeError` for what names none."""
@@ -439,7 +444,7 @@ class Recipe(WireModel):
                 "1.0, and greedy sampling to measurements alone"
             )
         for table, reward in self.rewards().items():
-            if facts.sums_rewards and reward.allocation == "discounted":
+            if facts.sums_rewards and reward.allocation == "discounted" and table != _EVALUATOR:
                 raise RecipeError(
                     f'{table}.allocation = "discounted" gives each turn a reward of its own, and their sum, which '
                     f"grows with the number of turns, would be the return for {algorithm}: give "
@@ -453,12 +458,29 @@ class Recipe(WireModel):
                 f"rollout.strategy: {self.rollout.strategy.use} writes the replies or has the expert write them, and "
                 'reinforce learns from the policy\'s alone; expert episodes are asked for by a stage of kind "collect"'
             )
+        self.evaluates_for(facts, "rollout.strategy", self.rollout.strategy.use)
         known = (AGENT, *facts.roles)
         if unknown := sorted(set(stage.options.get("roles") or ()) - set(known)):
             raise RecipeError(
                 f"{stage.table}.roles: {', '.join(unknown)}: unknown; {self.rollout.strategy.use} asks the policy as "
                 f"{', '.join(known)}"
             )
+
+    def evaluates_for(self, facts: StrategyFacts, table: str, strategy: str) -> None:
+        """Raise `RecipeError` if a strategy has nodes valued, and nothing says how."""
+        if facts.evaluates and self.rollout.evaluator is None:
+            raise RecipeError(
+                f"{table}: {strategy} has nodes valued by the reward service: say how in [{_EVALUATOR}], a table like "
+                "[reward]"
+            )
+
+    @property
+    def evaluator_spec(self) -> RewardSpec | None:
+        """How nodes are valued, as it stands on the wire."""
+        given = self.rollout.evaluator
+        if given is None:
+            return None
+        return RewardSpec.model_validate({**dict(given), "gamma": 1.0 if given.gamma is None else given.gamma})
 
     def reward_spec(self, env: EnvironmentSection, gamma: float) -> RewardSpec:
         """The reward as it stands on the wire: with a discount, the algorithm's `gamma` unless one is given."""

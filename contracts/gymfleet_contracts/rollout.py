@@ -60,6 +60,8 @@ class Budget(WireModel):
     """Replies that the policy is asked for."""
     tokens: Annotated[int, Field(ge=0), NUMBER] | None = None
     """Tokens that the policy samples."""
+    evaluations: Annotated[int, Field(ge=0), NUMBER] | None = None
+    """Nodes of which the reward service is asked for the value."""
     seconds: Annotated[float, Field(gt=0), NUMBER] | None = None
     """Time since the group was begun. A call under way stands still while new weights are loaded."""
 
@@ -114,6 +116,8 @@ class GroupRequest(WireModel):
     limits: EpisodeLimits = EpisodeLimits()
     budget: Budget = Budget()
     reward: RewardSpec = RewardSpec()
+    evaluator: RewardSpec | None = None
+    """How the reward service values the nodes of a strategy that evaluates."""
 
     @model_validator(mode="after")
     def samples_are_of_the_group(self) -> Self:

@@ -57,6 +57,7 @@ class Spent(WireModel):
     env_steps: Count
     model_calls: Count
     tokens: Count
+    evaluations: Count = 0
     seconds: Finite
 
 

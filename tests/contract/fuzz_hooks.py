@@ -81,6 +81,7 @@ def _fit(node: dict[str, Any]) -> None:
         for turn in node["turns"]:
             num_tokens = len(turn["response_token_ids"])
             turn["response_logprobs"] = [-0.5] * num_tokens
+            turn["context"] = "continued"  # the first one has nothing to replace
             turn["policy_versions"] = [{"version": low, "num_tokens": num_tokens}] if num_tokens else []
     if "num_samples" in node and "strategy" in node:
         node["strategy"] = {"use": "independent"}

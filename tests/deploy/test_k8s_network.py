@@ -126,6 +126,7 @@ FLEET: Final = {
     ("agent", "env-gateway", 8200),
     ("agent", "rollout", 8202),
     ("rollout", "env-gateway", 8200),
+    ("rollout", "reward", 8203),
     ("env-gateway", "env", 8110),
     ("env-gateway", "env-os", 8110),
     ("prometheus", "env-os", 8110),

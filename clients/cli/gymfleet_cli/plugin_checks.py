@@ -115,8 +115,10 @@ def _default(described: PluginDescription, option: str) -> Any:
 
 
 def _check_suits(recipe: Recipe, stage: PlannedStage, use: _Use, known: Known) -> None:
-    """Check that an algorithm can learn from the episodes that are played for it."""
+    """Check that an algorithm can learn from the episodes that are played for it, and a strategy play them."""
     kind, reference = use.plugin
+    if kind == "strategy":
+        recipe.evaluates_for(StrategyFacts.model_validate(known[use.plugin].facts), use.key, reference)
     if kind != "algorithm":
         return
     facts = AlgorithmFacts.model_validate(known[use.plugin].facts)

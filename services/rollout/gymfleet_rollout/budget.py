@@ -34,6 +34,7 @@ class Spending:
         self.env_steps = 0
         self.model_calls = 0
         self.tokens = 0
+        self.evaluations = 0
 
     @property
     def seconds(self) -> float:
@@ -44,6 +45,11 @@ class Spending:
         """Count an action. Raises `BudgetSpent`."""
         self._require("env_steps", self.env_steps + 1)
         self.env_steps += 1
+
+    def evaluate(self, count: int) -> None:
+        """Count nodes whose value is asked for. Raises `BudgetSpent`."""
+        self._require("evaluations", self.evaluations + count)
+        self.evaluations += count
 
     async def reserve(self, count: int, max_tokens: int) -> int:
         """Count replies, and return the tokens that each may have, which `settle` ends. Raises `BudgetSpent`."""

@@ -72,6 +72,10 @@ class StrategyError(Exception):
     """A strategy does what makes no sense, or raised what is no failure of the machinery: no attempt mends it."""
 
 
+class EvaluationFailed(Exception):
+    """A node has no value: the reward service does not answer, or a component of it failed."""
+
+
 class QueueFull(TryLater):
     """More episodes are wanted over HTTP than are kept at once."""
 

@@ -11,6 +11,7 @@ from gymfleet_contracts.session import EnvironmentSpec
 from gymfleet_kit.chat.tokens import ChatTokens
 from gymfleet_kit.formats import CheckedFormat
 
+from gymfleet_rollout.evaluator import Evaluator
 from gymfleet_rollout.inference.base import Generation
 from gymfleet_rollout.sessions import Sessions
 
@@ -48,3 +49,4 @@ class Parts:
     sessions: Sessions
     spec: EnvironmentSpec
     format: CheckedFormat
+    evaluator: Evaluator | None = None

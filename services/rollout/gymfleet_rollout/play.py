@@ -2,48 +2,37 @@
 
 import asyncio
 import dataclasses
-import math
-import random
 import time
 from collections.abc import Coroutine, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from gymfleet_client.errors import ActionTooLarge, ClientError, ExpertUnavailable, ForkUnsupported
 from gymfleet_contracts.recipe import StrategyFacts
-from gymfleet_contracts.rollout import GroupRequest, Sampling
+from gymfleet_contracts.reward import ScoreRequest
+from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.session import Session, StepResult
-from gymfleet_contracts.trajectory import AGENT, MAX_GROUP_SIZE, FinishReason, ReplyEnd, Turn, VersionSpan
+from gymfleet_contracts.trajectory import AGENT, MAX_GROUP_SIZE, FinishReason, ReplyEnd, Turn
 
 from gymfleet_rollout import metrics
 from gymfleet_rollout.budget import BudgetSpent, Spending
-from gymfleet_rollout.errors import StrategyError
-from gymfleet_rollout.inference.base import Generation, InferenceError
+from gymfleet_rollout.errors import EvaluationFailed, StrategyError
+from gymfleet_rollout.evaluator import MAX_AT_ONCE
+from gymfleet_rollout.inference.base import InferenceError
 from gymfleet_rollout.parts import Parts
+from gymfleet_rollout.replies import Replies, next_prompt
 from gymfleet_rollout.search import TreeRecorder
 from gymfleet_rollout.sessions import SessionDesk
 from gymfleet_rollout.tree import Node, Reply
+from gymfleet_rollout.unended import unended
 
 _NO_FAILURE: Final = (ActionTooLarge, ExpertUnavailable, ForkUnsupported)
 """Answers to a question: a strategy may do without."""
-_SEED_SPACE: Final = 2**62
 T = TypeVar("T")
 
 
 class PromptTooLong(InferenceError):
     """The first prompt and one token do not fit the context: the limits are wrong, not the policy."""
-
-
-class _Prompt(NamedTuple):
-    """What a prompt adds to the tokens before it, which it may replace."""
-
-    token_ids: tuple[int, ...]
-    num_before: int
-    replaces: bool
-
-    @property
-    def num_tokens(self) -> int:
-        return self.num_before + len(self.token_ids)
 
 
 class Play:
@@ -62,6 +51,7 @@ class Play:
         self._sample = sample
         self._spending = spending
         self._limits = group.limits
+        self._replies = Replies(parts, group, sample, spending)
         self._max_context = min(group.limits.max_context_tokens, parts.policy.max_model_len)
         self._desk = SessionDesk(parts.sessions, group)
         self._heads: dict[str, Node | None] = {}
@@ -133,7 +123,7 @@ class Play:
             raise StrategyError(f"the role {role!r} is not in facts.roles; known: {', '.join(known)}")
         if hint and node.replacement is not None:
             raise StrategyError("the context was replaced by a text of the strategy's: put the hint into that")
-        prompt = _next_prompt(node)
+        prompt = next_prompt(node)
         if hint:
             prompt = prompt._replace(token_ids=self._prompt(node.turn, f"{node.observation}\n\n{hint}"))
         room = self._max_context - prompt.num_tokens
@@ -142,7 +132,8 @@ class Play:
                 f"the hint leaves no room for a reply: with it, the prompt has {prompt.num_tokens} tokens"
             )
         max_tokens = min(room, self._limits.max_response_tokens)
-        replies = await self._noted(self._sampled(node, prompt, count, max_tokens))
+        context = [*([] if prompt.replaces else self._context(node)), *prompt.token_ids]
+        replies = await self._noted(self._replies.sampled(node, prompt, context, count, max_tokens))
         return [dataclasses.replace(reply, role=role) for reply in replies]
 
     async def demonstrate(self, node: Node) -> Reply | None:
@@ -175,12 +166,12 @@ class Play:
 
     def _written(self, node: Node, thought: str, action: str, began: float) -> Reply | None:
         token_ids = self._parts.chat.reply(self._parts.format.render(thought, action))
-        prompt = _next_prompt(node)
+        prompt = next_prompt(node)
         room = self._max_context - prompt.num_tokens
         if len(token_ids) > min(room, self._limits.max_response_tokens):
             node.ended = FinishReason.EXPERT_STUCK
             return None
-        return self._read(node, prompt, token_ids, None, (), ReplyEnd.STOP, time.perf_counter() - began)
+        return self._replies.read(node, prompt, token_ids, None, (), ReplyEnd.STOP, time.perf_counter() - began)
 
     async def act(self, node: Node, reply: Reply) -> Node:
         """Carry out a reply and return the node that it leads to. To try several, fork the node first."""
@@ -201,6 +192,13 @@ class Play:
         self._require_reply_to(node, reply)
         turn = self._turn(node, reply, action=None, format_valid=True, action_valid=True)
         return self._moved(node, reply, turn, text, None)
+
+    async def evaluate(self, nodes: Sequence[Node]) -> list[float]:
+        """Return the value of each node, by the reward service."""
+        self._require_running()
+        if not self._facts.evaluates:
+            raise StrategyError("nodes are valued only where the strategy says facts.evaluates")
+        return await self._noted(self._evaluated(list(nodes)))
 
     def note(self, node: Node, *, value: float | None = None, visits: int | None = None) -> None:
         """Put what the strategy thinks of a node into the record of the search."""
@@ -336,7 +334,7 @@ class Play:
             raise
         except _NO_FAILURE:
             raise
-        except (ClientError, InferenceError, TimeoutError) as error:
+        except (ClientError, InferenceError, EvaluationFailed, TimeoutError) as error:
             self.failure = self.failure or error
             raise
 
@@ -359,56 +357,20 @@ class Play:
             node.session_id, node.index, action, timeout_s=self._limits.step_timeout_s
         )
 
-    async def _sampled(self, node: Node, prompt: _Prompt, count: int, max_tokens: int) -> list[Reply]:
-        max_tokens = await self._spending.reserve(count, max_tokens)
-        num_sampled = 0
-        try:
-            context = [*([] if prompt.replaces else self._context(node)), *prompt.token_ids]
-            first, node.num_replies = node.num_replies, node.num_replies + count
-            if count == 1:
-                replies = [await self._reply(node, prompt, context, max_tokens, first)]
-            else:
-                draws = range(first, first + count)
-                replies = await _all([self._reply(node, prompt, context, max_tokens, draw) for draw in draws])
-            num_sampled = sum(len(reply.token_ids) for reply in replies)
-        finally:
-            self._spending.settle(count, max_tokens, num_sampled)
-        return replies
-
-    async def _reply(self, node: Node, prompt: _Prompt, context: list[int], max_tokens: int, draw: int) -> Reply:
-        began = time.perf_counter()
-        try:
-            async with self._parts.policy.timeout(self._limits.generate_timeout_s):
-                generation: Generation = await self._parts.policy.generate(
-                    context,
-                    max_tokens=max_tokens,
-                    sampling=self._sampling(node, draw),
-                    stop_token_ids=self._parts.chat.stop_token_ids,
-                )
-        except TimeoutError:
-            raise TimeoutError(f"no reply within generate_timeout_s = {self._limits.generate_timeout_s:g}") from None
-        _require_sound(generation)
-        end, seconds = ReplyEnd(generation.finish_reason), time.perf_counter() - began
-        return self._read(node, prompt, generation.token_ids, generation.logprobs, generation.versions, end, seconds)
-
-    def _read(
-        self,
-        node: Node,
-        prompt: _Prompt,
-        token_ids: tuple[int, ...],
-        logprobs: tuple[float, ...] | None,
-        versions: tuple[VersionSpan, ...],
-        end: ReplyEnd,
-        seconds: float,
-    ) -> Reply:
-        text = self._parts.chat.text(token_ids)
-        parsed = self._parts.format.parse(text)
-        if end is ReplyEnd.LENGTH:
-            parsed = parsed.if_cut()
-            metrics.CUT_REPLIES.inc()
-        return Reply(
-            node.id, text, parsed, token_ids, logprobs, prompt.token_ids, prompt.replaces, versions, end, seconds, AGENT
-        )
+    async def _evaluated(self, nodes: list[Node]) -> list[float]:
+        evaluator, reward = self._parts.evaluator, self.group.evaluator
+        if evaluator is None or reward is None:  # refused before anything is played
+            raise StrategyError("no evaluator was given")
+        self._spending.evaluate(len(nodes))
+        requests = [
+            ScoreRequest(trajectory=unended(self.group, sample, self._parts, node), reward=reward)
+            for sample, node in enumerate(nodes)
+        ]
+        values: list[float] = []
+        for first in range(0, len(requests), MAX_AT_ONCE):
+            some = requests[first : first + MAX_AT_ONCE]
+            values += await evaluator.totals(some, timeout_s=self._limits.generate_timeout_s)
+        return values
 
     def _complaint(self, action: str | None) -> str:
         """Return the answer to a reply that could not be executed."""
@@ -439,26 +401,6 @@ class Play:
     def _id(self, depth: int, branch: str) -> str:
         return f"{depth}{branch}~{self.group.replay}" if self.group.replay else f"{depth}{branch}"
 
-    def _sampling(self, node: Node, draw: int) -> Sampling:
-        """Derive a separate seed for each reply from the group's seed: equal seeds give equal episodes."""
-        sampling = self.group.sampling
-        if sampling.seed is None:
-            return sampling
-        who = "group" if self._sample is None else str(self._sample)
-        name = f"{sampling.seed}/{who}/{node.depth}{node.branch}"
-        if draw:
-            name += f"#{draw}"
-        if self.group.replay:  # the same draws again could meet the same failure
-            name += f"/{self.group.replay}"
-        own = random.Random(name).randrange(_SEED_SPACE)
-        return sampling.model_copy(update={"seed": own})
-
-
-def _next_prompt(node: Node) -> _Prompt:
-    if node.replacement is not None:
-        return _Prompt(node.replacement, 0, replaces=True)
-    return _Prompt(node.prompt, node.num_tokens, replaces=False)
-
 
 def _ended(result: StepResult | None) -> FinishReason | None:
     if result is None:
@@ -466,23 +408,3 @@ def _ended(result: StepResult | None) -> FinishReason | None:
     if result.terminated:
         return FinishReason.TERMINATED
     return FinishReason.ENV_TURN_LIMIT if result.truncated else None
-
-
-def _require_sound(generation: Generation) -> None:
-    """Raise InferenceError for a reply with missing or non-finite log-probabilities: training would have to guess."""
-    num_tokens, num_logprobs = len(generation.token_ids), len(generation.logprobs)
-    if num_tokens != num_logprobs:
-        raise InferenceError(f"the engine gave {num_tokens} tokens and {num_logprobs} log-probabilities")
-    if not all(map(math.isfinite, generation.logprobs)):
-        raise InferenceError("the engine gave a log-probability that is not finite")
-
-
-async def _all(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return what all calls return; where one fails, the others are cancelled."""
-    tasks = [asyncio.ensure_future(call) for call in calls]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

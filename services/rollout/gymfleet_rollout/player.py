@@ -34,7 +34,8 @@ from pydantic import ValidationError
 from gymfleet_rollout import metrics
 from gymfleet_rollout.budget import BudgetSpent, Spending
 from gymfleet_rollout.environments import Environments
-from gymfleet_rollout.errors import RefusedRoles, StrategyError, UnknownFormat, UnknownStrategy
+from gymfleet_rollout.errors import EvaluationFailed, RefusedRoles, StrategyError, UnknownFormat, UnknownStrategy
+from gymfleet_rollout.evaluator import Evaluator
 from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.inference.base import EngineDied, InferenceError
 from gymfleet_rollout.parts import Parts, Sampler
@@ -55,7 +56,8 @@ _HOPELESS: Final = (
 )  # fmt: skip
 """Errors for which another attempt would end the same way."""
 _EXPECTED: Final = (
-    ClientError, InferenceError, UnknownFormat, FormatFailed, ValidationError, TimeoutError, StrategyError
+    ClientError, InferenceError, EvaluationFailed, UnknownFormat, FormatFailed, ValidationError, TimeoutError,
+    StrategyError,
 )  # fmt: skip
 """Failures that are told by their class. A ValidationError is a turn that is none."""
 _RETRY_PAUSE_S: Final = 0.2
@@ -90,6 +92,7 @@ class Player:
         formats: the reply formats that requests may name.
         max_episodes: how many episodes are in flight at once; further ones wait here.
         plugins: strategies that requests may name beyond those that are installed.
+        evaluator: values the nodes of strategies that ask for it.
     """
 
     def __init__(
@@ -102,6 +105,7 @@ class Player:
         *,
         max_episodes: int,
         plugins: Sequence[str] = (),
+        evaluator: Evaluator | None = None,
     ) -> None:
         self._policy = policy
         self._chat = chat
@@ -112,6 +116,7 @@ class Player:
         self._max_episodes = max_episodes
         self._entrance = asyncio.Lock()
         self._plugins = plugins
+        self._evaluator = evaluator
         self._kinds: dict[str, type[Strategy[Any]]] = {}
 
     def require_playable(self, group: GroupRequest) -> type[Strategy[Any]]:
@@ -128,6 +133,16 @@ class Player:
             strategy_of(self._kinds[reference], group.strategy)
         except PluginError as error:
             raise UnknownStrategy(str(error)) from None
+        if self._kinds[reference].facts.evaluates:
+            if self._evaluator is None:
+                raise UnknownStrategy(
+                    f"{reference} has nodes valued by the reward service: set GYMFLEET_ROLLOUT_REWARD_URL"
+                )
+            if group.evaluator is None:
+                raise UnknownStrategy(
+                    f"{reference} has nodes valued by the reward service: say how in `evaluator`, in a recipe "
+                    "[rollout.evaluator]"
+                )
         return self._kinds[reference]
 
     def _chat_of(self, group: GroupRequest) -> ChatTokens:
@@ -250,7 +265,9 @@ class Player:
 
     async def _parts(self, group: GroupRequest) -> Parts:
         spec = await self._environments.spec(group.task.env)
-        return Parts(self._policy, self._chat_of(group), self._sessions, spec, self._formats.get(group.format))
+        return Parts(
+            self._policy, self._chat_of(group), self._sessions, spec, self._formats.get(group.format), self._evaluator
+        )
 
 
 def _records(unit: _Unit, attempt: Attempt, play: Play) -> list[Trajectory]:
@@ -334,6 +351,6 @@ def _reason(error: Exception, unit: _Unit, deadline: asyncio.Timeout | None) -> 
 def _status(failure: Exception) -> Status:
     if isinstance(failure, DeadlinePassed | StepTimeout | UpstreamTimeout | TimeoutError):
         return Status.TIMEOUT
-    if isinstance(failure, InferenceError | UnknownFormat | FormatFailed | StrategyError):
+    if isinstance(failure, InferenceError | EvaluationFailed | UnknownFormat | FormatFailed | StrategyError):
         return Status.POLICY_ERROR
     return Status.ENV_ERROR

@@ -1,5 +1,6 @@
 """The rollout service's process, from settings to its end."""
 
+import contextlib
 import gc
 import os
 import shutil
@@ -21,6 +22,7 @@ from gymfleet_rollout.backend import InferenceBackend, backend_of
 from gymfleet_rollout.model import ModelNotFound, ModelPlace, find_model, vocab_size
 from gymfleet_rollout.recipe import settings_for
 from gymfleet_rollout.settings import RolloutSettings
+from gymfleet_rollout.strategy import STRATEGIES
 
 
 def run(recipe_file: Path | None, run_dir: Path | None) -> None:
@@ -43,6 +45,11 @@ def run(recipe_file: Path | None, run_dir: Path | None) -> None:
         sys.stderr.write(f"error: {name}: {error}\n")
         raise SystemExit(2) from None
     backend = _backend(settings, recipe)
+    if recipe is not None and settings.reward_url is None and (place := _evaluating(recipe)):
+        sys.stderr.write(
+            f"error: {place} of {recipe.name} has nodes valued by the reward service: set GYMFLEET_ROLLOUT_REWARD_URL\n"
+        )
+        raise SystemExit(2)
     compiler = os.environ.get("CXX", "g++")
     if backend.facts.compiles and not settings.enforce_eager and shutil.which(compiler) is None:
         sys.stderr.write(
@@ -66,6 +73,15 @@ def run(recipe_file: Path | None, run_dir: Path | None) -> None:
         gc.freeze()
         if failed.is_set():
             raise SystemExit(1)
+
+
+def _evaluating(recipe: Recipe) -> str:
+    """Return the place of a strategy that has nodes valued, or an empty string. One that cannot be found has none."""
+    for place, strategy in recipe.strategies().items():
+        with contextlib.suppress(PluginError):  # told with each group that names it
+            if STRATEGIES.find(strategy.use).facts.evaluates:
+                return place
+    return ""
 
 
 def _backend(settings: RolloutSettings, recipe: Recipe | None) -> InferenceBackend[Any]:

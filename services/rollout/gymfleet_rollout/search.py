@@ -83,6 +83,7 @@ class TreeRecorder:
             strategy=group.strategy.use, nodes=nodes, num_left_out=len(self._left_out),
             spent=Spent(
                 env_steps=spending.env_steps, model_calls=spending.model_calls, tokens=spending.tokens,
+                evaluations=spending.evaluations,
                 seconds=round(spending.seconds, 3),
             ),
         )  # fmt: skip

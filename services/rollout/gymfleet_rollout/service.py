@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 from gymfleet_rollout.backend import InferenceBackend
 from gymfleet_rollout.environments import Environments
 from gymfleet_rollout.errors import PolicyUnavailable
+from gymfleet_rollout.evaluator import RewardService
 from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.inference.base import EngineConfig
 from gymfleet_rollout.jobs import Jobs
@@ -93,7 +94,10 @@ class RolloutService:
             gateway = await stack.enter_async_context(GatewayClient(gateway_url, api_key=api_key))
             sessions = SessionStream(gateway_url, api_key=api_key, connections=self._settings.gateway_connections)
             stack.push_async_callback(sessions.aclose)
-            main = asyncio.create_task(self._main(gateway, sessions, stop))
+            evaluator = self._reward_service()
+            if evaluator is not None:
+                stack.push_async_callback(evaluator.aclose)
+            main = asyncio.create_task(self._main(gateway, sessions, evaluator, stop))
             try:
                 yield
             finally:
@@ -118,14 +122,20 @@ class RolloutService:
         except (RedisError, TimeoutError):
             raise NotReady("Redis does not answer; see GYMFLEET_ROLLOUT_REDIS_URL") from None
 
-    async def _main(self, gateway: GatewayClient, sessions: SessionStream, stop: asyncio.Event) -> None:
+    def _reward_service(self) -> RewardService | None:
+        url = self._settings.reward_url
+        return None if url is None else RewardService(str(url), self._settings.reward_api_key)
+
+    async def _main(
+        self, gateway: GatewayClient, sessions: SessionStream, evaluator: RewardService | None, stop: asyncio.Event
+    ) -> None:
         try:
             await self._model_built()
             policy, chat = await self._start_policy()
             output = Output(self._redis, max_len=self._settings.max_raw_backlog)
             player = Player(
                 policy, chat, sessions, Environments(gateway), Formats(self._settings.plugins),
-                max_episodes=self._settings.max_episodes, plugins=self._settings.plugins,
+                max_episodes=self._settings.max_episodes, plugins=self._settings.plugins, evaluator=evaluator,
             )  # fmt: skip
             gate = VersionGate(self._redis, policy)
             await gate.look()

@@ -40,6 +40,10 @@ class RolloutSettings(HttpSettings):
     """The env gateway."""
     gateway_api_key: SecretStr | None = None
     """Sent to the gateway, where that asks for one."""
+    reward_url: AnyHttpUrl | None = None
+    """The reward service, for strategies that have nodes valued by it."""
+    reward_api_key: SecretStr | None = None
+    """Sent to the reward service, where that asks for one."""
     gateway_connections: PositiveInt = 1
     """Sockets to the gateway."""
 

@@ -5,6 +5,7 @@ deadlines, typed failures, budgets and the closing of sessions are the same for 
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from gymfleet_contracts.recipe import StrategyFacts
@@ -80,6 +81,13 @@ class PlayContext(Protocol):
         """Reply to the policy with a text, instead of carrying out its reply, and return the node that this leads to.
 
         For plans, summaries and critiques: a turn without an action, which the environment does not see.
+        """
+
+    async def evaluate(self, nodes: Sequence[Node]) -> list[float]:
+        """Return the value of each node, by the reward service as the recipe's `[rollout.evaluator]` says.
+
+        What is scored is the episode up to the node, as if the strategy had stopped there; for strategies with
+        `facts.evaluates`. A component that fails is a failure of the machinery, and never a value.
         """
 
     def note(self, node: Node, *, value: float | None = None, visits: int | None = None) -> None:

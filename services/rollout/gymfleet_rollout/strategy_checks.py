@@ -10,6 +10,7 @@ from typing import Any, Final, Self, cast
 
 from gymfleet_client.errors import EnvironmentFailed
 from gymfleet_contracts.problems import Problem
+from gymfleet_contracts.reward import RewardSpec, ScoreRequest
 from gymfleet_contracts.rollout import Budget, EpisodeLimits, GroupRequest, MessageRoles, Sampling, StrategySpec
 from gymfleet_contracts.session import (
     Capabilities,
@@ -41,7 +42,13 @@ _SPEC: Final = EnvironmentSpec(
     default_level="easy", splits={"train": 1},
     capabilities=Capabilities(deterministic=True, fork=ForkSupport.NATIVE, expert=True),
 )  # fmt: skip
-_BUDGETS: Final = (Budget(env_steps=5), Budget(model_calls=5), Budget(tokens=150), Budget(env_steps=0))
+_BUDGETS: Final = (
+    Budget(env_steps=5),
+    Budget(model_calls=5),
+    Budget(tokens=150),
+    Budget(evaluations=3),
+    Budget(env_steps=0),
+)
 
 
 class _Chat:
@@ -136,6 +143,12 @@ class _World:
             score=height / _GOAL,
         )  # fmt: skip
 
+    async def totals(self, requests: Sequence[ScoreRequest], *, timeout_s: float) -> list[float]:
+        del timeout_s
+        self.used["evaluations"] += len(requests)
+        await asyncio.sleep(0)
+        return [request.trajectory.score for request in requests]
+
     async def close(self, session_id: str, *, timeout_s: float = 0) -> None:
         del timeout_s
         self.open_ids.discard(session_id)
@@ -174,10 +187,12 @@ async def _examined(spec: StrategySpec) -> list[str]:
 async def _played(world: _World, spec: StrategySpec, budget: Budget | None = None) -> list[Trajectory]:
     group = GroupRequest(
         run_id="check", group_id="g", task=OpenSession(env="steps", task_index=0), num_samples=NUM_SAMPLES,
-        strategy=spec, sampling=Sampling(seed=7), limits=_LIMITS, budget=budget or Budget(),
+        strategy=spec, sampling=Sampling(seed=7), limits=_LIMITS, budget=budget or Budget(), evaluator=RewardSpec(),
     )  # fmt: skip
     parts = cast("Any", world)
-    player = Player(parts, cast("Any", _Chat()), parts, parts, Formats(), max_episodes=64, plugins=(spec.use,))
+    player = Player(
+        parts, cast("Any", _Chat()), parts, parts, Formats(), max_episodes=64, plugins=(spec.use,), evaluator=parts
+    )
     played: list[Trajectory] = []
 
     async def keep(trajectories: list[Trajectory]) -> None:

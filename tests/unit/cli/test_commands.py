@@ -253,7 +253,7 @@ def test_a_search_is_drawn_with_what_it_rejected(capsys: Capture) -> None:
         "0  score 0 · visits 2",
         "├── 1 go left  score 0 · value 0.25 · visits 2",
         "└── 1-0.1 open door  score 1 · value 1 · visits 2 · terminated · sample 0 · selected",
-        "spent 2 steps, 2 replies, 40 tokens, 1.5 s",
+        "spent 2 steps, 2 replies, 40 tokens, 0 evaluations, 1.5 s",
     ]
     assert "1 [bold]go[31m  score" in other, "an action is no markup"
     assert "and 7 nodes of which there is no record" in other

@@ -237,6 +237,25 @@ def test_roles_to_train_on_are_those_that_the_strategy_names(tmp_path: Path) -> 
     recipe.plays_by(StrategyFacts(roles=("planer",)), recipe.plan()[0])
 
 
+def test_a_strategy_that_evaluates_needs_an_evaluator(tmp_path: Path) -> None:
+    facts = StrategyFacts(evaluates=True)
+    without = load(tmp_path, MINIMAL)
+    table = '[rollout.evaluator]\nallocation = "discounted"\n[rollout.evaluator.judge]\nuse = "./judge.py"'
+    recipe = load(tmp_path, MINIMAL + table)
+
+    with pytest.raises(RecipeError, match=r"^rollout\.strategy: independent has nodes .* in \[rollout\.evaluator\]"):
+        without.plays_by(facts, without.plan()[0])
+    with pytest.raises(RecipeError, match=r"^stages\.collect\.strategy: \./mine\.py has nodes valued"):
+        without.evaluates_for(facts, "stages.collect.strategy", "./mine.py")
+    assert without.evaluator_spec is None
+
+    recipe.plays_by(facts, recipe.plan()[0])
+    assert recipe.evaluator_spec is not None
+    assert recipe.evaluator_spec.used == {"goal": "goal", "judge": "./judge.py"}
+    assert list(recipe.rewards()) == ["reward", "rollout.evaluator"], "its components are checked as those of [reward]"
+    recipe.suits(recipe.plan()[0], "mine", 2, AlgorithmFacts(sums_rewards=True))
+
+
 def test_the_options_of_a_stage_stay_as_they_were_written(tmp_path: Path) -> None:
     stages = '[[stages]]\nkind = "reinforce"\nsteps = 3\nclip_low = 0.1\n[stages.kl]\ncoefficient = 0.5'
     recipe = load(tmp_path, MINIMAL, stages=stages)

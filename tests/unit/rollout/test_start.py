@@ -1,6 +1,7 @@
 """What `gymfleet-rollout` says before it serves: settings, the model's directory, the weights' headers."""
 
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from gymfleet_rollout.service import engine_config
 from gymfleet_rollout.settings import RolloutSettings
 from pydantic import ValidationError
 from safetensors.torch import save_file
+
+from tests.unit.rollout.test_strategies import EVALUATES, EVALUATING
 
 PREFIX = "GYMFLEET_ROLLOUT_"
 
@@ -162,6 +165,25 @@ def test_the_process_ends_with_one_line_and_exit_code_2(tmp_path: Path) -> None:
 
     assert done.returncode == 2
     assert done.stderr == f"error: GYMFLEET_ROLLOUT_MODEL: no model directory at {tmp_path / 'nowhere'}\n"
+
+
+def test_a_recipe_whose_strategy_evaluates_needs_the_reward_services_address(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(EVALUATING + EVALUATES)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        f'name = "r"\n[model]\npath = "{model}"\n[[environments]]\nname = "maze"\n[rollout.evaluator]\n'
+        f'[rollout.strategy]\nuse = "{tmp_path / "mine.py"}"\n{MEASURE}'
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "gymfleet_rollout.main", "--recipe", str(recipe), "--run-dir", str(tmp_path / "run")],
+        env={"PATH": "", "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: rollout.strategy of r has nodes valued by the reward service: set GYMFLEET_ROLLOUT_REWARD_URL\n",
+    )
 
 
 def test_a_missing_compiler_is_named(model: Path) -> None:

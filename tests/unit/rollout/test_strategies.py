@@ -2,21 +2,27 @@
 
 import asyncio
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from gymfleet_client.errors import EnvironmentFailed, ForkUnsupported
+from gymfleet_contracts.reward import RewardSpec, ScoreRequest
 from gymfleet_contracts.rollout import Budget, EpisodeLimits, Sampling, StrategySpec
 from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.trajectory import FinishReason, Status, Trajectory
 from gymfleet_kit.plugins import PluginError
+from gymfleet_rollout.errors import EvaluationFailed
+from gymfleet_rollout.evaluator import Evaluator
 from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.inference.base import EngineDied
 from gymfleet_rollout.player import Player
 from gymfleet_rollout.strategy import STRATEGIES, strategy_of
 
 from tests.unit.rollout.test_episode import CHAT, LEFT, OPEN, Door, ScriptedPolicy, Specs, failure, group
+
+E = TypeVar("E", bound=Evaluator)
 
 HEAD = """
 import asyncio
@@ -105,6 +111,11 @@ class Table:
 
         await self.player.play(wanted, wanted.wanted, deliver, deliver_tree)
         return [trajectory for delivery in self.deliveries for trajectory in delivery]
+
+    def evaluate_by(self, evaluator: E) -> E:
+        made: Any = self.door, Specs(), Formats()
+        self.player = Player(self.policy, CHAT, *made, max_episodes=8, plugins=(self.use,), evaluator=evaluator)
+        return evaluator
 
     @property
     def left_open(self) -> set[str]:
@@ -384,6 +395,114 @@ async def test_a_turn_says_as_what_the_policy_was_asked(path: Path) -> None:
     assert (trajectory.status, trajectory.score) == (Status.COMPLETED, 1.0)
 
 
+# --- values
+
+EVALUATING = HEAD.replace("    Options = Options", "    Options, facts = Options, StrategyFacts(evaluates=True)")
+EVALUATES = """
+        root = await ctx.open()
+        forks = [root, *await ctx.fork(root, 1)]
+        (value,) = await ctx.evaluate([root])
+        ctx.note(root, value=value)
+        nodes = [await ctx.act(fork, (await ctx.propose(fork))[0]) for fork in forks]
+        values = await ctx.evaluate(nodes)
+        for node, value in zip(nodes, values):
+            ctx.note(node, value=value)
+        best = max(zip(values, range(2)))[1]
+        node = nodes[best]
+        while not node.over:
+            (reply,) = await ctx.propose(node)
+            node = await ctx.act(node, reply)
+        ctx.export(node)
+"""
+
+
+class Values:
+    """An evaluator whose values are what the script says, or the number of turns."""
+
+    def __init__(self, *script: float | Exception) -> None:
+        self.script = list(script)
+        self.asked: list[ScoreRequest] = []
+
+    async def totals(self, requests: Sequence[ScoreRequest], *, timeout_s: float) -> list[float]:
+        del timeout_s
+        self.asked += requests
+        if self.script and isinstance(self.script[0], Exception):
+            raise self.script.pop(0)  # type: ignore[misc]
+        return [float(len(request.trajectory.turns)) for request in requests]
+
+
+async def test_nodes_are_valued_as_if_the_strategy_had_stopped_there(path: Path) -> None:
+    table = Table(path, EVALUATES, ScriptedPolicy(LEFT, OPEN), head=EVALUATING)
+    values = table.evaluate_by(Values())
+    spec = RewardSpec(allocation="uniform_positive")
+
+    (trajectory,) = await table.play(evaluator=spec, budget=Budget(evaluations=3))
+
+    asked = [request.trajectory for request in values.asked]
+    assert [one.finish_reason for one in asked] == [
+        FinishReason.STOPPED, FinishReason.STOPPED, FinishReason.TERMINATED
+    ]  # fmt: skip
+    assert [(one.status, one.score) for one in asked] == [
+        (Status.TRUNCATED, 0.0), (Status.TRUNCATED, 0.0), (Status.COMPLETED, 1.0)
+    ]  # fmt: skip
+    assert asked[2].turns == trajectory.turns, "the same tokens"
+    assert asked[1].final_observation == "You did go left."
+    assert {request.reward for request in values.asked} == {spec}
+    assert table.trees[0].spent.evaluations == 3
+
+
+async def test_evaluations_are_counted_before_they_are_asked_for(path: Path) -> None:
+    table = Table(path, EVALUATES, ScriptedPolicy(LEFT), head=EVALUATING)
+    values = table.evaluate_by(Values())
+
+    trajectories = await table.play(evaluator=RewardSpec(), budget=Budget(evaluations=2))
+
+    assert len(values.asked) == 1, "two more would be three"
+    assert {t.finish_reason for t in trajectories} == {FinishReason.BUDGET}
+
+
+async def test_a_value_that_fails_is_a_failure_and_no_zero(path: Path) -> None:
+    table = Table(path, EVALUATES, ScriptedPolicy(LEFT, LEFT, OPEN), head=EVALUATING)
+    table.evaluate_by(Values(EvaluationFailed("judge: away")))
+    (again,) = await table.play(evaluator=RewardSpec())
+    assert (again.status, again.attempt) == (Status.COMPLETED, 2)
+
+    hides = EVALUATES.replace("        (value,) = await ctx.evaluate([root])", HIDDEN)
+    hiding = Table(path, hides, ScriptedPolicy(LEFT, LEFT, OPEN), head=EVALUATING)
+    hiding.evaluate_by(Values(EvaluationFailed("judge: away")))
+    (failed, _) = await hiding.play(evaluator=RewardSpec(), limits=EpisodeLimits(max_attempts=1))
+    assert (failed.status, failed.error) == (Status.POLICY_ERROR, "EvaluationFailed: judge: away")
+
+
+HIDDEN = """
+        try:
+            (value,) = await ctx.evaluate([root])
+        except Exception:
+            value = 0.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "by", "reason"),
+    [
+        (RewardSpec(), None, "valued by the reward service: set GYMFLEET_ROLLOUT_REWARD_URL"),
+        (None, Values(), r"valued by the reward service: say how in `evaluator`, in a recipe \[rollout.evaluator\]"),
+    ],
+)
+async def test_without_an_evaluator_nothing_is_played(
+    path: Path, evaluator: RewardSpec | None, by: Values | None, reason: str
+) -> None:
+    table = Table(path, EVALUATES, ScriptedPolicy(LEFT), head=EVALUATING)
+    if by is not None:
+        table.evaluate_by(by)
+
+    trajectories = await table.play(evaluator=evaluator)
+
+    assert [t.status for t in trajectories] == [Status.POLICY_ERROR] * 2
+    assert all(re.search(reason, str(t.error)) for t in trajectories)
+    assert table.door.opened == []
+
+
 # --- budgets
 
 
@@ -509,6 +628,9 @@ async def test_a_strategy_may_catch_it_and_export_what_it_has(path: Path) -> Non
         ),
         pytest.param(
             "        ctx.note(await ctx.open(), value=float('nan'))", "value nan of node 0 is not finite", id="value"
+        ),
+        pytest.param(
+            "        await ctx.evaluate([await ctx.open()])", "where the strategy says facts.evaluates", id="values"
         ),
         pytest.param("        ctx.note(await ctx.open(), visits=-1)", "node 0 cannot have -1 visits", id="visits"),
         pytest.param(

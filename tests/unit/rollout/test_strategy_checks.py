@@ -8,7 +8,7 @@ from gymfleet_rollout.strategy import STRATEGIES
 from gymfleet_rollout.strategy_checks import examine
 
 from tests.fixtures.paths import ROOT
-from tests.unit.rollout.test_strategies import FORKS, HEAD, PLAYS_ON, RESTARTS, SIDE_BY_SIDE
+from tests.unit.rollout.test_strategies import EVALUATES, EVALUATING, FORKS, HEAD, PLAYS_ON, RESTARTS, SIDE_BY_SIDE
 
 ONE = PLAYS_ON.replace("\n", "\n    ").rstrip(" ")
 
@@ -23,6 +23,19 @@ def test_those_that_branch_are_sound(tmp_path: Path, body: str) -> None:
     (tmp_path / "mine.py").write_text(HEAD + body)
 
     assert examine(str(tmp_path / "mine.py")) == []
+
+
+def test_one_that_evaluates_is_sound(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(EVALUATING + EVALUATES)
+    assert examine(str(tmp_path / "mine.py")) == []
+
+    greedy = (
+        "        from types import SimpleNamespace as Some\n"
+        "        asked = [Some(trajectory=Some(score=0.0))]\n"
+        "        await ctx._parts.evaluator.totals(asked, timeout_s=1)\n"
+    )
+    (tmp_path / "greedy.py").write_text(EVALUATING + EVALUATES + greedy)
+    assert examine(str(tmp_path / "greedy.py")) == ["it uses 4 evaluations, and its budget is 3"]
 
 
 def test_that_of_the_guide_is_sound(tmp_path: Path) -> None:

@@ -120,6 +120,16 @@ def test_the_roles_of_messages_travel_with_every_request() -> None:
     assert planner.play("measure", MEASURED, 0, 0, 1).roles == roles
 
 
+def test_the_evaluator_travels_with_every_request() -> None:
+    recipe = make_recipe(rollout={"evaluator": {"goal": {"success": 2.0}}})
+
+    evaluator = make_planner(recipe, 50).train(training_plan(recipe), PlannedGroup(0)).evaluator
+
+    assert evaluator is not None
+    assert (evaluator.gamma, evaluator.components["goal"].options["success"]) == (1.0, 2.0)
+    assert make_planner(make_recipe(), 50).train(training_plan(make_recipe()), PlannedGroup(0)).evaluator is None
+
+
 def test_what_came_too_late_keeps_its_task_and_what_kept_failing_gets_another() -> None:
     planner, plan = make_planner(make_recipe()), training_plan(make_recipe())
     planned = planner.train(plan, PlannedGroup(1))

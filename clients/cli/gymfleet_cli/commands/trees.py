@@ -57,7 +57,8 @@ def _print(tree: SearchTree) -> None:
         out.print(f"and {tree.num_left_out} nodes of which there is no record")
     spent = tree.spent
     out.print(
-        f"spent {spent.env_steps} steps, {spent.model_calls} replies, {spent.tokens} tokens, {spent.seconds:.1f} s"
+        f"spent {spent.env_steps} steps, {spent.model_calls} replies, {spent.tokens} tokens, "
+        f"{spent.evaluations} evaluations, {spent.seconds:.1f} s"
     )
 
 

@@ -227,6 +227,8 @@ class Plan:
             "GYMFLEET_ROLLOUT_API_KEY": self.key(ROLLOUT),
             "GYMFLEET_ROLLOUT_REDIS_URL": self.redis().url,
             "GYMFLEET_ROLLOUT_GATEWAY_URL": gateway_url,
+            "GYMFLEET_ROLLOUT_REWARD_URL": self.ports.url(REWARD),
+            "GYMFLEET_ROLLOUT_REWARD_API_KEY": self.key(REWARD),
             **({} if model is None else {"GYMFLEET_ROLLOUT_MODEL": model}),
             **_shared_cores(),
         }

@@ -239,6 +239,7 @@ class GroupPlanner:
             sampling=sampling,
             limits=self._recipe.limits_of(env, step),
             reward=self._recipe.reward_spec(env, gamma),
+            evaluator=self._recipe.evaluator_spec,
         )
 
 

@@ -1,0 +1,137 @@
+"""Replies to nodes: what a prompt adds, how replies are drawn from the policy and read."""
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from gymfleet_contracts.rollout import GroupRequest, Sampling
+from gymfleet_contracts.trajectory import AGENT, ReplyEnd, VersionSpan
+
+from gymfleet_rollout import metrics
+from gymfleet_rollout.budget import Spending
+from gymfleet_rollout.inference.base import Generation, InferenceError
+from gymfleet_rollout.parts import Parts
+from gymfleet_rollout.tree import Node, Reply
+
+_SEED_SPACE: Final = 2**62
+T = TypeVar("T")
+
+
+class Prompt(NamedTuple):
+    """What a prompt adds to the tokens before it, which it may replace."""
+
+    token_ids: tuple[int, ...]
+    num_before: int
+    replaces: bool
+
+    @property
+    def num_tokens(self) -> int:
+        """Return the number of tokens with those before it."""
+        return self.num_before + len(self.token_ids)
+
+
+def next_prompt(node: Node) -> Prompt:
+    """Return the prompt of a node's observation, or what replaces it."""
+    if node.replacement is not None:
+        return Prompt(node.replacement, 0, replaces=True)
+    return Prompt(node.prompt, node.num_tokens, replaces=False)
+
+
+class Replies:
+    """Draws replies for one attempt at the samples of a group, and counts what they cost."""
+
+    def __init__(self, parts: Parts, group: GroupRequest, sample: int | None, spending: Spending) -> None:
+        self._parts = parts
+        self._group = group
+        self._limits = group.limits
+        self._sample = sample
+        self._spending = spending
+
+    async def sampled(self, node: Node, prompt: Prompt, context: list[int], count: int, max_tokens: int) -> list[Reply]:
+        """Return replies to a node, drawn apart; `context` is the prompt with all that is before it."""
+        max_tokens = await self._spending.reserve(count, max_tokens)
+        num_sampled = 0
+        try:
+            first, node.num_replies = node.num_replies, node.num_replies + count
+            if count == 1:
+                replies = [await self._reply(node, prompt, context, max_tokens, first)]
+            else:
+                draws = range(first, first + count)
+                replies = await _all([self._reply(node, prompt, context, max_tokens, draw) for draw in draws])
+            num_sampled = sum(len(reply.token_ids) for reply in replies)
+        finally:
+            self._spending.settle(count, max_tokens, num_sampled)
+        return replies
+
+    async def _reply(self, node: Node, prompt: Prompt, context: list[int], max_tokens: int, draw: int) -> Reply:
+        began = time.perf_counter()
+        try:
+            async with self._parts.policy.timeout(self._limits.generate_timeout_s):
+                generation: Generation = await self._parts.policy.generate(
+                    context,
+                    max_tokens=max_tokens,
+                    sampling=self._sampling(node, draw),
+                    stop_token_ids=self._parts.chat.stop_token_ids,
+                )
+        except TimeoutError:
+            raise TimeoutError(f"no reply within generate_timeout_s = {self._limits.generate_timeout_s:g}") from None
+        _require_sound(generation)
+        end, seconds = ReplyEnd(generation.finish_reason), time.perf_counter() - began
+        return self.read(node, prompt, generation.token_ids, generation.logprobs, generation.versions, end, seconds)
+
+    def read(
+        self,
+        node: Node,
+        prompt: Prompt,
+        token_ids: tuple[int, ...],
+        logprobs: tuple[float, ...] | None,
+        versions: tuple[VersionSpan, ...],
+        end: ReplyEnd,
+        seconds: float,
+    ) -> Reply:
+        """Return what a reply asks for; one that was cut off asks for nothing that may be half an action."""
+        text = self._parts.chat.text(token_ids)
+        parsed = self._parts.format.parse(text)
+        if end is ReplyEnd.LENGTH:
+            parsed = parsed.if_cut()
+            metrics.CUT_REPLIES.inc()
+        return Reply(
+            node.id, text, parsed, token_ids, logprobs, prompt.token_ids, prompt.replaces, versions, end, seconds, AGENT
+        )
+
+    def _sampling(self, node: Node, draw: int) -> Sampling:
+        """Derive a separate seed for each reply from the group's seed: equal seeds give equal episodes."""
+        sampling = self._group.sampling
+        if sampling.seed is None:
+            return sampling
+        who = "group" if self._sample is None else str(self._sample)
+        name = f"{sampling.seed}/{who}/{node.depth}{node.branch}"
+        if draw:
+            name += f"#{draw}"
+        if self._group.replay:  # the same draws again could meet the same failure
+            name += f"/{self._group.replay}"
+        own = random.Random(name).randrange(_SEED_SPACE)
+        return sampling.model_copy(update={"seed": own})
+
+
+def _require_sound(generation: Generation) -> None:
+    """Raise InferenceError for a reply with missing or non-finite log-probabilities: training would have to guess."""
+    num_tokens, num_logprobs = len(generation.token_ids), len(generation.logprobs)
+    if num_tokens != num_logprobs:
+        raise InferenceError(f"the engine gave {num_tokens} tokens and {num_logprobs} log-probabilities")
+    if not all(map(math.isfinite, generation.logprobs)):
+        raise InferenceError("the engine gave a log-probability that is not finite")
+
+
+async def _all(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return what all calls return; where one fails, the others are cancelled."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
