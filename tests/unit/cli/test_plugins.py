@@ -271,6 +271,30 @@ def test_what_is_measured_alone_is_checked_too(
         check_plugins(make_recipe(rl=None))
 
 
+def test_what_a_strategy_says_of_itself_must_fit_the_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "searches.py"
+    path.write_text(
+        "from gymfleet_rollout.strategy import Strategy, StrategyFacts, StrategyOptions\n\n\n"
+        "class Searches(Strategy[StrategyOptions]):\n"
+        "    facts = StrategyFacts(evaluates=True, roles=('planner',))\n\n"
+        "    async def play(self, ctx): ...\n"
+    )
+    own: dict[str, Any] = {"strategy": {"use": str(path)}}
+    valued: dict[str, Any] = {**own, "evaluator": {"goal": {"success": 2.0}}}
+
+    with pytest.raises(
+        RecipeError, match=r"^rollout\.strategy: .*searches\.py has nodes valued .*\[rollout\.evaluator\]"
+    ):
+        check_plugins(make_recipe(rollout=own))
+    with pytest.raises(RecipeError, match=r"^stages\.collect\.strategy: .*searches\.py has nodes valued"):
+        check_plugins(make_recipe(stages=[{"kind": "collect", "strategy": str(path)}]))
+    with pytest.raises(RecipeError, match=r"^rollout\.evaluator\.judge: there is no component 'judge'"):
+        check_plugins(make_recipe(rollout={**own, "evaluator": {"judge": {}}}))
+    with pytest.raises(RecipeError, match=r"^stages\.reinforce\.roles: planer: unknown; .* as agent, planner$"):
+        check_plugins(make_recipe(rollout=valued, rl={"group_size": 4, "roles": ["planer"]}))
+    check_plugins(make_recipe(rollout=valued, rl={"group_size": 4, "roles": ["planner"]}))
+
+
 def test_a_strategys_own_options_are_checked(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(STRATEGY)
