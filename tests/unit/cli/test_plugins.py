@@ -82,7 +82,7 @@ def no_service(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (
             {"gruop_size": 4},
-            r"^gruop_size: unknown; grpo knows: clip_low, .*, dynamic_sampling; reinforce knows: steps, .*group_size",
+            r"^gruop_size: unknown; grpo knows: clip_low, .*std, dynamic_sampling; reinforce knows: steps, .*_size",
         ),
         ({"kl": {"weight": 1.0}}, r"^kl\.weight: unknown; grpo knows: coefficient, estimator, placement$"),
         ({"clip_low": 0}, r"^clip_low: 0 is less than or equal to the minimum of 0$"),

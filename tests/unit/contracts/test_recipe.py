@@ -220,7 +220,9 @@ def test_an_algorithm_asks_it_of_every_environments_rewards(tmp_path: Path) -> N
 def test_nothing_is_reinforced_in_what_the_expert_writes(tmp_path: Path) -> None:
     recipe = load(tmp_path, MINIMAL + '[rollout.strategy]\nuse = "expert"')
 
-    with pytest.raises(RecipeError, match=r'^rollout\.strategy: expert has .* by a stage of kind "collect"$'):
+    with pytest.raises(
+        RecipeError, match=r'^rollout\.strategy: expert writes the replies .* by a stage of kind "collect"$'
+    ):
         recipe.plays_by(StrategyFacts(expert=True), recipe.plan()[-1])
     recipe.plays_by(StrategyFacts(), recipe.plan()[-1])
 
