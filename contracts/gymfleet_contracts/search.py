@@ -40,7 +40,7 @@ class SearchNode(WireModel):
     score: Finite
     """The environment's, in [0, 1]."""
     value: Finite | None = None
-    """What the strategy noted as the node's value."""
+    """What the reward service said of the node, or the strategy noted."""
     visits: Count | None = None
     """How often the strategy noted that it came by."""
     ended: FinishReason | None

@@ -198,7 +198,10 @@ class Play:
         self._require_running()
         if not self._facts.evaluates:
             raise StrategyError("nodes are valued only where the strategy says facts.evaluates")
-        return await self._noted(self._evaluated(list(nodes)))
+        values = await self._noted(self._evaluated(list(nodes)))
+        for node, value in zip(nodes, values, strict=True):
+            self._tree.note(node, value, None)
+        return values
 
     def note(self, node: Node, *, value: float | None = None, visits: int | None = None) -> None:
         """Put what the strategy thinks of a node into the record of the search."""

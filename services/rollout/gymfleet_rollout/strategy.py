@@ -87,7 +87,8 @@ class PlayContext(Protocol):
         """Return the value of each node, by the reward service as the recipe's `[rollout.evaluator]` says.
 
         What is scored is the episode up to the node, as if the strategy had stopped there; for strategies with
-        `facts.evaluates`. A component that fails is a failure of the machinery, and never a value.
+        `facts.evaluates`. A component that fails is a failure of the machinery, and never a value. The record of the
+        search has the values.
         """
 
     def note(self, node: Node, *, value: float | None = None, visits: int | None = None) -> None:

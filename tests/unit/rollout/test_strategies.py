@@ -402,11 +402,9 @@ EVALUATES = """
         root = await ctx.open()
         forks = [root, *await ctx.fork(root, 1)]
         (value,) = await ctx.evaluate([root])
-        ctx.note(root, value=value)
         nodes = [await ctx.act(fork, (await ctx.propose(fork))[0]) for fork in forks]
         values = await ctx.evaluate(nodes)
-        for node, value in zip(nodes, values):
-            ctx.note(node, value=value)
+        ctx.note(nodes[1], value=0.5)  # instead of what the reward service says
         best = max(zip(values, range(2)))[1]
         node = nodes[best]
         while not node.over:
@@ -449,6 +447,11 @@ async def test_nodes_are_valued_as_if_the_strategy_had_stopped_there(path: Path)
     assert asked[1].final_observation == "You did go left."
     assert {request.reward for request in values.asked} == {spec}
     assert table.trees[0].spent.evaluations == 3
+    assert {node.id: node.value for node in table.trees[0].nodes if node.depth < 2} == {
+        "0": 0.0,
+        "1": 1.0,
+        "1-0.1": 0.5,
+    }
 
 
 async def test_evaluations_are_counted_before_they_are_asked_for(path: Path) -> None:
