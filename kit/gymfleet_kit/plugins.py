@@ -221,7 +221,7 @@ def described(kind: str, reference: str, found: type) -> PluginDescription:
     return PluginDescription(
         kind=kind,
         reference=reference,
-        summary=next(iter((inspect.getdoc(found) or "").splitlines()), ""),
+        summary=next(iter(inspect.cleandoc(found.__doc__ or "").splitlines()), ""),
         options=options.model_json_schema(),
         facts=facts.model_dump(mode="json"),
         sources={str(path): hash_of(path) for path in sorted(files)},

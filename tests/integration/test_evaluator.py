@@ -16,9 +16,9 @@ from pydantic import SecretStr
 
 from tests.fixtures.rewards import make_spec
 from tests.fixtures.service_process import ServiceProcess
+from tests.fixtures.strategies import EVALUATES, EVALUATING, Table
 from tests.fixtures.trajectories import make_trajectory
 from tests.unit.rollout.test_episode import LEFT, OPEN, ScriptedPolicy
-from tests.unit.rollout.test_strategies import EVALUATES, EVALUATING, Table
 
 KEY = "an-api-key-of-some-length"
 HALF = '''

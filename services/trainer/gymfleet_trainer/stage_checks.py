@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import inspect
 import random
 import re
 import shutil
@@ -286,7 +285,7 @@ def examine(reference: str) -> list[str]:
 
 
 def _faults_of_class(kind: type[Stage[Any]]) -> Iterator[str]:
-    if not inspect.getdoc(kind):
+    if not kind.__doc__:
         yield "it has no docstring: `gymfleet plugins list` shows its first line"
     if kind.facts.reads and "data" not in getattr(kind.Options, "model_fields", {}):
         yield "facts.reads: its Options need a field `data`, which names the episodes"

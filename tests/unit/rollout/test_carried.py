@@ -8,8 +8,8 @@ from gymfleet_contracts.observation import ImagePart, Part, TextPart
 from gymfleet_contracts.session import OpenSession, Session, StepResult
 from gymfleet_contracts.trajectory import Trajectory
 
+from tests.fixtures.strategies import FORKS, Table
 from tests.unit.rollout.test_episode import LEFT, OPEN, Door, ScriptedPolicy, play
-from tests.unit.rollout.test_strategies import FORKS, Table
 
 
 def picture(number: int) -> tuple[Part, ...]:

@@ -23,7 +23,7 @@ from gymfleet_rollout.settings import RolloutSettings
 from pydantic import ValidationError
 from safetensors.torch import save_file
 
-from tests.unit.rollout.test_strategies import EVALUATES, EVALUATING
+from tests.fixtures.strategies import EVALUATES, EVALUATING
 
 PREFIX = "GYMFLEET_ROLLOUT_"
 

@@ -8,7 +8,7 @@ from gymfleet_rollout.strategy import STRATEGIES
 from gymfleet_rollout.strategy_checks import examine
 
 from tests.fixtures.paths import ROOT
-from tests.unit.rollout.test_strategies import EVALUATES, EVALUATING, FORKS, HEAD, PLAYS_ON, RESTARTS, SIDE_BY_SIDE
+from tests.fixtures.strategies import EVALUATES, EVALUATING, FORKS, HEAD, PLAYS_ON, RESTARTS, SIDE_BY_SIDE
 
 ONE = PLAYS_ON.replace("\n", "\n    ").rstrip(" ")
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from gymfleet_kit.plugins import PluginError
+from gymfleet_kit.plugins import PluginError, described
 from gymfleet_trainer.learning.algorithm_checks import examine
 from gymfleet_trainer.learning.plugins import ALGORITHMS
 
@@ -101,3 +101,11 @@ def test_a_broken_promise_is_one_line(tmp_path: Path, promise: str, source: str)
 def test_what_is_no_algorithm_is_said_so() -> None:
     with pytest.raises(PluginError, match="there is no algorithm 'grop'; known"):
         examine("grop")
+
+
+def test_one_without_a_docstring_does_not_pass_for_its_base(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(_HEAD.replace('    """Returns as they are."""\n', ""))
+
+    assert examine(str(path)) == ["it has no docstring: `gymfleet plugins list` shows its first line"]
+    assert described("algorithm", str(path), ALGORITHMS.find(str(path))).summary == ""

@@ -186,6 +186,15 @@ def test_one_that_trains_goes_on_where_it_was_killed(tmp_path: Path, first: str,
     assert examine(str(path)) == faults
 
 
+def test_one_without_a_docstring_does_not_pass_for_its_base(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        HEAD.replace('    """One of somebody\'s own."""\n', "") + "\n    async def run(self, run):\n        pass\n"
+    )
+
+    assert "it has no docstring: `gymfleet plugins list` shows its first line" in examine(str(path))
+
+
 def test_one_that_cannot_be_used_is_no_broken_promise(tmp_path: Path) -> None:
     with pytest.raises(PluginError, match="there is no file"):
         examine(str(tmp_path / "nothing.py"))

@@ -1,7 +1,6 @@
 """What an algorithm promises, tried on a small model: behind `gymfleet check FILE`, and the tests of our own."""
 
 import copy
-import inspect
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -89,7 +88,7 @@ def examine(reference: str) -> list[str]:
 
 
 def _faults_of_class(kind: type[Algorithm[Any]]) -> Iterator[str]:
-    if not inspect.getdoc(kind):
+    if not kind.__doc__:
         yield "it has no docstring: `gymfleet plugins list` shows its first line"
     try:
         options_of(kind)()
