@@ -43,6 +43,7 @@ BLOCKS = {
     ("docs/adding-an-environment.md", '"""Name the'): "run by tests/integration/test_images.py",
     ("docs/adding-an-environment.md", '"""Find out what a customer'): "run by tests/integration/test_model_calls.py",
     ("docs/adding-an-environment.md", "export GYMFLEET_ENV_MODELS"): "run by tests/integration/test_model_calls.py",
+    ("docs/adding-an-algorithm.md", '"""Nothing more'): "run by tests/integration/test_algorithm_plugins.py",
     ("docs/adding-an-algorithm.md", '"""Returns above'): "run by tests/integration/test_algorithm_plugins.py",
     ("docs/adding-an-algorithm.md", '"""Direct preference'): "run by tests/integration/test_algorithm_plugins.py",
     ("docs/adding-an-algorithm.md", "[[stages]]"): "run by tests/integration/test_algorithm_plugins.py",

@@ -96,5 +96,5 @@ async def test_a_strategy_goes_on_from_the_best_of_its_nodes(
 
     assert trajectory.status is Status.COMPLETED, trajectory.error
     (tree,) = table.trees
-    assert [node.value for node in tree.nodes] == [0.0, 1.0, 1.0, None], "half of no score, and the turns"
+    assert [node.value for node in tree.nodes] == [0.0, 1.0, 0.5, None], "half of no score, the turns, a note"
     assert tree.spent.evaluations == 3

@@ -98,7 +98,7 @@ async def test_each_environment_says_its_rules_and_lists_its_tools(fleet: Fleet,
             step = tools["step"].input_schema
             assert step["required"] == ["session_id", "index", "action"]
             assert "stored result" in step["properties"]["index"]["description"]
-            assert not {"env", "owner", "recoveries"} & set(tools["reset"].input_schema["properties"])
+            assert not {"env", "owner", "recoveries", "record_replies"} & set(tools["reset"].input_schema["properties"])
             for tool in tools.values():
                 assert all("description" in argument for argument in tool.input_schema["properties"].values())
 

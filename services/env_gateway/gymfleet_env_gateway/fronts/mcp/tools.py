@@ -146,7 +146,7 @@ def _tool(
     )
 
 
-_OURS: Final = frozenset({"env", "owner", "recoveries"})
+_OURS: Final = frozenset({"env", "owner", "recoveries", "record_replies"})
 _LISTED: Final = [
     _tool(
         "reset",
