@@ -34,6 +34,7 @@ EXPERT_UNAVAILABLE: Final = "/problems/expert-unavailable"
 ACTIONS_UNAVAILABLE: Final = "/problems/actions-unavailable"
 IRREVERSIBLE: Final = "/problems/irreversible"
 INVALID_TOOL_CALL: Final = "/problems/invalid-tool-call"
+NOT_YOUR_TURN: Final = "/problems/not-your-turn"
 
 UNKNOWN_JOB: Final = "/problems/unknown-job"
 UNKNOWN_FORMAT: Final = "/problems/unknown-format"

@@ -241,6 +241,8 @@ class StrategyFacts(WireModel):
     """What it asks the policy as, beside `agent`."""
     evaluates: bool = False
     """It has nodes valued by the reward service."""
+    games: bool = False
+    """It seats the players of games, and plays nothing else."""
 
 
 class RolloutSection(WireModel):

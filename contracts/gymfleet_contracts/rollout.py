@@ -131,6 +131,14 @@ class GroupRequest(WireModel):
         """The samples that are to be played."""
         return tuple(range(self.num_samples)) if self.samples is None else self.samples
 
+    @property
+    def again(self) -> str:
+        """What tells this request from those that asked for others of the group's samples, or for the same before.
+
+        Empty for the first one. Each sample is asked for once with each `replay`.
+        """
+        return f"{self.replay}.{min(self.wanted)}" if self.replay else ""
+
 
 class JobState(StrEnum):
     """The life of a job submitted over HTTP."""

@@ -20,6 +20,10 @@ RECOVERED: Final = "recovered"
 """The key of `info` under which a session that was played again on another process says how often it was."""
 
 
+SeatName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+MAX_SEATS: Final = 16
+
+
 class ForkSupport(StrEnum):
     """How an environment makes a child in the parent's exact state."""
 
@@ -100,6 +104,8 @@ class EnvironmentSpec(WireModel):
     """The environment's actions as tools."""
     models: Annotated[tuple[ModelRole, ...], Field(exclude_if=is_absent)] = ()
     """The models that the environment asks itself. The server's operator says who answers; callers see none of it."""
+    seats: Annotated[tuple[SeatName, ...], Field(max_length=MAX_SEATS, exclude_if=is_absent)] = ()
+    """Its players, where it is a game that several share."""
 
 
 _ONE_SELECTOR: Final[JsonDict] = {
@@ -153,6 +159,41 @@ Sealed = Annotated[str | None, Field(max_length=MAX_SEALED_CHARS, pattern=r"^[A-
 unread. Absent where there is no such thing, and where the env server was given no key to seal with."""
 
 
+class Seat(WireModel):
+    """What one player of a game sees and has reached."""
+
+    observation: str
+    reward: float = 0.0
+    """The sum of all its rewards so far; a player may also gain or lose by what others do."""
+    score: float = 0.0
+    """Its success so far in [0, 1]; 1 means won."""
+
+
+class Game(WireModel):
+    """The state of a game that several players share.
+
+    The session in which a game was opened sees every seat, and its next step is the action of the seat that is to
+    move: it is for whoever plays them all. `POST /v1/sessions/{id}/seats` of a gateway gives each player a session id
+    of its own, which sees and plays that seat alone.
+    """
+
+    to_move: SeatName | None
+    """The seat whose action is the next step; None when the game is over."""
+    moved: SeatName | None = None
+    """The seat whose action the last step was."""
+    seats: dict[SeatName, Seat]
+
+
+SharedGame = Annotated[Game | None, Field(exclude_if=is_absent)]
+"""Absent where the environment has no seats."""
+
+
+class Seats(WireModel):
+    """The session id of each player of a game."""
+
+    seats: dict[SeatName, SessionId]
+
+
 class TaskRef(WireModel):
     """The task that a session plays. `task_id` is the benchmark's own id where it has one."""
 
@@ -182,6 +223,7 @@ class Session(WireModel):
     sealed: Sealed = None
     parts: Parts = ()
     """The observation in full, where it is more than text."""
+    game: SharedGame = None
 
 
 class Step(WireModel):
@@ -210,6 +252,7 @@ class StepResult(WireModel):
     sealed: Sealed = None
     parts: Parts = ()
     """The observation in full, where it is more than text."""
+    game: SharedGame = None
 
 
 class SessionStep(Step):

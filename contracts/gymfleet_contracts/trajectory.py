@@ -9,7 +9,7 @@ from pydantic import Field, JsonValue, StrictBool, model_validator
 from gymfleet_contracts._model import WireModel
 from gymfleet_contracts.numbers import NUMBER, NUMBERS, Integer
 from gymfleet_contracts.observation import Parts
-from gymfleet_contracts.session import Sealed, TaskRef
+from gymfleet_contracts.session import Sealed, SeatName, TaskRef
 
 Purpose = Literal["train", "eval", "demonstration", "collect"]
 
@@ -70,13 +70,16 @@ class FinishReason(StrEnum):
     """The group's budget was spent."""
     STOPPED = "stopped"
     """The strategy went no further."""
+    LEFT = "left"
+    """Another player of the game could not go on."""
     ERROR = "error"
 
     @property
     def cut_by_recipe(self) -> bool:
         """Whether the recipe ended the episode: the environment would have gone on."""
         return self in (
-            FinishReason.MAX_TURNS, FinishReason.CONTEXT_LENGTH, FinishReason.BUDGET, FinishReason.STOPPED
+            FinishReason.MAX_TURNS, FinishReason.CONTEXT_LENGTH, FinishReason.BUDGET, FinishReason.STOPPED,
+            FinishReason.LEFT,
         )  # fmt: skip
 
 
@@ -192,6 +195,8 @@ class Trajectory(WireModel):
     policy: PolicyRef
     strategy: StrategyName = "independent"
     """How it was played: the reference under which the request named it."""
+    seat: SeatName | None = _absent_without(None)
+    """The player of a game whose episode it is."""
     group_size: Annotated[int, Field(ge=1, le=MAX_GROUP_SIZE), NUMBER] | None = _absent_without(None)
     """How many episodes the group has, where a strategy that plays them together decided that; otherwise it has as many
     as were asked for."""

@@ -48,6 +48,28 @@ class Outcome:
     parts: Sequence[str | Image] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What one player of a game sees and has reached."""
+
+    observation: str
+    """What this player may know, and nothing of what is hidden from it."""
+    reward: float = 0.0
+    """The sum of its rewards so far."""
+    score: float = 0.0
+    """Its success so far in [0, 1]; 1 means won."""
+
+
+@dataclass(frozen=True, slots=True)
+class Game:
+    """The state of a game for its players."""
+
+    to_move: str | None
+    """The seat whose action the next `step` is; None when the game is over."""
+    seats: Mapping[str, Seat]
+    """All of them."""
+
+
 class Options(BaseModel):
     """Settings of one environment, such as its backend; a subclass names them.
 
@@ -121,6 +143,9 @@ class EnvironmentClass(ABC, Generic[TaskT]):
     """The language models that `reset` and `step` ask. Operators say in `GYMFLEET_ENV_MODELS` who answers; an
     `Environment` that asks is `blocking`."""
 
+    seats: ClassVar[tuple[str, ...]] = ()
+    """The names of its players, where it is a game that several share; `game` then says what each of them sees."""
+
     turn_limit: int | None = None
     """Set by `reset` where the task allows fewer turns than `max_turns`."""
     start_info: Mapping[str, JsonValue] = MappingProxyType({})
@@ -187,6 +212,16 @@ class EnvironmentClass(ABC, Generic[TaskT]):
         """
         return False
 
+    def game(self) -> Game:
+        """Return what each of `seats` sees and has reached, and whose action the next `step` is.
+
+        Asked after `reset`, which then returns an empty text, and after each `step`, of which the observation, the
+        reward and the score are then left out. It changes nothing and is quick, also in an `AsyncEnvironment`. Moves
+        made at the same time are asked for one after the other, and none is shown before the last is made. An action
+        that breaks the rules is answered with `action_valid=False`; who is to move afterwards is the game's to say.
+        """
+        raise NotImplementedError
+
     @classmethod
     def has_expert(cls) -> bool:
         """Return whether the author wrote `expert`."""
@@ -195,7 +230,12 @@ class EnvironmentClass(ABC, Generic[TaskT]):
     @classmethod
     def tells_state(cls) -> bool:
         """Return whether a replay is compared by more than its observations."""
-        return cls.deterministic and cls._wrote("state_digest")
+        return cls.deterministic and (cls._wrote("state_digest") or bool(cls.seats))
+
+    @classmethod
+    def seats_players(cls) -> bool:
+        """Return whether the author wrote `game`."""
+        return cls._wrote("game")
 
     @classmethod
     def maps_tools(cls) -> bool:
@@ -237,6 +277,7 @@ class EnvironmentClass(ABC, Generic[TaskT]):
             step_timeout_s=cls.step_timeout_s,
             tools=cls.tools,
             models=cls.models,
+            seats=cls.seats,
         )
 
 

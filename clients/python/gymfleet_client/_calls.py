@@ -19,6 +19,7 @@ from gymfleet_contracts.session import (
     Irreversibility,
     OpenSession,
     RenewLease,
+    Seats,
     Session,
     SessionStep,
     StepResult,
@@ -50,6 +51,7 @@ _MOVE: Final = TypeAdapter(ExpertMove)
 _ACTIONS: Final = TypeAdapter(AdmissibleActions)
 _IRREVERSIBILITY: Final = TypeAdapter(Irreversibility)
 _TOOL_ACTION: Final = TypeAdapter(ToolAction)
+_SEATS: Final = TypeAdapter(Seats)
 _JSON: Final[dict[str, str]] = {"content-type": "application/json"}
 
 
@@ -186,6 +188,11 @@ def image(session_id: str, sha256: str) -> Call[bytes]:
 def tool_action(session_id: str, call: ToolCall) -> Call[ToolAction]:
     """`POST /v1/sessions/{id}/tool`."""
     return Call("POST", _session(session_id, "/tool"), _TOOL_ACTION.validate_json, call.model_dump_json().encode())
+
+
+def seats(session_id: str) -> Call[Seats]:
+    """`POST /v1/sessions/{id}/seats`."""
+    return Call("POST", _session(session_id, "/seats"), _SEATS.validate_json)
 
 
 def _seconds(retry_after: str | None) -> float | None:

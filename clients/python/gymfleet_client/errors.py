@@ -22,6 +22,7 @@ __all__ = [
     "InternalError",
     "InvalidToolCall",
     "Irreversible",
+    "NotYourTurn",
     "PayloadTooLarge",
     "ProblemError",
     "QuotaExceeded",
@@ -228,6 +229,12 @@ class InvalidToolCall(ProblemError):
     """There is no such tool, or its arguments do not fit."""
 
     type = problems.INVALID_TOOL_CALL
+
+
+class NotYourTurn(ProblemError):
+    """Another player of the game is to move: look again, and act when `game.to_move` is your seat."""
+
+    type = problems.NOT_YOUR_TURN
 
 
 _BY_TYPE: Final[dict[str, type[ProblemError]]] = {

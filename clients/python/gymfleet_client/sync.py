@@ -120,6 +120,10 @@ class SyncGatewayClient:
         """Return an image of the session's last observation, of which the hash is known."""
         return self._execute(_calls.image(session_id, sha256), timeout_s)
 
+    def seats(self, session_id: str, *, timeout_s: float | None = None) -> dict[str, str]:
+        """Return a session id for each player of a game, by seat; it sees and plays that seat alone."""
+        return self._execute(_calls.seats(session_id), timeout_s).seats
+
     def _execute(self, call: _calls.Call[T], timeout_s: float | None = None) -> T:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         return self._patiently(lambda: call, Patience(limit_s), limit_s)

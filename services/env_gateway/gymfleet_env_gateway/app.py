@@ -22,7 +22,7 @@ from gymfleet_env_gateway.journal import Journal
 from gymfleet_env_gateway.metrics import SessionGauges
 from gymfleet_env_gateway.redis_store import make_store
 from gymfleet_env_gateway.replica_registry import ReplicaRegistry
-from gymfleet_env_gateway.routes import environments, play, stream, tickets
+from gymfleet_env_gateway.routes import environments, play, seats, stream, tickets
 from gymfleet_env_gateway.routes.sessions import install_sessions
 from gymfleet_env_gateway.session_directory import SessionDirectory
 from gymfleet_env_gateway.session_ids import SessionIds
@@ -87,6 +87,7 @@ def build_app(settings: GatewaySettings, *, registry: CollectorRegistry = REGIST
     app.include_router(stream.router)
     app.include_router(play.router)
     app.include_router(tickets.router)
+    app.include_router(seats.router)
     if settings.agentgym:
         install_agentgym(app, agentgym)
     if settings.mcp:

@@ -10,6 +10,8 @@ from pydantic import JsonValue
 
 __all__ = [
     "Forbidden",
+    "NoGame",
+    "NotYourTurn",
     "QueueFull",
     "QuotaExceeded",
     "RateLimited",
@@ -25,6 +27,20 @@ class Unavailable(TryLater):
 
     type = problems.UNAVAILABLE
     title = "No replica can take the call now"
+
+
+class NoGame(ServiceError):
+    """The session has no seats to give."""
+
+    title = "The session is no game"
+
+
+class NotYourTurn(ServiceError):
+    """Another player of the game is to move."""
+
+    type = problems.NOT_YOUR_TURN
+    title = "Another player is to move"
+    status = 409
 
 
 class UpstreamTimeout(ServiceError):

@@ -14,6 +14,8 @@ _PURPOSE: Final = b"gymfleet session id, version 1"
 _TAG_BYTES: Final = 16
 _TAG_CHARS: Final = 22
 _SEPARATOR: Final = "."
+_SEAT: Final = "~"
+"""Between a game's session and a seat; neither has it in its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +25,14 @@ class SessionRef:
     env: str
     replica: str
     upstream: str
+    seat: str = ""
+    """The player of a game to whom the id was given; empty where it stands for the whole session."""
+    session_id: str = ""
+    """The id of the whole session, in the id of a seat."""
 
 
 class SessionIds:
-    """Makes and reads ids `env.replica.upstream.tag`.
+    """Makes and reads ids `env.replica.upstream.tag` and, for one player of a game, `env.replica.upstream~seat.tag`.
 
     `tag` is HMAC-SHA256 over the tenant's name and the rest, cut to 128 bits, compared
     in constant time: an id that was issued to one tenant does not exist for another.
@@ -42,7 +48,9 @@ class SessionIds:
         self._known: Recent[tuple[str, str], SessionRef] = Recent(max_size=16_384)
 
     def issue(self, env: str, replica: str, upstream: str, tenant: str) -> str:
-        """Return the id of a session that `replica` calls `upstream`. Raises ValueError when that is too long."""
+        """Return the id of a session that `replica` calls `upstream`. Raises ValueError where it cannot."""
+        if _SEAT in upstream:
+            raise ValueError(f"the env server's session id {upstream!r} holds {_SEAT!r}, which stands before a seat")
         body = _SEPARATOR.join((env, replica, upstream))
         session_id = f"{body}{_SEPARATOR}{_tag(self._key, body, tenant)}"
         if len(session_id) > MAX_SESSION_ID_CHARS:
@@ -51,15 +59,31 @@ class SessionIds:
             )
         return session_id
 
+    def seat(self, session_id: str, seat: str, tenant: str) -> str:
+        """Return the id by which a player of a game knows its session: it gives no access to the whole session.
+
+        Raises `UnknownSession`.
+        """
+        whole, _, tag = session_id.rpartition(_SEPARATOR)
+        key = self._signed(whole, tag, tenant)  # the same, so that the session's id follows from the seat's
+        if key is None:
+            raise UnknownSession("this session id was not issued here")
+        body = f"{whole}{_SEAT}{seat}"
+        return f"{body}{_SEPARATOR}{_tag(key, body, tenant)}"
+
     def read(self, session_id: str, tenant: str) -> SessionRef:
         """Read an id. Raises `UnknownSession` if it was not signed with one of the secrets for this tenant."""
         if (known := self._known.get((session_id, tenant))) is not None:
             return known
         body, _, tag = session_id.rpartition(_SEPARATOR)
-        if len(session_id) > MAX_SESSION_ID_CHARS or not self._signed(body, tag, tenant):
+        key = None if len(session_id) > MAX_SESSION_ID_CHARS else self._signed(body, tag, tenant)
+        if key is None:
             raise UnknownSession("this session id was not issued here; open a session and use the id as it is given")
         env, replica, upstream = body.split(_SEPARATOR, 2)
         ref = SessionRef(env=env, replica=replica, upstream=upstream)
+        if _SEAT in upstream:
+            whole, _, seat = body.rpartition(_SEAT)
+            ref = SessionRef(env, replica, upstream, seat, f"{whole}{_SEPARATOR}{_tag(key, whole, tenant)}")
         self._known[session_id, tenant] = ref
         return ref
 
@@ -67,11 +91,11 @@ class SessionIds:
         """Drop the id of a session that is over from the cache."""
         self._known.pop((session_id, tenant), None)
 
-    def _signed(self, body: str, tag: str, tenant: str) -> bool:
+    def _signed(self, body: str, tag: str, tenant: str) -> bytes | None:
+        """Return the key that the body was signed with; None if it was none of these."""
         given = tag.encode()
-        return any(
-            hmac.compare_digest(given, _tag(key, body, tenant).encode()) for key in (self._key, *self._other_keys)
-        )
+        keys = (self._key, *self._other_keys)
+        return next((key for key in keys if hmac.compare_digest(given, _tag(key, body, tenant).encode())), None)
 
 
 def label(session_id: str) -> str:

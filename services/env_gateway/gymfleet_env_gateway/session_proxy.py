@@ -9,6 +9,7 @@ their results are sent.
 import math
 import time
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -26,7 +27,7 @@ from pydantic import ValidationError
 
 from gymfleet_env_gateway.access import Tenant
 from gymfleet_env_gateway.admission import Admission
-from gymfleet_env_gateway.errors import QueueFull, RateLimited, Unavailable, UpstreamTimeout
+from gymfleet_env_gateway.errors import Forbidden, QueueFull, RateLimited, Unavailable, UpstreamTimeout
 from gymfleet_env_gateway.journal import SessionLocation
 from gymfleet_env_gateway.metrics import record_call
 from gymfleet_env_gateway.recovery import Caller
@@ -34,6 +35,7 @@ from gymfleet_env_gateway.replica import Replica, ReplicaState
 from gymfleet_env_gateway.replica_registry import ReplicaRegistry
 from gymfleet_env_gateway.session_directory import SessionDirectory, SessionElsewhere
 from gymfleet_env_gateway.session_ids import SessionIds, SessionRef, label
+from gymfleet_env_gateway.session_seats import call_from_seat, seats_of
 from gymfleet_env_gateway.settings import GatewaySettings
 
 log = structlog.get_logger()
@@ -139,6 +141,9 @@ class SessionProxy:
     async def call(self, tenant: Tenant, op: str, session_id: str, body: msgspec.Raw) -> msgspec.Raw:
         """Make any call within a session. Raises `ServiceError`: the gateway's own, or the env server's unchanged."""
         ref = self._ids.read(session_id, tenant.name)
+        if ref.seat:
+            whole = partial(self._call_whole, tenant, ref.session_id)
+            return await call_from_seat(whole, op, session_id, ref, body)
         timeout_s = self._timeouts[op]
         if (spec := self._registry.spec(ref.env)) is not None and spec.step_timeout_s is not None:
             timeout_s = max(timeout_s, spec.step_timeout_s + _AFTER_TIMEOUT_S)
@@ -159,6 +164,16 @@ class SessionProxy:
         finally:
             record_call(ref.env, tenant.name, op, outcome, started)
         return ok
+
+    async def seats(self, tenant: Tenant, session_id: str) -> dict[str, str]:
+        """Return a session id for each player of a game. Raises `NoGame`, `Forbidden`, and what `call` raises."""
+        if seat := self._ids.read(session_id, tenant.name).seat:
+            raise Forbidden(f"the seat {seat} may look and act; seats are given by whoever opened the game")
+        players = await seats_of(partial(self._call_whole, tenant, session_id))
+        return {player: self._ids.seat(session_id, player, tenant.name) for player in players}
+
+    async def _call_whole(self, tenant: Tenant, session_id: str, op: str, body: msgspec.Raw) -> msgspec.Raw:
+        return await self.call(tenant, op, session_id, body)
 
     def _upstream_request(self, request: dict[str, Any], tenant: Tenant) -> dict[str, Any]:
         """Return what an env server is asked for: whatever the caller sent, what is the gateway's to say is its own."""

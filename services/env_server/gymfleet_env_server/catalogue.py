@@ -97,6 +97,8 @@ def find_environment(reference: str) -> type[AnyEnvironment]:
         raise EnvironmentUnavailable(f"{reference}: {found.__name__} must set {', '.join(missing)}")
     if len({role.name for role in found.models}) < len(found.models):
         raise EnvironmentUnavailable(f"{reference}: two models of {found.__name__} have one name")
+    if len(set(found.seats)) < len(found.seats) or bool(found.seats) != found.seats_players():
+        raise EnvironmentUnavailable(f"{reference}: a game names its seats, each once, and writes game()")
     if found.tools and (fault := tools.fault_of(found)) is not None:
         raise EnvironmentUnavailable(f"{reference}: {fault}")
     return found

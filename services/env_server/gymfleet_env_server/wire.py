@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 from gymfleet_contracts.observation import Part
-from gymfleet_contracts.session import StepResult
+from gymfleet_contracts.session import Game, StepResult
 from pydantic import JsonValue, TypeAdapter
 
 MAX_RESULT_BYTES: Final = 2 * 1024 * 1024
@@ -42,6 +42,7 @@ class _MarkedStepRecord(_StepRecord, omit_defaults=True):
     state_key: str | None = None
     sealed: str | None = None
     parts: tuple[dict[str, str], ...] = ()
+    game: dict[str, Any] | None = None
 
 
 checked_info: Final = TypeAdapter(dict[str, JsonValue]).validate_python
@@ -64,13 +65,15 @@ def encode_result(
     state_key: str | None = None,
     sealed: str | None = None,
     parts: tuple[Part, ...] = (),
+    game: Game | None = None,
 ) -> bytes:
     """Return the msgpack of a `StepResult`. Raises ValueError, or an encoding error, for an invalid result."""
-    if state_key is sealed is None and not parts:
+    if state_key is sealed is None and game is None and not parts:
         record = _StepRecord(index, observation, reward, terminated, truncated, score, action_valid, info)
     else:
         told = (index, observation, reward, terminated, truncated, score, action_valid, info)
-        record = _MarkedStepRecord(*told, state_key, sealed, tuple(part.model_dump() for part in parts))
+        shown = tuple(part.model_dump() for part in parts)
+        record = _MarkedStepRecord(*told, state_key, sealed, shown, None if game is None else game.model_dump())
     if type(terminated) is type(action_valid) is bool and type(observation) is str and type(info) is dict:
         if info:
             record.info = checked_info(info)

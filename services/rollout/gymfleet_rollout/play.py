@@ -1,7 +1,6 @@
 """What a strategy plays with: open, fork, ask for replies, act, hand in."""
 
 import asyncio
-import dataclasses
 import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final, TypeVar
@@ -23,6 +22,7 @@ from gymfleet_rollout.parts import Parts
 from gymfleet_rollout.replies import Replies, next_prompt
 from gymfleet_rollout.search import TreeRecorder
 from gymfleet_rollout.sessions import SessionDesk
+from gymfleet_rollout.table import Table
 from gymfleet_rollout.tree import Node, Reply
 from gymfleet_rollout.unended import unended
 
@@ -54,8 +54,9 @@ class Play:
         self._replies = Replies(parts, group, sample, spending)
         self._max_context = min(group.limits.max_context_tokens, parts.policy.max_model_len)
         self._desk = SessionDesk(parts.sessions, group)
-        self._heads: dict[str, Node | None] = {}
-        """The newest node of each session; None for one whose first prompt is not known yet."""
+        self._session_ids: list[str] = []
+        self._heads: dict[tuple[str, str | None], Node] = {}
+        """The newest node of each session, and in a game of each seat."""
         self._tree = TreeRecorder()
         self._num_opened = 0
         self._closed = False
@@ -71,23 +72,49 @@ class Play:
         branch = f"@{self._num_opened}" if self._num_opened else ""
         self._num_opened += 1
         (session,) = await self._made(self._opened())
+        self._require_right_world(session)
         prompt = self._prompt(None, session.observation)
         root = Node(
             id=self._id(0, branch), parent_id=None, depth=0, observation=session.observation, score=session.score,
             ended=None, task=session.task, session_id=session.session_id, index=0, branch=branch, prompt=prompt,
             num_tokens=0, parts=session.parts, sealed=session.sealed,
+            table=None if session.game is None else Table(session, session.game),
         )  # fmt: skip
         self._keep(root)
-        if len(prompt) >= self._max_context:
-            raise PromptTooLong(
-                f"the first prompt has {len(prompt)} tokens, the context {self._max_context}: raise "
-                "limits.max_context_tokens and the engine's max_model_len"
-            )
+        self._require_fitting(prompt)
+        return root
+
+    async def sit(self, table: Node, seat: str) -> Node:
+        """Return the root of the episode of one player of a game, once that player is to move."""
+        self._require_running()
+        game = table.table
+        if game is None or table.seat is not None:
+            raise StrategyError(f"node {table.id} is not the beginning of a game")
+        if seat not in game.seats or seat in game.taken:
+            free = ", ".join(name for name in game.seats if name not in game.taken) or "none"
+            raise StrategyError(f"the seat {seat!r} is not free; free: {free}")
+        if self._sample is not None:
+            raise StrategyError("a game gives several episodes: leave out facts.by_sample")
+        game.taken.add(seat)
+        table.moved_on = True
+        self._heads.pop((table.session_id, None), None)
+        await game.turn(seat)
+        own, branch = game.game.seats[seat], f"{table.branch}:{seat}"
+        prompt = self._prompt(None, own.observation)
+        root = Node(
+            id=self._id(0, branch), parent_id=None, depth=0, observation=own.observation, score=own.score,
+            ended=game.ended, task=table.task, session_id=table.session_id, index=game.index, branch=branch,
+            prompt=prompt, num_tokens=0, sealed=table.sealed, seat=seat, table=game,
+        )  # fmt: skip
+        self._keep(root)
+        self._require_fitting(prompt)
         return root
 
     async def fork(self, node: Node, count: int = 1) -> list[Node]:
         """Return copies of a node, each in a session of its own; the node itself can still be played on."""
         self._require_open(node)
+        if node.seat is not None:
+            raise StrategyError("a player of a game cannot be forked: others share its session")
         first = node.num_forks + 1
         node.num_forks += count
         sessions = await self._made(self._desk.fork(node.session_id, count, node.index))
@@ -112,7 +139,7 @@ class Play:
         if len(replacement) >= self._max_context:
             raise StrategyError(f"the new prompt has {len(replacement)} tokens, the context {self._max_context}")
         node.replacement, node.ended = replacement, None
-        self._tree.add(node)
+        self._remember(node)
 
     async def propose(self, node: Node, count: int = 1, hint: str = "", role: str = AGENT) -> list[Reply]:
         """Return replies of the policy to a node, drawn apart."""
@@ -133,8 +160,7 @@ class Play:
             )
         max_tokens = min(room, self._limits.max_response_tokens)
         context = [*([] if prompt.replaces else self._context(node)), *prompt.token_ids]
-        replies = await self._noted(self._replies.sampled(node, prompt, context, count, max_tokens))
-        return [dataclasses.replace(reply, role=role) for reply in replies]
+        return await self._noted(self._replies.sampled(node, prompt, context, count, max_tokens, role))
 
     async def demonstrate(self, node: Node) -> Reply | None:
         """Return the expert's reply to a node, or None where there is none, which ends the episode."""
@@ -178,12 +204,18 @@ class Play:
         self._require_reply_to(node, reply)
         began = time.perf_counter()
         result = None if reply.action is None else await self._step(node, reply.action)
+        seconds = time.perf_counter() - began
+        if result is not None and node.seat is not None and node.table is not None:
+            result = await node.table.after(node.seat, result)
         if result is None:
             what: dict[str, Any] = {"action_valid": False}
         else:
-            what = result.model_dump(include={"action_valid", "reward", "terminated", "truncated", "info", "sealed"})
+            what = {
+                "action_valid": result.action_valid, "reward": result.reward, "terminated": result.terminated,
+                "truncated": result.truncated, "info": result.info, "sealed": result.sealed,
+            }  # fmt: skip
         what |= {"action": reply.action, "format_valid": reply.parsed.well_formed}
-        turn = self._turn(node, reply, environment_s=time.perf_counter() - began, **what)
+        turn = self._turn(node, reply, environment_s=seconds, **what)
         observation = self._complaint(reply.action) if result is None else result.observation
         return self._moved(node, reply, turn, observation, result)
 
@@ -216,6 +248,8 @@ class Play:
         if len(self.exported) >= MAX_GROUP_SIZE:
             raise StrategyError(f"a group has at most {MAX_GROUP_SIZE} episodes")
         leaf.exported = True
+        if leaf.table is not None:
+            leaf.table.leave()
         if leaf.ended is None:
             leaf.ended = FinishReason.BUDGET if self._budget_spent else FinishReason.STOPPED
         self.exported.append((leaf, selected))
@@ -232,7 +266,7 @@ class Play:
         """Hand in what is open where the budget was spent: each episode that was begun, once."""
         known = {leaf.id for leaf, _ in self.exported}
         for node in self._heads.values():
-            if node is None or node.id in known or len(self.exported) >= len(self.group.wanted):
+            if node.id in known or len(self.exported) >= len(self.group.wanted):
                 continue
             if self._sample is None or not self.exported:
                 known.add(node.id)
@@ -246,7 +280,10 @@ class Play:
     async def close(self) -> None:
         """Close every session. What was left running behind can open no more."""
         self._closed = True
-        await asyncio.gather(*map(self._desk.close, self._heads))
+        for node in self._heads.values():
+            if node.table is not None:
+                node.table.close()
+        await asyncio.gather(*map(self._desk.close, self._session_ids))
 
     async def _opened(self) -> list[Session]:
         return [await self._desk.open()]
@@ -255,7 +292,7 @@ class Play:
         """Return sessions that were made, and see to it that they are closed."""
         self._require_running(making)
         sessions = await self._noted(making)
-        self._heads |= dict.fromkeys((session.session_id for session in sessions), None)
+        self._session_ids += [session.session_id for session in sessions]
         if self._closed:
             await self.close()
             raise StrategyError("a session was opened after the play was over")
@@ -296,6 +333,7 @@ class Play:
             id=self._id(depth, node.branch), parent_id=node.id, depth=depth, observation=observation,
             score=node.score if result is None else result.score, ended=_ended(result), task=node.task,
             session_id=node.session_id, index=node.index + (result is not None), branch=node.branch, prompt=(),
+            seat=node.seat, table=node.table,
             num_tokens=(0 if replaced else node.num_tokens) + len(reply.prompt) + len(reply.token_ids),
             parts=() if result is None else result.parts, sealed=node.sealed,
             turn=turn, parent=node, context=[] if replaced else self._context(node),
@@ -308,12 +346,34 @@ class Play:
                 child.ended = FinishReason.MAX_TURNS
             elif self._max_context - child.num_tokens - len(child.prompt) < 1:
                 child.ended = FinishReason.CONTEXT_LENGTH
+        if child.table is not None:
+            self._at_table(child, child.table)
         self._keep(child)
         return child
 
     def _keep(self, node: Node) -> None:
-        self._heads[node.session_id] = self.newest = node
-        self._tree.add(node)
+        self._heads[node.session_id, node.seat] = self.newest = node
+        self._remember(node)
+
+    def _remember(self, node: Node) -> None:
+        if self._sample is None:  # else nobody asks for a tree
+            self._tree.add(node)
+
+    @staticmethod
+    def _at_table(node: Node, table: Table) -> None:
+        """Bring a player's new node up to what others did, and tell them if the player cannot go on."""
+        node.index = table.index
+        if table.left and node.ended is None:
+            node.ended = FinishReason.LEFT
+        elif node.ended is not None:
+            table.leave()
+
+    def _require_fitting(self, prompt: tuple[int, ...]) -> None:
+        if len(prompt) >= self._max_context:
+            raise PromptTooLong(
+                f"the first prompt has {len(prompt)} tokens, the context {self._max_context}: raise "
+                "limits.max_context_tokens and the engine's max_model_len"
+            )
 
     def _require_running(self, call: Coroutine[Any, Any, Any] | None = None) -> None:
         if self._closed:
@@ -323,10 +383,22 @@ class Play:
 
     def _require_open(self, node: Node, *, unless: FinishReason | None = None) -> None:
         self._require_running()
+        if node.seats and node.seat is None:
+            raise StrategyError(f"node {node.id} is a game of {', '.join(node.seats)}: sit down at a seat to play it")
         if node.moved_on:
             raise StrategyError(f"node {node.id} was played on: fork it before acting to try something else")
         if node.ended not in (None, unless):
             raise StrategyError(f"the episode is over at node {node.id}: {node.ended.value}")
+
+    def _require_right_world(self, session: Session) -> None:
+        env, game = session.task.env, session.game
+        if game is not None and not self._facts.games:
+            raise StrategyError(
+                f"{env} is a game of {', '.join(game.seats)}, each with an episode of its own: play it with a strategy "
+                "for games, such as self_play"
+            )
+        if game is None and self._facts.games:
+            raise StrategyError(f"{env} is no game: its sessions have one player, and the strategy is for games")
 
     async def _noted(self, call: Coroutine[Any, Any, T]) -> T:
         """Return what a call returns in time, and remember how it failed: a strategy that goes on hides no failure."""
@@ -402,7 +474,7 @@ class Play:
         return node.context
 
     def _id(self, depth: int, branch: str) -> str:
-        return f"{depth}{branch}~{self.group.replay}" if self.group.replay else f"{depth}{branch}"
+        return f"{depth}{branch}~{again}" if (again := self.group.again) else f"{depth}{branch}"
 
 
 def _ended(result: StepResult | None) -> FinishReason | None:

@@ -94,6 +94,7 @@ def _trajectory(
         replay=group.replay,
         task=_requested_task(group) if node is None else node.task,
         sealed=None if node is None else node.sealed,
+        seat=None if node is None else node.seat,
         policy=PolicyRef(
             model=attempt.model,
             version_min=min(versions, default=attempt.live_version),

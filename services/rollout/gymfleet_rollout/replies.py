@@ -50,23 +50,27 @@ class Replies:
         self._sample = sample
         self._spending = spending
 
-    async def sampled(self, node: Node, prompt: Prompt, context: list[int], count: int, max_tokens: int) -> list[Reply]:
+    async def sampled(
+        self, node: Node, prompt: Prompt, context: list[int], count: int, max_tokens: int, role: str
+    ) -> list[Reply]:
         """Return replies to a node, drawn apart; `context` is the prompt with all that is before it."""
         max_tokens = await self._spending.reserve(count, max_tokens)
         num_sampled = 0
         try:
             first, node.num_replies = node.num_replies, node.num_replies + count
             if count == 1:
-                replies = [await self._reply(node, prompt, context, max_tokens, first)]
+                replies = [await self._reply(node, prompt, context, max_tokens, first, role)]
             else:
                 draws = range(first, first + count)
-                replies = await _all([self._reply(node, prompt, context, max_tokens, draw) for draw in draws])
+                replies = await _all([self._reply(node, prompt, context, max_tokens, draw, role) for draw in draws])
             num_sampled = sum(len(reply.token_ids) for reply in replies)
         finally:
             self._spending.settle(count, max_tokens, num_sampled)
         return replies
 
-    async def _reply(self, node: Node, prompt: Prompt, context: list[int], max_tokens: int, draw: int) -> Reply:
+    async def _reply(
+        self, node: Node, prompt: Prompt, context: list[int], max_tokens: int, draw: int, role: str
+    ) -> Reply:
         began = time.perf_counter()
         try:
             async with self._parts.policy.timeout(self._limits.generate_timeout_s):
@@ -80,7 +84,9 @@ class Replies:
             raise TimeoutError(f"no reply within generate_timeout_s = {self._limits.generate_timeout_s:g}") from None
         _require_sound(generation)
         end, seconds = ReplyEnd(generation.finish_reason), time.perf_counter() - began
-        return self.read(node, prompt, generation.token_ids, generation.logprobs, generation.versions, end, seconds)
+        return self.read(
+            node, prompt, generation.token_ids, generation.logprobs, generation.versions, end, seconds, role
+        )
 
     def read(
         self,
@@ -91,6 +97,7 @@ class Replies:
         versions: tuple[VersionSpan, ...],
         end: ReplyEnd,
         seconds: float,
+        role: str = AGENT,
     ) -> Reply:
         """Return what a reply asks for; one that was cut off asks for nothing that may be half an action."""
         text = self._parts.chat.text(token_ids)
@@ -99,7 +106,7 @@ class Replies:
             parsed = parsed.if_cut()
             metrics.CUT_REPLIES.inc()
         return Reply(
-            node.id, text, parsed, token_ids, logprobs, prompt.token_ids, prompt.replaces, versions, end, seconds, AGENT
+            node.id, text, parsed, token_ids, logprobs, prompt.token_ids, prompt.replaces, versions, end, seconds, role
         )
 
     def _sampling(self, node: Node, draw: int) -> Sampling:
@@ -111,8 +118,8 @@ class Replies:
         name = f"{sampling.seed}/{who}/{node.depth}{node.branch}"
         if draw:
             name += f"#{draw}"
-        if self._group.replay:  # the same draws again could meet the same failure
-            name += f"/{self._group.replay}"
+        if again := self._group.again:  # the same draws could meet the same failure
+            name += f"/{again}"
         own = random.Random(name).randrange(_SEED_SPACE)
         return sampling.model_copy(update={"seed": own})
 

@@ -44,6 +44,14 @@ class PlayContext(Protocol):
     async def open(self) -> Node:
         """Open a session of the group's task and return its root."""
 
+    async def sit(self, table: Node, seat: str) -> Node:
+        """Return the root of the episode of one player of a game, once that player is to move.
+
+        `table` is the root that `open` returned, of which `seats` names the players. Sit down at each seat once, and
+        play them at the same time: each has a context of its own, in which `act` returns when the player is to move
+        again or the game is over.
+        """
+
     async def fork(self, node: Node, count: int = 1) -> list[Node]:
         """Return copies of a node, each in a session of its own; the node itself can still be played on."""
 

@@ -17,7 +17,9 @@ from gymfleet_contracts.session import (
     EnvironmentSpec,
     ExpertMove,
     ForkSupport,
+    Game,
     OpenSession,
+    Seat,
     Session,
     StepResult,
     TaskRef,
@@ -80,6 +82,8 @@ class _Chat:
 class _World:
     """Stairs, a policy that goes up or down as its seed says, and what was asked of both."""
 
+    seats: tuple[str, ...] = ()
+    """The players, who go up and down the same stairs in turn."""
     fails_at: int | None = None
     """The number of the step from which on steps fail."""
     hangs: bool = False
@@ -126,7 +130,17 @@ class _World:
         session_id = str(len(self.heights))
         self.heights[session_id] = height
         self.open_ids.add(session_id)
-        return Session(session_id=session_id, task=_TASK, observation=f"Step {height}.", lease_s=60, expires_in_s=60)
+        return Session(
+            session_id=session_id, task=_TASK, observation=f"Step {height}.", lease_s=60, expires_in_s=60,
+            game=self._game(0, height),
+        )  # fmt: skip
+
+    def _game(self, num_steps: int, height: int) -> Game | None:
+        if not self.seats:
+            return None
+        mover = None if height == _GOAL else self.seats[num_steps % len(self.seats)]
+        own = Seat(observation=f"Step {height}.", reward=float(height == _GOAL), score=height / _GOAL)
+        return Game(to_move=mover, seats=dict.fromkeys(self.seats, own))
 
     async def step(self, session_id: str, index: int, action: str, *, timeout_s: float = 0) -> StepResult:
         del timeout_s
@@ -140,7 +154,7 @@ class _World:
         done = height == _GOAL
         return StepResult(
             index=index, observation=f"Step {height}.", reward=float(done), terminated=done, truncated=False,
-            score=height / _GOAL,
+            score=height / _GOAL, game=self._game(index + 1, height),
         )  # fmt: skip
 
     async def totals(self, requests: Sequence[ScoreRequest], *, timeout_s: float) -> list[float]:
@@ -184,6 +198,11 @@ async def _examined(spec: StrategySpec) -> list[str]:
         return [f"it was not over after {PATIENCE_S:g} s"]
 
 
+def _world(spec: StrategySpec, **troubles: Any) -> _World:
+    """Return the world that the strategy is for."""
+    return _World(seats=("x", "o") if STRATEGIES.find(spec.use).facts.games else (), **troubles)
+
+
 async def _played(world: _World, spec: StrategySpec, budget: Budget | None = None) -> list[Trajectory]:
     group = GroupRequest(
         run_id="check", group_id="g", task=OpenSession(env="steps", task_index=0), num_samples=NUM_SAMPLES,
@@ -203,7 +222,7 @@ async def _played(world: _World, spec: StrategySpec, budget: Budget | None = Non
 
 
 async def _plays(spec: StrategySpec) -> list[str]:
-    world, again = _World(), _World()
+    world, again = _world(spec), _world(spec)
     played, repeated = await _played(world, spec), await _played(again, spec)
     if errors := {str(trajectory.error) for trajectory in played if not trajectory.status.trainable}:
         return [f"it fails without a reason: {error}" for error in sorted(errors)]
@@ -238,7 +257,7 @@ def _substance(trajectory: Trajectory) -> object:
 async def _keeps_budgets(spec: StrategySpec) -> list[str]:
     told = []
     for budget in _BUDGETS:
-        world = _World()
+        world = _world(spec)
         played = await _played(world, spec, budget)
         ((name, limit),) = budget.model_dump(exclude_none=True).items()
         if world.used[name] > limit:
@@ -252,7 +271,7 @@ async def _keeps_budgets(spec: StrategySpec) -> list[str]:
 async def _shows_failures(spec: StrategySpec) -> list[str]:
     told = []
     for step in (1, 4):
-        world = _World(fails_at=step)
+        world = _world(spec, fails_at=step)
         played = await _played(world, spec)
         if world.used["env_steps"] >= step and all(trajectory.status.trainable for trajectory in played):
             told.append(f"step {step} fails, and it says nothing of that")
@@ -261,7 +280,7 @@ async def _shows_failures(spec: StrategySpec) -> list[str]:
 
 
 async def _can_be_cancelled(spec: StrategySpec) -> list[str]:
-    world = _World(hangs=True)
+    world = _world(spec, hangs=True)
     playing = asyncio.create_task(_played(world, spec))
     await _until(lambda: playing.done() or world.used["env_steps"] > 0)
     for _ in range(20):  # side by side, others come as far

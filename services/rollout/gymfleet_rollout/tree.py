@@ -7,6 +7,8 @@ from gymfleet_contracts.reply_format import ParsedReply
 from gymfleet_contracts.session import TaskRef
 from gymfleet_contracts.trajectory import FinishReason, ReplyEnd, Turn, VersionSpan
 
+from gymfleet_rollout.table import Table
+
 
 @dataclass(frozen=True, slots=True)
 class Reply:
@@ -65,6 +67,10 @@ class Node:
     """In the prompts and replies of the sequence that leads here."""
     parts: tuple[Part, ...] = ()
     """The observation in full, where it is more than text."""
+    seat: str | None = None
+    """The player of a game whose node it is."""
+    table: Table | None = None
+    """The game; None where the environment is none."""
     sealed: str | None = None
     """What the environment told the reward service alone when the episode began."""
     replacement: tuple[int, ...] | None = None
@@ -83,6 +89,11 @@ class Node:
     def over(self) -> bool:
         """Return whether the episode is over."""
         return self.ended is not None
+
+    @property
+    def seats(self) -> tuple[str, ...]:
+        """Return the players of the game; none where the environment is no game."""
+        return () if self.table is None else self.table.seats
 
     def turns(self) -> list[Turn]:
         """Return the turns that lead here, the first one first."""

@@ -20,6 +20,7 @@ def unended(group: GroupRequest, sample: int, parts: Parts, node: Node) -> Traje
         sample=sample,
         replay=group.replay,
         task=node.task,
+        seat=node.seat,
         policy=PolicyRef(
             model=EXPERT if by_expert else parts.policy.model,
             version_min=min(versions, default=parts.policy.live_version),

@@ -81,3 +81,34 @@ def test_an_id_that_would_be_too_long_is_refused_when_it_is_made() -> None:
 def test_a_replica_has_the_same_key_in_every_gateway() -> None:
     assert replica_key("http://10.0.0.1:8110/") == replica_key("http://10.0.0.1:8110")
     assert replica_key("http://10.0.0.1:8110") != replica_key("http://10.0.0.2:8110")
+
+
+def test_a_seats_id_leads_to_the_session_and_does_not_give_it_away() -> None:
+    session_id = IDS.issue("nim", "wSZzvzXu", "247951271037-0-0-39748a51", "local")
+    seat = IDS.seat(session_id, "first", "local")
+    ref = IDS.read(seat, "local")
+
+    assert (ref.seat, ref.session_id) == ("first", session_id)
+    assert IDS.read(session_id, "local").seat == ""
+    assert session_id.rpartition(".")[2] not in seat, "the signature is what gives access"
+    for other in (seat.replace("~first", "~second"), seat.replace("~first", "")):
+        with pytest.raises(UnknownSession):
+            IDS.read(other, "local")
+    with pytest.raises(UnknownSession):
+        IDS.read(seat, "somebody-else")
+    with pytest.raises(UnknownSession):
+        IDS.seat(session_id, "first", "somebody-else")
+
+
+def test_a_seats_id_leads_to_the_session_as_it_was_signed() -> None:
+    before = SessionIds("the secret of last year")
+    session_id = before.issue("nim", "wSZzvzXu", "abc", "local")
+    both = SessionIds("the secret of this year", "the secret of last year")
+
+    for seat in (before.seat(session_id, "first", "local"), both.seat(session_id, "first", "local")):
+        assert both.read(seat, "local").session_id == session_id
+
+
+def test_an_env_servers_id_that_looks_like_a_seat_is_refused() -> None:
+    with pytest.raises(ValueError, match="stands before a seat"):
+        IDS.issue("nim", "wSZzvzXu", "abc~first", "local")

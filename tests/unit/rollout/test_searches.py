@@ -49,10 +49,10 @@ async def test_the_record_has_every_node_and_what_became_of_it(path: Path) -> No
     assert table.order == ["tree", "trajectories"], "a trainer that has these could miss what comes later"
     assert (tree.run_id, tree.group_id, tree.replay, tree.attempt, tree.num_left_out) == ("run", "g", 2, 1, 0)
     assert [(node.id, node.parent, node.depth, node.action) for node in tree.nodes] == [
-        ("0~2", None, 0, None),
-        ("1~2", "0~2", 1, "go left"),
-        ("1-0.1~2", "0~2", 1, "open"),
-        ("1-0.2~2", "0~2", 1, None),
+        ("0~2.0", None, 0, None),
+        ("1~2.0", "0~2.0", 1, "go left"),
+        ("1-0.1~2.0", "0~2.0", 1, "open"),
+        ("1-0.2~2.0", "0~2.0", 1, None),
     ]
     assert [(node.score, node.value, node.visits) for node in tree.nodes] == [
         (0.0, None, 3), (0.0, 0.0, 0), (1.0, 0.5, 1), (0.0, 0.0, 2)

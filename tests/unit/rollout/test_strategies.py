@@ -77,7 +77,7 @@ async def test_samples_that_are_wanted_again_are_all_that_is_delivered(path: Pat
     (only,) = await table.play(samples=(1,), replay=2)
 
     assert (only.sample, only.replay, only.group_size) == (1, 2, 2)
-    assert [turn.node for turn in only.turns] == ["1~2", "2~2"], "no node of the tree that was played before"
+    assert [turn.node for turn in only.turns] == ["1~2.1", "2~2.1"], "no node of the tree that was played before"
 
 
 async def test_a_sample_that_is_wanted_again_and_not_made_has_failed(path: Path) -> None:
@@ -266,7 +266,10 @@ async def test_a_mistake_is_one_line_in_failed_samples(path: Path, body: str, re
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
-        (StrategySpec(use="nothing"), "there is no strategy 'nothing'; known: expert, independent, script; or give"),
+        (
+            StrategySpec(use="nothing"),
+            "there is no strategy 'nothing'; known: expert, independent, script, self_play; or give",
+        ),
         (StrategySpec(use="os:path"), "this service was not given the strategy 'os:path'"),
         (StrategySpec(use="/etc/shadow.py"), "this service was not given the strategy '/etc/shadow.py'"),
         (

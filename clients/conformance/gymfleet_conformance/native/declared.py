@@ -3,7 +3,7 @@
 from typing import Final
 
 import httpx
-from gymfleet_contracts.session import AdmissibleActions, Irreversibility, Tool
+from gymfleet_contracts.session import AdmissibleActions, Irreversibility, Session, StepResult, Tool
 
 from gymfleet_conformance.check import Need
 from gymfleet_conformance.native.target import (
@@ -163,6 +163,22 @@ async def wrong_tool_calls(target: NativeTarget) -> None:
     for body in ({}, {"name": 7}, {"name": "x", "arguments": []}, {"name": "x", "surplus": 1}):
         refused(await target.call("POST", session_id, "/tool", json=body), INVALID)
     require((await target.get(session_id)).index == 0, "a tool call was counted as a turn")
+
+
+@SUITE.must("declared.game-says-what-its-seats-see")
+async def game_of_seats(target: NativeTarget) -> None:
+    """With `seats`, and only then, each answer says for all of them what they see and who is to move."""
+    session = await target.open(task_index=1)
+    moves = await target.play(session.session_id, _PLAYED)
+    seats = set(target.spec.seats)
+    answers: list[Session | StepResult] = [session, *(result for _, result in moves)]
+    for answer in [*answers, await target.get(session.session_id)]:
+        game = answer.game
+        require((game is not None) == bool(seats), f"the environment has the seats {sorted(seats)}, and says {game}")
+        if game is not None:
+            require(set(game.seats) == seats, f"the seats are {sorted(seats)}, told of {sorted(game.seats)}")
+            expected = {None} if over(answer) else seats
+            require(game.to_move in expected, f"{game.to_move} is to move, over is {over(answer)}")
 
 
 @SUITE.must("declared.unknown-actions-say-so", needs=(Need.NO_ACTIONS,))

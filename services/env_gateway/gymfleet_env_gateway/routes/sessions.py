@@ -9,6 +9,7 @@ from starlette.requests import HTTPConnection
 
 from gymfleet_env_gateway.errors import (
     Forbidden,
+    NotYourTurn,
     QueueFull,
     QuotaExceeded,
     RateLimited,
@@ -20,7 +21,12 @@ from gymfleet_env_gateway.session_proxy import TenantCalls
 from gymfleet_env_gateway.state import get_gateway
 
 _NO_SLOT: Final[Problems] = (QueueFull, QuotaExceeded, RateLimited)
-_OF_CALLS: Final[dict[Op, Problems]] = {Op.OPEN: _NO_SLOT, Op.FORK: _NO_SLOT, Op.STEP: (RateLimited,)}
+_OF_CALLS: Final[dict[Op, Problems]] = {
+    Op.OPEN: _NO_SLOT,
+    Op.FORK: _NO_SLOT,
+    Op.STEP: (RateLimited, NotYourTurn),
+    Op.ACTIONS: (NotYourTurn,),
+}
 _OF_ALL: Final[Problems] = (Unauthorized, Forbidden, Unavailable, UpstreamTimeout)
 _PROBLEMS: Final[dict[Op, Problems]] = {op: (*_OF_ALL, *_OF_CALLS.get(op, ())) for op in Op}
 

@@ -8,7 +8,16 @@ from typing import Any, TypeAlias, TypeVar
 import structlog
 from gymfleet_contracts import problems
 from gymfleet_contracts.observation import ImageContent
-from gymfleet_contracts.session import RECOVERED, AdmissibleActions, ExpertMove, ForkSupport, Session, TaskRef, ToolCall
+from gymfleet_contracts.session import (
+    RECOVERED,
+    AdmissibleActions,
+    ExpertMove,
+    ForkSupport,
+    Game,
+    Session,
+    TaskRef,
+    ToolCall,
+)
 from gymfleet_envs.environment import BadArguments, EngineLost, Environment, ModelFailed, Outcome
 from gymfleet_envs.tasks import Task
 from gymfleet_kit.problems import ServiceError
@@ -32,6 +41,7 @@ from gymfleet_env_server.errors import ShardUnavailable
 from gymfleet_env_server.models.replies import ReplayDiverged
 from gymfleet_env_server.sessions.deadline import Overdue, within
 from gymfleet_env_server.sessions.declared import bounded, checked_actions, hashed
+from gymfleet_env_server.sessions.game import Move, dealt, moved, observed
 from gymfleet_env_server.sessions.limits import Limits
 from gymfleet_env_server.sessions.observation import NOTHING, Shown, shown
 from gymfleet_env_server.shards.coroutines import Settled
@@ -67,6 +77,7 @@ class Episode:
         "_timeout_s",
         "cpu_s",
         "entry",
+        "game",
         "index",
         "name",
         "owner",
@@ -113,6 +124,8 @@ class Episode:
         """The key of the state, where the session was opened with keys and the environment has one."""
         self.sealed: str | None = None
         """What the environment said last to the reward service alone."""
+        self.game: Game | None = None
+        """What the players see, where the environment is a game."""
         self.cpu_s = 0.0
         self._limits = limits
         self._seal_with = seal
@@ -254,6 +267,7 @@ class Episode:
         child.state = self.state
         child.state_key = self.state_key
         child.sealed = self.sealed
+        child.game = self.game
         child._committed = self._committed
         child._last = self._last
         child._expert_overdue = self._expert_overdue
@@ -279,8 +293,9 @@ class Episode:
             try:
                 seen, reached = self.shown, self.state
                 for action, replies in zip(actions, later, strict=True):
-                    outcome, reached, _ = self.guarded(partial(self._act, action, replies))
-                    seen = self._shown(outcome)
+                    outcome, reached, _, move = self.guarded(partial(self._act, action, replies))
+                    seen = self._shown(outcome, move)
+                    self.game = None if move is None else move.game
                 if (self.entry.kind.stable_observations and seen != expected) or reached != state:
                     log.error("environment.diverged", env=name, session_id=self.session_id)
                     raise ForkUnsupported(f"{name} showed something else when the episode was replayed")
@@ -335,6 +350,7 @@ class Episode:
             info=decode(self._last)["info"] if self._last else self._first_info,
             state_key=self.state_key,
             sealed=self.sealed,
+            game=self.game,
         )
 
     def close(self) -> None:
@@ -387,25 +403,44 @@ class Episode:
 
     def _reset(self, replies: bytes) -> tuple[Shown, dict[str, JsonValue], float, str]:
         text = self._asking(partial(self._env.reset, self.task.data, self.seed), replies)
-        seen = shown(text, self._env.start_parts, self._limits.max_observation_chars)
+        max_chars = self._limits.max_observation_chars
+        if seats := self.entry.kind.seats:
+            self.game = dealt(self._env.game(), text, seats, max_chars)
+            text = self.game.seats[self.game.to_move or seats[0]].observation
+        seen = shown(text, self._env.start_parts, max_chars)
         score = float(self._env.start_score)
         if not 0.0 <= score <= 1.0:
             raise ValueError(f"the score must be within [0, 1], got {score}")
         info = dict(self._env.start_info)
         if self._recoveries:
             info[RECOVERED] = self._recoveries
-        digest = self._digest()
+        digest = self._digest(self.game)
         self.state_key = self._key()
         self.sealed = self._seal(self._env.start_private, 0)
         return seen, checked_info(info), score, digest
 
-    def _act(self, action: str, replies: bytes) -> tuple[Outcome, str, str | None]:
-        """Return the environment's answer, its digest and its key; one call, so that threads switch only once."""
+    def _act(self, action: str, replies: bytes) -> tuple[Outcome, str, str | None, Move | None]:
+        """Return the environment's answer, its digest, its key and, in a game, what the move gave.
+
+        One call, so that threads switch only once.
+        """
         if self._models is None:
             outcome = self._env.step(action)
         else:
             outcome = self._asking(partial(self._env.step, action), replies)
-        return outcome, self._digest() if self._tells_state else "", self._key() if self._keyed else None
+        move = None if self.game is None else self._moved(self.game, outcome)
+        digest = self._digest(move and move.game) if self._tells_state else ""
+        return outcome, digest, self._key() if self._keyed else None, move
+
+    def _moved(self, game: Game, outcome: Outcome) -> Move:
+        cut = self._cut(outcome)
+        return moved(game, outcome, self._env.game(), self._limits.max_observation_chars, cut=cut)
+
+    def _cut(self, outcome: Outcome) -> bool:
+        """Return whether the turn limit ends the episode with this step."""
+        max_turns = self.entry.kind.max_turns
+        limit = min(max_turns, self._env.turn_limit or max_turns)
+        return self.index + 1 >= limit and not outcome.terminated
 
     def _seal(self, private: Mapping[str, JsonValue], index: int) -> str | None:
         """Return what is for the reward service alone; None where there is nothing, or no key to seal it with."""
@@ -445,15 +480,19 @@ class Episode:
         told = self._env.admissible_actions()
         return None if told is None else checked_actions(told)
 
-    def _shown(self, outcome: Outcome) -> Shown:
+    def _shown(self, outcome: Outcome, move: Move | None) -> Shown:
+        if move is not None:
+            return Shown(move.observation)
         return shown(outcome.observation, outcome.parts, self._limits.max_observation_chars)
 
-    def _digest(self) -> str:
+    def _digest(self, game: Game | None) -> str:
         if not self._tells_state:
             return ""
         state = self._env.state_digest()
         if state is not None and not isinstance(state, str):
             raise TypeError(f"a digest of the state must be a str or None, got {type(state).__name__}")
+        if game is not None and self.entry.kind.stable_observations:
+            return f"{observed(game)} {state or ''}"
         return state or ""
 
     def _failure(self, error: BaseException) -> ServiceError:
@@ -484,16 +523,16 @@ class Episode:
         """Step the environment, check and encode its answer, and store it."""
         act = self._act
         if self._blocking:
-            outcome, state, key = self._limits.apart(partial(act, action, replies))
+            outcome, state, key, move = self._limits.apart(partial(act, action, replies))
         else:
-            outcome, state, key = act(action, replies)
-        reward, score = float(outcome.reward), float(outcome.score)
+            outcome, state, key, move = act(action, replies)
+        gained = outcome if move is None else move
+        reward, score = float(gained.reward), float(gained.score)
         if not (math.isfinite(reward) and 0.0 <= score <= 1.0):
             raise ValueError(f"reward must be finite and score within [0, 1], got {reward} and {score}")
-        max_turns = self.entry.kind.max_turns
-        limit = min(max_turns, self._env.turn_limit or max_turns)
-        seen = self._shown(outcome)
-        truncated = self.index + 1 >= limit and not outcome.terminated
+        seen = self._shown(outcome, move)
+        truncated = self._cut(outcome)
+        game = None if move is None else move.game
         sealed = self._seal(outcome.private, self.index + 1)
         encoded = encode_result(
             index=self.index,
@@ -507,7 +546,9 @@ class Episode:
             state_key=key,
             sealed=sealed,
             parts=seen.parts,
+            game=game,
         )
+        self.game = game
         self.state = state
         self.state_key = key
         self.sealed = sealed

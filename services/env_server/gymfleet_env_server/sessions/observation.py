@@ -37,7 +37,7 @@ NOTHING: Final = Shown("")
 def shown(observation: str, given: Sequence[str | Image], max_chars: int) -> Shown:
     """Return an observation that can be sent. Raises TypeError and ValueError for what is none."""
     if not given:
-        return Shown(_text(observation, max_chars))
+        return Shown(text(observation, max_chars))
     if observation:
         raise ValueError("give the observation either as text or as parts")
     if not isinstance(given, list | tuple):
@@ -53,9 +53,9 @@ def shown(observation: str, given: Sequence[str | Image], max_chars: int) -> Sho
             images[sha256] = ImageContent(media_type=media_type, content=part.content)
             parts.append(ImagePart(sha256=sha256, media_type=media_type))
         else:
-            parts.append(TextPart(text=_text(part, max_chars)))
-    text = "\n".join(part.text if isinstance(part, TextPart) else image_mark(part.sha256) for part in parts)
-    return Shown(_text(text, max_chars), tuple(parts), images)
+            parts.append(TextPart(text=text(part, max_chars)))
+    marked = "\n".join(part.text if isinstance(part, TextPart) else image_mark(part.sha256) for part in parts)
+    return Shown(text(marked, max_chars), tuple(parts), images)
 
 
 def media_type_of(content: bytes) -> Any:
@@ -72,12 +72,12 @@ def media_type_of(content: bytes) -> Any:
     raise ValueError("an image must be PNG, JPEG or WebP")
 
 
-def _text(text: object, max_chars: int) -> str:
-    """Return valid Unicode within the length limit."""
-    if not isinstance(text, str):
-        raise TypeError(f"an observation must be a str, got {type(text).__name__}")
-    if not text.isascii():  # lone surrogates, such as from an engine's undecodable output
-        text = text.encode(errors="replace").decode()
-    if (excess := len(text) - max_chars) > 0:
-        text = text[:-excess] + CUT_MARK.format(excess=excess)
-    return text
+def text(told: object, max_chars: int) -> str:
+    """Return valid Unicode within the length limit. Raises TypeError for what is no text."""
+    if not isinstance(told, str):
+        raise TypeError(f"an observation must be a str, got {type(told).__name__}")
+    if not told.isascii():  # lone surrogates, such as from an engine's undecodable output
+        told = told.encode(errors="replace").decode()
+    if (excess := len(told) - max_chars) > 0:
+        told = told[:-excess] + CUT_MARK.format(excess=excess)
+    return told

@@ -65,6 +65,10 @@ class Settled:
         """As the environment's own, which is no coroutine."""
         self._inner.answered_by(answerer)
 
+    def game(self) -> Any:
+        """As the environment's own, which is no coroutine."""
+        return self._inner.game()
+
     def reset(self, task: Any, seed: int) -> str:
         """As the environment's own."""
         return settle(self._inner.reset(task, seed))
