@@ -388,7 +388,7 @@ def test_sessions_are_reaped_within_a_tenth_of_their_lease(host: Host, lease_s: 
 
 def test_failed_environment_is_released_at_once(host: Host) -> None:
     session_id = host.open()
-    environment = weakref.ref(host.sessions._leases[session_id].episode._env)
+    environment = weakref.ref(host.sessions._leases[session_id].episode._world.env)
     for _ in range(2):
         with pytest.raises(EnvironmentFailed):
             host.step(session_id, 0, "raise")

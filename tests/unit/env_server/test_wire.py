@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 from gymfleet_contracts.observation import ImagePart, TextPart
-from gymfleet_contracts.session import Step, StepResult
+from gymfleet_contracts.session import Game, Seat, Step, StepResult
 from gymfleet_env_server.wire import decode, decode_step, encode, encode_result
 from gymfleet_kit.session_problems import InvalidRequest
 from pydantic import ValidationError
@@ -16,6 +16,7 @@ RESULT = {
     "index": 3, "observation": "hé", "reward": 0.5, "terminated": False, "truncated": True, "score": 0.25,
     "action_valid": True, "info": {},
 }  # fmt: skip
+GAME = Game(to_move="x", moved="o", seats={"x": Seat(observation="yours", reward=0.5), "o": Seat(observation="")})
 BODIES: list[Any] = [
     {"index": 0, "action": ""},
     {"action": "go", "index": 7},
@@ -93,6 +94,8 @@ def test_the_hot_path_is_hot() -> None:
         {"sealed": "AAAA"},
         {"state_key": "3e1f", "sealed": "AAAA"},
         {"parts": (TextPart(text="x"), ImagePart(sha256="0" * 64, media_type="image/png"))},
+        {"game": GAME},
+        {"game": GAME, "terminated": 1},
     ],
 )
 def test_result_has_the_bytes_of_the_model(changed: dict[str, Any]) -> None:
@@ -103,10 +106,11 @@ def test_result_has_the_bytes_of_the_model(changed: dict[str, Any]) -> None:
 
 def test_struct_has_the_fields_of_the_model_in_their_order() -> None:
     parts = (TextPart(text="x"),)
-    marked = list(decode(encode_result(**RESULT, state_key="k", sealed="s", parts=parts)))  # type: ignore[arg-type]
+    told = encode_result(**RESULT, state_key="k", sealed="s", parts=parts, game=GAME)  # type: ignore[arg-type]
+    marked = list(decode(told))
 
     assert marked == list(StepResult.model_fields)
-    assert list(decode(encode_result(**RESULT))) == marked[:-3], "absent where there is none"  # type: ignore[arg-type]
+    assert list(decode(encode_result(**RESULT))) == marked[:-4], "absent where there is none"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

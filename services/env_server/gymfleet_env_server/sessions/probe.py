@@ -13,6 +13,7 @@ from gymfleet_env_server.errors import ShardUnavailable
 from gymfleet_env_server.models.replies import AskCounts, EndOfProbe, ProbedModel
 from gymfleet_env_server.sessions.episode import Episode
 from gymfleet_env_server.sessions.limits import Limits
+from gymfleet_env_server.sessions.world import World
 
 
 def probe(entries: Mapping[str, Entry], limits: Limits, *, here: bool) -> dict[str, Any]:
@@ -27,7 +28,8 @@ def probe(entries: Mapping[str, Entry], limits: Limits, *, here: bool) -> dict[s
         if split is None:
             raise ShardUnavailable(f"{name} has no task")
         probed = replace(entry, models=dict.fromkeys(entry.models, ProbedModel()), asked=AskCounts())
-        episode = Episode("probe", probed, entry.tasks.by_index(split, entry.spec.default_level, 0), 0, limits)
+        task = entry.tasks.by_index(split, entry.spec.default_level, 0)
+        episode = Episode("probe", World(probed, task, 0, limits, models=probed.model_calls(told=False)), limits)
         try:
             episode.begin()
         except EndOfProbe:

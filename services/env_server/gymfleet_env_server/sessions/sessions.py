@@ -43,11 +43,12 @@ from gymfleet_env_server.errors import ShardUnavailable
 from gymfleet_env_server.metrics import count_step
 from gymfleet_env_server.sessions.counts import Counts
 from gymfleet_env_server.sessions.endings import Endings
-from gymfleet_env_server.sessions.episode import Episode, Seal
+from gymfleet_env_server.sessions.episode import Episode
 from gymfleet_env_server.sessions.ids import new_id
 from gymfleet_env_server.sessions.leases import Lease, Leases
 from gymfleet_env_server.sessions.limits import Limits
 from gymfleet_env_server.sessions.probe import probe
+from gymfleet_env_server.sessions.world import Seal, World
 from gymfleet_env_server.shards.channel import Call
 from gymfleet_env_server.wire import decode
 
@@ -234,18 +235,11 @@ class Sessions:
             _check_replies(told=bool(request.record_replies and entry.spec.models))
         task = self._task(entry, request)
         owner = sys.intern(request.owner or "")
-        episode = Episode(
-            self._new_id(entry),
-            entry,
-            task,
-            request.seed,
-            self._limits,
-            owner=owner,
-            recoveries=request.recoveries or 0,
-            state_keys=bool(request.state_keys),
-            seal=self._seal,
-            record_replies=bool(request.record_replies),
-        )
+        world = World(
+            entry, task, request.seed, self._limits, state_keys=bool(request.state_keys), seal=self._seal,
+            models=entry.model_calls(told=bool(request.record_replies)),
+        )  # fmt: skip
+        episode = Episode(self._new_id(entry), world, self._limits, owner=owner, recoveries=request.recoveries or 0)
         try:
             episode.begin(replies)
         except EnvironmentFailed:

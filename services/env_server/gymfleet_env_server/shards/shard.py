@@ -28,9 +28,9 @@ from gymfleet_kit.session_problems import EnvironmentFailed, InvalidRequest
 
 from gymfleet_env_server.catalogue import Entry, EnvironmentUnavailable, load_entry
 from gymfleet_env_server.models.answering import answered
-from gymfleet_env_server.sessions.episode import Seal
 from gymfleet_env_server.sessions.limits import Limits
 from gymfleet_env_server.sessions.sessions import ABANDON, PROBE, PROBE_WAITING, Sessions
+from gymfleet_env_server.sessions.world import Seal
 from gymfleet_env_server.shards.channel import (
     Answer,
     Call,
