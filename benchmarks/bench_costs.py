@@ -26,6 +26,7 @@ from gymfleet_contracts.session import OpenSession
 from gymfleet_contracts.streams import TRAJECTORIES_RAW, trajectories_scored
 from gymfleet_contracts.trajectory import Trajectory, sampled_by
 from gymfleet_kit.chat.tokens import ChatTokens
+from gymfleet_kit.serve import calm_collector
 from gymfleet_kit.streams import RedisClient, StreamProducer, connect, disconnect
 from gymfleet_rollout.environments import Environments
 from gymfleet_rollout.formats import Formats
@@ -180,6 +181,7 @@ async def played(
 ) -> tuple[list[Row], list[Trajectory]]:
     """Episodes, with the processor time of a turn: opening, closing and the record included."""
     chat = ChatTokens.load(model)
+    calm_collector()  # as every service does
     token_ids = chat.reply(REPLY)
     group = GroupRequest(
         run_id=RUN_ID, group_id="g", task=OpenSession(env=ENV, task_index=0), num_samples=number,

@@ -93,7 +93,10 @@ class PluginKind(Generic[Base]):
         For references that come over the wire: whoever may send a request must not choose the code that is imported.
         """
         if _NAME.fullmatch(reference) is None and reference not in more:
-            raise PluginError(f"this service was not given the {self.name} {reference[:_SHOWN]!r}; {self._hint()}")
+            raise PluginError(
+                f"this service was not given the {self.name} {reference[:_SHOWN]!r}: its operator lists those in its "
+                f"setting PLUGINS; known without that: {', '.join(self.names())}"
+            )
         return self.find(reference)
 
     def _hint(self) -> str:

@@ -36,7 +36,7 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _calm_collector() -> None:
+def calm_collector() -> None:
     """Freeze what was imported, which is never freed: the collector need not visit it after every few hundred calls."""
     gc.collect()
     gc.freeze()
@@ -107,7 +107,7 @@ def serve(
     The app also listens on `more_ports`; `scope["server"]` says on which port a request came in.
     """
     listeners = [bind(host, number) for number in (port, *more_ports)]
-    _calm_collector()
+    calm_collector()
     config = server_config(app)
     # uvicorn shuts down at the signal and then raises it again for the previous handler.
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from tests.fixtures import gateway_fleet
 from tests.fixtures.gateway_fleet import ServiceProcess
 from tests.fixtures.paths import ROOT
 from tests.fixtures.redis_server import RedisServer
+from tests.fleet import script
 from tests.unit.rollout.test_episode import CHAT, ScriptedPolicy, group
 
 PAGE = (ROOT / "docs/games.md").read_text(encoding="utf-8")
@@ -209,6 +211,21 @@ async def test_the_policy_plays_against_itself(fleet: Fleet) -> None:
     assert [t.seat for t in found] == ["first", "second"] * 2, found[0].error
     assert sorted(t.score for t in found) == [0.0, 0.0, 1.0, 1.0]
     assert all(sum(turn.reward for turn in t.turns) == t.score for t in found)
+
+
+def test_a_person_plays_all_seats(fleet: Fleet) -> None:
+    command = [script("gymfleet"), "envs", "play", "nim", "--url", fleet.gateway.url]
+    moves = "take 9\n" + "take 1\n" * 20
+    played = subprocess.run(command, input=moves, capture_output=True, text=True, timeout=60, check=False)
+
+    assert played.returncode == 0, played.stderr
+    turns = re.findall(r"(first|second) is to move", played.stdout)
+    assert turns[:4] == ["first", "first", "second", "first"], "who takes no stick is asked again"
+    assert re.search(r"over · turn \d+ · first [01], second [01]", played.stdout)
+    shown = subprocess.run(
+        [*command[:2], "show", *command[3:]], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert re.search(r"players +first, second", shown.stdout)
 
 
 async def test_what_the_page_shows_runs(fleet: Fleet, tmp_path: Path) -> None:

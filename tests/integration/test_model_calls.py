@@ -227,7 +227,7 @@ async def test_a_model_that_is_down_is_a_lost_session_and_never_an_observation(
     session = await stream.open(task(env))
     fleet.chat.script.extend([DOWN] * 12)
 
-    with pytest.raises(SessionLost, match="killed 2 processes in a row") as lost:
+    with pytest.raises(SessionLost, match="2 of its own calls in a row ended what it needs: process") as lost:
         await told(stream, session, 0, "tell one")
 
     assert len(fleet.chat.asked) == 1 + 2 * 3, "asked thrice, replayed, and asked thrice again"

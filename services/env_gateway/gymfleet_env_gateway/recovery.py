@@ -151,7 +151,8 @@ class Recovery:
                         break
             else:
                 await self._registry.wait_for_news(_WAIT_FOR_ROOM_S)
-        raise await self._given_up(session_id, f"its own calls killed {killed} processes in a row")
+        why = f"{killed} of its own calls in a row ended what it needs: process, engine or model"
+        raise await self._given_up(session_id, why)
 
     async def _given_up(self, session_id: str, why: str) -> SessionLost:
         """End the journal of a session whose replay would end the same way, and return the error to raise."""

@@ -146,8 +146,9 @@ class Play:
         self._require_open(node)
         if self._facts.expert:
             raise StrategyError("the policy does not reply where the strategy says facts.expert")
-        if role not in (known := (AGENT, *self._facts.roles)):
-            raise StrategyError(f"the role {role!r} is not in facts.roles; known: {', '.join(known)}")
+        if role != AGENT and role not in self._facts.roles:
+            known = ", ".join((AGENT, *self._facts.roles))
+            raise StrategyError(f"the role {role!r} is not in facts.roles; known: {known}")
         if hint and node.replacement is not None:
             raise StrategyError("the context was replaced by a text of the strategy's: put the hint into that")
         prompt = next_prompt(node)
@@ -339,7 +340,9 @@ class Play:
             turn=turn, parent=node, context=[] if replaced else self._context(node),
         )  # fmt: skip
         node.context = None  # handed on: there is one list for each session, not one for each node
-        self._context(child).extend((*reply.prompt, *reply.token_ids))
+        context = self._context(child)
+        context += reply.prompt
+        context += reply.token_ids
         if child.ended is None:
             child.prompt = self._prompt(turn, child.observation)
             if depth >= self._limits.max_turns:

@@ -199,6 +199,17 @@ def test_episode_is_shown_turn_by_turn_without_control_characters(capsys: Captur
     assert "reward 1 = goal 1" in said
 
 
+def test_an_episode_of_a_game_says_whose_it_is(capsys: Capture) -> None:
+    write_run(Path("run"))
+    path = Path("run/trajectories/after.jsonl")
+    path.write_text(path.read_text().replace('"group_id":', '"seat":"second","group_id":'))
+
+    assert run(["trajectories", "show", "run", "1/0", "--stage", "after"]) == 0
+    assert "maze tiny.test.1 as second" in capsys.readouterr().out
+    assert run(["report", "run"]) == 0
+    assert "as second" in Path("run/report.html").read_text()
+
+
 def test_events_are_told_from_any_on(capsys: Capture) -> None:
     write_run(Path("run"))
     log = EventLog(Path("run"))

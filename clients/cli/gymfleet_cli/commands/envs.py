@@ -98,6 +98,7 @@ def _description(spec: EnvironmentSpec) -> Table:
         "deterministic": "yes" if capabilities.deterministic else "no",
         "expert": "yes, on the train split" if capabilities.expert else "no",
         "asks models": ", ".join(f"{role.name} ({role.purpose})" for role in spec.models) or "none",
+        "players": ", ".join(spec.seats) or "one",
         "licence": spec.licence or "-",
     }.items():
         table.add_row(plain(label, "bold"), plain(value))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from gymfleet_client.errors import ActionTooLarge, ExpertUnavailable, UnknownSession
 from gymfleet_client.sync import SyncGatewayClient
-from gymfleet_contracts.session import EnvironmentSpec, OpenSession, Session
+from gymfleet_contracts.session import EnvironmentSpec, OpenSession, Session, StepResult
 from pydantic import ValidationError
 from rich.rule import Rule
 
@@ -48,7 +48,7 @@ def play(
 def _play(client: SyncGatewayClient, spec: EnvironmentSpec, session: Session) -> None:
     out.print(plain(spec.instructions))
     out.print(Rule(f"{spec.name} · {session.task.task_id}"))
-    out.print(plain(session.observation))
+    _show(session)
     turn = 0
     while (line := _ask()) is not None:
         if line in {"hint", "?"}:
@@ -60,12 +60,32 @@ def _play(client: SyncGatewayClient, spec: EnvironmentSpec, session: Session) ->
             out.print(plain(str(error), "red"))
             continue
         turn += 1
-        out.print(plain(result.observation))
+        _show(result)
         if result.terminated or result.truncated:
-            end = "solved" if result.score >= 1 else "not solved" if result.terminated else "out of turns"
-            out.print(Rule(f"{end} · turn {turn} · score {result.score:g}"))
+            end = _end(result)
+            out.print(Rule(f"{end} · turn {turn} · {_score(result)}"))
             return
     out.print(Rule("left before the end"))
+
+
+def _show(answer: Session | StepResult) -> None:
+    if answer.game is not None and answer.game.to_move is not None:
+        out.print(plain(f"{answer.game.to_move} is to move", "bold"))
+    out.print(plain(answer.observation))
+
+
+def _end(result: StepResult) -> str:
+    if not result.terminated:
+        return "out of turns"
+    if result.game is not None:
+        return "over"
+    return "solved" if result.score >= 1 else "not solved"
+
+
+def _score(result: StepResult) -> str:
+    if result.game is None:
+        return f"score {result.score:g}"
+    return ", ".join(f"{name} {seat.score:g}" for name, seat in result.game.seats.items())
 
 
 def _ask() -> str | None:

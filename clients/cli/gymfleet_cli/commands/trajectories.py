@@ -120,7 +120,10 @@ def _print_episode(stage: str, scored: ScoredTrajectory) -> None:
     if episode.policy.version_max != episode.policy.version_min:
         policy += f" to {episode.policy.version_max}"
     author = "expert" if episode.by_expert else policy
-    out.print(plain(f"{stage} · {episode.task.env} {episode.task.task_id} · {author} · {episode.status.value}"))
+    task = f"{episode.task.env} {episode.task.task_id}"
+    if episode.seat is not None:
+        task += f" as {episode.seat}"
+    out.print(plain(f"{stage} · {task} · {author} · {episode.status.value}"))
     for number, turn in enumerate(episode.turns):
         title = f"turn {number + 1}" if turn.role == AGENT else f"turn {number + 1}, {turn.role}"
         out.print(Panel(_turn(turn), title=title, title_align="left"))

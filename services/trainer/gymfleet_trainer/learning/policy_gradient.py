@@ -69,7 +69,8 @@ class PolicyGradientOptions(AlgorithmOptions):
     dual_clip: Annotated[float, Field(gt=1)] | None = None
     """Bound of the loss for negative advantages; above 1."""
     aggregation: LossAggregation = "token_mean"
-    """token_mean, sequence_mean_token_sum or sequence_mean_token_mean."""
+    """token_mean, sequence_mean_token_sum or sequence_mean_token_mean; of token sequences, of which an episode has
+    several where its context was replaced."""
     entropy_coefficient: Annotated[float, Field(ge=0)] = 0.0
     """Weight of the entropy bonus."""
     kl: KlOptions = KlOptions()
