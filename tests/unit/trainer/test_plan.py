@@ -161,6 +161,16 @@ def test_as_many_episodes_as_may_be_open_are_allowed() -> None:
     stages_of(make_recipe(rl={"steps": 3, "measure": on_the_way}))  # nothing is measured before it ends
 
 
+def test_episodes_are_open_until_the_next_checkpoint() -> None:
+    rl = {"groups_per_step": 500, "group_size": 6}
+    stages_of(make_recipe(rl=rl, checkpoint={"every_steps": 2}))
+
+    with pytest.raises(RecipeError, match=r"^stages\.reinforce: 9000 episodes would be open at once"):
+        stages_of(make_recipe(rl=rl, checkpoint={"every_steps": 3}))
+    with pytest.raises(RecipeError, match=r"^stages\.reinforce: 9000 episodes would be open at once"):
+        stages_of(make_recipe(rl=rl | {"max_staleness": 1}, checkpoint={"every_steps": 2}))
+
+
 def test_a_measurement_of_several_environments_holds_the_episodes_of_all() -> None:
     stages = [{"kind": "measure", "num_tasks": 3000}]
     environments = [{"name": name} for name in ("maze", "babyai", "wordle")]

@@ -74,10 +74,10 @@ class Reinforce(Stage[ReinforceStageOptions]):
         return {_measurement(step): plays for step in steps}
 
     def held(self, recipe: Recipe) -> int:
-        """Return how many episodes may be open at once."""
+        """Return how many episodes may be open at once: those since the last checkpoint, and those made in advance."""
         options = self.options
-        ahead = options.groups_per_step * options.group_size * (1 + options.max_staleness)
-        return max(ahead, super().held(recipe))
+        num_steps = recipe.checkpoint.every_steps + options.max_staleness
+        return max(options.groups_per_step * options.group_size * num_steps, super().held(recipe))
 
     def request(self, run: RunContext, group_id: str) -> GroupRequest | None:
         """Return the request that it makes under an id."""
