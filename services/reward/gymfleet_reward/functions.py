@@ -2,18 +2,16 @@
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from gymfleet_contracts.trajectory import Trajectory
 from pydantic import Field, JsonValue
 
 from gymfleet_reward.component import Answer, Component, ComponentError, ComponentOptions
+from gymfleet_reward.ground_truth import Place, ground_truth
 
 FUNCTION: Final = "compute_score"
 """What a file that holds no class may define instead."""
-
-
-Place = Annotated[str, Field(pattern=r"^((info|private)(\.[^.]+)+|task\.(task_id|level|seed))$")]
 
 
 class FunctionOptions(ComponentOptions):
@@ -59,24 +57,8 @@ class FunctionComponent(Component[FunctionOptions]):
             raise ComponentError("the trajectory has no turns")
         given = {name: make(episode) for name, make in _MAKERS.items() if name in self.takes}
         if "ground_truth" in self.takes and self.options.ground_truth_from is not None:
-            given["ground_truth"] = self._found(self.options.ground_truth_from, episode)
+            given["ground_truth"] = ground_truth(self, self.options.ground_truth_from, episode)
         return given | self.options.reward_kwargs
-
-    def _found(self, path: str, episode: Trajectory) -> Any:
-        root, *keys = path.split(".")
-        found: Any
-        match root:
-            case "info":
-                found = episode.turns[-1].info
-            case "private":
-                found = self.private(episode)
-            case _:
-                found = episode.task.model_dump()
-        for key in keys:
-            if not isinstance(found, dict) or key not in found:
-                raise ComponentError(f"the episode has no {path}")
-            found = found[key]
-        return found
 
 
 class AwaitedFunctionComponent(FunctionComponent):

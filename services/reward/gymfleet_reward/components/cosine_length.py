@@ -1,0 +1,45 @@
+"""Length that pays or costs by whether the task was solved."""
+
+import math
+from typing import Annotated
+
+from gymfleet_contracts.numbers import NUMBER
+from gymfleet_contracts.trajectory import Trajectory
+from pydantic import Field
+
+from gymfleet_reward.component import Component, ComponentError, ComponentOptions, Number
+
+
+class CosineLengthOptions(ComponentOptions):
+    """What short and long episodes are worth; in between it follows half a cosine."""
+
+    max_tokens: Annotated[int, Field(ge=1), NUMBER] = 1_000
+    """So many sampled tokens, or more, are long; none is short."""
+    solved_short: Number = 1.0
+    """A solved task without a token."""
+    solved_long: Number = 0.5
+    """A solved task with `max_tokens`."""
+    unsolved_short: Number = -1.0
+    """An unsolved task without a token."""
+    unsolved_long: Number = -0.5
+    """An unsolved task with `max_tokens`."""
+
+
+class CosineLength(Component[CosineLengthOptions]):
+    """Solved tasks pay more the shorter, unsolved ones cost more the shorter (arXiv:2502.03373, section 4)."""
+
+    Options = CosineLengthOptions
+    version = "1"
+
+    def score(self, episode: Trajectory) -> float:
+        """See `Component`."""
+        if not episode.turns:
+            raise ComponentError("the trajectory has no turns")
+        options = self.options
+        short, long = (
+            (options.solved_short, options.solved_long)
+            if episode.success
+            else (options.unsolved_short, options.unsolved_long)
+        )
+        progress = min(1.0, episode.num_response_tokens / options.max_tokens)
+        return long + 0.5 * (short - long) * (1.0 + math.cos(math.pi * progress))

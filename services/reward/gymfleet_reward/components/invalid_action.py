@@ -1,0 +1,28 @@
+"""A cost for each action that was not understood."""
+
+from gymfleet_contracts.trajectory import Trajectory
+
+from gymfleet_reward.component import Answer, Component, ComponentError, ComponentOptions, Number
+
+
+class InvalidActionOptions(ComponentOptions):
+    """Its cost."""
+
+    weight: Number = -0.1
+    """What each reply costs whose action was not understood."""
+
+
+class InvalidAction(Component[InvalidActionOptions]):
+    """1 for each reply without an action or with one that was not understood, on the last token of that reply.
+
+    With the weight of -0.1 it is the penalty of verl-agent (GiGPO, arXiv:2505.10978).
+    """
+
+    Options = InvalidActionOptions
+    version = "1"
+
+    def score(self, episode: Trajectory) -> Answer:
+        """See `Component`."""
+        if not episode.turns:
+            raise ComponentError("the trajectory has no turns")
+        return [float(turn.action is None or not turn.action_valid) for turn in episode.turns]

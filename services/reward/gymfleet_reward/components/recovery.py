@@ -1,0 +1,38 @@
+"""Mistakes that are mended."""
+
+from typing import Annotated
+
+from gymfleet_contracts.numbers import NUMBER
+from gymfleet_contracts.trajectory import Trajectory
+from pydantic import Field
+
+from gymfleet_reward.component import Component, ComponentError, ComponentOptions
+
+
+class RecoveryOptions(ComponentOptions):
+    """How soon a mistake must be mended."""
+
+    within: Annotated[int, Field(ge=1), NUMBER] = 1
+    """Number of replies after a mistake, one of which must be understood."""
+
+
+class Recovery(Component[RecoveryOptions]):
+    """0 without a mistake or where each was mended, down to -1 where none was.
+
+    A mistake is a reply that asked for no action, or for one that the environment did not understand. Mending it gains
+    nothing over making none: nobody is paid for a mistake.
+    """
+
+    Options = RecoveryOptions
+    version = "1"
+
+    def score(self, episode: Trajectory) -> float:
+        """See `Component`."""
+        if not episode.turns:
+            raise ComponentError("the trajectory has no turns")
+        understood = [turn.action is not None and turn.action_valid for turn in episode.turns]
+        mistakes = [place for place, good in enumerate(understood) if not good]
+        if not mistakes:
+            return 0.0
+        mended = sum(any(understood[place + 1 : place + 1 + self.options.within]) for place in mistakes)
+        return mended / len(mistakes) - 1.0

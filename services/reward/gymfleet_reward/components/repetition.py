@@ -1,0 +1,36 @@
+"""A cost for replies that say the same again."""
+
+from typing import Annotated
+
+from gymfleet_contracts.numbers import NUMBER
+from gymfleet_contracts.trajectory import Trajectory
+from pydantic import Field
+
+from gymfleet_reward.component import Component, ComponentError, ComponentOptions, Number
+
+
+class RepetitionOptions(ComponentOptions):
+    """What counts as a repetition."""
+
+    weight: Number = -1.0
+    """Factor of the share of n-grams that came before in the same reply."""
+    ngram: Annotated[int, Field(ge=1, le=64), NUMBER] = 3
+    """Number of words in a row."""
+
+
+class Repetition(Component[RepetitionOptions]):
+    """The mean over replies of the share of n-grams of words that repeat earlier ones (arXiv:2502.03373)."""
+
+    Options = RepetitionOptions
+    version = "1"
+
+    def score(self, episode: Trajectory) -> float:
+        """See `Component`. A reply of fewer words than an n-gram repeats nothing."""
+        if not episode.turns:
+            raise ComponentError("the trajectory has no turns")
+        return sum(self._share(turn.text) for turn in episode.turns) / len(episode.turns)
+
+    def _share(self, text: str) -> float:
+        words, size = text.lower().split(), self.options.ngram
+        ngrams = [tuple(words[start : start + size]) for start in range(len(words) - size + 1)]
+        return 1.0 - len(set(ngrams)) / len(ngrams) if ngrams else 0.0

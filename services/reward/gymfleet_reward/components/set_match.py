@@ -1,0 +1,45 @@
+"""The right things, in any order."""
+
+import json
+from typing import Any, ClassVar, Literal
+
+from gymfleet_reward.answers import AnswerComponent, AnswerOptions, text_of
+from gymfleet_reward.component import ComponentError
+from gymfleet_reward.words import normalised
+
+
+class SetOptions(AnswerOptions):
+    """How much of the set counts."""
+
+    measure: Literal["exact", "f1"] = "exact"
+    """`exact`: 1 for the very set, else 0; `f1`: the harmonic mean of precision and recall."""
+    separator: str = ","
+    """Between the things of an answer that is no JSON list."""
+
+
+class SetMatch(AnswerComponent[SetOptions]):
+    """Whether the answer names the right things, in any order and without regard to case and punctuation."""
+
+    Options = SetOptions
+    version = "1"
+    alternatives: ClassVar[bool] = False
+
+    def compared(self, answer: str, right: Any) -> float:
+        """See `AnswerComponent`. `right` is a text or a number, or a list of these."""
+        place = self.options.ground_truth_from
+        wanted = {normalised(text_of(one, place)) for one in (right if isinstance(right, list) else [right])} - {""}
+        if not wanted:
+            raise ComponentError(f"{place} holds nothing that could be named")
+        given = {normalised(one) for one in self._things(answer)} - {""}
+        if self.options.measure == "exact":
+            return float(given == wanted)
+        return 2 * len(given & wanted) / (len(given) + len(wanted))
+
+    def _things(self, answer: str) -> list[str]:
+        try:
+            listed = json.loads(answer)
+        except (ValueError, RecursionError):
+            listed = None
+        if isinstance(listed, list):
+            return [str(one) for one in listed]
+        return answer.split(self.options.separator or None)

@@ -1,0 +1,39 @@
+"""Open-R1's way to reply: a thought in tags, then an answer in tags."""
+
+import re
+from typing import Final, Literal
+
+from gymfleet_contracts.trajectory import Trajectory
+
+from gymfleet_reward.component import Component, ComponentError, ComponentOptions
+
+_WHOLE: Final = re.compile(r"^<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>$", re.DOTALL | re.MULTILINE)
+_TAGS: Final = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
+
+
+class ThinkFormatOptions(ComponentOptions):
+    """How strictly it is read."""
+
+    measure: Literal["whole", "tags"] = "whole"
+    """`whole`: 1 for a reply that is thought and answer and nothing else; `tags`: a quarter for each of the four tags
+    that stands there exactly once, with its line breaks."""
+
+
+class ThinkFormat(Component[ThinkFormatOptions]):
+    """The mean over replies of how well they follow `<think>...</think><answer>...</answer>`, as Open-R1 scores it."""
+
+    Options = ThinkFormatOptions
+    version = "1"
+
+    def score(self, episode: Trajectory) -> float:
+        """See `Component`."""
+        if not episode.turns:
+            raise ComponentError("the trajectory has no turns")
+        scored = self._whole if self.options.measure == "whole" else self._tags
+        return sum(scored(turn.text) for turn in episode.turns) / len(episode.turns)
+
+    def _whole(self, text: str) -> float:
+        return float(_WHOLE.match(text) is not None)
+
+    def _tags(self, text: str) -> float:
+        return sum(text.count(tag) == 1 for tag in _TAGS) / len(_TAGS)

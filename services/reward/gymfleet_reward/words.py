@@ -1,0 +1,14 @@
+"""Texts as question answering compares them (Rajpurkar et al., 2016, SQuAD, arXiv:1606.05250)."""
+
+import re
+import string
+from typing import Final
+
+_ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION: Final = frozenset(string.punctuation)
+
+
+def normalised(text: str) -> str:
+    """Return a text in lower case without ASCII punctuation, English articles and surplus spaces."""
+    bare = "".join(character for character in text.lower() if character not in _PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", bare).split())
