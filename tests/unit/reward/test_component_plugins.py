@@ -48,32 +48,15 @@ def alone(path: str, **options: Any) -> Any:
 
 def test_those_that_come_with_gymfleet() -> None:
     assert COMPONENTS.included() == [
-        "action_path",
-        "action_use",
-        "cosine_length",
-        "efficiency",
-        "environment",
-        "exact_match",
-        "f1",
-        "format",
-        "goal",
-        "group_length",
-        "invalid_action",
-        "length",
-        "numeric_match",
-        "reasoning_steps",
-        "recovery",
-        "repetition",
-        "set_match",
-        "tag_order",
-        "think_format",
-        "thought_length",
-    ]
+        "action_path", "action_use", "cosine_length", "efficiency", "environment", "exact_match", "f1", "format",
+        "goal", "group_length", "invalid_action", "length", "numeric_match", "reasoning_steps", "recovery",
+        "repetition", "set_match", "tag_order", "think_format", "thought_length",
+    ]  # fmt: skip
     for name in COMPONENTS.included():
         kind = COMPONENTS.find(name)
         assert issubclass(kind, Component)
         assert kind.version
-        assert kind.Options().enabled
+        assert kind.Options.model_fields["enabled"].default is True
         assert set(described("component", name, kind).options) >= {"properties"}
 
 
