@@ -89,3 +89,22 @@ def test_replies_and_turns_are_means_over_all_episodes() -> None:
     result, _ = measured([short, long], Measure, stages=[{"kind": "measure", "num_tasks": 2}])
 
     assert (result.mean_turns, result.mean_score, result.cut_replies) == (2.0, 0.25, 0.0)
+
+
+def test_how_the_agent_went_about_its_tasks_is_told_beside() -> None:
+    good, solved = make_scored("measure.t000000"), make_scored("measure.t000001", success=True)
+    one = good.trajectory.turns[0].model_copy(update={"observation": "here", "action": "go", "action_valid": True})
+    lost = one.model_copy(update={"action": "fly", "action_valid": False})
+    turns = (one, lost, one, lost)  # the second `go` is in vain; the last mistake is not mended
+    good = good.model_copy(update={"trajectory": good.trajectory.model_copy(update={"turns": turns})})
+    solved = solved.model_copy(update={"trajectory": solved.trajectory.model_copy(update={"turns": (one, one)})})
+    stages = [{"kind": "measure", "num_tasks": 2}]
+
+    result, _ = measured([good, solved], Measure, stages=stages)
+
+    assert (result.mean_turns_solved, result.useful_actions) == (2.0, 2 / 6)
+    assert (result.mistakes, result.mended_mistakes) == (2 / 6, 0.5)
+    alone, _ = measured([solved], Measure, stages=[{"kind": "measure", "num_tasks": 1}])
+    assert (alone.mistakes, alone.mended_mistakes) == (0.0, None)
+    unsolved, _ = measured([good], Measure, stages=[{"kind": "measure", "num_tasks": 1}])
+    assert unsolved.mean_turns_solved is None

@@ -1,6 +1,7 @@
 """A cost for each action that was not understood."""
 
 from gymfleet_contracts.trajectory import Trajectory
+from gymfleet_kit.conduct import is_understood
 
 from gymfleet_reward.component import Answer, Component, ComponentError, ComponentOptions, Number
 
@@ -25,4 +26,4 @@ class InvalidAction(Component[InvalidActionOptions]):
         """See `Component`."""
         if not episode.turns:
             raise ComponentError("the trajectory has no turns")
-        return [float(turn.action is None or not turn.action_valid) for turn in episode.turns]
+        return [float(not is_understood(turn)) for turn in episode.turns]

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from gymfleet_contracts.numbers import NUMBER
 from gymfleet_contracts.trajectory import Trajectory
+from gymfleet_kit.conduct import mistakes
 from pydantic import Field
 
 from gymfleet_reward.component import Component, ComponentError, ComponentOptions
@@ -30,9 +31,5 @@ class Recovery(Component[RecoveryOptions]):
         """See `Component`."""
         if not episode.turns:
             raise ComponentError("the trajectory has no turns")
-        understood = [turn.action is not None and turn.action_valid for turn in episode.turns]
-        mistakes = [place for place, good in enumerate(understood) if not good]
-        if not mistakes:
-            return 0.0
-        mended = sum(any(understood[place + 1 : place + 1 + self.options.within]) for place in mistakes)
-        return mended / len(mistakes) - 1.0
+        made, mended = mistakes(episode.turns, within=self.options.within)
+        return mended / made - 1.0 if made else 0.0

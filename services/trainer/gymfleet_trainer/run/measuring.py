@@ -4,6 +4,7 @@ import time
 
 import structlog
 from gymfleet_contracts.trajectory import ReplyEnd, ScoredTrajectory
+from gymfleet_kit.conduct import mistakes, num_useful
 
 from gymfleet_trainer.run.context import RunContext
 from gymfleet_trainer.run.state import EnvironmentResult, EvalResult
@@ -46,6 +47,9 @@ def _result(
                 interval=wilson_interval(sum(own), len(own)),
             )
     num_successes = sum(trajectory.success for trajectory in trajectories)
+    num_turns = sum(len(trajectory.turns) for trajectory in trajectories)
+    num_turns_solved = sum(len(trajectory.turns) for trajectory in trajectories if trajectory.success)
+    made, mended = map(sum, zip(*(mistakes(trajectory.turns) for trajectory in trajectories), strict=True))
     return EvalResult(
         name=run.stage.prefix(label),
         num_episodes=len(trajectories),
@@ -53,7 +57,11 @@ def _result(
         success=num_successes / len(trajectories),
         interval=wilson_interval(num_successes, len(trajectories)),
         mean_score=sum(trajectory.score for trajectory in trajectories) / len(trajectories),
-        mean_turns=sum(len(trajectory.turns) for trajectory in trajectories) / len(trajectories),
+        mean_turns=num_turns / len(trajectories),
+        mean_turns_solved=num_turns_solved / num_successes if num_successes else None,
+        useful_actions=sum(num_useful(trajectory.turns) for trajectory in trajectories) / max(num_turns, 1),
+        mistakes=made / max(num_turns, 1),
+        mended_mistakes=mended / made if made else None,
         cut_replies=ends.count(ReplyEnd.LENGTH) / max(len(ends), 1),
         policy_version=run.state.version,
         failed_episodes=num_failed,

@@ -49,6 +49,14 @@ class EvalResult(BaseModel):
     policy_version: int
     cut_replies: float = 0.0
     """Share of the replies that were cut off by a token limit."""
+    mean_turns_solved: float | None = None
+    """Turns of the episodes that succeeded; None where none did."""
+    useful_actions: float = 0.0
+    """Share of the replies whose action was understood and was not taken before upon the same observation."""
+    mistakes: float = 0.0
+    """Share of the replies without an action or with one that was not understood."""
+    mended_mistakes: float | None = None
+    """Share of those that the very next reply mended; None where none was made."""
     failed_episodes: int
     """Episodes that failed for technical reasons; they were played again and are not counted."""
     seconds: float
