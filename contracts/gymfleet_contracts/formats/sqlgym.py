@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from gymfleet_contracts.formats._markers import ACTION, SQL_FENCE, THOUGHT, without
-from gymfleet_contracts.formats.react import parse_react
+from gymfleet_contracts.formats._markers import ACTION, SQL_FENCE, THOUGHT, parse_marked, without
 from gymfleet_contracts.reply_format import FormatOptions, ParsedReply, ReplyFormat
 
 
@@ -21,7 +20,7 @@ class Sqlgym(ReplyFormat[FormatOptions]):
         """The last block counts, as AgentGym's client reads it."""
         head, marker, block = text.rpartition(SQL_FENCE)
         if not marker:
-            return replace(parse_react(text), well_formed=False)
+            return replace(parse_marked(text, THOUGHT, ACTION), well_formed=False)
         sql, fence, after = block.partition("```")
         thought, action_marker, between = head.rpartition(ACTION)
         well_formed = (

@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 from gymfleet_contracts.formats.agentbench_os import AgentbenchOs
 from gymfleet_contracts.formats.dbbench import Dbbench
+from gymfleet_contracts.formats.plain import Plain
 from gymfleet_contracts.formats.react import React
 from gymfleet_contracts.formats.sqlgym import Sqlgym
 from gymfleet_contracts.formats.tags import Tags, TagsOptions
+from gymfleet_contracts.formats.think_act import ThinkAct
 from gymfleet_contracts.reply_format import FormatOptions, ReplyFormat
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ from pydantic import ValidationError
 REACT, DBBENCH = React(FormatOptions()), Dbbench(FormatOptions())
 SQLGYM, AGENTBENCH_OS = Sqlgym(FormatOptions()), AgentbenchOs(FormatOptions())
 TAGS = Tags(TagsOptions())
+THINK_ACT, PLAIN = ThinkAct(FormatOptions()), Plain(FormatOptions())
 FORMATS = (REACT, DBBENCH, SQLGYM, AGENTBENCH_OS, TAGS)
 
 
@@ -54,6 +57,40 @@ def test_parse(text: str, thought: str, action: str | None, well_formed: bool) -
     parsed = REACT.parse(text)
 
     assert (parsed.thought, parsed.action, parsed.well_formed) == (thought, action, well_formed)
+
+
+@pytest.mark.parametrize(
+    ("text", "thought", "action", "well_formed"),
+    [
+        pytest.param("Think: go left\nAct: move left", "go left", "move left", True, id="two lines"),
+        pytest.param("Think: a\n\nAct: b\nand more", "a", "b", False, id="talks on"),
+        pytest.param("Think: a Act: b Act: c", "a Act: b", "c", False, id="the last one counts"),
+        pytest.param("Thought: a\nAction: b", "Thought: a\nAction: b", None, False, id="react"),
+    ],
+)
+def test_think_act(text: str, thought: str, action: str | None, well_formed: bool) -> None:
+    parsed = THINK_ACT.parse(text)
+
+    assert (parsed.thought, parsed.action, parsed.well_formed) == (thought, action, well_formed)
+    assert THINK_ACT.render("a", "b") == "Think: a\nAct: b"
+
+
+@pytest.mark.parametrize(
+    ("text", "action", "well_formed"),
+    [
+        pytest.param("go left", "go left", True, id="a line"),
+        pytest.param(" go left \n", "go left", True, id="blanks around it"),
+        pytest.param("go\nleft", "go\nleft", False, id="two lines"),
+        pytest.param("  \n", None, False, id="nothing"),
+        pytest.param("Thought: a Action: b", "Thought: a Action: b", True, id="whatever stands there"),
+    ],
+)
+def test_plain(text: str, action: str | None, well_formed: bool) -> None:
+    parsed = PLAIN.parse(text)
+
+    assert (parsed.thought, parsed.action, parsed.well_formed) == ("", action, well_formed)
+    assert parsed.if_cut().action is None, "whatever was cut off may be half an action"
+    assert PLAIN.render("a thought", "go left") == "go left"
 
 
 WORDS = st.lists(st.from_regex(r"[a-z0-9,.']{1,12}", fullmatch=True), min_size=1, max_size=8).map(" ".join)

@@ -73,7 +73,10 @@ def test_a_format_is_resolved_once() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"use": "morse"}, "there is no format 'morse'; known: agentbench_os, dbbench, react, sqlgym, tags; or give"),
+        (
+            {"use": "morse"},
+            "there is no format 'morse'; known: agentbench_os, dbbench, plain, react, sqlgym, tags, ",
+        ),
         ({"use": "os:system"}, "this service was not given the format 'os:system'"),
         ({"use": "/etc/passwd"}, "this service was not given the format '/etc/passwd'"),
         (

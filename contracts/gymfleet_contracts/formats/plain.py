@@ -1,0 +1,20 @@
+"""`plain`: the reply is the action."""
+
+from gymfleet_contracts.reply_format import FormatOptions, ParsedReply, ReplyFormat
+
+
+class Plain(ReplyFormat[FormatOptions]):
+    """The whole reply is the action, in one line. A thought has no place in it, and is left out when writing."""
+
+    instructions = "Answer with your action alone, in one line."
+    complaint = f"Invalid format. {instructions}"
+
+    def parse(self, text: str) -> ParsedReply:
+        """Take the reply as it is, but for blanks around it."""
+        action = text.strip()
+        well_formed = bool(action) and len(action.splitlines()) == 1
+        return ParsedReply(thought="", action=action or None, well_formed=well_formed, complete=False)
+
+    def render(self, thought: str, action: str) -> str:  # noqa: ARG002 - there is no place for it
+        """Write the action."""
+        return action
