@@ -35,6 +35,7 @@ ACTIONS_UNAVAILABLE: Final = "/problems/actions-unavailable"
 IRREVERSIBLE: Final = "/problems/irreversible"
 INVALID_TOOL_CALL: Final = "/problems/invalid-tool-call"
 NOT_YOUR_TURN: Final = "/problems/not-your-turn"
+NO_SEATS: Final = "/problems/no-seats"
 
 UNKNOWN_JOB: Final = "/problems/unknown-job"
 UNKNOWN_FORMAT: Final = "/problems/unknown-format"

@@ -67,6 +67,15 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 @pytest.fixture
+def plain(tmp_path: Path) -> Iterator[str]:
+    """A gateway to an environment that is no game."""
+    server = gateway_fleet.env_server(tmp_path, "tests.fixtures.declaring_environment:Post")
+    gateway = gateway_fleet.gateway(tmp_path, [server.url])
+    with gateway_fleet.running(server, gateway):
+        yield gateway.url
+
+
+@pytest.fixture
 async def rest(fleet: Fleet) -> AsyncIterator[GatewayClient]:
     async with GatewayClient(fleet.gateway.url) as client:
         yield client
@@ -138,12 +147,20 @@ async def test_a_seat_may_look_and_act_and_nothing_else(rest: GatewayClient) -> 
         await rest.get(seat.replace("~left", "~right"))
 
 
-async def test_what_is_no_game_has_no_seats(rest: GatewayClient, fleet: Fleet) -> None:
+async def test_seats_are_the_gateways_to_give(rest: GatewayClient, fleet: Fleet) -> None:
     spec = await rest.environment("cards")
     assert spec.seats == ("left", "right")
     async with httpx.AsyncClient(base_url=fleet.server.url, trust_env=False) as server:
         session = (await server.post("/v1/sessions", json={"env": "cards", "task_index": 0})).json()
         assert (await server.post(f"/v1/sessions/{session['session_id']}/seats")).status_code == 404
+
+
+async def test_seats_are_asked_of_games(plain: str) -> None:
+    async with GatewayClient(plain) as rest:
+        session = await rest.open(OpenSession(env="post", task_index=0))
+        with pytest.raises(ProblemError, match="post has no seats: its sessions have one player") as refused:
+            await rest.seats(session.session_id)
+    assert (refused.value.problem.type, refused.value.problem.status) == ("/problems/no-seats", 409)
 
 
 @pytest.mark.parametrize("env", ["cards", "awaiting_cards", "nim"])

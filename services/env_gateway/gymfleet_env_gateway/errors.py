@@ -32,7 +32,9 @@ class Unavailable(TryLater):
 class NoGame(ServiceError):
     """The session has no seats to give."""
 
+    type = problems.NO_SEATS
     title = "The session is no game"
+    status = 409
 
 
 class NotYourTurn(ServiceError):
