@@ -118,7 +118,7 @@ async def test_players_move_in_turn(rest: GatewayClient) -> None:
     assert (await rest.get(game.session_id)).index == 0, "it changed nothing"
     first = await rest.step(seats["left"], 0, "say yes")
     assert await rest.step(seats["left"], 0, "say yes") == first, "a repeat gets the same answer"
-    with pytest.raises(NotYourTurn):
+    with pytest.raises(NotYourTurn, match="left moved then, not right"):
         await rest.step(seats["right"], 0, "say yes")  # not even another's step again
     with pytest.raises(StepOutOfOrder):
         await rest.step(seats["right"], 7, "say yes")

@@ -50,9 +50,9 @@ def _require_turn(session: dict[str, Any], seat: str, step: msgspec.Raw | None) 
     game, index = session["game"], session["index"]
     given = None if step is None else decode_body(step)
     repeats = isinstance(given, dict) and given.get("index") == index - 1
-    mover = game["moved"] if repeats else game["to_move"]
+    mover, when = (game["moved"], "moved then") if repeats else (game["to_move"], "is to move")
     if mover not in (seat, None):
-        raise NotYourTurn(f"{mover} is to move, not {seat}: look again", to_move=game["to_move"], expected=index)
+        raise NotYourTurn(f"{mover} {when}, not {seat}: look again", to_move=game["to_move"], expected=index)
 
 
 def _seen(answer: dict[str, Any], seat: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from gymfleet_contracts.trajectory import Trajectory
 
-from gymfleet_reward.component import Component, ComponentError, ComponentOptions
+from gymfleet_reward.component import Component, ComponentError, ComponentOptions, turns_of
 from gymfleet_reward.ground_truth import Place, ground_truth
 
 
@@ -38,8 +38,7 @@ class AnswerComponent(Component[OptionsT]):
 
     def score(self, episode: Trajectory) -> float:
         """See `Component`."""
-        if not episode.turns:
-            raise ComponentError("the trajectory has no turns")
+        turns_of(episode)
         told = ground_truth(self, self.options.ground_truth_from, episode)
         right = told if self.alternatives and isinstance(told, list) else [told]
         if not right:

@@ -4,7 +4,7 @@ from abc import ABC
 from collections.abc import Awaitable, Sequence
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
-from gymfleet_contracts.trajectory import Trajectory
+from gymfleet_contracts.trajectory import Trajectory, Turn
 from gymfleet_kit.sealing import Opener, SealError
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
@@ -18,6 +18,13 @@ Answers: TypeAlias = Sequence[Answer | BaseException]
 
 class ComponentError(Exception):
     """The component can never score this, however often it is tried; the message says why."""
+
+
+def turns_of(episode: Trajectory) -> tuple[Turn, ...]:
+    """Return the turns of an episode. Raises `ComponentError` where it has none: there is no reply to judge."""
+    if not episode.turns:
+        raise ComponentError("the trajectory has no turns")
+    return episode.turns
 
 
 class ComponentOptions(BaseModel):

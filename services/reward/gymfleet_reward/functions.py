@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 from gymfleet_contracts.trajectory import Trajectory
 from pydantic import Field, JsonValue
 
-from gymfleet_reward.component import Answer, Component, ComponentError, ComponentOptions
+from gymfleet_reward.component import Answer, Component, ComponentError, ComponentOptions, turns_of
 from gymfleet_reward.ground_truth import Place, ground_truth
 
 FUNCTION: Final = "compute_score"
@@ -53,8 +53,7 @@ class FunctionComponent(Component[FunctionOptions]):
 
     def arguments(self, episode: Trajectory) -> dict[str, Any]:
         """Return the keyword arguments of a call."""
-        if not episode.turns:
-            raise ComponentError("the trajectory has no turns")
+        turns_of(episode)
         given = {name: make(episode) for name, make in _MAKERS.items() if name in self.takes}
         if "ground_truth" in self.takes and self.options.ground_truth_from is not None:
             given["ground_truth"] = ground_truth(self, self.options.ground_truth_from, episode)

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from gymfleet_contracts.trajectory import Trajectory
 
-from gymfleet_reward.component import Component, ComponentError, ComponentOptions
+from gymfleet_reward.component import Component, ComponentError, ComponentOptions, turns_of
 from gymfleet_reward.ground_truth import Place, ground_truth
 
 
@@ -30,11 +30,10 @@ class ActionPath(Component[ActionPathOptions]):
 
     def score(self, episode: Trajectory) -> float:
         """See `Component`."""
-        if not episode.turns:
-            raise ComponentError("the trajectory has no turns")
+        turns = turns_of(episode)
         place = self.options.ground_truth_from
         wanted = _actions(ground_truth(self, place, episode), place)
-        taken = [_bare(turn.action) for turn in episode.turns if turn.action is not None]
+        taken = [_bare(turn.action) for turn in turns if turn.action is not None]
         matched = 0
         for action in taken:
             if matched < len(wanted) and action == wanted[matched]:

@@ -3,7 +3,7 @@
 from gymfleet_contracts.trajectory import Trajectory
 from gymfleet_kit.conduct import num_useful
 
-from gymfleet_reward.component import Component, ComponentError, ComponentOptions
+from gymfleet_reward.component import Component, ComponentOptions, turns_of
 
 
 class ActionUse(Component[ComponentOptions]):
@@ -14,6 +14,5 @@ class ActionUse(Component[ComponentOptions]):
 
     def score(self, episode: Trajectory) -> float:
         """See `Component`."""
-        if not episode.turns:
-            raise ComponentError("the trajectory has no turns")
-        return num_useful(episode.turns) / len(episode.turns)
+        turns = turns_of(episode)
+        return num_useful(turns) / len(turns)

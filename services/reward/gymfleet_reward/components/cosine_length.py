@@ -7,7 +7,7 @@ from gymfleet_contracts.numbers import NUMBER
 from gymfleet_contracts.trajectory import Trajectory
 from pydantic import Field
 
-from gymfleet_reward.component import Component, ComponentError, ComponentOptions, Number
+from gymfleet_reward.component import Component, ComponentOptions, Number, turns_of
 
 
 class CosineLengthOptions(ComponentOptions):
@@ -33,8 +33,7 @@ class CosineLength(Component[CosineLengthOptions]):
 
     def score(self, episode: Trajectory) -> float:
         """See `Component`."""
-        if not episode.turns:
-            raise ComponentError("the trajectory has no turns")
+        turns_of(episode)  # an episode without a reply is not a short one
         options = self.options
         short, long = (
             (options.solved_short, options.solved_long)

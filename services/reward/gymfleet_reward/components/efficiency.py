@@ -7,7 +7,7 @@ from gymfleet_contracts.trajectory import Trajectory
 from gymfleet_kit.plugins import ASCENDING
 from pydantic import ConfigDict, Field, model_validator
 
-from gymfleet_reward.component import Component, ComponentError, ComponentOptions
+from gymfleet_reward.component import Component, ComponentOptions, turns_of
 
 
 class EfficiencyOptions(ComponentOptions):
@@ -36,9 +36,8 @@ class Efficiency(Component[EfficiencyOptions]):
 
     def score(self, episode: Trajectory) -> float:
         """See `Component`. Who gives up early has saved nothing."""
-        if not episode.turns:
-            raise ComponentError("the trajectory has no turns")
+        turns = turns_of(episode)
         if not episode.success:
             return 0.0
         best, worst = self.options.best_turns, self.options.worst_turns
-        return min(1.0, max(0.0, (worst - len(episode.turns)) / (worst - best)))
+        return min(1.0, max(0.0, (worst - len(turns)) / (worst - best)))

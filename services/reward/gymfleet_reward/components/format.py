@@ -2,7 +2,7 @@
 
 from gymfleet_contracts.trajectory import Trajectory
 
-from gymfleet_reward.component import Component, ComponentError, ComponentOptions, Number
+from gymfleet_reward.component import Component, ComponentOptions, Number, turns_of
 
 
 class FormatOptions(ComponentOptions):
@@ -20,7 +20,6 @@ class Format(Component[FormatOptions]):
 
     def score(self, episode: Trajectory) -> float:
         """See `Component`."""
-        if not episode.turns:
-            raise ComponentError("the trajectory has no turns")
-        good = sum(turn.format_valid and turn.action_valid for turn in episode.turns)
-        return good / len(episode.turns)
+        turns = turns_of(episode)
+        good = sum(turn.format_valid and turn.action_valid for turn in turns)
+        return good / len(turns)

@@ -3,7 +3,7 @@
 from gymfleet_contracts.trajectory import Trajectory
 from gymfleet_kit.conduct import is_understood
 
-from gymfleet_reward.component import Answer, Component, ComponentError, ComponentOptions, Number
+from gymfleet_reward.component import Answer, Component, ComponentOptions, Number, turns_of
 
 
 class InvalidActionOptions(ComponentOptions):
@@ -24,6 +24,5 @@ class InvalidAction(Component[InvalidActionOptions]):
 
     def score(self, episode: Trajectory) -> Answer:
         """See `Component`."""
-        if not episode.turns:
-            raise ComponentError("the trajectory has no turns")
-        return [float(not is_understood(turn)) for turn in episode.turns]
+        turns = turns_of(episode)
+        return [float(not is_understood(turn)) for turn in turns]

@@ -9,7 +9,7 @@ from gymfleet_contracts.trajectory import Trajectory
 from gymfleet_kit.plugins import ASCENDING
 from pydantic import ConfigDict, Field, model_validator
 
-from gymfleet_reward.component import Component, ComponentError, ComponentOptions, Number
+from gymfleet_reward.component import Component, ComponentOptions, Number, turns_of
 
 _SHAPES: Final[dict[str, Callable[[int], float]]] = {
     "linear": float,
@@ -48,9 +48,8 @@ class Length(Component[LengthOptions]):
 
     def score(self, episode: Trajectory) -> float:
         """See `Component`."""
-        if not episode.turns:
-            raise ComponentError("the trajectory has no turns")
+        turns = turns_of(episode)
         low, high, shape = self.options.min_tokens, self.options.max_tokens, _SHAPES[self.options.shape]
-        lengths = [len(turn.response_token_ids) for turn in episode.turns]
+        lengths = [len(turn.response_token_ids) for turn in turns]
         excesses = [max(low - num_tokens, num_tokens - high, 0) for num_tokens in lengths]
         return sum(map(shape, excesses)) / len(excesses)

@@ -7,7 +7,7 @@ from gymfleet_contracts.numbers import NUMBER
 from gymfleet_contracts.trajectory import Trajectory
 from pydantic import Field
 
-from gymfleet_reward.component import Component, ComponentError, ComponentOptions
+from gymfleet_reward.component import Component, ComponentOptions, turns_of
 
 _MARKER: Final = re.compile(r"Step \d+:|^\d+\.|\n-|\n\*|First,|Second,|Next,|Finally,", re.MULTILINE)
 
@@ -31,7 +31,6 @@ class ReasoningSteps(Component[ReasoningStepsOptions]):
 
     def score(self, episode: Trajectory) -> float:
         """See `Component`."""
-        if not episode.turns:
-            raise ComponentError("the trajectory has no turns")
-        counts = (len(_MARKER.findall(turn.text)) for turn in episode.turns)
-        return sum(min(1.0, count / self.options.enough) for count in counts) / len(episode.turns)
+        turns = turns_of(episode)
+        counts = (len(_MARKER.findall(turn.text)) for turn in turns)
+        return sum(min(1.0, count / self.options.enough) for count in counts) / len(turns)

@@ -7,7 +7,7 @@ from gymfleet_contracts.trajectory import Trajectory
 from gymfleet_kit.conduct import mistakes
 from pydantic import Field
 
-from gymfleet_reward.component import Component, ComponentError, ComponentOptions
+from gymfleet_reward.component import Component, ComponentOptions, turns_of
 
 
 class RecoveryOptions(ComponentOptions):
@@ -29,7 +29,6 @@ class Recovery(Component[RecoveryOptions]):
 
     def score(self, episode: Trajectory) -> float:
         """See `Component`."""
-        if not episode.turns:
-            raise ComponentError("the trajectory has no turns")
-        made, mended = mistakes(episode.turns, within=self.options.within)
+        turns = turns_of(episode)
+        made, mended = mistakes(turns, within=self.options.within)
         return mended / made - 1.0 if made else 0.0

@@ -6,7 +6,7 @@ from gymfleet_contracts.numbers import NUMBER
 from gymfleet_contracts.trajectory import Trajectory
 from pydantic import Field
 
-from gymfleet_reward.component import Component, ComponentError, ComponentOptions, Number
+from gymfleet_reward.component import Component, ComponentOptions, Number, turns_of
 
 
 class RepetitionOptions(ComponentOptions):
@@ -26,9 +26,8 @@ class Repetition(Component[RepetitionOptions]):
 
     def score(self, episode: Trajectory) -> float:
         """See `Component`. A reply of fewer words than an n-gram repeats nothing."""
-        if not episode.turns:
-            raise ComponentError("the trajectory has no turns")
-        return sum(self._share(turn.text) for turn in episode.turns) / len(episode.turns)
+        turns = turns_of(episode)
+        return sum(self._share(turn.text) for turn in turns) / len(turns)
 
     def _share(self, text: str) -> float:
         words, size = text.lower().split(), self.options.ngram

@@ -5,7 +5,7 @@ from typing import Final
 
 from gymfleet_contracts.trajectory import Trajectory
 
-from gymfleet_reward.component import Component, ComponentError, ComponentOptions
+from gymfleet_reward.component import Component, ComponentOptions, turns_of
 
 _ORDER: Final = ("<think>", "<memory>", "<plan>", "<think>", "<act>")
 _TAG: Final = re.compile("|".join(dict.fromkeys(_ORDER)))
@@ -24,9 +24,8 @@ class TagOrder(Component[ComponentOptions]):
 
     def score(self, episode: Trajectory) -> float:
         """See `Component`."""
-        if not episode.turns:
-            raise ComponentError("the trajectory has no turns")
-        found = [tag for turn in episode.turns for tag in _TAG.findall(turn.text)]
+        turns = turns_of(episode)
+        found = [tag for turn in turns for tag in _TAG.findall(turn.text)]
         left = iter(found)
         if all(tag in left for tag in _ORDER):
             return _IN_ORDER

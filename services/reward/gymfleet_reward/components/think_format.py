@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from gymfleet_contracts.trajectory import Trajectory
 
-from gymfleet_reward.component import Component, ComponentError, ComponentOptions
+from gymfleet_reward.component import Component, ComponentOptions, turns_of
 
 _WHOLE: Final = re.compile(r"^<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>$", re.DOTALL | re.MULTILINE)
 _TAGS: Final = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
@@ -27,10 +27,9 @@ class ThinkFormat(Component[ThinkFormatOptions]):
 
     def score(self, episode: Trajectory) -> float:
         """See `Component`."""
-        if not episode.turns:
-            raise ComponentError("the trajectory has no turns")
+        turns = turns_of(episode)
         scored = self._whole if self.options.measure == "whole" else self._tags
-        return sum(scored(turn.text) for turn in episode.turns) / len(episode.turns)
+        return sum(scored(turn.text) for turn in turns) / len(turns)
 
     def _whole(self, text: str) -> float:
         return float(_WHOLE.match(text) is not None)

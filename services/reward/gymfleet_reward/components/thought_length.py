@@ -7,7 +7,7 @@ from gymfleet_contracts.trajectory import Trajectory
 from gymfleet_kit.plugins import ASCENDING
 from pydantic import ConfigDict, Field, model_validator
 
-from gymfleet_reward.component import Component, ComponentError, ComponentOptions
+from gymfleet_reward.component import Component, ComponentOptions, turns_of
 
 _BEST = 0.5
 _LOSS = 0.375
@@ -43,10 +43,9 @@ class ThoughtLength(Component[ThoughtLengthOptions]):
 
     def score(self, episode: Trajectory) -> float:
         """See `Component`."""
-        if not episode.turns:
-            raise ComponentError("the trajectory has no turns")
+        turns = turns_of(episode)
         low, high = self.options.min_words, self.options.max_words
-        words = sum(len(turn.thought.split()) for turn in episode.turns)
+        words = sum(len(turn.thought.split()) for turn in turns)
         if not words:
             return _EMPTY
         off = max(1 - words / low, (words - high) / high, 0.0)
