@@ -76,6 +76,28 @@ def test_the_reward_of_a_step_is_the_movers_and_others_have_theirs_in_the_game()
         play.say("say yes")
 
 
+class Paid(Cards):
+    """`left` plays alone, and gains 0.5 with each step."""
+
+    name: ClassVar[str] = "paid"
+    steps = 0
+
+    def step(self, action: str) -> Outcome:
+        self.steps += 1
+        return Outcome("")
+
+    def game(self) -> Game:
+        return Game("left", {**SEATS, "left": Seat("l", reward=0.5 * self.steps)})
+
+
+def test_what_was_gained_before_is_not_counted_again() -> None:
+    play = Play(Paid)
+    results = [play.say("on") for _ in range(3)]
+
+    assert [r["reward"] for r in results] == [0.5, 0.5, 0.5]
+    assert [r["game"]["seats"]["left"]["reward"] for r in results] == [0.5, 1.0, 1.5]
+
+
 def test_who_breaks_the_rules_is_asked_again_until_the_turns_are_used_up() -> None:
     play = Play()
     results = [play.say("hm") for _ in range(6)]

@@ -30,10 +30,14 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Sticks(Door):
-    """Sessions of a game: `take` takes a stick, who takes the fourth one wins 1, and the other loses 0.5."""
+    """Sessions of a game: `take` takes a stick, who takes the fourth one wins 1, and the other loses 0.5.
 
-    def __init__(self, **more: Any) -> None:
+    Each stick is worth `pays` besides.
+    """
+
+    def __init__(self, pays: float = 0.0, **more: Any) -> None:
         super().__init__(**more)
+        self.pays = pays
         self.taken: dict[str, int] = {}
 
     def _game(self, session_id: str, mover: str | None) -> Game:
@@ -41,8 +45,12 @@ class Sticks(Door):
         over = taken == WINS
         won = {"x": -0.5, "o": 1.0} if over else {"x": 0.0, "o": 0.0}
         seats = {
-            name: Seat(observation=f"{name} sees {taken} taken.", reward=won[name], score=max(won[name], 0.0))
-            for name in "xo"
+            name: Seat(
+                observation=f"{name} sees {taken} taken.",
+                reward=won[name] + self.pays * own,
+                score=max(won[name], 0.0),
+            )
+            for name, own in (("x", (taken + 1) // 2), ("o", taken // 2))
         }
         return Game(to_move=None if over else "xo"[taken % 2], moved=mover, seats=seats)
 
@@ -107,6 +115,13 @@ async def test_what_a_player_loses_by_anothers_move_counts_for_its_own_last_step
     assert [turn.reward for turn in x.turns] == [0.0, -0.5]
     assert [turn.reward for turn in o.turns] == [0.0, 1.0]
     assert [turn.terminated for turn in (*x.turns, *o.turns)] == [False, True, False, True]
+
+
+async def test_what_was_gained_before_is_not_counted_again() -> None:
+    x, o = await play(ScriptedPolicy(TAKE), Sticks(pays=0.25))
+
+    assert [turn.reward for turn in x.turns] == [0.25, -0.25], "0.25 in all, and then 0.5 - 0.5"
+    assert [turn.reward for turn in o.turns] == [0.25, 1.25], "0.25 in all, and then 0.5 + 1"
 
 
 async def test_no_player_sees_the_others_tokens() -> None:
