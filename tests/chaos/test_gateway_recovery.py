@@ -158,6 +158,28 @@ async def test_a_lost_answer_is_the_same_after_the_move(fleet: Fleet, stream: Se
     assert (await stream.get(player.session.session_id)).index == 4
 
 
+async def test_who_asked_for_state_keys_gets_them_after_the_move_and_nobody_else(
+    fleet: Fleet, stream: SessionStream
+) -> None:
+    asked = [await stream.open(task().model_copy(update={"state_keys": True})) for _ in range(4)]
+    others = [await stream.open(task()) for _ in range(4)]
+    before = {await _key_after(stream, session, 0) for session in asked}
+    assert len(before) == 1
+    for server in fleet.servers:
+        server.kill()
+        server.start()
+        await asyncio.to_thread(server.wait_ready)
+    after = {await _key_after(stream, session, 1) for session in asked}
+    assert len(after) == 1
+    assert None not in before | after
+    assert before != after
+    assert {await _key_after(stream, session, 0) for session in others} == {None}
+
+
+async def _key_after(stream: SessionStream, session: Session, index: int) -> str | None:
+    return (await stream.step(session.session_id, index, "on")).state_key
+
+
 async def test_a_shard_that_dies_takes_nothing_with_it(fleet: Fleet, stream: SessionStream) -> None:
     players = await players_on(fleet, fleet.servers[0], stream, 8)
     for pid in children(fleet.servers[0].pid):
