@@ -384,6 +384,23 @@ async def test_a_step_that_kills_when_it_is_replayed_is_not_replayed_for_ever(
     assert await deaths(fleet) - before == killed
 
 
+async def test_a_session_is_moved_as_often_as_its_gateways_allow(fleet: Fleet, stream: SessionStream) -> None:
+    """Without a step in between; these allow it three times."""
+    (player,) = await players_on(fleet, fleet.servers[0], stream, 1)
+    for _ in range(3):
+        await kill_all_shards(fleet)
+        assert (await stream.get(player.session.session_id)).index == 3
+    await kill_all_shards(fleet)
+    with pytest.raises(SessionLost, match="4 processes died under it without a step between"):
+        await stream.get(player.session.session_id)
+
+
+async def kill_all_shards(fleet: Fleet) -> None:
+    for pid in (pid for server in fleet.servers for pid in children(server.pid)):
+        os.kill(pid, signal.SIGKILL)
+    await asyncio.sleep(1.0)  # a replica starts its shards anew
+
+
 async def test_a_step_that_hangs_is_reported_and_its_neighbours_go_on(fleet: Fleet, stream: SessionStream) -> None:
     hung, *neighbours = await players_on(fleet, fleet.servers[0], stream, 6)
     with pytest.raises(StepTimeout):

@@ -81,6 +81,7 @@ async def test_the_last_to_arrive_has_all_scored(worker: RewardWorker, redis: Re
     await handle(worker, record(spec, 2), record(spec, 0), record(spec, 3), record(spec, 2))
     assert await on_the_stream(redis) == []
     assert await redis.zcard(HELD_GROUPS) == 1
+    assert await redis.ttl(held_group("run", "g")) > 23 * 3600, "a run may be paused for long"
 
     await handle(worker, record(spec, 1))
 

@@ -33,6 +33,9 @@ TIMEOUT_FACTOR = 3.0
 TIMEOUT_MORE_S = 30.0
 IN_ANNOTATIONS = "BitOr"
 """`X | None` is a union of types nearly everywhere: mutants of it are broken annotations, not broken behaviour."""
+BINARY = "ReplaceBinaryOperator"
+ARITHMETIC = frozenset({"arith_expr", "term", "power", "shift_expr", "and_expr", "xor_expr", "expr"})
+"""Where a sign is an operator: the star of a signature or of an unpacked argument is none."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +82,10 @@ def _of(module: str, tests: tuple[str, ...]) -> Iterator[Mutant]:
         if kind.arguments() or IN_ANNOTATIONS in name:
             continue
         operator = kind()
-        places = (start for node in ast_nodes(tree) for start, _ in operator.mutation_positions(node))
-        for occurrence, (line, _) in enumerate(places):
-            yield Mutant(module, name, occurrence, line, tests)
+        places = ((node, start) for node in ast_nodes(tree) for start, _ in operator.mutation_positions(node))
+        for occurrence, (node, (line, _)) in enumerate(places):
+            if BINARY not in name or node.parent.type in ARITHMETIC:
+                yield Mutant(module, name, occurrence, line, tests)
 
 
 def command(tests: tuple[str, ...]) -> str:

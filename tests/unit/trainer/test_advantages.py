@@ -43,7 +43,7 @@ def test_equal_returns_give_exactly_no_signal(value: float, normalise: bool) -> 
 
 def test_a_group_of_one_has_no_baseline() -> None:
     with pytest.raises(ValueError, match=r"groups of one.*\['b'\]"):
-        grpo_advantages(torch.tensor([1.0, 2.0, 3.0]), ["a", "b", "a"], normalise_by_std=True)
+        grpo_advantages(torch.tensor([1.0, 2.0, 3.0, 4.0]), ["a", "b", "a", "a"], normalise_by_std=True)
 
 
 def test_every_return_needs_its_group() -> None:
