@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Self
 
 from gymfleet_contracts.session import Split
+from gymfleet_kit.chat_endpoint import ModelEndpoint
 from gymfleet_kit.http_settings import HttpSettings
 from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
-
-from gymfleet_env_server.models.endpoint import ModelEndpoint
 
 
 class EnvServerSettings(HttpSettings):

@@ -10,12 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 from gymfleet_contracts.session import EnvironmentSpec
+from gymfleet_env_server.models.answering import EndpointModel
 from gymfleet_env_server.models.replies import MAX_RECORD_BYTES, AskCounts, ModelCalls, ReplayDiverged
-from gymfleet_envs.environment import ModelFailed
+from gymfleet_envs.environment import EngineLost, ModelFailed
 from gymfleet_envs.model_calls import Messages
+from gymfleet_kit.chat_endpoint import ChatEndpoint, ModelEndpoint
 from gymfleet_kit.session_problems import InvalidRequest
 
 from tests.fixtures.asking_environment import Shop, ThreadedShop
+from tests.fixtures.chat_server import ChatServer, Scripted
 
 Asking = Callable[..., str]
 
@@ -287,3 +290,18 @@ def test_a_child_has_asked_what_its_parent_has() -> None:
     assert [len(msgspec.msgpack.decode(record)) for record in child.calls.history] == [3, 2, 3]
     assert parent.calls.fresh().history == []
     assert copy.deepcopy(parent.calls) is parent.calls, "a snapshot of an environment copies no session"
+
+
+async def test_an_endpoint_that_fails_is_an_engine_that_is_lost() -> None:
+    with ChatServer() as chat:
+        endpoint = ChatEndpoint("shop.user", ModelEndpoint.model_validate({"url": chat.url, "model": "m"}))
+        model = EndpointModel(endpoint)
+        chat.script.append(Scripted(status=404))
+
+        with pytest.raises(ModelFailed, match=r"^shop\.user: status 404$") as caught:
+            await model.reply([{"role": "user", "content": "hello"}], 7, math.inf)
+        replied = await model.reply([{"role": "user", "content": "hello"}], 7, math.inf)
+        await endpoint.aclose()
+
+    assert replied == "reply 2"
+    assert isinstance(caught.value, EngineLost), "so that the session is lost, and replayed where it can be"

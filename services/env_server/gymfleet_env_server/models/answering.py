@@ -5,8 +5,25 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from gymfleet_envs.environment import ModelFailed
+from gymfleet_envs.model_calls import Messages
+from gymfleet_kit.chat_endpoint import ChatEndpoint, KeyUnreadable, ModelEndpoint, NoModelAnswer
+
 from gymfleet_env_server.catalogue import Entry, EnvironmentUnavailable
-from gymfleet_env_server.models.endpoint import ChatEndpoint, KeyUnreadable, ModelEndpoint
+
+
+class EndpointModel:
+    """Lets an endpoint answer for a role; used by all sessions of a shard, in its event loop."""
+
+    def __init__(self, endpoint: ChatEndpoint) -> None:
+        self._endpoint = endpoint
+
+    async def reply(self, messages: Messages, max_tokens: int, deadline: float) -> str:
+        """See `Model`."""
+        try:
+            return (await self._endpoint.reply(messages, max_tokens, deadline)).text
+        except NoModelAnswer as error:
+            raise ModelFailed(str(error)) from None
 
 
 def answered(entry: Entry, given: Mapping[str, Mapping[str, Any]]) -> Entry:
@@ -28,7 +45,7 @@ def answered(entry: Entry, given: Mapping[str, Mapping[str, Any]]) -> Entry:
             )
     try:
         models = {
-            role: ChatEndpoint(f"{name}.{role}", ModelEndpoint.model_validate(endpoint))
+            role: EndpointModel(ChatEndpoint(f"{name}.{role}", ModelEndpoint.model_validate(endpoint)))
             for role, endpoint in given.items()
         }
     except KeyUnreadable as error:

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 import structlog
-from gymfleet_env_server.models import endpoint as endpoint_module
-from gymfleet_env_server.models.endpoint import ChatEndpoint, KeyUnreadable, ModelEndpoint, read_key
-from gymfleet_envs.environment import EngineLost, ModelFailed
+from gymfleet_kit import chat_endpoint
+from gymfleet_kit.chat_endpoint import ChatEndpoint, KeyUnreadable, ModelEndpoint, NoModelAnswer, read_key
 
 from tests.fixtures.chat_server import ChatServer, Scripted, completion
 
@@ -38,7 +37,7 @@ def key_file(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Next to no pauses between tries."""
-    monkeypatch.setattr(endpoint_module, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(chat_endpoint, "_FIRST_PAUSE_S", 0.01)
 
 
 @pytest.fixture
@@ -64,8 +63,8 @@ def later(seconds: float) -> float:
 async def test_what_is_asked_and_what_comes_back(chat: ChatServer, endpoint: Endpoint, key_file: Path) -> None:
     plain, set_up = endpoint(), endpoint(model="big", temperature=0.5, key_file=key_file)
 
-    assert await plain.reply(HELLO, 7, math.inf) == "reply 1"
-    assert await set_up.reply(HELLO, 8, later(5)) == "reply 2"
+    assert (await plain.reply(HELLO, 7, math.inf)).text == "reply 1"
+    assert (await set_up.reply(HELLO, 8, later(5))).text == "reply 2"
 
     assert chat.asked == [
         {"model": "m", "messages": HELLO, "max_tokens": 7},
@@ -101,14 +100,13 @@ async def test_nonsense_is_asked_again_a_little_and_is_then_a_failure(
     chat: ChatServer, endpoint: Endpoint, answer: Scripted
 ) -> None:
     chat.script.extend([answer, answer])
-    assert await endpoint().reply(HELLO, 7, later(20)) == "reply 3"
+    assert (await endpoint().reply(HELLO, 7, later(20))).text == "reply 3"
 
     chat.script.extend([answer] * 3)
-    with pytest.raises(ModelFailed, match=r"^shop\.user: ") as caught:
+    with pytest.raises(NoModelAnswer, match=r"^shop\.user: ") as caught:
         await endpoint().reply(HELLO, 7, later(20))
 
     assert len(chat.asked) == 6
-    assert isinstance(caught.value, EngineLost), "so that the session is lost, and replayed where it can be"
     assert "hello" not in str(caught.value)
 
 
@@ -119,36 +117,42 @@ async def test_a_refusal_is_final_and_no_redirect_is_followed(
     with ChatServer() as other:
         chat.script.append(Scripted(completion("x"), status=status, headers={"Location": other.url}))
 
-        with pytest.raises(ModelFailed, match=f"status {status}$"):
+        with pytest.raises(NoModelAnswer, match=f"status {status}$"):
             await endpoint(key_file=key_file).reply(HELLO, 7, later(5))
 
         assert (len(chat.asked), other.asked) == (1, [])
 
 
-async def test_each_answer_has_its_time_and_all_tries_together_the_steps(chat: ChatServer, endpoint: Endpoint) -> None:
+async def test_each_answer_has_its_time_and_all_tries_together_have_theirs(
+    chat: ChatServer, endpoint: Endpoint
+) -> None:
     slow = Scripted(completion("late"), delay_s=1.0)
     chat.script.append(slow)
-    assert await endpoint(timeout_s=0.2).reply(HELLO, 7, later(10)) == "reply 2"
+    assert (await endpoint(timeout_s=0.2).reply(HELLO, 7, later(10))).text == "reply 2"
 
     chat.script.extend([slow] * 3)
     began = time.monotonic()
-    with pytest.raises(ModelFailed, match="within the step's time"):
+    with pytest.raises(NoModelAnswer, match="within the time for it"):
         await endpoint(timeout_s=20).reply(HELLO, 7, later(0.4))
     assert 0.3 < time.monotonic() - began < 0.9
 
-    with pytest.raises(ModelFailed, match="within the step's time"):
+    with pytest.raises(NoModelAnswer, match="within the time for it"):
         await endpoint().reply(HELLO, 7, later(-1))
 
 
 async def test_a_pause_that_is_asked_for_is_kept_if_there_is_time(chat: ChatServer, endpoint: Endpoint) -> None:
     chat.script.append(Scripted(status=429, headers={"Retry-After": "1"}))
     began = time.monotonic()
-    assert await endpoint().reply(HELLO, 7, later(10)) == "reply 2"
+    assert (await endpoint().reply(HELLO, 7, later(10))).text == "reply 2"
     assert time.monotonic() - began >= 1
 
     chat.script.append(Scripted(status=429, headers={"Retry-After": "60"}))
-    with pytest.raises(ModelFailed, match="status 429"):
+    with pytest.raises(NoModelAnswer, match="status 429"):
         await endpoint().reply(HELLO, 7, later(10))
+
+    chat.script.append(Scripted(status=429, headers={"Retry-After": "61"}))
+    with pytest.raises(NoModelAnswer, match="status 429"):
+        await endpoint().reply(HELLO, 7, math.inf)
 
 
 async def test_no_more_calls_at_once_than_allowed(chat: ChatServer, endpoint: Endpoint) -> None:
@@ -160,10 +164,45 @@ async def test_no_more_calls_at_once_than_allowed(chat: ChatServer, endpoint: En
     assert chat.most_at_once == 2
 
 
+@pytest.mark.parametrize(
+    ("usage", "told"),
+    [
+        ({"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}, (7, 2)),
+        ({"prompt_tokens": 7}, (7, None)),
+        ({"prompt_tokens": -7, "completion_tokens": 2}, (None, None)),
+        ({"prompt_tokens": 1.5}, (None, None)),
+        ("many", (None, None)),
+        (None, (None, None)),
+    ],
+)
+async def test_what_a_reply_took_where_the_endpoint_says_so(
+    chat: ChatServer, endpoint: Endpoint, usage: object, told: tuple[int | None, int | None]
+) -> None:
+    chat.script.append(Scripted(completion("hello", usage=usage)))
+
+    assert await endpoint().reply(HELLO, 7, later(5)) == ("hello", *told)
+
+
+async def test_each_request_waits_for_leave_and_may_have_further_keys(chat: ChatServer, endpoint: Endpoint) -> None:
+    leaves: list[int] = []
+
+    async def leave() -> None:
+        leaves.append(len(chat.asked))
+        if len(leaves) == 3:
+            raise PermissionError("enough")
+
+    chat.script.extend([Scripted(status=503)] * 2)
+    with pytest.raises(PermissionError):
+        await endpoint().reply(HELLO, 7, later(5), before_try=leave, more={"seed": 1})
+
+    assert leaves == [0, 1, 2]
+    assert [asked["seed"] for asked in chat.asked] == [1, 1]
+
+
 async def test_nobody_is_there(chat: ChatServer, endpoint: Endpoint) -> None:
     chat.__exit__(None, None, None)
 
-    with pytest.raises(ModelFailed, match="the connection failed: ConnectError"):
+    with pytest.raises(NoModelAnswer, match="the connection failed: ConnectError"):
         await endpoint().reply(HELLO, 7, later(10))
 
 
@@ -177,7 +216,7 @@ async def test_the_key_is_in_no_error_and_no_log_line(
     caplog.set_level(logging.DEBUG)
     chat.script.extend([Scripted(KEY.encode())] * 3)
 
-    with structlog.testing.capture_logs() as lines, pytest.raises(ModelFailed) as caught:
+    with structlog.testing.capture_logs() as lines, pytest.raises(NoModelAnswer) as caught:
         await endpoint(key_file=key_file).reply(HELLO, 7, later(10))
 
     assert chat.keys == [f"Bearer {KEY}"] * 3

@@ -1,4 +1,4 @@
-"""A chat completions endpoint that answers for one role of an environment.
+"""A chat completions endpoint, OpenAI's or one that speaks like it.
 
 Whatever is at the other end is not trusted: answers are bounded in size and time, and only a text that is not empty
 counts as one. The key appears in the request's header and nowhere else.
@@ -7,30 +7,35 @@ counts as one. The key appears in the request's header and nowhere else.
 import asyncio
 import math
 import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 import httpx
 import msgspec
-from gymfleet_envs.environment import ModelFailed
-from gymfleet_envs.model_calls import Messages
-from gymfleet_kit.retries import Retries
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, PositiveFloat, field_validator
+
+from gymfleet_kit.retries import Retries
 
 MAX_ANSWER_BYTES: Final = 1024 * 1024
 """Of an endpoint's whole answer."""
 _MAX_KEY_BYTES: Final = 4096
 _ATTEMPTS: Final = 3
 _FIRST_PAUSE_S: Final = 0.2
+_LONGEST_PAUSE_S: Final = 60.0
+"""An endpoint that asks for a longer one is not asked again."""
 _PASSING: Final = frozenset({408, 409, 425, 429, *range(500, 600)})
 """Statuses after which another try may succeed."""
 _OK: Final = 200
 _MAX_DIGITS: Final = 4
 
+Messages: TypeAlias = Sequence[Mapping[str, str]]
+"""A conversation: `{"role": "system" | "user" | "assistant", "content": "..."}`, in order."""
+
 
 class ModelEndpoint(BaseModel):
-    """Who answers for a role, as operators set it in `GYMFLEET_ENV_MODELS`."""
+    """Who answers, as operators set it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,11 +46,11 @@ class ModelEndpoint(BaseModel):
     key_file: Path | None = None
     """A file with the API key, sent as a bearer token."""
     timeout_s: PositiveFloat = 20.0
-    """For one answer. All tries together take no longer than the step that asks."""
+    """For one answer, of which there are up to three tries."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     """By default the endpoint's own."""
     concurrency: Annotated[int, Field(ge=1, le=4096)] = 64
-    """Calls that a shard makes at once; more wait."""
+    """Calls that a process makes at once; more wait."""
 
     @field_validator("url")
     @classmethod
@@ -73,6 +78,20 @@ def read_key(file: Path) -> str:
     return key
 
 
+class NoModelAnswer(Exception):
+    """Nobody gave a usable answer, though asked several times. The message says who, and why."""
+
+
+class ModelReply(NamedTuple):
+    """What a model replied, and what that took."""
+
+    text: str
+    prompt_tokens: int | None
+    """None where the endpoint does not say."""
+    completion_tokens: int | None
+    """Likewise."""
+
+
 class _NoAnswer(Exception):
     """No usable answer; another try may bring one, after `pause_s` if the endpoint says so."""
 
@@ -97,17 +116,27 @@ class _Completion(msgspec.Struct):
     """The part of an answer that is read."""
 
     choices: Annotated[list[_Choice], msgspec.Meta(min_length=1)]
+    usage: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_NumTokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: _NumTokens | None = None
+    completion_tokens: _NumTokens | None = None
 
 
 _decode: Final = msgspec.json.Decoder(_Completion).decode
+_decode_usage: Final = msgspec.json.Decoder(_Usage).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
 class ChatEndpoint:
-    """Asks one endpoint; used by all sessions of a shard, in its event loop.
+    """Asks one endpoint, in one event loop.
 
     Args:
-        label: environment and role, for the log.
+        label: for whom it is asked, for the log.
         settings: who answers.
     """
 
@@ -139,19 +168,38 @@ class ChatEndpoint:
         """Close the connections."""
         await self._client.aclose()
 
-    async def reply(self, messages: Messages, max_tokens: int, deadline: float) -> str:
-        """Return the model's reply. `deadline` is by the monotonic clock. Raises `ModelFailed`."""
-        body = _encode({**self._body, "messages": messages, "max_tokens": max_tokens})
+    async def reply(
+        self,
+        messages: Messages,
+        max_tokens: int,
+        deadline: float,
+        *,
+        before_try: Callable[[], Awaitable[None]] | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> ModelReply:
+        """Return the model's reply. Raises `NoModelAnswer`.
+
+        Args:
+            messages: what it is told.
+            max_tokens: that the reply may have.
+            deadline: by the monotonic clock.
+            before_try: awaited before each request; what it raises ends the call.
+            more: further keys of the request.
+        """
+        body = _encode({**self._body, "messages": messages, "max_tokens": max_tokens, **(more or {})})
         left_s = deadline - time.monotonic()
         try:
             async with asyncio.timeout(None if math.isinf(left_s) else max(left_s, 0)):
-                return await self._retries.call(partial(self._once, body), timeout_s=left_s, attempts=_ATTEMPTS)
+                once = partial(self._once, body, before_try)
+                return await self._retries.call(once, timeout_s=left_s, attempts=_ATTEMPTS)
         except TimeoutError:
-            raise ModelFailed(f"{self._label}: no usable answer within the step's time") from None
+            raise NoModelAnswer(f"{self._label}: no usable answer within the time for it") from None
         except _NoAnswer as error:
-            raise ModelFailed(f"{self._label}: {error}") from None
+            raise NoModelAnswer(f"{self._label}: {error}") from None
 
-    async def _once(self, body: bytes) -> str:
+    async def _once(self, body: bytes, before: Callable[[], Awaitable[None]] | None) -> ModelReply:
+        if before is not None:
+            await before()
         try:
             async with self._turn, asyncio.timeout(self._timeout_s):
                 return await self._ask(body)
@@ -160,12 +208,13 @@ class ChatEndpoint:
         except httpx.HTTPError as error:  # its text may hold the URL, or what the other side sent
             raise _NoAnswer(f"the connection failed: {type(error).__name__}") from None
 
-    async def _ask(self, body: bytes) -> str:
+    async def _ask(self, body: bytes) -> ModelReply:
         async with self._client.stream("POST", self._url, content=body) as response:
             if response.status_code != _OK:
-                kind = _NoAnswer if response.status_code in _PASSING else _Refused
-                raise kind(f"status {response.status_code}", _pause_s(response))
-            return _text(await _bounded(response))
+                pause_s = _pause_s(response)
+                passing = response.status_code in _PASSING and (pause_s or 0) <= _LONGEST_PAUSE_S
+                raise (_NoAnswer if passing else _Refused)(f"status {response.status_code}", pause_s)
+            return _reply(await _bounded(response))
 
 
 async def _bounded(response: httpx.Response) -> bytes:
@@ -179,15 +228,24 @@ async def _bounded(response: httpx.Response) -> bytes:
     return bytes(held)
 
 
-def _text(answer: bytes) -> str:
+def _reply(answer: bytes) -> ModelReply:
     try:
-        text = _decode(answer).choices[0].message.content
+        completion = _decode(answer)
+        text = completion.choices[0].message.content
         text.encode()
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise _NoAnswer("an answer that is no chat completion with a text") from None
     if not text.strip():
         raise _NoAnswer("an empty reply")
-    return text
+    return ModelReply(text, *_usage(completion.usage))
+
+
+def _usage(said: msgspec.Raw) -> tuple[int | None, int | None]:
+    try:
+        usage = _decode_usage(said)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):  # what it means is unknown: it is none
+        return None, None
+    return usage.prompt_tokens, usage.completion_tokens
 
 
 def _pause_s(response: httpx.Response) -> float | None:
