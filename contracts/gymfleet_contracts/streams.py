@@ -58,3 +58,8 @@ HELD_GROUPS: Final = "gymfleet:reward.groups"
 def held_group(run_id: str, group_id: str) -> str:
     """The records of a group that is scored together, until it is whole."""
     return f"{HELD_GROUPS}:{run_id}:{group_id}"
+
+
+def verdict_key(question: str) -> str:
+    """A judge's verdict on a question, by the question's hash; the reward services share it for a while."""
+    return f"gymfleet:reward.verdicts:{question}"

@@ -65,8 +65,9 @@ def is_peer(peer: Manifest, other: Party, namespace: str) -> bool:
     """Whether a rule's `from` or `to` entry, of a policy in `namespace`, means the party."""
     assert peer.keys() <= {"podSelector", "namespaceSelector", "ipBlock"}, peer
     if "ipBlock" in peer:
-        network = ipaddress.ip_network(peer["ipBlock"]["cidr"])
-        return other.address is not None and ipaddress.ip_address(other.address) in network
+        network, *others = map(ipaddress.ip_network, (peer["ipBlock"]["cidr"], *peer["ipBlock"].get("except", ())))
+        address = None if other.address is None else ipaddress.ip_address(other.address)
+        return address is not None and address in network and not any(address in one for one in others)
     if other.address is not None or not selects(peer.get("podSelector", {}), other.labels):
         return False
     if "namespaceSelector" in peer:

@@ -114,6 +114,7 @@ BLOCKS = {
     ("docs/compose.md", "docker compose -f deploy/docker-compose.yml run"): _CONTAINERS,
     ("docs/compose.md", "services:"): "not run: an example of an override",
     ("docs/compose.md", "docker compose -f deploy/docker-compose.yml up"): _CONTAINERS,
+    ("docs/compose.md", "export GYMFLEET_JUDGE_KEY"): "resolved by tests/deploy/test_judges.py",
     ("docs/compose.md", "export COMPOSE_PROFILES=babyai,gpu"): "not run: needs a GPU",
     (
         "docs/environments.md",
@@ -129,6 +130,9 @@ BLOCKS = {
         "docker run --read-only",
     ): _CONTAINERS,
     ("docs/images.md", "docker run --entrypoint python3"): "not run: needs a GPU",
+    ("docs/judges.md", "export GYMFLEET_REWARD_JUDGES"): "run by tests/integration/test_reward_judges.py, elsewhere",
+    ("docs/judges.md", "[reward."): "run by tests/integration/test_reward_judges.py",
+    ("docs/judges.md", '{"turns"'): "run by tests/integration/test_reward_judges.py",
     ("docs/kubernetes.md", "scripts/images.sh light cpu"): _CLUSTER,
     ("docs/kubernetes.md", "kubectl -n gymfleet port-forward"): _CLUSTER,
     ("docs/plugins.md", "gymfleet plugins list"): _HERE,

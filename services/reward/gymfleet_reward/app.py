@@ -14,6 +14,7 @@ from gymfleet_kit.streams import RedisWatch, connect, disconnect
 from redis.exceptions import RedisError
 
 from gymfleet_reward.composer import Scorer
+from gymfleet_reward.judging.judge import Judges
 from gymfleet_reward.routes import scores
 from gymfleet_reward.settings import RewardSettings
 from gymfleet_reward.worker import RewardWorker
@@ -24,10 +25,11 @@ PING_TIMEOUT_S: Final = 2.0
 
 
 def build_app(settings: RewardSettings) -> FastAPI:
-    """Return the app; its worker runs from start-up to shutdown."""
+    """Return the app; its worker runs from start-up to shutdown. Raises `KeyUnreadable` for that of a judge."""
     redis = connect(str(settings.redis_url))
     opener = None if settings.seal_key is None else Opener(settings.seal_key.get_secret_value())
-    scorer = Scorer(settings.plugins, timeout_s=settings.component_timeout_s, opener=opener)
+    judges = Judges(settings.judges, str(settings.redis_url))
+    scorer = Scorer(settings.plugins, timeout_s=settings.component_timeout_s, opener=opener, judges=judges)
     threads = ThreadPoolExecutor(settings.concurrency, "score")  # components may wait and try again
     consumer = RewardWorker(redis, settings, scorer, threads)
     working: list[asyncio.Task[None]] = []

@@ -2,11 +2,14 @@
 
 from abc import ABC
 from collections.abc import Awaitable, Sequence
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from gymfleet_contracts.trajectory import Trajectory, Turn
 from gymfleet_kit.sealing import Opener, SealError
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
+
+if TYPE_CHECKING:
+    from gymfleet_reward.judging.judge import Judges
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
@@ -60,6 +63,8 @@ class Component(ABC, Generic[OptionsT]):
 
     opener: Opener | None = None
     """Set by the reward service, if it has a key."""
+    judges: "Judges | None" = None
+    """Set by the reward service."""
 
     def __init__(self, options: OptionsT) -> None:
         self.options = options
@@ -93,6 +98,12 @@ class Component(ABC, Generic[OptionsT]):
             seen = index
             told |= data
         return told
+
+    def recorded_version(self) -> str:
+        """Return what `scorers` of a record says of one that comes with gymfleet: where options choose it, more than
+        `version`. Raises `ComponentError` for options that do not fit this service.
+        """
+        return self.version
 
     @classmethod
     def in_batches(cls) -> bool:

@@ -16,6 +16,7 @@ from gymfleet_reward.allocation import TokenRewards, allocate, on_own_turns
 from gymfleet_reward.component import ComponentError
 from gymfleet_reward.errors import Unscorable
 from gymfleet_reward.evaluation import Raw, answered, evaluate
+from gymfleet_reward.judging.judge import Judges
 from gymfleet_reward.metrics import COMPONENT_FAILURES, FAILED, REWARDED, UNREWARDED
 from gymfleet_reward.plugins import Term, Terms
 from gymfleet_reward.user_code import UserCode
@@ -40,19 +41,28 @@ class Scorer:
         plugins: the references, beside names, that a request may use.
         timeout_s: how long a component that does not come with gymfleet may take for one call.
         opener: opens what environments told the reward service alone; None without a key.
+        judges: whom components may ask.
     """
 
     def __init__(
-        self, plugins: Collection[str] = (), *, timeout_s: float = DEFAULT_TIMEOUT_S, opener: Opener | None = None
+        self,
+        plugins: Collection[str] = (),
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        opener: Opener | None = None,
+        judges: Judges | None = None,
     ) -> None:
+        self._judges = judges
         self._user_code = UserCode(timeout_s, self._made_anew)
-        self._terms = Terms(plugins, self._user_code.call, opener)
+        self._terms = Terms(plugins, self._user_code.call, opener, judges)
 
     def _made_anew(self) -> None:
         self._terms.forget()
 
     def close(self) -> None:
         """End the calls that are under way."""
+        if self._judges is not None:
+            self._judges.close()
         self._user_code.close()
 
     def terms(self, spec: RewardSpec) -> tuple[Term, ...]:

@@ -2,6 +2,7 @@
 
 import sys
 
+from gymfleet_kit.chat_endpoint import KeyUnreadable
 from gymfleet_kit.logs import configure_logs
 from gymfleet_kit.plugin_command import PluginRoom, plugin_command
 from gymfleet_kit.serve import serve
@@ -24,7 +25,12 @@ def main() -> None:
     settings = read_settings(RewardSettings)
     configure_logs("reward", level=settings.log_level)
     configure_tracing("reward")
-    serve(build_app(settings), host=settings.host, port=settings.port)
+    try:
+        app = build_app(settings)
+    except KeyUnreadable as error:
+        sys.stderr.write(f"error: GYMFLEET_REWARD_JUDGES: key_file {error}\n")
+        raise SystemExit(2) from None
+    serve(app, host=settings.host, port=settings.port)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from gymfleet_kit.sealing import Opener
 
 from gymfleet_reward.component import Component, ComponentOptions
 from gymfleet_reward.functions import FUNCTION, component_of
+from gymfleet_reward.judging.judge import Judges
 
 _HASH_CHARS: Final = 12
 _MAX_KEPT: Final = 256
@@ -64,12 +65,18 @@ class Terms:
         plugins: references beside names that may be used.
         load: calls what imports other people's code.
         opener: opens what environments told the reward service alone; None without a key.
+        judges: whom components may ask.
     """
 
     def __init__(
-        self, plugins: Collection[str], load: Callable[[Callable[[], Term]], Term], opener: Opener | None = None
+        self,
+        plugins: Collection[str],
+        load: Callable[[Callable[[], Term]], Term],
+        opener: Opener | None = None,
+        judges: Judges | None = None,
     ) -> None:
         self._opener = opener
+        self._judges = judges
         self._plugins = plugins
         self._load = load
         self._loading = threading.Lock()
@@ -106,9 +113,11 @@ class Terms:
                 f"reward.{label}: {reference} cannot be made: {type(error).__name__}: {reason}"
             ) from error
         component.opener = self._opener
+        component.judges = self._judges
         own = kind.__module__.startswith(f"{COMPONENTS.package}.")
         immediate = own and not component.in_batches() and not inspect.iscoroutinefunction(component.score)
-        return Term(label, reference, component, kind.version if own else _source(kind), immediate)
+        version = component.recorded_version() if own else _source(kind)
+        return Term(label, reference, component, version, immediate)
 
 
 def _source(kind: type) -> str:

@@ -11,6 +11,8 @@ from gymfleet_kit.settings import LOCAL_REDIS, RedisUrl
 from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
+from gymfleet_reward.judging.settings import JudgeName, JudgeSettings
+
 
 def _consumer_name() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
@@ -33,10 +35,14 @@ class RewardSettings(HttpSettings):
     """Components that requests may use beside those that come with gymfleet or that installed packages declare, as a
     JSON list of `package.module:Class` and paths of .py files, each as it stands in recipes."""
     component_timeout_s: PositiveFloat = 60.0
-    """For one call of a component that does not come with gymfleet."""
+    """For one call of a component that does not come with gymfleet, or that asks a judge."""
     seal_key: SecretStr | None = None
     """The private key by which this service opens what environments tell it alone; `python -m gymfleet_kit.sealing`
     prints one with the public key for `GYMFLEET_ENV_SEAL_KEY`. Reward services that share a Redis have the same."""
+    judges: dict[JudgeName, JudgeSettings] = Field(default_factory=dict)
+    """The language models that components may ask, by name, as JSON ([judges](judges.md)): `url` of a chat completions
+    endpoint, `model`, and if needed `key_file`, `timeout_s` (60), `temperature`, `concurrency` (8), `json_schema`,
+    `requests_per_minute`, `max_calls` and `max_tokens`."""
     group_wait_s: PositiveFloat = 200.0
     """Where the episodes of a group are scored together: one of which nothing came for so long is given up, and the
     trainer asks for its episodes again. Less than twice the trainer's `STALL_TIMEOUT_S`."""

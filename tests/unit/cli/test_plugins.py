@@ -288,8 +288,8 @@ def test_what_a_strategy_says_of_itself_must_fit_the_recipe(tmp_path: Path) -> N
         check_plugins(make_recipe(rollout=own))
     with pytest.raises(RecipeError, match=r"^stages\.collect\.strategy: .*searches\.py has nodes valued"):
         check_plugins(make_recipe(stages=[{"kind": "collect", "strategy": str(path)}]))
-    with pytest.raises(RecipeError, match=r"^rollout\.evaluator\.judge: there is no component 'judge'"):
-        check_plugins(make_recipe(rollout={**own, "evaluator": {"judge": {}}}))
+    with pytest.raises(RecipeError, match=r"^rollout\.evaluator\.jury: there is no component 'jury'"):
+        check_plugins(make_recipe(rollout={**own, "evaluator": {"jury": {}}}))
     with pytest.raises(RecipeError, match=r"^stages\.reinforce\.roles: planer: unknown; .* as agent, planner$"):
         check_plugins(make_recipe(rollout=valued, rl={"group_size": 4, "roles": ["planer"]}))
     check_plugins(make_recipe(rollout=valued, rl={"group_size": 4, "roles": ["planner"]}))

@@ -1,0 +1,76 @@
+"""Which of two episodes a language model finds better, over the episodes of a group."""
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Annotated, Final
+
+from gymfleet_contracts.numbers import NUMBER
+from gymfleet_contracts.trajectory import Trajectory
+from pydantic import Field
+
+from gymfleet_reward.judging.component import UNDECIDED, GroupJudgeComponent, JudgeOptions, together
+from gymfleet_reward.judging.pairs import pairs_of
+from gymfleet_reward.judging.prompts import Prompt, Question
+from gymfleet_reward.judging.transcript import Transcript, fingerprint
+from gymfleet_reward.judging.verdict import one_of
+
+_WHAT = (
+    '"first" and "second" are attempts at one task, each with its turns in order; what both begin with stands once, as '
+    '"beginning";'
+)
+_ANSWER = '"better" is "first", "second", or "neither" if they are equally good.'
+_WORTH: Final = {"first": 1.0, "neither": UNDECIDED, "second": 0.0}
+
+
+class PairsOptions(JudgeOptions):
+    """How many comparisons there are."""
+
+    opponents: Annotated[int, Field(ge=1, le=1024), NUMBER] | None = None
+    """Episodes of its group with which each is compared, by default all others; where this and the size of the group
+    are odd, one more. A pair costs two questions."""
+
+
+class PairwiseJudge(GroupJudgeComponent[PairsOptions]):
+    """The share of comparisons with other episodes of its group that an episode wins before a judge.
+
+    Each pair is shown in both orders, so that a judge that prefers a place prefers nobody: a win in one order alone
+    is half a win, as is a tie. Episodes that say the same are not compared, and tie.
+    """
+
+    Options = PairsOptions
+    version = "1"
+
+    @property
+    def prompt(self) -> Prompt:
+        """See `JudgeComponent`."""
+        return Prompt(_WHAT, "better", _ANSWER, self.rubric)
+
+    async def score_batch(self, episodes: Sequence[Trajectory]) -> list[float]:
+        """See `Component`."""
+        self.check_size(episodes)
+        transcripts = self.transcripts(episodes)
+        order = sorted(range(len(episodes)), key=lambda place: fingerprint(transcripts[place]))
+        pairs = [(order[one], order[other]) for one, other in pairs_of(len(episodes), self.options.opponents)]
+        judged = [pair for pair in pairs if transcripts[pair[0]] != transcripts[pair[1]]]
+        questions = [
+            self._question(transcripts[first], transcripts[second])
+            for one, other in judged
+            for first, second in ((one, other), (other, one))
+        ]
+        verdicts = [value for (value,) in await together([self.asked.verdict(question) for question in questions])]
+        shares = {
+            pair: (verdicts[2 * number] + 1.0 - verdicts[2 * number + 1]) / 2 for number, pair in enumerate(judged)
+        }
+        return _win_rates(len(episodes), {pair: shares.get(pair, UNDECIDED) for pair in pairs})
+
+    def _question(self, first: Transcript, second: Transcript) -> Question:
+        return self.question({"first": first, "second": second}, one_of(_WORTH))
+
+
+def _win_rates(count: int, shares: dict[tuple[int, int], float]) -> list[float]:
+    """Return the mean over each episode's pairs; `shares` has what the first of a pair won."""
+    won: list[list[float]] = [[] for _ in range(count)]
+    for (one, other), share in shares.items():
+        won[one].append(share)
+        won[other].append(1.0 - share)
+    return [fmean(shares_of_one) for shares_of_one in won]

@@ -1,0 +1,44 @@
+"""JSON that hostile text cannot leave: a tokenizer finds no control token in it, and a reader no hidden character."""
+
+import json
+import re
+from typing import Any, Final
+
+_BLANK: Final = (
+    (0x034F, 0x034F), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F), (0x2800, 0x2800), (0x3164, 0x3164),
+    (0xFE00, 0xFE0F), (0xFF5C, 0xFF5C), (0xFFA0, 0xFFA0), (0xE0100, 0xE01EF),
+)  # fmt: skip
+"""What counts as printable and shows nothing: fillers and variation selectors. Also the full-width bar, which control
+tokens hold."""
+_LOOKED_AT: Final = re.compile(r"[<\[]|[^\x20-\x7e]")
+"""Control tokens of chat models begin with `<` or `[`: `<|im_start|>`, `</s>`, `[INST]`."""
+
+
+def shown(data: Any) -> str:
+    r"""Return one line of JSON in which everything that could be more than text is written as `\uXXXX`.
+
+    Nothing is lost, and a reader of JSON gets `data` back. Outside of strings there are brackets, commas, colons and
+    whole numbers alone.
+
+    Args:
+        data: strings, whole numbers, lists, and tables with strings as keys.
+    """
+    match data:
+        case str():
+            return _LOOKED_AT.sub(_escaped, json.dumps(data, ensure_ascii=False))
+        case int():
+            return str(data)
+        case dict():
+            return "{" + ", ".join(f"{shown(key)}: {shown(value)}" for key, value in data.items()) + "}"
+        case _:
+            return "[" + ", ".join(map(shown, data)) + "]"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    character = found[0]
+    code = ord(character)
+    if code < 0x80:
+        return f"\\u{code:04x}"
+    if character.isprintable() and not any(first <= code <= last for first, last in _BLANK):
+        return character
+    return json.dumps(character)[1:-1]

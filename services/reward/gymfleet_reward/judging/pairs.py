@@ -1,0 +1,23 @@
+"""Which episodes of a group are compared with which."""
+
+from itertools import combinations
+
+
+def pairs_of(count: int, opponents: int | None) -> list[tuple[int, int]]:
+    """Return the pairs of places, each once, in which every place has so many opponents.
+
+    The places stand in a circle, and each meets its nearest neighbours on both sides. With an odd number of opponents
+    it also meets the place opposite, or, where there is none because `count` is odd, the next neighbours.
+
+    Args:
+        count: places, at least two.
+        opponents: of each place; None for all others.
+    """
+    if opponents is None or opponents >= count - 1:
+        return list(combinations(range(count), 2))
+    half, odd = divmod(opponents, 2)
+    steps = list(range(1, half + 1))
+    if odd:
+        steps.append(half + 1 if count % 2 else count // 2)
+    found = {(place, (place + step) % count) for step in steps for place in range(count)}
+    return sorted({(min(pair), max(pair)) for pair in found})

@@ -1,0 +1,117 @@
+"""What counts as a verdict: one JSON object with these keys and no others, and the word by which it was asked for."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+Values: TypeAlias = tuple[float, ...]
+
+NONCE: Final = "nonce"
+_FENCE: Final = "```"
+_AFTER_THINKING: Final = "</think>"
+_KEYS: Final = (NONCE, "reasoning")
+
+
+class NoVerdict(Exception):
+    """The answer is no verdict. The message says why, and quotes nothing of it."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a verdict says beside its nonce and its reasoning."""
+
+    key: str
+    schema: Mapping[str, Any]
+    """JSON Schema of what stands under the key."""
+    read: Callable[[Any], Values]
+    """Returns the values. Raises `NoVerdict`."""
+
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of the whole object."""
+        text = {"type": "string"}
+        keys = [*_KEYS, self.key]
+        properties = {**dict.fromkeys(_KEYS, text), self.key: dict(self.schema)}
+        return {"type": "object", "properties": properties, "required": keys, "additionalProperties": False}
+
+    def values(self, answer: str, nonce: str) -> Values:
+        """Return what an answer says. Raises `NoVerdict`."""
+        verdict = _object(_own_words(answer))
+        if verdict.keys() != {*_KEYS, self.key}:
+            raise NoVerdict(f"its keys are not nonce, reasoning and {self.key}")
+        if not isinstance(verdict["reasoning"], str):
+            raise NoVerdict("its reasoning is no text")
+        if verdict[NONCE] != nonce:
+            raise NoVerdict("its nonce is not the one that was asked for")
+        return self.read(verdict[self.key])
+
+
+def number_between(lowest: float, highest: float) -> Shape:
+    """A number, `score`."""
+    schema = {"type": "number", "minimum": lowest, "maximum": highest}
+    return Shape("score", schema, lambda found: (_number(found, lowest, highest),))
+
+
+def one_of(choices: Mapping[str, float]) -> Shape:
+    """One of some words, `better`, each of which is worth a number."""
+
+    def read(found: Any) -> Values:
+        if not isinstance(found, str) or found not in choices:
+            raise NoVerdict(f"better is none of {', '.join(choices)}")
+        return (choices[found],)
+
+    return Shape("better", {"type": "string", "enum": list(choices)}, read)
+
+
+def shares_of(labels: Sequence[str]) -> Shape:
+    """A number in [0, 1] for each label, `scores`."""
+
+    def read(found: Any) -> Values:
+        if not isinstance(found, dict) or found.keys() != set(labels):
+            raise NoVerdict(f"scores has not exactly the keys {', '.join(labels)}")
+        return tuple(_number(found[label], 0.0, 1.0) for label in labels)
+
+    share = {"type": "number", "minimum": 0, "maximum": 1}
+    schema = {
+        "type": "object", "properties": dict.fromkeys(labels, share), "required": list(labels),
+        "additionalProperties": False,
+    }  # fmt: skip
+    return Shape("scores", schema, read)
+
+
+def _number(found: Any, lowest: float, highest: float) -> float:
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        raise NoVerdict("a score is no number")
+    if not lowest <= found <= highest:  # nor is what is no number at all
+        raise NoVerdict(f"a score is outside [{lowest:g}, {highest:g}]")
+    return float(found)
+
+
+def _own_words(answer: str) -> str:
+    """Return an answer without the thoughts before it, and without a fence around it."""
+    text = answer.rpartition(_AFTER_THINKING)[2].strip()
+    if text.startswith(_FENCE) and text.endswith(_FENCE) and len(text) > 2 * len(_FENCE):
+        return text[len(_FENCE) : -len(_FENCE)].removeprefix("json")
+    return text
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text, object_pairs_hook=_unique, parse_constant=_refused)
+    except (ValueError, RecursionError):
+        raise NoVerdict("it is not one JSON object") from None
+    if not isinstance(found, dict):
+        raise NoVerdict("it is not one JSON object")
+    return found
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise NoVerdict("a key stands twice in it")
+    return found
+
+
+def _refused(name: str) -> Any:
+    raise NoVerdict(f"it holds {name}, which is not JSON")
