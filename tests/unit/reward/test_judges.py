@@ -213,6 +213,16 @@ def test_a_few_opponents_cost_less(chat: ChatServer, start: Start) -> None:
     assert (found[0], found[5]) == (0.0, 1.0)
 
 
+def test_too_many_questions_are_refused(chat: ChatServer, start: Start) -> None:
+    episodes = group(*["go"] * 65)
+
+    assert "a group of 65 makes 4160 questions, 4096 are the most: set opponents" in start().failure(
+        *episodes, use="judge_pairs"
+    )
+    assert start().raw(*episodes, use="judge_pairs", opponents=2) == [0.5] * 65
+    assert chat.asked == []
+
+
 def test_equal_episodes_tie_and_are_not_asked_about(chat: ChatServer, start: Start) -> None:
     chat.rule = by(longer_wins)
 

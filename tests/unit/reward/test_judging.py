@@ -13,6 +13,7 @@ from gymfleet_reward.judging.transcript import (
     Transcript,
     as_data,
     check_length,
+    check_sum,
     common_beginning,
     fingerprint,
     longest_text,
@@ -111,6 +112,16 @@ def test_what_is_too_long_is_refused_or_cut_in_the_middle_and_marked() -> None:
     assert whole == {"agent": "d" * 200}
     with pytest.raises(ComponentError, match="6 messages cannot be cut to 1000 characters: 166 would be left of each"):
         longest_text([said(*["x" * 1000] * 6)], 1000)
+
+
+def test_what_no_context_holds_is_refused() -> None:
+    transcripts = [said("a" * 1_000_000, "b" * 1_000_000)] * 3
+
+    with pytest.raises(ComponentError, match="have 6000000 characters together, and a judge is shown 4000000 at most"):
+        check_sum(transcripts, None)
+    with pytest.raises(ComponentError, match="have 4200000 characters together"):
+        check_sum(transcripts, 700_000)
+    check_sum(transcripts, 600_000)
 
 
 def test_what_all_begin_with() -> None:

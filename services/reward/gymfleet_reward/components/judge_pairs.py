@@ -8,9 +8,10 @@ from gymfleet_contracts.numbers import NUMBER
 from gymfleet_contracts.trajectory import Trajectory
 from pydantic import Field
 
+from gymfleet_reward.component import ComponentError
 from gymfleet_reward.judging.component import UNDECIDED, GroupJudgeComponent, JudgeOptions, together
 from gymfleet_reward.judging.pairs import pairs_of
-from gymfleet_reward.judging.prompts import Prompt, Question
+from gymfleet_reward.judging.prompts import Prompt
 from gymfleet_reward.judging.transcript import Transcript, fingerprint
 from gymfleet_reward.judging.verdict import one_of
 
@@ -19,6 +20,7 @@ _WHAT = (
     '"beginning";'
 )
 _ANSWER = '"better" is "first", "second", or "neither" if they are equally good.'
+_MAX_QUESTIONS: Final = 4096
 _WORTH: Final = {"first": 1.0, "neither": UNDECIDED, "second": 0.0}
 
 
@@ -51,20 +53,26 @@ class PairwiseJudge(GroupJudgeComponent[PairsOptions]):
         transcripts = self.transcripts(episodes)
         order = sorted(range(len(episodes)), key=lambda place: fingerprint(transcripts[place]))
         pairs = [(order[one], order[other]) for one, other in pairs_of(len(episodes), self.options.opponents)]
-        judged = [pair for pair in pairs if transcripts[pair[0]] != transcripts[pair[1]]]
-        questions = [
-            self._question(transcripts[first], transcripts[second])
-            for one, other in judged
-            for first, second in ((one, other), (other, one))
-        ]
-        verdicts = [value for (value,) in await together([self.asked.verdict(question) for question in questions])]
-        shares = {
-            pair: (verdicts[2 * number] + 1.0 - verdicts[2 * number + 1]) / 2 for number, pair in enumerate(judged)
-        }
-        return _win_rates(len(episodes), {pair: shares.get(pair, UNDECIDED) for pair in pairs})
+        if (num_questions := 2 * len(pairs)) > _MAX_QUESTIONS:
+            raise ComponentError(
+                f"a group of {len(episodes)} makes {num_questions} questions, {_MAX_QUESTIONS} are the most: set "
+                "opponents"
+            )
+        shares = await together([self._compared(transcripts[one], transcripts[other]) for one, other in pairs])
+        return _win_rates(len(episodes), dict(zip(pairs, shares, strict=True)))
 
-    def _question(self, first: Transcript, second: Transcript) -> Question:
-        return self.question({"first": first, "second": second}, one_of(_WORTH))
+    async def _compared(self, one: Transcript, other: Transcript) -> float:
+        """Return which part of a win is the first one's."""
+        if one == other:
+            return UNDECIDED
+        won, lost = await together([self._better(one, other), self._better(other, one)])
+        return (won + 1.0 - lost) / 2
+
+    async def _better(self, first: Transcript, second: Transcript) -> float:
+        # Written here, and not for all pairs beforehand: what else runs in this event loop has its turn in between.
+        question = self.question({"first": first, "second": second}, one_of(_WORTH))
+        (worth,) = await self.asked.verdict(question)
+        return worth
 
 
 def _win_rates(count: int, shares: dict[tuple[int, int], float]) -> list[float]:

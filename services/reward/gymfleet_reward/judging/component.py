@@ -18,11 +18,12 @@ from gymfleet_reward.judging.transcript import (
     Transcript,
     as_data,
     check_length,
+    check_sum,
     common_beginning,
     longest_text,
     transcript_of,
 )
-from gymfleet_reward.judging.verdict import Shape, Values
+from gymfleet_reward.judging.verdict import Shape
 
 UNDECIDED: Final = 0.5
 """Between episodes that say the same, or of which neither is better."""
@@ -94,6 +95,7 @@ class JudgeComponent(Component[OptionsT]):
         """
         options, each = self.options, list(transcripts.values())
         limit = longest_text(each, options.max_chars) if options.too_long == "cut" else None
+        check_sum(each, limit)
         alike = common_beginning(each) if len(each) > 1 else 0
         data: dict[str, Any] = {name: as_data(one[alike:], limit) for name, one in transcripts.items()}
         data = data if around is None else {around: data}
@@ -113,9 +115,9 @@ class GroupJudgeComponent(JudgeComponent[OptionsT]):
             raise ComponentError("it compares the episodes of a group, and this one has a single episode")
 
 
-async def together(verdicts: Sequence[Coroutine[Any, Any, Values]]) -> list[Values]:
-    """Return all, which are asked for at the same time; the first failure ends the others."""
-    tasks = [asyncio.create_task(verdict) for verdict in verdicts]
+async def together(calls: Sequence[Coroutine[Any, Any, float]]) -> list[float]:
+    """Return what calls that are made at the same time return; the first failure ends the others."""
+    tasks = [asyncio.create_task(call) for call in calls]
     try:
         return await asyncio.gather(*tasks)
     finally:

@@ -12,6 +12,8 @@ from gymfleet_reward.component import ComponentError, turns_of
 _FEWEST_CHARS: Final = 200
 """That are left of a text: of less nothing could be understood."""
 _MAX_MESSAGES: Final = 10_000
+_MAX_SHOWN_CHARS: Final = 4_000_000
+"""In one question: more than any model's context holds."""
 
 
 class Message(NamedTuple):
@@ -94,6 +96,17 @@ def common_beginning(transcripts: Sequence[Transcript]) -> int:
 def as_data(messages: Sequence[Message], limit: int | None) -> list[dict[str, Any]]:
     """Return messages as they are shown; longer texts than `limit` lack their middle, and say how much of it."""
     return [{message.by: _cut(message.text, limit)} for message in messages]
+
+
+def check_sum(transcripts: Sequence[Transcript], limit: int | None) -> None:
+    """Raise `ComponentError` if transcripts whose texts are cut at `limit` are too long together."""
+    most = _MAX_SHOWN_CHARS if limit is None else limit
+    num_chars = sum(min(len(message.text), most) for transcript in transcripts for message in transcript)
+    if num_chars > _MAX_SHOWN_CHARS:
+        raise ComponentError(
+            f"the episodes have {num_chars} characters together, and a judge is shown {_MAX_SHOWN_CHARS} at most: cut "
+            "them with a lower max_chars"
+        )
 
 
 def _cut(text: str, limit: int | None) -> str | dict[str, Any]:
