@@ -10,8 +10,8 @@ _BLANK: Final = (
 )  # fmt: skip
 """What counts as printable and shows nothing: fillers and variation selectors. Also the full-width bar, which control
 tokens hold."""
-_LOOKED_AT: Final = re.compile(r"[<\[]|[^\x20-\x7e]")
-"""Control tokens of chat models begin with `<` or `[`: `<|im_start|>`, `</s>`, `[INST]`."""
+_LOOKED_AT: Final = re.compile(r"[<\[\]]|[^\x20-\x7e]")
+"""Control tokens of chat models begin with `<` or a bracket: `<|im_start|>`, `</s>`, `[INST]`, `]~b]`."""
 
 
 def shown(data: Any) -> str:
