@@ -4,7 +4,7 @@
 set -eu
 venv=$1
 
-find . -type d -name tests -path './numpy/*' -prune -exec rm -rf {} +
+find . -type d -name tests '(' -path './numpy/*' -o -path './sympy/*' ')' -prune -exec rm -rf {} +
 # What others are compiled against numpy with.
 [ -d torch ] || rm -rf numpy/_core/include numpy/_core/lib numpy/random/lib numpy/distutils numpy/f2py
 # What textworld would compile games with that it makes up itself.

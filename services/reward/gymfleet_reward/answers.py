@@ -1,11 +1,12 @@
 """Components that compare the answer an episode ends with to the right one."""
 
 from abc import abstractmethod
+from collections.abc import Awaitable
 from typing import Any, ClassVar, Literal, TypeVar
 
 from gymfleet_contracts.trajectory import Trajectory
 
-from gymfleet_reward.component import Component, ComponentError, ComponentOptions, turns_of
+from gymfleet_reward.component import Answer, Component, ComponentError, ComponentOptions, turns_of
 from gymfleet_reward.ground_truth import Place, ground_truth
 
 
@@ -36,8 +37,12 @@ class AnswerComponent(Component[OptionsT]):
     def compared(self, answer: str, right: Any) -> float:
         """Return how right an answer is, in [0, 1]. Raises `ComponentError` for a right answer that is none."""
 
-    def score(self, episode: Trajectory) -> float:
+    def score(self, episode: Trajectory) -> Answer | Awaitable[Answer]:
         """See `Component`."""
+        return self.best(episode)
+
+    def best(self, episode: Trajectory) -> float:
+        """Return how right the episode's answer is. Raises `ComponentError` where there is nothing to compare with."""
         turns_of(episode)
         told = ground_truth(self, self.options.ground_truth_from, episode)
         right = told if self.alternatives and isinstance(told, list) else [told]

@@ -48,9 +48,9 @@ def alone(path: str, **options: Any) -> Any:
 
 def test_those_that_come_with_gymfleet() -> None:
     assert COMPONENTS.included() == [
-        "action_path", "action_use", "cosine_length", "efficiency", "environment", "exact_match", "f1", "format",
-        "goal", "group_length", "invalid_action", "judge", "judge_pairs", "judge_ranking", "length",
-        "numeric_match", "reasoning_steps", "recovery", "repetition", "set_match", "tag_order", "think_format",
+        "accuracy", "action_path", "action_use", "bleu", "cosine_length", "efficiency", "environment", "exact_match",
+        "f1", "format", "goal", "group_length", "invalid_action", "judge", "judge_pairs", "judge_ranking", "length",
+        "numeric_match", "reasoning_steps", "recovery", "repetition", "rouge", "set_match", "tag_order", "think_format",
         "thought_length",
     ]  # fmt: skip
     for name in COMPONENTS.included():
@@ -312,7 +312,7 @@ def test_what_the_wire_may_name(write: Write) -> None:
     off = scored(make_trajectory(), make_spec(gaol={"enabled": False}))
 
     assert "was not given the component" in str(refused.reward_error)
-    assert "there is no component 'gaol'; known: action_path, action_use, cosine_length," in str(unknown.reward_error)
+    assert "there is no component 'gaol'; known: accuracy, action_path, action_use, bleu," in str(unknown.reward_error)
     assert "reward.goal.sucess: Extra inputs" in str(misspelt.reward_error)
     assert off.reward is not None
 

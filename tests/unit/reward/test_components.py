@@ -14,7 +14,8 @@ from tests.fixtures.trajectories import make_trajectory, make_turn
 
 GOLD: dict[str, Any] = {"ground_truth_from": "info.gold"}
 NEEDS: dict[str, dict[str, Any]] = {
-    name: {"ground_truth_from": "info.answer"} for name in ("exact_match", "f1", "numeric_match", "set_match")
+    name: {"ground_truth_from": "info.answer"}
+    for name in ("accuracy", "bleu", "exact_match", "f1", "numeric_match", "rouge", "set_match")
 }
 
 

@@ -1,0 +1,54 @@
+"""The right mathematical answer, however it is written."""
+
+import asyncio
+from typing import Annotated, Any, Literal
+
+from gymfleet_contracts.trajectory import Trajectory
+from pydantic import Field
+
+from gymfleet_reward.answers import AnswerComponent, AnswerOptions, text_of
+from gymfleet_reward.component import Answer, ComponentError
+from gymfleet_reward.maths.pool import POOL
+from gymfleet_reward.maths.verdict import Verdict
+
+
+class AccuracyOptions(AnswerOptions):
+    """How much an answer may cost to compare."""
+
+    max_cpu_s: Annotated[float, Field(gt=0, le=8, strict=True, allow_inf_nan=False)] = 3.0
+    """Seconds of processor time for one comparison, which `9**9**9` would take for ever."""
+    costly: Literal["wrong", "fail"] = "wrong"
+    """What an answer is that takes more time than this, or more than 1 GiB: `wrong`, worth 0; `fail`, no reward."""
+
+
+class Accuracy(AnswerComponent[AccuracyOptions]):
+    r"""1 if math-verify finds the answer equal to the right one, else 0: numbers, expressions, equations, sets.
+
+    Open-R1's accuracy reward, but that it gives 1 where the right answer cannot be read: here such an episode has no
+    reward. LaTeX is read between its delimiters, `$`, `\(` or `\[`, on both sides.
+
+    Comparing runs in a process of its own, whose time is counted in processor seconds: an answer is never wrong
+    because the machine is busy. One that is too costly is wrong for what it is, and stays so when it is tried again;
+    were it a failure, its episode would be played anew, and a policy could avoid being judged.
+    """
+
+    Options = AccuracyOptions
+    version = "1"
+
+    async def score(self, episode: Trajectory) -> Answer:
+        """See `Component`."""
+        return await asyncio.to_thread(self.best, episode)
+
+    def compared(self, answer: str, right: Any) -> float:
+        """See `AnswerComponent`."""
+        place = self.options.ground_truth_from
+        verdict = POOL.verify(text_of(right, place), answer, cpu_s=self.options.max_cpu_s)
+        match verdict:
+            case Verdict.UNREADABLE_GOLD:
+                raise ComponentError(f"{place} is nothing that math-verify reads: a number, or LaTeX between $ and $")
+            case Verdict.COSTLY_GOLD:
+                raise ComponentError(f"{place} takes more than {self.options.max_cpu_s:g} s to read")
+            case Verdict.COSTLY if self.options.costly == "fail":
+                raise ComponentError(f"the answer takes more than {self.options.max_cpu_s:g} s or 1 GiB to compare")
+            case _:
+                return float(verdict is Verdict.RIGHT)

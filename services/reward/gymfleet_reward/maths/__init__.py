@@ -1,0 +1,1 @@
+"""Mathematical answers, compared in processes of their own."""

@@ -1,0 +1,150 @@
+"""Mathematical answers: what math-verify says of them, and what hostile ones come to."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gymfleet_contracts.reward import ScoreRequest
+from gymfleet_contracts.trajectory import Trajectory
+from gymfleet_reward.component import ComponentError
+from gymfleet_reward.components.accuracy import Accuracy, AccuracyOptions
+from gymfleet_reward.composer import Scorer
+from gymfleet_reward.maths.pool import POOL, MathPool, VerifierFailed
+from gymfleet_reward.maths.verdict import Verdict
+
+from tests.fixtures.rewards import make_spec
+from tests.fixtures.trajectories import make_trajectory, make_turn
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def closed() -> Iterator[None]:
+    yield
+    POOL.close()
+
+
+def answering(answer: str | None, gold: Any, sample: int = 0) -> Trajectory:
+    turn = make_turn(2).model_copy(update={"action": answer, "info": {"gold": gold}})
+    return make_trajectory(turns=(make_turn(2), turn), sample=sample)
+
+
+def raw(answer: str | None, gold: Any, **options: Any) -> Any:
+    component = Accuracy(AccuracyOptions.model_validate({"ground_truth_from": "info.gold", **options}))
+    return asyncio.run(component.score(answering(answer, gold)))
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "value"),
+    [
+        ("0.5", "1/2", 1.0),
+        (r"The answer is $\boxed{0.5}$", r"$\frac{1}{2}$", 1.0),
+        (r"$\frac12$", 0.5, 1.0),
+        ("$(x+1)^2$", "$x^2+2x+1$", 1.0),
+        ("$(x+1)^2$", "$x^2+2x+2$", 0.0),
+        ("So he sold 72 clips.", 72, 1.0),
+        ("1,200", "1200", 1.0),
+        ("50%", "1/2", 1.0),
+        (r"$\{2, 1\}$", r"$\{1, 2\}$", 1.0),
+        ("$x=3$", "$3$", 1.0),
+        ("$3$", ["$2$", "$3$"], 1.0),
+        ("no idea", "3", 0.0),
+        ("", "3", 0.0),
+        (None, "3", 0.0),
+    ],
+)
+def test_it_says_what_math_verify_says(answer: str | None, gold: Any, value: float) -> None:
+    assert raw(answer, gold) == value
+
+
+@pytest.mark.parametrize("gold", ["blah blah", "", "x"])
+def test_a_right_answer_that_cannot_be_read_makes_no_reward_where_open_r1_gives_one(gold: str) -> None:
+    for answer in (gold, None):
+        with pytest.raises(ComponentError, match=r"info\.gold is nothing that math-verify reads"):
+            raw(answer or "3", gold)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param("9**9**9", id="a tower of powers"),
+        pytest.param("$" + "x+" * 50_000 + "1$", id="100 kB of LaTeX"),
+        pytest.param("9" * 2_000_000, id="2 MB"),
+    ],
+)
+def test_a_hostile_answer_is_wrong_within_its_limits(answer: str) -> None:
+    started = time.monotonic()
+
+    assert raw(answer, "9", max_cpu_s=0.3) == 0.0
+
+    assert time.monotonic() - started < 60
+    assert raw("9", "9") == 1.0, "the service goes on"
+
+
+def test_too_costly_may_be_a_failure_instead() -> None:
+    with pytest.raises(ComponentError, match=r"the answer takes more than 0.3 s or 1 GiB to compare"):
+        raw("9**9**9", "9", max_cpu_s=0.3, costly="fail")
+
+
+@pytest.mark.parametrize("gold", ["$9^{9^9}$", "$" + "x+" * 50_000 + "1$"])
+def test_a_right_answer_that_is_too_costly_is_no_answers_fault(gold: str) -> None:
+    with pytest.raises(ComponentError, match=r"info\.gold takes more than 0.3 s to read"):
+        raw("3", gold, max_cpu_s=0.3)
+
+
+def test_a_hostile_answer_spoils_no_other_of_its_batch() -> None:
+    spec = make_spec(
+        goal={"enabled": False}, accuracy={"ground_truth_from": "info.gold", "max_cpu_s": 0.3, "costly": "fail"}
+    )
+    episodes = [answering(one, "9", sample) for sample, one in enumerate(["9", "9**9**9", "8", "9"])]
+    scorer = Scorer()
+
+    found = scorer.score([ScoreRequest(trajectory=episode, reward=spec) for episode in episodes])
+
+    scorer.close()
+
+    assert [one.reward and one.reward.total for one in found] == [1.0, None, 0.0, 1.0]
+    assert "the answer takes more than 0.3 s" in str(found[1].reward_error)
+
+
+def test_a_process_that_was_killed_makes_no_verdict_and_the_next_one_does() -> None:
+    pool = MathPool(1)
+    pool.verify("1", "1", cpu_s=3.0)
+    (verifier,) = list(pool._free.queue)
+    assert verifier is not None
+    os.kill(verifier._process.pid, signal.SIGKILL)
+    verifier._process.wait()
+
+    with pytest.raises(VerifierFailed):
+        pool.verify("1", "1", cpu_s=3.0)
+
+    assert pool.verify("1", "1", cpu_s=3.0) is Verdict.RIGHT
+    pool.close()
+
+
+def test_it_sees_none_of_the_services_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GYMFLEET_REWARD_SEAL_KEY", "secret")
+    pool = MathPool(1)
+    pool.verify("1", "1", cpu_s=3.0)
+    (verifier,) = list(pool._free.queue)
+    assert verifier is not None
+
+    environment = Path(f"/proc/{verifier._process.pid}/environ").read_bytes()
+
+    assert b"secret" not in environment
+    pool.close()
+
+
+def test_a_process_makes_way_after_many_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gymfleet_reward.maths.pool._MAX_USES", 2)
+    pool = MathPool(1)
+
+    kept = [(pool.verify("1", "1", cpu_s=3.0), next(iter(pool._free.queue)) is not None) for _ in range(3)]
+
+    assert kept == [(Verdict.RIGHT, True), (Verdict.RIGHT, False), (Verdict.RIGHT, True)]
+    pool.close()
