@@ -78,6 +78,34 @@ def build_tiny_model(
     return path
 
 
+def build_reward_model(
+    path: Path, *, turns: bool = False, seed: int = 0, num_labels: int = 1, vocab_size: int | None = None,
+    step_tag: str | None = None,
+) -> Path:  # fmt: skip
+    """Write a random Qwen3 with a head for sequence classification to `path`, or for tokens with `turns`."""
+    import torch  # noqa: PLC0415 - heavy
+    from transformers import (  # noqa: PLC0415 - heavy
+        Qwen3Config,
+        Qwen3ForSequenceClassification,
+        Qwen3ForTokenClassification,
+    )
+
+    tokenizer = build_tokenizer(extra_tokens=() if step_tag is None else (step_tag,))
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=vocab_size or len(tokenizer), hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=32, max_position_embeddings=2048,
+        initializer_range=0.2, num_labels=num_labels, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id, bos_token_id=None, dtype="float32",
+    )  # fmt: skip
+    model = (Qwen3ForTokenClassification if turns else Qwen3ForSequenceClassification)(config).to(torch.float32)
+    if turns:
+        torch.nn.init.normal_(model.score.bias)
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
 def model_tokenizer(tokenizer: Any) -> ModelTokenizer:
     """What the rollout reads of a transformers tokenizer that `build_tokenizer` made."""
     return ModelTokenizer(tokenizer.backend_tokenizer, tokenizer.chat_template, tokenizer.special_tokens_map)

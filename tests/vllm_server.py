@@ -22,17 +22,34 @@ def vllm_server(
     model: Path, log: Path, *, max_model_len: int, max_num_seqs: int = 64, block_size: int = 32
 ) -> Iterator[str]:
     """The URL of a running server; it ends with the block."""
-    port = free_port()
     settings = {
-        "--model": str(model), "--host": "127.0.0.1", "--port": str(port), "--dtype": "float32",
         "--max-model-len": str(max_model_len), "--block-size": str(block_size), "--max-num-seqs": str(max_num_seqs),
         "--kv-cache-memory-bytes": str(2**29), "--generation-config": "vllm",
         "--logprobs-mode": "processed_logprobs",
         "--worker-extension-cls": f"{PolicyLoader.__module__}.{PolicyLoader.__qualname__}",
     }  # fmt: skip
-    flags = ("--enforce-eager", "--enable-scale-out", "--no-enable-log-requests", "--disable-uvicorn-access-log")
+    with _running(model, log, settings, "--enable-scale-out") as url:
+        yield url
+
+
+@contextmanager
+def pooling_server(model: Path, log: Path, *, max_model_len: int, api_key: str) -> Iterator[str]:
+    """The URL of a running server of a reward model; it ends with the block."""
+    settings = {
+        "--runner": "pooling", "--max-model-len": str(max_model_len), "--kv-cache-memory-bytes": str(2**27),
+        "--max-num-seqs": "8", "--served-model-name": "judge-7b", "--api-key": api_key,
+    }  # fmt: skip
+    with _running(model, log, settings) as url:
+        yield url
+
+
+@contextmanager
+def _running(model: Path, log: Path, settings: dict[str, str], *more_flags: str) -> Iterator[str]:
+    port = free_port()
+    common = {"--model": str(model), "--host": "127.0.0.1", "--port": str(port), "--dtype": "float32"}
+    flags = ("--enforce-eager", "--no-enable-log-requests", "--disable-uvicorn-access-log", *more_flags)
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *flags]
-    command += [part for setting in settings.items() for part in setting]
+    command += [part for setting in {**common, **settings}.items() for part in setting]
     environment = os.environ | {
         "VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
         "TORCHDYNAMO_DISABLE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "1",

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from fastapi import FastAPI
@@ -19,23 +19,31 @@ from gymfleet_reward.routes import scores
 from gymfleet_reward.settings import RewardSettings
 from gymfleet_reward.worker import RewardWorker
 
+if TYPE_CHECKING:
+    from gymfleet_reward.models.reward_models import RewardModels
+
 log = structlog.get_logger()
 DRAIN_TIMEOUT_S: Final = 5.0
 PING_TIMEOUT_S: Final = 2.0
 
 
 def build_app(settings: RewardSettings) -> FastAPI:
-    """Return the app; its worker runs from start-up to shutdown. Raises `KeyUnreadable` for that of a judge."""
+    """Return the app; its worker runs from start-up to shutdown. Raises `KeyUnreadable` and `UnusableModel`."""
     redis = connect(str(settings.redis_url))
     opener = None if settings.seal_key is None else Opener(settings.seal_key.get_secret_value())
     judges = Judges(settings.judges, str(settings.redis_url))
-    scorer = Scorer(settings.plugins, timeout_s=settings.component_timeout_s, opener=opener, judges=judges)
+    models = _reward_models(settings)
+    scorer = Scorer(
+        settings.plugins, timeout_s=settings.component_timeout_s, opener=opener, judges=judges, models=models
+    )
     threads = ThreadPoolExecutor(settings.concurrency, "score")  # components may wait and try again
     consumer = RewardWorker(redis, settings, scorer, threads)
     working: list[asyncio.Task[None]] = []
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        if models is not None:
+            models.start()
         stop = asyncio.Event()
         worker = asyncio.create_task(_work(consumer, stop))
         working.append(worker)
@@ -48,6 +56,8 @@ def build_app(settings: RewardSettings) -> FastAPI:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(worker, DRAIN_TIMEOUT_S)
             scorer.close()
+            if models is not None:
+                models.close()
             threads.shutdown(wait=False, cancel_futures=True)
             await disconnect(redis)
             log.info("service.stopped")
@@ -55,6 +65,8 @@ def build_app(settings: RewardSettings) -> FastAPI:
     async def ready() -> None:
         if not working or working[-1].done():
             raise NotReady("the stream worker does not run")
+        if models is not None and (lack := models.lack()) is not None:
+            raise NotReady(lack)
         try:
             await asyncio.wait_for(redis.ping(), PING_TIMEOUT_S)
         except (RedisError, TimeoutError):
@@ -71,6 +83,14 @@ def build_app(settings: RewardSettings) -> FastAPI:
     app.state.scorer = scorer
     app.include_router(scores.router)
     return app
+
+
+def _reward_models(settings: RewardSettings) -> "RewardModels | None":
+    if not settings.models:
+        return None
+    from gymfleet_reward.models.reward_models import RewardModels  # noqa: PLC0415 - loads tokenizers
+
+    return RewardModels(settings.models)
 
 
 async def _work(worker: RewardWorker, stop: asyncio.Event) -> None:

@@ -8,8 +8,9 @@ from gymfleet_contracts.trajectory import Trajectory, Turn
 from gymfleet_kit.sealing import Opener, SealError
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # they load more than few services need
     from gymfleet_reward.judging.judge import Judges
+    from gymfleet_reward.models.reward_models import RewardModels
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
@@ -65,6 +66,8 @@ class Component(ABC, Generic[OptionsT]):
     """Set by the reward service, if it has a key."""
     judges: "Judges | None" = None
     """Set by the reward service."""
+    reward_models: "RewardModels | None" = None
+    """Set by the reward service, if it has any."""
 
     def __init__(self, options: OptionsT) -> None:
         self.options = options
@@ -104,6 +107,12 @@ class Component(ABC, Generic[OptionsT]):
         `version`. Raises `ComponentError` for options that do not fit this service.
         """
         return self.version
+
+    def models(self, name: str) -> "RewardModels":
+        """Return the service's reward models, to ask one of them. Raises `ComponentError` where it has none."""
+        if self.reward_models is None:
+            raise ComponentError(f"there is no reward model {name!r} here: name it in GYMFLEET_REWARD_MODELS")
+        return self.reward_models
 
     @classmethod
     def in_batches(cls) -> bool:

@@ -4,7 +4,7 @@ import contextlib
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 from gymfleet_contracts.reward import RewardSpec, ScoreRequest
@@ -20,6 +20,9 @@ from gymfleet_reward.judging.judge import Judges
 from gymfleet_reward.metrics import COMPONENT_FAILURES, FAILED, REWARDED, UNREWARDED
 from gymfleet_reward.plugins import Term, Terms
 from gymfleet_reward.user_code import UserCode
+
+if TYPE_CHECKING:
+    from gymfleet_reward.models.reward_models import RewardModels
 
 log = structlog.get_logger()
 
@@ -42,6 +45,7 @@ class Scorer:
         timeout_s: how long a component that does not come with gymfleet may take for one call.
         opener: opens what environments told the reward service alone; None without a key.
         judges: whom components may ask.
+        models: the reward models; None where there are none.
     """
 
     def __init__(
@@ -51,10 +55,11 @@ class Scorer:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         opener: Opener | None = None,
         judges: Judges | None = None,
+        models: "RewardModels | None" = None,
     ) -> None:
         self._judges = judges
         self._user_code = UserCode(timeout_s, self._made_anew)
-        self._terms = Terms(plugins, self._user_code.call, opener, judges)
+        self._terms = Terms(plugins, self._user_code.call, opener, judges, models)
 
     def _made_anew(self) -> None:
         self._terms.forget()

@@ -11,6 +11,7 @@ from gymfleet_kit.telemetry import configure_tracing
 
 from gymfleet_reward import component_checks
 from gymfleet_reward.app import build_app
+from gymfleet_reward.models.tables import UnusableModel
 from gymfleet_reward.plugins import COMPONENTS
 from gymfleet_reward.settings import RewardSettings
 
@@ -29,6 +30,9 @@ def main() -> None:
         app = build_app(settings)
     except KeyUnreadable as error:
         sys.stderr.write(f"error: GYMFLEET_REWARD_JUDGES: key_file {error}\n")
+        raise SystemExit(2) from None
+    except UnusableModel as error:
+        sys.stderr.write(f"error: GYMFLEET_REWARD_MODELS: {error}\n")
         raise SystemExit(2) from None
     serve(app, host=settings.host, port=settings.port)
 

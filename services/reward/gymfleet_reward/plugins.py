@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gymfleet_contracts.reward import ComponentTable, RewardSpec
 from gymfleet_kit.plugins import PluginError, PluginKind, checked_options, hash_of, options_of
@@ -16,6 +16,9 @@ from gymfleet_kit.sealing import Opener
 from gymfleet_reward.component import Component, ComponentOptions
 from gymfleet_reward.functions import FUNCTION, component_of
 from gymfleet_reward.judging.judge import Judges
+
+if TYPE_CHECKING:
+    from gymfleet_reward.models.reward_models import RewardModels
 
 _HASH_CHARS: Final = 12
 _MAX_KEPT: Final = 256
@@ -66,6 +69,7 @@ class Terms:
         load: calls what imports other people's code.
         opener: opens what environments told the reward service alone; None without a key.
         judges: whom components may ask.
+        models: the reward models; None where there are none.
     """
 
     def __init__(
@@ -74,9 +78,11 @@ class Terms:
         load: Callable[[Callable[[], Term]], Term],
         opener: Opener | None = None,
         judges: Judges | None = None,
+        models: "RewardModels | None" = None,
     ) -> None:
         self._opener = opener
         self._judges = judges
+        self._models = models
         self._plugins = plugins
         self._load = load
         self._loading = threading.Lock()
@@ -114,6 +120,7 @@ class Terms:
             ) from error
         component.opener = self._opener
         component.judges = self._judges
+        component.reward_models = self._models
         own = kind.__module__.startswith(f"{COMPONENTS.package}.")
         immediate = own and not component.in_batches() and not inspect.iscoroutinefunction(component.score)
         version = component.recorded_version() if own else _source(kind)

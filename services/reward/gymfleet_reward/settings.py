@@ -12,6 +12,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, field_validat
 from pydantic_settings import SettingsConfigDict
 
 from gymfleet_reward.judging.settings import JudgeName, JudgeSettings
+from gymfleet_reward.models.tables import ModelName, ModelTable
 
 
 def _consumer_name() -> str:
@@ -36,6 +37,9 @@ class RewardSettings(HttpSettings):
     JSON list of `package.module:Class` and paths of .py files, each as it stands in recipes."""
     component_timeout_s: PositiveFloat = 60.0
     """For one call of a component that does not come with gymfleet, or that asks a judge."""
+    models: dict[ModelName, ModelTable] = Field(default_factory=dict)
+    """Reward models that recipes may name, as a JSON table by name: `kind`, `embedded` or `vllm`, and what
+    [reward models](reward-models.md#settings) lists."""
     seal_key: SecretStr | None = None
     """The private key by which this service opens what environments tell it alone; `python -m gymfleet_kit.sealing`
     prints one with the public key for `GYMFLEET_ENV_SEAL_KEY`. Reward services that share a Redis have the same."""

@@ -50,8 +50,8 @@ def test_those_that_come_with_gymfleet() -> None:
     assert COMPONENTS.included() == [
         "accuracy", "action_path", "action_use", "bleu", "cosine_length", "efficiency", "environment", "exact_match",
         "f1", "format", "goal", "group_length", "invalid_action", "judge", "judge_pairs", "judge_ranking", "length",
-        "numeric_match", "reasoning_steps", "recovery", "repetition", "rouge", "set_match", "tag_order", "think_format",
-        "thought_length",
+        "numeric_match", "process_reward_model", "reasoning_steps", "recovery", "repetition", "reward_model", "rouge",
+        "set_match", "tag_order", "think_format", "thought_length",
     ]  # fmt: skip
     for name in COMPONENTS.included():
         kind = COMPONENTS.find(name)

@@ -1,0 +1,54 @@
+"""What a process reward model says of each turn."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final, Literal
+
+from gymfleet_contracts.trajectory import Trajectory
+
+from gymfleet_reward.component import Answer, Answers, Component, ComponentOptions
+from gymfleet_reward.models.tables import ModelName
+
+_TOGETHER: Final[dict[str, Callable[[Sequence[float]], Answer]]] = {
+    "per_turn": list,
+    "last": lambda values: values[-1],
+    "min": min,
+    "mean": lambda values: math.fsum(values) / len(values),
+    "product": math.prod,
+    "sum": math.fsum,
+}
+
+
+class ProcessRewardModelOptions(ComponentOptions):
+    """Which model, and what becomes of its numbers."""
+
+    model: ModelName
+    """Its name in the service's `GYMFLEET_REWARD_MODELS`."""
+    activation: Literal["none", "sigmoid"] = "none"
+    """`sigmoid` makes probabilities of what the head says, as `product` and `min` are used with."""
+    together: Literal["per_turn", "last", "min", "mean", "product", "sum"] = "per_turn"
+    """`per_turn`: each number stands on the last token of its turn; else the episode has one number, made of all."""
+
+
+class ProcessRewardModel(Component[ProcessRewardModelOptions]):
+    """The numbers that a process reward model gives the turns of an episode, each at the token that ends the turn.
+
+    A transcript of more tokens than the model takes has no reward: its first turns could have none.
+    """
+
+    Options = ProcessRewardModelOptions
+    version = "1"
+
+    def score_batch(self, episodes: Sequence[Trajectory]) -> Answers:
+        """See `Component`."""
+        found = self.models(self.options.model).of_turns(self.options.model, episodes)
+        return [one if isinstance(one, BaseException) else self._together(one) for one in found]
+
+    def _together(self, values: Sequence[float]) -> Answer:
+        if self.options.activation == "sigmoid":
+            values = [_sigmoid(value) for value in values]
+        return _TOGETHER[self.options.together](values)
+
+
+def _sigmoid(value: float) -> float:
+    return 0.5 * (1.0 + math.tanh(0.5 * value))  # which does not overflow

@@ -1,0 +1,1 @@
+"""Reward models: networks that give an episode, or each of its turns, a number."""

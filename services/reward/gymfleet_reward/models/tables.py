@@ -1,0 +1,78 @@
+"""Which reward models a service has, as its operator sets it in `GYMFLEET_REWARD_MODELS`."""
+
+from pathlib import Path
+from typing import Annotated, Literal, Self, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl, PositiveFloat, field_validator, model_validator
+
+ModelName: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Scores: TypeAlias = Literal["episode", "turns"]
+
+
+class UnusableModel(Exception):
+    """A reward model cannot be used as it is; the message says what is wrong with it."""
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    scores: Scores = "episode"
+    """`episode`: one number for each, by a head for sequence classification; `turns`: one for each turn, by a head for
+    token classification. Either head has one label."""
+    max_tokens: Annotated[int, Field(ge=1, le=1 << 20)] = 4096
+    """The longest transcript that it takes."""
+    batch_size: Annotated[int, Field(ge=1, le=4096)] = 8
+    """Transcripts that it takes at once."""
+    step_tag: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    """Where `scores` is `turns`: one token that is put behind each reply, at which its number is read, such as
+    `<extra_0>`. Without it the number is read at the token that ends the reply."""
+
+    @model_validator(mode="after")
+    def only_turns_have_a_tag(self) -> Self:
+        """`step_tag` needs turns."""
+        if self.step_tag is not None and self.scores == "episode":
+            raise ValueError('step_tag is for scores = "turns"')
+        return self
+
+
+class EmbeddedTable(_Table):
+    """A model that runs in the reward service itself."""
+
+    kind: Literal["embedded"]
+    path: Path
+    """Its directory, in Hugging Face's form."""
+    devices: Annotated[tuple[Annotated[str, Field(pattern=r"^(cpu|cuda(:\d{1,3})?)$")], ...], Field(min_length=1)] = (
+        "cpu",
+    )
+    """Each has a copy of it: `["cuda:0", "cuda:1"]`."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Precision of weights and computation."""
+
+
+class ServedTable(_Table):
+    """A model behind vLLM's server, started with `--runner pooling`."""
+
+    kind: Literal["vllm"]
+    url: HttpUrl
+    """Of the server: `http://reward-model:8000`."""
+    model: Annotated[str, Field(min_length=1, max_length=256)]
+    """Its name there."""
+    tokenizer: Path
+    """A directory with the model's tokenizer and chat template, by which transcripts are written here."""
+    key_file: Path | None = None
+    """A file with the API key, sent as a bearer token."""
+    timeout_s: PositiveFloat = 20.0
+    """For one answer."""
+    concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
+    """Requests under way at once; more wait."""
+
+    @field_validator("url")
+    @classmethod
+    def without_secrets(cls, url: HttpUrl) -> HttpUrl:
+        """Refuse a password in the URL: URLs are shown."""
+        if url.username or url.password:
+            raise ValueError("the URL holds a user or a password; put the key into key_file")
+        return url
+
+
+ModelTable: TypeAlias = Annotated[EmbeddedTable | ServedTable, Field(discriminator="kind")]
