@@ -24,6 +24,7 @@ SOURCES: Final[Mapping[str, Sequence[str]]] = {
     "data": _ENVIRONMENTS,
     "rollout": _PLAYED,
     "costs": (*_PLAYED, "services/reward", "environments/gymfleet_envs"),
+    "rewards": ("contracts", "kit", "services/reward"),
     "trainer": ("contracts", "services/trainer"),
     "gpu": ("contracts", "services/trainer"),
 }

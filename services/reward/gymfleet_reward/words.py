@@ -5,10 +5,9 @@ import string
 from typing import Final
 
 _ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
-_PUNCTUATION: Final = frozenset(string.punctuation)
+_WITHOUT_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
 
 
 def normalised(text: str) -> str:
     """Return a text in lower case without ASCII punctuation, English articles and surplus spaces."""
-    bare = "".join(character for character in text.lower() if character not in _PUNCTUATION)
-    return " ".join(_ARTICLES.sub(" ", bare).split())
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())

@@ -87,7 +87,7 @@ def test_a_hostile_answer_is_wrong_within_its_limits(answer: str) -> None:
 
 
 def test_too_costly_may_be_a_failure_instead() -> None:
-    with pytest.raises(ComponentError, match=r"the answer takes more than 0.3 s or 1 GiB to compare"):
+    with pytest.raises(ComponentError, match=r"the answer takes more than 0.3 s or 512 MiB to compare"):
         raw("9**9**9", "9", max_cpu_s=0.3, costly="fail")
 
 

@@ -96,6 +96,10 @@ def test_f1_counts_words_as_squad_does(answer: str, gold: Any, value: float) -> 
         ("3", -3, 0.0),
         ("41 or 42", 42, 0.0),  # it has not decided
         ("no idea", 42, 0.0),
+        ("e42", 42, 1.0),  # a letter before it makes no power of ten
+        (".5e1", 5, 1.0),
+        ("-.5", -0.5, 1.0),
+        ("- .", 42, 0.0),
         ("42.0000001", 42, 1.0),
         ("42.1", 42, 0.0),
         ("9" * 5000, 42, 0.0),

@@ -18,7 +18,7 @@ class AccuracyOptions(AnswerOptions):
     max_cpu_s: Annotated[float, Field(gt=0, le=8, strict=True, allow_inf_nan=False)] = 3.0
     """Seconds of processor time for one comparison, which `9**9**9` would take for ever."""
     costly: Literal["wrong", "fail"] = "wrong"
-    """What an answer is that takes more time than this, or more than 1 GiB: `wrong`, worth 0; `fail`, no reward."""
+    """What an answer is that takes more time than this, or more than 512 MiB: `wrong`, worth 0; `fail`, no reward."""
 
 
 class Accuracy(AnswerComponent[AccuracyOptions]):
@@ -49,6 +49,6 @@ class Accuracy(AnswerComponent[AccuracyOptions]):
             case Verdict.COSTLY_GOLD:
                 raise ComponentError(f"{place} takes more than {self.options.max_cpu_s:g} s to read")
             case Verdict.COSTLY if self.options.costly == "fail":
-                raise ComponentError(f"the answer takes more than {self.options.max_cpu_s:g} s or 1 GiB to compare")
+                raise ComponentError(f"the answer takes more than {self.options.max_cpu_s:g} s or 512 MiB to compare")
             case _:
                 return float(verdict is Verdict.RIGHT)

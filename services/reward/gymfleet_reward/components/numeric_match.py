@@ -9,7 +9,7 @@ from pydantic import Field
 from gymfleet_reward.answers import AnswerComponent, AnswerOptions, text_of
 from gymfleet_reward.component import ComponentError
 
-_NUMBER: Final = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][-+]?\d{1,3})?(?:\s?%)?")
+_NUMBER: Final = re.compile(r"(?=[-+]?\.?\d)[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][-+]?\d{1,3})?(?:\s?%)?")
 _MAX_CHARS: Final = 4_096
 """Of an answer: what is longer is no number."""
 
@@ -40,8 +40,7 @@ class NumericMatch(AnswerComponent[NumericOptions]):
 def _numbers(text: str) -> list[float]:
     if len(text) > _MAX_CHARS:
         return []
-    found = (match.group() for match in _NUMBER.finditer(text))
-    return [_number(one) for one in found if any(character.isdigit() for character in one)]
+    return [_number(match.group()) for match in _NUMBER.finditer(text)]
 
 
 def _number(text: str) -> float:

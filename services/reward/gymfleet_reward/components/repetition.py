@@ -31,5 +31,7 @@ class Repetition(Component[RepetitionOptions]):
 
     def _share(self, text: str) -> float:
         words, size = text.lower().split(), self.options.ngram
-        ngrams = [tuple(words[start : start + size]) for start in range(len(words) - size + 1)]
-        return 1.0 - len(set(ngrams)) / len(ngrams) if ngrams else 0.0
+        count = len(words) - size + 1
+        if count < 1:
+            return 0.0
+        return 1.0 - len(set(zip(*(words[start:] for start in range(size)), strict=False))) / count

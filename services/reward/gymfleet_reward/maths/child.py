@@ -14,7 +14,7 @@ from math_verify import parse, verify
 
 from gymfleet_reward.maths.verdict import GOLD_READ, READY, Verdict
 
-_MEMORY_BYTES: Final = 1 << 30
+_MEMORY_BYTES: Final = 1 << 29
 
 
 def main() -> None:

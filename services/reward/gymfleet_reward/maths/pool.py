@@ -14,7 +14,7 @@ from typing import IO, Final, cast
 
 from gymfleet_reward.maths.verdict import GOLD_READ, READY, Verdict
 
-_MAX_PROCESSES: Final = 4
+_MAX_PROCESSES: Final = 2
 _START_TIMEOUT_S: Final = 30.0
 _WALL_PER_CPU: Final = 6.0
 """A machine that is busy gives a process a part of its time; one that gives less makes no verdict."""
