@@ -33,11 +33,11 @@ def vllm_server(
 
 
 @contextmanager
-def pooling_server(model: Path, log: Path, *, max_model_len: int, api_key: str) -> Iterator[str]:
+def pooling_server(model: Path, log: Path, *, max_model_len: int) -> Iterator[str]:
     """The URL of a running server of a reward model; it ends with the block."""
     settings = {
         "--runner": "pooling", "--max-model-len": str(max_model_len), "--kv-cache-memory-bytes": str(2**27),
-        "--max-num-seqs": "8", "--served-model-name": "judge-7b", "--api-key": api_key,
+        "--max-num-seqs": "8", "--served-model-name": "judge-7b",
     }  # fmt: skip
     with _running(model, log, settings) as url:
         yield url

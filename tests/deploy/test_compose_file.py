@@ -31,7 +31,7 @@ ENV_SERVICES: Final = [f"env-{name}" for name in ENVIRONMENTS]
 RECIPE: Final = load_recipe(ROOT / "recipes" / f"{DEFAULTS['GYMFLEET_RECIPE']}.toml")
 OS_SECCOMP: Final = str(DEPLOY / "docker/seccomp-os.json")
 """Given whole: docker-compose 1.29 seeks a relative one where it is called."""
-THIRD_PARTY: Final = ("redis", "vllm-gpu")
+THIRD_PARTY: Final = ("redis", "vllm-gpu", "reward-model")
 
 
 def interpolated(text: str) -> str:
@@ -142,7 +142,8 @@ def test_neighbours_share_a_network_and_others_do_not() -> None:
 
     assert members["environments"] == {"env_gateway", *ENV_SERVICES}
     assert members["inference"] == {"vllm-gpu", "rollout-gpu"}, "vLLM's control routes have no keys"
-    assert members["fleet"] == set(SERVICES) - set(ENV_SERVICES) - {"vllm-gpu"}
+    assert members["reward-models"] == {"reward", "reward-model"}, "nor have its routes for reward models"
+    assert members["fleet"] == set(SERVICES) - set(ENV_SERVICES) - {"vllm-gpu", "reward-model"}
 
 
 @every_service

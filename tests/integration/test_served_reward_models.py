@@ -198,7 +198,6 @@ def test_a_service_whose_model_cannot_be_used_ends_with_one_line(tmp_path: Path)
 @pytest.mark.parametrize("turns", [False, True])
 def test_vllm_says_what_the_embedded_model_says(tmp_path: Path, *, turns: bool) -> None:
     path = build_reward_model(tmp_path / "model", turns=turns, seed=3)
-    (tmp_path / "key").write_text("secret")
     scores = "turns" if turns else "episode"
     episodes = [make_trajectory((2,) * num_turns, sample=num_turns) for num_turns in (1, 3, 2)]
     common = {"scores": scores, "max_tokens": 512}
@@ -209,13 +208,13 @@ def test_vllm_says_what_the_embedded_model_says(tmp_path: Path, *, turns: bool) 
     expected = embedded.of_turns("rm", episodes) if turns else embedded.of_episodes("rm", episodes, cut_front=False)
     embedded.close()
 
-    with pooling_server(path, tmp_path / "vllm.log", max_model_len=512, api_key="secret") as url:
-        table = {"url": url, "model": "judge-7b", "tokenizer": str(path), "key_file": str(tmp_path / "key"), **common}
+    with pooling_server(path, tmp_path / "vllm.log", max_model_len=512) as url:
+        table = {"url": url, "model": "judge-7b", "tokenizer": str(path), **common}
         found = score(table, episodes)
-        (refused,) = score({**table, "key_file": None}, episodes[:1])
+        (refused,) = score({**table, "model": "judge-8b"}, episodes[:1])
 
     for one, values in zip(found, expected, strict=True):
         assert one.reward is not None, one.reward_error
         rewards = [row[-1] for row in one.reward.token_rewards] if turns else [one.reward.total]
         assert rewards == pytest.approx(list(values) if isinstance(values, tuple) else [values], abs=1e-4)
-    assert "answered 401" in str(refused.reward_error)
+    assert "answered 404" in str(refused.reward_error)
