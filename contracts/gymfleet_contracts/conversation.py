@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 
 from pydantic import Discriminator, Field, StrictBool, Tag, TypeAdapter, model_validator
 
-from gymfleet_contracts._model import WireModel
+from gymfleet_contracts._model import WireModel, is_absent
 from gymfleet_contracts.session import EnvironmentName, Split
 from gymfleet_contracts.trajectory import Finite, ScoredTrajectory
 
@@ -12,6 +12,10 @@ MAX_MESSAGES: Final = 4096
 MAX_MESSAGE_CHARS: Final = 1_000_000
 
 Role = Literal["system", "user", "assistant", "tool"]
+Label = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+
+NEGATIVE: Final = "negative"
+"""The label of a conversation in which no tool may be called, as Agent-FLAN has them."""
 
 
 class Message(WireModel):
@@ -51,6 +55,11 @@ class Conversation(WireModel):
     success: StrictBool | None = None
     """Whether the task was solved; None where nobody knows."""
     reward: Finite | None = None
+    id: Annotated[str, Field(max_length=1024, exclude_if=lambda value: not value)] = ""
+    """What it is called in the set that it comes from; "" where it has no name."""
+    labels: Annotated[tuple[Label, ...], Field(max_length=16, exclude_if=is_absent)] = ()
+    """What a mixture tells apart: `negative`, and `failed` or `explored` where an episode came to nothing or was not
+    the path that a search selected."""
     source: Annotated[str, Field(max_length=2048)] = ""
     """Where it comes from, such as a file and the number of a line: for messages to people."""
 

@@ -109,14 +109,14 @@ class PlannedStage:
             known = ", ".join(self.before) or "none"
             raise StagesError(
                 f"{self.table}: data = {reference!r}: there is no such stage before it ({known}); a file's name "
-                "ends in .jsonl"
+                "ends in .jsonl, .json or .parquet"
             )
         return self.before[reference]
 
 
 def is_path(reference: str) -> bool:
     """Return whether a reference to data is a file's path, and no stage's name."""
-    return reference.endswith((".jsonl", ".json")) or "/" in reference
+    return reference.endswith((".jsonl", ".json", ".parquet")) or "/" in reference
 
 
 def planned(sections: Sequence[StageSection]) -> list[PlannedStage]:

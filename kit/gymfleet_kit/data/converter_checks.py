@@ -4,11 +4,13 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from gymfleet_contracts.conversation import Conversation
+from gymfleet_contracts.data_records import DATA_RECORDS
 from pydantic import JsonValue
 
+from gymfleet_kit.data import samples
 from gymfleet_kit.data.converter import UnusableRecord
 from gymfleet_kit.data.converting import CheckedConverter, ConverterFailed, converter_of
+from gymfleet_kit.data.losses import differences
 from gymfleet_kit.plugins import PluginError
 
 _STRANGE: Final[tuple[JsonValue, ...]] = (None, True, 7, 0.5, "", "text", [], [None], ["text"], {}, {"text": []})
@@ -23,7 +25,7 @@ def examine(reference: str) -> list[str]:
     if unsaid := list(_says_what_it_is(converter)):
         return unsaid
     checks: tuple[Callable[[CheckedConverter], Iterator[str]], ...] = (
-        _converts_its_examples, _is_pure, _answers_for_what_is_damaged,
+        _converts_its_examples, _is_pure, _answers_for_what_is_damaged, _names_what_is_lost,
     )  # fmt: skip
     for check in checks:
         try:
@@ -52,7 +54,7 @@ def _converts_its_examples(converter: CheckedConverter) -> Iterator[str]:
         if not found:
             yield f"examples[{number}]: it makes no conversation of its own example"
         for one in found:
-            if Conversation.model_validate_json(one.model_dump_json()) != one:
+            if DATA_RECORDS.validate_json(one.model_dump_json()) != one:
                 yield f"examples[{number}]: its conversation changes when it is written to a file and read again"
 
 
@@ -80,6 +82,26 @@ def _answers_for_what_is_damaged(converter: CheckedConverter) -> Iterator[str]:
             except ConverterFailed as error:
                 yield f"examples[{number}] {what}: {error}; raise UnusableRecord with a line about the record instead"
                 return
+
+
+def _names_what_is_lost(converter: CheckedConverter) -> Iterator[str]:
+    """What it writes is converted to what was written, but for what it names; other forms it refuses in a line."""
+    if not converter.writes:
+        return
+    own = [one for record in _records(converter) for one in converter.convert(record)]
+    for number, one in enumerate([*own, *samples.records(), *samples.preferences(), *samples.rows()]):
+        try:
+            written = converter.write(one)
+        except UnusableRecord as error:
+            if number < len(own):
+                yield f"write: it refuses what it converted itself: {error}"
+            continue
+        found = converter.convert(written.record)
+        if len(found) != 1:
+            yield f"write: {len(found)} records come of the one that it wrote"
+        elif (differ := differences(one, found[0])) != written.lost:
+            said, seen = (", ".join(sorted(names)) or "nothing" for names in (written.lost, differ))
+            yield f"write: it says that {said} is lost of {type(one).__name__}; when it is read again, {seen} is"
 
 
 def _damaged(record: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -1,16 +1,18 @@
-"""Files as conversations, by a converter whose answers are checked."""
+"""Records of files as ours and back, by a converter whose answers are checked."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
-from gymfleet_contracts.conversation import Conversation
+from gymfleet_contracts.conversation import Conversation, Record
+from gymfleet_contracts.data_records import DataRecord, Preference, TaskRow, form_of
 from gymfleet_contracts.faults import faults
+from gymfleet_contracts.trajectory import ScoredTrajectory
 from pydantic import JsonValue, ValidationError
 
-from gymfleet_kit.data.converter import Converter, UnusableRecord
+from gymfleet_kit.data.converter import Converter, UnusableRecord, Written
 from gymfleet_kit.data.making import made, told
 from gymfleet_kit.data.reading import DataError, records
 from gymfleet_kit.plugins import PluginError, PluginKind
@@ -20,7 +22,9 @@ log = structlog.get_logger()
 CONVERTERS: Final = PluginKind[Converter[Any]]("converter", (Converter,), "gymfleet_kit.data.converters")
 MAX_CONVERSATIONS: Final = 10_000
 """Of one record."""
+_KINDS: Final = (Conversation, ScoredTrajectory, Preference, TaskRow)
 _MOST_FAULTS: Final = 3
+T = TypeVar("T")
 
 
 class ConverterFailed(PluginError):
@@ -34,13 +38,40 @@ class CheckedConverter:
         self.name = name
         self.plugin = plugin
 
-    def convert(self, record: Mapping[str, JsonValue]) -> list[Conversation]:
-        """Return the conversations of a record. Raises `UnusableRecord` and `ConverterFailed`."""
+    @property
+    def writes(self) -> bool:
+        """Return whether it has a way back."""
+        return type(self.plugin).write is not Converter.write
+
+    def convert(self, record: Mapping[str, JsonValue]) -> list[DataRecord]:
+        """Return what a record becomes. Raises `UnusableRecord` and `ConverterFailed`."""
+        return self._asked(lambda: self._converted(record))
+
+    def write(self, one: DataRecord) -> Written:
+        """Return the record that is converted to this one. Raises `UnusableRecord` and `ConverterFailed`."""
+        return self._asked(lambda: self._written(one))
+
+    def _converted(self, record: Mapping[str, JsonValue]) -> list[DataRecord]:
+        answer = self.plugin.convert(record)
+        if isinstance(answer, _KINDS) or not isinstance(answer, Iterable):
+            raise ConverterFailed(f"{self._who} returns {type(answer).__name__} instead of conversations")
+        found = list(islice(answer, MAX_CONVERSATIONS + 1))
+        if len(found) > MAX_CONVERSATIONS:
+            raise ConverterFailed(f"{self._who} makes more than {MAX_CONVERSATIONS} conversations of one record")
+        for one in found:
+            if type(one) not in _KINDS:
+                raise ConverterFailed(f"{self._who} yields {type(one).__name__} instead of a Conversation")
+        return found
+
+    def _written(self, one: DataRecord) -> Written:
+        answer = self.plugin.write(one)
+        if type(answer) is not Written or type(answer.record) is not dict:
+            raise ConverterFailed(f"{self._who}: write returns {type(answer).__name__} instead of Written with a dict")
+        return answer
+
+    def _asked(self, ask: Callable[[], T]) -> T:
         try:
-            answer = self.plugin.convert(record)
-            if isinstance(answer, Conversation) or not isinstance(answer, Iterable):
-                raise ConverterFailed(f"{self._who} returns {type(answer).__name__} instead of conversations")
-            found = list(islice(answer, MAX_CONVERSATIONS + 1))
+            return ask()
         except (UnusableRecord, ConverterFailed):
             raise
         except ValidationError as error:
@@ -48,12 +79,6 @@ class CheckedConverter:
         except (Exception, SystemExit) as error:
             log.error("converter.failed", converter=self.name, exc_info=error)
             raise ConverterFailed(f"{self._who} failed: {told(error)}") from error
-        if len(found) > MAX_CONVERSATIONS:
-            raise ConverterFailed(f"{self._who} makes more than {MAX_CONVERSATIONS} conversations of one record")
-        for one in found:
-            if type(one) is not Conversation:
-                raise ConverterFailed(f"{self._who} yields {type(one).__name__} instead of a Conversation")
-        return found
 
     @property
     def _who(self) -> str:
@@ -65,8 +90,8 @@ def converter_of(given: str | Mapping[str, Any], *, table: str) -> CheckedConver
     return CheckedConverter(*made(CONVERTERS, given, table=table))
 
 
-def conversations(path: Path, converter: CheckedConverter) -> Iterator[Conversation]:
-    """Yield the conversations of a file, each with its place as `source` unless the converter says another.
+def data_records(path: Path, converter: CheckedConverter) -> Iterator[DataRecord]:
+    """Yield what a file holds, each with its place as `source` unless the converter says another.
 
     Raises:
         DataError: the file is damaged, or a record is not what the converter takes.
@@ -76,12 +101,28 @@ def conversations(path: Path, converter: CheckedConverter) -> Iterator[Conversat
         try:
             found = converter.convert(record)
         except UnusableRecord as error:
-            raise DataError(f"{place}: no record for the converter {converter.name}: {_line(error)}") from None
+            raise DataError(f"{place}: {refusal(converter, error)}") from None
         except ConverterFailed as error:
             raise ConverterFailed(f"{place}: {error}") from error
         for one in found:
-            yield one if one.source else one.model_copy(update={"source": place})
+            yield placed(one, place)
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
+def learnable(path: Path, converter: CheckedConverter) -> Iterator[Record]:
+    """Yield the conversations and episodes of a file. Raises as `data_records`, and `DataError` for anything else."""
+    for one in data_records(path, converter):
+        if isinstance(one, Preference | TaskRow):
+            raise DataError(f"{one.source}: there are no replies to imitate in {form_of(one)}")
+        yield one
+
+
+def placed(one: DataRecord, place: str) -> DataRecord:
+    """Return a record that knows where it comes from; an episode has a name of its own."""
+    if isinstance(one, ScoredTrajectory) or one.source:
+        return one
+    return one.model_copy(update={"source": place})
+
+
+def refusal(converter: CheckedConverter, error: UnusableRecord) -> str:
+    """Return one line that says why a converter does not take a record."""
+    return f"no record for the converter {converter.name}: {' '.join(str(error).split())}"

@@ -1,68 +1,71 @@
-"""Records of somebody's file: `.jsonl`, one to a line, or `.json`, a list of them."""
+"""Records of somebody's file: `.jsonl`, one to a line; `.json`, a list of them; `.parquet`, a table."""
 
-import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final, NoReturn
+from typing import Any, Final
 
 from pydantic import JsonValue
 
-MAX_RECORD_BYTES: Final = 1 << 24
-MAX_LIST_BYTES: Final = 1 << 30
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+from gymfleet_kit.data.chunks import MAX_RECORD_BYTES, Chunk, DataError, chunks, strict_json
+
+__all__ = ["DataError", "Found", "parsed", "records"]
+_MAX_SHOWN: Final = 1 << 16
 
 
-class DataError(Exception):
-    """A file cannot be used; the message is one line with the file, the place in it, and what is wrong there."""
+@dataclass(frozen=True)
+class Found:
+    """What stands at a place of a file: a record, or what is wrong with it."""
+
+    place: str
+    record: dict[str, JsonValue] | None
+    fault: str = ""
+    content: bytes = b""
+    """The line itself; nothing for the row of a table."""
+
+    @property
+    def shown(self) -> str:
+        """Return the line for a report of what is wrong with it, at most 64 KiB of it."""
+        return self.content[:_MAX_SHOWN].decode(errors="backslashreplace").rstrip("\r\n")
 
 
 def records(path: Path) -> Iterator[tuple[str, dict[str, JsonValue]]]:
-    """Yield the records of a file, each with its place for messages. Raises `DataError`."""
+    """Yield the records of a file, each with its place for messages. Raises `DataError` at one that is damaged."""
+    for chunk in chunks(path):
+        for found in parsed(chunk):
+            if found.record is None:
+                raise DataError(f"{found.place}: {found.fault}")
+            yield found.place, found.record
+
+
+def parsed(chunk: Chunk) -> Iterator[Found]:
+    """Yield what stands in a chunk: blank lines are nothing."""
+    if chunk.word == "row":
+        from gymfleet_kit.data.tables import rows  # noqa: PLC0415 - light services are without pyarrow
+
+        for number, row in enumerate(rows(chunk.content), chunk.first):
+            yield Found(chunk.place(number), row)
+        return
+    lines = chunk.content.split(b"\n")
+    for number, line in enumerate(lines, chunk.first):
+        if line and not line.isspace():
+            last = number - chunk.first == len(lines) - 1
+            yield _line(chunk.place(number), line, cut=last and chunk.word == "line")
+
+
+def _line(place: str, line: bytes, *, cut: bool) -> Found:
+    if len(line) > MAX_RECORD_BYTES:
+        return Found(place, None, f"longer than {MAX_RECORD_BYTES} bytes; a record is one line", line)
+    fault = ""
+    record: Any = None
     try:
-        with path.open("rb") as file:
-            if file.read(len(_BYTE_ORDER_MARK)) != _BYTE_ORDER_MARK:
-                file.seek(0)
-            for place, record in _of_list(path, file) if path.suffix == ".json" else _of_lines(path, file):
-                if not isinstance(record, dict):
-                    raise DataError(f"{place}: a record is an object, in {{}}")
-                yield place, record
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
-
-
-def _of_lines(path: Path, file: IO[bytes]) -> Iterator[tuple[str, Any]]:
-    number = 0
-    while line := file.readline(MAX_RECORD_BYTES + 1):
-        number += 1
-        place = f"{path}, line {number}"
-        if len(line) > MAX_RECORD_BYTES:
-            raise DataError(f"{place}: longer than {MAX_RECORD_BYTES} bytes; a record is one line")
-        if line.strip():
-            yield place, _parsed(line, place, cut=not line.endswith(b"\n"))
-
-
-def _of_list(path: Path, file: IO[bytes]) -> Iterator[tuple[str, Any]]:
-    content = file.read(MAX_LIST_BYTES + 1)
-    if len(content) > MAX_LIST_BYTES:
-        raise DataError(f"{path}: larger than {MAX_LIST_BYTES} bytes; write it as .jsonl, one record to a line")
-    found = _parsed(content, str(path), cut=not content.rstrip().endswith(b"]"))
-    if not isinstance(found, list):
-        raise DataError(f"{path}: a .json file holds a list of records, in []")
-    for number, record in enumerate(found, 1):
-        yield f"{path}, record {number}", record
-
-
-def _parsed(content: bytes, place: str, *, cut: bool) -> Any:
-    try:
-        return json.loads(content.decode(), parse_constant=_refuse)
+        record = strict_json(line.decode())
     except UnicodeDecodeError as error:
-        raise DataError(f"{place}: byte {error.start + 1} is no UTF-8; save the file as UTF-8") from None
+        fault = f"byte {error.start + 1} is no UTF-8; save the file as UTF-8"
     except RecursionError:
-        raise DataError(f"{place}: nested too deeply") from None
+        fault = "nested too deeply"
     except ValueError as error:
-        told = "; the file ends in its middle" if cut else ""
-        raise DataError(f"{place}: no JSON: {error}{told}") from None
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number of JSON")
+        fault = f"no JSON: {error}{'; the file ends in its middle' if cut else ''}"
+    if not fault and not isinstance(record, dict):
+        fault, record = "a record is an object, in {}", None
+    return Found(place, record, fault, line)

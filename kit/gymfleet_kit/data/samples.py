@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gymfleet_contracts.conversation import Conversation, ConversationTask, Message, Record
+from gymfleet_contracts.data_records import Preference, RewardRule, TaskRow
 from gymfleet_contracts.session import TaskRef
 from gymfleet_contracts.trajectory import (
     FinishReason,
@@ -21,7 +22,7 @@ _THOUGHT: Final = "There is nothing else in this room. I go on."
 
 
 def records() -> list[Record]:
-    """Return episodes and conversations: short, long and empty ones, solved and not, with and without a reward."""
+    """Return what filters are asked about: short, long and empty records, solved and not, with and without a reward."""
     return [*episodes(), *conversations()]
 
 
@@ -51,6 +52,31 @@ def conversations() -> list[Conversation]:
             task=ConversationTask(env="maze", task_id="1"), success=True, reward=0.5, source="sample, line 4",
         ),
         _conversation(("user", "Is it raining?"), ("assistant", "No.")),
+    ]  # fmt: skip
+
+
+def preferences() -> list[Preference]:
+    """Return preferences: one goes on for several messages, and is about a task."""
+    asked = Message(role="user", content="?")
+    yes, no = Message(role="assistant", content="yes"), Message(role="assistant", content="")
+    return [
+        Preference(prompt=(asked,), chosen=(yes,), rejected=(no,)),
+        Preference(
+            prompt=(Message(role="system", content="rules"), asked), chosen=(yes, asked, no), rejected=(no,),
+            task=ConversationTask(env="maze", task_id="1"), source="sample, line 5",
+        ),
+    ]  # fmt: skip
+
+
+def rows() -> list[TaskRow]:
+    """Return tasks without replies: one with a gold answer, one that an environment knows."""
+    asked = Message(role="user", content="How much is 1 + 1?")
+    return [
+        TaskRow(
+            prompt=(asked,), data_source="sums", ability="math", reward_model=RewardRule(ground_truth={"sum": [2]}),
+            extra_info={"index": 0, "split": "train"},
+        ),
+        TaskRow(task=ConversationTask(env="maze", split="test", task_id="1"), source="sample, line 6"),
     ]  # fmt: skip
 
 

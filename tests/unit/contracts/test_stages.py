@@ -240,7 +240,8 @@ def test_data_of_no_stage_before_it_is_told_with_those_that_are(tables: list[dic
     with pytest.raises(StagesError) as caught:
         check_stages([stage], FACTS)
     assert str(caught.value) == (
-        f"{stage.table}: data = 'collect': there is no such stage before it ({known}); a file's name ends in .jsonl"
+        f"{stage.table}: data = 'collect': there is no such stage before it ({known}); a file's name ends in "
+        ".jsonl, .json or .parquet"
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from gymfleet_kit.data.converter import UnusableRecord, field
 from gymfleet_kit.data.converter_checks import examine
-from gymfleet_kit.data.converting import CONVERTERS, ConverterFailed, conversations, converter_of
+from gymfleet_kit.data.converting import CONVERTERS, ConverterFailed, converter_of, learnable
 from gymfleet_kit.data.reading import DataError
 from gymfleet_kit.plugins import PluginError
 
@@ -231,7 +231,7 @@ def test_what_it_is_must_be_said(tmp_path: Path, change: tuple[str, str], told: 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("mesages", "there is no converter 'mesages'; known: messages, sharegpt;"),
+        ("mesages", "there is no converter 'mesages'; known: gymfleet, messages, sharegpt;"),
         (
             {"use": "messages", "kee": "x"},
             "stages.sft.converter.kee: Extra inputs are not permitted (the options of mess",
@@ -264,7 +264,7 @@ def test_a_file_becomes_conversations_that_know_where_they_stood(tmp_path: Path)
     path = tmp_path / "chats.jsonl"
     path.write_text("\n\n".join(LINES))
 
-    found = list(conversations(path, converter_of("sharegpt", table="converter")))
+    found = list(learnable(path, converter_of("sharegpt", table="converter")))
 
     assert [one.source for one in found] == [f"{path}, line 1", f"{path}, line 3"]
     assert [len(one.messages) for one in found] == [2, 4]
@@ -275,7 +275,7 @@ def test_a_bad_record_in_the_middle_is_named_by_file_and_line(tmp_path: Path) ->
     path.write_text("\n".join([LINES[0], '{"conversations": [{"from": "robot", "value": "x"}]}', LINES[1]]))
 
     with pytest.raises(DataError) as caught:
-        list(conversations(path, converter_of("sharegpt", table="converter")))
+        list(learnable(path, converter_of("sharegpt", table="converter")))
 
     assert str(caught.value) == (
         f"{path}, line 2: no record for the converter sharegpt: conversations: message 1: from: 'robot' is none of "
@@ -288,7 +288,7 @@ def test_a_converter_that_fails_in_the_middle_is_named_with_the_place(tmp_path: 
     plugin.write_text(f'{HEAD}        return [pair("x" * (1 // record["n"]))]\n')
     path.write_text('{"n": 1}\n{"n": 0}\n')
 
-    found = conversations(path, converter_of(str(plugin), table="converter"))
+    found = learnable(path, converter_of(str(plugin), table="converter"))
     next(found)
 
     with pytest.raises(ConverterFailed, match=r"chats\.jsonl, line 2: the converter mine failed: ZeroDivisionError: "):

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from gymfleet_kit.data import reading
+from gymfleet_kit.data import chunks, reading
 from gymfleet_kit.data.reading import DataError, records
 
 
@@ -48,22 +48,27 @@ def test_records_in_their_order(tmp_path: Path, name: str, content: bytes) -> No
         pytest.param("x.jsonl", b"[" * 100_000 + b"\n", r", line 1: (nested too deeply|no JSON)", id="deep"),
         pytest.param("x.jsonl", b'{"a": ' + b"9" * 5000 + b"}\n", r", line 1: no JSON: Exceeds the limit", id="large"),
         pytest.param("x.jsonl", b'{"a": "' + b"x" * 200 + b'"}\n', r", line 1: longer than 100 bytes", id="long"),
+        pytest.param("x.jsonl", b'{"a": 1, "b": {"c": 1, "c": 2}}\n', r", line 1: .*key 'c' twice$", id="a key twice"),
         pytest.param(
-            "x.json", b'[{"a": 1}, {"b"', r"x\.json: no JSON: .*; the file ends in its middle$", id="cut list"
+            "x.json", b'[{"a": 1}, {"b"', r", record 2: no JSON: .*; the file ends in its middle$", id="cut list"
         ),
+        pytest.param("x.json", b'[{"a": 1},', r", record 2: the file ends in its middle$", id="list cut at a comma"),
+        pytest.param("x.json", b'[{"a": 1}', r", record 2: the file ends in its middle$", id="list without an end"),
+        pytest.param("x.json", b'[{"a": 1} {"a": 2}]', r", record 2: ',' is wanted before it$", id="no comma"),
+        pytest.param("x.json", b'[{"a": "\xe9"}]', r", record 1: it is no UTF-8", id="Latin-1 list"),
+        pytest.param("x.json", b'[{"a": NaN}]', r", record 1: no JSON: NaN is no number", id="NaN in a list"),
+        pytest.param("x.json", b"[" * 100_000, r", record 1: (nested too deeply|no JSON)", id="deep list"),
+        pytest.param("x.json", b'[{"a": "' + b"x" * 200, r", record 1: no JSON.*", id="long in a list"),
         pytest.param("x.json", b'{"a": 1}', r"x\.json: a \.json file holds a list of records, in \[\]$", id="no list"),
         pytest.param("x.json", b'[{"a": 1}, 7]', r", record 2: a record is an object", id="a number in a list"),
-        pytest.param(
-            "x.json", b"[" + b" " * 1000 + b"]", r"larger than 500 bytes; write it as \.jsonl", id="large list"
-        ),
     ],
 )
 def test_a_damaged_file_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes, told: str
 ) -> None:
-    monkeypatch.setattr(reading, "MAX_LIST_BYTES", 500)
     if b"xxx" in content:
         monkeypatch.setattr(reading, "MAX_RECORD_BYTES", 100)
+        monkeypatch.setattr(chunks, "MAX_RECORD_BYTES", 100)
 
     with pytest.raises(DataError, match=told) as caught:
         list(records(written(tmp_path, name, content)))

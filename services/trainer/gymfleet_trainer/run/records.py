@@ -8,7 +8,7 @@ from gymfleet_contracts.conversation import Conversation, Record
 from gymfleet_contracts.recipe import Recipe, RecipeError
 from gymfleet_contracts.stages import is_path
 from gymfleet_contracts.trajectory import ScoredTrajectory
-from gymfleet_kit.data.converting import CheckedConverter, ConverterFailed, conversations, converter_of
+from gymfleet_kit.data.converting import CheckedConverter, ConverterFailed, converter_of, learnable
 from gymfleet_kit.data.reading import DataError
 
 from gymfleet_trainer.errors import PluginFailed, RunDirectoryError
@@ -27,16 +27,16 @@ def read(directory: RunDirectory, data: Sequence[str], converter: CheckedConvert
     for reference in data:
         if not is_path(reference):
             found += directory.read_records(directory.episodes(reference))
-        elif converter is None:
+        elif converter is None and not reference.endswith(".parquet"):
             found += directory.read_records(Path(reference))
         else:
-            found += _converted(Path(reference), converter)
+            found += _converted(Path(reference), converter or converter_of("gymfleet", table="converter"))
     return found
 
 
-def _converted(path: Path, converter: CheckedConverter) -> list[Conversation]:
+def _converted(path: Path, converter: CheckedConverter) -> list[Record]:
     try:
-        return list(conversations(path, converter))
+        return list(learnable(path, converter))
     except DataError as error:
         raise RunDirectoryError(str(error)) from None
     except ConverterFailed as error:

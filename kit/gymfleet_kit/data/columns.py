@@ -1,0 +1,100 @@
+"""Records as rows of a table: what has no column of its own stands as JSON.
+
+Episodes have a column for what people select and train by. The rest of an episode is JSON in `rest_json`, of a turn in
+`turns.rest_json`, so that nothing is lost: an episode that is read is equal to the one that was written.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import msgspec
+from gymfleet_contracts.data_records import DATA_RECORDS, DataRecord, TaskRow
+from gymfleet_contracts.trajectory import ScoredTrajectory
+from pydantic import JsonValue
+
+_EPISODE_COLUMNS: Final = (
+    "trajectory_id", "run_id", "group_id", "sample", "task", "policy", "strategy", "purpose", "format",
+    "format_version", "status", "finish_reason", "success", "score",
+)  # fmt: skip
+_TURN_COLUMNS: Final = (
+    "observation", "text", "thought", "action", "format_valid", "action_valid", "reward", "prompt_token_ids",
+    "response_token_ids", "response_logprobs",
+)  # fmt: skip
+
+
+def row_of(record: DataRecord) -> dict[str, Any]:
+    """Return the row of a record, with the columns of its form's schema; one that is missing is null."""
+    if isinstance(record, ScoredTrajectory):
+        return _row_of_episode(record)
+    return _row_of_task(record) if isinstance(record, TaskRow) else record.model_dump()
+
+
+def record_of(given: Mapping[str, Any]) -> DataRecord:
+    """Return our record of a row of a table, or of a line of JSON. Raises pydantic's ValidationError, or ValueError."""
+    found: dict[str, Any]
+    if "rest_json" in given:
+        found = _episode_of_row(given)
+    elif "trajectory" in given:
+        found = dict(given)
+    else:  # in a table, what is not said is null
+        found = {name: value for name, value in given.items() if value is not None}
+        if "extra_info_json" in given:
+            found = _task_of_row(found)
+    # By way of JSON, whose rules are those of a `.jsonl` file: what is read does not depend on the kind of file.
+    return DATA_RECORDS.validate_json(msgspec.json.encode(found))
+
+
+def _row_of_task(record: TaskRow) -> dict[str, Any]:
+    row = record.model_dump()
+    if (rule := row.get("reward_model")) is not None:
+        row["reward_model"] = {"style": rule["style"], "ground_truth_json": _json(rule["ground_truth"])}
+    if record.extra_info:
+        row["extra_info_json"] = _json(row["extra_info"])
+    return row
+
+
+def _task_of_row(row: dict[str, Any]) -> dict[str, Any]:
+    if rule := row.get("reward_model"):
+        row["reward_model"] = {"style": rule["style"], "ground_truth": _parsed(rule["ground_truth_json"])}
+    if (extra := row.pop("extra_info_json", None)) is not None:
+        row["extra_info"] = _parsed(extra)
+    return row
+
+
+def _row_of_episode(record: ScoredTrajectory) -> dict[str, Any]:
+    rest = record.model_dump(mode="json")
+    trajectory = rest["trajectory"]
+    row = {name: trajectory.pop(name) for name in _EPISODE_COLUMNS if name in trajectory}
+    row["turns"] = turns = []
+    token_rewards = (rest["reward"] or {}).pop("token_rewards", None)
+    for place, turn in enumerate(trajectory.pop("turns")):
+        columns = {name: turn.pop(name) for name in _TURN_COLUMNS if name in turn}
+        columns["token_rewards"] = token_rewards[place] if token_rewards is not None else None
+        turns.append({**columns, "rest_json": _json(turn)})
+    if rest["reward"] is not None:
+        row["reward"] = rest["reward"].pop("total")
+    row["rest_json"] = _json(rest)
+    return row
+
+
+def _episode_of_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    rest = cast("dict[str, Any]", _parsed(row["rest_json"]))
+    turns = []
+    token_rewards = []
+    for turn in row["turns"]:
+        columns = dict(turn)
+        token_rewards.append(columns.pop("token_rewards"))
+        turns.append({**cast("dict[str, Any]", _parsed(columns.pop("rest_json"))), **columns})
+    rest["trajectory"] |= {name: row[name] for name in _EPISODE_COLUMNS} | {"turns": turns}
+    if rest["reward"] is not None:
+        rest["reward"] |= {"total": row["reward"], "token_rewards": token_rewards}
+    return rest
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _parsed(text: str) -> JsonValue:
+    value: JsonValue = msgspec.json.decode(text)
+    return value

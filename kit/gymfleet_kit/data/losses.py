@@ -1,0 +1,32 @@
+"""What two records differ in, by the names that converters give to their losses."""
+
+from collections.abc import Iterator, Sequence
+
+from gymfleet_contracts.conversation import Conversation, Message
+from gymfleet_contracts.data_records import DataRecord
+
+TEXT = "text"
+"""A difference that no converter may name as a loss: the messages do not say the same."""
+
+
+def differences(given: DataRecord, found: DataRecord) -> frozenset[str]:
+    """Return what is not in `found` as it was in `given`; where a record comes from is no part of it."""
+    if type(given) is not type(found):
+        return frozenset({"form"})
+    names = (name for name in type(given).model_fields if name != "source")
+    differ = {name for name in names if getattr(given, name) != getattr(found, name)}
+    if isinstance(given, Conversation) and isinstance(found, Conversation) and "messages" in differ:
+        differ.remove("messages")
+        differ |= set(_between(given.messages, found.messages))
+    return frozenset(differ)
+
+
+def _between(given: Sequence[Message], found: Sequence[Message]) -> Iterator[str]:
+    if [message.content for message in given] != [message.content for message in found]:
+        yield TEXT
+        return
+    for one, other in zip(given, found, strict=True):
+        if one.role != other.role:
+            yield f"role:{one.role}"
+        elif one.teaches != other.teaches:
+            yield "learned"

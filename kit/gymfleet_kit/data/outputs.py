@@ -1,0 +1,97 @@
+"""A file that is being written: `NAME.partial` until it is whole."""
+
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from gymfleet_contracts.data_records import DataRecord, Form
+
+from gymfleet_kit.data.chunks import TABLE, DataError
+
+_LENGTH: Final = struct.Struct("<Q")
+SUFFIXES: Final = (".jsonl", TABLE)
+
+
+class Output:
+    """A `.jsonl` or `.parquet` file, to which parts are appended.
+
+    A Parquet file cannot be continued where it was left: until it is whole, its parts stand behind one another as
+    streams of Arrow, and `finish` writes the table of them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises `DataError` for a name that says neither."""
+        if path.suffix not in SUFFIXES:
+            raise DataError(f"{path}: what is written is a .jsonl or a .parquet file; give it such a name")
+        self.path = path
+        self.partial = path.with_name(f"{path.name}.partial")
+        self.is_table = path.suffix == TABLE
+        self.size = 0
+
+    def begin(self, size: int = 0) -> None:
+        """Go on behind the first `size` bytes of the partial file, or begin a new one. Raises `DataError`."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if size and (not self.partial.exists() or self.partial.stat().st_size < size):
+            raise DataError(f"{self.partial} is shorter than when it was left; remove it to begin again")
+        self._file = self.partial.open("r+b" if size else "wb")
+        self._file.truncate(size)
+        self._file.seek(size)
+        self.size = size
+
+    def append(self, content: bytes) -> None:
+        """Write a part: lines of JSON, or for a table a stream of Arrow."""
+        if not content:
+            return
+        if self.is_table:
+            self._file.write(_LENGTH.pack(len(content)))
+            self.size += _LENGTH.size
+        self._file.write(content)
+        self.size += len(content)
+
+    def sync(self) -> None:
+        """Have everything up to here on the disk: what a resumed command goes on from."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Leave the partial file to whoever goes on."""
+        self._file.close()
+
+    def finish(self, form: Form | None = None) -> None:
+        """Put the whole file in its place; `form` is that of an empty table. Raises `DataError`."""
+        self.sync()
+        self.close()
+        if self.is_table:
+            self._write_table(form)
+        else:
+            self.partial.replace(self.path)
+
+    def _write_table(self, form: Form | None) -> None:
+        from gymfleet_kit.data.arrow import SCHEMAS  # noqa: PLC0415 - light services are without pyarrow
+        from gymfleet_kit.data.tables import common_schema, write_table  # noqa: PLC0415
+
+        schema = common_schema(self.path, self._parts())
+        if schema is None:
+            schema = SCHEMAS[form or "conversations"]
+        whole = self.path.with_name(f"{self.path.name}.whole")
+        write_table(whole, self._parts(), schema)
+        whole.replace(self.path)
+        self.partial.unlink()
+
+    def _parts(self) -> Iterator[bytes]:
+        with self.partial.open("rb") as file:
+            while head := file.read(_LENGTH.size):
+                yield file.read(_LENGTH.unpack(head)[0])
+
+
+def encoded(records: Sequence[DataRecord], output: Output, form: Form) -> bytes:
+    """Return records as a part of a file. Raises ValueError for what a table cannot hold."""
+    if not records:
+        return b""
+    if output.is_table:
+        from gymfleet_kit.data import arrow  # noqa: PLC0415 - light services are without pyarrow
+
+        return arrow.encoded(records, form)
+    return b"".join(record.model_dump_json().encode() + b"\n" for record in records)
