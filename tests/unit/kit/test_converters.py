@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gymfleet_contracts.conversation import Conversation
 from gymfleet_kit.data.converter import UnusableRecord, field
 from gymfleet_kit.data.converter_checks import examine
 from gymfleet_kit.data.converting import CONVERTERS, ConverterFailed, converter_of, learnable
@@ -29,8 +30,14 @@ class Mine(Converter):
 '''
 
 
+def only(found: list[Any]) -> Conversation:
+    (one,) = found
+    assert isinstance(one, Conversation)
+    return one
+
+
 def made(given: Any, record: dict[str, Any]) -> list[tuple[str, str, bool]]:
-    (found,) = converter_of(given, table="converter").convert(record)
+    found = only(converter_of(given, table="converter").convert(record))
     return [(message.role, message.content, message.teaches) for message in found.messages]
 
 
@@ -106,7 +113,7 @@ def test_what_it_was_worth_stands_under_keys_of_the_options(options: dict[str, s
         "none": None,
     }
 
-    (one,) = converter_of({"use": "sharegpt", **options}, table="converter").convert(record)
+    one = only(converter_of({"use": "sharegpt", **options}, table="converter").convert(record))
 
     assert (one.success, one.reward) == found
 
@@ -231,7 +238,7 @@ def test_what_it_is_must_be_said(tmp_path: Path, change: tuple[str, str], told: 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("mesages", "there is no converter 'mesages'; known: gymfleet, messages, sharegpt;"),
+        ("mesages", "there is no converter 'mesages'; known: agent_flan, agent_instruct, agentgym, "),
         (
             {"use": "messages", "kee": "x"},
             "stages.sft.converter.kee: Extra inputs are not permitted (the options of mess",
@@ -264,7 +271,7 @@ def test_a_file_becomes_conversations_that_know_where_they_stood(tmp_path: Path)
     path = tmp_path / "chats.jsonl"
     path.write_text("\n\n".join(LINES))
 
-    found = list(learnable(path, converter_of("sharegpt", table="converter")))
+    found = [only([one]) for one in learnable(path, converter_of("sharegpt", table="converter"))]
 
     assert [one.source for one in found] == [f"{path}, line 1", f"{path}, line 3"]
     assert [len(one.messages) for one in found] == [2, 4]

@@ -2,39 +2,61 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from gymfleet_contracts.conversation import Conversation, Message, Role
+from gymfleet_contracts.data_records import DataRecord, form_of
 from gymfleet_contracts.faults import faults
 from pydantic import JsonValue, ValidationError
 
-from gymfleet_kit.data.converter import Converter, ConverterOptions, UnusableRecord, field
+from gymfleet_kit.data.converter import Converter, ConverterOptions, UnusableRecord, Written, field
+
+FACTS: Final = ("task", "success", "reward", "id", "labels")
+"""What is known of a conversation beside its messages."""
+NOTHING: Final[Mapping[str, Any]] = {name: Conversation.model_fields[name].default for name in FACTS}
+"""What stands there where nothing is known."""
 
 
 class ChatOptions(ConverterOptions):
     """Where things stand in a record."""
 
+    id: str = "id"
+    """The key of what the record is called, in records that have it; "" looks for none."""
     success: str = "success"
-    """The key that says whether the task was solved, in records that have it; "" looks for none."""
+    """The key that says whether the task was solved, likewise."""
     reward: str = "reward"
     """The key of the number that the conversation was worth, likewise."""
 
 
-ChatOptionsT = TypeVar("ChatOptionsT", bound=ChatOptions)
+OptionsT = TypeVar("OptionsT", bound=ConverterOptions)
+KeyedT = TypeVar("KeyedT", bound=ChatOptions)
 
 
-class ChatConverter(Converter[ChatOptionsT]):
+class ChatConverter(Converter[OptionsT]):
     """A record is one conversation: a list of messages under a key."""
 
     roles: ClassVar[Mapping[str, Role]]
     """What a role is called in the file."""
+    names: ClassVar[Mapping[Role, str]]
+    """What it is called in what is written; a role that the form does not have becomes another one, which is a loss."""
+    marks: ClassVar[bool] = True
+    """Whether messages say that they are learned from."""
 
-    def convert(self, record: Mapping[str, JsonValue]) -> Iterator[Conversation]:
+    def convert(self, record: Mapping[str, JsonValue]) -> Iterator[DataRecord]:
         """Yield the conversation."""
-        options = self.options
-        success = field(record, options.success, bool) if record.get(options.success) is not None else None
-        reward = field(record, options.reward, float) if record.get(options.reward) is not None else None
-        yield Conversation(messages=tuple(self._messages(record)), success=success, reward=reward)
+        yield Conversation(messages=tuple(self._messages(record)), **self.facts(record))
+
+    def write(self, one: DataRecord) -> Written:
+        """Return the record of a conversation."""
+        given = conversation_in(one)
+        record = self.head(given)
+        record[self.key] = [self.written(message) for message in given.messages]
+        found = self.facts(record)
+        lost = {name for name in FACTS if getattr(given, name) != found.get(name, NOTHING[name])}
+        lost |= {f"role:{role}" for role in {message.role for message in given.messages} if self._changes(role)}
+        if not self.marks and any(message.role == "assistant" and not message.teaches for message in given.messages):
+            lost.add("learned")
+        return Written(record, frozenset(lost))
 
     @property
     @abstractmethod
@@ -45,12 +67,27 @@ class ChatConverter(Converter[ChatOptionsT]):
     def message(self, given: Mapping[str, JsonValue]) -> Message:
         """Return one message. Raises `UnusableRecord`."""
 
+    @abstractmethod
+    def written(self, message: Message) -> dict[str, JsonValue]:
+        """Return a message as it stands in such files."""
+
+    @abstractmethod
+    def facts(self, record: Mapping[str, JsonValue]) -> dict[str, Any]:
+        """Return what a record says beside its messages: some of `FACTS`. Raises `UnusableRecord`."""
+
+    @abstractmethod
+    def head(self, given: Conversation) -> dict[str, JsonValue]:
+        """Return a record that says as much of a conversation as its form can. Raises `UnusableRecord`."""
+
     def role(self, given: Mapping[str, JsonValue], name: str) -> Role:
         """Return the role of a message, which stands under `name`. Raises `UnusableRecord`."""
         said = field(given, name, str)
         if said not in self.roles:
             raise UnusableRecord(f"{name}: {said[:40]!r} is none of {', '.join(self.roles)}")
         return self.roles[said]
+
+    def _changes(self, role: Role) -> bool:
+        return self.roles[self.names[role]] != role
 
     def _messages(self, record: Mapping[str, JsonValue]) -> Iterator[Message]:
         for number, given in enumerate(field(record, self.key, list), 1):
@@ -61,3 +98,34 @@ class ChatConverter(Converter[ChatOptionsT]):
             except (UnusableRecord, ValidationError) as error:
                 told = faults(error) if isinstance(error, ValidationError) else error
                 raise UnusableRecord(f"{self.key}: message {number}: {told}") from None
+
+
+class KeyedChat(ChatConverter[KeyedT]):
+    """What is known of a conversation stands under keys of the options."""
+
+    def facts(self, record: Mapping[str, JsonValue]) -> dict[str, Any]:
+        """Return what stands under the keys."""
+        options = self.options
+        found: dict[str, Any] = {}
+        if record.get(options.id) is not None:
+            found["id"] = field(record, options.id, str)
+        if record.get(options.success) is not None:
+            found["success"] = field(record, options.success, bool)
+        if record.get(options.reward) is not None:
+            found["reward"] = field(record, options.reward, float)
+        return found
+
+    def head(self, given: Conversation) -> dict[str, JsonValue]:
+        """Return what has a key."""
+        options = self.options
+        said: tuple[tuple[str, JsonValue], ...] = (
+            (options.id, given.id or None), (options.success, given.success), (options.reward, given.reward),
+        )  # fmt: skip
+        return {key: value for key, value in said if key and value is not None}
+
+
+def conversation_in(one: DataRecord) -> Conversation:
+    """Return a record that is a conversation. Raises `UnusableRecord` for any other."""
+    if not isinstance(one, Conversation):
+        raise UnusableRecord(f"this form holds conversations; {form_of(one)} are none")
+    return one

@@ -6,8 +6,8 @@ from typing import ClassVar
 from gymfleet_contracts.conversation import Message, Role
 from pydantic import JsonValue
 
-from gymfleet_kit.data.converter import field
-from gymfleet_kit.data.converters._chat import ChatConverter, ChatOptions
+from gymfleet_kit.data.converters._chat import ChatOptions, KeyedChat
+from gymfleet_kit.data.converters._identified import human_or_gpt
 
 
 class ShareGptOptions(ChatOptions):
@@ -17,21 +17,24 @@ class ShareGptOptions(ChatOptions):
     """The key of the list of messages."""
 
 
-class ShareGpt(ChatConverter[ShareGptOptions]):
-    """Messages with `from` and `value`, as ShareGPT and AgentTraj have them; with `loss` false they are not learned."""
+class ShareGpt(KeyedChat[ShareGptOptions]):
+    """Messages with `from` and `value`, as ShareGPT has them; with `loss` false they are not learned."""
 
     Options = ShareGptOptions
     roles: ClassVar[Mapping[str, Role]] = {
         "system": "system", "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant",
         "observation": "tool", "tool": "tool",
     }  # fmt: skip
+    names: ClassVar[Mapping[Role, str]] = {
+        "system": "system", "user": "human", "assistant": "gpt", "tool": "observation",
+    }  # fmt: skip
     examples: ClassVar[tuple[Mapping[str, JsonValue], ...]] = (
         {
-            "item_id": "textcraft_12",
+            "id": "chat_12",
             "conversations": [
-                {"from": "human", "loss": None, "value": "Craft what you are asked for."},
+                {"from": "human", "value": "Craft what you are asked for."},
                 {"from": "gpt", "loss": False, "value": "OK."},
-                {"from": "human", "loss": None, "value": "Goal: craft torch."},
+                {"from": "observation", "value": "Goal: craft torch."},
                 {"from": "gpt", "loss": True, "value": "Thought:\nI need coal.\n\nAction:\nget 1 coal"},
             ],
         },
@@ -45,8 +48,9 @@ class ShareGpt(ChatConverter[ShareGptOptions]):
 
     def message(self, given: Mapping[str, JsonValue]) -> Message:
         """Return one message."""
-        role = self.role(given, "from")
-        told = role == "assistant" and given.get("loss") is not None
-        return Message(
-            role=role, content=field(given, "value", str), learned=field(given, "loss", bool) if told else None
-        )
+        return human_or_gpt(given, self.role(given, "from"))
+
+    def written(self, message: Message) -> dict[str, JsonValue]:
+        """Return a message; what is learned from needs no `loss`."""
+        found: dict[str, JsonValue] = {"from": self.names[message.role], "value": message.content}
+        return found | {"loss": False} if message.role == "assistant" and not message.teaches else found

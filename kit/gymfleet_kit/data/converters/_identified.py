@@ -1,0 +1,89 @@
+"""Conversations that are called by their task: sets in which an id such as `textcraft_12` says environment and task."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, TypeVar
+
+from gymfleet_contracts.conversation import Conversation, ConversationTask, Message, Role
+from gymfleet_contracts.session import EnvironmentName, Split
+from pydantic import JsonValue
+
+from gymfleet_kit.data.converter import ConverterOptions, UnusableRecord, field
+from gymfleet_kit.data.converters._chat import ChatConverter
+
+_ID: Final = re.compile(r"(?:lmrlgym_)?([a-z][a-z0-9]*)_\d+")
+_ALFWORLD: Final = re.compile(r"[a-z_]+-[^/]+/trial_\S+|trial_\S+")
+"""AgentGym-RL calls the tasks of ALFWorld by their trials."""
+OURS: Final[Mapping[str, str]] = {"sqlgym": "sql"}
+"""What an environment is called here, where the sets have another name."""
+
+
+class TaskOptions(ConverterOptions):
+    """What the ids do not say."""
+
+    env: EnvironmentName | None = None
+    """The environment, where the ids do not begin with it."""
+    split: Split = "train"
+    """The split that the tasks are of: say `test` of a published test set, and nothing learns from it."""
+
+
+OptionsT = TypeVar("OptionsT", bound=TaskOptions)
+
+
+class IdentifiedChat(ChatConverter[OptionsT]):
+    """A record has an id, and messages with `from`, `loss` and `value`."""
+
+    id_key: ClassVar[str]
+    roles: ClassVar[Mapping[str, Role]] = {"human": "user", "gpt": "assistant"}
+    names: ClassVar[Mapping[Role, str]] = {"system": "human", "user": "human", "assistant": "gpt", "tool": "human"}
+
+    @property
+    def key(self) -> str:
+        """Return the key of the list of messages."""
+        return "conversations"
+
+    def message(self, given: Mapping[str, JsonValue]) -> Message:
+        """Return one message."""
+        return human_or_gpt(given, self.role(given, "from"))
+
+    def written(self, message: Message) -> dict[str, JsonValue]:
+        """Return a message; only replies have a loss."""
+        loss = message.teaches if message.role == "assistant" else None
+        return {"from": self.names[message.role], "loss": loss, "value": message.content}
+
+    def facts(self, record: Mapping[str, JsonValue]) -> dict[str, Any]:
+        """Return the id, and the task that it says."""
+        said = field(record, self.id_key, str)
+        return {"id": said, "task": task_of(said, self.options)}
+
+    def head(self, given: Conversation) -> dict[str, JsonValue]:
+        """Return a record with the id of the conversation, or of its task."""
+        return {self.id_key: id_of(given)}
+
+
+def human_or_gpt(given: Mapping[str, JsonValue], role: Role) -> Message:
+    """Return a message of ShareGPT's form; a `loss` counts only for replies. Raises `UnusableRecord`."""
+    told = role == "assistant" and given.get("loss") is not None
+    return Message(role=role, content=field(given, "value", str), learned=field(given, "loss", bool) if told else None)
+
+
+def id_of(given: Conversation) -> str:
+    """Return what a conversation is called, or else its task. Raises `UnusableRecord`."""
+    if given.id:
+        return given.id
+    if given.task is None:
+        raise UnusableRecord("it has neither an id nor a task; this form calls every record by its task")
+    return given.task.task_id
+
+
+def task_of(said: str, options: TaskOptions) -> ConversationTask:
+    """Return the task that an id means. Raises `UnusableRecord`."""
+    return ConversationTask(env=options.env or _env_of(said), split=options.split, task_id=said)
+
+
+def _env_of(said: str) -> str:
+    if found := _ID.fullmatch(said):
+        return OURS.get(found[1], found[1])
+    if _ALFWORLD.fullmatch(said):
+        return "alfworld"
+    raise UnusableRecord(f"{said[:60]!r} does not say its environment, as in 'textcraft_12'; give it with env")

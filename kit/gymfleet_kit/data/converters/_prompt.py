@@ -1,0 +1,38 @@
+"""Lists of messages that are all there is: prompts and the replies of preferences."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gymfleet_contracts.conversation import Message
+from gymfleet_contracts.faults import faults
+from pydantic import JsonValue, ValidationError
+
+from gymfleet_kit.data.converter import UnusableRecord, field
+
+
+def prompt_in(record: Mapping[str, JsonValue], name: str = "prompt") -> tuple[Message, ...]:
+    """Return the messages of a field; a text is the user's. Raises `UnusableRecord`."""
+    return messages_in(record, name, "user")
+
+
+def messages_in(record: Mapping[str, JsonValue], name: str, role: str) -> tuple[Message, ...]:
+    """Return the messages of a field; a text is a message of this role. Raises `UnusableRecord`."""
+    if isinstance(record.get(name), str):
+        record = {name: [{"role": role, "content": record[name]}]}
+    return tuple(_messages(field(record, name, list), name))
+
+
+def prompt_of(messages: Sequence[Message]) -> list[JsonValue]:
+    """Return messages as a field has them."""
+    return [{"role": message.role, "content": message.content} for message in messages]
+
+
+def _messages(given: Sequence[Any], name: str) -> Iterator[Message]:
+    for number, one in enumerate(given, 1):
+        if not isinstance(one, dict):
+            raise UnusableRecord(f"{name}: message {number} is no object")
+        try:
+            yield Message(role=field(one, "role", str), content=field(one, "content", str))  # type: ignore[arg-type]
+        except (UnusableRecord, ValidationError) as error:
+            told = faults(error) if isinstance(error, ValidationError) else error
+            raise UnusableRecord(f"{name}: message {number}: {told}") from None

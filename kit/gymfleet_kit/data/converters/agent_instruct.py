@@ -1,0 +1,30 @@
+"""AgentInstruct: conversations of six environments."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pydantic import JsonValue
+
+from gymfleet_kit.data.converters._identified import IdentifiedChat, TaskOptions
+
+
+class AgentInstructOptions(TaskOptions):
+    """What the ids do not say."""
+
+
+class AgentInstruct(IdentifiedChat[AgentInstructOptions]):
+    """AgentInstruct's conversations, whose ids, such as `os_3`, say the environment."""
+
+    Options = AgentInstructOptions
+    id_key = "id"
+    examples: ClassVar[tuple[Mapping[str, JsonValue], ...]] = (
+        {
+            "id": "db_7",
+            "conversations": [
+                {"from": "human", "loss": None, "value": "I ask, you operate a MySQL database."},
+                {"from": "gpt", "loss": False, "value": "Ok."},
+                {"from": "human", "loss": None, "value": "How many users are there?"},
+                {"from": "gpt", "loss": True, "value": 'Action: Answer\nFinal Answer: ["4"]'},
+            ],
+        },
+    )
