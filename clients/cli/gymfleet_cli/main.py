@@ -14,6 +14,7 @@ from gymfleet_cli.commands import (
     check,
     conformance,
     data,
+    data_files,
     envs,
     evaluate,
     events,
@@ -58,6 +59,11 @@ app.add_typer(trajectories.app, name="trajectories")
 app.command()(conformance.conformance)
 app.add_typer(keys.app, name="keys")
 app.add_typer(data.app, name="data")
+data.app.command()(data_files.convert)
+data.app.command()(data_files.export)
+data.app.command("filter")(data_files.filter_files)
+data.app.command()(data_files.split)
+data.app.command()(data_files.inspect)
 
 
 @app.command()

@@ -25,11 +25,11 @@ Options = dict[str, dict[str, JsonValue]]
 _OPTIONS: Final = TypeAdapter(Options)
 
 
-def one_option(given: str) -> tuple[str, JsonValue]:
+def one_option(given: str, *, name: str = "--option", example: str = "KEY=VALUE") -> tuple[str, JsonValue]:
     """Read KEY=VALUE; the value is read as JSON where possible, else as a text. Raises `UsageProblem`."""
     key, mark, text = given.partition("=")
     if not (key and mark):
-        raise UsageProblem(f"--option {given}: give KEY=VALUE")
+        raise UsageProblem(f"{name} {given}: give {example}")
     try:
         value: JsonValue = json.loads(text)
     except ValueError:
@@ -37,14 +37,14 @@ def one_option(given: str) -> tuple[str, JsonValue]:
     return key, value
 
 
-def options_of(values: Iterable[str]) -> Options:
-    """Read several ENV.KEY=VALUE, by environment. Raises `UsageProblem`."""
+def options_of(values: Iterable[str], *, example: str = "db.backend=mariadb") -> Options:
+    """Read several NAME.KEY=VALUE, by the name of an environment or of a plug-in. Raises `UsageProblem`."""
     found: Options = {}
     for given in values:
         place, value = one_option(given)
         env, dot, key = place.partition(".")
         if not (env and dot and key):
-            raise UsageProblem(f"--option {given}: give ENV.KEY=VALUE, such as db.backend=mariadb")
+            raise UsageProblem(f"--option {given}: give NAME.KEY=VALUE, such as {example}")
         found.setdefault(env, {})[key] = value
     return found
 

@@ -43,6 +43,8 @@ class Chunk:
     first: int
     """The number of the first one, from 1."""
     end: Position
+    passed_bytes: int
+    """How much of the file is done with it; of a table, as large a part as of its rows."""
 
     def place(self, number: int) -> str:
         """Return where the record of a number stands, for messages."""
@@ -87,7 +89,7 @@ def _of_lines(path: Path, file: IO[bytes], start: Position) -> Iterator[Chunk]:
         if len(content) > MAX_RECORD_BYTES and not content.endswith(b"\n"):
             content += _rest_of_line(file)  # whoever parses the line sees that it is too long
         end = Position(file.tell(), number + content.count(b"\n"))
-        yield Chunk(path, "line", content, number + 1, end)
+        yield Chunk(path, "line", content, number + 1, end, end.offset)
         number = end.number
 
 
@@ -107,10 +109,10 @@ def _of_list(path: Path, file: IO[bytes], start: Position, begin: int) -> Iterat
         kept.append(element)
         size += len(element)
         if size >= CHUNK_BYTES:
-            yield Chunk(path, "record", b"\n".join(kept), first, scanner.position)
+            yield scanner.chunk(kept, first)
             kept, size, first = [], 0, scanner.position.number + 1
     if kept:
-        yield Chunk(path, "record", b"\n".join(kept), first, scanner.position)
+        yield scanner.chunk(kept, first)
     if scanner.fault is not None:
         raise DataError(scanner.fault)
 
@@ -129,6 +131,10 @@ class _ListScanner:
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._ended = False
         self._parser = json.JSONDecoder(parse_constant=_refuse)
+
+    def chunk(self, elements: list[bytes], first: int) -> Chunk:
+        """Return the last elements as a chunk."""
+        return Chunk(self._path, "record", b"\n".join(elements), first, self.position, self.position.offset)
 
     def elements(self) -> Iterator[bytes]:
         """Yield each element as one line; `fault` says why there are no more."""

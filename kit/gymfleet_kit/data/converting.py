@@ -1,20 +1,22 @@
 """Records of files as ours and back, by a converter whose answers are checked."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import structlog
 from gymfleet_contracts.conversation import Conversation, Record
-from gymfleet_contracts.data_records import DataRecord, Preference, TaskRow, form_of
+from gymfleet_contracts.data_records import DataRecord, Form, Preference, TaskRow, form_of
 from gymfleet_contracts.faults import faults
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from pydantic import JsonValue, ValidationError
 
+from gymfleet_kit.data.chunks import chunks
 from gymfleet_kit.data.converter import Converter, UnusableRecord, Written
 from gymfleet_kit.data.making import made, told
-from gymfleet_kit.data.reading import DataError, records
+from gymfleet_kit.data.reading import DataError, parsed, records
 from gymfleet_kit.plugins import PluginError, PluginKind
 
 log = structlog.get_logger()
@@ -114,6 +116,16 @@ def learnable(path: Path, converter: CheckedConverter) -> Iterator[Record]:
         if isinstance(one, Preference | TaskRow):
             raise DataError(f"{one.source}: there are no replies to imitate in {form_of(one)}")
         yield one
+
+
+def first_form(paths: Sequence[Path], converter: CheckedConverter) -> Form | None:
+    """Return the form of the first record that can be used, or None if none can. Raises as `data_records`."""
+    for path in paths:
+        for one in (one.record for chunk in chunks(path) for one in parsed(chunk)):
+            with suppress(UnusableRecord):
+                if one is not None and (found := converter.convert(one)):
+                    return form_of(found[0])
+    return None
 
 
 def placed(one: DataRecord, place: str) -> DataRecord:

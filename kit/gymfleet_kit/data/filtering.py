@@ -26,6 +26,19 @@ class CheckedFilter:
         self.name = name
         self.plugin = plugin
 
+    @property
+    def notes(self) -> bool:
+        """Return whether it wants to see every record before it is asked for the first one."""
+        return type(self.plugin).note is not Filter.note
+
+    def note(self, record: Record) -> None:
+        """Show it a record. Raises `FilterFailed`."""
+        self._asked("note", record)
+
+    def keep(self, record: Record) -> bool:
+        """Return whether it keeps a record. Raises `FilterFailed`."""
+        return self._keeps(record)
+
     def kept(self, records: Sequence[Record]) -> list[Record]:
         """Return the records that are kept, in their order. Raises `FilterFailed`."""
         for record in records:

@@ -2,11 +2,12 @@
 
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from gymfleet_contracts.data_records import DataRecord, Form
+import msgspec
+from gymfleet_contracts.data_records import DataRecord, Form, form_of
 
 from gymfleet_kit.data.chunks import TABLE, DataError
 
@@ -86,12 +87,26 @@ class Output:
                 yield file.read(_LENGTH.unpack(head)[0])
 
 
-def encoded(records: Sequence[DataRecord], output: Output, form: Form) -> bytes:
-    """Return records as a part of a file. Raises ValueError for what a table cannot hold."""
+def encoded(records: Sequence[DataRecord], form: Form | None, *, is_table: bool) -> bytes:
+    """Return our records as a part of a file; a table has one form. Raises ValueError for what it cannot hold."""
     if not records:
         return b""
-    if output.is_table:
+    if is_table:
         from gymfleet_kit.data import arrow  # noqa: PLC0415 - light services are without pyarrow
 
-        return arrow.encoded(records, form)
+        return arrow.encoded(records, form or form_of(records[0]))
     return b"".join(record.model_dump_json().encode() + b"\n" for record in records)
+
+
+def lines(records: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return somebody else's records as lines of a file."""
+    return b"".join(msgspec.json.encode(record) + b"\n" for record in records)
+
+
+def table_part(records: Sequence[dict[str, Any]]) -> bytes:
+    """Return somebody else's records as a part of a table, whose columns are theirs. Raises ValueError."""
+    if not records:
+        return b""
+    from gymfleet_kit.data.tables import inferred  # noqa: PLC0415 - light services are without pyarrow
+
+    return inferred(records)

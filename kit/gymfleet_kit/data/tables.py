@@ -1,6 +1,6 @@
 """Tables of records: Parquet files, read and written a few rows at a time."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,11 +26,11 @@ def table_chunks(path: Path, start: Position) -> Iterator[Chunk]:
                 kept.append(batch)
                 size += batch.nbytes
                 if size >= CHUNK_BYTES:
-                    yield _chunk(path, kept, first)
+                    yield _chunk(path, file, kept, first)
                     first += sum(one.num_rows for one in kept)
                     kept, size = [], 0
             if kept:
-                yield _chunk(path, kept, first)
+                yield _chunk(path, file, kept, first)
     except pa.ArrowException as error:
         told = " ".join(str(error).split())
         raise DataError(f"{path}: no Parquet file that can be read: {told:.300}") from None
@@ -44,6 +44,15 @@ def stream_of(batches: Iterable[Any], schema: Any) -> bytes:
             writer.write(batch)
     content: bytes = sink.getvalue().to_pybytes()
     return content
+
+
+def inferred(records: Sequence[dict[str, Any]]) -> bytes:
+    """Return records as a stream of Arrow with the columns that they have. Raises ValueError if they fit into none."""
+    try:
+        table = pa.Table.from_pylist(list(records))
+    except (pa.ArrowException, OverflowError) as error:
+        raise ValueError(f"no room in a column: {' '.join(str(error).split()):.200}") from None
+    return stream_of(table.to_batches(), table.schema)
 
 
 def rows(content: bytes) -> Iterator[dict[str, JsonValue]]:
@@ -105,6 +114,7 @@ def _batches(path: Path, file: Any, skipped: int) -> Iterator[Any]:
             skipped = 0
 
 
-def _chunk(path: Path, batches: list[Any], first: int) -> Chunk:
+def _chunk(path: Path, file: Any, batches: list[Any], first: int) -> Chunk:
     end = first + sum(batch.num_rows for batch in batches)
-    return Chunk(path, "row", stream_of(batches, batches[0].schema), first + 1, Position(end, end))
+    passed_bytes = path.stat().st_size * end // file.metadata.num_rows
+    return Chunk(path, "row", stream_of(batches, batches[0].schema), first + 1, Position(end, end), passed_bytes)

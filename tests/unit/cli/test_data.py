@@ -207,7 +207,7 @@ def test_options_reach_an_environment_that_is_given_as_a_file(tmp_path: Path) ->
         (["db.backnd=mariadb"], "backnd: Extra inputs are not permitted (it knows: backend, host, port,"),
         (["db.backend=oracle"], "backend: Input should be 'sqlite' or 'mariadb'"),
         (["dbb.backend=sqlite"], "options are given for dbb, but served are maze, db"),
-        (["backend=sqlite"], "--option backend=sqlite: give ENV.KEY=VALUE, such as db.backend=mariadb"),
+        (["backend=sqlite"], "--option backend=sqlite: give NAME.KEY=VALUE, such as db.backend=mariadb"),
         (["db.backend"], "--option db.backend: give KEY=VALUE"),
     ],
 )

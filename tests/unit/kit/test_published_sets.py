@@ -54,7 +54,7 @@ def test_every_real_row_is_written_again_as_it_was() -> None:
         (one,) = converter.convert(row)
         written = converter.write(one)
         assert written.lost == set(), place
-        again = written.record
+        again: dict[str, Any] = written.record
         assert again["conversations"] == row["conversations"]
         assert (again["item_id"], again["data_source"]) == (row["item_id"], row["data_source"])
         gold = row["reward_model"]["ground_truth"]

@@ -35,7 +35,7 @@ def written(path: Path, given: list[DataRecord], form: Form) -> Path:
     output = Output(path)
     output.begin()
     for start in range(0, len(given), 2):
-        output.append(encoded(given[start : start + 2], output, form))
+        output.append(encoded(given[start : start + 2], form, is_table=output.is_table))
     output.finish(form)
     return path
 

@@ -14,7 +14,10 @@ from gymfleet_cli.console import CliError, UsageProblem, err, out, plain
 from gymfleet_cli.options import one_option
 from gymfleet_cli.supervisor.service import console_script
 
-app = typer.Typer(help="Benchmark data: import, list.", no_args_is_help=True)
+app = typer.Typer(
+    help="Benchmark data: import, list. Files of records: convert, export, filter, split, inspect.",
+    no_args_is_help=True,
+)
 
 DataOption = Annotated[
     list[str] | None,

@@ -1,0 +1,162 @@
+"""The work of `gymfleet data filter`: records that filters keep, one pass over the files for each that compares them.
+
+What filters remember is in memory: a command that was killed begins again.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from gymfleet_contracts.conversation import Record
+from gymfleet_contracts.data_records import DataRecord, Form, Preference, TaskRow, form_of
+
+from gymfleet_kit.data.chunks import Chunk, DataError, Position, chunks
+from gymfleet_kit.data.converting import CheckedConverter
+from gymfleet_kit.data.filtering import CheckedFilter
+from gymfleet_kit.data.outputs import Output, encoded
+from gymfleet_kit.data.reading import Found
+from gymfleet_kit.data.work import Done, Rejected, converted, storable
+
+
+@dataclass
+class Selection:
+    """Filters over files, and the file of what they keep."""
+
+    inputs: Sequence[Path]
+    output: Path
+    converter: CheckedConverter
+    filters: Sequence[CheckedFilter]
+    """In this order: each is asked about what those before it kept."""
+    form: Form | None = None
+    strict: bool = False
+    force: bool = False
+    on_progress: Callable[[int, int, Counter[str]], None] = lambda *_: None
+    """Is told the bytes that are done, of how many, and the counts."""
+    on_rejected: Callable[[Rejected], None] = lambda _: None
+    counts: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def rejected_path(self) -> Path:
+        """Return the file of the records that could not be used."""
+        return self.output.with_name(f"{self.output.name}.rejected.jsonl")
+
+    def run(self) -> Counter[str]:
+        """Filter, and return the counts: `read`, `written`, `rejected` and `left_out.NAME` of each filter.
+
+        Raises:
+            DataError: a file cannot be read or written, or, if `strict`, a record cannot be used.
+            PluginError: a plug-in is at fault, or refuses the records.
+        """
+        self._require_room()
+        output, rejected = Output(self.output), Output(self.rejected_path)
+        passes = _passes(self.filters)
+        try:
+            output.begin()
+            rejected.begin()
+            kept = bytearray()
+            for number, one in enumerate(passes):
+                self._pass(one, kept, number, len(passes), output, rejected)
+        except BaseException:
+            for left in (output, rejected):
+                left.close()
+                left.partial.unlink(missing_ok=True)
+            raise
+        output.finish(self.form)
+        rejected.finish()
+        if not self.counts["rejected"]:
+            self.rejected_path.unlink()
+        return self.counts
+
+    def _pass(
+        self, one: "_Pass", kept: bytearray, number: int, num_passes: int, output: Output, rejected: Output
+    ) -> None:
+        place = 0
+        for chunk, done in self._chunks(number, num_passes):
+            chosen: list[tuple[Found, DataRecord]] = []
+            for found, record in converted(chunk, self.converter, done):
+                if number == 0:
+                    kept.append(_learnable(found, record, done))
+                if kept[place] and not isinstance(record, Preference | TaskRow):
+                    kept[place] = self._asked(one, record)
+                    if kept[place]:
+                        chosen.append((found, record))
+                place += 1
+            if number == num_passes - 1:
+                encode = partial(encoded, form=self.form, is_table=output.is_table)
+                done.counts["written"] += len(chosen)
+                output.append(storable(chosen, encode, done))
+                self.counts["written"] += done.counts["written"]
+            if number == 0:
+                self.counts["read"] += done.counts["read"]
+            self._reject(done, rejected, again=number > 0)
+
+    def _asked(self, one: "_Pass", record: Record) -> bool:
+        if one.noting is not None:
+            one.noting.note(record)
+        for place, keeping in one.keeping:
+            if not keeping.keep(record):
+                self.counts[f"left_out.{place}.{keeping.name}"] += 1
+                return False
+        return True
+
+    def _chunks(self, number: int, num_passes: int) -> Iterator[tuple[Chunk, Done]]:
+        total = sum(path.stat().st_size for path in self.inputs)
+        before = number * total
+        for path in self.inputs:
+            try:
+                for chunk in chunks(path):
+                    yield chunk, Done()
+                    self.on_progress(before + chunk.passed_bytes, num_passes * total, self.counts)
+            except DataError as error:
+                head, _, reason = str(error).partition(": ")
+                end = Chunk(path, "line", b"", 1, Position(), 0)
+                yield end, Done(rejected=[Rejected(head, reason)])
+            before += path.stat().st_size
+
+    def _reject(self, done: Done, rejected: Output, *, again: bool) -> None:
+        """Report what could not be used; a later pass finds what the first one found."""
+        for one in done.rejected if not again else ():
+            if self.strict:
+                raise DataError(f"{one.place}: {one.reason}")
+            self.counts["rejected"] += 1
+            self.on_rejected(one)
+            rejected.append(one.line)
+
+    def _require_room(self) -> None:
+        for path in self.inputs:
+            if not path.is_file():
+                raise DataError(f"{path} cannot be read: there is no such file")
+        if self.output.resolve() in {path.resolve() for path in self.inputs}:
+            raise DataError(f"{self.output}: it is read and written; give what is written another name")
+        if self.output.exists() and not self.force:
+            raise DataError(f"{self.output} exists; give another name, or --force to replace it")
+
+
+@dataclass
+class _Pass:
+    """What is done on one way through the files."""
+
+    noting: CheckedFilter | None = None
+    keeping: list[tuple[int, CheckedFilter]] = field(default_factory=list)
+
+
+def _passes(filters: Sequence[CheckedFilter]) -> list[_Pass]:
+    """Return the passes: a filter that notes sees what those before it kept, before any of it is asked for."""
+    passes = [_Pass()]
+    for place, one in enumerate(filters):
+        if one.notes:
+            passes = [one for one in passes if one.keeping or one.noting]
+            passes += [_Pass(noting=one), _Pass()]
+        passes[-1].keeping.append((place, one))
+    return passes
+
+
+def _learnable(found: Found, record: DataRecord, done: Done) -> bool:
+    if not isinstance(record, Preference | TaskRow):
+        return True
+    done.rejected.append(
+        Rejected(found.place, f"filters are asked about replies; {form_of(record)} have none", found.shown)
+    )
+    return False

@@ -1,0 +1,89 @@
+"""What is done with a chunk of a file, in whatever process has time for it."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from gymfleet_contracts.data_records import DataRecord
+
+from gymfleet_kit.data.chunks import Chunk
+from gymfleet_kit.data.converter import UnusableRecord
+from gymfleet_kit.data.converting import CheckedConverter, ConverterFailed, placed, refusal
+from gymfleet_kit.data.reading import Found, parsed
+
+RecordT = TypeVar("RecordT")
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A record that could not be used."""
+
+    place: str
+    reason: str
+    content: str = ""
+    """The line itself, at most 64 KiB of it; "" for the row of a table."""
+
+    @property
+    def line(self) -> bytes:
+        """Return it as a line of a file of such records."""
+        said = {"place": self.place, "reason": self.reason, "content": self.content}
+        return json.dumps(said, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
+
+
+@dataclass
+class Done:
+    """What came of a chunk."""
+
+    parts: dict[str, bytes] = field(default_factory=dict)
+    """What is appended to each output, by its name."""
+    rejected: list[Rejected] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+class Work(Protocol):
+    """What is done with each chunk. It is pickled for other processes, and keeps nothing of what it was shown."""
+
+    def done(self, chunk: Chunk) -> Done:
+        """Return what comes of a chunk. Raises `PluginError` if a plug-in is at fault."""
+        ...
+
+
+def converted(chunk: Chunk, converter: CheckedConverter, done: Done) -> Iterator[tuple[Found, DataRecord]]:
+    """Yield the records of a chunk, each with where it stood; what cannot be used is added to `done.rejected`."""
+    for found in parsed(chunk):
+        done.counts["read"] += 1
+        if found.record is None:
+            done.rejected.append(Rejected(found.place, found.fault, found.shown))
+            continue
+        try:
+            ours = converter.convert(found.record)
+        except UnusableRecord as error:
+            done.rejected.append(Rejected(found.place, refusal(converter, error), found.shown))
+            continue
+        except ConverterFailed as error:
+            raise ConverterFailed(f"{found.place}: {error}") from error
+        for one in ours:
+            yield found, placed(one, found.place)
+
+
+def storable(
+    records: Sequence[tuple[Found, RecordT]], encode: Callable[[Sequence[RecordT]], bytes], done: Done
+) -> bytes:
+    """Return records as a part of a file; those that a table has no room for are added to `done.rejected`."""
+    try:
+        return encode([one for _, one in records])
+    except ValueError:
+        fits = [(found, one) for found, one in records if _fits(found, one, encode, done)]
+    return encode([one for _, one in fits])
+
+
+def _fits(found: Found, one: RecordT, encode: Callable[[Sequence[RecordT]], bytes], done: Done) -> bool:
+    try:
+        encode([one])
+    except ValueError as error:
+        done.rejected.append(Rejected(found.place, str(error), found.shown))
+        done.counts["written"] -= 1
+        return False
+    return True
