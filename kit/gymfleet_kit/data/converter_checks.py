@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from gymfleet_kit.data import samples
 from gymfleet_kit.data.converter import UnusableRecord
 from gymfleet_kit.data.converting import CheckedConverter, ConverterFailed, converter_of
-from gymfleet_kit.data.losses import differences
+from gymfleet_kit.data.losses import NEVER_LOST, differences
 from gymfleet_kit.plugins import PluginError
 
 _STRANGE: Final[tuple[JsonValue, ...]] = (None, True, 7, 0.5, "", "text", [], [None], ["text"], {}, {"text": []})
@@ -99,7 +99,9 @@ def _names_what_is_lost(converter: CheckedConverter) -> Iterator[str]:
         found = converter.convert(written.record)
         if len(found) != 1:
             yield f"write: {len(found)} records come of the one that it wrote"
-        elif (differ := differences(one, found[0])) != written.lost:
+        elif (differ := differences(one, found[0])) & NEVER_LOST:
+            yield f"write: {', '.join(sorted(differ))} of {type(one).__name__} is another one when it is read again"
+        elif differ != written.lost:
             said, seen = (", ".join(sorted(names)) or "nothing" for names in (written.lost, differ))
             yield f"write: it says that {said} is lost of {type(one).__name__}; when it is read again, {seen} is"
 

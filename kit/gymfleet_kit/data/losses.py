@@ -1,18 +1,21 @@
 """What two records differ in, by the names that converters give to their losses."""
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from gymfleet_contracts.conversation import Conversation, Message
 from gymfleet_contracts.data_records import DataRecord
 
-TEXT = "text"
-"""A difference that no converter may name as a loss: the messages do not say the same."""
+TEXT: Final = "text"
+FORM: Final = "form"
+NEVER_LOST: Final = frozenset({TEXT, FORM})
+"""What no converter may name as a loss: that messages say something else, or that it is another kind of record."""
 
 
 def differences(given: DataRecord, found: DataRecord) -> frozenset[str]:
     """Return what is not in `found` as it was in `given`; where a record comes from is no part of it."""
     if type(given) is not type(found):
-        return frozenset({"form"})
+        return frozenset({FORM})
     names = (name for name in type(given).model_fields if name != "source")
     differ = {name for name in names if getattr(given, name) != getattr(found, name)}
     if isinstance(given, Conversation) and isinstance(found, Conversation) and "messages" in differ:
