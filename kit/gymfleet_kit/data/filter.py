@@ -9,6 +9,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 from gymfleet_contracts.conversation import Conversation, Record
 from pydantic import BaseModel, ConfigDict
 
+from gymfleet_kit.plugins import PluginError
+
+
+class Refused(PluginError):
+    """The records must not be learned from as they are. The message is one line that names them."""
+
 
 class FilterOptions(BaseModel):
     """What a filter can be told, in the table of a recipe that names it. A misspelt key is an error."""
@@ -36,7 +42,10 @@ class Filter(ABC, Generic[OptionsT]):
 
     @abstractmethod
     def keep(self, record: Record) -> bool:
-        """Return whether a record is kept. It is asked for each of them once, in order."""
+        """Return whether a record is kept. It is asked for each of them once, in order.
+
+        Raises `Refused` where a record must not be in the data at all.
+        """
 
 
 def replies(record: Record) -> list[str]:
@@ -51,3 +60,18 @@ def dialogue(record: Record) -> list[tuple[str, str]]:
     if isinstance(record, Conversation):
         return [(message.role, message.content) for message in record.messages]
     return [part for turn in record.trajectory.turns for part in (("user", turn.observation), ("assistant", turn.text))]
+
+
+def opening(record: Record) -> str:
+    """Return what the first reply answers: an episode's first observation, or the user's last message before it."""
+    if not isinstance(record, Conversation):
+        return record.trajectory.turns[0].observation if record.trajectory.turns else ""
+    first = next(place for place, message in enumerate(record.messages) if message.teaches)
+    return next((message.content for message in reversed(record.messages[:first]) if message.role == "user"), "")
+
+
+def named(record: Record) -> str:
+    """Return what a record is called in messages to people."""
+    if isinstance(record, Conversation):
+        return record.source or "a conversation"
+    return record.trajectory.trajectory_id

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import structlog
-from gymfleet_contracts.conversation import Conversation, Record
+from gymfleet_contracts.conversation import Record
 
-from gymfleet_kit.data.filter import Filter
+from gymfleet_kit.data.filter import Filter, Refused, named
 from gymfleet_kit.data.making import made, told
 from gymfleet_kit.plugins import PluginError, PluginKind
 
@@ -40,7 +40,7 @@ class CheckedFilter:
         return self._keeps(record)
 
     def kept(self, records: Sequence[Record]) -> list[Record]:
-        """Return the records that are kept, in their order. Raises `FilterFailed`."""
+        """Return the records that are kept, in their order. Raises `FilterFailed`, and `Refused`."""
         for record in records:
             self._asked("note", record)
         return [record for record in records if self._keeps(record)]
@@ -54,19 +54,13 @@ class CheckedFilter:
     def _asked(self, what: str, record: Record) -> object:
         try:
             return getattr(self.plugin, what)(record)
+        except Refused as error:
+            raise Refused(f"the filter {self.name}: {error}") from None
         except (Exception, SystemExit) as error:
             log.error("filter.failed", filter=self.name, what=what, exc_info=error)
-            raise FilterFailed(
-                f"the filter {self.name} failed in {what} for {_named(record)}: {told(error)}"
-            ) from error
+            raise FilterFailed(f"the filter {self.name} failed in {what} for {named(record)}: {told(error)}") from error
 
 
 def filter_of(given: str | Mapping[str, Any], *, table: str) -> CheckedFilter:
     """Return the filter that a recipe names at `table`. Raises `PluginError`."""
     return CheckedFilter(*made(FILTERS, given, table=table))
-
-
-def _named(record: Record) -> str:
-    if isinstance(record, Conversation):
-        return record.source or "a conversation"
-    return record.trajectory.trajectory_id

@@ -150,7 +150,10 @@ def test_one_that_fails_in_the_middle_names_the_record(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("lenght", "there is no filter 'lenght'; known: duplicates, length;"),
+        (
+            "lenght",
+            "there is no filter 'lenght'; known: duplicates, format, hallucinated_tools, leakage, length, ",
+        ),
         (
             {"use": "length", "max": 3},
             "filters.0.max: Extra inputs are not permitted (the options of length: min_replies",

@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 from gymfleet_contracts.conversation import Conversation, Record
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.stages import PlannedStage, StageFacts
+from gymfleet_kit.data.filter import Refused
 from gymfleet_kit.data.filtering import CheckedFilter, FilterFailed, filter_of
 from pydantic import JsonValue, PositiveInt
 
-from gymfleet_trainer.errors import NothingLeft, PluginFailed
+from gymfleet_trainer.errors import NothingLeft, PluginFailed, RunDirectoryError
 from gymfleet_trainer.run.context import RunContext
 from gymfleet_trainer.run.records import converter_in
 from gymfleet_trainer.stage import Stage, StageOptions
@@ -28,8 +29,8 @@ class FilterOptions(StageOptions):
     min_reward: float | None = None
     """Keep those whose reward is at least this."""
     filters: tuple[str | dict[str, JsonValue], ...] = ()
-    """Then what these keep, one after the other: `length`, `duplicates`, one of your own, or a table with `use` and its
-    options."""
+    """Then what these keep, one after the other: `length`, `duplicates`, `near_duplicates`, `leakage` and so on, one of
+    your own, or a table with `use` and its options."""
     best_of_task: PositiveInt | None = None
     """Then keep only so many of each task, those with the highest rewards."""
 
@@ -80,6 +81,8 @@ class Filter(Stage[FilterOptions]):
 def _kept(one: CheckedFilter, records: list[Record]) -> list[Record]:
     try:
         return one.kept(records)
+    except Refused as error:
+        raise RunDirectoryError(str(error)) from None
     except FilterFailed as error:
         raise PluginFailed(f"{error}; its traceback is in the log") from error
 

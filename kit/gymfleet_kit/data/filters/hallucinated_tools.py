@@ -1,0 +1,31 @@
+"""Replies that call a tool which nobody offers."""
+
+from typing import Annotated, Literal
+
+from gymfleet_contracts.conversation import Record
+from pydantic import Field
+
+from gymfleet_kit.data.filter import Filter, FilterOptions
+from gymfleet_kit.data.tools import tool_use
+
+
+class HallucinatedToolsOptions(FilterOptions):
+    """How many are too many."""
+
+    max_rate: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """The share of a record's calls whose tool is not offered, at most."""
+    unknown: Literal["keep", "drop"] = "keep"
+    """What becomes of a record that calls tools, where no list of those that it offers is found."""
+
+
+class HallucinatedTools(Filter[HallucinatedToolsOptions]):
+    """Leave out what calls tools that are not offered before the first reply (Agent-FLAN, arXiv:2403.12881)."""
+
+    Options = HallucinatedToolsOptions
+
+    def keep(self, record: Record) -> bool:
+        """Return whether few enough calls are hallucinated; a record without calls is kept."""
+        use = tool_use([record])
+        if use.num_unknown:
+            return self.options.unknown == "keep"
+        return use.rate <= self.options.max_rate

@@ -1,0 +1,94 @@
+"""Tools that a conversation offers and calls, and the rate of hallucinated ones.
+
+A call is hallucinated if no tool of its name is offered: the false action of Agent-FLAN (arXiv:2403.12881), whose
+authors count such replies among all replies to questions that need no tool, or have none. Here they count among calls,
+because people's data are mixtures.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from gymfleet_contracts.conversation import Conversation, Record
+
+from gymfleet_kit.data.filter import dialogue, replies
+
+_NAME: Final = r"([A-Za-z_][\w.-]{0,127})"
+_FLAGS: Final = re.MULTILINE | re.IGNORECASE
+_OFFERS: Final = (
+    re.compile(rf'"(?:name|api_name)"\s*:\s*"{_NAME}"'),
+    re.compile(rf"^[ \t>*-]*(?:\d+[.)][ \t]*)?(?:Name|Tool|Function|API)[ \t]*:[ \t]*{_NAME}", _FLAGS),
+    re.compile(rf"\b{_NAME}\("),
+)
+"""JSON schemas, lists of `Name: search(title)`, and signatures."""
+_CALLS: Final = (
+    re.compile(rf"^[ \t]*(?:Action|Act):\s*{_NAME}[ \t]*(?:with[ \t]+Action Input|\n\s*Action Input)[ \t]*:", _FLAGS),
+    re.compile(rf"^[ \t]*(?:Action|Act):\s*{_NAME}\(", _FLAGS),
+    re.compile(rf"\A\s*{_NAME}\([^\n]*\)\s*\Z"),
+)
+_JSON_NAME: Final = re.compile(rf'"(?:name|tool|tool_name|function)"\s*:\s*"{_NAME}"')
+_JSON_ARGUMENTS: Final = re.compile(r'"(?:arguments|parameters|args|input|action_input|param)"\s*:')
+
+
+def offered_tools(record: Record) -> frozenset[str]:
+    """Return the names of the tools that are offered before the first reply that is learned from.
+
+    They are read from JSON schemas, from lists with `Name: ...`, and from signatures; none where there is no such list.
+    """
+    return frozenset(name for text in _before_replies(record) for offer in _OFFERS for name in offer.findall(text))
+
+
+def called_tools(reply: str) -> list[str]:
+    """Return the names of the tools that a reply calls, in the forms of ReAct with `Action Input`, JSON, and `f(...)`.
+
+    Free text behind `Action:`, such as `go to shelf 1`, calls no tool.
+    """
+    for call in _CALLS:
+        if found := call.findall(reply):
+            return found
+    return _JSON_NAME.findall(reply) if _JSON_ARGUMENTS.search(reply) else []
+
+
+@dataclass
+class ToolUse:
+    """How often tools were called, over one record or many."""
+
+    num_replies: int = 0
+    num_calls: int = 0
+    """In records that offer tools."""
+    num_unknown: int = 0
+    """Calls in records in which no list of tools was found: they are counted nowhere else."""
+    hallucinated: Counter[str] = field(default_factory=Counter)
+    """Calls of tools that are not offered, by name."""
+
+    @property
+    def rate(self) -> float:
+        """Return the share of the calls that are hallucinated; 0 where there is none."""
+        return self.hallucinated.total() / self.num_calls if self.num_calls else 0.0
+
+
+def tool_use(records: Iterable[Record]) -> ToolUse:
+    """Count replies that are learned from, their calls, and those of tools that are not offered."""
+    use = ToolUse()
+    for record in records:
+        given = replies(record)
+        use.num_replies += len(given)
+        called = [name for reply in given for name in called_tools(reply)]
+        if not called:
+            continue
+        offered = offered_tools(record)
+        if not offered:
+            use.num_unknown += len(called)
+            continue
+        use.num_calls += len(called)
+        use.hallucinated.update(name for name in called if name not in offered)
+    return use
+
+
+def _before_replies(record: Record) -> list[str]:
+    if isinstance(record, Conversation):
+        first = next(place for place, message in enumerate(record.messages) if message.teaches)
+        return [message.content for message in record.messages[:first] if message.role in ("system", "user")]
+    return [text for _, text in dialogue(record)[:1]]
