@@ -10,7 +10,7 @@ from gymfleet_contracts.numbers import NUMBER, Integer
 from gymfleet_contracts.reply_format import FormatSection
 from gymfleet_contracts.reward import RewardSpec
 from gymfleet_contracts.session import OpenSession
-from gymfleet_contracts.trajectory import MAX_GROUP_SIZE, Purpose, StrategyName
+from gymfleet_contracts.trajectory import AGENT, MAX_GROUP_SIZE, Purpose, RoleName, StrategyName
 
 
 class Sampling(WireModel):
@@ -74,6 +74,8 @@ class Move(WireModel):
 
     thought: Annotated[str, Field(max_length=100_000)] = ""
     action: Annotated[str, Field(min_length=1, max_length=100_000, pattern=r"\S")]
+    role: RoleName = Field(default=AGENT, exclude_if=lambda role: role == AGENT)
+    """Under which the turn is recorded: a stage that trains on the tokens of some roles can leave others out."""
 
 
 class StrategySpec(WireModel):

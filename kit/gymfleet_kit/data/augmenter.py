@@ -22,13 +22,19 @@ OptionsT = TypeVar("OptionsT", bound=AugmenterOptions)
 
 
 class Augmenter(ABC, Generic[OptionsT]):
-    """How an episode becomes others. One object serves all episodes: it keeps nothing of them."""
+    """How an episode becomes others. One object serves a list of episodes, and remembers only what `note` was shown."""
 
     Options: ClassVar[type[Any]] = AugmenterOptions
     """The model of its options, a subclass of `AugmenterOptions`."""
 
     def __init__(self, options: OptionsT) -> None:
         self.options = options
+
+    def note(self, episode: Trajectory) -> None:
+        """Look at an episode. Every episode is noted, in order, before `augment` is asked for the first one.
+
+        Only an augmenter that takes something from other episodes needs this.
+        """
 
     @abstractmethod
     def augment(self, episode: Trajectory) -> Iterable[Sequence[Move]]:
@@ -40,4 +46,4 @@ class Augmenter(ABC, Generic[OptionsT]):
 
 def move_of(turn: Turn) -> Move | None:
     """Return what was done in a turn, or None where the reply had no action."""
-    return None if turn.action is None else Move(thought=turn.thought, action=turn.action)
+    return None if turn.action is None else Move(thought=turn.thought, action=turn.action, role=turn.role)

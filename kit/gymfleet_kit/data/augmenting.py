@@ -30,6 +30,14 @@ class CheckedAugmenter:
         self.name = name
         self.plugin = plugin
 
+    def note(self, episode: Trajectory) -> None:
+        """Show it an episode. Raises `AugmenterFailed`."""
+        try:
+            self.plugin.note(episode)
+        except (Exception, SystemExit) as error:
+            log.error("augmenter.failed", augmenter=self.name, what="note", exc_info=error)
+            raise self._nonsense(episode, f"failed in note: {told(error)}") from error
+
     def proposals(self, episode: Trajectory) -> list[tuple[Move, ...]]:
         """Return the moves of each changed episode. Raises `AugmenterFailed`."""
         try:

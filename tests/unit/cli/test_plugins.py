@@ -386,7 +386,7 @@ def test_what_an_environment_has_of_its_own_is_checked(env: dict[str, Any], reas
         ),
         (
             [{"kind": "filter", "data": "x.jsonl", "filters": ["lenght"]}],
-            r"^stages\.filter\.filters\.0: there is no filter 'lenght'; known: duplicates, length;",
+            r"^stages\.filter\.filters\.0: there is no filter 'lenght'; known: duplicates, format, hallucinated_tools,",
         ),
         (
             [{"kind": "filter", "data": "x.jsonl", "filters": "length"}],
@@ -398,7 +398,7 @@ def test_what_an_environment_has_of_its_own_is_checked(env: dict[str, Any], reas
         ),
         (
             [{"kind": "augment", "data": "x.jsonl", "augmenter": {"use": "shortened", "by": 3}}],
-            r"^stages\.augment\.augmenter\.by: unknown; shortened knows: no options$",
+            r"^stages\.augment\.augmenter\.by: unknown; shortened knows: loops, copies$",
         ),
         (
             [{"kind": "augment", "data": "x.jsonl", "max_replays": 0}],
@@ -406,7 +406,7 @@ def test_what_an_environment_has_of_its_own_is_checked(env: dict[str, Any], reas
         ),
         (
             [{"kind": "augment", "data": "x.jsonl", "augmenter": "shorter"}],
-            r"^stages\.augment\.augmenter: there is no augmenter 'shorter'; known: shortened;",
+            r"^stages\.augment\.augmenter: there is no augmenter 'shorter'; known: distractor, paraphrase,",
         ),
         (
             [{"kind": "sft", "data": "x.jsonl", "converter": {"key": "x"}}],

@@ -107,10 +107,10 @@ def test_one_that_fails_names_the_episode(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("shorter", "there is no augmenter 'shorter'; known: shortened;"),
+        ("shorter", "there is no augmenter 'shorter'; known: distractor, paraphrase, recovery, shortened;"),
         (
             {"use": "shortened", "by": 3},
-            "augmenter.by: Extra inputs are not permitted (the options of shortened: none)",
+            "augmenter.by: Extra inputs are not permitted (the options of shortened: loops, copies)",
         ),
     ],
 )

@@ -128,12 +128,12 @@ def test_the_moves_are_replayed_in_a_new_episode_of_the_same_task() -> None:
 @pytest.mark.parametrize(
     ("outcomes", "left", "num_failed"),
     [
-        (["solved"], [0, 1, 2, 3, 4, 5, 6, 7], 0),
-        (["solved", "unsolved"], [0, 2, 4, 6], 0),
-        (["failed", "solved"], [1, 3, 5, 7], 4),
-        (["unscored", "lost", "unsolved", "solved"], [3, 7], 4),
+        (["solved"], [0, 1, 2, 3, 4, 5], 0),
+        (["solved", "unsolved"], [0, 2, 4], 0),
+        (["failed", "solved"], [1, 3, 5], 3),
+        (["unscored", "lost", "unsolved", "solved"], [3], 4),
         (["unsolved"], [], 0),
-        (["failed", "unsolved"], [], 4),
+        (["failed", "unsolved"], [], 3),
     ],
 )
 def test_what_solves_its_task_is_left_in_order_and_failures_are_counted(
@@ -143,14 +143,16 @@ def test_what_solves_its_task_is_left_in_order_and_failures_are_counted(
 
     augmented(run, augmenter=without_last)
 
-    assert len(run.collector.asked) == 8
+    assert len(run.collector.asked) == 6, "the first and the last episode are the same"
     assert run.left == [f"more.a{number:06d}" for number in left]
-    assert run.state.counts == {"replays.more": 8, "replays_failed.more": num_failed}
+    assert run.state.counts == {
+        "replays.more": 6, "replays_failed.more": num_failed, "replays_solved.more.without_last": len(left),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("outcome", ["failed", "unscored", "lost"])
 def test_if_every_replay_fails_the_run_ends(without_last: str, outcome: str) -> None:
-    with pytest.raises(TooManyFailures, match=r"^stages\.more: every one of 8 replays failed for technical reasons: "):
+    with pytest.raises(TooManyFailures, match=r"^stages\.more: every one of 6 replays failed for technical reasons: "):
         augmented(Run([outcome]), augmenter=without_last)
 
 
@@ -171,6 +173,28 @@ def test_only_so_many_are_replayed_and_open_at_once(without_last: str, monkeypat
     assert len(run.collector.asked) == 5
     assert run.collector.most_open == 2
     assert run.left == [f"more.a{number:06d}" for number in range(5)]
+
+
+def test_of_several_augmenters_each_is_asked_and_what_they_propose_alike_is_replayed_once(without_last: str) -> None:
+    run = Run(["solved"], samples.episodes()[1:2])
+
+    augmented(run, augmenter=["shortened", {"use": "shortened", "loops": False}, without_last])
+
+    asked: list[Any] = [request.strategy.options["moves"] for request in run.collector.asked]
+    assert [[move["action"] for move in moves] for moves in asked] == [
+        ["go left", "take key"], ["go left", "!jump", "!jump"], ["go left", "!jump", "!jump", "take key"],
+    ]  # fmt: skip
+    solved = {key: count for key, count in run.state.counts.items() if "solved" in key}
+    assert solved == {"replays_solved.more.0.shortened": 1, "replays_solved.more.2.without_last": 2}
+
+
+def test_an_augmenter_draws_from_the_episodes_behind_the_first_one() -> None:
+    run = Run(["solved"], samples.episodes()[:2])
+
+    augmented(run, augmenter={"use": "distractor", "actions": ["take key"], "copies": 1, "turns": 9})
+
+    moves: Any = run.collector.asked[0].strategy.options["moves"]
+    assert [move["action"] for move in moves] == ["take key", "look", "take key", "go left", "take key"]
 
 
 def test_a_stage_that_is_begun_again_knows_the_same_requests(without_last: str) -> None:
@@ -214,10 +238,17 @@ def test_an_augmenter_that_fails_is_a_plug_in_that_fails(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"augmenter": "shorter"}, "there is no augmenter 'shorter'; known: shortened;"),
+        (
+            {"augmenter": "shorter"},
+            "there is no augmenter 'shorter'; known: distractor, paraphrase, recovery, shortened;",
+        ),
         (
             {"augmenter": {"use": "shortened", "by": 3}},
             r"stages\.augment\.augmenter\.by: Extra inputs are not permitted",
+        ),
+        (
+            {"augmenter": ["shortened", {"use": "recovery", "copies": 0}]},
+            r"stages\.augment\.augmenter\.1\.copies: Input should be greater than 0",
         ),
         ({"max_replays": 8001}, r"stages\.augment\.max_replays: Input should be less than or equal to 8000"),
     ],

@@ -1,5 +1,6 @@
 """Moves that are known beforehand."""
 
+from dataclasses import replace
 from typing import Annotated
 
 from gymfleet_contracts.rollout import MAX_MOVES, Move
@@ -12,7 +13,8 @@ class ScriptOptions(StrategyOptions):
     """What is to be done."""
 
     moves: Annotated[tuple[Move, ...], Field(max_length=MAX_MOVES)] = ()
-    """Each with `thought` and `action`, in order. The episode ends with the last of them, if not before."""
+    """Each with `thought`, `action`, and a `role` if it is not the agent's, in order.
+    The episode ends with the last of them, if not before."""
 
 
 class Script(Strategy[ScriptOptions]):
@@ -28,5 +30,5 @@ class Script(Strategy[ScriptOptions]):
             reply = ctx.write(node, move.thought, move.action)
             if reply is None:
                 break
-            node = await ctx.act(node, reply)
+            node = await ctx.act(node, replace(reply, role=move.role))
         ctx.export(node)

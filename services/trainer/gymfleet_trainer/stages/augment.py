@@ -1,11 +1,13 @@
 """Changed episodes, replayed: what an augmenter proposes is kept only where the environment says that it succeeds."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Annotated, Any, ClassVar, Final
 
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.rollout import GroupRequest, Move, StrategySpec
+from gymfleet_contracts.session import TaskRef
 from gymfleet_contracts.stages import PlannedStage, StageFacts
 from gymfleet_contracts.trajectory import ScoredTrajectory, Trajectory
 from gymfleet_kit.data.augmenting import AugmenterFailed, CheckedAugmenter, augmenter_of
@@ -25,8 +27,9 @@ class AugmentOptions(StageOptions):
 
     data: str | tuple[str, ...]
     """The episodes: of a stage, of several, or of a .jsonl file."""
-    augmenter: str | dict[str, JsonValue] = "shortened"
-    """What changes them: `shortened`, one of your own, or a table with `use` and its options."""
+    augmenter: str | dict[str, JsonValue] | tuple[str | dict[str, JsonValue], ...] = "shortened"
+    """What changes them: `shortened`, `paraphrase`, `distractor`, `recovery`, one of your own, a table with `use` and
+    its options, or a list of such. What two of them propose alike is replayed once."""
     max_replays: Annotated[int, Field(ge=1, le=8000)] = 2000
     """Of what it proposes the first so many are replayed."""
 
@@ -41,10 +44,11 @@ class Augment(Stage[AugmentOptions]):
     def __init__(self, planned: PlannedStage, options: AugmentOptions) -> None:
         super().__init__(planned, options)
         self._requests: dict[str, GroupRequest] | None = None
+        self._proposed_by: dict[str, list[str]] = {}
 
     def check(self, recipe: Recipe, planned: PlannedStage) -> None:  # noqa: ARG002 - what every stage is given
-        """Make the augmenter before anything is started."""
-        self._augmenter()
+        """Make the augmenters before anything is started."""
+        self._augmenters()
 
     def held(self, recipe: Recipe) -> int:  # noqa: ARG002 - what every stage is given
         """Return how many episodes may be open at once."""
@@ -66,17 +70,28 @@ class Augment(Stage[AugmentOptions]):
         # Set and not added up: a stage that is resumed replays again.
         run.state.counts[f"replays.{self.name}"] = len(requests)
         run.state.counts[f"replays_failed.{self.name}"] = num_failed
+        for name, group_ids in self._proposed_by.items():
+            run.state.counts[f"replays_solved.{self.name}.{name}"] = sum(one in played for one in group_ids)
         run.leave([played[group_id] for group_id in requests if group_id in played])
 
-    def _augmenter(self) -> CheckedAugmenter:
-        return augmenter_of(self.options.augmenter, table=f"{self.table}.augmenter")
+    def _augmenters(self) -> dict[str, CheckedAugmenter]:
+        """Return the augmenters that the options name, new ones, each by its place and name where there are several."""
+        given, table = self.options.augmenter, f"{self.table}.augmenter"
+        if isinstance(given, str | dict):
+            one = augmenter_of(given, table=table)
+            return {one.name: one}
+        made = [augmenter_of(one, table=f"{table}.{place}") for place, one in enumerate(given)]
+        return {f"{place}.{one.name}": one for place, one in enumerate(made)}
 
     def _replays(self, run: RunContext) -> dict[str, GroupRequest]:
         """Return the requests by id. They depend on the episodes and the options alone, as do the ids."""
         if self._requests is None:
-            proposed = islice(_proposed(self._augmenter(), run.episodes()), self.options.max_replays)
-            requests = [self._replay(run, number, *one) for number, one in enumerate(proposed)]
-            self._requests = {request.group_id: request for request in requests}
+            proposed = islice(_proposed(self._augmenters(), run.episodes()), self.options.max_replays)
+            self._requests, self._proposed_by = {}, defaultdict(list)
+            for number, (name, episode, moves) in enumerate(proposed):
+                request = self._replay(run, number, episode, moves)
+                self._requests[request.group_id] = request
+                self._proposed_by[name].append(request.group_id)
         return self._requests
 
     def _replay(self, run: RunContext, number: int, episode: Trajectory, moves: Sequence[Move]) -> GroupRequest:
@@ -112,12 +127,19 @@ class Augment(Stage[AugmentOptions]):
 
 
 def _proposed(
-    augmenter: CheckedAugmenter, episodes: Sequence[ScoredTrajectory]
-) -> Iterator[tuple[Trajectory, tuple[Move, ...]]]:
-    """Yield what the augmenter makes of each episode. Raises PluginFailed."""
-    for scored in episodes:
-        try:
-            proposals = augmenter.proposals(scored.trajectory)
-        except AugmenterFailed as error:
-            raise PluginFailed(f"{error}; its traceback is in the log") from error
-        yield from ((scored.trajectory, moves) for moves in proposals)
+    augmenters: Mapping[str, CheckedAugmenter], episodes: Sequence[ScoredTrajectory]
+) -> Iterator[tuple[str, Trajectory, tuple[Move, ...]]]:
+    """Yield what each augmenter makes of each episode, the same moves of a task once. Raises PluginFailed."""
+    seen: set[tuple[TaskRef, tuple[Move, ...]]] = set()
+    try:
+        for augmenter in augmenters.values():
+            for scored in episodes:
+                augmenter.note(scored.trajectory)
+        for scored in episodes:
+            for name, augmenter in augmenters.items():
+                for moves in augmenter.proposals(scored.trajectory):
+                    if (proposal := (scored.trajectory.task, moves)) not in seen:
+                        seen.add(proposal)
+                        yield name, scored.trajectory, moves
+    except AugmenterFailed as error:
+        raise PluginFailed(f"{error}; its traceback is in the log") from error

@@ -1,0 +1,60 @@
+"""What augmenters that insert actions share: which there are to insert."""
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+from gymfleet_contracts.rollout import Move
+from gymfleet_contracts.trajectory import Trajectory
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from gymfleet_kit.data.augmenter import AugmenterOptions, move_of
+
+_MOST_ACTIONS: Final = 1000
+"""Of an environment that are remembered: the first ones."""
+
+
+class InsertOptions(AugmenterOptions):
+    """What is inserted, and how often."""
+
+    actions: tuple[Annotated[str, Field(min_length=1, max_length=1000)], ...] = ()
+    """The actions to draw from, where they suit; without any, all that the environment understood in these episodes."""
+    copies: PositiveInt = 2
+    """Proposals per episode."""
+    turns: PositiveInt = 1
+    """Actions that are inserted into each."""
+    seed: NonNegativeInt = 0
+    """With the episode's id it decides what is drawn."""
+
+
+class Pool:
+    """The actions that each environment understood in the episodes that were noted."""
+
+    def __init__(self) -> None:
+        self._actions: dict[str, dict[str, None]] = defaultdict(dict)
+
+    def note(self, episode: Trajectory) -> None:
+        """Remember the actions of an episode."""
+        actions = self._actions[episode.task.env]
+        for turn in episode.turns:
+            if turn.action is not None and turn.action_valid and len(actions) < _MOST_ACTIONS:
+                actions[turn.action] = None
+
+    def of(self, env: str, wanted: Sequence[str]) -> list[str]:
+        """Return the actions of an environment, or those of them that are wanted."""
+        known = self._actions.get(env, {})
+        return [action for action in (wanted or known) if action in known]
+
+
+def moves_of(episode: Trajectory) -> list[Move]:
+    """Return what was done, without replies that had no action."""
+    return [move for turn in episode.turns if (move := move_of(turn)) is not None]
+
+
+def places(
+    moves: Sequence[Move], options: InsertOptions, copy: int, episode: Trajectory
+) -> tuple[random.Random, set[int]]:
+    """Return what draws for a copy of an episode, and before which of its moves something is inserted."""
+    draw = random.Random(f"{options.seed}/{episode.trajectory_id}/{copy}")
+    return draw, set(draw.sample(range(len(moves)), min(options.turns, len(moves))))

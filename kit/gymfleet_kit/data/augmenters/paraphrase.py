@@ -1,0 +1,82 @@
+"""The same actions, with thoughts in other words."""
+
+import random
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Final
+
+from gymfleet_contracts.rollout import Move
+from gymfleet_contracts.trajectory import Trajectory
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from gymfleet_kit.data.augmenter import Augmenter, AugmenterOptions
+from gymfleet_kit.data.augmenters._pool import moves_of
+
+_Phrase = Annotated[str, Field(min_length=1, max_length=200)]
+
+RULES: Final[Mapping[str, tuple[str, ...]]] = {
+    "I need to": ("I have to", "I must"),
+    "I have to": ("I need to", "I must"),
+    "I need": ("I still need", "What I need is"),
+    "I should": ("I had better", "I ought to"),
+    "I will": ("I am going to", "I shall"),
+    "I'll": ("I will", "I am going to"),
+    "I can see": ("I see", "In front of me I see"),
+    "I go on": ("I continue", "I keep going"),
+    "I choose": ("I pick", "My choice is"),
+    "I look": ("I take a look", "I have a look"),
+    "Going": ("I go", "Moving"),
+    "The goal is": ("My goal is", "What I want to reach is"),
+    "That is": ("This is",),
+    "There is": ("Here is", "I see that there is"),
+    "is in the way": ("blocks the way", "stands in the way"),
+    "so I": ("and so I", "therefore I"),
+    "because": ("since", "as"),
+    "in order to": ("so as to",),
+    "First,": ("To begin with,", "As a first step,"),
+    "Next,": ("Then,", "After that,"),
+    "Now": ("At this point", "By now"),
+}
+"""Phrases, and what may stand in their place."""
+
+
+class ParaphraseOptions(AugmenterOptions):
+    """How much is put in other words."""
+
+    copies: PositiveInt = 2
+    """Proposals per episode, at most: those that come out the same are one."""
+    share: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """The odds of a phrase to be put in other words."""
+    rules: dict[_Phrase, tuple[_Phrase, ...]] = Field(default_factory=dict)
+    """More rules, which come before those that are built in: a phrase, and what may stand in its place."""
+    seed: NonNegativeInt = 0
+    """With the episode's id it decides what is drawn."""
+
+
+class Paraphrase(Augmenter[ParaphraseOptions]):
+    """Put the thoughts in other words, by a table of phrases; the actions stay as they are."""
+
+    Options = ParaphraseOptions
+
+    def __init__(self, options: ParaphraseOptions) -> None:
+        super().__init__(options)
+        self._rules = {phrase: tuple(others) for phrase, others in {**RULES, **options.rules}.items() if others}
+        longest_first = sorted(self._rules, key=len, reverse=True)
+        self._phrases = re.compile("|".join(rf"(?<!\w){re.escape(phrase)}(?!\w)" for phrase in longest_first))
+
+    def augment(self, episode: Trajectory) -> Iterator[list[Move]]:
+        """Yield copies with other thoughts, if any has another."""
+        moves = moves_of(episode)
+        made = [moves]
+        for copy in range(self.options.copies):
+            draw = random.Random(f"{self.options.seed}/{episode.trajectory_id}/{copy}")
+            other = [move.model_copy(update={"thought": self._in_other_words(move.thought, draw)}) for move in moves]
+            if other not in made:
+                made.append(other)
+                yield other
+
+    def _in_other_words(self, thought: str, draw: random.Random) -> str:
+        def other(found: re.Match[str]) -> str:
+            return draw.choice(self._rules[found[0]]) if draw.random() < self.options.share else found[0]
+
+        return self._phrases.sub(other, thought)
