@@ -32,6 +32,10 @@ class HeldOutTasks:
                 )
             if task_id:
                 self._ids.add(_key(named or env, task_id))
+                if named and task_id.startswith(
+                    f"{named}_"
+                ):  # it is said in full, whatever the environment is called here
+                    self._ids.add(("", task_id))
             if text:
                 digest, task = _digest(text), task_id or f"#{number}"
                 if seen.setdefault(digest, task) != task:

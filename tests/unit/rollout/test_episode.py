@@ -638,6 +638,14 @@ async def test_a_script_is_written_as_the_expert_would_write_it(door: Door) -> N
     assert (again.status, again.success, again.strategy, again.by_expert) == (Status.COMPLETED, True, "script", True)
 
 
+async def test_a_turn_has_the_role_of_its_move(door: Door) -> None:
+    moves = [{"action": "go left", "role": "mistake"}, {"action": "open"}]
+
+    episode = await play(ScriptedPolicy(OPEN), door, strategy=StrategySpec(use="script", options={"moves": moves}))
+
+    assert [turn.role for turn in episode.turns] == ["mistake", "agent"]
+
+
 async def test_a_script_ends_with_its_last_move_or_with_the_episode(door: Door) -> None:
     short = await play(ScriptedPolicy(OPEN), door, strategy=script(("I go", "go left")))
     long = await play(ScriptedPolicy(OPEN), door, strategy=script(*[("I open", "open")] * 3))

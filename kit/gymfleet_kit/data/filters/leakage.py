@@ -26,7 +26,7 @@ class LeakageOptions(FilterOptions):
     splits: tuple[Split, ...] = ("test",)
     """Splits of environments that are tested on: what says that it is of one of them has leaked."""
     unknown: Literal["keep", "drop"] = "keep"
-    """What becomes of a conversation that names no task, where only ids are compared."""
+    """What becomes of a conversation that has neither a task nor an id, where only ids are compared."""
     action: Literal["drop", "refuse"] = "drop"
     """`drop` leaves out what has leaked; `refuse` ends the run with a line that names it."""
 
@@ -55,7 +55,7 @@ class Leakage(Filter[LeakageOptions]):
         if self._num_leaks:
             more = f" and {self._num_leaks - len(self._leaks)} more" if self._num_leaks > len(self._leaks) else ""
             raise Refused(f"test tasks are in the training data: {', '.join(self._leaks)}{more}")
-        names_no_task = isinstance(record, Conversation) and record.task is None
+        names_no_task = isinstance(record, Conversation) and record.task is None and not record.id
         if names_no_task and "opening" not in self.options.by and self.options.unknown == "drop":
             return False
         return not self._has_leaked(record)
@@ -67,4 +67,6 @@ class Leakage(Filter[LeakageOptions]):
                 return True
             if "task_id" in self.options.by and self._tests.has_id(task.env, task.task_id):
                 return True
+        elif isinstance(record, Conversation) and "task_id" in self.options.by and self._tests.has_id("", record.id):
+            return True
         return "opening" in self.options.by and self._tests.has_opening(record)

@@ -51,11 +51,13 @@ class SftUpdater:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything but the policy's weights."""
-        return {"optimizer": self.optimizer.state_dict()}
+        return {"optimizer": self.optimizer.state_dict(), "total_steps": self.optimizer.total_steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from where `state_dict` was taken."""
         self.optimizer.load_state_dict(state["optimizer"])
+        # With a budget of tokens no epoch is quite as long as the first, by which the schedule was made.
+        self.optimizer.total_steps = state["total_steps"]
 
     def _update_part(self, part: list[TrainSequence], totals: Totals) -> None:
         counts = GlobalCounts.of(sequence.num_trained for sequence in part)

@@ -1,7 +1,8 @@
 """Supervised training: imitate the replies of episodes that an earlier stage left, or of conversations in files."""
 
+import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import structlog
@@ -9,7 +10,8 @@ from gymfleet_contracts.conversation import Conversation
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.stages import PlannedStage, StageFacts
 from gymfleet_contracts.trajectory import ScoredTrajectory
-from pydantic import JsonValue
+from gymfleet_kit.data.tools import ToolUse, tool_use
+from pydantic import JsonValue, PositiveInt
 
 from gymfleet_trainer.errors import NothingLeft, RunDirectoryError
 from gymfleet_trainer.learning.options import SupervisedOptions
@@ -29,6 +31,9 @@ class SftOptions(SupervisedOptions):
     converter: str | dict[str, JsonValue] | None = None
     """What reads the files that `data` names, `.jsonl` or `.json`, where they are not ours: `messages`, `sharegpt`, one
     of your own, or a table with `use` and its options."""
+    max_tokens: PositiveInt | None = None
+    """Imitate so many tokens of replies and no more, to compare data of several sizes: in as few epochs as that takes,
+    `epochs` at most, each of as many records as fit, drawn anew."""
 
 
 class Supervised(Stage[SftOptions]):
@@ -47,7 +52,6 @@ class Supervised(Stage[SftOptions]):
         records = await run.worker.run(run.records, converter_in(self.options.converter, self))
         episodes = [record for record in records if isinstance(record, ScoredTrajectory)]
         run.publisher.adopt_probe(run.state, episodes)
-        await run.worker.run(run.learner.begin, self.name, self.options)
         sequences = await run.worker.run(run.learner.sequences, episodes, self.options.roles)
         if (roles := self.options.roles) and episodes and not any(sequence.num_trained for sequence in sequences):
             given = sorted({turn.role for scored in episodes for turn in scored.trajectory.turns})
@@ -57,6 +61,7 @@ class Supervised(Stage[SftOptions]):
             )
         if conversations := [record for record in records if isinstance(record, Conversation)]:
             sequences += await self._rendered(run, conversations)
+            self._count_tools(run, await run.worker.run(tool_use, conversations))
         if not sequences:
             raise NothingLeft(
                 f"{self.table}: none of {len(records)} conversations of {', '.join(self.data)} fits into "
@@ -73,23 +78,70 @@ class Supervised(Stage[SftOptions]):
             log.warning("conversations.too_long", stage=self.name, number=rendered.num_too_long, of=len(conversations))
         return rendered.sequences
 
+    def _count_tools(self, run: RunContext, use: ToolUse) -> None:
+        """Count what is about to be imitated: calls of tools, and those of tools that nobody offers."""
+        if not use.num_calls:
+            return
+        run.state.counts[f"tool_calls.{self.name}"] = use.num_calls
+        run.state.counts[f"tool_calls_hallucinated.{self.name}"] = use.hallucinated.total()
+        if use.rate:
+            log.warning(
+                "tools.hallucinated", stage=self.name, rate=round(use.rate, 4), most=use.hallucinated.most_common(3)
+            )
+
     async def _train(self, run: RunContext, sequences: list[TrainSequence]) -> None:
-        num_tokens = sum(sequence.num_trained for sequence in sequences)
+        shares = self._epochs(sequences)
+        options = self.options.model_copy(update={"epochs": len(shares)})
+        await run.worker.run(run.learner.begin, self.name, options)
         saved_at = time.monotonic()
-        run.reporter.begin(self.name, step=run.state.done, total=self.options.epochs, unit="epochs")
-        for epoch in range(run.state.done, self.options.epochs):
+        run.reporter.begin(self.name, step=run.state.done, total=len(shares), unit="epochs")
+        for epoch in range(run.state.done, len(shares)):
             started = time.monotonic()
-            metrics = await run.worker.run(run.learner.sft_epoch, sequences, epoch)
+            metrics = await run.worker.run(run.learner.sft_epoch, shares[epoch], epoch)
             seconds = time.monotonic() - started
             run.state.done = epoch + 1
             run.state.age += 1
+            num_tokens = sum(sequence.num_trained for sequence in shares[epoch])
             run.state.count("tokens_trained_sft", num_tokens)
             run.state.spend("sft_update", seconds)
             run.directory.metric(
                 "sft_epoch", stage=self.name, epoch=epoch + 1, seconds=round(seconds, 4), tokens=num_tokens, **metrics
             )
             run.reporter.advance(epoch + 1, "imitating", metrics={"sft_loss": metrics["loss"]})
-            last = epoch + 1 == self.options.epochs
+            last = epoch + 1 == len(shares)
             if not last and time.monotonic() - saved_at > run.settings.sft_checkpoint_every_s:
                 await run.checkpoint()
                 saved_at = time.monotonic()
+
+    def _epochs(self, sequences: list[TrainSequence]) -> list[list[TrainSequence]]:
+        """Return the sequences of each epoch: all of them, or with a budget as few epochs as it takes, all alike.
+
+        Raises `NothingLeft` where the epochs, or the records, do not suit the budget.
+        """
+        budget, epochs = self.options.max_tokens, self.options.epochs
+        if budget is None:
+            return [sequences] * epochs
+        num_tokens = sum(sequence.num_trained for sequence in sequences)
+        needed = -(-budget // max(num_tokens, 1))
+        if needed > epochs:
+            raise NothingLeft(
+                f"{self.table}: max_tokens = {budget} takes {needed} epochs of the {num_tokens} tokens of "
+                f"{', '.join(self.data)}, and epochs is {epochs}"
+            )
+        shares: list[list[TrainSequence]] = []
+        spent = 0
+        for epoch in range(needed):
+            order = random.Random(f"{self.name}/{epoch}").sample(sequences, len(sequences))
+            shares.append(list(_fitting(order, budget * (epoch + 1) // needed - spent)))
+            spent += sum(sequence.num_trained for sequence in shares[-1])
+        if not all(shares):
+            raise NothingLeft(f"{self.table}: max_tokens = {budget} is less than the tokens of any record")
+        return shares
+
+
+def _fitting(sequences: Sequence[TrainSequence], budget: int) -> Iterator[TrainSequence]:
+    """Yield those of the sequences that still fit into a number of trained tokens, as they come."""
+    for sequence in sequences:
+        if 0 < sequence.num_trained <= budget:
+            budget -= sequence.num_trained
+            yield sequence
