@@ -103,6 +103,15 @@ def test_f1_counts_words_as_squad_does(answer: str, gold: Any, value: float) -> 
         ("42.0000001", 42, 1.0),
         ("42.1", 42, 0.0),
         ("9" * 5000, 42, 0.0),
+        ("-$42", 42, 0.0),
+        ("\u221242", 42, 0.0),  # a minus sign
+        ("\u221242", -42, 1.0),
+        ("$42.00", 42, 1.0),
+        ("42 \u0664\u0663", 42, 0.0),  # a second number, in Arabic-Indic digits
+        ("size5 and 42", 42, 0.0),
+        ("e42", 42, 1.0),
+        ("9e999", 42, 0.0),
+        ("12345678901234567891", "12345678901234567890", 1.0),  # within the tolerance
     ],
 )
 def test_the_only_number_must_be_the_right_one(answer: str, gold: Any, value: float) -> None:
@@ -111,6 +120,8 @@ def test_the_only_number_must_be_the_right_one(answer: str, gold: Any, value: fl
 
 def test_how_far_off_a_number_may_be_is_an_option() -> None:
     assert raw("numeric_match", answered("42.1", 42), tolerance=0.01, **GOLD) == 1.0
+    big = answered("12345678901234567891", "12345678901234567890")
+    assert raw("numeric_match", big, tolerance=0.0, **GOLD) == 0.0, "compared exactly, not as floats"
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from gymfleet_contracts.comparing import normalised
+
 from gymfleet_reward.answers import AnswerComponent, AnswerOptions, text_of
-from gymfleet_reward.words import normalised
 
 
 class ExactMatch(AnswerComponent[AnswerOptions]):

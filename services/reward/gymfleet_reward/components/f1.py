@@ -1,10 +1,10 @@
 """Words that the answer shares with the right one."""
 
-from collections import Counter
 from typing import Any
 
+from gymfleet_contracts.comparing import words_f1
+
 from gymfleet_reward.answers import AnswerComponent, AnswerOptions, text_of
-from gymfleet_reward.words import normalised
 
 
 class F1(AnswerComponent[AnswerOptions]):
@@ -15,9 +15,4 @@ class F1(AnswerComponent[AnswerOptions]):
 
     def compared(self, answer: str, right: Any) -> float:
         """See `AnswerComponent`. Where one of both has no word left, they must be equal."""
-        given = normalised(answer).split()
-        wanted = normalised(text_of(right, self.options.ground_truth_from)).split()
-        if not given or not wanted:
-            return float(given == wanted)
-        shared = sum((Counter(given) & Counter(wanted)).values())
-        return 2 * shared / (len(given) + len(wanted))
+        return words_f1(answer, text_of(right, self.options.ground_truth_from))

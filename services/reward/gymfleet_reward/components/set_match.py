@@ -1,11 +1,11 @@
 """The right things, in any order."""
 
-import json
 from typing import Any, ClassVar, Literal
+
+from gymfleet_contracts.comparing import normalised, things
 
 from gymfleet_reward.answers import AnswerComponent, AnswerOptions, text_of
 from gymfleet_reward.component import ComponentError
-from gymfleet_reward.words import normalised
 
 
 class SetOptions(AnswerOptions):
@@ -30,16 +30,7 @@ class SetMatch(AnswerComponent[SetOptions]):
         wanted = {normalised(text_of(one, place)) for one in (right if isinstance(right, list) else [right])} - {""}
         if not wanted:
             raise ComponentError(f"{place} holds nothing that could be named")
-        given = {normalised(one) for one in self._things(answer)} - {""}
+        given = things(answer, self.options.separator)
         if self.options.measure == "exact":
             return float(given == wanted)
         return 2 * len(given & wanted) / (len(given) + len(wanted))
-
-    def _things(self, answer: str) -> list[str]:
-        try:
-            listed = json.loads(answer)
-        except (ValueError, RecursionError):
-            listed = None
-        if isinstance(listed, list):
-            return [str(one) for one in listed]
-        return answer.split(self.options.separator or None)

@@ -1,0 +1,70 @@
+"""How an answer is compared with the right one, for components of the reward and for environments alike."""
+
+import json
+import re
+import string
+from collections import Counter
+from fractions import Fraction
+from typing import Final
+
+_ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
+_WITHOUT_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
+_NUMBER: Final = re.compile(
+    r"([-+]?)[$€£]?((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)([eE][-+]?[0-9]{1,3})?(\s?%)?"
+)
+_MINUS: Final = {0x2212: "-"}
+_MAX_CHARS: Final = 4_096
+"""Of an answer: what is longer is no number."""
+
+
+def normalised(text: str) -> str:
+    """Return a text in lower case without ASCII punctuation, English articles and surplus spaces.
+
+    It is how SQuAD compares texts (Rajpurkar et al., 2016, arXiv:1606.05250).
+    """
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
+
+
+def words_f1(given: str, right: str) -> float:
+    """Return the harmonic mean of precision and recall over words, as SQuAD 2.0 computes it, in [0, 1].
+
+    Where one of both has no word left, they must be equal.
+    """
+    mine, wanted = normalised(given).split(), normalised(right).split()
+    if not mine or not wanted:
+        return float(mine == wanted)
+    shared = sum((Counter(mine) & Counter(wanted)).values())
+    return 2 * shared / (len(mine) + len(wanted))
+
+
+def the_number(text: str) -> Fraction | None:
+    """Return the only number of a text; None where there is none, or several: such an answer has not decided.
+
+    `1,200`, `$1.2e3` and `50 %` are numbers. Other digits than ASCII's make a text no number, so that none of them can
+    hide a second answer.
+    """
+    if len(text) > _MAX_CHARS or any(one.isdecimal() and not one.isascii() for one in text):
+        return None
+    found = _NUMBER.finditer(text.translate(_MINUS))
+    first, second = next(found, None), next(found, None)
+    if first is None or second is not None:
+        return None
+    sign, digits, exponent, percent = first.groups(default="")
+    number = Fraction(f"{sign}{digits.replace(',', '')}{exponent}")
+    return number / 100 if percent else number
+
+
+def same_number(one: Fraction, other: Fraction, tolerance: float) -> bool:
+    """Return whether two numbers differ by at most `tolerance`, absolutely or relative to the larger one."""
+    allowed = Fraction(tolerance)
+    return abs(one - other) <= allowed * max(1, abs(one), abs(other))
+
+
+def things(text: str, separator: str = ",") -> set[str]:
+    """Return what a text names, normalised: the items of a JSON list, else the parts between separators."""
+    try:
+        listed = json.loads(text)
+    except (ValueError, RecursionError):
+        listed = None
+    parts = [str(one) for one in listed] if isinstance(listed, list) else text.split(separator or None)
+    return {normalised(one) for one in parts} - {""}
