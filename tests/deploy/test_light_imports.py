@@ -15,6 +15,7 @@ FOR_PEOPLE = ("typer", "rich")
         "gymfleet_contracts.recipe",
         "gymfleet_kit.app",
         "gymfleet_env_server.main",
+        "gymfleet_envs.dataset.environment",
         "gymfleet_envs.textcraft.environment",
         "gymfleet_envs.maze.environment",
         "gymfleet_envs.wordle.environment",

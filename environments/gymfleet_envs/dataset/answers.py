@@ -1,0 +1,55 @@
+r"""Which part of a reply is the answer: one, wherever it stands, so that a second guess is worth nothing."""
+
+from typing import Final, Literal, TypeAlias
+
+AnswerMark: TypeAlias = Literal["auto", "tag", "boxed", "hash", "whole"]
+_CLOSING_THOUGHT: Final = "</think>"
+
+
+def spoken(reply: str) -> str:
+    """Return a reply without its reasoning: what follows the last `</think>`, up to another `<think>`.
+
+    A reply that was still thinking when it ended has said nothing.
+    """
+    return reply.rpartition(_CLOSING_THOUGHT)[2].partition("<think>")[0].strip()
+
+
+def answer_of(said: str, mark: AnswerMark) -> str | None:
+    r"""Return the answer of a reply without its reasoning; None where there is none.
+
+    Args:
+        said: what `spoken` returned.
+        mark: `tag`, the last `<answer>...</answer>`; `boxed`, the last `\boxed{...}`; `hash`, what stands behind the
+            last `####` in its line; `whole`, all of it; `auto`, the later of tag and box, and without either all of it.
+    """
+    match mark:
+        case "tag":
+            found: str | None = _tagged(said)[1]
+        case "boxed":
+            found = _boxed(said)[1]
+        case "hash":
+            found = said.rpartition("####")[2].partition("\n")[0] if "####" in said else None
+        case "whole":
+            found = said
+        case "auto":
+            place, found = max(_tagged(said), _boxed(said), key=lambda marked: marked[0])
+            found = said if place < 0 else found
+    return (found or "").strip() or None
+
+
+def _tagged(said: str) -> tuple[int, str | None]:
+    begin = said.rfind("<answer>")
+    inside, closed, _ = said[begin + len("<answer>") :].partition("</answer>")
+    return begin, inside if begin >= 0 and closed else None
+
+
+def _boxed(said: str) -> tuple[int, str | None]:
+    begin = said.rfind("\\boxed{")
+    if begin < 0:
+        return begin, None
+    start, depth = begin + len("\\boxed{"), 1
+    for place in range(start, len(said)):
+        depth += (said[place] == "{") - (said[place] == "}")
+        if not depth:
+            return begin, said[start:place]
+    return begin, None

@@ -1,0 +1,35 @@
+"""A data set of the Hugging Face hub, as a directory."""
+
+from pathlib import Path
+from typing import Final
+
+from gymfleet_envs.dataset.options import DatasetOptions
+from gymfleet_envs.dataset.reading import SUFFIXES
+from gymfleet_envs.tasks import TaskDataError
+
+_PATTERNS: Final = [f"{folder}*{suffix}" for folder in ("", "data/") for suffix in SUFFIXES]
+
+
+def hub_directory(options: DatasetOptions) -> Path:
+    """Return where the hub's cache keeps the files, which are fetched only with `hub_download`. Raises `TaskDataError`.
+
+    The cache is `HF_HOME`'s; `HF_ENDPOINT` names another hub.
+    """
+    from huggingface_hub import errors, snapshot_download  # noqa: PLC0415 - only for those who name a hub's data set
+
+    try:
+        found = snapshot_download(
+            options.hub,
+            repo_type="dataset",
+            revision=options.hub_revision,
+            allow_patterns=_PATTERNS,
+            local_files_only=not options.hub_download,
+        )
+    except errors.LocalEntryNotFoundError:
+        what = (
+            "and the hub does not answer" if options.hub_download else "and hub_download is off, so it is not fetched"
+        )
+        raise TaskDataError(f"{options.hub}@{options.hub_revision} is not in the hub's cache, {what}") from None
+    except (errors.HfHubHTTPError, OSError, ValueError) as error:
+        raise TaskDataError(f"{options.hub}@{options.hub_revision}: {str(error).splitlines()[0]}") from None
+    return Path(found)

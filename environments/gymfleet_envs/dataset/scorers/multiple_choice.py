@@ -1,0 +1,31 @@
+"""The right one of lettered choices."""
+
+import re
+from typing import Final
+
+from gymfleet_envs.dataset.scorer import BadGold, OneOf, ScorerOptions
+
+_ALONE: Final = re.compile(r"\W*([A-Za-z])\W*")
+_CHOICE: Final = re.compile(r"(?<![A-Za-z])\(?([A-Z])[).:](?=\s|\Z)")
+_SAID: Final = re.compile(r"\b(?:answer|choice|option)(?: is)?:? {0,2}\(?([A-Z])\b(?!')")
+_MAX_CHARS: Final = 4_096
+"""Of an answer: what is longer chooses nothing."""
+
+
+class MultipleChoice(OneOf[ScorerOptions]):
+    """1 for the right letter: `B`, `(b)`, `B) Rome`, `The answer is B.`; an answer that names two chooses neither."""
+
+    def right_one(self, gold: str) -> str:
+        """See `OneOf`."""
+        if (letter := _ALONE.fullmatch(gold)) is None:
+            raise BadGold("it is no letter")
+        return letter[1].upper()
+
+    def compared(self, answer: str, right: str) -> float:
+        """See `OneOf`."""
+        if len(answer) > _MAX_CHARS:
+            return 0.0
+        if alone := _ALONE.fullmatch(answer):
+            return float(alone[1].upper() == right)
+        named = {*_CHOICE.findall(answer), *_SAID.findall(answer)}
+        return float(named == {right})

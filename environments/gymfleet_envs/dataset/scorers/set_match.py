@@ -1,0 +1,40 @@
+"""The right things, in any order."""
+
+from typing import Literal
+
+from gymfleet_contracts.comparing import normalised, things
+from pydantic import JsonValue
+
+from gymfleet_envs.dataset.scorer import BadGold, Scorer, ScorerOptions, text_of
+
+
+class SetOptions(ScorerOptions):
+    """How much of the set counts."""
+
+    measure: Literal["exact", "f1"] = "exact"
+    """`exact`: 1 for the very set, else 0; `f1`: the harmonic mean of precision and recall."""
+    separator: str = ","
+    """Between the things of an answer that is no JSON list."""
+
+
+class SetMatch(Scorer[SetOptions]):
+    """Whether the answer names the right things, without regard to order, case and punctuation."""
+
+    Options = SetOptions
+
+    def checked(self, gold: JsonValue) -> frozenset[str]:
+        """See `Scorer`. The right things are a list, or a text as an answer would be."""
+        if not isinstance(gold, list):
+            found = things(text_of(gold), self.options.separator)
+        else:
+            found = {normalised(text_of(one)) for one in gold} - {""}
+        if not found:
+            raise BadGold("it holds nothing that could be named")
+        return frozenset(found)
+
+    def score(self, answer: str, right: frozenset[str]) -> float:
+        """See `Scorer`."""
+        given = things(answer, self.options.separator)
+        if self.options.measure == "exact":
+            return float(given == right)
+        return 2 * len(given & right) / (len(given) + len(right))

@@ -1,0 +1,48 @@
+"""Which scorer a row's data source has."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from pydantic import JsonValue
+
+from gymfleet_envs.dataset.parts import UnknownPart
+from gymfleet_envs.dataset.scorer import AnyScorer, make_scorer
+from gymfleet_envs.tasks import TaskDataError
+
+_KNOWN: Final[dict[str, str | dict[str, JsonValue]]] = {
+    "arithmetic": "numeric_match",
+    "countdown": "countdown",
+    "openai/gsm8k": {"use": "numeric_match", "answer": "hash"},
+    **{
+        f"searchR1_{name}": {"use": "exact_match", "answer": "tag"}
+        for name in ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
+    },
+}
+"""Data sources that verl and TinyZero score, where a scorer of ours has their rule."""
+
+
+class Scorers:
+    """The scorers of the data sources: those that are known by their published names, and the operator's own."""
+
+    def __init__(self, told: Mapping[str, str | Mapping[str, JsonValue]]) -> None:
+        self._told = {**_KNOWN, **told}
+        self._made: dict[str, AnyScorer] = {}
+        for name in told:  # also those of no row: a misspelt scorer is told at the start
+            self._make(name)
+
+    def of(self, data_source: str, place: str) -> AnyScorer:
+        """Return the scorer. Raises `TaskDataError` for a data source that has none."""
+        if data_source in self._made:
+            return self._made[data_source]
+        if data_source not in self._told:
+            what = f"data_source {data_source[:80]!r} has no scorer" if data_source else "there is no data_source"
+            known = ", ".join(self._told)
+            raise TaskDataError(f"{place}: {what}; known: {known}; name others in the option scorers")
+        return self._make(data_source)
+
+    def _make(self, data_source: str) -> AnyScorer:
+        try:
+            self._made[data_source] = make_scorer(self._told[data_source])
+        except UnknownPart as error:
+            raise TaskDataError(f"scorers.{data_source}: {error}") from None
+        return self._made[data_source]
