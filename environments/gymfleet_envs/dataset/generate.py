@@ -54,9 +54,8 @@ def _generate(rng: random.Random, level: str) -> Row:
             break
     if shape.data_source == "arithmetic":
         return _row(f"Compute {expression}. Answer with the number alone.", str(value), str(value), "arithmetic")
-    question = (
-        f"Reach {value} with {', '.join(map(str, numbers))}. Use each number once, and {' '.join(shape.operators)}."
-    )
+    operators = "+ or -" if shape.only_sums else "+ - * / and parentheses"
+    question = f"Reach {value} with {', '.join(map(str, numbers))}. Use each number once, with {operators}."
     gold: JsonValue = {"target": int(value), "numbers": [*numbers]}
     return _row(f"{question} Answer with the calculation alone.", gold, expression, "countdown")
 
