@@ -5,7 +5,8 @@ that come with gymfleet are the modules of `gymfleet_contracts.formats`.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
@@ -26,6 +27,8 @@ class ParsedReply:
     complete: bool
     """The format itself shows where the action ends (a closing fence, the end of a line), so that it stands whole even
     if the reply was cut off."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """What the reply says besides, by the names that the format's `notes` lists: a plan, a prediction."""
 
     def if_cut(self) -> "ParsedReply":
         """Return what the reply is worth where it was cut off: nothing that may be half an action."""
@@ -58,6 +61,8 @@ class ReplyFormat(ABC, Generic[OptionsT]):
     """Stands in each trajectory. To be raised with every change of what `parse` makes of a reply."""
     examples: ClassVar[tuple[str, ...]] = ("look", "go to shelf 1", "put apple 2 in/on fridge 1", "click[Buy Now]", "0")
     """Actions of each kind that it carries; the conformance suite has them written and read."""
+    notes: ClassVar[tuple[str, ...]] = ()
+    """What a reply has a place for beside thought and action; a format with notes overrides `render_notes`."""
 
     def __init__(self, options: OptionsT) -> None:
         self.options = options
@@ -79,6 +84,10 @@ class ReplyFormat(ABC, Generic[OptionsT]):
     @abstractmethod
     def render(self, thought: str, action: str) -> str:
         """Write a well-formed reply: `parse` gives back this action."""
+
+    def render_notes(self, thought: str, action: str, notes: Mapping[str, str]) -> str:  # noqa: ARG002 - no place
+        """Write a well-formed reply with those of the notes that the format has a place for."""
+        return self.render(thought, action)
 
 
 class FormatSection(WireModel):

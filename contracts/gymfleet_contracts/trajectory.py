@@ -145,6 +145,8 @@ class Turn(WireModel):
     text: str
     reply_end: ReplyEnd = ReplyEnd.STOP
     thought: str
+    notes: dict[str, str] = _absent_without({})
+    """What the reply says besides, by the names of its format: a plan, a prediction."""
     action: str | None
     format_valid: StrictBool
     """The reply follows the format to the letter."""

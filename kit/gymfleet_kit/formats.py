@@ -1,6 +1,6 @@
 """Which reply format a recipe or a request means, with its options, and checked in all that it answers."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Final, TypeGuard
 
 import structlog
@@ -37,10 +37,10 @@ class CheckedFormat:
             raise FormatFailed(f"the format {self._name} parses a reply to nonsense: {fault}")
         return parsed
 
-    def render(self, thought: str, action: str) -> str:
-        """Write a reply."""
+    def render(self, thought: str, action: str, notes: Mapping[str, str] | None = None) -> str:
+        """Write a reply, with those of the notes that the format has a place for."""
         try:
-            text = self.plugin.render(thought, action)
+            text = self.plugin.render_notes(thought, action, notes) if notes else self.plugin.render(thought, action)
         except (Exception, SystemExit) as error:
             raise self._failed("render", error) from error
         if not _is_text(text):
@@ -69,6 +69,12 @@ def _reply_fault(parsed: object) -> str:
         return f"{type(parsed).__name__} instead of a ParsedReply"
     if not _is_text(parsed.thought):
         return f"the thought is {parsed.thought!r:.80}"
+    if not (isinstance(parsed.notes, Mapping) and all(map(_is_text, (*parsed.notes, *parsed.notes.values())))):
+        return f"the notes are {parsed.notes!r:.80}"
+    return _action_fault(parsed)
+
+
+def _action_fault(parsed: ParsedReply) -> str:
     if parsed.action is not None and not (_is_text(parsed.action) and parsed.action.strip()):
         return f"the action is {parsed.action!r:.80}; without an action it is None"
     if type(parsed.well_formed) is not bool or type(parsed.complete) is not bool:

@@ -319,6 +319,7 @@ class Play:
             text=reply.text,
             reply_end=reply.end,
             thought=reply.parsed.thought,
+            notes=dict(reply.parsed.notes),
             generate_s=reply.seconds,
             **what,
         )

@@ -75,7 +75,8 @@ def test_a_format_is_resolved_once() -> None:
     [
         (
             {"use": "morse"},
-            "there is no format 'morse'; known: agentbench_os, dbbench, free, plain, react, sqlgym, tags, ",
+            "there is no format 'morse'; known: agentbench_os, agentgym, dbbench, free, openmanus, outcome, plain, "
+            "react, sqlgym, tags, think_act, tool_call",
         ),
         ({"use": "os:system"}, "this service was not given the format 'os:system'"),
         ({"use": "/etc/passwd"}, "this service was not given the format '/etc/passwd'"),

@@ -1,0 +1,123 @@
+"""Actions as calls of functions: which function spells which action, and calls as JSON from outside."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, NoReturn, Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from gymfleet_contracts.reply_format import FormatOptions
+from gymfleet_contracts.session import TOOL_NAME, Tool
+
+MAX_CALL_CHARS: Final = 65_536
+"""Of a call that is read: a longer one is none."""
+_MAX_DEPTH: Final = 16
+_ARGUMENT: Final = re.compile(r"\{([a-z][a-z0-9_]{0,31})\}")
+
+
+class Function(FormatOptions):
+    """A kind of action as a function that the model calls."""
+
+    name: Annotated[str, Field(pattern=TOOL_NAME)]
+    """What it is called."""
+    action: Annotated[str, Field(min_length=1, max_length=256, pattern=r"\S")]
+    """The action that a call spells, with the arguments in braces: `put {object} in/on {place}`."""
+    description: Annotated[str, Field(max_length=1024)] = ""
+    """For the model; without it the action with its braces."""
+
+    @model_validator(mode="after")
+    def parameters_are_told_apart(self) -> Self:
+        """Between two arguments stands a text, so that an action can be read as a call."""
+        names, texts = self.names, self.texts
+        if len(set(names)) != len(names):
+            raise ValueError(f"the action {self.action!r} names an argument twice")
+        if not all(texts[1:-1]):
+            raise ValueError(f"the action {self.action!r} has two arguments with nothing between them")
+        if any("{" in text or "}" in text for text in texts):
+            raise ValueError(f"the action {self.action!r} has a brace that belongs to no argument such as {{place}}")
+        return self
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the arguments, all of which are texts."""
+        return _ARGUMENT.split(self.action)[1::2]
+
+    @property
+    def texts(self) -> list[str]:
+        """Return the texts around the arguments, one more than those."""
+        return _ARGUMENT.split(self.action)[::2]
+
+    @property
+    def tool(self) -> Tool:
+        """Return it as OpenAI and MCP declare a tool, with a JSON Schema of its arguments."""
+        return Tool(
+            name=self.name,
+            description=self.description or f"Do: {self.action}",
+            parameters={
+                "type": "object",
+                "properties": {name: {"type": "string", "minLength": 1} for name in self.names},
+                "required": list(self.names),
+                "additionalProperties": False,
+            },
+        )
+
+    def spelled(self, arguments: Mapping[str, JsonValue]) -> str | None:
+        """Return the action of a call; None for arguments that the schema does not allow."""
+        values = [arguments.get(name) for name in self.names]
+        if len(arguments) != len(values) or not all(isinstance(value, str) and value.strip() for value in values):
+            return None
+        texts = self.texts
+        return texts[0] + "".join(f"{value}{text}" for value, text in zip(values, texts[1:], strict=True))
+
+    def read(self, action: str) -> dict[str, str] | None:
+        """Return the arguments with which a call spells this action; None where none does."""
+        first, *others = self.texts
+        if not others:
+            return {} if action == first else None
+        last = others.pop()
+        if not (action.startswith(first) and action.endswith(last) and len(action) > len(first) + len(last)):
+            return None
+        rest = action[len(first) : len(action) - len(last)]
+        values = []
+        for text in others:
+            value, found, rest = rest.partition(text)
+            if not found:
+                return None
+            values.append(value)
+        values.append(rest)
+        return dict(zip(self.names, values, strict=True)) if all(value.strip() for value in values) else None
+
+
+def read_object(text: str) -> dict[str, Any] | None:
+    """Return the JSON object that a text from outside is; None for any other, however it is made.
+
+    None also for one that is too long or nested too deeply, that names a key twice, or holds NaN or half a surrogate
+    pair: what different readers understand in different ways is not understood.
+    """
+    if len(text) > MAX_CALL_CHARS:
+        return None
+    try:
+        found = json.loads(text, object_pairs_hook=_told_apart, parse_constant=_refuse)
+        json.dumps(found, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):  # UnicodeEncodeError is a ValueError
+        return None
+    return found if isinstance(found, dict) and not _is_deeper(found, _MAX_DEPTH) else None
+
+
+def _told_apart(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands there twice")
+    return found
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    inside = value.values() if isinstance(value, dict) else value
+    return depth <= 0 or any(_is_deeper(one, depth - 1) for one in inside)

@@ -1,0 +1,118 @@
+"""`tool_call`: function calling with JSON Schemas, as Hermes and Qwen write it, or as AgentGym does."""
+
+import json
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from gymfleet_contracts.formats._calls import Function, read_object
+from gymfleet_contracts.reply_format import FormatOptions, ParsedReply, ReplyFormat, no_action
+
+_BEGIN: Final = "<tool_call>"
+_END: Final = "</tool_call>"
+
+
+class ToolCallOptions(FormatOptions):
+    """Which functions there are, and how a call is written."""
+
+    functions: Annotated[tuple[Function, ...], Field(min_length=1, max_length=64)] = (
+        Function(name="act", action="{action}", description="Take one action, written as the instructions name it."),
+    )
+    """Each with `name`, `action` and `description`: `{ name = "go", action = "go to {place}" }` makes `go to shelf 1`
+    of a call with the place `shelf 1`. Where the expert demonstrates, each of its actions needs a function; the first
+    that spells it is called."""
+    style: Literal["hermes", "agentgym"] = "hermes"
+    """`"hermes"`: free text, then JSON with `name` and `arguments` between `<tool_call>` tags, as Qwen's models are
+    trained to. `"agentgym"`: JSON alone, with `thought`, `function_name` and `arguments`."""
+
+    @model_validator(mode="after")
+    def functions_are_told_apart(self) -> Self:
+        """Two functions of one name could not be told apart."""
+        names = [function.name for function in self.functions]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"two functions are called {', '.join(twice)}")
+        return self
+
+
+class ToolCall(ReplyFormat[ToolCallOptions]):
+    """A call of one function, as JSON; the last call counts. Arguments that its JSON Schema refuses are no action."""
+
+    Options = ToolCallOptions
+    examples = (*ReplyFormat.examples, 'a "quoted" \\ text', "first line\n  second line", "</tool_call>")
+
+    def __init__(self, options: ToolCallOptions) -> None:
+        super().__init__(options)
+        self._functions = {function.name: function for function in options.functions}
+        self._hermes = options.style == "hermes"
+
+    @property
+    def instructions(self) -> str:
+        """Declare the functions, and show what a call looks like."""
+        declared = "\n".join(_json(function.tool.model_dump()) for function in self.options.functions)
+        return f"You have these functions, given with JSON Schemas of their arguments:\n{declared}\n{self._asked}"
+
+    @property
+    def complaint(self) -> str:
+        """Repeat what a call looks like."""
+        return f"Invalid call. Functions: {', '.join(self._functions)}. {self._asked}"
+
+    @property
+    def _asked(self) -> str:
+        if self._hermes:
+            call = '{"name": <function name>, "arguments": <object>}'
+            return f"Think, then call one of them:\n{_BEGIN}\n{call}\n{_END}"
+        call = '{"thought": <your reasoning>, "function_name": <function name>, "arguments": <object>}'
+        return f"Answer with a call of one of them, and nothing else:\n{call}"
+
+    def parse(self, text: str) -> ParsedReply:
+        """Read the last call. It is complete if its tag is closed, or its JSON."""
+        return self._parse_hermes(text) if self._hermes else self._parse_agentgym(text)
+
+    def render(self, thought: str, action: str) -> str:
+        """Write a call of the first function that spells the action. Raises ValueError where none does."""
+        for function in self.options.functions:
+            arguments = function.read(action)
+            if arguments is not None and function.spelled(arguments) == action:
+                return self._written(thought, function.name, arguments)
+        raise ValueError(f"none of the functions {', '.join(self._functions)} spells the action {action[:80]!r}")
+
+    def _written(self, thought: str, name: str, arguments: dict[str, str]) -> str:
+        if not self._hermes:
+            return _json({"thought": thought, "function_name": name, "arguments": arguments})
+        call = _json({"name": name, "arguments": arguments})
+        for tag in (_BEGIN, _END):  # in a text of the call it would end or begin one
+            call = call.replace(tag, "\\u003c" + tag[1:])
+        return "\n".join(part for part in (thought, _BEGIN, call, _END) if part)
+
+    def _parse_hermes(self, text: str) -> ParsedReply:
+        head, marker, tail = text.rpartition(_BEGIN)
+        if not marker:
+            return no_action(text.strip())
+        inside, closed, after = tail.partition(_END)
+        action = self._called(inside, "name", {"name", "arguments"})[0]
+        well_formed = bool(action and closed) and not after.strip() and _BEGIN not in head and _END not in head + after
+        return ParsedReply(head.strip(), action, well_formed, complete=bool(action and closed))
+
+    def _parse_agentgym(self, text: str) -> ParsedReply:
+        begin, end = text.find("{"), text.rfind("}") + 1
+        if not -1 < begin < end:
+            return no_action(text.strip())
+        action, thought = self._called(text[begin:end], "function_name", {"thought", "function_name", "arguments"})
+        well_formed = action is not None and not (text[:begin] + text[end:]).strip()
+        return ParsedReply(thought, action, well_formed, complete=action is not None)
+
+    def _called(self, text: str, key: str, known: set[str]) -> tuple[str | None, str]:
+        """Return the action that a call spells, None where it spells none, and the thought that stands in it."""
+        call = read_object(text)
+        if call is None or not call.keys() <= known:
+            return None, ""
+        name, arguments, thought = call.get(key), call.get("arguments", {}), call.get("thought", "")
+        if not (isinstance(name, str) and isinstance(arguments, dict) and isinstance(thought, str)):
+            return None, ""
+        function = self._functions.get(name)
+        action = None if function is None else function.spelled(arguments)
+        return (action.strip() or None if action else None), thought.strip()
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
