@@ -5,6 +5,7 @@ thus needs neither transformers nor numpy: 150 MB and seconds at its start. Test
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
@@ -18,6 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Tokenizer
 
 _MAX_FILE_BYTES: Final = 1 << 26
+_MARKER: Final = re.compile(r"</?[a-z_]{2,32}>")
 _NAMED_TOKENS: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -41,7 +43,12 @@ class ModelTokenizer:
         self.backend = backend
         self.chat_template = chat_template
         self.named_tokens = dict(named_tokens)
-        self.added_tokens = frozenset(token.content for token in backend.get_added_tokens_decoder().values())
+        added = backend.get_added_tokens_decoder().values()
+        self.added_tokens = frozenset(token.content for token in added)
+        self.markers = frozenset(
+            token.content for token in added if not token.special and _MARKER.fullmatch(token.content)
+        ) - set(self.named_tokens.values())
+        """Added tokens that are ordinary text, such as `<think>` and `</tool_call>` of Qwen's models."""
 
     @classmethod
     def load(cls, directory: Path) -> "ModelTokenizer":

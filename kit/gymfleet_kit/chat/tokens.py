@@ -54,11 +54,13 @@ class ChatTokens:
         self._tokenizer = tokenizer
         self._roles = roles
         self._under: dict[MessageRoles, ChatTokens] = {roles: self}
+        self._markers: frozenset[str] = frozenset()
         self._require_roles()
         self._ids = tokenizer.encode
         specials = sorted(tokenizer.added_tokens, key=len, reverse=True)
         self._specials = re.compile("|".join(map(re.escape, specials))) if specials else None
         self.turn_end_id, self._reply_lead = self._read_template()
+        self._markers = tokenizer.markers - {tokenizer.token(self.turn_end_id)}
         eos = tokenizer.eos_token_id
         self.stop_token_ids: tuple[int, ...] = tuple(
             dict.fromkeys(token for token in (self.turn_end_id, eos) if token is not None)
@@ -139,10 +141,18 @@ class ChatTokens:
         return rest
 
     def defuse(self, text: str) -> str:
-        """Break up special tokens in a text from outside, which must not end a turn or begin another."""
+        """Break up special tokens in a text from outside, which must not end a turn or begin another.
+
+        Markers such as `<think>` and `<tool_call>`, which a tokenizer holds as tokens and not as special ones, do
+        neither: reply formats write them, and the model is to see what it is asked to write.
+        """
         if self._specials is None:
             return text
-        return self._specials.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
+        return self._specials.sub(self._defused, text)
+
+    def _defused(self, match: re.Match[str]) -> str:
+        token = match[0]
+        return token if token in self._markers else f"{token[0]} {token[1:]}"
 
     def _render(self, messages: list[dict[str, str]], *, prompt: bool) -> str:
         try:

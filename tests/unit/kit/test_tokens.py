@@ -129,6 +129,21 @@ def test_special_tokens_in_a_text_from_outside_are_only_text(name: str, place: s
     assert [i for i in ids(hostile) if i in special] == [i for i in ids(harmless) if i in special]
 
 
+def test_markers_that_a_format_writes_stay_what_they_are() -> None:
+    """Qwen's tokenizers hold `<tool_call>` as a token, but not as a special one."""
+    tokenizer = build_tokenizer(chat_template=CHATML, eos_token="<|im_end|>")
+    tokenizer.add_tokens(["<tool_call>", "</tool_call>", "<|box|>"])
+    chat = ChatTokens(model_tokenizer(tokenizer))
+    marker, end = tokenizer.convert_tokens_to_ids(["<tool_call>", "</tool_call>"])
+
+    reply = chat.reply("Go.<tool_call>x</tool_call>")
+
+    assert chat.text(reply) == "Go.<tool_call>x</tool_call>"
+    assert (marker in reply, end in reply) == (True, True)
+    assert marker in chat.first("Answer with <tool_call>")
+    assert "< |box|>" in chat.text(chat.reply("<|box|><|im_end|>")), "no marker: it may structure a turn"
+
+
 def test_a_template_that_leaves_texts_alone_is_rendered_once() -> None:
     assert chat_of("chatml")._affixes is not None
     assert chat_of("llama3")._affixes is None, "it trims: constant text around the message would be wrong"
