@@ -22,7 +22,7 @@ from gymfleet_contracts._model import WireModel
 from gymfleet_contracts.faults import faults
 from gymfleet_contracts.reply_format import FormatSection
 from gymfleet_contracts.reward import ComponentTable, Discount, RewardSpec, RewardTerms
-from gymfleet_contracts.rollout import Budget, EpisodeLimits, MessageRoles, Sampling, StrategySpec
+from gymfleet_contracts.rollout import ActionSpace, Budget, EpisodeLimits, MessageRoles, Sampling, StrategySpec
 from gymfleet_contracts.session import EnvironmentName, Split
 from gymfleet_contracts.stages import PlannedStage, StageName, StageSection, planned
 from gymfleet_contracts.trajectory import AGENT, RoleName, StrategyName
@@ -89,6 +89,7 @@ class EnvironmentSection(WireModel):
     eval_split: Split = "test"
     """Tasks to measure on; must differ from `train_split`."""
     format: FormatSection | None = None
+    actions: ActionSpace | None = None
     limits: LimitChanges = LimitChanges()
     reward: "RewardSection | None" = None
     schedule: tuple[ScheduledChange, ...] = ()
@@ -250,6 +251,7 @@ class RolloutSection(WireModel):
 
     format: FormatSection = FormatSection()
     roles: MessageRoles = MessageRoles()
+    actions: ActionSpace = ActionSpace()
     sampling: Sampling = Sampling()
     limits: EpisodeLimits = EpisodeLimits()
     strategy: StrategySection = StrategySection()
@@ -406,6 +408,10 @@ class Recipe(WireModel):
     def format_of(self, env: EnvironmentSection) -> FormatSection:
         """Return the reply format of an environment's episodes."""
         return env.format or self.rollout.format
+
+    def actions_of(self, env: EnvironmentSection) -> ActionSpace:
+        """Return what is shown of an environment's actions."""
+        return env.actions or self.rollout.actions
 
     def formats(self) -> dict[str, FormatSection]:
         """Return the reply formats of the run, by the place of their table."""

@@ -95,6 +95,15 @@ class MessageRoles(WireModel):
     """Of what answers a reply; the first observation, which answers none, is the user's."""
 
 
+class ActionSpace(WireModel):
+    """What the policy is shown of the actions that are possible, where an environment lists them."""
+
+    shown: StrictBool = False
+    """Every observation ends with the list; demonstrations and measurements have it too."""
+    most: Annotated[int, Field(ge=1, le=1000), NUMBER] = 100
+    """So many actions of a longer list."""
+
+
 class GroupRequest(WireModel):
     """One task, `num_samples` episodes. The id is fixed before the rollout: `run/group`.
 
@@ -114,6 +123,9 @@ class GroupRequest(WireModel):
     strategy: StrategySpec = StrategySpec()
     format: FormatSection = FormatSection()
     roles: MessageRoles = MessageRoles()
+    actions: ActionSpace = ActionSpace()
+    hint_probability: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.0
+    """How likely an observation ends with the expert's move; drawn once for all episodes of the group."""
     sampling: Sampling = Sampling()
     limits: EpisodeLimits = EpisodeLimits()
     budget: Budget = Budget()

@@ -22,6 +22,7 @@ from gymfleet_rollout.parts import Parts
 from gymfleet_rollout.replies import Replies, next_prompt
 from gymfleet_rollout.search import TreeRecorder
 from gymfleet_rollout.sessions import SessionDesk
+from gymfleet_rollout.shown import Beside
 from gymfleet_rollout.table import Table
 from gymfleet_rollout.tree import Node, Reply
 from gymfleet_rollout.unended import unended
@@ -54,6 +55,7 @@ class Play:
         self._replies = Replies(parts, group, sample, spending)
         self._max_context = min(group.limits.max_context_tokens, parts.policy.max_model_len)
         self._desk = SessionDesk(parts.sessions, group)
+        self._beside = Beside(parts, group)
         self._session_ids: list[str] = []
         self._heads: dict[tuple[str, str | None], Node] = {}
         """The newest node of each session, and in a game of each seat."""
@@ -71,13 +73,16 @@ class Play:
         """Open a session of the group's task and return its root."""
         branch = f"@{self._num_opened}" if self._num_opened else ""
         self._num_opened += 1
+        self._beside.require_possible()
         (session,) = await self._made(self._opened())
         self._require_right_world(session)
-        prompt = self._prompt(None, session.observation)
+        beside = await self._shown(session.session_id, session.index)
+        observation = session.observation + beside
+        prompt = self._prompt(None, observation)
         root = Node(
-            id=self._id(0, branch), parent_id=None, depth=0, observation=session.observation, score=session.score,
-            ended=None, task=session.task, session_id=session.session_id, index=0, branch=branch, prompt=prompt,
-            num_tokens=0, parts=session.parts, sealed=session.sealed,
+            id=self._id(0, branch), parent_id=None, depth=0, observation=observation, beside=beside,
+            score=session.score, ended=None, task=session.task, session_id=session.session_id, index=0,
+            branch=branch, prompt=prompt, num_tokens=0, parts=session.parts, sealed=session.sealed,
             table=None if session.game is None else Table(session, session.game),
         )  # fmt: skip
         self._keep(root)
@@ -121,8 +126,8 @@ class Play:
         forks = []
         for number, session in enumerate(sessions, first):
             fork = Node(
-                id=node.id, parent_id=node.parent_id, depth=node.depth, observation=node.observation, score=node.score,
-                ended=None, task=node.task, session_id=session.session_id, index=node.index,
+                id=node.id, parent_id=node.parent_id, depth=node.depth, observation=node.observation,
+                beside=node.beside, score=node.score, ended=None, task=node.task, session_id=session.session_id, index=node.index,
                 branch=f"{node.branch}-{node.depth}.{number}", prompt=node.prompt, num_tokens=node.num_tokens,
                 parts=node.parts, sealed=node.sealed, replacement=node.replacement, turn=node.turn, parent=node.parent,
             )  # fmt: skip
@@ -217,14 +222,18 @@ class Play:
             }  # fmt: skip
         what |= {"action": reply.action, "format_valid": reply.parsed.well_formed}
         turn = self._turn(node, reply, environment_s=seconds, **what)
-        observation = self._complaint(reply.action) if result is None else result.observation
-        return self._moved(node, reply, turn, observation, result)
+        if result is None:
+            observation, beside = self._complaint(reply.action), node.beside
+        else:
+            beside = "" if _ended(result) else await self._shown(node.session_id, node.index + 1)
+            observation = result.observation
+        return self._moved(node, reply, turn, observation + beside, result, beside)
 
     def answer(self, node: Node, reply: Reply, text: str) -> Node:
         """Reply to the policy with a text, instead of carrying out its reply, and return the node it leads to."""
         self._require_reply_to(node, reply)
         turn = self._turn(node, reply, action=None, format_valid=True, action_valid=True)
-        return self._moved(node, reply, turn, text, None)
+        return self._moved(node, reply, turn, text, None, node.beside)
 
     async def evaluate(self, nodes: Sequence[Node]) -> list[float]:
         """Return the value of each node, by the reward service."""
@@ -327,12 +336,14 @@ class Play:
         metrics.GENERATE_SECONDS.observe(turn.generate_s)
         return turn
 
-    def _moved(self, node: Node, reply: Reply, turn: Turn, observation: str, result: StepResult | None) -> Node:
+    def _moved(
+        self, node: Node, reply: Reply, turn: Turn, observation: str, result: StepResult | None, beside: str
+    ) -> Node:
         """Return the node that a turn leads to."""
         node.moved_on = True
         depth, replaced = node.depth + 1, turn.context == "replaced"
         child = Node(
-            id=self._id(depth, node.branch), parent_id=node.id, depth=depth, observation=observation,
+            id=self._id(depth, node.branch), parent_id=node.id, depth=depth, observation=observation, beside=beside,
             score=node.score if result is None else result.score, ended=_ended(result), task=node.task,
             session_id=node.session_id, index=node.index + (result is not None), branch=node.branch, prompt=(),
             seat=node.seat, table=node.table,
@@ -416,6 +427,9 @@ class Play:
         except (ClientError, InferenceError, EvaluationFailed, TimeoutError) as error:
             self.failure = self.failure or error
             raise
+
+    async def _shown(self, session_id: str, index: int) -> str:
+        return await self._noted(self._beside.text(session_id, index))
 
     async def _step(self, node: Node, action: str) -> StepResult | None:
         """Step the environment; return None, without stepping, when the action is too long."""

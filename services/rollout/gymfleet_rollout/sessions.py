@@ -15,7 +15,7 @@ from gymfleet_client.errors import (
     Unavailable,
 )
 from gymfleet_contracts.rollout import GroupRequest
-from gymfleet_contracts.session import ExpertMove, OpenSession, Session, StepResult
+from gymfleet_contracts.session import AdmissibleActions, ExpertMove, OpenSession, Session, StepResult
 from gymfleet_kit.retries import Retries
 
 _OPEN_PAUSE_S: Final = 0.05
@@ -44,6 +44,11 @@ class Sessions(Protocol):
 
     async def expert(self, session_id: str, *, index: int | None = ..., timeout_s: float = ...) -> ExpertMove:
         """Return what the environment's expert would do after `index` steps."""
+
+    async def admissible_actions(
+        self, session_id: str, *, index: int | None = ..., timeout_s: float = ...
+    ) -> AdmissibleActions:
+        """Return the actions that are possible after `index` steps."""
 
 
 class SessionDesk:

@@ -71,6 +71,8 @@ class Node:
     """The player of a game whose node it is."""
     table: Table | None = None
     """The game; None where the environment is none."""
+    beside: str = ""
+    """What stands below the observation, and is part of it: admissible actions, a hint."""
     sealed: str | None = None
     """What the environment told the reward service alone when the episode began."""
     replacement: tuple[int, ...] | None = None

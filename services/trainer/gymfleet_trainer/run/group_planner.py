@@ -236,6 +236,7 @@ class GroupPlanner:
             strategy=strategy,
             format=self._recipe.format_of(env),
             roles=self._recipe.rollout.roles,
+            actions=self._recipe.actions_of(env),
             sampling=sampling,
             limits=self._recipe.limits_of(env, step),
             reward=self._recipe.reward_spec(env, gamma),

@@ -1,0 +1,47 @@
+"""A number that changes over the steps of training, as a function of the step alone: a resumed run goes on with it."""
+
+import math
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field
+
+from gymfleet_contracts._model import WireModel
+from gymfleet_contracts.numbers import NUMBER
+
+
+class Schedule(WireModel):
+    """From one number to another."""
+
+    start: Annotated[float, NUMBER]
+    """In the first step."""
+    end: Annotated[float, NUMBER]
+    """From step number `steps` on."""
+    steps: Annotated[int, Field(ge=1), NUMBER]
+    """Steps until then, counted within each stage that reinforces."""
+    shape: Literal["linear", "cosine"] = "linear"
+    """`linear`, or `cosine`: slow at both ends."""
+
+    def at(self, step: int) -> float:
+        """Return the number in a step, which counts from 1."""
+        share = 1.0 if step >= self.steps else (step - 1) / (self.steps - 1)
+        if self.shape == "cosine":
+            share = (1 - math.cos(math.pi * share)) / 2
+        return self.start + (self.end - self.start) * share
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Return the lowest and the highest number."""
+        return min(self.start, self.end), max(self.start, self.end)
+
+
+MaybeScheduled: TypeAlias = float | Schedule
+
+
+def value_at(value: MaybeScheduled, step: int) -> float:
+    """Return a number in a step, which counts from 1, whether it has a schedule or not."""
+    return value.at(step) if isinstance(value, Schedule) else value
+
+
+def highest(value: MaybeScheduled) -> float:
+    """Return the highest number that it comes to."""
+    return value.bounds[1] if isinstance(value, Schedule) else value
