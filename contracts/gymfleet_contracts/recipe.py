@@ -443,7 +443,7 @@ class Recipe(WireModel):
                 f"{stage.table}.group_size must be at least {facts.min_group_size} for {algorithm}: a group of "
                 f"{group_size} has no baseline"
             )
-        temperature = self.rollout.sampling.temperature
+        temperature = self.rollout.sampling.lowest
         if temperature < MIN_TRAIN_TEMPERATURE:
             raise RecipeError(
                 f"rollout.sampling.temperature = {temperature:g} cannot be trained on: greedy replies have no "

@@ -18,12 +18,20 @@ class Sampling(WireModel):
 
     temperature: Annotated[float, Field(ge=0, le=10), NUMBER] = 1.0
     """0 is greedy, which cannot be trained on: where it is reinforced at least 0.01."""
+    spread: Annotated[float, Field(ge=0, lt=1), NUMBER] = 0.0
+    """The samples of a group are drawn at temperatures from `1 - spread` to `1 + spread` times this one, evenly, where
+    its strategy plays each by itself; 0 is off."""
     top_p: Annotated[float, Field(gt=0, le=1), NUMBER] = 1.0
     """Nucleus sampling; 1 is off."""
     top_k: Annotated[int, Field(ge=-1), NUMBER] = -1
     """-1 is off."""
     seed: Integer | None = None
     """With a seed, the engine draws the same tokens from the same logits."""
+
+    @property
+    def lowest(self) -> float:
+        """Return the lowest temperature of a group's samples."""
+        return self.temperature * (1 - self.spread)
 
 
 class EpisodeLimits(WireModel):
@@ -144,6 +152,13 @@ class GroupRequest(WireModel):
     def wanted(self) -> tuple[int, ...]:
         """The samples that are to be played."""
         return tuple(range(self.num_samples)) if self.samples is None else self.samples
+
+    def temperature_of(self, sample: int | None) -> float:
+        """Return the temperature of a sample; with None that of samples which are played together."""
+        sampling = self.sampling
+        if sample is None or self.num_samples < 2:
+            return sampling.temperature
+        return sampling.temperature * (1 + sampling.spread * (2 * sample / (self.num_samples - 1) - 1))
 
     @property
     def again(self) -> str:

@@ -208,6 +208,8 @@ class Trajectory(WireModel):
     selected: StrictBool = _absent_without(False)
     """A search chose it for how well it ended: it is no sample of the policy, and no policy gradient learns from it."""
     purpose: Purpose = "train"
+    temperature: Annotated[Finite, Field(ge=0)] | None = _absent_without(None)
+    """At which its tokens were drawn; None where an expert wrote them, and in records that do not say it."""
     format: str
     """The name of the reply format."""
     format_version: Integer

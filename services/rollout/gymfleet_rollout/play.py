@@ -127,7 +127,8 @@ class Play:
         for number, session in enumerate(sessions, first):
             fork = Node(
                 id=node.id, parent_id=node.parent_id, depth=node.depth, observation=node.observation,
-                beside=node.beside, score=node.score, ended=None, task=node.task, session_id=session.session_id, index=node.index,
+                beside=node.beside, score=node.score, ended=None, task=node.task,
+                session_id=session.session_id, index=node.index,
                 branch=f"{node.branch}-{node.depth}.{number}", prompt=node.prompt, num_tokens=node.num_tokens,
                 parts=node.parts, sealed=node.sealed, replacement=node.replacement, turn=node.turn, parent=node.parent,
             )  # fmt: skip

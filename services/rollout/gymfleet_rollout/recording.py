@@ -102,6 +102,7 @@ def _trajectory(
         ),
         strategy=group.strategy.use,
         purpose=group.purpose,
+        temperature=None if attempt.by_expert else group.temperature_of(None if more.get("group_size") else sample),
         format=group.format.name,
         format_version=attempt.format_version,
         turns=turns,

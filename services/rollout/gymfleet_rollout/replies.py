@@ -112,6 +112,8 @@ class Replies:
     def _sampling(self, node: Node, draw: int) -> Sampling:
         """Derive a separate seed for each reply from the group's seed: equal seeds give equal episodes."""
         sampling = self._group.sampling
+        if sampling.spread:
+            sampling = sampling.model_copy(update={"temperature": self._group.temperature_of(self._sample)})
         if sampling.seed is None:
             return sampling
         who = "group" if self._sample is None else str(self._sample)

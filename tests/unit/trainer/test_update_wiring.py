@@ -286,6 +286,7 @@ GRPO_OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "aggregation, second": {"aggregation": "sequence_mean_token_sum", "optimizer": {"learning_rate": 1e5}},
     "normalise_by_std": {"normalise_by_std": False},
     "entropy_coefficient": {"entropy_coefficient": 0.3},
+    "entropy_coefficient, scheduled": {"entropy_coefficient": {"start": 0.1, "end": 0.5, "steps": 3}},
     "importance_cap": {"importance_cap": 1.1},
     "kl.coefficient": {"kl": {"coefficient": 0.5}},
     "kl.estimator": {"kl": {"coefficient": 0.5, "estimator": "k2"}},
@@ -361,6 +362,27 @@ def test_log_probabilities_are_those_at_the_temperature_of_the_sampling(
     wanted = check(recipe, model_dir, tmp_path)
 
     assert differs(base(model_dir, algorithm), wanted, model_dir)
+
+
+@pytest.mark.parametrize("tokens", [40, 10_000])
+def test_each_episode_is_trained_at_the_temperature_at_which_it_was_sampled(
+    model_dir: Path, tmp_path: Path, tokens: int
+) -> None:
+    given = [
+        [[_at(scored, (0.7, None, 1.4)[sample]) for sample, scored in enumerate(group)] for group in groups]
+        for groups in batches(model_dir)
+    ]
+    recipe = recipe_of({"tokens_per_microbatch": tokens, "entropy_coefficient": 0.1})
+
+    wanted = expected(recipe, model_dir, given)
+
+    assert_agrees(learned(recipe, model_dir, tmp_path, given), wanted, model_dir)
+    assert differs(expected(recipe, model_dir), wanted, model_dir)
+
+
+def _at(scored: ScoredTrajectory, temperature: float | None) -> ScoredTrajectory:
+    trajectory = scored.trajectory.model_copy(update={"temperature": temperature})
+    return scored.model_copy(update={"trajectory": trajectory})
 
 
 def test_the_seed_deals_the_groups_to_the_updates(model_dir: Path, tmp_path: Path) -> None:

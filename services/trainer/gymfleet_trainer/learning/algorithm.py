@@ -124,6 +124,7 @@ class TokenOutputs:
         critic: ValueModel | None,
         trained: frozenset[Trained],
         temperature: float,
+        batch_number: int = 0,
     ) -> None:
         self.trained = trained
         """The models that this update trains."""
@@ -134,6 +135,8 @@ class TokenOutputs:
         self._reference = reference
         self._critic = critic
         self._temperature = temperature
+        self.batch_number = batch_number
+        """How many batches of trajectories the stage has trained on before this one."""
 
     @cached_property
     def _of_policy(self) -> TokenLogprobs:

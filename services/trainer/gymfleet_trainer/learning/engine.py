@@ -23,11 +23,12 @@ from gymfleet_trainer.learning.algorithm import (
 from gymfleet_trainer.learning.losses import GlobalCounts
 from gymfleet_trainer.learning.metrics import Totals
 from gymfleet_trainer.learning.options import UpdateOptions
-from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, pack
+from gymfleet_trainer.model.batching import PackedBatch, TrainSequence
 from gymfleet_trainer.model.critic import ValueModel
 from gymfleet_trainer.model.microbatches import MicrobatchExecutor, Sums
 from gymfleet_trainer.model.optimizer import build_optimizer
 from gymfleet_trainer.model.policy_model import PolicyModel
+from gymfleet_trainer.model.temperatures import pack_by_temperature
 
 Rows = dict[int, Tensor]
 """Index of a row to (L,) values on the CPU."""
@@ -58,7 +59,7 @@ class UpdateEngine(Models):
             algorithm: what the rows mean.
             section: how a batch is divided into updates and micro-batches, and how the policy is optimised.
             seed: the seed of the split into updates.
-            temperature: the sampling temperature.
+            temperature: the sampling temperature of rows that name none.
             reference: the policy at the start of the stage; copied from `model` when the algorithm needs one and none
                 is given. A resumed run must give it.
             sampler_is_exact: the sampler computes as exactly as the trainer (both float32), so that fresh rows carry
@@ -248,7 +249,8 @@ class UpdateEngine(Models):
             reference=self.reference,
             critic=self.critic,
             trained=trained,
-            temperature=self.temperature,
+            temperature=batch.temperature,
+            batch_number=self.num_batches,
         )
 
     def _parameters(self, trained: frozenset[Trained]) -> list[nn.Parameter]:
@@ -264,7 +266,7 @@ class UpdateEngine(Models):
             totals.add_norm(self.critic_optimizer.step(), "value_")
 
     def _logprobs_of(self, model: PolicyModel) -> Callable[[PackedBatch], Tensor]:
-        return lambda batch: model.token_logprobs(batch, temperature=self.temperature).logprobs
+        return lambda batch: model.token_logprobs(batch, temperature=batch.temperature).logprobs
 
     def _computed(self, rows: Sequence[TrainSequence], of: Callable[[PackedBatch], Tensor]) -> list[Tensor]:
         """Return what a model says of each row, (L,) on the CPU, without gradients."""
@@ -286,9 +288,10 @@ class UpdateEngine(Models):
         return self.model.executor(self.optimizer.parameters)
 
     def _pack(self, rows: Iterable[TrainSequence]) -> list[PackedBatch]:
-        return pack(
-            list(rows), self.section.tokens_per_microbatch, multiple_of=self._executor.width, dtype=self.model.dtype
-        )
+        return pack_by_temperature(
+            list(rows), self.section.tokens_per_microbatch, default=self.temperature,
+            multiple_of=self._executor.width, dtype=self.model.dtype,
+        )  # fmt: skip
 
     def _floats(self, values: list[float]) -> Tensor:
         return torch.tensor(values, dtype=self.model.dtype)

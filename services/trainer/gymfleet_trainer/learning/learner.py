@@ -21,11 +21,13 @@ from transformers.utils.logging import disable_progress_bar
 from gymfleet_trainer.distributed.ranks import Ranks, device_of
 from gymfleet_trainer.learning.algorithm import Need, Sample
 from gymfleet_trainer.learning.engine import UpdateEngine
+from gymfleet_trainer.learning.novelty import Novelty
 from gymfleet_trainer.learning.options import ReinforceOptions, SupervisedOptions
 from gymfleet_trainer.learning.plugins import algorithm_of, blamed
 from gymfleet_trainer.learning.sft_update import SftUpdater
-from gymfleet_trainer.model.batching import TrainSequence, pack, sequences_from_trajectory
+from gymfleet_trainer.model.batching import TrainSequence, sequences_from_trajectory
 from gymfleet_trainer.model.policy_model import PolicyModel
+from gymfleet_trainer.model.temperatures import pack_by_temperature
 from gymfleet_trainer.publish.probe import Parity, compare
 from gymfleet_trainer.run.groups import Group
 
@@ -115,6 +117,7 @@ class LocalLearner:
         self._training: Training | None = None
         self._sft: SftUpdater | None = None
         self._rl: UpdateEngine | None = None
+        self._novelty: Novelty | None = None
         self._restored: dict[str, Any] = {}
         self._checked_version = -1
 
@@ -128,14 +131,14 @@ class LocalLearner:
     def begin(self, stage: str, training: Training) -> None:
         """Train as a stage says from now on, with an optimiser of its own or that of the loaded checkpoint."""
         self._stage, self._training = stage, training
-        self._sft = self._rl = None
+        self._sft = self._rl = self._novelty = None
         if self._restored.get("stage") != stage:
             self._restored = {}
 
     def end(self) -> None:
         """Drop the stage's optimiser."""
         self._stage, self._training = "", None
-        self._sft = self._rl = None
+        self._sft = self._rl = self._novelty = None
         self._restored = {}
 
     def sequences(
@@ -159,16 +162,17 @@ class LocalLearner:
     def update(self, groups: Sequence[Group], staleness: Callable[[int], int | None]) -> dict[str, Any]:
         """Train on whole groups. `staleness` returns the number of weight changes since a policy version."""
         engine = self._engine()
+        episodes: list[list[ScoredTrajectory]] = [list(group.trajectories) for group in groups]
+        told: dict[str, Any] = {}
+        if self._novelty is not None:
+            episodes, told = self._novelty.rewarded(episodes)
         with blamed(engine.algorithm):
             # Count by age, not by version number: after a restart the same weights get a different number.
             samples = [
-                [
-                    Sample(scored, staleness(scored.trajectory.policy.version_min) or 0, self._roles)
-                    for scored in group.trajectories
-                ]
-                for group in groups
+                [Sample(scored, staleness(scored.trajectory.policy.version_min) or 0, self._roles) for scored in group]
+                for group in episodes
             ]
-            return engine.update([row for group in samples for row in engine.algorithm.rows(group)])
+            return engine.update([row for group in samples for row in engine.algorithm.rows(group)]) | told
 
     # --- parity with the engine
 
@@ -213,10 +217,15 @@ class LocalLearner:
 
     @torch.no_grad()
     def _logprobs(self, sequences: Sequence[TrainSequence], *, temperature: float) -> list[list[float]]:
-        """Return one value per token for each sequence; 0 on tokens that the model did not write."""
+        """Return one value per token for each sequence; 0 on tokens that the model did not write.
+
+        `temperature` is for sequences that name none.
+        """
         rows: list[list[float]] = [[] for _ in sequences]
-        for batch in pack(sequences, _MICROBATCH_TOKENS):  # every rank computes all, as it is little and rarely done
-            logprobs = self._model.token_logprobs(batch.to(self._device), temperature=temperature).logprobs.cpu()
+        # Every rank computes all, as it is little and rarely done.
+        for packed in pack_by_temperature(sequences, _MICROBATCH_TOKENS, default=temperature):
+            batch = packed.to(self._device)
+            logprobs = self._model.token_logprobs(batch, temperature=batch.temperature).logprobs.cpu()
             for place, part in zip(batch.indices, torch.split(logprobs, list(batch.lengths)), strict=True):
                 rows[place] = part.tolist()
         return rows
@@ -250,6 +259,8 @@ class LocalLearner:
             states["sft"] = self._sft.state_dict()
         if self._rl is not None:
             states["rl"] = self._rl.state_dict()
+        if self._novelty is not None:
+            states["novelty"] = self._novelty.state_dict()
         if not self._writes:
             return
         # Pass a file object: given a path, torch reports a full disk as an unexpected position in a container.
@@ -259,7 +270,7 @@ class LocalLearner:
     def load_checkpoint(self, directory: Path) -> None:
         """Load weights, optimiser and random state from a checkpoint."""
         self._model = self._load(str(directory / MODEL))
-        self._sft = self._rl = None
+        self._sft = self._rl = self._novelty = None
         self._restored = torch.load(directory / _OPTIMIZER, map_location="cpu", weights_only=True)
         torch.set_rng_state(self._restored.pop("torch"))
 
@@ -301,6 +312,9 @@ class LocalLearner:
             )
             if "rl" in self._restored:
                 self._rl.load_state_dict(self._restored.pop("rl"))
+            if rl.exploration.novelty is not None:
+                self._novelty = Novelty(rl.exploration.novelty)
+                self._novelty.load_state_dict(self._restored.pop("novelty", {}))
         return self._rl
 
     def _reference_policy(self) -> PolicyModel:

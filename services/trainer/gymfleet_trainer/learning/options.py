@@ -2,10 +2,14 @@
 
 from typing import Annotated, Any, Self
 
+from gymfleet_contracts.recipe import MIN_TRAIN_TEMPERATURE
+from gymfleet_contracts.rollout import Sampling
+from gymfleet_contracts.schedule import Schedule
 from gymfleet_contracts.trajectory import RoleName
 from gymfleet_kit.plugins import ASCENDING
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
+from gymfleet_trainer.learning.novelty import NoveltyOptions
 from gymfleet_trainer.model.optimizer import OptimizerOptions
 
 Roles = Annotated[tuple[RoleName, ...], Field(min_length=1)] | None
@@ -41,6 +45,37 @@ class UpdateOptions(BaseModel):
     optimizer: OptimizerOptions = OptimizerOptions()
 
 
+class ExplorationOptions(BaseModel):
+    """How the policy is made to try things out, as a function of the step: all of it can be left out."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    temperature: Schedule | None = None
+    """Instead of `rollout.sampling.temperature`: a table with `start`, `end`, `steps` and `shape`. Each episode is
+    trained on at the temperature at which it was sampled."""
+    hints: Annotated[float, Field(ge=0, le=1)] | Schedule = 0.0
+    """How likely an observation ends with the expert's move, which is then part of the prompt; a number, or a table
+    with `start`, `end`, `steps` and `shape`. Drawn once for all episodes of a group. Measurements have none."""
+    novelty: NoveltyOptions | None = None
+    """A bonus for states that few episodes came to. It stands in no reward and no measurement: the update alone has
+    it."""
+
+    @model_validator(mode="after")
+    def numbers_are_possible(self) -> Self:
+        """A temperature has log-probabilities; a probability is one."""
+        if self.temperature is not None and self.temperature.bounds[0] < MIN_TRAIN_TEMPERATURE:
+            raise ValueError(f"temperature: start and end must be at least {MIN_TRAIN_TEMPERATURE:g}")
+        if isinstance(self.hints, Schedule) and not 0 <= self.hints.bounds[0] <= self.hints.bounds[1] <= 1:
+            raise ValueError("hints: start and end must be in 0 to 1")
+        return self
+
+    def sampling(self, given: Sampling, step: int) -> Sampling:
+        """Return how tokens are drawn in a step, which counts from 1."""
+        return (
+            given if self.temperature is None else given.model_copy(update={"temperature": self.temperature.at(step)})
+        )
+
+
 class ReinforceOptions(UpdateOptions):
     """Reinforcement learning. Keys that are not named here are options of the algorithm, which checks them."""
 
@@ -62,6 +97,7 @@ class ReinforceOptions(UpdateOptions):
     grpo does with `dynamic_sampling`. Then the last one is trained on. Tasks that failed count too."""
     roles: Roles = None
     """Roles, as the strategy names them, whose tokens alone are trained on; without it all."""
+    exploration: ExplorationOptions = ExplorationOptions()
     max_wall_s: PositiveFloat | None = None
     """Stop after the step in which this much time was spent, even before `steps`."""
 

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self, TypeVar
 
 import torch
 from gymfleet_contracts.recipe import AlgorithmFacts
+from gymfleet_contracts.schedule import Schedule, highest, value_at
 from pydantic import ConfigDict, Field, PositiveFloat, model_validator
 from torch import Tensor
 
@@ -71,11 +72,18 @@ class PolicyGradientOptions(AlgorithmOptions):
     aggregation: LossAggregation = "token_mean"
     """token_mean, sequence_mean_token_sum or sequence_mean_token_mean; of token sequences, of which an episode has
     several where its context was replaced."""
-    entropy_coefficient: Annotated[float, Field(ge=0)] = 0.0
-    """Weight of the entropy bonus."""
+    entropy_coefficient: Annotated[float, Field(ge=0)] | Schedule = 0.0
+    """Weight of the entropy bonus; or a table with `start`, `end`, `steps` and `shape`, over the stage's steps."""
     kl: KlOptions = KlOptions()
     importance_cap: PositiveFloat = 2.0
     """C of truncated importance sampling, min(exp(old_logprobs - behaviour_logprobs), C), where the two disagree."""
+
+    @model_validator(mode="after")
+    def entropy_is_a_bonus(self) -> Self:
+        """Its weight is never negative."""
+        if isinstance(self.entropy_coefficient, Schedule) and self.entropy_coefficient.bounds[0] < 0:
+            raise ValueError("entropy_coefficient: start and end must be at least 0")
+        return self
 
 
 OptionsT = TypeVar("OptionsT", bound=PolicyGradientOptions)
@@ -97,7 +105,7 @@ class PolicyGradient(Algorithm[OptionsT]):
 
     def has_gradient(self, row: TrainSequence) -> bool:
         """Return whether to compute it: without KL loss and entropy bonus, zero advantage gives no gradient."""
-        everything_counts = self.options.entropy_coefficient > 0 or self._kl_in_loss
+        everything_counts = highest(self.options.entropy_coefficient) > 0 or self._kl_in_loss
         return row.num_trained > 0 and (everything_counts or bool(row.fields[ADVANTAGES].any()))
 
     def loss(self, outputs: TokenOutputs, batch: PackedBatch) -> Loss:
@@ -125,8 +133,8 @@ class PolicyGradient(Algorithm[OptionsT]):
             "importance_mean": importance[batch.trained].sum(),
             "entropy": outputs.entropy.detach().sum(),
         }
-        if options.entropy_coefficient > 0:
-            loss = loss - options.entropy_coefficient * weighted_mean(outputs.entropy, weight)
+        if bonus := value_at(options.entropy_coefficient, outputs.batch_number + 1):
+            loss = loss - bonus * weighted_mean(outputs.entropy, weight)
         if self._kl_in_loss:
             kl = kl_estimate(logprobs, outputs.reference_logprobs, options.kl.estimator)
             loss = loss + options.kl.coefficient * weighted_mean(kl, weight)

@@ -43,6 +43,8 @@ class TrainSequence:
     `fields` holds what an algorithm adds: (L,) float tensors on the CPU, by name. Rows that name the same `unit`, such
     as the two of a pair, are packed into the same micro-batch.
 
+    `temperature` is the one at which the row was sampled; None for that of the recipe.
+
     `nodes` are the turns that the row begins with, where a strategy branched. Rows of a group that begin with the same
     nodes have the same tokens there, which are then computed once. Who changes the tokens changes the nodes too.
     """
@@ -57,6 +59,7 @@ class TrainSequence:
     fields: Mapping[str, Tensor] = field(default_factory=dict)
     unit: str | None = None
     nodes: tuple[NodeSpan, ...] = ()
+    temperature: float | None = None
 
     def __post_init__(self) -> None:
         length = len(self.token_ids)
@@ -116,7 +119,8 @@ def sequences_from_trajectory(
     first = 0
     for turns in trajectory.sequences() or [()]:
         rewards = None if reward is None else reward.token_rewards[first : first + len(turns)]
-        rows.append(_sequence(turns, rewards, name, first=first, staleness=staleness, roles=roles))
+        row = _sequence(turns, rewards, name, first=first, staleness=staleness, roles=roles)
+        rows.append(replace(row, temperature=trajectory.temperature))
         first += len(turns)
     if roles is not None and any(turn.role not in roles for turn in trajectory.turns):
         _credit(rows)
@@ -209,6 +213,8 @@ class PackedBatch:
     """The unit of each segment."""
     fields: Mapping[str, Tensor] = field(default_factory=dict)
     """(T,) float each: the rows' fields, end to end, of the names that all of these rows have."""
+    temperature: float = 1.0
+    """By which logits are divided."""
     shared: ModelInputs | None = None
     """What a model runs over where rows share tokens: each of them once."""
 

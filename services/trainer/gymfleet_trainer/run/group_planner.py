@@ -14,6 +14,7 @@ from typing import Final
 
 from gymfleet_contracts.recipe import EnvironmentSection, Recipe
 from gymfleet_contracts.rollout import Budget, GroupRequest, Sampling, StrategySpec
+from gymfleet_contracts.schedule import value_at
 from gymfleet_contracts.session import OpenSession, Split, TaskRef
 from gymfleet_contracts.trajectory import Purpose
 
@@ -128,7 +129,7 @@ class GroupPlanner:
 
         `-r1` marks its first replacement, with the same task; `-t1` is appended to the id for the first other task.
         """
-        recipe, rollout = self._recipe, self._recipe.rollout
+        recipe, rollout, exploration = self._recipe, self._recipe.rollout, plan.options.exploration
         step, place = divmod(slot.number, plan.options.groups_per_step)
         group_id = f"{plan.stage}.s{step + 1:06d}-g{place:02d}"
         group_id += f"-t{slot.draw}" if slot.draw else ""
@@ -140,10 +141,12 @@ class GroupPlanner:
         env = self._envs[which]
         task = self._task(env, env.train_split, self._tasks[which][position], seed=number % 2**31, step=step + 1)
         request = self._request(
-            group_id, env, task, plan.options.group_size, "train", rollout.strategy.spec, rollout.sampling,
-            gamma=plan.gamma, step=step + 1,
+            group_id, env, task, plan.options.group_size, "train", rollout.strategy.spec,
+            exploration.sampling(rollout.sampling, step + 1), gamma=plan.gamma, step=step + 1,
         )  # fmt: skip
-        return request if rollout.budget == Budget() else request.model_copy(update={"budget": rollout.budget})
+        hints = value_at(exploration.hints, step + 1)
+        more = {} if rollout.budget == Budget() else {"budget": rollout.budget}
+        return request.model_copy(update={**more, "hint_probability": hints}) if more or hints else request
 
     def slot(self, plan: TrainingPlan, group_id: str) -> PlannedGroup | None:
         """Return a training group's place in the plan, or None for an id that does not belong to it."""
