@@ -49,9 +49,9 @@ def alone(path: str, **options: Any) -> Any:
 def test_those_that_come_with_gymfleet() -> None:
     assert COMPONENTS.included() == [
         "accuracy", "action_path", "action_use", "bleu", "cosine_length", "efficiency", "environment", "exact_match",
-        "f1", "format", "goal", "group_length", "invalid_action", "judge", "judge_pairs", "judge_ranking", "length",
-        "numeric_match", "process_reward_model", "reasoning_steps", "recovery", "repetition", "reward_model", "rouge",
-        "set_match", "tag_order", "think_format", "thought_length",
+        "f1", "format", "goal", "group_diversity", "group_length", "invalid_action", "judge", "judge_pairs",
+        "judge_ranking", "length", "numeric_match", "prediction", "process_reward_model", "reasoning_steps", "recovery",
+        "repetition", "reward_model", "rouge", "set_match", "tag_order", "think_format", "thought_length",
     ]  # fmt: skip
     for name in COMPONENTS.included():
         kind = COMPONENTS.find(name)
