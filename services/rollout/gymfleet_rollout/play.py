@@ -206,6 +206,14 @@ class Play:
             return None
         return self._replies.read(node, prompt, token_ids, None, (), ReplyEnd.STOP, time.perf_counter() - began)
 
+    async def admissible(self, node: Node) -> list[str] | None:
+        """Return the actions that are possible at a node; None where the environment does not know all of them."""
+        self._require_open(node)
+        if node.seat is not None or not self._parts.spec.capabilities.admissible_actions:
+            raise StrategyError(f"{node.task.env} does not list the actions that are possible")
+        listed = await self._noted(self._beside.admissible(node.session_id, node.index))
+        return listed.actions if listed is not None and listed.complete else None
+
     async def act(self, node: Node, reply: Reply) -> Node:
         """Carry out a reply and return the node that it leads to. To try several, fork the node first."""
         self._require_reply_to(node, reply)

@@ -82,6 +82,12 @@ class PlayContext(Protocol):
         None where the episode is over, and where the reply does not fit, which ends it.
         """
 
+    async def admissible(self, node: Node) -> list[str] | None:
+        """Return the actions that are possible at a node, but for those with free text.
+
+        None where the environment does not know all of them. `StrategyError` for one that never lists any.
+        """
+
     async def act(self, node: Node, reply: Reply) -> Node:
         """Carry out a reply and return the node that it leads to. To try several, fork the node first."""
 

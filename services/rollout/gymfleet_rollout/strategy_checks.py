@@ -13,6 +13,7 @@ from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.reward import RewardSpec, ScoreRequest
 from gymfleet_contracts.rollout import Budget, EpisodeLimits, GroupRequest, MessageRoles, Sampling, StrategySpec
 from gymfleet_contracts.session import (
+    AdmissibleActions,
     Capabilities,
     EnvironmentSpec,
     ExpertMove,
@@ -42,7 +43,7 @@ _TASK: Final = TaskRef(env="steps", split="train", level="easy", task_id="0")
 _SPEC: Final = EnvironmentSpec(
     name="steps", version="1", summary="", instructions="Go up three steps.", max_turns=8, levels=("easy",),
     default_level="easy", splits={"train": 1},
-    capabilities=Capabilities(deterministic=True, fork=ForkSupport.NATIVE, expert=True),
+    capabilities=Capabilities(deterministic=True, fork=ForkSupport.NATIVE, expert=True, admissible_actions=True),
 )  # fmt: skip
 _BUDGETS: Final = (
     Budget(env_steps=5),
@@ -125,6 +126,13 @@ class _World:
         del index, timeout_s
         await asyncio.sleep(0)
         return [self._session(self.heights[session_id]) for _ in range(count)]
+
+    async def admissible_actions(
+        self, session_id: str, *, index: int | None = None, timeout_s: float = 0
+    ) -> AdmissibleActions:
+        del index, timeout_s
+        await asyncio.sleep(0)
+        return AdmissibleActions(actions=["up", "down"] if self.heights[session_id] else ["up"])
 
     def _session(self, height: int) -> Session:
         session_id = str(len(self.heights))

@@ -156,7 +156,7 @@ def test_what_is_wrong_with_a_component_is_one_line(reward: dict[str, Any], reas
     [
         (
             {"use": "nothing"},
-            r"^rollout\.strategy: there is no strategy 'nothing'; known: expert, independent, script, self_play; or ",
+            r"^rollout\.strategy: there is no strategy 'nothing'; known: expert, independent, masked, ranked, script, ",
         ),
         ({"widht": 1}, r"^rollout\.strategy\.widht: unknown; independent knows: no options$"),
         ({"use": "expert"}, r"^rollout\.strategy: expert writes the replies or has the expert write them, and"),

@@ -1,0 +1,61 @@
+"""Only admissible actions are carried out."""
+
+from typing import Annotated, Literal
+
+from gymfleet_contracts.numbers import NUMBER
+from pydantic import Field
+
+from gymfleet_rollout.strategy import Node, PlayContext, Reply, Strategy, StrategyFacts, StrategyOptions
+
+
+class MaskedOptions(StrategyOptions):
+    """What becomes of a reply that asks for an action which is not possible."""
+
+    tries: Annotated[int, Field(ge=1, le=64), NUMBER] = 4
+    """Replies to one observation; the last of them is carried out whatever it asks for. Each counts as a call."""
+    rejected: Literal["answered", "discarded"] = "answered"
+    """`"answered"`: the policy is told so and tries again; its reply is a turn of the episode, which the environment
+    does not see. `"discarded"`: another is drawn as if it had not been."""
+    also: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(max_length=64)] = ()
+    """How actions begin that are never rejected: those with free text, which no environment lists (`search[`)."""
+
+
+class Masked(Strategy[MaskedOptions]):
+    """The policy plays by itself; what the environment does not list as possible is not carried out.
+
+    With `rejected = "answered"` all that was sampled is in the episode. With `"discarded"` the episode holds what was
+    left of the policy's replies: they are drawn from its distribution given that they are admissible, while their
+    log-probabilities are the policy's own. A policy gradient on them is biased: it leaves out how likely the policy is
+    to be admissible at all.
+    """
+
+    Options = MaskedOptions
+    facts = StrategyFacts(by_sample=True)
+
+    async def play(self, ctx: PlayContext) -> None:
+        """Play one episode."""
+        node = await ctx.open()
+        tried = 0
+        while not node.over:
+            (reply,) = await ctx.propose(node)
+            tried += 1
+            if tried < self.options.tries and (possible := await self._rejects(ctx, node, reply)) is not None:
+                if self.options.rejected == "answered":
+                    node = ctx.answer(node, reply, f"This is not possible now. Possible actions: {', '.join(possible)}")
+                continue
+            node, tried = await ctx.act(node, reply), 0
+        ctx.export(node)
+
+    async def _rejects(self, ctx: PlayContext, node: Node, reply: Reply) -> list[str] | None:
+        """Return the actions that are possible where that of the reply is none of them."""
+        action = reply.action
+        if action is None or action.startswith(self.options.also):
+            return None
+        possible = await ctx.admissible(node)
+        return None if possible is None or as_listed(action, possible) else possible
+
+
+def as_listed(action: str, possible: list[str]) -> bool:
+    """Return whether an action is one of these, but for case and blanks."""
+    wanted = " ".join(action.lower().split())
+    return any(wanted == " ".join(one.lower().split()) for one in possible)
