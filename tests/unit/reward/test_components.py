@@ -109,7 +109,6 @@ def test_f1_counts_words_as_squad_does(answer: str, gold: Any, value: float) -> 
         ("$42.00", 42, 1.0),
         ("42 \u0664\u0663", 42, 0.0),  # a second number, in Arabic-Indic digits
         ("size5 and 42", 42, 0.0),
-        ("e42", 42, 1.0),
         ("9e999", 42, 0.0),
         ("12345678901234567891", "12345678901234567890", 1.0),  # within the tolerance
     ],
