@@ -23,29 +23,36 @@ from gymfleet_cli.supervisor.service import console_script
 from gymfleet_cli.supervisor.state import read_state
 from gymfleet_cli.supervisor.supervisor import Supervisor
 
-_CALL_TIMEOUT_S: Final = 30.0
+CALL_TIMEOUT_S: Final = 30.0
 
 
 @contextmanager
 def session_api(
     url: str | None, state_dir: Path, envs: tuple[str, ...], data: Mapping[str, Path] | None = None
 ) -> Iterator[SyncGatewayClient]:
-    """Yield a client of the session API; without a gateway, `envs` are served as long as the block lasts.
+    """Yield a client of the session API at `session_address`."""
+    with (
+        session_address(url, state_dir, envs, data) as (address, key),
+        SyncGatewayClient(address, api_key=key, timeout_s=CALL_TIMEOUT_S) as client,
+    ):
+        yield client
+
+
+@contextmanager
+def session_address(
+    url: str | None, state_dir: Path, envs: tuple[str, ...], data: Mapping[str, Path] | None = None
+) -> Iterator[tuple[str, str | None]]:
+    """Yield address and key of a session API; without a gateway, `envs` are served as long as the block lasts.
 
     `data` names benchmark files by environment; with it, a new server is started, whatever already runs.
     A service that asks for a key gets the one in the variable GYMFLEET_API_KEY.
     """
     found = url or (None if data else running_gateway(state_dir))
     if found is not None:
-        key = os.environ.get("GYMFLEET_API_KEY")
-        with SyncGatewayClient(found, api_key=key, timeout_s=_CALL_TIMEOUT_S) as client:
-            yield client
+        yield found, os.environ.get("GYMFLEET_API_KEY")
         return
-    with (
-        temporary_server(envs, data or {}) as (address, key),
-        SyncGatewayClient(address, api_key=key, timeout_s=_CALL_TIMEOUT_S) as client,
-    ):
-        yield client
+    with temporary_server(envs, data or {}) as served:
+        yield served
 
 
 def describe(envs: Sequence[str], data: Mapping[str, Path]) -> tuple[list[EnvironmentSpec], list[str]]:

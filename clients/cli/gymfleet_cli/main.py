@@ -12,6 +12,7 @@ from gymfleet_contracts.recipe import RecipeError
 
 from gymfleet_cli.commands import (
     check,
+    collect,
     conformance,
     data,
     data_files,
@@ -47,6 +48,7 @@ app.command()(fleet.down)
 app.command()(fleet.status)
 app.command()(train.train)
 app.command("eval")(evaluate.evaluate)
+app.command()(collect.collect)
 app.command()(events.events)
 app.command()(report.report)
 app.command()(scale.scale)
@@ -73,7 +75,7 @@ def version() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Carry out a command line and return the exit code: 1 failure, 2 usage or settings, 130 Ctrl-C."""
+    """Carry out a command line and return the exit code: 1 failure, 2 usage, 3 a spent budget, 130 Ctrl-C."""
     try:
         code = typer.main.get_command(app).main(list(arguments), prog_name="gymfleet", standalone_mode=False)
     except (CliError, FleetError, RecipeError, ClientError, httpx.HTTPError, Interrupted, _UsageException) as error:

@@ -71,10 +71,10 @@ def environment_api(
 ) -> Iterator[tuple[SyncGatewayClient, EnvironmentSpec]]:
     """Yield a client of what serves the environment called `name`, and that environment's description."""
     with session_api(url, state_dir, (name,), data_of(data)) as client:
-        yield client, _find_spec(client, name)
+        yield client, find_spec(client, name)
 
 
-def _find_spec(client: SyncGatewayClient, name: str) -> EnvironmentSpec:
+def find_spec(client: SyncGatewayClient, name: str) -> EnvironmentSpec:
     """Return the environment called `name`; for a class or a file, return the only one that is served."""
     if ":" not in name and "/" not in name and not name.endswith(".py"):
         return client.environment(name)

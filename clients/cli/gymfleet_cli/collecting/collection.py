@@ -1,0 +1,129 @@
+"""One call of `gymfleet collect`: what the file lacks is played, and the outcome is told."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from gymfleet_client.errors import ClientError
+from gymfleet_client.rest import GatewayClient
+from gymfleet_kit.data.reading import DataError
+from gymfleet_kit.formats import FormatFailed
+
+from gymfleet_cli.collecting.collector import Collector, Tally
+from gymfleet_cli.collecting.display import CollectDisplay, figures
+from gymfleet_cli.collecting.model import AgentModel, AgentSettings, ModelRefused
+from gymfleet_cli.collecting.plan import Choice, Episode, Manner
+from gymfleet_cli.collecting.playing import Player, World
+from gymfleet_cli.collecting.spending import Budget, BudgetSpent, Spending
+from gymfleet_cli.collecting.store import RecordFile, record_id, succeeded
+from gymfleet_cli.console import CliError, UsageProblem, err, out, plain
+from gymfleet_cli.supervisor.errors import Interrupted
+from gymfleet_cli.supervisor.interrupts import Interrupts
+
+_OPEN_TIMEOUT_S: Final = 300.0
+"""An open may wait in a gateway's queue."""
+_PROBE: Final = "<think>"
+
+
+class BudgetEnded(CliError):
+    """The budget is spent before all episodes are played."""
+
+    exit_code = 3
+
+
+class Collection:
+    """The episodes that one call asks for, when its arguments are checked.
+
+    Args:
+        worlds: by the environments' names.
+        agent: which model plays.
+        budget: what its replies may cost.
+    """
+
+    def __init__(
+        self, manner: Manner, choice: Choice, worlds: Mapping[str, World], agent: AgentSettings, budget: Budget
+    ) -> None:
+        self._manner = manner
+        self._choice = choice
+        self._worlds = worlds
+        self._agent = agent
+        self._spending = Spending(budget)
+        self._tally = Tally(asked=choice.number(tuple(worlds)))
+
+    def run(self, path: Path, address: str, key: str | None) -> None:
+        """Play what the file lacks, against the session API at an address.
+
+        Raises `CliError`, also where some episodes could not be played, and `Interrupted`. What is over is kept.
+        """
+        with RecordFile(path) as file:
+            if file.mended:
+                err.print(plain(file.mended, "yellow"), soft_wrap=True)
+            there = self._there(file)
+            try:
+                self._play_all(file, there, address, key)
+            except BudgetSpent as error:
+                raise BudgetEnded(f"stopped: {error}; {self._outcome(path)}") from None
+            except (ModelRefused, FormatFailed, ClientError) as error:
+                raise CliError(f"{error}; {self._outcome(path)}") from None
+            except Interrupted:
+                err.print(plain(self._outcome(path)), soft_wrap=True)
+                raise
+        out.print(plain(self._outcome(path)), soft_wrap=True)
+        if self._tally.given_up:
+            raise CliError(
+                f"{self._tally.given_up} episodes could not be played, the last one because: "
+                f"{self._tally.last_failure}; the same command plays them again"
+            )
+
+    def _there(self, file: RecordFile) -> dict[str, bool]:
+        """Return the records that the file has, by their ids, and whether each solved its task."""
+        there: dict[str, bool] = {}
+        prefix = f"{self._manner.run_id}/"
+        try:
+            for record in file.records():
+                name = record_id(record)
+                if not name.startswith(prefix):
+                    raise UsageProblem(
+                        f"{file.path} has episodes of another model, format or setting ({name[:80]}); choose another "
+                        "file, or the options with which they were collected"
+                    )
+                there.setdefault(name, succeeded(record))
+        except DataError as error:
+            raise CliError(str(error)) from None
+        return there
+
+    def _play_all(self, file: RecordFile, there: Mapping[str, bool], address: str, key: str | None) -> None:
+        envs = tuple(self._worlds)
+        for episode in self._choice.episodes(envs):
+            if (solved := there.get(episode.id(self._manner))) is not None:
+                self._tally.there += 1
+                self._tally.solved += solved
+        missing = (one for one in self._choice.episodes(envs) if one.id(self._manner) not in there)
+        with Interrupts() as interrupts, CollectDisplay(err, self._tally, self._spending) as display:
+
+            def look() -> None:
+                interrupts.check()
+                display.refresh()
+
+            asyncio.run(self._play(file, missing, address, key, look))
+
+    async def _play(
+        self, file: RecordFile, missing: Iterator[Episode], address: str, key: str | None, look: Callable[[], None]
+    ) -> None:
+        # A format whose replies have such tags themselves reads them itself.
+        own_tags = any(_PROBE in world.format.render("t", "a") for world in self._worlds.values())
+        model = AgentModel(self._agent, splits_thoughts=not own_tags)
+        concurrency = self._agent.concurrency
+        client = GatewayClient(address, api_key=key, timeout_s=_OPEN_TIMEOUT_S, max_concurrency=concurrency)
+        try:
+            async with client:
+                player = Player(client, model, self._spending, self._worlds, self._manner)
+                collector = Collector(player, file, self._spending, self._tally, look)
+                await collector.collect(missing, concurrency)
+        finally:
+            await model.aclose()
+
+    def _outcome(self, path: Path) -> str:
+        return " · ".join([f"{path}: {self._tally.kept} of {self._tally.asked} episodes",
+                           *figures(self._tally, self._spending)])  # fmt: skip

@@ -1,0 +1,67 @@
+"""What the model's replies cost, and how much they may."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from gymfleet_cli.collecting.model import ModelRefused, Usage
+
+_PRICED_TOKENS: Final = 1_000_000
+
+
+class BudgetSpent(Exception):
+    """There are no tokens or no money left for another reply; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Limits of one call of the command, and prices by which the cost is counted."""
+
+    max_tokens: int | None = None
+    """Of prompts and replies together."""
+    max_cost: float | None = None
+    price_in: float = 0.0
+    """Of a million prompt tokens, in the currency of `max_cost`."""
+    price_out: float = 0.0
+    """Of a million reply tokens."""
+
+    @property
+    def limits(self) -> bool:
+        """Whether there is a limit."""
+        return self.max_tokens is not None or self.max_cost is not None
+
+
+@dataclass(slots=True)
+class Spending:
+    """Counts replies against a budget. Those that are under way when it is spent are paid as well."""
+
+    budget: Budget = field(default_factory=Budget)
+    prompt_tokens: int = 0
+    reply_tokens: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens so far."""
+        return self.prompt_tokens + self.reply_tokens
+
+    @property
+    def cost(self) -> float:
+        """Cost so far."""
+        prices = self.budget
+        return (self.prompt_tokens * prices.price_in + self.reply_tokens * prices.price_out) / _PRICED_TOKENS
+
+    def require_left(self) -> None:
+        """Raise `BudgetSpent` if nothing is left for another reply."""
+        limit, most = self.budget.max_tokens, self.budget.max_cost
+        if limit is not None and self.tokens >= limit:
+            raise BudgetSpent(f"{self.tokens:,} of {limit:,} tokens are spent")
+        if most is not None and self.cost >= most:
+            raise BudgetSpent(f"{self.cost:.4g} of {most:g} is spent")
+
+    def pay(self, usage: Usage | None) -> None:
+        """Count a reply. Raises `ModelRefused` where there is a limit and the endpoint does not tell the tokens."""
+        if usage is None:
+            if self.budget.limits:
+                raise ModelRefused("the model's endpoint tells no usage: --max-tokens and --max-cost cannot be kept")
+            return
+        self.prompt_tokens += usage.prompt_tokens
+        self.reply_tokens += usage.reply_tokens
