@@ -81,6 +81,11 @@ def read_key(file: Path) -> str:
 class NoModelAnswer(Exception):
     """Nobody gave a usable answer, though asked several times. The message says who, and why."""
 
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        """With which the request was refused for good; None for any other reason."""
+
 
 class ModelReply(NamedTuple):
     """What a model replied, and what that took."""
@@ -90,6 +95,10 @@ class ModelReply(NamedTuple):
     """None where the endpoint does not say."""
     completion_tokens: int | None
     """Likewise."""
+    reasoning: str = ""
+    """What it thought before, where the endpoint tells that apart from the text."""
+    cut: bool = False
+    """It ended because it had `max_tokens`."""
 
 
 class _NoAnswer(Exception):
@@ -103,13 +112,22 @@ class _NoAnswer(Exception):
 class _Refused(_NoAnswer):
     """No usable answer, and another try would bring none either."""
 
+    def __init__(self, status: int, pause_s: float | None) -> None:
+        super().__init__(f"status {status}", pause_s)
+        self.status = status
+
 
 class _Message(msgspec.Struct):
-    content: str
+    content: str | None = None
+    reasoning_content: Any = None
+    """Of vLLM and DeepSeek."""
+    reasoning: Any = None
+    """Of OpenRouter."""
 
 
 class _Choice(msgspec.Struct):
     message: _Message
+    finish_reason: Any = None
 
 
 class _Completion(msgspec.Struct):
@@ -176,6 +194,7 @@ class ChatEndpoint:
         *,
         before_try: Callable[[], Awaitable[None]] | None = None,
         more: Mapping[str, Any] | None = None,
+        reasoning_is_enough: bool = False,
     ) -> ModelReply:
         """Return the model's reply. Raises `NoModelAnswer`.
 
@@ -185,36 +204,45 @@ class ChatEndpoint:
             deadline: by the monotonic clock.
             before_try: awaited before each request; what it raises ends the call.
             more: further keys of the request.
+            reasoning_is_enough: an answer with reasoning, and without a text, is one: the text is "" then.
         """
         body = _encode({**self._body, "messages": messages, "max_tokens": max_tokens, **(more or {})})
         left_s = deadline - time.monotonic()
         try:
             async with asyncio.timeout(None if math.isinf(left_s) else max(left_s, 0)):
-                once = partial(self._once, body, before_try)
+                once = partial(self._once, body, before_try, reasoning_is_enough)
                 return await self._retries.call(once, timeout_s=left_s, attempts=_ATTEMPTS)
         except TimeoutError:
             raise NoModelAnswer(f"{self._label}: no usable answer within the time for it") from None
         except _NoAnswer as error:
-            raise NoModelAnswer(f"{self._label}: {error}") from None
+            status = error.status if isinstance(error, _Refused) else None
+            raise NoModelAnswer(f"{self._label}: {error}", status) from None
 
-    async def _once(self, body: bytes, before: Callable[[], Awaitable[None]] | None) -> ModelReply:
+    async def _once(
+        self, body: bytes, before: Callable[[], Awaitable[None]] | None, reasoning_is_enough: bool
+    ) -> ModelReply:
         if before is not None:
             await before()
         try:
             async with self._turn, asyncio.timeout(self._timeout_s):
-                return await self._ask(body)
+                return await self._ask(body, reasoning_is_enough)
         except TimeoutError:
             raise _NoAnswer(f"no answer within {self._timeout_s:g} s") from None
         except httpx.HTTPError as error:  # its text may hold the URL, or what the other side sent
             raise _NoAnswer(f"the connection failed: {type(error).__name__}") from None
 
-    async def _ask(self, body: bytes) -> ModelReply:
+    async def _ask(self, body: bytes, reasoning_is_enough: bool) -> ModelReply:
         async with self._client.stream("POST", self._url, content=body) as response:
             if response.status_code != _OK:
                 pause_s = _pause_s(response)
                 passing = response.status_code in _PASSING and (pause_s or 0) <= _LONGEST_PAUSE_S
-                raise (_NoAnswer if passing else _Refused)(f"status {response.status_code}", pause_s)
-            return _reply(await _bounded(response))
+                if passing:
+                    raise _NoAnswer(f"status {response.status_code}", pause_s)
+                raise _Refused(response.status_code, pause_s)
+            reply = _reply(await _bounded(response))
+        if not reply.text.strip() and not (reasoning_is_enough and reply.reasoning):
+            raise _NoAnswer("an empty reply")
+        return reply
 
 
 async def _bounded(response: httpx.Response) -> bytes:
@@ -231,13 +259,20 @@ async def _bounded(response: httpx.Response) -> bytes:
 def _reply(answer: bytes) -> ModelReply:
     try:
         completion = _decode(answer)
-        text = completion.choices[0].message.content
-        text.encode()
+        choice = completion.choices[0]
+        reasoning = _reasoning(choice.message)
+        text = choice.message.content
+        if text is None and not reasoning:
+            raise _NoAnswer("an answer that is no chat completion with a text")
+        ((text or "") + reasoning).encode()
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise _NoAnswer("an answer that is no chat completion with a text") from None
-    if not text.strip():
-        raise _NoAnswer("an empty reply")
-    return ModelReply(text, *_usage(completion.usage))
+    return ModelReply(text or "", *_usage(completion.usage), reasoning, choice.finish_reason == "length")
+
+
+def _reasoning(message: _Message) -> str:
+    told = (message.reasoning_content, message.reasoning)
+    return next((text.strip() for text in told if isinstance(text, str) and text.strip()), "")
 
 
 def _usage(said: msgspec.Raw) -> tuple[int | None, int | None]:

@@ -220,7 +220,7 @@ def test_a_failure_of_the_endpoint_is_no_record(
     assert run(arguments(address, server, out, "--episodes", "2", "--concurrency", "1")) == 1
 
     said = capsys.readouterr()
-    assert "2 episodes could not be played, the last one because: the model's endpoint refused the conversation" in (
+    assert "2 episodes could not be played, the last one because: the model's endpoint: status 400, in the middle" in (
         said.err
     )
     assert "out.jsonl: 0 of 2 episodes" in said.out
@@ -240,7 +240,7 @@ def test_an_endpoint_that_refuses_ends_it_at_once(
 
     said = capsys.readouterr()
     assert code == 1
-    assert "refuses with status 401: check --model-url, --model and --key-file" in said.err
+    assert "the model's endpoint: status 401: check --model-url, --model and --key-file" in said.err
     assert "sk-secret" not in said.err + said.out
     assert server.keys[0] == "Bearer sk-secret"
 
@@ -315,7 +315,7 @@ def test_a_line_that_was_cut_is_mended_by_name(
         pytest.param(["--episodes", "2", "--max-cost", "1"], "needs --price-in", id="no prices"),
         pytest.param(["--episodes", "2", "--form", "x"], "give episodes or conversations", id="form"),
         pytest.param(["--episodes", "2", "--model", "expert"], "an environment's own expert's", id="expert"),
-        pytest.param(["--episodes", "2", "--model-url", "ftp://x"], "http or https", id="scheme"),
+        pytest.param(["--episodes", "2", "--model-url", "ftp://x"], "http", id="scheme"),
         pytest.param(["--episodes", "2", "--model-url", "http://a:b@x/"], "holds a user or a password", id="secret"),
         pytest.param(["--episodes", "2", "--key-file", "nowhere"], "nowhere cannot be read", id="key"),
     ],
@@ -427,3 +427,21 @@ def test_without_a_gateway_the_environment_is_served_meanwhile(server: ChatServe
     assert done.returncode == 0, done.stderr
     assert done.stdout == "out.jsonl: 2 of 2 episodes · 0 solved (0.0 %) · 440 tokens\n"
     assert [one.task.env for one in episodes(tmp_path / "out.jsonl")] == ["maze", "maze"]
+
+
+def test_the_command_of_the_page_does_what_the_page_says(server: ChatServer, tmp_path: Path) -> None:
+    server.rule = hopeless
+    command, told = re.findall(
+        r"^```\w*\n(.*?)^```", (ROOT / "docs/collect.md").read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+    (tmp_path / "key.txt").write_text("sk-1\n")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+    done = subprocess.run(
+        ["bash", "-euc", command.replace("http://localhost:8000/v1", server.url.removesuffix("/chat/completions"))],
+        cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S, check=False, env={**os.environ, "PATH": path},
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == told
+    assert {one.sample for one in episodes(tmp_path / "episodes.jsonl")} == {0, 1}

@@ -113,6 +113,7 @@ BLOCKS = {
     ("docs/clients.md", "import asyncio"): _HERE,
     ("docs/clients.md", "from gymfleet_client.gymnasium_env import Gymfleet"): _HERE,
     ("docs/clients.md", "import gymnasium"): _HERE,
+    ("docs/collect.md", "gymfleet collect maze"): "run by tests/integration/test_collect.py",
     ("docs/compose.md", "scripts/images.sh light cpu"): _CONTAINERS,
     ("docs/compose.md", "from pathlib import Path"): _HERE,
     ("docs/compose.md", "export COMPOSE_PROFILES=babyai,cpu"): _CONTAINERS,

@@ -6,6 +6,7 @@ from importlib.metadata import version as installed_version
 from typing import Final
 
 import httpx
+import structlog
 import typer
 from gymfleet_client.errors import ClientError
 from gymfleet_contracts.recipe import RecipeError
@@ -100,4 +101,5 @@ def _explain(error: Exception) -> int:
 
 def main() -> None:
     """Run the console script."""
+    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))  # what the kit's modules log
     sys.exit(run(sys.argv[1:]))

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import json
 import logging
 import math
 import time
@@ -110,6 +111,41 @@ async def test_nonsense_is_asked_again_a_little_and_is_then_a_failure(
     assert "hello" not in str(caught.value)
 
 
+def said(finish: object = "stop", **message: object) -> Scripted:
+    return Scripted(json.dumps({"choices": [{"message": message, "finish_reason": finish}]}).encode())
+
+
+@pytest.mark.parametrize(
+    ("message", "reasoning"),
+    [
+        ({"content": "hello", "reasoning_content": " Hm. "}, "Hm."),
+        ({"content": "hello", "reasoning": "Hm."}, "Hm."),
+        ({"content": "hello", "reasoning": {"text": "Hm."}}, ""),
+        ({"content": "hello", "reasoning_content": None}, ""),
+    ],
+)
+async def test_reasoning_is_told_apart(
+    chat: ChatServer, endpoint: Endpoint, message: dict[str, object], reasoning: str
+) -> None:
+    chat.script.append(said("length", **message))
+
+    reply = await endpoint().reply(HELLO, 7, later(5))
+
+    assert (reply.text, reply.reasoning, reply.cut) == ("hello", reasoning, True)
+
+
+async def test_reasoning_without_a_text_is_an_answer_where_that_is_asked_for(
+    chat: ChatServer, endpoint: Endpoint
+) -> None:
+    chat.script.extend([said(content=None, reasoning="Hm.")] * 4)
+
+    with pytest.raises(NoModelAnswer, match="an empty reply"):
+        await endpoint().reply(HELLO, 7, later(5))
+    reply = await endpoint().reply(HELLO, 7, later(5), reasoning_is_enough=True)
+
+    assert (reply.text, reply.reasoning, reply.cut) == ("", "Hm.", False)
+
+
 @pytest.mark.parametrize("status", [301, 302, 307, 400, 401, 403, 404, 422])
 async def test_a_refusal_is_final_and_no_redirect_is_followed(
     chat: ChatServer, endpoint: Endpoint, status: int, key_file: Path
@@ -117,10 +153,11 @@ async def test_a_refusal_is_final_and_no_redirect_is_followed(
     with ChatServer() as other:
         chat.script.append(Scripted(completion("x"), status=status, headers={"Location": other.url}))
 
-        with pytest.raises(NoModelAnswer, match=f"status {status}$"):
+        with pytest.raises(NoModelAnswer, match=f"status {status}$") as caught:
             await endpoint(key_file=key_file).reply(HELLO, 7, later(5))
 
         assert (len(chat.asked), other.asked) == (1, [])
+        assert caught.value.status == status
 
 
 async def test_each_answer_has_its_time_and_all_tries_together_have_theirs(
@@ -180,7 +217,7 @@ async def test_what_a_reply_took_where_the_endpoint_says_so(
 ) -> None:
     chat.script.append(Scripted(completion("hello", usage=usage)))
 
-    assert await endpoint().reply(HELLO, 7, later(5)) == ("hello", *told)
+    assert (await endpoint().reply(HELLO, 7, later(5)))[:3] == ("hello", *told)
 
 
 async def test_each_request_waits_for_leave_and_may_have_further_keys(chat: ChatServer, endpoint: Endpoint) -> None:

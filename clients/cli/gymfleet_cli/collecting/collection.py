@@ -114,7 +114,7 @@ class Collection:
         # A format whose replies have such tags themselves reads them itself.
         own_tags = any(_PROBE in world.format.render("t", "a") for world in self._worlds.values())
         model = AgentModel(self._agent, splits_thoughts=not own_tags)
-        concurrency = self._agent.concurrency
+        concurrency = self._agent.endpoint.concurrency
         client = GatewayClient(address, api_key=key, timeout_s=_OPEN_TIMEOUT_S, max_concurrency=concurrency)
         try:
             async with client:

@@ -12,7 +12,7 @@ from gymfleet_kit.formats import format_of
 from gymfleet_kit.plugins import PluginError
 
 from gymfleet_cli.collecting.collection import Collection
-from gymfleet_cli.collecting.model import AgentSettings
+from gymfleet_cli.collecting.model import AgentSettings, agent_endpoint
 from gymfleet_cli.collecting.plan import Form, Manner, choice_of
 from gymfleet_cli.collecting.playing import World
 from gymfleet_cli.collecting.spending import Budget
@@ -62,7 +62,8 @@ def collect(
         raise UsageProblem(f"--model {EXPERT}: records of this name are an environment's own expert's")
     if max_cost is not None and not (price_in or price_out):
         raise UsageProblem("--max-cost needs --price-in and --price-out, of a million tokens")
-    agent = AgentSettings(model_url, model, key_file, max_reply_tokens, temperature, timeout_s, concurrency)
+    endpoint = agent_endpoint(model_url, model, key_file, temperature, timeout_s, concurrency)
+    agent = AgentSettings(endpoint, max_reply_tokens)
     budget = Budget(max_tokens, max_cost, price_in, price_out)
     with session_address(url, state_dir, tuple(envs), data_of(data)) as (address, key):
         with SyncGatewayClient(address, api_key=key, timeout_s=CALL_TIMEOUT_S) as client:
