@@ -122,6 +122,7 @@ BLOCKS = {
     ("docs/compose.md", "docker compose -f deploy/docker-compose.yml up"): _CONTAINERS,
     ("docs/compose.md", "export GYMFLEET_JUDGE_KEY"): "resolved by tests/deploy/test_judges.py",
     ("docs/compose.md", "export COMPOSE_PROFILES=babyai,gpu"): "not run: needs a GPU",
+    ("docs/data-annotate.md", "gymfleet data annotate"): "run by tests/integration/test_annotate.py",
     (
         "docs/environments.md",
         "gymfleet-env-server maze wordle",

@@ -12,6 +12,7 @@ from gymfleet_client.errors import ClientError
 from gymfleet_contracts.recipe import RecipeError
 
 from gymfleet_cli.commands import (
+    annotate,
     check,
     collect,
     conformance,
@@ -67,6 +68,7 @@ data.app.command()(data_files.export)
 data.app.command("filter")(data_files.filter_files)
 data.app.command()(data_files.split)
 data.app.command()(data_files.inspect)
+data.app.command("annotate")(annotate.annotate)
 
 
 @app.command()

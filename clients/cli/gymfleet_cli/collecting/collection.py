@@ -11,13 +11,13 @@ from gymfleet_kit.data.reading import DataError
 from gymfleet_kit.formats import FormatFailed
 
 from gymfleet_cli.collecting.collector import Collector, Tally
-from gymfleet_cli.collecting.display import CollectDisplay, figures
 from gymfleet_cli.collecting.model import AgentModel, AgentSettings, ModelRefused
 from gymfleet_cli.collecting.plan import Choice, Episode, Manner
 from gymfleet_cli.collecting.playing import Player, World
 from gymfleet_cli.collecting.spending import Budget, BudgetSpent, Spending
 from gymfleet_cli.collecting.store import RecordFile, record_id, succeeded
 from gymfleet_cli.console import CliError, UsageProblem, err, out, plain
+from gymfleet_cli.counting_display import Count, CountingDisplay
 from gymfleet_cli.supervisor.errors import Interrupted
 from gymfleet_cli.supervisor.interrupts import Interrupts
 
@@ -100,7 +100,7 @@ class Collection:
                 self._tally.there += 1
                 self._tally.solved += solved
         missing = (one for one in self._choice.episodes(envs) if one.id(self._manner) not in there)
-        with Interrupts() as interrupts, CollectDisplay(err, self._tally, self._spending) as display:
+        with Interrupts() as interrupts, CountingDisplay(err, "episodes", ("min", 60.0), self._count) as display:
 
             def look() -> None:
                 interrupts.check()
@@ -124,6 +124,19 @@ class Collection:
         finally:
             await model.aclose()
 
+    def _count(self) -> Count:
+        return Count(self._tally.kept, self._tally.played, self._tally.asked, self._figures())
+
+    def _figures(self) -> list[str]:
+        tally, spent = self._tally, self._spending
+        told = {
+            f"{tally.solved} solved ({100 * tally.solved / max(tally.kept, 1):.1f} %)": tally.kept,
+            f"{spent.tokens:,} tokens": spent.tokens,
+            f"cost {spent.cost:.4g}": spent.cost,
+            f"{tally.repeated} attempts repeated": tally.repeated,
+            f"{tally.given_up} episodes given up": tally.given_up,
+        }
+        return [words for words, number in told.items() if number]
+
     def _outcome(self, path: Path) -> str:
-        return " · ".join([f"{path}: {self._tally.kept} of {self._tally.asked} episodes",
-                           *figures(self._tally, self._spending)])  # fmt: skip
+        return " · ".join([f"{path}: {self._tally.kept} of {self._tally.asked} episodes", *self._figures()])

@@ -185,5 +185,6 @@ def _conversation(trajectory: Trajectory, world: World, played: _Played) -> Conv
     task = trajectory.task
     return Conversation(
         messages=tuple(messages), task=ConversationTask(env=task.env, split=task.split, task_id=task.task_id),
-        success=trajectory.success, reward=trajectory.score, source=trajectory.trajectory_id,
+        success=trajectory.success, reward=trajectory.score, id=trajectory.trajectory_id,
+        labels=() if trajectory.success else ("failed",),
     )  # fmt: skip

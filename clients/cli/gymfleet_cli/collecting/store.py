@@ -9,7 +9,7 @@ from typing import IO, Final, Self
 
 from gymfleet_contracts.conversation import RECORDS, Conversation, Record
 from gymfleet_contracts.faults import faults
-from gymfleet_kit.data.reading import MAX_RECORD_BYTES, DataError
+from gymfleet_kit.data.chunks import MAX_RECORD_BYTES, DataError
 from pydantic import ValidationError
 
 from gymfleet_cli.console import CliError
@@ -90,8 +90,8 @@ class RecordFile:
 
 
 def record_id(record: Record) -> str:
-    """Return what a record is called: a conversation has it in its `source`."""
-    return record.source if isinstance(record, Conversation) else record.trajectory.trajectory_id
+    """Return what a record is called."""
+    return record.id if isinstance(record, Conversation) else record.trajectory.trajectory_id
 
 
 def succeeded(record: Record) -> bool:

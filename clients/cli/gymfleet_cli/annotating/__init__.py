@@ -1,0 +1,1 @@
+"""Annotating: stored episodes are scored by the reward service, and kept with their rewards."""
