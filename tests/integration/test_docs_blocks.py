@@ -123,6 +123,9 @@ BLOCKS = {
     ("docs/compose.md", "export GYMFLEET_JUDGE_KEY"): "resolved by tests/deploy/test_judges.py",
     ("docs/compose.md", "export COMPOSE_PROFILES=babyai,gpu"): "not run: needs a GPU",
     ("docs/data-annotate.md", "gymfleet data annotate"): "run by tests/integration/test_annotate.py",
+    ("docs/dataproto.md", "gymfleet data dataproto"): "run by tests/unit/kit/test_dataproto.py",
+    ("docs/dataproto.md", "import json"): "not run: needs verl",
+    ("docs/dataproto.md", "from pathlib import Path"): "run by tests/unit/kit/test_dataproto.py",
     (
         "docs/environments.md",
         "gymfleet-env-server maze wordle",

@@ -18,6 +18,7 @@ from gymfleet_cli.commands import (
     conformance,
     data,
     data_files,
+    dataproto,
     envs,
     evaluate,
     events,
@@ -69,6 +70,7 @@ data.app.command("filter")(data_files.filter_files)
 data.app.command()(data_files.split)
 data.app.command()(data_files.inspect)
 data.app.command("annotate")(annotate.annotate)
+data.app.command("dataproto")(dataproto.dataproto)
 
 
 @app.command()

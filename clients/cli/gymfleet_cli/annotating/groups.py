@@ -67,6 +67,11 @@ def counted(path: Path) -> Groups:
     return groups
 
 
+def episodes_in(path: Path) -> Iterator[ScoredTrajectory]:
+    """Yield the episodes of a file. Raises `DataError` for what is no episode."""
+    return (_episode(place, raw) for place, raw in records(path))
+
+
 def whole_groups(path: Path, groups: Groups) -> Iterator[list[ScoredTrajectory]]:
     """Yield the episodes of each group, by sample, when the last of them was read.
 
