@@ -26,7 +26,9 @@ def tokens(sequences: list[TrainSequence], **options: Any) -> list[int]:
 
 def shares(sequences: list[TrainSequence], **options: Any) -> list[list[TrainSequence]]:
     given = {"data": "collect", "epochs": 10, **options}
-    return Supervised(PlannedStage("sft", "sft", "stages.sft", given, {"collect": "collect"}), SftOptions(**given))._epochs(sequences)
+    return Supervised(
+        PlannedStage("sft", "sft", "stages.sft", given, {"collect": "collect"}), SftOptions(**given)
+    )._epochs(sequences)
 
 
 @pytest.mark.parametrize(
