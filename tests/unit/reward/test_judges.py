@@ -154,6 +154,15 @@ def test_what_is_too_long(chat: ChatServer, start: Start) -> None:
     assert '"left_out_characters", its middle was left out' in chat.asked[0]["messages"][0]["content"]
 
 
+def test_a_group_that_no_context_holds(chat: ChatServer, start: Start) -> None:
+    episodes = group(*(f"{number}" * 1_500_000 for number in range(3)))
+
+    assert "the episodes have 4500045 characters together" in start().failure(
+        *episodes, use="judge_ranking", max_chars=2_000_000
+    )
+    assert chat.asked == []
+
+
 def test_a_reward_says_who_judged_and_by_which_prompt(chat: ChatServer, start: Start) -> None:
     chat.rule = by(lambda _: {"score": 5})
 
@@ -451,6 +460,16 @@ def test_calls_are_bounded(chat: ChatServer, start: Start) -> None:
     assert reason == "judge: BudgetSpent: the budget of the judge j is spent: 2 of max_calls = 2 are used"
     assert service.raw(spoken("go")) == [0.5], "what is known costs nothing"
     assert len(chat.asked) == 2
+
+
+def test_those_who_wait_for_their_turn_exceed_no_budget(chat: ChatServer, start: Start) -> None:
+    chat.rule = by(lambda _: {"score": 5})
+    episodes = [spoken(f"go {number}", sample=number) for number in range(3)]
+
+    found = start(max_calls=1, requests_per_minute=600).scored(episodes, spec_of("judge"))
+
+    assert len(chat.asked) == 1
+    assert sorted("BudgetSpent" in str(one.reward_error) for one in found) == [False, True, True]
 
 
 def test_tokens_are_bounded_by_what_the_endpoint_says_or_by_the_most_that_they_can_be(
