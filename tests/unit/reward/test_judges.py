@@ -462,6 +462,14 @@ def test_calls_are_bounded(chat: ChatServer, start: Start) -> None:
     assert len(chat.asked) == 2
 
 
+def test_a_spent_budget_fails_at_once(chat: ChatServer, start: Start) -> None:
+    chat.rule = by(lambda _: {"score": 5})
+    service = start(max_calls=1, requests_per_minute=1, patience_s=5)
+
+    assert service.raw(spoken("go")) == [0.5]
+    assert "BudgetSpent" in service.failure(spoken("north")), "and not in a minute, when it would be its turn"
+
+
 def test_those_who_wait_for_their_turn_exceed_no_budget(chat: ChatServer, start: Start) -> None:
     chat.rule = by(lambda _: {"score": 5})
     episodes = [spoken(f"go {number}", sample=number) for number in range(3)]
