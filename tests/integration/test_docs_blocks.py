@@ -82,6 +82,13 @@ BLOCKS = {
     ("docs/adding-a-backend.md", "[project.entry-points"): "not run: a package of its own",
     ("docs/recipes.md", "[[stages]]"): "loaded by tests/unit/project/test_docs.py",
     ("docs/recipes.md", "[[environments]]"): "loaded by tests/unit/project/test_docs.py",
+    ("docs/rewards.md", "[reward.goal]"): "run by tests/unit/reward/test_published_rewards.py",
+    ("docs/reward-models.md", '{"helpful"'): "read by tests/integration/test_served_reward_models.py",
+    ("docs/reward-models.md", '{"steps"'): "read by tests/integration/test_served_reward_models.py",
+    ("docs/reward-models.md", "[reward.reward_model]"): "like the one of tests/integration/test_reward_models.py",
+    ("docs/reward-models.md", "vllm serve"): "not run: the tests start the same server as a module",
+    ("docs/reward-models.md", "services:"): "read by tests/deploy/test_k8s_reward_model.py",
+    ("docs/reward-models.md", "apiVersion:"): "built by tests/deploy/test_k8s_reward_model.py",
     ("docs/adding-a-format.md", '"""Free text'): "run by tests/integration/test_format_plugins.py",
     (
         "docs/adding-a-format.md",

@@ -1,6 +1,7 @@
 """Reward models behind vLLM's pooling server: a scripted one, and a real one against the embedded model."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,11 +13,12 @@ from gymfleet_contracts.reward import ScoreRequest
 from gymfleet_contracts.trajectory import ScoredTrajectory, Trajectory
 from gymfleet_reward.composer import Scorer
 from gymfleet_reward.models.reward_models import RewardModels
-from gymfleet_reward.models.tables import UnusableModel
+from gymfleet_reward.models.tables import EmbeddedTable, ServedTable, UnusableModel
 from gymfleet_reward.settings import RewardSettings
 from pydantic import ValidationError
 
 from tests.fixtures.chat_server import ChatServer, Scripted
+from tests.fixtures.paths import ROOT
 from tests.fixtures.rewards import make_spec
 from tests.fixtures.trajectories import make_trajectory, make_turn
 from tests.models import build_reward_model, build_tokenizer
@@ -159,6 +161,20 @@ def test_a_table_that_says_nonsense_is_refused(tokenizer: Path, change: dict[str
 
     with pytest.raises(ValidationError, match=reason):
         RewardSettings.model_validate({"models": {"rm": table}})
+
+
+def test_the_tables_of_the_docs_are_tables() -> None:
+    page = (ROOT / "docs/reward-models.md").read_text("utf-8")
+    tables = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL)]
+
+    found = [RewardSettings.model_validate({"models": one}).models for one in tables]
+
+    assert [{name: table.kind for name, table in one.items()} for one in found] == [
+        {"helpful": "embedded"}, {"steps": "vllm"},
+    ]  # fmt: skip
+    kinds = (EmbeddedTable, ServedTable)
+    named = set(re.findall(r"^\| `(\w+)` \|", page.split("## Settings")[1], re.MULTILINE))
+    assert named == {key for kind in kinds for key in kind.model_fields}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Thoughts of the right length."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from gymfleet_contracts.numbers import NUMBER
 from gymfleet_contracts.trajectory import Trajectory
@@ -15,7 +15,7 @@ _EMPTY = -0.25
 
 
 class ThoughtLengthOptions(ComponentOptions):
-    """How long the thoughts of an episode should be, all together."""
+    """How long the thoughts of an episode should be."""
 
     model_config = ConfigDict(json_schema_extra={ASCENDING: ["min_words", "max_words"]})
 
@@ -23,6 +23,9 @@ class ThoughtLengthOptions(ComponentOptions):
     """Fewer words lose in proportion."""
     max_words: Annotated[int, Field(ge=1), NUMBER] = 65
     """More words lose in proportion, at most as much as twice so many; at least `min_words`."""
+
+    thoughts: Literal["all", "last"] = "all"
+    """`all`: the words of all of them together; `last`: those of the last one."""
 
     @model_validator(mode="after")
     def bounds_are_ordered(self) -> Self:
@@ -35,7 +38,7 @@ class ThoughtLengthOptions(ComponentOptions):
 class ThoughtLength(Component[ThoughtLengthOptions]):
     """0.5 for thoughts of `min_words` to `max_words`, down to 0.125 beside them, and -0.25 without a thought.
 
-    Words of all thoughts of an episode, as the reply format reads them: the length reward of OpenManus-RL.
+    Thoughts are what the reply format reads as such. The length reward of OpenManus-RL.
     """
 
     Options = ThoughtLengthOptions
@@ -45,7 +48,8 @@ class ThoughtLength(Component[ThoughtLengthOptions]):
         """See `Component`."""
         turns = turns_of(episode)
         low, high = self.options.min_words, self.options.max_words
-        words = sum(len(turn.thought.split()) for turn in turns)
+        counts = [count for turn in turns if (count := len(turn.thought.split()))]
+        words = sum(counts[-1:] if self.options.thoughts == "last" else counts)
         if not words:
             return _EMPTY
         off = max(1 - words / low, (words - high) / high, 0.0)
