@@ -3,13 +3,15 @@
 import json
 import math
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import torch
-from gymfleet_contracts.reward import ScoreRequest
+from gymfleet_contracts.reward import ScoreBatch, ScoredBatch, ScoreRequest
 from gymfleet_contracts.trajectory import ScoredTrajectory, Trajectory
 from gymfleet_reward.composer import Scorer
 from gymfleet_reward.models.reward_models import RewardModels
@@ -19,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
 
 from tests.fixtures.rewards import make_spec
+from tests.fixtures.service_process import ServiceProcess
 from tests.fixtures.trajectories import make_trajectory, make_turn
 from tests.models import build_reward_model, build_tiny_model
 
@@ -319,3 +322,52 @@ def test_one_whose_text_nobody_can_write_is_one_line(
         RewardModels(settings.models)
 
     assert reason in str(told.value)
+
+
+def told_ready(service: ServiceProcess) -> str:
+    """What `/readyz` says once no model is being loaded any more."""
+    service.start("/healthz")
+    deadline = time.monotonic() + 200
+    while "being loaded" in (told := httpx.get(f"{service.url}/readyz", timeout=30).text):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return told
+
+
+@pytest.mark.timeout(400)
+def test_a_service_is_ready_when_its_models_are_and_scores_with_them(
+    made: Path, redis_url: str, tmp_path: Path
+) -> None:
+    table = {"outcome": {"kind": "embedded", "path": str(made / "outcome"), "max_tokens": 1024}}
+    settings = {"redis_url": redis_url, "models": json.dumps(table)}
+    spec = make_spec(goal={"enabled": False}, reward_model={"model": "outcome"})
+    episode = episodes()[1]
+    body = ScoreBatch(items=(ScoreRequest(trajectory=episode, reward=spec),)).model_dump(mode="json")
+    service = ServiceProcess("gymfleet_reward.main", "GYMFLEET_REWARD_", settings, tmp_path / "log")
+
+    try:
+        told = told_ready(service)
+        answer = httpx.post(f"{service.url}/v1/scores", json=body, timeout=60)
+    finally:
+        service.stop()
+
+    assert "problem" not in told
+    (one,) = ScoredBatch.model_validate_json(answer.content).items
+    assert one.reward is not None, one.reward_error
+    assert one.reward.total == pytest.approx(outcome(made / "outcome", tokens(made / "outcome", episode)), abs=1e-4)
+
+
+@pytest.mark.timeout(400)
+def test_a_service_whose_model_cannot_be_loaded_is_not_ready_and_says_why(redis_url: str, tmp_path: Path) -> None:
+    build_reward_model(tmp_path / "bad", num_labels=2)
+    table = {"bad": {"kind": "embedded", "path": str(tmp_path / "bad"), "max_tokens": 512}}
+    settings = {"redis_url": redis_url, "models": json.dumps(table)}
+    service = ServiceProcess("gymfleet_reward.main", "GYMFLEET_REWARD_", settings, tmp_path / "log")
+
+    try:
+        told = told_ready(service)
+    finally:
+        service.stop()
+
+    assert "the reward model 'bad': " in told
+    assert "has 2 labels: a reward model has a head with one" in told
