@@ -197,7 +197,7 @@ def test_a_function_of_verl_unchanged(service: ServiceProcess, files: dict[str, 
 @pytest.mark.parametrize(
     ("table", "reason"),
     [
-        ({"gaol": {}}, "there is no component 'gaol'; known: action_path, action_use, cosine_length,"),
+        ({"gaol": {}}, "there is no component 'gaol'; known: accuracy, action_path, action_use, bleu,"),
         ({"own": {"use": "/etc/own.py"}}, "this service was not given the component '/etc/own.py'"),
         ({"own": {"use": "os:system"}}, "this service was not given the component 'os:system'"),
         ({"goal": {"sucess": 1}}, "reward.goal.sucess: Extra inputs"),

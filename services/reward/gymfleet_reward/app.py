@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 DRAIN_TIMEOUT_S: Final = 5.0
 PING_TIMEOUT_S: Final = 2.0
+_LOADING_GLANCE_S: Final = 0.1
 
 
 def build_app(settings: RewardSettings) -> FastAPI:
@@ -45,7 +46,7 @@ def build_app(settings: RewardSettings) -> FastAPI:
         if models is not None:
             models.start()
         stop = asyncio.Event()
-        worker = asyncio.create_task(_work(consumer, stop))
+        worker = asyncio.create_task(_work(consumer, stop, models))
         working.append(worker)
         log.info("service.started", consumer=settings.consumer)
         try:
@@ -93,8 +94,11 @@ def _reward_models(settings: RewardSettings) -> "RewardModels | None":
     return RewardModels(settings.models)
 
 
-async def _work(worker: RewardWorker, stop: asyncio.Event) -> None:
+async def _work(worker: RewardWorker, stop: asyncio.Event, models: "RewardModels | None") -> None:
     try:
+        # Loading may take longer than an answer may. (It is threads that load: there is no event to wait for.)
+        while models is not None and models.loading() and not stop.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(_LOADING_GLANCE_S)
         await worker.run(stop)
     except Exception:  # a bug: the service logs it and is no longer ready
         log.exception("worker.failed")

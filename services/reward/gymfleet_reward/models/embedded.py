@@ -31,7 +31,7 @@ class EmbeddedModel:
         self._table = table
         self._vocab_size = vocab_size
         self._waiting: queue.SimpleQueue[tuple[Transcript, Future[Values]] | None] = queue.SimpleQueue()
-        self._unloaded = len(table.devices)
+        self._tried: list[str] = []
         self._fault: str | None = None
         self._threads = [
             threading.Thread(target=self._serve, args=(device,), daemon=True, name=f"reward-model-{name}-{device}")
@@ -43,9 +43,13 @@ class EmbeddedModel:
         for thread in self._threads:
             thread.start()
 
+    def loading(self) -> bool:
+        """Return whether a copy of it is still being loaded."""
+        return len(self._tried) < len(self._table.devices)
+
     def lack(self) -> str | None:
         """Return why it does not answer yet, or not at all."""
-        return self._fault or (f"the reward model {self._name!r} is being loaded" if self._unloaded else None)
+        return self._fault or (f"the reward model {self._name!r} is being loaded" if self.loading() else None)
 
     def values(self, transcripts: Sequence[Transcript]) -> list[Values | BaseException]:
         """Return the numbers of each transcript, or why there are none; blocks."""
@@ -74,7 +78,7 @@ class EmbeddedModel:
         except UnusableModel as error:
             self._fail(f"the reward model {self._name!r}: {error}")
         finally:
-            self._unloaded -= 1
+            self._tried.append(device)
         while (batch := self._batch()) is not None:
             try:
                 if replica is None:

@@ -41,6 +41,10 @@ class RewardModels:
         for entry in self._entries.values():
             entry.model.start()
 
+    def loading(self) -> bool:
+        """Return whether one of those that run here is still being loaded."""
+        return any(entry.model.loading() for entry in self._entries.values())
+
     def lack(self) -> str | None:
         """Return what keeps the service from being ready: a model that is still being loaded, or cannot be."""
         return next(filter(None, (entry.model.lack() for entry in self._entries.values())), None)

@@ -77,6 +77,10 @@ class ServedModel:
     def start(self) -> None:
         """Nothing is asked of the server before there is an episode."""
 
+    def loading(self) -> bool:
+        """Return False: loading it is the server's business."""
+        return False
+
     def lack(self) -> str | None:
         """Return None: a server that is away fails the episodes that need it, and no others."""
         return None
