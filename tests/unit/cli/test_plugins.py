@@ -139,7 +139,7 @@ def test_what_is_sound_is_taken(rl: dict[str, Any]) -> None:
         ({"length": {"max_tokens": 10}}, r"^reward\.length: min_tokens <= max_tokens does not hold: 20, 10$"),
         (
             {"brevty": {}},
-            r"^reward\.brevty: there is no component 'brevty'; known: action_path, action_use, cosine_length,",
+            r"^reward\.brevty: there is no component 'brevty'; known: accuracy, action_path, action_use, bleu,",
         ),
         ({"brevity": {"use": "./nothing.py"}}, r"^reward\.brevity: there is no file nothing.py"),
     ],
