@@ -22,6 +22,7 @@ SOURCES: Final[Mapping[str, Sequence[str]]] = {
     "soak": _SERVED,
     "envs": _ENVIRONMENTS,
     "data": _ENVIRONMENTS,
+    "records": ("contracts", "kit/gymfleet_kit/data", "clients/cli/gymfleet_cli/commands/data_files.py"),
     "rollout": _PLAYED,
     "costs": (*_PLAYED, "services/reward", "environments/gymfleet_envs"),
     "rewards": ("contracts", "kit", "services/reward"),

@@ -31,17 +31,13 @@ def row_of(record: DataRecord) -> dict[str, Any]:
 
 def record_of(given: Mapping[str, Any]) -> DataRecord:
     """Return our record of a row of a table, or of a line of JSON. Raises pydantic's ValidationError, or ValueError."""
-    found: dict[str, Any]
     if "rest_json" in given:
-        found = _episode_of_row(given)
-    elif "trajectory" in given:
-        found = dict(given)
-    else:  # in a table, what is not said is null
-        found = {name: value for name, value in given.items() if value is not None}
-        if "extra_info_json" in given:
-            found = _task_of_row(found)
-    # By way of JSON, whose rules are those of a `.jsonl` file: what is read does not depend on the kind of file.
-    return DATA_RECORDS.validate_json(msgspec.json.encode(found))
+        # By way of JSON: as in a `.jsonl` file, numbers and enumerations are what JSON has.
+        return DATA_RECORDS.validate_json(msgspec.json.encode(_episode_of_row(given)))
+    if "trajectory" in given:
+        return DATA_RECORDS.validate_json(msgspec.json.encode(given))
+    found = {name: value for name, value in given.items() if value is not None}  # as tables have what is not said
+    return DATA_RECORDS.validate_python(_task_of_row(found) if "extra_info_json" in given else found)
 
 
 def _row_of_task(record: TaskRow) -> dict[str, Any]:

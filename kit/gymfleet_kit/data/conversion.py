@@ -84,7 +84,7 @@ class Export:
         return done
 
     def _written(self, one: DataRecord, found: Found, done: Done) -> dict[str, Any]:
-        if isinstance(one, ScoredTrajectory) and self.target.name != "gymfleet":
+        if isinstance(one, ScoredTrajectory) and not self.target.is_ours:
             one = conversation_of(one)
             done.counts["lost.tokens"] += 1
         try:

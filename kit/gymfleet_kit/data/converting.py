@@ -41,6 +41,11 @@ class CheckedConverter:
         self.plugin = plugin
 
     @property
+    def is_ours(self) -> bool:
+        """Return whether what it reads is in our own form already."""
+        return self.name == "gymfleet"
+
+    @property
     def writes(self) -> bool:
         """Return whether it has a way back."""
         return type(self.plugin).write is not Converter.write

@@ -9,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 
 from gymfleet_kit.data.chunks import Chunk, DataError
-from gymfleet_kit.data.work import Done, Work
+from gymfleet_kit.data.work import Done, Work, calm_collector
 
 _AHEAD = 2
 """Chunks that wait for each process: it never idles, and memory is bounded."""
@@ -22,7 +22,9 @@ def ordered(work: Work, chunks: Iterable[Chunk], workers: int) -> Iterator[tuple
     """
     if workers == 1:
         for chunk in chunks:
-            yield chunk, work.done(chunk)
+            with calm_collector():
+                done = work.done(chunk)
+            yield chunk, done
         return
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(work,))
@@ -69,4 +71,5 @@ def _begin(work: Work) -> None:
 
 
 def _do(chunk: Chunk) -> Done:
-    return _Process.work.done(chunk)
+    with calm_collector():
+        return _Process.work.done(chunk)

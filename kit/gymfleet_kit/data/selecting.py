@@ -6,7 +6,6 @@ What filters remember is in memory: a command that was killed begins again.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from gymfleet_contracts.conversation import Record
@@ -15,9 +14,9 @@ from gymfleet_contracts.data_records import DataRecord, Form, Preference, TaskRo
 from gymfleet_kit.data.chunks import Chunk, DataError, Position, chunks
 from gymfleet_kit.data.converting import CheckedConverter
 from gymfleet_kit.data.filtering import CheckedFilter
-from gymfleet_kit.data.outputs import Output, encoded
+from gymfleet_kit.data.outputs import Output
 from gymfleet_kit.data.reading import Found
-from gymfleet_kit.data.work import Done, Rejected, converted, storable
+from gymfleet_kit.data.work import Done, Rejected, calm_collector, converted, stored
 
 
 @dataclass
@@ -56,8 +55,9 @@ class Selection:
             output.begin()
             rejected.begin()
             kept = bytearray()
-            for number, one in enumerate(passes):
-                self._pass(one, kept, number, len(passes), output, rejected)
+            with calm_collector():
+                for number, one in enumerate(passes):
+                    self._pass(one, kept, number, len(passes), output, rejected)
         except BaseException:
             for left in (output, rejected):
                 left.close()
@@ -84,9 +84,10 @@ class Selection:
                         chosen.append((found, record))
                 place += 1
             if number == num_passes - 1:
-                encode = partial(encoded, form=self.form, is_table=output.is_table)
                 done.counts["written"] += len(chosen)
-                output.append(storable(chosen, encode, done))
+                output.append(
+                    stored(chosen, self.form, done, is_table=output.is_table, as_found=self.converter.is_ours)
+                )
                 self.counts["written"] += done.counts["written"]
             if number == 0:
                 self.counts["read"] += done.counts["read"]

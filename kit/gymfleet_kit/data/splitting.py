@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Literal
 
 from gymfleet_contracts.conversation import Conversation, ConversationTask
@@ -14,9 +14,8 @@ from gymfleet_contracts.trajectory import ScoredTrajectory
 
 from gymfleet_kit.data.chunks import Chunk
 from gymfleet_kit.data.converting import CheckedConverter, converter_of
-from gymfleet_kit.data.outputs import encoded
 from gymfleet_kit.data.reading import Found
-from gymfleet_kit.data.work import Done, converted, storable
+from gymfleet_kit.data.work import Done, converted, stored
 
 By = Literal["task", "dialogue"]
 
@@ -47,7 +46,7 @@ class Splitting:
         for side, kept in sides.items():
             done.counts["written"] += len(kept)
             rejected = len(done.rejected)
-            done.parts[side] = storable(kept, partial(encoded, form=self.form, is_table=self.is_table), done)
+            done.parts[side] = stored(kept, self.form, done, is_table=self.is_table, as_found=self.converter.is_ours)
             done.counts[side] = len(kept) - (len(done.rejected) - rejected)
         return done
 

@@ -1,19 +1,34 @@
 """What is done with a chunk of a file, in whatever process has time for it."""
 
+import gc
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol, TypeVar
 
-from gymfleet_contracts.data_records import DataRecord
+from gymfleet_contracts.data_records import DataRecord, Form
 
 from gymfleet_kit.data.chunks import Chunk
 from gymfleet_kit.data.converter import UnusableRecord
 from gymfleet_kit.data.converting import CheckedConverter, ConverterFailed, placed, refusal
+from gymfleet_kit.data.outputs import encoded
 from gymfleet_kit.data.reading import Found, parsed
 
 RecordT = TypeVar("RecordT")
+
+
+@contextmanager
+def calm_collector() -> Iterator[None]:
+    """Have the collector of cycles visit the records of a chunk rarely: they have none, and are freed without it."""
+    before = gc.get_threshold()
+    gc.set_threshold(1_000_000, 20, 50)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 @dataclass(frozen=True)
@@ -66,6 +81,15 @@ def converted(chunk: Chunk, converter: CheckedConverter, done: Done) -> Iterator
             raise ConverterFailed(f"{found.place}: {error}") from error
         for one in ours:
             yield found, placed(one, found.place)
+
+
+def stored(
+    records: Sequence[tuple[Found, DataRecord]], form: Form | None, done: Done, *, is_table: bool, as_found: bool
+) -> bytes:
+    """Return our records as a part of a file; lines that are ours already stay as they were found."""
+    if as_found and not is_table and all(found.content for found, _ in records):
+        return b"".join(found.content + b"\n" for found, _ in records)
+    return storable(records, partial(encoded, form=form, is_table=is_table), done)
 
 
 def storable(
