@@ -68,6 +68,11 @@ BLOCKS = {
         "[[stages]]",
     ): "run by tests/integration/test_converter_plugins.py, with another path",
     ("docs/adding-a-converter.md", "[project.entry-points"): "not run: a package of its own",
+    ("docs/data-convert.md", "cat > traj.jsonl"): _HERE,
+    ("docs/data-export.md", "cat > ours.jsonl"): _HERE,
+    ("docs/data-filter.md", "cat > ours.jsonl"): _HERE,
+    ("docs/data-split.md", "for n in 1 2"): _HERE,
+    ("docs/data-inspect.md", "cat > ours.jsonl"): _HERE,
     ("docs/adding-a-filter.md", '"""Detours'): "run by tests/integration/test_filter_plugins.py",
     ("docs/adding-a-filter.md", "[[stages]]"): "run by tests/integration/test_filter_plugins.py, with another path",
     ("docs/adding-a-filter.md", "[project.entry-points"): "not run: a package of its own",
@@ -276,6 +281,25 @@ def test_a_plug_in_is_made_and_checked(tmp_path: Path) -> None:
     typed(block("docs/plugins.md", "sh", "gymfleet plugins list"), tmp_path)
 
     assert {path.name for path in tmp_path.glob("*.py")} == {"margin.py", "test_margin.py"}
+
+
+@pytest.mark.parametrize(
+    ("command", "told", "left"),
+    [
+        ("convert", "2 read, 1 written, 1 rejected", ["ours.parquet", "ours.parquet.rejected.jsonl", "traj.jsonl"]),
+        ("export", "lost labels: 1", ["chats.jsonl", "ours.jsonl", "traj.parquet"]),
+        ("filter", "left_out 0 duplicates: 1\n  left_out 1 length: 1\n{", ["kept.jsonl", "ours.jsonl"]),
+        ("split", "8 read, 8 written, 0 rejected", ["mix.test.jsonl", "mix.train.jsonl", "ours.jsonl"]),
+        ("inspect", "rows  1", ["ours.jsonl"]),
+    ],
+)
+def test_a_command_over_files_of_data_does_what_its_page_says(
+    tmp_path: Path, command: str, told: str, left: list[str]
+) -> None:
+    printed = typed(block(f"docs/data-{command}.md", "sh", f"gymfleet data {command}"), tmp_path)
+
+    assert told in printed
+    assert sorted(path.name for path in tmp_path.iterdir()) == left
 
 
 def test_every_block_is_run_or_says_why_not() -> None:

@@ -374,11 +374,11 @@ def test_what_an_environment_has_of_its_own_is_checked(env: dict[str, Any], reas
         ),
         (
             [{"kind": "sft", "data": "x.jsonl", "converter": {"use": "sharegpt", "kee": "x"}}],
-            r"^stages\.sft\.converter\.kee: unknown; sharegpt knows: success, reward, key$",
+            r"^stages\.sft\.converter\.kee: unknown; sharegpt knows: id, success, reward, key$",
         ),
         (
             [{"kind": "filter", "data": "x.jsonl", "converter": "sharegbt"}],
-            r"^stages\.filter\.converter: there is no converter 'sharegbt'; known: messages, sharegpt;",
+            r"^stages\.filter\.converter: there is no converter 'sharegbt'; known: agent_flan, agent_instruct, agentgym, ",
         ),
         (
             [{"kind": "filter", "data": "x.jsonl", "filters": ["duplicates", {"use": "length", "max": 3}]}],

@@ -27,10 +27,10 @@ class SftOptions(SupervisedOptions):
     """How replies are imitated."""
 
     data: str | tuple[str, ...]
-    """The episodes: of a stage, of several, or of a .jsonl file."""
+    """The episodes: of a stage, of several, or of a file."""
     converter: str | dict[str, JsonValue] | None = None
-    """What reads the files that `data` names, `.jsonl` or `.json`, where they are not ours: `messages`, `sharegpt`, one
-    of your own, or a table with `use` and its options."""
+    """What reads the files that `data` names, `.jsonl`, `.json` or `.parquet`, where they are not ours: `messages`,
+    `sharegpt`, `agentgym`, one of your own, or a table with `use` and its options."""
     max_tokens: PositiveInt | None = None
     """Imitate so many tokens of replies and no more, to compare data of several sizes: in as few epochs as that takes,
     `epochs` at most, each of as many records as fit, drawn anew."""
