@@ -1,4 +1,4 @@
-"""The schemas of records in Parquet files, one for each form: `datasets.load_dataset` opens them."""
+"""The schemas of records in Parquet files, one for each form."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

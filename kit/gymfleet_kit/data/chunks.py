@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
 
@@ -58,6 +59,7 @@ def chunks(path: Path, start: Position = Position()) -> Iterator[Chunk]:
     """
     try:
         if path.suffix == TABLE:
+            require_tables(path)
             from gymfleet_kit.data.tables import table_chunks  # noqa: PLC0415 - light services are without pyarrow
 
             yield from table_chunks(path, start)
@@ -68,6 +70,12 @@ def chunks(path: Path, start: Position = Position()) -> Iterator[Chunk]:
             yield from _of_list(path, file, start, begin) if path.suffix == ".json" else _of_lines(path, file, start)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def require_tables(path: Path) -> None:
+    """Raise `DataError` for a table where pyarrow is not installed: light services are without it."""
+    if find_spec("pyarrow") is None:
+        raise DataError(f"{path}: tables need pyarrow: pip install 'gymfleet[data]'")
 
 
 def strict_json(text: str) -> Any:

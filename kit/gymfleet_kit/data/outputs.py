@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from gymfleet_contracts.data_records import DataRecord, Form, form_of
 
-from gymfleet_kit.data.chunks import TABLE, DataError
+from gymfleet_kit.data.chunks import TABLE, DataError, require_tables
 
 _LENGTH: Final = struct.Struct("<Q")
 SUFFIXES: Final = (".jsonl", TABLE)
@@ -23,12 +23,14 @@ class Output:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises `DataError` for a name that says neither."""
+        """Raises `DataError` for a name that says neither, and for a table without pyarrow."""
         if path.suffix not in SUFFIXES:
             raise DataError(f"{path}: what is written is a .jsonl or a .parquet file; give it such a name")
         self.path = path
         self.partial = path.with_name(f"{path.name}.partial")
         self.is_table = path.suffix == TABLE
+        if self.is_table:
+            require_tables(path)
         self.size = 0
 
     def begin(self, size: int = 0) -> None:

@@ -378,7 +378,7 @@ def test_what_an_environment_has_of_its_own_is_checked(env: dict[str, Any], reas
         ),
         (
             [{"kind": "filter", "data": "x.jsonl", "converter": "sharegbt"}],
-            r"^stages\.filter\.converter: there is no converter 'sharegbt'; known: agent_flan, agent_instruct, agentgym, ",
+            r"^stages\.filter\.converter: there is no converter 'sharegbt'; known: agent_flan, agent_instruct, ",
         ),
         (
             [{"kind": "filter", "data": "x.jsonl", "filters": ["duplicates", {"use": "length", "max": 3}]}],

@@ -3,9 +3,11 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from gymfleet_contracts.data_records import Form
@@ -143,6 +145,56 @@ def test_a_file_that_cannot_be_read_on_does_not_stop_the_next_one(
     assert ids(tmp_path / "out.jsonl")[-3:] == ["c_1", "c_2", "c_3"]
     (left,) = [json.loads(line) for line in (tmp_path / "out.jsonl.rejected.jsonl").read_text().splitlines()]
     assert left["place"] == f"{damaged}{places}"
+
+
+TURN = '{"messages": [{"role": "user", "content": "%s"}, {"role": "assistant", "content": "a"}]}'
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        pytest.param(TURN % ("x" * 10_000_000), "message 1: content: String should have at most 1000000", id="10 MB"),
+        pytest.param(TURN % ("x" * 20_000_000), "longer than 16777216 bytes; a record is one line", id="20 MB"),
+        pytest.param(
+            TURN.replace('"role"', '"rôle"') % "x", "message 1: role: text is wanted; it is missing", id="role"
+        ),
+        pytest.param(TURN % "x" + "{}", "no JSON: Extra data", id="two records in a line"),
+        pytest.param('{"messages": ' + "[" * 5000 + "]" * 5000 + "}", "", id="nested"),
+        pytest.param('{"messages": [], "messages": []}', "an object has the key 'messages' twice", id="twice"),
+        pytest.param('{"messages": [], "reward": NaN}', "NaN is no number of JSON", id="NaN"),
+        pytest.param(TURN % "\\ud800", "message 1: content: Input should be a valid string", id="half a character"),
+        pytest.param(
+            TURN.replace('"a"}]}', '"a"}], "reward": 1e999}') % "x", "reward: Input should be a finite", id="1e999"
+        ),
+    ],
+)
+def test_a_hostile_record_costs_nothing_but_itself(tmp_path: Path, line: str, reason: str) -> None:
+    given = tmp_path / "x.jsonl"
+    given.write_text(f"{json.dumps(chat(1))}\n{line}\n{json.dumps(chat(3))}\n")
+
+    counts = job([given], tmp_path / "out.jsonl").run()
+
+    assert ids(tmp_path / "out.jsonl") == ["c_1", "c_3"]
+    assert counts["rejected"] == 1
+    (left,) = [json.loads(one) for one in (tmp_path / "out.jsonl.rejected.jsonl").read_text().splitlines()]
+    assert left["place"] == f"{given}, line 2"
+    assert reason in left["reason"]
+    assert len(left["reason"]) < 400
+    assert len(left["content"]) <= 1 << 16
+
+
+def test_a_table_of_another_kind_and_one_that_is_cut(tmp_path: Path) -> None:
+    other, cut = tmp_path / "other.parquet", tmp_path / "cut.parquet"
+    pq.write_table(pa.table({"messages": [7], "when": [datetime(2026, 1, 1, tzinfo=UTC)]}), other)
+    cut.write_bytes(other.read_bytes()[:-20])
+
+    counts = job([other, cut, chats(tmp_path / "good.jsonl", 1)], tmp_path / "out.jsonl").run()
+
+    assert counts["written"] == 1
+    left = [json.loads(one) for one in (tmp_path / "out.jsonl.rejected.jsonl").read_text().splitlines()]
+    assert [one["place"] for one in left] == [f"{other}, row 1", str(cut)]
+    assert left[0]["reason"].endswith("messages: a list is wanted; it is a number")
+    assert left[1]["reason"].startswith("no Parquet file that can be read: ")
 
 
 def test_a_strict_job_stops_at_the_first_and_leaves_nothing(tmp_path: Path) -> None:
