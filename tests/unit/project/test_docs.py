@@ -51,7 +51,10 @@ def test_examples_of_the_recipe_page_are_recipes() -> None:
     plans = [[stage.name for stage in stages_of(Recipe.model_validate(needed | tomllib.loads(e)))] for e in examples]
 
     rounds = [f"round{number}.{name}" for number in (1, 2) for name in ("collect", "filter", "sft", "measure")]
-    assert plans == [rounds, ["reinforce", "measure"]]
+    assert plans == [
+        ["demonstrations", "filter"], ["demonstrations", "augment", "sft"], ["apart", "negatives", "mixed", "sft"],
+        rounds, ["reinforce", "measure"],
+    ]  # fmt: skip
 
 
 def sources(*roots: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 from gymfleet_contracts.stages import PlannedStage
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_kit.plugins import PluginError
-from gymfleet_trainer.errors import NothingLeft, PluginFailed
+from gymfleet_trainer.errors import NothingLeft, PluginFailed, RunDirectoryError
 from gymfleet_trainer.run.plan import own_sources, stages_of
 from gymfleet_trainer.stages.filter import Filter, FilterOptions
 
@@ -128,10 +128,19 @@ def test_a_filter_that_fails_is_a_plug_in_that_fails(tmp_path: Path) -> None:
         filtered(GIVEN, filters=(str(path),))
 
 
+def test_records_that_a_filter_refuses_end_the_run_with_its_line() -> None:
+    leakage = {"use": "leakage", "splits": ["train"], "action": "refuse"}
+
+    with pytest.raises(
+        RunDirectoryError, match=r"^the filter leakage: test tasks are in the training data: run-1/\S+, "
+    ):
+        filtered(GIVEN, filters=(leakage,))
+
+
 @pytest.mark.parametrize(
     ("filters", "told"),
     [
-        (["lenght"], "there is no filter 'lenght'; known: duplicates, length;"),
+        (["lenght"], "there is no filter 'lenght'; known: duplicates, format, hallucinated_tools, leakage, length,"),
         (
             ["duplicates", {"use": "length", "max": 3}],
             r"stages\.filter\.filters\.1\.max: Extra inputs are not permitted",
