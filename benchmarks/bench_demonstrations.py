@@ -1,8 +1,8 @@
 """Augmented and filtered demonstrations against plain ones: `python -m benchmarks.bench_demonstrations [--seeds 0 1]`.
 
-Both ways begin with the quickstart's model and the same demonstrations of BabyAI's `intro`, and imitate equally many
-tokens of replies. One repeats the demonstrations. The other adds to them what augmenters make of them and still solves
-its task, and leaves out what says nearly the same. Then both are measured on the same held-out tasks.
+All ways begin with the quickstart's model and the same demonstrations of BabyAI's `intro`, and imitate equally many
+tokens of replies. `plain` repeats the demonstrations. The others add to them what an augmenter, or all of them, make of
+them and still solves its task, and leave out what says nearly the same. All are measured on the same held-out tasks.
 """
 
 import argparse
@@ -32,11 +32,7 @@ MORE: Final = """
 [[stages]]
 kind = "augment"
 data = "demonstrations"
-augmenter = [
-    {{ use = "paraphrase", copies = 3 }},
-    {{ use = "recovery", copies = 2, notice = "That was wrong." }},
-    {{ use = "distractor", copies = 1, thought = "I look around." }},
-]
+augmenter = {augmenters}
 
 [[stages]]
 kind = "filter"
@@ -64,22 +60,28 @@ name = "after"
 num_tasks = {num_measured}
 """
 WAYS: Final = {
-    "plain": (COLLECT + IMITATE, "demonstrations"),
-    "augmented and filtered": (COLLECT + MORE + IMITATE, "filter"),
+    "plain": "",
+    "paraphrase": '{ use = "paraphrase", copies = 3 }',
+    "distractor": '{ use = "distractor", copies = 3, thought = "I look around." }',
+    "recovery": '{ use = "recovery", copies = 3, notice = "That was wrong." }',
 }
+"""The augmenters of each; `all` has those of all the others."""
 SIZES: Final = {
     "num_demonstrations": Size(16, smoke=6, help="tasks that the expert plays"),
     "num_tokens": Size(20_000, smoke=600, help="tokens of replies that either way imitates"),
     "num_measured": Size(400, smoke=8, help="held-out tasks"),
 }
-SMOKE: Final[dict[str, Any]] = {"seeds": [0], "set": ["model.scratch.corpus_episodes=20"]}
+SMOKE: Final[dict[str, Any]] = {"seeds": [0], "ways": ["recovery"], "set": ["model.scratch.corpus_episodes=20"]}
 
 
 def main() -> None:
-    """Run both ways for each seed, read the summaries, record."""
+    """Run all ways for each seed, read the summaries, record."""
     parser = BenchmarkCommand(__doc__, SIZES, smoke=SMOKE)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="changes of both recipes")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="changes of all recipes")
+    parser.add_argument(
+        "--ways", nargs="+", default=[*WAYS, "all"][1:], choices=[*WAYS, "all"][1:], help="what is compared with plain"
+    )
     parser.add_argument("--runs", type=Path, default=ROOT / "runs", help="directory of the run directories")
     arguments = parser.options()
     rows = [row for seed in arguments.seeds for row in _compared(seed, arguments)]
@@ -89,42 +91,36 @@ def main() -> None:
 def recipe(way: str, arguments: argparse.Namespace) -> str:
     """Return the recipe of one way: the quickstart's, with other stages."""
     head, _, _ = (ROOT / "recipes" / "quickstart.toml").read_text(encoding="utf-8").partition("[[stages]]")
-    stages, data = WAYS[way]
+    given = [one for name, one in WAYS.items() if one and way in (name, "all")]
+    stages = COLLECT + (MORE if given else "") + IMITATE
     sizes = {name: getattr(arguments, name) for name in SIZES}
-    return head + stages.format(data=data, **sizes)
+    data = "filter" if given else "demonstrations"
+    return head + stages.format(data=data, augmenters=f"[{', '.join(given)}]", **sizes)
 
 
 def _compared(seed: int, arguments: argparse.Namespace) -> list[Row]:
-    plain, other = (_run(way, seed, arguments) for way in WAYS)
+    plain = _run("plain", seed, arguments)
+    rows = [Row.of(f"seed {seed}: held-out success, plain", plain["success_after"], "")]
+    for way in arguments.ways:
+        rows += _against(plain, _run(way, seed, arguments), f"seed {seed}, {way}")
+    return rows
+
+
+def _against(plain: dict[str, Any], other: dict[str, Any], name: str) -> list[Row]:
     counts = other["counts"]
-    successes = [
-        Row.of(f"seed {seed}: held-out success, {way}", run["success_after"], "", baseline=baseline)
-        for way, run, baseline in zip(WAYS, (plain, other), (None, plain["success_after"]), strict=True)
-    ]
+    gap = other["interval_after"][0] - plain["interval_after"][1]
+    solved = sum(number for key, number in counts.items() if key.startswith("replays_solved.augment."))
     return [
-        *successes,
-        Row.of(
-            f"seed {seed}: gap between the 95 % intervals, augmented above plain",
-            other["interval_after"][0] - plain["interval_after"][1], "", goal=0.0,
-        ),
-        Row.of(
-            f"seed {seed}: imitated tokens, augmented against plain",
-            float(other["tokens_trained"]), "", baseline=float(plain["tokens_trained"]),
-        ),
-        Row.of(
-            f"seed {seed}: replays that solved their task",
-            float(_solved(counts)), "", baseline=float(counts["replays.augment"]),
-        ),
-        Row.of(f"seed {seed}: left out as near duplicates", float(counts["left_out.filter.1.near_duplicates"]), ""),
-    ]  # fmt: skip
-
-
-def _solved(counts: dict[str, int]) -> int:
-    return sum(number for name, number in counts.items() if name.startswith("replays_solved.augment."))
+        Row.of(f"{name}: held-out success", other["success_after"], "", baseline=plain["success_after"]),
+        Row.of(f"{name}: gap between the 95 % intervals, above plain", gap, ""),
+        Row.of(f"{name}: imitated tokens", float(other["tokens_trained"]), "", baseline=float(plain["tokens_trained"])),
+        Row.of(f"{name}: replays that solved their task", float(solved), "", baseline=float(counts["replays.augment"])),
+        Row.of(f"{name}: left out as near duplicates", float(counts["left_out.filter.1.near_duplicates"]), ""),
+    ]
 
 
 def _run(way: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    directory = arguments.runs / f"bench-demonstrations-{way.partition(' ')[0]}-{seed}"
+    directory = arguments.runs / f"bench-demonstrations-{way}-{seed}"
     path = directory.with_suffix(".toml")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(recipe(way, arguments), encoding="utf-8")

@@ -108,7 +108,8 @@ def test_real_conversations_call_what_they_are_offered(env: str, calls: int) -> 
     parquet = pytest.importorskip("pyarrow.parquet")
     rows = parquet.read_table(DATA / env / "train.parquet").to_pylist()
     converter = converter_of("sharegpt", table="x")
-    given: list[Record] = [one for row in rows for one in converter.convert(row)]
+    found = [one for row in rows for one in converter.convert(row)]
+    given: list[Record] = [one for one in found if isinstance(one, Conversation)]
 
     use = tool_use(given)
 
