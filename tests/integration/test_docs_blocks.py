@@ -82,6 +82,7 @@ BLOCKS = {
         "[[stages]]",
     ): "run by tests/integration/test_augmenter_plugins.py, with another path",
     ("docs/adding-an-augmenter.md", "[project.entry-points"): "not run: a package of its own",
+    ("docs/data-augment.md", "gymfleet data augment"): "run by tests/integration/test_data_augment.py",
     ("docs/adding-a-backend.md", '"""Replies sampled'): "run by tests/integration/test_backend_plugins.py",
     ("docs/adding-a-backend.md", "[inference]"): "run by tests/integration/test_backend_plugins.py, with another path",
     ("docs/adding-a-backend.md", "[project.entry-points"): "not run: a package of its own",

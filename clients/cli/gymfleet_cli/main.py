@@ -17,6 +17,7 @@ from gymfleet_cli.commands import (
     collect,
     conformance,
     data,
+    data_augment,
     data_files,
     dataproto,
     envs,
@@ -71,6 +72,7 @@ data.app.command()(data_files.split)
 data.app.command()(data_files.inspect)
 data.app.command("annotate")(annotate.annotate)
 data.app.command("dataproto")(dataproto.dataproto)
+data.app.command()(data_augment.augment)
 
 
 @app.command()

@@ -1,11 +1,12 @@
 """Changed episodes, by an augmenter whose answers are checked."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
 import structlog
 from gymfleet_contracts.rollout import MAX_MOVES, Move
+from gymfleet_contracts.session import TaskRef
 from gymfleet_contracts.trajectory import Trajectory
 
 from gymfleet_kit.data.augmenter import Augmenter
@@ -70,3 +71,19 @@ class CheckedAugmenter:
 def augmenter_of(given: str | Mapping[str, Any], *, table: str) -> CheckedAugmenter:
     """Return the augmenter that a recipe names at `table`. Raises `PluginError`."""
     return CheckedAugmenter(*made(AUGMENTERS, given, table=table))
+
+
+def proposed(
+    augmenters: Mapping[str, CheckedAugmenter], episodes: Sequence[Trajectory]
+) -> Iterator[tuple[str, Trajectory, tuple[Move, ...]]]:
+    """Yield what each augmenter makes of each episode, the same moves of a task once. Raises `AugmenterFailed`."""
+    for augmenter in augmenters.values():
+        for episode in episodes:
+            augmenter.note(episode)
+    seen: set[tuple[TaskRef, tuple[Move, ...]]] = set()
+    for episode in episodes:
+        for name, augmenter in augmenters.items():
+            for moves in augmenter.proposals(episode):
+                if (proposal := (episode.task, moves)) not in seen:
+                    seen.add(proposal)
+                    yield name, episode, moves

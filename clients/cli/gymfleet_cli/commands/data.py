@@ -15,7 +15,7 @@ from gymfleet_cli.options import one_option
 from gymfleet_cli.supervisor.service import console_script
 
 app = typer.Typer(
-    help="Benchmark data: import, list. Files of records: convert, export, filter, split, inspect.",
+    help="Benchmark data: import, list. Files of records: convert, export, filter, augment, split, inspect.",
     no_args_is_help=True,
 )
 

@@ -1,16 +1,15 @@
 """Changed episodes, replayed: what an augmenter proposes is kept only where the environment says that it succeeds."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Annotated, Any, ClassVar, Final
 
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.rollout import GroupRequest, Move, StrategySpec
-from gymfleet_contracts.session import TaskRef
 from gymfleet_contracts.stages import PlannedStage, StageFacts
 from gymfleet_contracts.trajectory import ScoredTrajectory, Trajectory
-from gymfleet_kit.data.augmenting import AugmenterFailed, CheckedAugmenter, augmenter_of
+from gymfleet_kit.data.augmenting import AugmenterFailed, CheckedAugmenter, augmenter_of, proposed
 from pydantic import Field, JsonValue
 
 from gymfleet_trainer.errors import PluginFailed, RunDirectoryError, TooManyFailures
@@ -86,13 +85,19 @@ class Augment(Stage[AugmentOptions]):
     def _replays(self, run: RunContext) -> dict[str, GroupRequest]:
         """Return the requests by id. They depend on the episodes and the options alone, as do the ids."""
         if self._requests is None:
-            proposed = islice(_proposed(self._augmenters(), run.episodes()), self.options.max_replays)
             self._requests, self._proposed_by = {}, defaultdict(list)
-            for number, (name, episode, moves) in enumerate(proposed):
+            for number, (name, episode, moves) in enumerate(self._proposed(run)):
                 request = self._replay(run, number, episode, moves)
                 self._requests[request.group_id] = request
                 self._proposed_by[name].append(request.group_id)
         return self._requests
+
+    def _proposed(self, run: RunContext) -> list[tuple[str, Trajectory, tuple[Move, ...]]]:
+        episodes = [scored.trajectory for scored in run.episodes()]
+        try:
+            return list(islice(proposed(self._augmenters(), episodes), self.options.max_replays))
+        except AugmenterFailed as error:
+            raise PluginFailed(f"{error}; its traceback is in the log") from error
 
     def _replay(self, run: RunContext, number: int, episode: Trajectory, moves: Sequence[Move]) -> GroupRequest:
         script = StrategySpec(use="script", options={"moves": [move.model_dump(mode="json") for move in moves]})
@@ -124,22 +129,3 @@ class Augment(Stage[AugmentOptions]):
                 solved[group.group_id] = good[0]
             run.reporter.advance(total - len(waiting) - len(asked), f"{len(solved)} successes")
         return solved, num_failed
-
-
-def _proposed(
-    augmenters: Mapping[str, CheckedAugmenter], episodes: Sequence[ScoredTrajectory]
-) -> Iterator[tuple[str, Trajectory, tuple[Move, ...]]]:
-    """Yield what each augmenter makes of each episode, the same moves of a task once. Raises PluginFailed."""
-    seen: set[tuple[TaskRef, tuple[Move, ...]]] = set()
-    try:
-        for augmenter in augmenters.values():
-            for scored in episodes:
-                augmenter.note(scored.trajectory)
-        for scored in episodes:
-            for name, augmenter in augmenters.items():
-                for moves in augmenter.proposals(scored.trajectory):
-                    if (proposal := (scored.trajectory.task, moves)) not in seen:
-                        seen.add(proposal)
-                        yield name, scored.trajectory, moves
-    except AugmenterFailed as error:
-        raise PluginFailed(f"{error}; its traceback is in the log") from error

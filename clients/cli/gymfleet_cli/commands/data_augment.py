@@ -1,0 +1,111 @@
+"""`gymfleet data augment`: more demonstrations of those that there are, each of which was played."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from gymfleet_contracts.reply_format import FormatSection
+from gymfleet_contracts.trajectory import ScoredTrajectory, Trajectory
+from gymfleet_kit.data.augmenting import CheckedAugmenter, augmenter_of, proposed
+from gymfleet_kit.data.chunks import DataError
+from gymfleet_kit.data.converting import ConverterFailed, converter_of
+from gymfleet_kit.data.outputs import Output
+from gymfleet_kit.data.reading import records
+from gymfleet_kit.formats import CheckedFormat, format_of
+from gymfleet_kit.plugins import PluginError
+
+from gymfleet_cli.commands.envs import Url
+from gymfleet_cli.commands.fleet import StateDir
+from gymfleet_cli.console import CliError, UsageProblem, out
+from gymfleet_cli.gateway import session_api
+from gymfleet_cli.options import options_of
+from gymfleet_cli.replaying import replayed
+
+
+def augment(
+    episodes: Annotated[Path, typer.Argument(metavar="EPISODES", help="A file of our episodes.")],
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="The conversations that are written: .jsonl.")],
+    augmenter: Annotated[
+        list[str], typer.Option("--augmenter", help="A name, package.module:Class or a .py file. Repeat.")
+    ],
+    option: Annotated[
+        list[str] | None, typer.Option("--option", help="Set an option: AUGMENTER.KEY=VALUE. Repeat.")
+    ] = None,
+    reply_format: Annotated[str, typer.Option("--format", help="The format that replies are written in.")] = "react",
+    max_replays: Annotated[int, typer.Option(min=1, help="Of what is proposed the first so many are played.")] = 2000,
+    url: Url = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace what exists.")] = False,
+    state_dir: StateDir = Path(".gymfleet"),
+) -> None:
+    """Change episodes, play each change in its environment, and keep what still solves the task."""
+    if output.exists() and not force:
+        raise CliError(f"{output} exists; give another name, or --force to replace it")
+    if output.suffix != ".jsonl":
+        raise UsageProblem(f"{output}: what is written is a .jsonl file; `gymfleet data convert` makes a table of it")
+    augmenters, written_in = _plugins(augmenter, option or (), reply_format)
+    try:
+        given = _read(episodes)
+        changes = list(proposed(augmenters, given))[:max_replays]
+    except (DataError, PluginError) as error:
+        raise CliError(str(error)) from None
+    counts: Counter[str] = Counter()
+    target = Output(output)
+    target.begin()
+    try:
+        with session_api(url, state_dir, tuple(sorted({one.task.env for one in given}))) as client:
+            instructions = {
+                env: client.environment(env).instructions for env in {one.task.env for _, one, _ in changes}
+            }
+            for name, episode, moves in changes:
+                counts[f"{name}: played"] += 1
+                made = replayed(client, episode.task, moves, written_in, instructions[episode.task.env])
+                if made is not None and made.success:
+                    counts[f"{name}: solved the task"] += 1
+                    source = f"{episode.trajectory_id}, {name}"
+                    target.append(made.model_copy(update={"source": source}).model_dump_json().encode() + b"\n")
+        if not target.size:
+            raise CliError(f"none of {len(changes)} changes solves its task")
+    except BaseException:
+        target.close()
+        target.partial.unlink(missing_ok=True)
+        raise
+    target.finish(None)
+    for what, number in counts.items():
+        out.print(f"{number:8}  {what}", highlight=False)
+
+
+def _plugins(
+    names: Sequence[str], option: Sequence[str], reply_format: str
+) -> tuple[dict[str, CheckedAugmenter], CheckedFormat]:
+    options = options_of(option, example="paraphrase.copies=3")
+    if unknown := sorted(set(options) - {Path(name).stem for name in names}):
+        raise UsageProblem(f"options are given for {', '.join(unknown)}, and the augmenters are {', '.join(names)}")
+    try:
+        made = [
+            augmenter_of({"use": name, **options.get(Path(name).stem, {})}, table=f"--augmenter {name}")
+            for name in names
+        ]
+        return {one.name: one for one in made}, format_of(FormatSection(use=reply_format))
+    except PluginError as error:
+        raise UsageProblem(str(error)) from None
+
+
+def _read(path: Path) -> list[Trajectory]:
+    """Return the episodes of a file. Raises `DataError` for anything else in it, and for damage."""
+    converter = converter_of("gymfleet", table="EPISODES")
+    found: list[Trajectory] = []
+    for place, record in records(path):
+        try:
+            (one,) = converter.convert(record)
+        except ConverterFailed:
+            raise
+        except ValueError as error:
+            raise DataError(f"{place}: no record of ours: {' '.join(str(error).split())}") from None
+        if not isinstance(one, ScoredTrajectory):
+            raise DataError(f"{place}: it is no episode; augmenters change what was done in an environment")
+        found.append(one.trajectory)
+    if not found:
+        raise DataError(f"{path} holds no episode")
+    return found
