@@ -556,7 +556,7 @@ def test_supervised_training_resumes_bit_for_bit(model_dir: Path) -> None:
     updater = SftUpdater(straight, sft, num_tokens=200)
     updater.sft_epoch(sequences, 64, random.Random(0))
     resumed = copy.deepcopy(straight)
-    second = SftUpdater(resumed, sft, num_tokens=200)
+    second = SftUpdater(resumed, sft, num_tokens=20_000)  # of another epoch: the schedule is the first one's
     second.load_state_dict(copy.deepcopy(updater.state_dict()))
 
     updater.sft_epoch(sequences, 64, random.Random(1))
