@@ -43,7 +43,9 @@ def the_number(text: str) -> Fraction | None:
     `1,200`, `$1.2e3` and `50 %` are numbers. Other digits than ASCII's make a text no number, so that none of them can
     hide a second answer.
     """
-    if len(text) > _MAX_CHARS or any(one.isdecimal() and not one.isascii() for one in text):
+    if len(text) > _MAX_CHARS:
+        return None
+    if not text.isascii() and any(one.isdecimal() and not one.isascii() for one in text):
         return None
     found = _NUMBER.finditer(text.translate(_MINUS))
     first, second = next(found, None), next(found, None)

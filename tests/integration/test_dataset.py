@@ -6,10 +6,12 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import tomllib
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -170,11 +172,21 @@ def hub_cache(home: Path, files: dict[str, bytes]) -> None:
     (repository / "refs" / "main").write_text("a" * 40)
 
 
-def shown(options: dict[str, Any], home: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "HF_HOME": str(home), "GYMFLEET_ENV_OPTIONS": json.dumps({"dataset": options})}
+def loaded(options: dict[str, Any], home: Path) -> subprocess.CompletedProcess[str]:
+    """Load the rows in a process of their own: the hub's client reads the environment when it is imported."""
+    code = """
+import json, sys
+from gymfleet_env_server.catalogue import EnvironmentUnavailable, load_entry
+try:
+    tasks = load_entry("dataset", {}, {"dataset": json.loads(sys.argv[1])}).tasks
+except EnvironmentUnavailable as error:
+    sys.exit(str(error))
+print(sum(tasks.count(split, "rows") for split in ("train", "validation", "test")))
+"""
+    environment = {**os.environ, "HF_HOME": str(home)}
     environment.pop("HF_HUB_CACHE", None)
-    command = [str(Path(sys.executable).with_name("gymfleet")), "envs", "show", "dataset"]
-    return subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True, timeout=120, check=False)
+    command = [sys.executable, "-c", code, json.dumps(options)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_a_data_set_of_the_hub_is_read_from_its_cache_and_not_fetched(tmp_path: Path) -> None:
@@ -185,15 +197,81 @@ def test_a_data_set_of_the_hub_is_read_from_its_cache_and_not_fetched(tmp_path: 
     )
     hub_cache(tmp_path, {"data/train-00000-of-00001.jsonl": rows, "data/test.jsonl": rows[:0] + b'{"prompt": "x"'})
 
-    damaged = shown({"hub": "acme/sums"}, tmp_path)
+    damaged = loaded({"hub": "acme/sums"}, tmp_path)
     shutil.rmtree(tmp_path / "hub")
     hub_cache(tmp_path, {"data/train-00000-of-00001.jsonl": rows})
-    found = shown({"hub": "acme/sums"}, tmp_path)
-    absent = shown({"hub": "acme/others"}, tmp_path)
+    found = loaded({"hub": "acme/sums"}, tmp_path)
+    absent = loaded({"hub": "acme/others"}, tmp_path)
 
     assert "test.jsonl, line 1: no JSON" in damaged.stderr
-    assert found.returncode == 0, found.stderr
-    assert "rows" in found.stdout
-    assert absent.returncode != 0
-    told = " ".join(absent.stderr.split())
-    assert "acme/others@main is not in the hub's cache, and hub_download is off, so it is not fetched" in told
+    assert (found.stdout, found.stderr) == ("50\n", "")
+    told = "acme/others@main is not in the hub's cache, and hub_download is off, so it is not fetched"
+    assert absent.stderr == f"environment dataset: {told}\n"
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of the hub's API as fetching a data set takes."""
+
+    files: ClassVar[dict[str, bytes]] = {}
+    asked: ClassVar[list[str]] = []
+    sha: ClassVar[str] = "b" * 40
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        self.asked.append(path)
+        if path.startswith("/api/datasets/acme/sums/revision/"):
+            siblings = [{"rfilename": name} for name in self.files]
+            self._answer(json.dumps({"id": "acme/sums", "sha": self.sha, "siblings": siblings}).encode())
+        elif path.startswith("/api/datasets/acme/sums/tree/"):
+            tree = [
+                {"type": "file", "path": name, "size": len(body), "oid": "c" * 40} for name, body in self.files.items()
+            ]
+            self._answer(json.dumps(tree).encode())
+        elif (name := path.removeprefix(f"/datasets/acme/sums/resolve/{self.sha}/")) in self.files:
+            self._answer(self.files[name])
+        else:
+            self.send_response(404)
+            self.send_header("X-Error-Code", "RepoNotFound")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    def _answer(self, body: bytes) -> None:
+        self.send_response(200)
+        headers = {"ETag": '"0123abcd"', "X-Repo-Commit": self.sha, "Content-Length": str(len(body))}
+        for name, value in {**headers, "Content-Type": "application/json"}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+def test_a_data_set_is_fetched_from_a_hub_where_that_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"prompt": "1 + 1?", "data_source": "arithmetic", "reward_model": {"ground_truth": "2"}}
+    Hub.files = {"data/train.jsonl": json.dumps(row).encode() + b"\n", "weights.bin": b"large"}
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        forbidden = loaded({"hub": "acme/sums"}, tmp_path)
+        asked_before = list(Hub.asked)
+        fetched = loaded({"hub": "acme/sums", "hub_download": True}, tmp_path)
+        unknown = loaded({"hub": "acme/nothing", "hub_download": True}, tmp_path)
+        server.shutdown()
+    gone = loaded({"hub": "acme/others", "hub_download": True}, tmp_path)
+    offline = loaded({"hub": "acme/sums"}, tmp_path)
+
+    assert forbidden.returncode != 0
+    assert asked_before == [], "nothing is asked over the network"
+    assert fetched.stdout == "1\n", fetched.stderr
+    assert not any("weights.bin" in path for path in Hub.asked), "only files with rows"
+    assert unknown.stderr.startswith("environment dataset: acme/nothing@main: 404 Client Error")
+    assert len(unknown.stderr.splitlines()) == 1
+    assert gone.stderr == "environment dataset: acme/others@main is not in the hub's cache, and could not be fetched\n"
+    assert offline.stdout == "1\n", "from the cache now"

@@ -26,10 +26,8 @@ def hub_directory(options: DatasetOptions) -> Path:
             local_files_only=not options.hub_download,
         )
     except errors.LocalEntryNotFoundError:
-        what = (
-            "and the hub does not answer" if options.hub_download else "and hub_download is off, so it is not fetched"
-        )
-        raise TaskDataError(f"{options.hub}@{options.hub_revision} is not in the hub's cache, {what}") from None
+        what = "could not be fetched" if options.hub_download else "hub_download is off, so it is not fetched"
+        raise TaskDataError(f"{options.hub}@{options.hub_revision} is not in the hub's cache, and {what}") from None
     except (errors.HfHubHTTPError, OSError, ValueError) as error:
         raise TaskDataError(f"{options.hub}@{options.hub_revision}: {str(error).splitlines()[0]}") from None
     return Path(found)
