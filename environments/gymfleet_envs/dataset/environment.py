@@ -32,7 +32,7 @@ class Dataset(Environment[Row]):
     summary: ClassVar[str] = (
         "Answer the rows of a data set: your own, of the hub, or generated arithmetic and Countdown"
     )
-    instructions: ClassVar[str] = "Solve the task."
+    instructions: ClassVar[str] = DatasetOptions().instructions
     format: ClassVar[str] = "free"
     max_turns: ClassVar[int] = MAX_TURNS
     max_action_chars: ClassVar[int] = 65_536
@@ -61,12 +61,11 @@ class Dataset(Environment[Row]):
     @classmethod
     def spec(cls, tasks: TaskSource[Row]) -> EnvironmentSpec:
         """Return the description, with what the options and the rows have."""
-        generated = tasks.name == "generated"
         described = super().spec(tasks)
-        solved = generated or bool(cls.options.solution_key)
+        solved = tasks.name == "generated" or bool(cls.options.solution_key)
         changes = {
             "max_turns": cls.options.max_turns,
-            "instructions": cls.instructions if generated else cls.options.instructions,
+            "instructions": cls.options.instructions,
             "capabilities": described.capabilities.model_copy(update={"expert": solved}),
         }
         return described.model_copy(update=changes)

@@ -40,8 +40,8 @@ class DatasetOptions(Options):
     """Likewise, where there is no file for testing."""
     max_prompt_chars: Annotated[int, Field(ge=1, le=1_000_000)] = 32_768
     """A longer prompt is refused by name; what a server's `GYMFLEET_ENV_MAX_OBSERVATION_CHARS` cut would be no task."""
-    instructions: str = ""
-    """Put before every prompt, for all rows of a file."""
+    instructions: Annotated[str, Field(min_length=1)] = "Solve the task."
+    """Put before every prompt."""
     tools: tuple[str, ...] = ()
     """What a reply may call before it answers: names, or `package.module:Class`."""
     max_turns: Annotated[int, Field(ge=1, le=MAX_TURNS)] = 1

@@ -93,7 +93,11 @@ def test_rows_of_a_file_are_played_and_scored(tmp_path: Path, name: str) -> None
     assert environment.step("4").score == 0.0, "the first reply is the answer"
     assert [entry.tasks.count(split, "rows") for split in SPLITS] == [3, 0, 0]
     assert entry.tasks.by_index("train", "rows", 2).task_id == "train.2"
-    assert (entry.spec.max_turns, entry.spec.instructions, entry.spec.capabilities.expert) == (1, "", False)
+    assert (entry.spec.max_turns, entry.spec.instructions, entry.spec.capabilities.expert) == (
+        1,
+        "Solve the task.",
+        False,
+    )
 
 
 def test_what_is_told_of_a_row_and_to_whom(tmp_path: Path) -> None:
