@@ -24,7 +24,7 @@ class Goals:
     seconds: float
 
 
-GOALS: Final = {"quickstart": Goals(gain=0.30, seconds=600.0)}
+GOALS: Final = {"quickstart": Goals(gain=0.30, seconds=600.0), "dataset": Goals(gain=0.10, seconds=300.0)}
 ROOT = Path(__file__).parents[1]
 SMOKE: Final[dict[str, Any]] = {"seeds": [0], "set": [
     "model.scratch.corpus_episodes=40", "stages.demonstrations.num_tasks=24", "stages.sft.epochs=3",

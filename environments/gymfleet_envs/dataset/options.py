@@ -26,6 +26,8 @@ class DatasetOptions(Options):
     """Messages, or one text. A dot leads into a table, as in `reward_model.ground_truth`."""
     data_source_key: Key = "data_source"
     ground_truth_key: Key = "reward_model.ground_truth"
+    scorer_key: Key = "reward_model.scorer"
+    """A scorer's name, for rows that say themselves how they are scored; their data source needs none then."""
     extra_info_key: Key = "extra_info"
     """What the reward service is told besides; empty: nothing."""
     solution_key: Key = ""

@@ -14,7 +14,7 @@ from gymfleet_envs.tasks import TaskDataError
 
 _ROLES: Final = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Tool"}
 _PICTURES: Final = ("images", "videos", "audios")
-_MAX_PRIVATE_CHARS: Final = 65_536
+_MAX_PRIVATE_BYTES: Final = 65_536
 """Of what is sealed for the reward service, as JSON."""
 
 
@@ -59,7 +59,8 @@ def row_of(record: Mapping[str, Any], place: str, options: DatasetOptions, score
     if pictures := [key for key in _PICTURES if record.get(key)]:
         raise TaskDataError(f"{place}: the row has {pictures[0]}; only texts can be played")
     data_source = _text(record, options.data_source_key, place) or options.data_source
-    scorer = scorers.of(data_source, place)
+    named = _text(record, options.scorer_key, place)
+    scorer = scorers.named(named, place) if named else scorers.of(data_source, place)
     gold = _at(record, options.ground_truth_key, place)
     try:
         right = scorer.checked(gold)
@@ -83,6 +84,8 @@ def _messages(told: Any, options: DatasetOptions, place: str) -> tuple[Message, 
             raise TaskDataError(f"{where}.role is {str(role)[:40]!r}; known: {', '.join(_ROLES)}")
         if not isinstance(content, str) or not content.strip():
             raise TaskDataError(f"{where}.content is no text, or empty")
+        if not _is_unicode(content):
+            raise TaskDataError(f"{where}.content has half of a surrogate pair, which is no character")
         found.append(Message(role, content))
     if found[-1].role not in ("user", "tool"):
         raise TaskDataError(f"{place}: {key} ends with the {found[-1].role}'s message; there is nothing to answer")
@@ -101,14 +104,14 @@ def _private(
     if options.extra_info_key and (extra := _looked_up(record, options.extra_info_key)) is not None:
         told["extra_info"] = extra
     try:
-        size = len(json.dumps(told, allow_nan=False))
+        size = len(json.dumps(told, allow_nan=False, ensure_ascii=False).encode())
     except (TypeError, ValueError, RecursionError):
         raise TaskDataError(
             f"{place}: {options.extra_info_key} is no JSON; extra_info_key = '' leaves it out"
         ) from None
-    if size > _MAX_PRIVATE_CHARS:
+    if size > _MAX_PRIVATE_BYTES:
         raise TaskDataError(
-            f"{place}: right answer and {options.extra_info_key} have {size} characters, {_MAX_PRIVATE_CHARS} at most; "
+            f"{place}: right answer and {options.extra_info_key} have {size} bytes, {_MAX_PRIVATE_BYTES} at most; "
             "extra_info_key = '' leaves the latter out"
         )
     return told
@@ -137,3 +140,11 @@ def _looked_up(record: Mapping[str, Any], key: str) -> Any:
 
 def _name(scorer: AnyScorer) -> str:
     return type(scorer).__module__.rpartition(".")[2]
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -5,8 +5,8 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from gymfleet_envs.dataset.parts import UnknownPart
-from gymfleet_envs.dataset.scorer import AnyScorer, make_scorer
+from gymfleet_envs.dataset.parts import UnknownPart, names_in
+from gymfleet_envs.dataset.scorer import PACKAGE, AnyScorer, make_scorer
 from gymfleet_envs.tasks import TaskDataError
 
 _KNOWN: Final[dict[str, str | dict[str, JsonValue]]] = {
@@ -27,6 +27,7 @@ class Scorers:
     def __init__(self, told: Mapping[str, str | Mapping[str, JsonValue]]) -> None:
         self._told = {**_KNOWN, **told}
         self._made: dict[str, AnyScorer] = {}
+        self._named: dict[str, AnyScorer] = {}
         for name in told:  # also those of no row: a misspelt scorer is told at the start
             self._make(name)
 
@@ -39,6 +40,17 @@ class Scorers:
             known = ", ".join(self._told)
             raise TaskDataError(f"{place}: {what}; known: {known}; name others in the option scorers")
         return self._make(data_source)
+
+    def named(self, name: str, place: str) -> AnyScorer:
+        """Return the scorer that a row names itself: one of ours, as a file is nobody's to import code by.
+
+        Raises `TaskDataError`.
+        """
+        if name not in (known := names_in(PACKAGE)):
+            raise TaskDataError(f"{place}: unknown scorer {name[:80]!r}; a row may name {', '.join(known)}")
+        if name not in self._named:
+            self._named[name] = make_scorer(name)
+        return self._named[name]
 
     def _make(self, data_source: str) -> AnyScorer:
         try:

@@ -206,6 +206,12 @@ BAD = [
         "reward_model.ground_truth does not suit numeric_match: it is no number",
         id="gold that is none",
     ),
+    pytest.param({"prompt": "a\ud800"}, "prompt.0.content has half of a surrogate pair", id="surrogate"),
+    pytest.param(
+        {"reward_model": {"ground_truth": "1", "scorer": "os:system"}},
+        "unknown scorer 'os:system'; a row may name countdown, exact_match",
+        id="code as a scorer",
+    ),
     pytest.param({"images": ["a.png"]}, "the row has images; only texts can be played", id="images"),
     pytest.param({"extra_info": "x" * 70_000}, "right answer and extra_info have 70", id="much besides"),
 ]  # fmt: skip
@@ -299,6 +305,21 @@ def test_scorers_are_chosen_by_data_source(tmp_path: Path) -> None:
     replies = [["Roma", "<answer>roma</answer>"], ["4", "2 + 2 = 4\n#### 4"], ["A", "(B)"]]
     worth = [[opened(entry, n)[0].step(reply).score for reply in both] for n, both in enumerate(replies)]
     assert worth == [[0.0, 1.0]] * 3
+
+
+def test_a_row_may_name_its_scorer(tmp_path: Path) -> None:
+    rows = [
+        row(1, data_source=None, reward_model={"ground_truth": "Rome", "scorer": "exact_match"}),
+        row(2, reward_model={"ground_truth": "B", "scorer": "multiple_choice"}),
+        row(3, scoring="f1", reward_model={"ground_truth": "red wine"}),
+    ]
+    path = written(tmp_path / "train.jsonl", rows[:2])
+
+    entry = loaded(path, validation_share=0, test_share=0)
+    other = loaded(written(tmp_path / "other.jsonl", rows[2:]), scorer_key="scoring", validation_share=0, test_share=0)
+
+    assert [opened(entry, n)[0].step(reply).score for n, reply in enumerate(["rome.", "(b)"])] == [1.0, 1.0]
+    assert opened(other)[0].step("white wine").score == 0.5
 
 
 def test_a_misspelt_scorer_or_tool_is_refused_though_no_row_needs_it(tmp_path: Path) -> None:
