@@ -5,6 +5,7 @@ import inspect
 import json
 import re
 import textwrap
+import types
 import typing
 from collections.abc import Iterator
 from functools import cache
@@ -23,6 +24,7 @@ from gymfleet_reward.plugins import COMPONENTS
 from gymfleet_reward.settings import RewardSettings
 from gymfleet_rollout.backend import BACKENDS
 from gymfleet_rollout.settings import RolloutSettings
+from gymfleet_rollout.strategy import STRATEGIES
 from gymfleet_trainer.learning.plugins import ALGORITHMS
 from gymfleet_trainer.run.plan import STAGES
 from gymfleet_trainer.settings import TrainerSettings
@@ -67,7 +69,7 @@ def recipe_tables() -> dict[str, list[str]]:
     tables = dict(_recipe_tables(Recipe))
     kinds: tuple[tuple[PluginKind[Any], str], ...] = (
         (ALGORITHMS, "stages"), (FORMATS, "rollout.format"), (BACKENDS, "inference"),
-        (CONVERTERS, "stages.converter"), (FILTERS, "stages.filters"), (AUGMENTERS, "stages.augmenter"),
+        (STRATEGIES, "rollout.strategy"), (CONVERTERS, "stages.converter"), (FILTERS, "stages.filters"), (AUGMENTERS, "stages.augmenter"),
     )  # fmt: skip
     for kind, table in kinds:
         for name in kind.included():
@@ -170,8 +172,12 @@ def _docstrings(owner: type[Any]) -> dict[str, str]:
 
 
 def _inner_model(field: FieldInfo) -> type[BaseModel] | None:
-    kinds = (field.annotation, *typing.get_args(field.annotation))
-    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+    inside = typing.get_args(field.annotation)
+    models = [kind for kind in (field.annotation, *inside) if isinstance(kind, type) and issubclass(kind, BaseModel)]
+    if typing.get_origin(field.annotation) in (typing.Union, types.UnionType):
+        others = [kind for kind in inside if kind not in (*models, type(None))]
+        return None if others else next(iter(models), None)  # a number that may be a table instead is a key
+    return next(iter(models), None)
 
 
 def main() -> None:

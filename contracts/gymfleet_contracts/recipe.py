@@ -217,8 +217,8 @@ class StrategySection(WireModel):
     model_config = ConfigDict(extra="allow")
 
     use: StrategyName = "independent"
-    """independent, or one of your own: a name that an installed package declares, `package.module:Class`, or the path
-    of a .py file."""
+    """independent, masked, ranked, or one of your own: a name that an installed package declares,
+    `package.module:Class`, or the path of a .py file."""
 
     @property
     def options(self) -> dict[str, Any]:

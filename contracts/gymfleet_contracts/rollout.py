@@ -81,7 +81,9 @@ class Move(WireModel):
     """A reply that somebody wrote, before it is put into a format."""
 
     thought: Annotated[str, Field(max_length=100_000)] = ""
+    """What it says before it acts."""
     action: Annotated[str, Field(min_length=1, max_length=100_000, pattern=r"\S")]
+    """What it does."""
     role: RoleName = Field(default=AGENT, exclude_if=lambda role: role == AGENT)
     """Under which the turn is recorded: a stage that trains on the tokens of some roles can leave others out."""
 

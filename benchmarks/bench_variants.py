@@ -1,0 +1,147 @@
+"""One recipe in several variants, at equal environment steps:
+`python -m benchmarks.bench_variants [--family formats|actions|exploration] [--only NAME ...] [--seeds 0 1 2]`.
+
+Reply formats, what the policy is shown of its actions, and the options that make it explore, each switched on by
+itself. All variants of a seed begin with the same random weights and are warmed up on the same demonstrations, written
+in their own format. Success is that of the last measurement before `--env-steps` replies were trained on.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any, Final, NamedTuple
+
+from benchmarks.command import BenchmarkCommand
+from benchmarks.record import Row, record
+
+ROOT: Final = Path(__file__).parents[1]
+_ROOM: Final = (
+    "rollout.limits.max_response_tokens=80", "rollout.limits.max_context_tokens=2000", "inference.max_model_len=2048",
+)  # fmt: skip
+"""For the longest of the formats, so that all have the same."""
+_MAZE: Final = ("environments.babyai.name=maze", "environments.maze.level=small", "rollout.limits.max_turns=12")
+"""Whose observations say nothing of the possible actions, unlike BabyAI's."""
+_FADE: Final = "steps=20"
+FAMILIES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
+    "formats": {
+        name: (*_ROOM, f"rollout.format.use={name}")
+        for name in ("react", "think_act", "plain", "tags", "agentgym", "openmanus", "outcome", "tool_call")
+    },
+    "actions": {
+        "off": (*_ROOM, *_MAZE),
+        "shown": (*_ROOM, *_MAZE, "rollout.actions.shown=true"),
+        "masked, answered": (*_ROOM, *_MAZE, "rollout.strategy.use=masked"),
+        "masked, discarded": (
+            *_ROOM, *_MAZE, "rollout.strategy.use=masked", "rollout.strategy.rejected=discarded",
+        ),
+    },
+    "exploration": {
+        "off": (),
+        "temperature": tuple(
+            f"stages.reinforce.exploration.temperature.{part}" for part in ("start=1.3", "end=0.8", _FADE)
+        ),
+        "entropy": tuple(f"stages.reinforce.entropy_coefficient.{part}" for part in ("start=0.02", "end=0.0", _FADE)),
+        "novelty": ("stages.reinforce.exploration.novelty.weight=0.1",),
+        "hints": tuple(f"stages.reinforce.exploration.hints.{part}" for part in ("start=0.5", "end=0.0", _FADE)),
+        "diversity": ("reward.group_diversity.weight=0.1",),
+        "spread": ("rollout.sampling.spread=0.3",),
+    },
+}  # fmt: skip
+SMOKE: Final[dict[str, Any]] = {
+    "seeds": [0], "family": "exploration", "only": ["novelty"], "env_steps": 10_000, "every": 1, "eval_tasks": 16,
+    "set": [
+        "model.scratch.corpus_episodes=40", "stages.demonstrations.num_tasks=24", "stages.sft.epochs=3",
+        "stages.reinforce.steps=2", "stages.reinforce.groups_per_step=4", "stages.reinforce.group_size=4",
+        "stages.before.num_tasks=16", "stages.after.num_tasks=16",
+    ],
+}  # fmt: skip
+
+
+class Measured(NamedTuple):
+    """A measurement on the way."""
+
+    env_steps: int
+    """Replies trained on before it."""
+    success: float
+
+
+def main() -> None:
+    """Run the grid, read the metrics, record."""
+    parser = BenchmarkCommand(__doc__, smoke=SMOKE)
+    parser.add_argument("--family", choices=sorted(FAMILIES), default="formats")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these variants of the family alone")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument(
+        "--env-steps", type=int, default=15_000, help="replies trained on, after which all are compared"
+    )
+    parser.add_argument("--every", type=int, default=5, help="training steps between two measurements")
+    parser.add_argument("--eval-tasks", type=int, default=200, help="held-out tasks of each measurement")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="changes of every variant")
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs", help="directory of the run directories")
+    parser.add_argument("--keep", action="store_true", help="use runs that are already finished")
+    arguments = parser.options()
+    family = FAMILIES[arguments.family]
+    if unknown := sorted(set(arguments.only) - set(family)):
+        parser.error(f"--only {', '.join(unknown)}: the family {arguments.family} has {', '.join(family)}")
+    rows = [
+        row
+        for name, changes in family.items()
+        if not arguments.only or name in arguments.only
+        for row in _rows(name, {seed: _run(name, changes, seed, arguments) for seed in arguments.seeds}, arguments)
+    ]
+    record("variants" if arguments.smoke else f"variants-{arguments.family}", rows, arguments)
+
+
+def _run(name: str, changes: Sequence[str], seed: int, arguments: argparse.Namespace) -> list[Measured]:
+    """Train one variant from one seed, and return what was measured on the way, from before the first step on."""
+    run_dir = arguments.runs / f"variant-{arguments.family}-{name.replace(', ', '-')}-{seed}"
+    gymfleet = str(Path(sys.executable).with_name("gymfleet"))
+    recipe = str(ROOT / "recipes" / "quickstart.toml")
+    command = [gymfleet, "train", recipe, "--run-dir", str(run_dir), "--seed", str(seed)]
+    if not (arguments.keep and (run_dir / "summary.json").is_file()):
+        command.append("--fresh")
+    on_the_way = (
+        f"stages.reinforce.measure.every_steps={arguments.every}",
+        f"stages.reinforce.measure.num_tasks={arguments.eval_tasks}",
+    )
+    for change in (*changes, *on_the_way, *arguments.set):
+        command += ["--set", change]
+    subprocess.run(command, check=True, cwd=ROOT)
+    return curve((run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+
+
+def curve(lines: Sequence[str]) -> list[Measured]:
+    """Return the measurements of a run's `metrics.jsonl`, in order."""
+    found: list[Measured] = []
+    trained = 0
+    for line in lines:
+        entry = json.loads(line)
+        if entry["kind"] == "rl_step":
+            trained += entry["turns"]
+        elif entry["kind"] == "eval":
+            found.append(Measured(trained, entry["success"]))
+    return found
+
+
+def at(measured: Sequence[Measured], env_steps: int) -> Measured:
+    """Return the last measurement before so many environment steps; the first if there is none."""
+    return max((one for one in measured if one.env_steps <= env_steps), default=measured[0])
+
+
+def _rows(name: str, runs: Mapping[int, Sequence[Measured]], arguments: argparse.Namespace) -> list[Row]:
+    ends = [at(measured, arguments.env_steps) for measured in runs.values()]
+    return [
+        Row.of(f"{name}: success before reinforcement", mean(measured[0].success for measured in runs.values()), ""),
+        Row.of(f"{name}: success at equal steps, mean of {len(ends)} seeds", mean(one.success for one in ends), ""),
+        Row.of(f"{name}: the worst of the seeds", min(one.success for one in ends), ""),
+        Row.of(f"{name}: the best of the seeds", max(one.success for one in ends), ""),
+        Row.of(f"{name}: replies trained on by then", mean(one.env_steps for one in ends), "replies"),
+    ]
+
+
+if __name__ == "__main__":
+    main()

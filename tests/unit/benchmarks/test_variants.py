@@ -1,0 +1,33 @@
+"""The benchmark of variants: every variant is a recipe, and success is read at equal steps."""
+
+import json
+
+import pytest
+from gymfleet_cli.recipes import load_with_overrides
+
+from benchmarks.bench_variants import FAMILIES, Measured, at, curve
+from tests.fixtures.paths import ROOT
+
+
+@pytest.mark.parametrize(("family", "name"), [(family, name) for family, named in FAMILIES.items() for name in named])
+def test_a_variant_is_a_recipe(family: str, name: str) -> None:
+    changes = FAMILIES[family][name]
+
+    recipe = load_with_overrides(ROOT / "recipes" / "quickstart.toml", list(changes))
+
+    assert recipe.plan()[-1].kind == "measure"
+    if family == "formats":
+        assert recipe.rollout.format.use == name
+
+
+def test_success_is_that_of_the_last_measurement_before_so_many_steps() -> None:
+    lines = [
+        {"kind": "eval", "success": 0.1}, {"kind": "rl_step", "turns": 30}, {"kind": "published"},
+        {"kind": "rl_step", "turns": 20}, {"kind": "eval", "success": 0.4}, {"kind": "rl_step", "turns": 40},
+        {"kind": "eval", "success": 0.6},
+    ]  # fmt: skip
+
+    measured = curve([json.dumps(line) for line in lines])
+
+    assert measured == [Measured(0, 0.1), Measured(50, 0.4), Measured(90, 0.6)]
+    assert [at(measured, steps).success for steps in (0, 49, 50, 89, 90, 1000)] == [0.1, 0.1, 0.4, 0.4, 0.6, 0.6]
