@@ -69,7 +69,8 @@ def recipe_tables() -> dict[str, list[str]]:
     tables = dict(_recipe_tables(Recipe))
     kinds: tuple[tuple[PluginKind[Any], str], ...] = (
         (ALGORITHMS, "stages"), (FORMATS, "rollout.format"), (BACKENDS, "inference"),
-        (STRATEGIES, "rollout.strategy"), (CONVERTERS, "stages.converter"), (FILTERS, "stages.filters"), (AUGMENTERS, "stages.augmenter"),
+        (STRATEGIES, "rollout.strategy"),
+        (CONVERTERS, "stages.converter"), (FILTERS, "stages.filters"), (AUGMENTERS, "stages.augmenter"),
     )  # fmt: skip
     for kind, table in kinds:
         for name in kind.included():

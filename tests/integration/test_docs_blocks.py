@@ -95,6 +95,10 @@ BLOCKS = {
     ("docs/reward-models.md", "vllm serve"): "not run: the tests start the same server as a module",
     ("docs/reward-models.md", "services:"): "read by tests/deploy/test_k8s_reward_model.py",
     ("docs/reward-models.md", "apiVersion:"): "built by tests/deploy/test_k8s_reward_model.py",
+    ("docs/recipes.md", "[rollout.format]"): "loaded by tests/unit/project/test_docs.py",
+    ("docs/adding-a-format.md", "from gymfleet_contracts.reply_format import FormatSection"): (
+        "run by tests/unit/kit/test_reformatting.py"
+    ),
     ("docs/adding-a-format.md", '"""Free text'): "run by tests/integration/test_format_plugins.py",
     (
         "docs/adding-a-format.md",

@@ -1,8 +1,10 @@
 """Replies and conversations from one format to another: nothing lost, or a loss with a name."""
 
 import json
+import re
 from itertools import permutations
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import pytest
@@ -10,6 +12,8 @@ from gymfleet_contracts.conversation import Conversation, Message
 from gymfleet_contracts.reply_format import FormatSection
 from gymfleet_kit.data.reformatting import ActionLost, reformat, reformat_conversation
 from gymfleet_kit.formats import FORMATS, CheckedFormat, format_of
+
+from tests.fixtures.paths import ROOT
 
 TRAJECTORIES = Path(__file__).parents[4] / "shared" / "data" / "trajectories"
 SQL = "SELECT a FROM t WHERE b = 'c'"
@@ -144,6 +148,17 @@ def test_a_reply_that_is_not_learned_may_have_no_action() -> None:
     assert found.messages[1].content == "OK."
     with pytest.raises(ActionLost, match="message 2: a reply without an action"):
         reformat_conversation(given, fmt("react"), fmt("tags"))
+
+
+def test_the_example_of_the_docs(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "adding-a-format.md").read_text(encoding="utf-8")
+    (example,) = [
+        block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "import reformat\n" in block
+    ]
+
+    path = tmp_path / "example.py"
+    path.write_text(example, encoding="utf-8")
+    assert run_path(str(path))["found"].text == "look"
 
 
 @pytest.mark.parametrize("env", ["babyai", "maze", "sciworld", "textcraft", "webshop", "wordle"])
