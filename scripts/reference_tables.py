@@ -145,7 +145,7 @@ def shown(field: FieldInfo) -> str:
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, tuple | dict):
-        return f"`{json.dumps(value)}`"
+        return f"`{json.dumps(value, default=BaseModel.model_dump)}`"
     return f"`{value}`"
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from gymfleet_contracts._model import WireModel
+from gymfleet_contracts.session import Tool, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,9 @@ class ParsedReply:
     if the reply was cut off."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """What the reply says besides, by the names that the format's `notes` lists: a plan, a prediction."""
+    call: ToolCall | None = None
+    """The call of one of the environment's tools that the reply is: the environment says which action it spells, and
+    `action` is the call as text."""
 
     def if_cut(self) -> "ParsedReply":
         """Return what the reply is worth where it was cut off: nothing that may be half an action."""
@@ -84,6 +88,10 @@ class ReplyFormat(ABC, Generic[OptionsT]):
     @abstractmethod
     def render(self, thought: str, action: str) -> str:
         """Write a well-formed reply: `parse` gives back this action."""
+
+    def with_tools(self, tools: tuple[Tool, ...]) -> "ReplyFormat[OptionsT]":  # noqa: ARG002 - most have no use
+        """Return the format as it is where an environment declares these tools. Raises ValueError if it cannot be."""
+        return self
 
     def render_notes(self, thought: str, action: str, notes: Mapping[str, str]) -> str:  # noqa: ARG002 - no place
         """Write a well-formed reply with those of the notes that the format has a place for."""

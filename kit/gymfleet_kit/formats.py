@@ -5,6 +5,7 @@ from typing import Any, Final, TypeGuard
 
 import structlog
 from gymfleet_contracts.reply_format import FormatSection, ParsedReply, ReplyFormat
+from gymfleet_contracts.session import Tool
 
 from gymfleet_kit.plugins import PluginError, PluginKind, checked_options, options_of
 
@@ -26,6 +27,14 @@ class CheckedFormat:
         self.version: int = self._asked("version", int)
         self.instructions: str = self._asked("instructions", str)
         self.complaint: str = self._asked("complaint", str)
+
+    def with_tools(self, tools: tuple[Tool, ...]) -> "CheckedFormat":
+        """Return the format as it is for an environment that declares these tools."""
+        try:
+            plugin = self.plugin.with_tools(tools)
+        except (Exception, SystemExit) as error:
+            raise self._failed("with_tools", error) from error
+        return self if plugin is self.plugin else CheckedFormat(self._name, plugin)
 
     def parse(self, text: str) -> ParsedReply:
         """Take a reply apart."""

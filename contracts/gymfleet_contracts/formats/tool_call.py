@@ -7,6 +7,8 @@ from pydantic import Field, model_validator
 
 from gymfleet_contracts.formats._calls import Function, read_object
 from gymfleet_contracts.reply_format import FormatOptions, ParsedReply, ReplyFormat, no_action
+from gymfleet_contracts.session import Tool
+from gymfleet_contracts.session import ToolCall as Call
 
 _BEGIN: Final = "<tool_call>"
 _END: Final = "</tool_call>"
@@ -15,12 +17,13 @@ _END: Final = "</tool_call>"
 class ToolCallOptions(FormatOptions):
     """Which functions there are, and how a call is written."""
 
-    functions: Annotated[tuple[Function, ...], Field(min_length=1, max_length=64)] = (
+    functions: Annotated[tuple[Function, ...], Field(min_length=1, max_length=64)] | Literal["environment"] = (
         Function(name="act", action="{action}", description="Take one action, written as the instructions name it."),
     )
-    """Each with `name`, `action` and `description`: `{ name = "go", action = "go to {place}" }` makes `go to shelf 1`
-    of a call with the place `shelf 1`. Where the expert demonstrates, each of its actions needs a function; the first
-    that spells it is called."""
+    """`"environment"`: the tools that the environment declares, which checks their arguments; its expert cannot
+    demonstrate with them. Or functions, each with `name`, `action` and `description`:
+    `{ name = "go", action = "go to {place}" }` makes `go to shelf 1` of a call with the place `shelf 1`. Of several
+    that spell an action of the expert's the first is called."""
     style: Literal["hermes", "agentgym"] = "hermes"
     """`"hermes"`: free text, then JSON with `name` and `arguments` between `<tool_call>` tags, as Qwen's models are
     trained to. `"agentgym"`: JSON alone, with `thought`, `function_name` and `arguments`."""
@@ -28,6 +31,8 @@ class ToolCallOptions(FormatOptions):
     @model_validator(mode="after")
     def functions_are_told_apart(self) -> Self:
         """Two functions of one name could not be told apart."""
+        if self.functions == "environment":
+            return self
         names = [function.name for function in self.functions]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"two functions are called {', '.join(twice)}")
@@ -40,21 +45,34 @@ class ToolCall(ReplyFormat[ToolCallOptions]):
     Options = ToolCallOptions
     examples = (*ReplyFormat.examples, 'a "quoted" \\ text', "first line\n  second line", "</tool_call>")
 
-    def __init__(self, options: ToolCallOptions) -> None:
+    def __init__(self, options: ToolCallOptions, declared: tuple[Tool, ...] = ()) -> None:
         super().__init__(options)
-        self._functions = {function.name: function for function in options.functions}
+        given = () if options.functions == "environment" else options.functions
+        self._functions = {function.name: function for function in given}
+        self._tools = {tool.name: tool for tool in (*declared, *(function.tool for function in given))}
         self._hermes = options.style == "hermes"
 
     @property
     def instructions(self) -> str:
         """Declare the functions, and show what a call looks like."""
-        declared = "\n".join(_json(function.tool.model_dump()) for function in self.options.functions)
+        if not self._tools:
+            return f"You have functions, which the environment declares. {self._asked}"
+        declared = "\n".join(_json(tool.model_dump()) for tool in self._tools.values())
         return f"You have these functions, given with JSON Schemas of their arguments:\n{declared}\n{self._asked}"
 
     @property
     def complaint(self) -> str:
         """Repeat what a call looks like."""
-        return f"Invalid call. Functions: {', '.join(self._functions)}. {self._asked}"
+        names = ", ".join(self._tools) or "those of the environment"
+        return f"Invalid call. Functions: {names}. {self._asked}"
+
+    def with_tools(self, tools: tuple[Tool, ...]) -> "ToolCall":
+        """Declare the environment's tools, where the options ask for them. Raises ValueError if it has none."""
+        if self.options.functions != "environment":
+            return self
+        if not tools:
+            raise ValueError('the environment declares no tools: leave out functions = "environment"')
+        return ToolCall(self.options, tools)
 
     @property
     def _asked(self) -> str:
@@ -70,11 +88,13 @@ class ToolCall(ReplyFormat[ToolCallOptions]):
 
     def render(self, thought: str, action: str) -> str:
         """Write a call of the first function that spells the action. Raises ValueError where none does."""
-        for function in self.options.functions:
+        for function in self._functions.values():
             arguments = function.read(action)
             if arguments is not None and function.spelled(arguments) == action:
                 return self._written(thought, function.name, arguments)
-        raise ValueError(f"none of the functions {', '.join(self._functions)} spells the action {action[:80]!r}")
+        raise ValueError(
+            f"none of the functions {', '.join(self._functions) or 'given'} spells the action {action[:80]!r}"
+        )
 
     def _written(self, thought: str, name: str, arguments: dict[str, str]) -> str:
         if not self._hermes:
@@ -89,29 +109,34 @@ class ToolCall(ReplyFormat[ToolCallOptions]):
         if not marker:
             return no_action(text.strip())
         inside, closed, after = tail.partition(_END)
-        action = self._called(inside, "name", {"name", "arguments"})[0]
+        action, call, _ = self._called(inside, "name", {"name", "arguments"})
         well_formed = bool(action and closed) and not after.strip() and _BEGIN not in head and _END not in head + after
-        return ParsedReply(head.strip(), action, well_formed, complete=bool(action and closed))
+        return ParsedReply(head.strip(), action, well_formed, complete=bool(action and closed), call=call)
 
     def _parse_agentgym(self, text: str) -> ParsedReply:
         begin, end = text.find("{"), text.rfind("}") + 1
         if not -1 < begin < end:
             return no_action(text.strip())
-        action, thought = self._called(text[begin:end], "function_name", {"thought", "function_name", "arguments"})
+        known = {"thought", "function_name", "arguments"}
+        action, call, thought = self._called(text[begin:end], "function_name", known)
         well_formed = action is not None and not (text[:begin] + text[end:]).strip()
-        return ParsedReply(thought, action, well_formed, complete=action is not None)
+        return ParsedReply(thought, action, well_formed, complete=action is not None, call=call)
 
-    def _called(self, text: str, key: str, known: set[str]) -> tuple[str | None, str]:
-        """Return the action that a call spells, None where it spells none, and the thought that stands in it."""
-        call = read_object(text)
-        if call is None or not call.keys() <= known:
-            return None, ""
-        name, arguments, thought = call.get(key), call.get("arguments", {}), call.get("thought", "")
+    def _called(self, text: str, key: str, known: set[str]) -> tuple[str | None, Call | None, str]:
+        """Return the action that a call spells, the call where the environment spells it, and the thought in it."""
+        given = read_object(text)
+        if given is None or not given.keys() <= known:
+            return None, None, ""
+        name, arguments, thought = given.get(key), given.get("arguments", {}), given.get("thought", "")
         if not (isinstance(name, str) and isinstance(arguments, dict) and isinstance(thought, str)):
-            return None, ""
-        function = self._functions.get(name)
-        action = None if function is None else function.spelled(arguments)
-        return (action.strip() or None if action else None), thought.strip()
+            return None, None, ""
+        if name not in self._tools:
+            return None, None, thought.strip()
+        if name not in self._functions:
+            call = Call(name=name, arguments=arguments)
+            return _json(call.model_dump()), call, thought.strip()
+        action = self._functions[name].spelled(arguments)
+        return (action.strip() or None if action else None), None, thought.strip()
 
 
 def _json(value: object) -> str:

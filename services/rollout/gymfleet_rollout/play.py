@@ -5,7 +5,7 @@ import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
-from gymfleet_client.errors import ActionTooLarge, ClientError, ExpertUnavailable, ForkUnsupported
+from gymfleet_client.errors import ActionTooLarge, ClientError, ExpertUnavailable, ForkUnsupported, InvalidToolCall
 from gymfleet_contracts.recipe import StrategyFacts
 from gymfleet_contracts.reward import ScoreRequest
 from gymfleet_contracts.rollout import GroupRequest
@@ -27,7 +27,7 @@ from gymfleet_rollout.table import Table
 from gymfleet_rollout.tree import Node, Reply
 from gymfleet_rollout.unended import unended
 
-_NO_FAILURE: Final = (ActionTooLarge, ExpertUnavailable, ForkUnsupported)
+_NO_FAILURE: Final = (ActionTooLarge, ExpertUnavailable, ForkUnsupported, InvalidToolCall)
 """Answers to a question: a strategy may do without."""
 T = TypeVar("T")
 
@@ -218,7 +218,8 @@ class Play:
         """Carry out a reply and return the node that it leads to. To try several, fork the node first."""
         self._require_reply_to(node, reply)
         began = time.perf_counter()
-        result = None if reply.action is None else await self._step(node, reply.action)
+        action, refusal = await self._action_of(node, reply)
+        result = None if action is None else await self._step(node, action)
         seconds = time.perf_counter() - began
         if result is not None and node.seat is not None and node.table is not None:
             result = await node.table.after(node.seat, result)
@@ -229,10 +230,10 @@ class Play:
                 "action_valid": result.action_valid, "reward": result.reward, "terminated": result.terminated,
                 "truncated": result.truncated, "info": result.info, "sealed": result.sealed,
             }  # fmt: skip
-        what |= {"action": reply.action, "format_valid": reply.parsed.well_formed}
+        what |= {"action": action, "format_valid": reply.parsed.well_formed and not refusal}
         turn = self._turn(node, reply, environment_s=seconds, **what)
         if result is None:
-            observation, beside = self._complaint(reply.action), node.beside
+            observation, beside = refusal or self._complaint(action), node.beside
         else:
             beside = "" if _ended(result) else await self._shown(node.session_id, node.index + 1)
             observation = result.observation
@@ -436,6 +437,16 @@ class Play:
         except (ClientError, InferenceError, EvaluationFailed, TimeoutError) as error:
             self.failure = self.failure or error
             raise
+
+    async def _action_of(self, node: Node, reply: Reply) -> tuple[str | None, str]:
+        """Return the action of a reply; of a call that the environment refuses None, and why."""
+        if (call := reply.parsed.call) is None:
+            return reply.action, ""
+        timeout_s = self._limits.step_timeout_s
+        try:
+            return await self._noted(self._parts.sessions.tool_action(node.session_id, call, timeout_s=timeout_s)), ""
+        except InvalidToolCall as error:
+            return None, f"Invalid call: {error.problem.detail}"
 
     async def _shown(self, session_id: str, index: int) -> str:
         return await self._noted(self._beside.text(session_id, index))

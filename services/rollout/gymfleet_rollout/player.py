@@ -266,8 +266,9 @@ class Player:
     async def _parts(self, group: GroupRequest) -> Parts:
         spec = await self._environments.spec(group.task.env)
         return Parts(
-            self._policy, self._chat_of(group), self._sessions, spec, self._formats.get(group.format), self._evaluator
-        )
+            self._policy, self._chat_of(group), self._sessions, spec,
+            self._formats.get(group.format).with_tools(spec.tools), self._evaluator,
+        )  # fmt: skip
 
 
 def _records(unit: _Unit, attempt: Attempt, play: Play) -> list[Trajectory]:

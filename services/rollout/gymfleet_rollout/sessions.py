@@ -15,7 +15,7 @@ from gymfleet_client.errors import (
     Unavailable,
 )
 from gymfleet_contracts.rollout import GroupRequest
-from gymfleet_contracts.session import AdmissibleActions, ExpertMove, OpenSession, Session, StepResult
+from gymfleet_contracts.session import AdmissibleActions, ExpertMove, OpenSession, Session, StepResult, ToolCall
 from gymfleet_kit.retries import Retries
 
 _OPEN_PAUSE_S: Final = 0.05
@@ -49,6 +49,9 @@ class Sessions(Protocol):
         self, session_id: str, *, index: int | None = ..., timeout_s: float = ...
     ) -> AdmissibleActions:
         """Return the actions that are possible after `index` steps."""
+
+    async def tool_action(self, session_id: str, call: ToolCall, *, timeout_s: float = ...) -> str:
+        """Return the action that a call of one of the environment's tools spells."""
 
 
 class SessionDesk:
