@@ -24,6 +24,7 @@ from gymfleet_cli.commands import (
     evaluate,
     events,
     fleet,
+    hub,
     keys,
     new,
     play,
@@ -73,6 +74,9 @@ data.app.command()(data_files.inspect)
 data.app.command("annotate")(annotate.annotate)
 data.app.command("dataproto")(dataproto.dataproto)
 data.app.command()(data_augment.augment)
+data.app.command("push")(hub.push_data)
+data.app.command("pull")(hub.pull_data)
+app.add_typer(hub.app, name="models")
 
 
 @app.command()
