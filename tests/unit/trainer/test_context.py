@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from gymfleet_contracts.stages import PlannedStage
+from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_trainer.errors import RunDirectoryError
 from gymfleet_trainer.run.context import RunContext
 from gymfleet_trainer.run.run_directory import RunDirectory
@@ -51,6 +52,16 @@ def test_episodes_of_a_model_with_more_tokens_are_refused(tmp_path: Path, turn: 
     assert len(context(directory, "sound", before=names).episodes()) == 1
     with pytest.raises(RunDirectoryError, match="strange has token 100, which is beyond the model's 100: its episodes"):
         context(directory, "strange", before=names).episodes()
+
+
+def test_episodes_of_a_model_whose_tokens_are_not_known_are_refused(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    played = make_scored(sample=1)
+    trajectory = played.trajectory.model_copy(update={"turns": (make_turn((), ()),) * 2})
+    directory.trajectories("collected", [make_scored(), ScoredTrajectory(trajectory=trajectory, reward=None)])
+
+    with pytest.raises(RunDirectoryError, match=r"collected has an episode without tokens \(run-1/.*/1\), which .* "):
+        context(directory, "collected", before={"collected": "collected"}).episodes()
 
 
 def test_held_out_episodes_of_another_run_are_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
 from gymfleet_contracts.session import EnvironmentSpec, OpenSession, Split
-from gymfleet_contracts.trajectory import trajectory_id
+from gymfleet_contracts.trajectory import Purpose, trajectory_id
 
 from gymfleet_cli.console import UsageProblem
 
@@ -32,6 +32,11 @@ class Manner:
     max_reply_tokens: int
     max_turns: int | None
     form: Form
+
+    @property
+    def purpose(self) -> Purpose:
+        """Return what the episodes are for: stages refuse to learn from those that are for measuring."""
+        return "collect" if self.split == "train" else "eval"
 
     @property
     def run_id(self) -> str:

@@ -62,7 +62,14 @@ def require_no_held_out(records: Sequence[Record], recipe: Recipe, named: str) -
 
 
 def require_tokens_of(vocab_size: int, episodes: Sequence[ScoredTrajectory], named: str) -> None:
-    """Raise RunDirectoryError for episodes with tokens that the model does not have."""
+    """Raise RunDirectoryError for episodes with tokens that the model does not have, and for those without any."""
+    for scored in episodes:
+        trajectory = scored.trajectory
+        if trajectory.turns and not any(turn.prompt_token_ids for turn in trajectory.turns):
+            raise RunDirectoryError(
+                f"{named} has an episode without tokens ({trajectory.trajectory_id}), which {trajectory.policy.model} "
+                "played: `gymfleet collect --form conversations` writes what can be learned from"
+            )
     turns = [turn for scored in episodes for turn in scored.trajectory.turns]
     ids = (*(turn.prompt_token_ids for turn in turns), *(turn.response_token_ids for turn in turns))
     highest = max((max(part) for part in ids if part), default=0)
