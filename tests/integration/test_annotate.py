@@ -21,7 +21,9 @@ from gymfleet_contracts.session import TaskRef
 from gymfleet_contracts.trajectory import FinishReason, ScoredTrajectory, Status, Trajectory
 from gymfleet_kit.data.arrow import SCHEMAS
 from gymfleet_kit.data.columns import row_of
+from gymfleet_kit.sealing import Opener, new_private_key
 
+from tests.fixtures.chat_server import ChatServer
 from tests.fixtures.paths import ROOT
 from tests.fixtures.ports import free_port
 from tests.fixtures.trajectories import make_trajectory
@@ -256,6 +258,30 @@ def test_sealed_data_needs_the_key(to: list[str], tmp_path: Path) -> None:
     reason = annotated(tmp_path / "out.jsonl")["g0/0"].reward_error
     assert reason is not None
     assert "sealed: give the service GYMFLEET_REWARD_SEAL_KEY" in reason
+
+
+def test_what_was_sealed_while_it_was_collected_is_opened_for_the_reward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guide = (ROOT / "docs/adding-an-environment.md").read_text("utf-8")
+    (block,) = [one for one in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "class Sums" in one]
+    (tmp_path / "sums.py").write_text(block)
+    private = new_private_key()
+    monkeypatch.setenv("GYMFLEET_ENV_SEAL_KEY", Opener(private).public_key)
+    monkeypatch.setenv("GYMFLEET_REWARD_SEAL_KEY", private)
+
+    def adds(body: dict[str, Any]) -> str:
+        asked = re.findall(r"(\d+) \+ (\d+) = ", body["messages"][0]["content"])[-1]
+        return f"Thought: I add. Action: {sum(map(int, asked))}"
+
+    with ChatServer() as model:
+        model.rule = adds
+        more = ["--model-url", model.url, "--model", "adder", "--episodes", "1"]
+        assert run(["collect", f"{tmp_path}/sums.py", f"{tmp_path}/in.jsonl", *more]) == 0
+    options = ["--component", "exact_match", "--set", "exact_match.ground_truth_from=private.answer"]
+    assert run(["data", "annotate", f"{tmp_path}/in.jsonl", f"{tmp_path}/out.jsonl", *options]) == 0
+
+    assert list(totals(tmp_path / "out.jsonl").values()) == [1.0]
 
 
 @pytest.mark.parametrize(

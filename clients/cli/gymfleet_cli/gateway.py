@@ -6,6 +6,7 @@ import secrets
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -24,6 +25,7 @@ from gymfleet_cli.supervisor.state import read_state
 from gymfleet_cli.supervisor.supervisor import Supervisor
 
 CALL_TIMEOUT_S: Final = 30.0
+_SEAL_KEY: Final = "GYMFLEET_ENV_SEAL_KEY"
 
 
 @contextmanager
@@ -88,6 +90,8 @@ def temporary_server(envs: tuple[str, ...], data: Mapping[str, Path]) -> Iterato
         plan = Plan(directory=directory, ports=choose_ports(envs, None), envs=envs, gateway_secret=secret, data=data,
                     options=served_options(envs, {}))  # fmt: skip
         service = plan.env_server(*envs)
+        if _SEAL_KEY in os.environ:  # what is kept of an episode is opened later, with the user's own key
+            service = replace(service, env={name: value for name, value in service.env.items() if name != _SEAL_KEY})
         with Supervisor(directory, interrupts=interrupts, tethered=True) as supervisor:
             with interrupts, StartDisplay(err, lambda: supervisor.waiting, quiet=True) as display:
                 supervisor.start(service)
