@@ -59,7 +59,7 @@ def the_number(text: str) -> Fraction | None:
 def same_number(one: Fraction, other: Fraction, tolerance: float) -> bool:
     """Return whether two numbers differ by at most `tolerance`, absolutely or relative to the larger one."""
     allowed = Fraction(tolerance)
-    return abs(one - other) <= allowed * max(1, abs(one), abs(other))
+    return abs(one - other) <= allowed * max(Fraction(1), abs(one), abs(other))
 
 
 def things(text: str, separator: str = ",") -> set[str]:
