@@ -639,7 +639,7 @@ async def test_a_script_is_written_as_the_expert_would_write_it(door: Door) -> N
 
 
 async def test_a_turn_has_the_role_of_its_move(door: Door) -> None:
-    moves = [{"action": "go left", "role": "mistake"}, {"action": "open"}]
+    moves: list[JsonValue] = [{"action": "go left", "role": "mistake"}, {"action": "open"}]
 
     episode = await play(ScriptedPolicy(OPEN), door, strategy=StrategySpec(use="script", options={"moves": moves}))
 
