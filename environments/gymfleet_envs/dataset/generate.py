@@ -19,10 +19,7 @@ class _Level:
     data_source: str
     numbers: tuple[int, int]
     """How few and how many."""
-    first: tuple[int, int]
-    """The least and the largest first number."""
     largest: int
-    """Of the others."""
     operators: str
 
     @property
@@ -32,10 +29,10 @@ class _Level:
 
 
 _LEVELS: Final[Mapping[str, _Level]] = {
-    "arithmetic": _Level("arithmetic", (2, 2), (10, 99), 9, "+-"),
-    "countdown": _Level("countdown", (3, 3), (1, 9), 9, "+-"),
-    "arithmetic_hard": _Level("arithmetic", (3, 4), (1, 99), 99, "+-*"),
-    "countdown_hard": _Level("countdown", (3, 4), (1, 99), 99, "+-*/"),
+    "arithmetic": _Level("arithmetic", (3, 3), 9, "+-"),
+    "countdown": _Level("countdown", (4, 4), 9, "+-"),
+    "arithmetic_hard": _Level("arithmetic", (3, 4), 99, "+-*"),
+    "countdown_hard": _Level("countdown", (3, 4), 99, "+-*/"),
 }
 
 
@@ -53,7 +50,7 @@ def _generate(rng: random.Random, level: str) -> Row:
             value = evaluate(expression).value
         except ArithmeticFault:  # a division by zero
             continue
-        if value.denominator == 1 and 0 < value < 1_000:
+        if value.denominator == 1 and 0 < value <= shape.largest * 10:
             break
     if shape.data_source == "arithmetic":
         return _row(f"Compute {expression}. Answer with the number alone.", str(value), str(value), "arithmetic")
@@ -65,7 +62,7 @@ def _generate(rng: random.Random, level: str) -> Row:
 
 def _expression(rng: random.Random, shape: _Level, count: int) -> tuple[str, list[int]]:
     """Return numbers between operators, joined two by two, and the numbers."""
-    numbers = [rng.randint(*shape.first), *(rng.randint(1, shape.largest) for _ in range(count - 1))]
+    numbers = [rng.randint(1, shape.largest) for _ in range(count)]
     if shape.data_source == "countdown":
         numbers.sort(reverse=True)
     parts = list(map(str, numbers))
