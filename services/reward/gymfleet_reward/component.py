@@ -31,6 +31,14 @@ def turns_of(episode: Trajectory) -> tuple[Turn, ...]:
     return episode.turns
 
 
+def reply_tokens(episode: Trajectory) -> list[int]:
+    """Return how many tokens each reply of an episode has. Raises `ComponentError` where that is not known."""
+    turns = turns_of(episode)
+    if any(turn.text and not turn.response_token_ids for turn in turns):
+        raise ComponentError("the replies have no tokens: another model than the policy wrote them")
+    return [len(turn.response_token_ids) for turn in turns]
+
+
 class ComponentOptions(BaseModel):
     """What every component can be told, in the table of a recipe that names it. A misspelt key is an error."""
 

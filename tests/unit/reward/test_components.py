@@ -394,3 +394,12 @@ def test_the_environments_rewards_are_scaled_and_their_sum_clipped() -> None:
 @pytest.mark.parametrize("name", COMPONENTS.included())
 def test_those_that_come_with_gymfleet_are_sound(name: str) -> None:
     assert examine(name, NEEDS.get(name)) == []
+
+
+@pytest.mark.parametrize("name", ["length", "cosine_length", "group_length"])
+def test_replies_without_tokens_are_not_taken_for_short_ones(name: str) -> None:
+    """As in episodes that another model played, whose replies are texts alone."""
+    collected = make_trajectory(turns=(make_turn(3), make_turn(0).model_copy(update={"text": "Action: look"})))
+
+    with pytest.raises(ComponentError, match="the replies have no tokens"):
+        component(name).score_batch([collected]) if name == "group_length" else raw(name, collected)

@@ -44,14 +44,14 @@ class ChatConverter(Converter[OptionsT]):
 
     def convert(self, record: Mapping[str, JsonValue]) -> Iterator[DataRecord]:
         """Yield the conversation."""
-        yield Conversation(messages=tuple(self._messages(record)), **self.facts(record))
+        yield Conversation(messages=tuple(self._messages(record)), **self.known(record))
 
     def write(self, one: DataRecord) -> Written:
         """Return the record of a conversation."""
         given = conversation_in(one)
         record = self.head(given)
         record[self.key] = [self.written(message) for message in given.messages]
-        found = self.facts(record)
+        found = self.known(record)
         lost = {name for name in FACTS if getattr(given, name) != found.get(name, NOTHING[name])}
         lost |= {f"role:{role}" for role in {message.role for message in given.messages} if self._changes(role)}
         if not self.marks and any(message.role == "assistant" and not message.teaches for message in given.messages):
@@ -72,7 +72,7 @@ class ChatConverter(Converter[OptionsT]):
         """Return a message as it stands in such files."""
 
     @abstractmethod
-    def facts(self, record: Mapping[str, JsonValue]) -> dict[str, Any]:
+    def known(self, record: Mapping[str, JsonValue]) -> dict[str, Any]:
         """Return what a record says beside its messages: some of `FACTS`. Raises `UnusableRecord`."""
 
     @abstractmethod
@@ -103,7 +103,7 @@ class ChatConverter(Converter[OptionsT]):
 class KeyedChat(ChatConverter[KeyedT]):
     """What is known of a conversation stands under keys of the options."""
 
-    def facts(self, record: Mapping[str, JsonValue]) -> dict[str, Any]:
+    def known(self, record: Mapping[str, JsonValue]) -> dict[str, Any]:
         """Return what stands under the keys."""
         options = self.options
         found: dict[str, Any] = {}

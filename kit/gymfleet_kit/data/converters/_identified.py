@@ -51,7 +51,7 @@ class IdentifiedChat(ChatConverter[OptionsT]):
         loss = message.teaches if message.role == "assistant" else None
         return {"from": self.names[message.role], "loss": loss, "value": message.content}
 
-    def facts(self, record: Mapping[str, JsonValue]) -> dict[str, Any]:
+    def known(self, record: Mapping[str, JsonValue]) -> dict[str, Any]:
         """Return the id, and the task that it says."""
         said = field(record, self.id_key, str)
         return {"id": said, "task": task_of(said, self.options)}

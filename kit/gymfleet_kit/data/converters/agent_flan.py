@@ -61,7 +61,7 @@ class AgentFlan(ChatConverter[AgentFlanOptions]):
         """Return a message."""
         return {"role": self.names[message.role], "content": message.content, "loss": message.teaches}
 
-    def facts(self, record: Mapping[str, JsonValue]) -> dict[str, Any]:
+    def known(self, record: Mapping[str, JsonValue]) -> dict[str, Any]:
         """Return the id, and what it says."""
         said = field(record, "id", str)
         return {"id": said, "labels": (NEGATIVE,) if said.startswith(_NEGATIVES) else ()}

@@ -51,7 +51,7 @@ class OpenManus(ChatConverter[OpenManusOptions]):
         """Return a message."""
         return {"role": self.names[message.role], "content": message.content}
 
-    def facts(self, record: Mapping[str, JsonValue]) -> dict[str, Any]:
+    def known(self, record: Mapping[str, JsonValue]) -> dict[str, Any]:
         """Return the id."""
         return {"id": field(record, "id", str)}
 

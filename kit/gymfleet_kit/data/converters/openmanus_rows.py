@@ -64,11 +64,11 @@ class OpenManusRows(IdentifiedChat[OpenManusRowsOptions]):
             return
         yield TaskRow(
             prompt=prompt_in(record), data_source=field(record, "data_source", str),
-            ability=field(record, "ability", str), task=self.facts(record)["task"], extra_info=extra,
+            ability=field(record, "ability", str), task=self.known(record)["task"], extra_info=extra,
             reward_model=RewardRule(style=field(rule, "style", str), ground_truth=rule.get("ground_truth")),
         )  # fmt: skip
 
-    def facts(self, record: Mapping[str, JsonValue]) -> dict[str, Any]:
+    def known(self, record: Mapping[str, JsonValue]) -> dict[str, Any]:
         """Return the id, and the task, whose environment `extra_info.split` says."""
         said = field(record, "item_id", str)
         env = field(field(record, "extra_info", dict), "split", str)
@@ -112,7 +112,7 @@ class OpenManusRows(IdentifiedChat[OpenManusRowsOptions]):
             "extra_info": {**row.extra_info, "split": source},
         }
         lost = {"extra_info"} if row.extra_info.get("split") != source else set()
-        lost |= {"task"} if self.facts(record)["task"] != row.task else set()
+        lost |= {"task"} if self.known(record)["task"] != row.task else set()
         return Written(record, frozenset(lost))
 
 

@@ -7,7 +7,7 @@ from gymfleet_contracts.numbers import NUMBER
 from gymfleet_contracts.trajectory import Trajectory
 from pydantic import Field
 
-from gymfleet_reward.component import Component, ComponentOptions, Number, turns_of
+from gymfleet_reward.component import Component, ComponentOptions, Number, reply_tokens
 
 
 class CosineLengthOptions(ComponentOptions):
@@ -33,12 +33,11 @@ class CosineLength(Component[CosineLengthOptions]):
 
     def score(self, episode: Trajectory) -> float:
         """See `Component`."""
-        turns_of(episode)  # an episode without a reply is not a short one
         options = self.options
         short, long = (
             (options.solved_short, options.solved_long)
             if episode.success
             else (options.unsolved_short, options.unsolved_long)
         )
-        progress = min(1.0, episode.num_response_tokens / options.max_tokens)
+        progress = min(1.0, sum(reply_tokens(episode)) / options.max_tokens)
         return long + 0.5 * (short - long) * (1.0 + math.cos(math.pi * progress))

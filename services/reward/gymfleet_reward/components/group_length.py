@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from gymfleet_contracts.trajectory import Trajectory
 
-from gymfleet_reward.component import Component, ComponentOptions
+from gymfleet_reward.component import Component, ComponentOptions, reply_tokens
 
 
 class GroupLength(Component[ComponentOptions]):
@@ -20,7 +20,7 @@ class GroupLength(Component[ComponentOptions]):
 
     def score_batch(self, episodes: Sequence[Trajectory]) -> list[float]:
         """See `Component`."""
-        lengths = [episode.num_response_tokens for episode in episodes]
+        lengths = [sum(reply_tokens(episode)) for episode in episodes]
         shortest, longest = min(lengths), max(lengths)
         if shortest == longest:
             return [0.0] * len(episodes)

@@ -9,7 +9,7 @@ from gymfleet_contracts.trajectory import Trajectory
 from gymfleet_kit.plugins import ASCENDING
 from pydantic import ConfigDict, Field, model_validator
 
-from gymfleet_reward.component import Component, ComponentOptions, Number, turns_of
+from gymfleet_reward.component import Component, ComponentOptions, Number, reply_tokens
 
 _SHAPES: Final[dict[str, Callable[[int], float]]] = {
     "linear": float,
@@ -48,8 +48,6 @@ class Length(Component[LengthOptions]):
 
     def score(self, episode: Trajectory) -> float:
         """See `Component`."""
-        turns = turns_of(episode)
         low, high, shape = self.options.min_tokens, self.options.max_tokens, _SHAPES[self.options.shape]
-        lengths = [len(turn.response_token_ids) for turn in turns]
-        excesses = [max(low - num_tokens, num_tokens - high, 0) for num_tokens in lengths]
+        excesses = [max(low - num_tokens, num_tokens - high, 0) for num_tokens in reply_tokens(episode)]
         return sum(map(shape, excesses)) / len(excesses)
