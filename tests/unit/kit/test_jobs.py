@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from gymfleet_contracts.data_records import Form
 from gymfleet_kit.data import chunks as chunk_module
-from gymfleet_kit.data import jobs
+from gymfleet_kit.data import jobs, tables
 from gymfleet_kit.data.chunks import Chunk, DataError
 from gymfleet_kit.data.conversion import OUT, Conversion, Export
 from gymfleet_kit.data.jobs import Job
@@ -45,7 +45,8 @@ class Dying:
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunk_module, "CHUNK_BYTES", 2000)
+    for module in (chunk_module, tables):
+        monkeypatch.setattr(module, "CHUNK_BYTES", 2000)
     monkeypatch.setattr(jobs, "_SAVE_EVERY_S", -1.0)
 
 

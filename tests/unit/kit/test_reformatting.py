@@ -26,7 +26,7 @@ def fmt(use: str, **options: Any) -> CheckedFormat:
 
 
 def test_every_format_stands_in_a_pair() -> None:
-    assert {*OF_ONE_LINE, "plain", "dbbench", "sqlgym", "agentbench_os"} == set(FORMATS.included())
+    assert {*OF_ONE_LINE, "plain", "free", "dbbench", "sqlgym", "agentbench_os"} == set(FORMATS.included())
 
 
 def pairs(*names: str) -> pytest.MarkDecorator:
@@ -63,12 +63,13 @@ def test_an_action_of_several_lines_there_and_back(one: str, other: str) -> None
     assert_there_and_back(one, other, "bash\n\n```bash\nls\n```")
 
 
+@pytest.mark.parametrize("bare", ["plain", "free"])
 @pytest.mark.parametrize("name", [*OF_ONE_LINE, "sqlgym", "dbbench"])
-def test_plain_has_no_place_for_a_thought(name: str) -> None:
-    there = reformat(fmt(name).render("I see it.", SQL), fmt(name), fmt("plain"))
+def test_an_action_alone_has_no_place_for_a_thought(name: str, bare: str) -> None:
+    there = reformat(fmt(name).render("I see it.", SQL), fmt(name), fmt(bare))
 
     assert (there.text, there.losses) == (SQL, ("thought",))
-    assert reformat(SQL, fmt("plain"), fmt(name)).losses == ()
+    assert reformat(SQL, fmt(bare), fmt(name)).losses == ()
 
 
 @pytest.mark.parametrize(

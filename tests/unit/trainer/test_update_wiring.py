@@ -428,6 +428,7 @@ def test_every_option_is_tried() -> None:
         "dynamic_sampling": "which groups the run asks for",
         "max_redraws": "which groups the run asks for",
         "max_wall_s": "when the run ends",
+        "exploration": "a table, of which test_exploration.py tries each",
         "kl": "a table",
         "critic": "a table",
         "optimizer": "a table",
