@@ -130,6 +130,7 @@ def test_an_episode_has_the_number_that_transformers_computes(service: Service, 
     expected = [outcome(made / "outcome", tokens(made / "outcome", one)) for one in given]
     assert [one.reward and one.reward.total for one in found] == pytest.approx([2 * one for one in expected], abs=1e-4)
     assert len({round(one, 3) for one in expected}) == len(given)
+    assert {one.reward and one.reward.scorers["reward_model"] for one in found} == {"1 model=outcome:outcome"}
 
 
 def test_a_turn_has_the_number_at_the_token_that_ends_it(service: Service, made: Path) -> None:
@@ -143,6 +144,7 @@ def test_a_turn_has_the_number_at_the_token_that_ends_it(service: Service, made:
         assert one.reward is not None, one.reward_error
         assert [row[-1] for row in one.reward.token_rewards] == pytest.approx(expected, abs=1e-4)
         assert len(expected) == len(episode.turns)
+        assert one.reward.scorers == {"process_reward_model": "1 model=process:process"}
 
 
 def test_a_step_tag_marks_where_it_is_read(service: Service, made: Path) -> None:

@@ -39,6 +39,10 @@ class ProcessRewardModel(Component[ProcessRewardModelOptions]):
     Options = ProcessRewardModelOptions
     version = "1"
 
+    def recorded_version(self) -> str:
+        """Return the component's version, and the model's name here and where it comes from."""
+        return f"{self.version} model={self.models(self.options.model).recorded(self.options.model)}"
+
     def score_batch(self, episodes: Sequence[Trajectory]) -> Answers:
         """See `Component`."""
         found = self.models(self.options.model).of_turns(self.options.model, episodes)

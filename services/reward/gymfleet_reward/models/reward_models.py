@@ -54,6 +54,11 @@ class RewardModels:
         for entry in self._entries.values():
             entry.model.close()
 
+    def recorded(self, name: str) -> str:
+        """Return which model it is, for records. Raises `ComponentError` for a name that the service does not have."""
+        table = self._named(name).table
+        return f"{name}:{table.path.name if isinstance(table, EmbeddedTable) else table.model}"
+
     def of_episodes(self, name: str, episodes: Sequence[Trajectory], *, cut_front: bool) -> list[float | BaseException]:
         """Return the number of each episode, or why there is none; blocks.
 
@@ -76,10 +81,13 @@ class RewardModels:
         entry = self._entry(name, "turns")
         return _asked(name, entry, episodes, entry.transcripts.by_turns)
 
-    def _entry(self, name: str, scores: Scores) -> _Entry:
-        entry = self._entries.get(name)
-        if entry is None:
+    def _named(self, name: str) -> _Entry:
+        if (entry := self._entries.get(name)) is None:
             raise ComponentError(f"there is no reward model {name!r} here; known: {', '.join(sorted(self._entries))}")
+        return entry
+
+    def _entry(self, name: str, scores: Scores) -> _Entry:
+        entry = self._named(name)
         if entry.table.scores != scores:
             raise ComponentError(f"the reward model {name!r} is for the component {_COMPONENTS[entry.table.scores]}")
         return entry

@@ -6,11 +6,11 @@ token or text that was sent. The key appears in the request's header and nowhere
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import httpx
 import msgspec
+from gymfleet_kit.chat_endpoint import KeyUnreadable, read_key
 
 from gymfleet_reward.component import ComponentError
 from gymfleet_reward.models.embedded import Values
@@ -21,7 +21,6 @@ T = TypeVar("T", bound=msgspec.Struct)
 _OK: Final = 200
 _PASSING: Final = frozenset({408, 409, 425, 429, *range(500, 600)})
 """Statuses after which another attempt may succeed."""
-_MAX_KEY_BYTES: Final = 4096
 _ANSWER_BYTES: Final = 1 << 20
 _BYTES_PER_TOKEN: Final = 64
 
@@ -64,7 +63,10 @@ class ServedModel:
         self._table = table
         headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
         if table.key_file is not None:
-            headers["Authorization"] = f"Bearer {_key(table.key_file)}"
+            try:
+                headers["Authorization"] = f"Bearer {read_key(table.key_file)}"
+            except KeyUnreadable as error:
+                raise UnusableModel(f"key_file {error}") from None
         self._client = httpx.Client(
             base_url=str(table.url),
             headers=headers,
@@ -148,15 +150,3 @@ class ServedModel:
             return msgspec.json.decode(answer, type=form)
         except (msgspec.DecodeError, RecursionError):  # NaN is no JSON
             raise ServerFailed(f"the server of {self._name!r} answered no numbers") from None
-
-
-def _key(file: Path) -> str:
-    try:
-        with file.open("rb") as stream:
-            key = stream.read(_MAX_KEY_BYTES + 1).decode("ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
-        raise UnusableModel(f"key_file {file} cannot be read: {reason}") from None
-    if not key or len(key) > _MAX_KEY_BYTES or not key.isprintable() or " " in key:
-        raise UnusableModel(f"key_file {file} holds no key: one line would be right")
-    return key
