@@ -308,6 +308,11 @@ def test_cosine_length(num_tokens: int, success: bool, value: float) -> None:
     assert raw("cosine_length", episode, max_tokens=100) == pytest.approx(value)
 
 
+def test_a_thousand_tokens_are_long_by_default() -> None:
+    assert raw("cosine_length", make_trajectory((999,), success=True)) > 0.5
+    assert raw("cosine_length", make_trajectory((1000,), success=True)) == 0.5
+
+
 def test_group_length_compares_the_episodes_of_a_group() -> None:
     episodes = [
         make_trajectory((num_tokens,), success=success)

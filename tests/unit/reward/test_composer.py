@@ -1,6 +1,7 @@
 """Composite rewards worked out by hand."""
 
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from gymfleet_contracts.reward import RewardSpec, ScoreRequest
 from gymfleet_contracts.trajectory import Status
 from gymfleet_reward.composer import Scorer
+from gymfleet_reward.errors import Unscorable
 
 from tests.fixtures.rewards import make_spec, reward_of, scored
 from tests.fixtures.trajectories import make_trajectory, make_turn
@@ -310,3 +312,34 @@ def test_only_what_says_something_about_the_policy_is_rewarded(status: Status) -
         assert one.reward.total == -1.0
     else:
         assert one.reward is None, "a failure of the machinery is no reward, not even 0"
+
+
+def test_components_are_made_once_whatever_else_is_scored_between(scorer: Scorer) -> None:
+    first, second = make_spec(), make_spec(goal={"weight": 2.0})
+    terms = scorer.terms(first)
+    scorer.terms(second)
+
+    assert scorer.terms(first) is terms
+
+
+@pytest.mark.parametrize(
+    ("samples", "sizes", "lack"),
+    [
+        ((0, 1), (2, 2), None),
+        ((0, 1), (3, 3), "it has 3 episodes, here are the samples [0, 1]"),
+        ((0, 1), (2, 3), "all its records must give the same num_samples"),
+    ],
+)
+def test_a_request_that_scores_a_group_holds_all_of_it(
+    scorer: Scorer, samples: tuple[int, ...], sizes: tuple[int, ...], lack: str | None
+) -> None:
+    spec = make_spec(group_length={})
+    requests = [
+        ScoreRequest(trajectory=make_trajectory(sample=sample), reward=spec, num_samples=size)
+        for sample, size in zip(samples, sizes, strict=True)
+    ]
+    if lack is None:
+        scorer.check(requests)
+        return
+    with pytest.raises(Unscorable, match=re.escape(lack)):
+        scorer.check(requests)
