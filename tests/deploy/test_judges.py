@@ -55,7 +55,7 @@ def test_compose_gives_the_reward_service_its_judges_and_a_way_out(tmp_path: Pat
     reward = after["services"]["reward"]
     (model,) = (judge.model for judge in JUDGES.validate_json(reward["environment"]["GYMFLEET_REWARD_JUDGES"]).values())
     assert model.startswith("large")
-    assert set(reward["networks"]) == {"fleet", "outside"}
+    assert set(reward["networks"]) - set(before["services"]["reward"]["networks"]) == {"outside"}
     assert not (after["networks"]["outside"] or {}).get("internal", False)
     assert "judge_key" in {secret["target"] for secret in reward["secrets"]}
     assert after["secrets"]["judge_key"]["file"] == str(key)

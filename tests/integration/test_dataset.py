@@ -184,7 +184,8 @@ except EnvironmentUnavailable as error:
 print(sum(tasks.count(split, "rows") for split in ("train", "validation", "test")))
 """
     environment = {**os.environ, "HF_HOME": str(home)}
-    environment.pop("HF_HUB_CACHE", None)
+    for name in ("HF_HUB_CACHE", "HF_HUB_OFFLINE"):
+        environment.pop(name, None)
     command = [sys.executable, "-c", code, json.dumps(options)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 

@@ -42,7 +42,7 @@ def blocks(language: str) -> list[str]:
 def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the guide's format and one that fails."""
     path = tmp_path_factory.mktemp("formats")
-    guide, _ = blocks("python")
+    guide, *_ = blocks("python")
     assert len(guide.splitlines()) < 60
     (path / "prompt_sign.py").write_text(guide)
     (path / "fails.py").write_text(FAILS)
