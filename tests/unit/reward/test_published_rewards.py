@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 from gymfleet_contracts.reward import RewardSpec
 from gymfleet_contracts.trajectory import Trajectory
-from gymfleet_reward.component import Component
+from gymfleet_reward.component import Component, ComponentError
 from gymfleet_reward.composer import Scorer
 
 from tests.fixtures.paths import ROOT
@@ -29,8 +29,9 @@ def total(tables: dict[str, Any], episode: Trajectory) -> float:
 
 def test_every_example_is_a_reward() -> None:
     scorer = Scorer()
+    *alone, served = EXAMPLES
 
-    labels = [[term.label for term in scorer.terms(RewardSpec.model_validate(tables))] for tables in EXAMPLES]
+    labels = [[term.label for term in scorer.terms(RewardSpec.model_validate(tables))] for tables in alone]
 
     assert labels == [
         ["goal", "length", "format"],
@@ -38,8 +39,9 @@ def test_every_example_is_a_reward() -> None:
         ["environment", "tag_order", "thought_length", "action_path"],
         ["accuracy", "think_format", "tags", "reasoning_steps", "cosine_length", "repetition"],
         ["goal", "invalid_action"],
-        ["process_reward_model"],
     ]
+    with pytest.raises(ComponentError, match="there is no reward model 'steps' here: name it in"):
+        scorer.terms(RewardSpec.model_validate(served))
     scorer.close()
 
 
