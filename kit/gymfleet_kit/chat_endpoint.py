@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 import httpx
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, HttpUrl, PositiveFloat, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, HttpUrl, PositiveFloat
 
 from gymfleet_kit.retries import Retries
 
@@ -34,12 +34,22 @@ Messages: TypeAlias = Sequence[Mapping[str, str]]
 """A conversation: `{"role": "system" | "user" | "assistant", "content": "..."}`, in order."""
 
 
+def _without_secrets(url: HttpUrl) -> HttpUrl:
+    if url.username or url.password:
+        raise ValueError("the URL holds a user or a password; put the key into key_file")
+    return url
+
+
+ShownUrl: TypeAlias = Annotated[HttpUrl, AfterValidator(_without_secrets)]
+"""A URL without a password: URLs are shown."""
+
+
 class ModelEndpoint(BaseModel):
     """Who answers, as operators set it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    url: HttpUrl
+    url: ShownUrl
     """Of OpenAI's chat completions or of a server that speaks like it: `https://host/v1/chat/completions`."""
     model: Annotated[str, Field(min_length=1, max_length=256)]
     """Its name there."""
@@ -51,14 +61,6 @@ class ModelEndpoint(BaseModel):
     """By default the endpoint's own."""
     concurrency: Annotated[int, Field(ge=1, le=4096)] = 64
     """Calls that a process makes at once; more wait."""
-
-    @field_validator("url")
-    @classmethod
-    def without_secrets(cls, url: HttpUrl) -> HttpUrl:
-        """Refuse a password in the URL: URLs are shown."""
-        if url.username or url.password:
-            raise ValueError("the URL holds a user or a password; put the key into key_file")
-        return url
 
 
 class KeyUnreadable(Exception):

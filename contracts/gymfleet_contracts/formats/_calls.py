@@ -3,10 +3,11 @@
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, NoReturn, Self
+from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, JsonValue, model_validator
 
+from gymfleet_contracts import strict_json
 from gymfleet_contracts.reply_format import FormatOptions
 from gymfleet_contracts.session import TOOL_NAME, Tool
 
@@ -98,22 +99,11 @@ def read_object(text: str) -> dict[str, Any] | None:
     if len(text) > MAX_CALL_CHARS:
         return None
     try:
-        found = json.loads(text, object_pairs_hook=_told_apart, parse_constant=_refuse)
+        found = strict_json.loads(text)
         json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError):  # UnicodeEncodeError is a ValueError
         return None
     return found if isinstance(found, dict) and not _is_deeper(found, _MAX_DEPTH) else None
-
-
-def _told_apart(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands there twice")
-    return found
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number of JSON")
 
 
 def _is_deeper(value: Any, depth: int) -> bool:

@@ -1,9 +1,10 @@
 """Records of somebody's files: .jsonl, .json and .parquet."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+
+from gymfleet_contracts import strict_json
 
 from gymfleet_envs.task_files import read_text
 from gymfleet_envs.tasks import TaskDataError
@@ -71,7 +72,7 @@ def _of_parquet(path: Path) -> Iterator[tuple[str, Any]]:
 
 def _parsed(text: str, place: str, *, cut: bool) -> Any:
     try:
-        return json.loads(text)
+        return strict_json.loads(text)
     except RecursionError:
         raise TaskDataError(f"{place}: nested too deeply") from None
     except ValueError as error:

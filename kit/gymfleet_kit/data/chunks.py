@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any, Final, NoReturn
+from typing import IO, Final
+
+from gymfleet_contracts.strict_json import refuse
 
 CHUNK_BYTES: Final = 1 << 22
 MAX_RECORD_BYTES: Final = 1 << 24
@@ -78,11 +80,6 @@ def require_tables(path: Path) -> None:
         raise DataError(f"{path}: tables need pyarrow: pip install 'gymfleet[data]'")
 
 
-def strict_json(text: str) -> Any:
-    """Parse JSON. Raises ValueError also for NaN and for an object that has a key twice, RecursionError for depth."""
-    return json.loads(text, parse_constant=_refuse, object_pairs_hook=_object)
-
-
 def _begin(path: Path, file: IO[bytes]) -> int:
     head = file.read(len(_BYTE_ORDER_MARK))
     if head.startswith(_UTF16):
@@ -138,7 +135,7 @@ class _ListScanner:
         self._place = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._ended = False
-        self._parser = json.JSONDecoder(parse_constant=_refuse)
+        self._parser = json.JSONDecoder(parse_constant=refuse)
 
     def chunk(self, elements: list[bytes], first: int) -> Chunk:
         """Return the last elements as a chunk."""
@@ -224,16 +221,3 @@ class _ListScanner:
 
 class _Damaged(Exception):
     """The list cannot be read any further."""
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"an object has the key {twice!r:.60} twice")
-    return found
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number of JSON")

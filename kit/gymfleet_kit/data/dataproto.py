@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
+from gymfleet_contracts import strict_json
 from gymfleet_contracts.faults import faults
 from gymfleet_contracts.trajectory import ScoredTrajectory, Turn
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ from pydantic import JsonValue, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from gymfleet_kit.data.chunks import DataError, strict_json
+from gymfleet_kit.data.chunks import DataError
 
 TENSORS: Final = "batch.safetensors"
 COLUMNS: Final = "non_tensor_batch.json"
@@ -246,7 +247,7 @@ def _rest(scored: ScoredTrajectory) -> str:
 def _episode(batch: Batch, first: int, end: int) -> ScoredTrajectory:
     text = batch.columns[_REST][first]
     try:
-        rest: Any = strict_json(text) if isinstance(text, str) else None
+        rest: Any = strict_json.loads(text) if isinstance(text, str) else None
         rewards = _fill(rest["trajectory"]["turns"], batch, first, end)
         if rest["reward"] is not None:
             rest["reward"]["token_rewards"] = rewards
@@ -282,7 +283,7 @@ def _object(file: Path) -> dict[str, JsonValue]:
     try:
         if file.stat().st_size > _MAX_JSON_BYTES:
             raise DataError(f"{file}: larger than {_MAX_JSON_BYTES} bytes")
-        found = strict_json(file.read_text(encoding="utf-8"))
+        found = strict_json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from gymfleet_contracts import strict_json
 from pydantic import JsonValue
 
-from gymfleet_kit.data.chunks import MAX_RECORD_BYTES, Chunk, DataError, chunks, strict_json
+from gymfleet_kit.data.chunks import MAX_RECORD_BYTES, Chunk, DataError, chunks
 
 __all__ = ["DataError", "Found", "parsed", "records"]
 _MAX_SHOWN: Final = 1 << 16
@@ -63,7 +64,7 @@ def _line(place: str, line: bytes, *, cut: bool) -> Found:
     try:
         record = _quickly(line)
         if record is None:
-            record = strict_json(line.decode())
+            record = strict_json.loads(line.decode())
     except UnicodeDecodeError as error:
         fault = f"byte {error.start + 1} is no UTF-8; save the file as UTF-8"
     except RecursionError:

@@ -240,6 +240,8 @@ def test_a_bad_row_is_refused_by_file_and_line(tmp_path: Path, changes: dict[str
         ("train.jsonl", b"[" * 100_000 + b"\n", "line 1: nested too deeply"),
         ("train.jsonl", b"\n", "the files hold no row"),
         ("train.json", b'{"prompt": "a"}', "a .json file holds a list of rows"),
+        ("train.jsonl", b'{"prompt": "a", "prompt": "b"}\n', "line 1: no JSON: an object has the key 'prompt' twice"),
+        ("train.jsonl", b'{"prompt": "a", "reward_model": {"ground_truth": NaN}}\n', "NaN is no number of JSON"),
         ("train.json", b'[{"prompt": "a"}', "no JSON: .*; the file ends in its middle"),
         ("train.parquet", b"PAR1 and no more", "train.parquet: no parquet, or damaged: "),
         ("train.csv", b"prompt,answer\n", "rows are .parquet, .jsonl, .json"),

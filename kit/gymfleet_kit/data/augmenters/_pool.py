@@ -1,15 +1,16 @@
 """What augmenters that insert actions share: which there are to insert."""
 
 import random
+from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Annotated, Final
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Final, TypeVar
 
 from gymfleet_contracts.rollout import Move
 from gymfleet_contracts.trajectory import Trajectory
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from gymfleet_kit.data.augmenter import AugmenterOptions, move_of
+from gymfleet_kit.data.augmenter import Augmenter, AugmenterOptions, move_of
 
 _MOST_ACTIONS: Final = 1000
 """Of an environment that are remembered: the first ones."""
@@ -45,6 +46,38 @@ class Pool:
         """Return the actions of an environment, or those of them that are wanted."""
         known = self._actions.get(env, {})
         return [action for action in (wanted or known) if action in known]
+
+
+OptionsT = TypeVar("OptionsT", bound=InsertOptions)
+
+
+class Inserting(Augmenter[OptionsT]):
+    """Inserts actions before some of the moves, drawn anew for each copy."""
+
+    def __init__(self, options: OptionsT) -> None:
+        super().__init__(options)
+        self._pool = Pool()
+
+    def note(self, episode: Trajectory) -> None:
+        """Remember what the environment understands."""
+        self._pool.note(episode)
+
+    def augment(self, episode: Trajectory) -> Iterator[list[Move]]:
+        """Yield copies of the moves with others among them."""
+        moves = moves_of(episode)
+        known = self._pool.of(episode.task.env, self.options.actions)
+        for copy in range(self.options.copies):
+            draw, chosen = places(moves, self.options, copy, episode)
+            longer: list[Move] = []
+            for place, move in enumerate(moves):
+                others = [one for one in known if one != move.action]
+                longer += self.instead(move, draw.choice(others)) if place in chosen and others else [move]
+            if len(longer) > len(moves):
+                yield longer
+
+    @abstractmethod
+    def instead(self, move: Move, other: str) -> list[Move]:
+        """Return what is done in place of a move, given another action that the environment understands."""
 
 
 def moves_of(episode: Trajectory) -> list[Move]:

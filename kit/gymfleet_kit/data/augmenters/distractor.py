@@ -1,12 +1,8 @@
 """Episodes with turns that lead nowhere."""
 
-from collections.abc import Iterator
-
 from gymfleet_contracts.rollout import Move
-from gymfleet_contracts.trajectory import Trajectory
 
-from gymfleet_kit.data.augmenter import Augmenter
-from gymfleet_kit.data.augmenters._pool import InsertOptions, Pool, moves_of, places
+from gymfleet_kit.data.augmenters._pool import Inserting, InsertOptions
 
 
 class DistractorOptions(InsertOptions):
@@ -16,29 +12,11 @@ class DistractorOptions(InsertOptions):
     """What is thought of the action that is inserted."""
 
 
-class Distractor(Augmenter[DistractorOptions]):
+class Distractor(Inserting[DistractorOptions]):
     """Insert actions that the environment understood elsewhere, then go on; the replay shows what they spoil."""
 
     Options = DistractorOptions
 
-    def __init__(self, options: DistractorOptions) -> None:
-        super().__init__(options)
-        self._pool = Pool()
-
-    def note(self, episode: Trajectory) -> None:
-        """Remember what the environment understands."""
-        self._pool.note(episode)
-
-    def augment(self, episode: Trajectory) -> Iterator[list[Move]]:
-        """Yield copies of the moves with others among them, drawn anew for each."""
-        moves = moves_of(episode)
-        for copy in range(self.options.copies):
-            draw, chosen = places(moves, self.options, copy, episode)
-            longer: list[Move] = []
-            for place, move in enumerate(moves):
-                others = [one for one in self._pool.of(episode.task.env, self.options.actions) if one != move.action]
-                if place in chosen and others:
-                    longer.append(Move(thought=self.options.thought, action=draw.choice(others)))
-                longer.append(move)
-            if len(longer) > len(moves):
-                yield longer
+    def instead(self, move: Move, other: str) -> list[Move]:
+        """See `Inserting`."""
+        return [Move(thought=self.options.thought, action=other), move]

@@ -1,14 +1,12 @@
 """Episodes that go wrong for a turn, and recover."""
 
-from collections.abc import Iterator
 from typing import Annotated, Final
 
 from gymfleet_contracts.rollout import Move
-from gymfleet_contracts.trajectory import AGENT, RoleName, Trajectory
+from gymfleet_contracts.trajectory import AGENT, RoleName
 from pydantic import Field
 
-from gymfleet_kit.data.augmenter import Augmenter
-from gymfleet_kit.data.augmenters._pool import InsertOptions, Pool, moves_of, places
+from gymfleet_kit.data.augmenters._pool import Inserting, InsertOptions
 
 MISTAKE: Final = "mistake"
 
@@ -22,31 +20,16 @@ class RecoveryOptions(InsertOptions):
     """Of the wrong turns: with `roles = ["agent"]` a stage `sft` learns to recover, and not to go wrong."""
 
 
-class Recovery(Augmenter[RecoveryOptions]):
+class Recovery(Inserting[RecoveryOptions]):
     """Insert wrong actions, each with the thought of the right one, and say so before going on."""
 
     Options = RecoveryOptions
 
-    def __init__(self, options: RecoveryOptions) -> None:
-        super().__init__(options)
-        self._pool = Pool()
-
-    def note(self, episode: Trajectory) -> None:
-        """Remember what the environment understands."""
-        self._pool.note(episode)
-
-    def augment(self, episode: Trajectory) -> Iterator[list[Move]]:
-        """Yield copies of the moves with wrong ones among them, drawn anew for each."""
-        moves = moves_of(episode)
-        for copy in range(self.options.copies):
-            draw, chosen = places(moves, self.options, copy, episode)
-            longer: list[Move] = []
-            for place, move in enumerate(moves):
-                others = [one for one in self._pool.of(episode.task.env, self.options.actions) if one != move.action]
-                if place in chosen and others and move.role == AGENT:
-                    longer.append(Move(thought=move.thought, action=draw.choice(others), role=self.options.role))
-                    longer.append(Move(thought=f"{self.options.notice} {move.thought}".strip(), action=move.action))
-                else:
-                    longer.append(move)
-            if len(longer) > len(moves):
-                yield longer
+    def instead(self, move: Move, other: str) -> list[Move]:
+        """See `Inserting`. What was a mistake before stays one."""
+        if move.role != AGENT:
+            return [move]
+        return [
+            Move(thought=move.thought, action=other, role=self.options.role),
+            Move(thought=f"{self.options.notice} {move.thought}".strip(), action=move.action),
+        ]

@@ -1,9 +1,10 @@
 """What counts as a verdict: one JSON object with these keys and no others, and the word by which it was asked for."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
+
+from gymfleet_contracts import strict_json
 
 Values: TypeAlias = tuple[float, ...]
 
@@ -98,20 +99,11 @@ def _own_words(answer: str) -> str:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text, object_pairs_hook=_unique, parse_constant=_refused)
+        found = strict_json.loads(text)
+    except strict_json.Ambiguous as error:
+        raise NoVerdict(str(error)) from None
     except (ValueError, RecursionError):
         raise NoVerdict("it is not one JSON object") from None
     if not isinstance(found, dict):
         raise NoVerdict("it is not one JSON object")
     return found
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise NoVerdict("a key stands twice in it")
-    return found
-
-
-def _refused(name: str) -> Any:
-    raise NoVerdict(f"it holds {name}, which is not JSON")

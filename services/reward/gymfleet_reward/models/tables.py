@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, HttpUrl, PositiveFloat, field_validator, model_validator
+from gymfleet_kit.chat_endpoint import ShownUrl
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, model_validator
 
 ModelName: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Scores: TypeAlias = Literal["episode", "turns"]
@@ -53,7 +54,7 @@ class ServedTable(_Table):
     """A model behind vLLM's server, started with `--runner pooling`."""
 
     kind: Literal["vllm"]
-    url: HttpUrl
+    url: ShownUrl
     """Of the server: `http://reward-model:8000`."""
     model: Annotated[str, Field(min_length=1, max_length=256)]
     """Its name there."""
@@ -65,14 +66,6 @@ class ServedTable(_Table):
     """For one answer."""
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
     """Requests under way at once; more wait."""
-
-    @field_validator("url")
-    @classmethod
-    def without_secrets(cls, url: HttpUrl) -> HttpUrl:
-        """Refuse a password in the URL: URLs are shown."""
-        if url.username or url.password:
-            raise ValueError("the URL holds a user or a password; put the key into key_file")
-        return url
 
 
 ModelTable: TypeAlias = Annotated[EmbeddedTable | ServedTable, Field(discriminator="kind")]
