@@ -10,7 +10,7 @@ class Ambiguous(ValueError):
 
 
 def loads(text: str) -> Any:
-    """Parse JSON. Raises ValueError, of which `Ambiguous` is NaN or a key that stands twice; RecursionError for depth."""
+    """Parse JSON. Raises ValueError, `Ambiguous` for NaN and for a key that stands twice, RecursionError for depth."""
     return json.loads(text, object_pairs_hook=_object, parse_constant=refuse)
 
 
