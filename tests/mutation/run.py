@@ -9,6 +9,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import tempfile
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from multiprocessing.pool import Pool
 from pathlib import Path
@@ -88,9 +89,18 @@ def _of(module: str, tests: tuple[str, ...]) -> Iterator[Mutant]:
                 yield Mutant(module, name, occurrence, line, tests)
 
 
-def command(tests: tuple[str, ...]) -> str:
+def nearest_first(module: str, tests: tuple[str, ...]) -> list[Path]:
+    """The files of the tests: those that speak of the module most often come first, since one of them should fail."""
+    name = Path(module).parent.name if module.endswith("__init__.py") else Path(module).stem
+    given = [ROOT / test for test in tests]
+    files = [file for one in given for file in ([one] if one.is_file() else sorted(one.rglob("test_*.py")))]
+    spoken = {file: len(re.findall(rf"(?<![a-zA-Z0-9]){name}(?![a-zA-Z0-9])", file.read_text())) for file in files}
+    return sorted((file.relative_to(ROOT) for file in spoken), key=lambda file: -spoken[ROOT / file])
+
+
+def command(tests: Iterable[object]) -> str:
     """The tests, in order, up to the first failure."""
-    return f"{ROOT}/.venv/bin/python -m pytest -x -q -p no:cacheprovider -p no:randomly {' '.join(tests)}"
+    return f"{ROOT}/.venv/bin/python -m pytest -x -q -p no:cacheprovider -p no:randomly {' '.join(map(str, tests))}"
 
 
 def into_a_copy(work: str) -> None:
@@ -107,6 +117,8 @@ def into_a_copy(work: str) -> None:
     os.chdir(copy)
     paths = [str(path) for place in PLACES for path in sorted(copy.glob(place))]
     os.environ |= {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    python, by_hash = f"{ROOT}/.venv/bin/python", ("--invalidation-mode", "checked-hash")
+    subprocess.run([python, "-m", "compileall", "-q", *by_hash, *paths], env=os.environ, check=True)
 
 
 def baseline(tests: tuple[str, ...]) -> tuple[tuple[str, ...], float, str]:
@@ -121,7 +133,8 @@ def attempt(work: tuple[Mutant, float]) -> Tried:
     mutant, timeout_s = work
     began = time.monotonic()
     spec = MutationSpec(Path(mutant.module), mutant.operator, mutant.occurrence, (mutant.line, 0), (mutant.line, 1))
-    result = mutate_and_test([spec], command(mutant.tests), timeout_s)
+    tests = nearest_first(mutant.module, mutant.tests)
+    result = mutate_and_test([spec], command(tests), timeout_s)
     sound = result.worker_outcome is WorkerOutcome.NORMAL
     outcome = str(result.test_outcome.value) if sound and result.test_outcome else "no mutant"
     if outcome == TestOutcome.INCOMPETENT.value:
