@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import structlog
 from gymfleet_env_gateway.journal import (
     Journal,
     JournaledStep,
@@ -192,6 +193,24 @@ async def test_a_redis_that_is_away_costs_recovery_and_nothing_else(tmp_path: Pa
             for session_id in ("failed", "skipped"):
                 assert await journal.read(session_id) is None, "a step that was not written must not miss in a replay"
             assert await journal.read("untouched") is not None
+
+
+async def test_every_outage_is_told_once(tmp_path: Path) -> None:
+    with RedisServer(tmp_path) as redis_server, structlog.testing.capture_logs() as lines:
+        async with journal_on(redis_server.url, timeout_s=0.5) as journal:
+            await journal.begin("s", HERE, RECORD)
+            for _ in range(2):
+                redis_server.stop()
+                for _ in range(2):
+                    await journal.check("s", HERE)
+                redis_server.start()
+                for _ in range(100):
+                    await asyncio.sleep(0.05)
+                    if await journal.check("s", HERE) is Written.DONE:
+                        break
+                await journal.check("s", HERE)
+
+    assert [line["event"] for line in lines] == ["journal.lost", "journal.returned"] * 2
 
 
 async def test_a_sealed_journal_says_so_and_is_moved_nowhere(journal: Journal) -> None:

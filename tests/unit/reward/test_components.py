@@ -207,6 +207,11 @@ def test_efficiency_pays_for_solved_tasks_alone(num_turns: int, success: bool, v
     assert raw("efficiency", episode, best_turns=2, worst_turns=10) == value
 
 
+def test_efficiency_counts_up_to_twenty_turns_unless_told() -> None:
+    assert raw("efficiency", make_trajectory((1,) * 11, success=True)) == 9 / 19
+    assert raw("efficiency", make_trajectory((1,) * 19, success=True)) == 1 / 19
+
+
 @pytest.mark.parametrize(
     ("good", "within", "value"),
     [

@@ -23,6 +23,8 @@ from tests.fixtures.trajectories import make_trajectory, make_turn
         pytest.param({}, {"success": False, "score": 0.9}, -1.0, id="not solved: the score is not looked at"),
         pytest.param({"weight": 2.0, "success": 3.0}, {"success": True}, 6.0, id="weight times raw"),
         pytest.param({"partial": True}, {"success": False, "score": 0.25}, -0.5, id="a quarter of the way up"),
+        pytest.param({"partial": True}, {"success": False, "score": 0.0}, -1.0, id="nowhere"),
+        pytest.param({"partial": True}, {"success": True, "score": 1.0}, 1.0, id="all the way"),
         pytest.param({"partial": True, "failure": 0.0}, {"score": 0.7}, 0.7, id="from 0 to 1: the score itself"),
     ],
 )

@@ -362,6 +362,17 @@ def test_ppo_learns_values_and_a_policy(model: PolicyModel) -> None:
     assert not same(before, weights(model))
 
 
+def test_ppo_learns_from_a_batch_of_one_token(model: PolicyModel) -> None:
+    """Which has no spread that it could be divided by: its advantage stays as it is."""
+    turn = make_turn((5, 6), (8,)).model_copy(update={"reward": 2.0})
+    spec = make_spec(goal={"enabled": False}, environment={"credit": "per_turn"})
+    (sequence,) = sequences_from_trajectory(scored(make_scored(turns=(turn,)).trajectory, spec))
+
+    (prepared,) = prepared_by(engine(model, section(algorithm="ppo")), [sequence])
+
+    assert prepared.fields["advantages"].tolist() == pytest.approx([0.0, 0.0, 2.0])
+
+
 def test_each_turns_own_reward_reaches_the_tokens_that_led_to_it(model: PolicyModel) -> None:
     turns = tuple(make_turn((5, 6), (8, 9)).model_copy(update={"reward": gain}) for gain in (1.0, -2.0, 4.0))
     trajectory = make_scored(turns=turns).trajectory
