@@ -210,6 +210,7 @@ def test_efficiency_pays_for_solved_tasks_alone(num_turns: int, success: bool, v
 def test_efficiency_counts_up_to_twenty_turns_unless_told() -> None:
     assert raw("efficiency", make_trajectory((1,) * 11, success=True)) == 9 / 19
     assert raw("efficiency", make_trajectory((1,) * 19, success=True)) == 1 / 19
+    assert raw("efficiency", make_trajectory((1,) * 2, success=True), worst_turns=2) == 0.0
 
 
 @pytest.mark.parametrize(

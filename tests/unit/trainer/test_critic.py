@@ -29,6 +29,14 @@ def test_values_start_at_zero_and_can_be_learned(policy: PolicyModel) -> None:
     assert critic.head.weight.grad.abs().sum() > 0
 
 
+@pytest.mark.parametrize("saving", [False, True])
+def test_it_keeps_as_few_activations_as_the_policy(policy: PolicyModel, tmp_path: Path, saving: bool) -> None:
+    policy.save_pretrained(tmp_path / "again")
+    like = PolicyModel.from_pretrained(tmp_path / "again", gradient_checkpointing=saving)
+
+    assert ValueModel(like).body.is_gradient_checkpointing is saving
+
+
 def test_a_value_is_read_from_the_state_before_its_token(policy: PolicyModel, tmp_path: Path) -> None:
     critic = ValueModel(policy)
     torch.manual_seed(0)
