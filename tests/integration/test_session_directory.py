@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from gymfleet_contracts import problems
-from gymfleet_contracts.frames import RawReply
+from gymfleet_contracts.frames import Op, RawReply
 from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.session import Capabilities, EnvironmentSpec
 from gymfleet_env_gateway.errors import Unavailable
@@ -27,6 +27,7 @@ SESSION = {
     "lease_s": 30.0,
     "observation": "the first observation",
 }
+RESULT = {"observation": "next", "reward": 0.0, "terminated": False, "truncated": False}
 CALLER = Caller("somebody", index=0, stepping=False)
 DEAD = SessionElsewhere()
 
@@ -35,13 +36,17 @@ def gone(kind: str = problems.UNKNOWN_SESSION) -> SessionElsewhere:
     return SessionElsewhere(Problem(type=kind, title="no such session", status=404))
 
 
+def _nothing(*_: Any) -> None:
+    pass
+
+
 class Registry:
     """What is known of two environments, and replicas whose every answer is the same."""
 
     def __init__(self) -> None:
         self.num_asked = 0
         self.num_replicas = 0
-        self.answer: Callable[[], RawReply] = lambda: RawReply(0)
+        self.answer: Callable[[Op], RawReply] = lambda _: RawReply(0)
 
     def spec(self, env: str) -> EnvironmentSpec | None:
         if env not in ("maze", "dice"):
@@ -61,14 +66,17 @@ class Registry:
 
     def takers(self, _env: str) -> list[Any]:
         channel = SimpleNamespace(request=self._request)
-        return [SimpleNamespace(key=f"r{n}", url="", channel=channel) for n in range(self.num_replicas)]
+        return [
+            SimpleNamespace(key=f"r{n}", url="", channel=channel, opened=_nothing, ended=_nothing)
+            for n in range(self.num_replicas)
+        ]
 
     async def wait_for_news(self, _timeout_s: float) -> None:
         await asyncio.sleep(0.01)
 
-    async def _request(self, *_: Any, **__: Any) -> tuple[RawReply, float]:
+    async def _request(self, op: Op, *_: Any, **__: Any) -> tuple[RawReply, float]:
         self.num_asked += 1
-        return self.answer(), 0.0
+        return self.answer(op), 0.0
 
 
 @pytest.fixture
@@ -99,10 +107,8 @@ async def begin(directory: SessionDirectory) -> None:
 
 
 async def step(directory: SessionDirectory, env: str = "maze", session_id: str = "s") -> None:
-    result = {"observation": "next", "reward": 0.0, "terminated": False, "truncated": False}
-    body, ok = ({"index": 0, "action": "up"}, result)
-    raw = [msgspec.Raw(msgspec.msgpack.encode(one)) for one in (body, ok)]
-    await directory.stepped(session_id, env, HERE, raw[0], RawReply(0, ok=raw[1]))
+    body = msgspec.Raw(msgspec.msgpack.encode({"index": 0, "action": "up"}))
+    await directory.stepped(session_id, env, HERE, body, packed(RESULT, ""))
 
 
 async def test_nothing_that_an_old_home_says_counts(directory: SessionDirectory, journal: Journal) -> None:
@@ -161,7 +167,34 @@ async def test_a_session_that_its_replica_does_not_know_is_where_the_journal_say
     assert await journal.read("s") is None, "it is over, and nothing is left of it"
 
 
-def killing() -> RawReply:
+def packed(answer: dict[str, Any], state: str) -> RawReply:
+    return RawReply(0, ok=msgspec.Raw(msgspec.msgpack.encode(answer)), state=state)
+
+
+@pytest.mark.parametrize("seen", [*"abcdef", ""])
+@pytest.mark.parametrize("part", ["observation", "state"])
+@pytest.mark.parametrize(("at", "where"), [(Op.OPEN, "its beginning"), (Op.STEP, "step 0")])
+async def test_a_replay_that_shows_anything_else_is_no_recovery(
+    directory: SessionDirectory, registry: Registry, at: Op, where: str, part: str, seen: str
+) -> None:
+    """Whether its digest comes before that of the journal or after."""
+    await directory.begin("s", HERE, SESSION, packed({}, "at first"), state_keys=False)
+    await directory.stepped("s", "maze", HERE, packed({"index": 0, "action": "up"}, "").ok, packed(RESULT, "then"))
+
+    def answer(op: Op) -> RawReply:
+        told = {Op.OPEN: SESSION | {"session_id": "anew"}, Op.STEP: RESULT}.get(op, {})
+        state = {Op.OPEN: "at first", Op.STEP: "then"}.get(op, "")
+        if op is at:
+            told, state = (told | {part: seen}, state) if part == "observation" else (told, seen)
+        return packed(told, state)
+
+    registry.num_replicas, registry.answer = 1, answer
+
+    with pytest.raises(SessionLost, match=f"the replay of its episode led elsewhere at {where}"):
+        await directory.seek("s", "maze", CALLER, HERE, DEAD)
+
+
+def killing(_: Op) -> RawReply:
     problem = {"type": problems.SESSION_LOST, "title": "", "status": 500, problems.IN_WORK: True}
     return RawReply(0, problem=msgspec.Raw(msgspec.msgpack.encode(problem)))
 

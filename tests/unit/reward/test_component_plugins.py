@@ -340,6 +340,14 @@ TASK = TaskRef(env="textcraft", split="train", level="easy", task_id="easy.train
             id="the older signature, a table with a score",
         ),
         pytest.param(
+            "from gymfleet_reward.component import Component\n"
+            "class Helper:\n    worth = 0.75\n"
+            "def compute_score(solution_str):\n    return Helper.worth",
+            {},
+            0.75,
+            id="beside classes that are no component of its own",
+        ),
+        pytest.param(
             "async def compute_score(solution_str, bonus=0.0):\n    return len(solution_str) + bonus",
             {"reward_kwargs": {"bonus": 0.5}},
             2.5,

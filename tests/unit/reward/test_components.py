@@ -155,6 +155,7 @@ def test_things_may_be_separated_otherwise() -> None:
     [
         ({"prefix": "answer(", "suffix": ")"}, "answer(Paris)", "", 1.0),
         ({"prefix": "answer(", "suffix": ")"}, "search(Paris)", "", 0.0),
+        ({"prefix": "answer(", "suffix": " end"}, "answer(Paris end", "", 1.0),
         ({"answer_from": "reply"}, None, " paris.\n", 1.0),
         ({"answer_from": "tag"}, None, "<answer>London</answer> no: <answer> Paris </answer>", 1.0),
         ({"answer_from": "tag"}, None, "<answer>Paris</answer> or <answer>London</answer>", 0.0),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from gymfleet_kit.plugins import PluginError
 from gymfleet_trainer.algorithms.grpo import Grpo, GrpoOptions
 from gymfleet_trainer.algorithms.ppo import Ppo, PpoOptions, _values
 from gymfleet_trainer.algorithms.rloo import Rloo
@@ -347,6 +348,28 @@ def test_interrupted_and_resumed_is_bit_identical(model_dir: Path, algorithm: st
         assert same(weights(updater.critic), weights(again.critic))
     assert actual["loss"] == expected["loss"]
     assert actual["learning_rate"] == expected["learning_rate"]
+
+
+def test_only_who_needs_a_reference_has_one(model: PolicyModel) -> None:
+    assert engine(model, section()).reference is None
+    assert engine(model, section(kl={"coefficient": 0.1})).reference is not None
+    given = model.frozen_copy()
+    assert engine(model, section(kl={"coefficient": 0.1}), reference=given).reference is given
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"entropy_coefficient": -0.5}, "greater than or equal to 0"),
+        ({"entropy_coefficient": {"start": -0.5, "end": 0.1, "steps": 3}}, "start and end must be at least 0"),
+        ({"kl": {"coefficient": -0.5}}, "greater than or equal to 0"),
+        ({"clip_low": 0.0}, "greater than 0"),
+        ({"dual_clip": 1.0}, "greater than 1"),
+    ],
+)
+def test_options_that_would_turn_a_term_around_are_refused(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(PluginError, match=reason):
+        algorithm_of(section(**options))
 
 
 def test_ppo_learns_values_and_a_policy(model: PolicyModel) -> None:
