@@ -13,7 +13,7 @@ from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.session import Capabilities, EnvironmentSpec
 from gymfleet_env_gateway.errors import Unavailable
 from gymfleet_env_gateway.journal import Journal, JournaledStep, JournalEntries, JournalHeader, SessionLocation, digest
-from gymfleet_env_gateway.metrics import UNJOURNALED
+from gymfleet_env_gateway.metrics import RECOVERY_SECONDS, UNJOURNALED
 from gymfleet_env_gateway.recovery import Caller
 from gymfleet_env_gateway.replica_registry import ReplicaRegistry
 from gymfleet_env_gateway.session_directory import SessionDirectory, SessionElsewhere
@@ -227,8 +227,10 @@ async def test_a_recovery_without_room_ends_in_time(registry: Registry, journal:
     directory = directory_of(registry, journal, recovery_timeout_s=0.2)
     await begin(directory)
 
+    before = RECOVERY_SECONDS.labels("maze")._sum.get()
     with pytest.raises(Unavailable, match=r"no replica could take the session over within 0\.2 s"):
         await directory.seek("s", "maze", CALLER, HERE, DEAD)
+    assert 0.2 <= RECOVERY_SECONDS.labels("maze")._sum.get() - before < 0.9
 
 
 @pytest.mark.parametrize("played", [3, 300])

@@ -70,3 +70,12 @@ def test_the_share_of_the_others_that_went_another_way(actions: int, shares: lis
     rewards = [scored.reward for scored in scored_together(group, spec, num_samples=4)]
 
     assert [reward.total for reward in rewards if reward is not None] == pytest.approx([0.5 * s for s in shares])
+
+
+def test_an_episode_by_itself_went_no_other_way() -> None:
+    spec = make_spec(goal={"enabled": False}, group_diversity={"weight": 0.5})
+
+    (alone,) = scored_together([acted(0, "a")], spec, num_samples=1)
+
+    assert alone.reward is not None
+    assert alone.reward.total == 0.0
