@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from gymfleet_cli.commands import data_augment
 from gymfleet_cli.main import run
+from gymfleet_client.errors import Unavailable
 from gymfleet_contracts.conversation import Conversation
+from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.session import OpenSession, Session, StepResult, TaskRef
 from gymfleet_kit.data import samples
 
@@ -24,6 +26,7 @@ class House:
         self.asked: list[OpenSession] = []
         self.done: list[str] = []
         self.num_closed = 0
+        self.fails_at: int | None = None
 
     def environment(self, name: str) -> Any:
         assert name == "maze"
@@ -31,6 +34,8 @@ class House:
 
     def open(self, request: OpenSession) -> Session:
         self.asked.append(request)
+        if self.fails_at is not None and len(self.asked) > self.fails_at:
+            raise Unavailable(Problem(title="the house is closed", status=503))
         self.done = []
         task = TaskRef(env="maze", split="train", level="small", task_id=str(request.task_id), seed=request.seed)
         return Session(session_id="s", task=task, observation="A hall.", lease_s=60, expires_in_s=60)
@@ -155,6 +160,28 @@ def test_what_exists_is_replaced_only_by_force(house: House, episodes: Path, cap
     assert out.read_text() == "mine"
     assert run([*command, "--force"]) == 0
     assert len(kept(out)) == len(house.asked) > 0
+
+
+def test_a_command_that_was_interrupted_goes_on(house: House, episodes: Path, capsys: Capture) -> None:
+    whole, out = episodes.with_name("whole.jsonl"), episodes.with_name("out.jsonl")
+    command = ["--augmenter", "paraphrase", "--augmenter", "shortened"]
+    assert run(["data", "augment", str(episodes), str(whole), *command]) == 0
+    told = capsys.readouterr().out
+    num_changes = len(house.asked)
+    house.asked.clear()
+    house.fails_at = 2
+
+    assert run(["data", "augment", str(episodes), str(out), *command]) != 0
+    assert not out.exists()
+    assert run(["data", "augment", str(episodes), str(out), *command, "--format", "plain"]) == 1
+    assert "played other changes" in " ".join(capsys.readouterr().err.split())
+    house.fails_at = None
+    assert run(["data", "augment", str(episodes), str(out), *command]) == 0
+
+    assert len(house.asked) == num_changes + 1, "only what failed is played again"
+    assert out.read_text() == whole.read_text()
+    assert capsys.readouterr().out.endswith(told)
+    assert sorted(path.name for path in out.parent.glob("out*")) == ["out.jsonl"]
 
 
 def test_where_nothing_solves_its_task_nothing_is_left(house: House, episodes: Path, capsys: Capture) -> None:

@@ -1,11 +1,11 @@
 """`gymfleet data augment`: more demonstrations of those that there are, each of which was played."""
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from gymfleet_contracts.conversation import Conversation
 from gymfleet_contracts.reply_format import FormatSection
 from gymfleet_contracts.trajectory import ScoredTrajectory, Trajectory
 from gymfleet_kit.data.augmenting import CheckedAugmenter, augmenter_of, proposed
@@ -21,6 +21,7 @@ from gymfleet_cli.commands.fleet import StateDir
 from gymfleet_cli.console import CliError, UsageProblem, out
 from gymfleet_cli.gateway import session_api
 from gymfleet_cli.options import options_of
+from gymfleet_cli.replay_state import ReplayState
 from gymfleet_cli.replaying import replayed
 
 
@@ -39,7 +40,10 @@ def augment(
     force: Annotated[bool, typer.Option("--force", help="Replace what exists.")] = False,
     state_dir: StateDir = Path(".gymfleet"),
 ) -> None:
-    """Change episodes, play each change in its environment, and keep what still solves the task."""
+    """Change episodes, play each change in its environment, and keep what still solves the task.
+
+    A command that was killed goes on where it was when it is given again.
+    """
     if output.exists() and not force:
         raise CliError(f"{output} exists; give another name, or --force to replace it")
     if output.suffix != ".jsonl":
@@ -50,30 +54,37 @@ def augment(
         changes = list(proposed(augmenters, given))[:max_replays]
     except (DataError, PluginError) as error:
         raise CliError(str(error)) from None
-    counts: Counter[str] = Counter()
-    target = Output(output)
-    target.begin()
+    state = ReplayState(Output(output), changes, reply_format)
+    try:
+        state.begin(anew=force)
+    except DataError as error:
+        raise CliError(str(error)) from None
+    if state.played:
+        out.print(f"going on behind the {state.played} changes that were played")
     try:
         with session_api(url, state_dir, tuple(sorted({one.task.env for one in given}))) as client:
             instructions = {
                 env: client.environment(env).instructions for env in {one.task.env for _, one, _ in changes}
             }
-            for name, episode, moves in changes:
-                counts[f"{name}: played"] += 1
+            for name, episode, moves in changes[state.played :]:
                 made = replayed(client, episode.task, moves, written_in, instructions[episode.task.env])
-                if made is not None and made.success:
-                    counts[f"{name}: solved the task"] += 1
-                    source = f"{episode.trajectory_id}, {name}"
-                    target.append(made.model_copy(update={"source": source}).model_dump_json().encode() + b"\n")
-        if not target.size:
-            raise CliError(f"none of {len(changes)} changes solves its task")
+                state.note(name, _line(made, f"{episode.trajectory_id}, {name}"))
     except BaseException:
-        target.close()
-        target.partial.unlink(missing_ok=True)
+        state.stop()
         raise
-    target.finish(None)
-    for what, number in counts.items():
+    try:
+        state.finish()
+    except DataError as error:
+        raise CliError(str(error)) from None
+    for what, number in state.counts.items():
         out.print(f"{number:8}  {what}", highlight=False)
+
+
+def _line(made: Conversation | None, source: str) -> bytes | None:
+    """Return what is kept of a change that was played: nothing, unless it solved the task."""
+    if made is None or not made.success:
+        return None
+    return made.model_copy(update={"source": source}).model_dump_json().encode() + b"\n"
 
 
 def _plugins(
