@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Final, Self
 
-from gymfleet_kit.data.inspecting import quantiles, values
+from gymfleet_kit.data.inspecting import HALLUCINATED, OFFERED, quantiles, values
 from gymfleet_kit.data.work import Rejected
 from rich.progress import (
     BarColumn,
@@ -89,12 +89,17 @@ def facts_table(counts: Mapping[str, int]) -> Table:
     """Return the counts of an inspection as a table."""
     table = Table(show_header=False)
     table.add_row("records", f"{counts.get('read', 0):,}")
-    for name in ("form", "env", "split", "success", "status", "label", "data_source"):
+    for name in ("form", "env", "split", "success", "status", "label", "data_source", "calls"):
         if found := values(counts, name):
             table.add_row(name, plain("\n".join(f"{value}  {count:,}" for value, count in found.items())))
     for name, told in (("turns", "replies"), ("chars", "characters"), ("longest", "longest message")):
         if (spread := quantiles(counts, name, _QUANTILES)) is not None:
             least, median, most_of, most = spread
             table.add_row(told, f"{least:,} to {most:,}, median {median:,}, 95 % at most {most_of:,}")
+    calls = values(counts, "calls")
+    if listed := calls.get(OFFERED, 0) + calls.get(HALLUCINATED, 0):
+        table.add_row(
+            "hallucinated tools", f"{calls.get(HALLUCINATED, 0) / listed:.1%} of the calls where tools are listed"
+        )
     table.add_row("cannot be used", f"{counts.get('rejected', 0):,}")
     return table

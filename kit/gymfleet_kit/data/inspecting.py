@@ -13,15 +13,18 @@ from gymfleet_contracts.trajectory import ScoredTrajectory
 
 from gymfleet_kit.data.chunks import Chunk
 from gymfleet_kit.data.converting import CheckedConverter, converter_of
+from gymfleet_kit.data.tools import tool_use
 from gymfleet_kit.data.work import Done, converted
 
+OFFERED: Final = "of tools that are offered"
+HALLUCINATED: Final = "of tools that nobody offers"
 _DIGITS: Final = 2
 """Of lengths, which are counted rounded: they are as many numbers as there are records otherwise."""
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What is counted of records: `form:NAME`, `env:NAME`, `success:yes`, `turns:N`, `chars:N` and the like."""
+    """What is counted: `form:NAME`, `env:NAME`, `success:yes`, `turns:N`, `chars:N`, `calls:KIND` and the like."""
 
     given: Mapping[str, Any]
 
@@ -74,7 +77,7 @@ def _facts(one: DataRecord) -> list[str]:
     if task is not None:
         facts += [f"env:{task.env}", f"split:{task.split}"]
     if isinstance(one, Conversation | ScoredTrajectory):
-        facts += [f"turns:{num_replies}", f"success:{_success(one)}"]
+        facts += [f"turns:{num_replies}", f"success:{_success(one)}", *_calls(one)]
     if isinstance(one, Conversation):
         facts += [f"label:{label}" for label in one.labels]
     if isinstance(one, ScoredTrajectory):
@@ -82,6 +85,16 @@ def _facts(one: DataRecord) -> list[str]:
     if isinstance(one, TaskRow) and one.data_source:
         facts.append(f"data_source:{one.data_source[:80]}")
     return facts
+
+
+def _calls(one: Conversation | ScoredTrajectory) -> list[str]:
+    """A fact for each call of a tool."""
+    use = tool_use([one])
+    hallucinated = use.hallucinated.total()
+    kinds = {
+        OFFERED: use.num_calls - hallucinated, HALLUCINATED: hallucinated, "without a list of tools": use.num_unknown,
+    }  # fmt: skip
+    return [f"calls:{kind}" for kind, number in kinds.items() for _ in range(number)]
 
 
 def _success(one: Conversation | ScoredTrajectory) -> str:

@@ -53,6 +53,29 @@ def test_there_and_back_with_a_table_between(tmp_path: Path, chats: Path, capsys
     assert json.loads(back.read_text()) == {"conversations": GOOD["conversations"], "solved": True}
 
 
+def test_calls_of_tools_that_nobody_offers_are_seen_by_inspect(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tools = 'Tools: [{"name": "search"}, {"name": "open"}]'
+    said = ["search(a)", "open(b)", "close(c)", "fine, then", "search(d)"]
+    messages = [{"role": "user", "content": tools}]
+    for reply in said:
+        messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": "and?"}]
+    alone = [{"role": "user", "content": "hm"}, {"role": "assistant", "content": "look(x)"}]
+    path = tmp_path / "calls.jsonl"
+    path.write_text("".join(json.dumps({"messages": given}) + "\n" for given in (messages, alone)))
+
+    assert run(["data", "inspect", str(path), "--json"]) == 0
+    counts = json.loads(capsys.readouterr().out)
+    assert {name: count for name, count in counts.items() if name.startswith("calls:")} == {
+        "calls:of tools that are offered": 3,
+        "calls:of tools that nobody offers": 1,
+        "calls:without a list of tools": 1,
+    }
+    assert run(["data", "inspect", str(path)]) == 0
+    assert "25.0% of the calls where tools are listed" in capsys.readouterr().out
+
+
 def test_what_cannot_be_used_is_seen_by_inspect(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["data", "inspect", str(chats), "--from", "sharegpt"]) == 1
 

@@ -350,6 +350,16 @@ def test_interrupted_and_resumed_is_bit_identical(model_dir: Path, algorithm: st
     assert actual["learning_rate"] == expected["learning_rate"]
 
 
+def test_a_batch_is_divided_by_the_seed(model: PolicyModel) -> None:
+    rows = sampled(model)
+    unsaid, zero, one = (
+        engine(model, section(updates_per_step=4), **seed)._split(rows) for seed in ({}, {"seed": 0}, {"seed": 1})
+    )
+
+    assert unsaid == zero
+    assert zero != one
+
+
 def test_only_who_needs_a_reference_has_one(model: PolicyModel) -> None:
     assert engine(model, section()).reference is None
     assert engine(model, section(kl={"coefficient": 0.1})).reference is not None
