@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+import structlog
 from gymfleet_contracts import problems
 from gymfleet_contracts.frames import Op, RawReply
 from gymfleet_contracts.problems import Problem
@@ -28,7 +29,10 @@ SESSION = {
     "observation": "the first observation",
 }
 RESULT = {"observation": "next", "reward": 0.0, "terminated": False, "truncated": False}
-CALLER = Caller("somebody", index=0, stepping=False)
+AS_BEFORE: dict[Op, tuple[dict[str, Any], str]] = {
+    Op.OPEN: (SESSION | {"session_id": "anew"}, "at first"), Op.STEP: (RESULT, "then"),
+}  # fmt: skip
+CALLER = Caller("somebody", index=None, stepping=False)
 DEAD = SessionElsewhere()
 
 
@@ -111,6 +115,12 @@ async def step(directory: SessionDirectory, env: str = "maze", session_id: str =
     await directory.stepped(session_id, env, HERE, body, packed(RESULT, ""))
 
 
+async def played(directory: SessionDirectory) -> None:
+    """Begin a session, and take a step."""
+    await directory.begin("s", HERE, SESSION, packed({}, "at first"), state_keys=False)
+    await directory.stepped("s", "maze", HERE, packed({"index": 0, "action": "up"}, "").ok, packed(RESULT, "then"))
+
+
 async def test_nothing_that_an_old_home_says_counts(directory: SessionDirectory, journal: Journal) -> None:
     await begin(directory)
     calls: list[Callable[[], Awaitable[None]]] = [
@@ -167,6 +177,21 @@ async def test_a_session_that_its_replica_does_not_know_is_where_the_journal_say
     assert await journal.read("s") is None, "it is over, and nothing is left of it"
 
 
+async def test_a_replay_that_shows_the_same_is_where_the_session_lives(
+    directory: SessionDirectory, registry: Registry, journal: Journal
+) -> None:
+    await played(directory)
+    registry.num_replicas, registry.answer = 1, lambda op: packed(*AS_BEFORE.get(op, ({}, "")))
+
+    with structlog.testing.capture_logs() as lines:
+        found = await directory.seek("s", "maze", CALLER, HERE, DEAD)
+
+    assert found == SessionLocation("r0", "anew") == await journal.location("s")
+    (line,) = [line for line in lines if line["event"] == "session.recovered"]
+    assert (line["env"], line["steps"]) == ("maze", 1)
+    assert 0 <= line["took_s"] < 5
+
+
 def packed(answer: dict[str, Any], state: str) -> RawReply:
     return RawReply(0, ok=msgspec.Raw(msgspec.msgpack.encode(answer)), state=state)
 
@@ -178,15 +203,13 @@ async def test_a_replay_that_shows_anything_else_is_no_recovery(
     directory: SessionDirectory, registry: Registry, at: Op, where: str, part: str, seen: str
 ) -> None:
     """Whether its digest comes before that of the journal or after."""
-    await directory.begin("s", HERE, SESSION, packed({}, "at first"), state_keys=False)
-    await directory.stepped("s", "maze", HERE, packed({"index": 0, "action": "up"}, "").ok, packed(RESULT, "then"))
+    await played(directory)
 
     def answer(op: Op) -> RawReply:
-        told = {Op.OPEN: SESSION | {"session_id": "anew"}, Op.STEP: RESULT}.get(op, {})
-        state = {Op.OPEN: "at first", Op.STEP: "then"}.get(op, "")
-        if op is at:
-            told, state = (told | {part: seen}, state) if part == "observation" else (told, seen)
-        return packed(told, state)
+        told, state = AS_BEFORE.get(op, ({}, ""))
+        if op is not at:
+            return packed(told, state)
+        return packed(told | {part: seen}, state) if part == "observation" else packed(told, seen)
 
     registry.num_replicas, registry.answer = 1, answer
 

@@ -243,6 +243,15 @@ def test_the_environments_own_rewards_join_the_total() -> None:
     assert reward.token_rewards == ((0.0, 0.0), (0.0,), (0.0, 0.0, 1.5))
 
 
+def test_an_episode_may_have_hundreds_of_turns() -> None:
+    turns = (make_turn(1, reward=0.25),) * 300
+
+    reward = reward_of(make_trajectory(turns=turns), environment_scoring(environment={"credit": "per_turn"}))
+
+    assert reward.components["environment"].raw == 75.0
+    assert reward.token_rewards[:2] == ((0.5,), (0.5,))
+
+
 @pytest.mark.parametrize(
     ("allocation", "success", "gamma", "expected"),
     [  # the environment gives 1, -0.5 and 0 on the last tokens; the goal's 1 or -1 is allocated

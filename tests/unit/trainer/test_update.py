@@ -373,6 +373,7 @@ def test_only_who_needs_a_reference_has_one(model: PolicyModel) -> None:
         ({"entropy_coefficient": -0.5}, "greater than or equal to 0"),
         ({"entropy_coefficient": {"start": -0.5, "end": 0.1, "steps": 3}}, "start and end must be at least 0"),
         ({"kl": {"coefficient": -0.5}}, "greater than or equal to 0"),
+        ({"kl": {"coefficient": 0.5, "estimator": "k1"}}, "has no gradient in expectation"),
         ({"clip_low": 0.0}, "greater than 0"),
         ({"dual_clip": 1.0}, "greater than 1"),
     ],
@@ -380,6 +381,10 @@ def test_only_who_needs_a_reference_has_one(model: PolicyModel) -> None:
 def test_options_that_would_turn_a_term_around_are_refused(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(PluginError, match=reason):
         algorithm_of(section(**options))
+
+
+def test_an_estimator_may_be_named_while_its_weight_is_nothing() -> None:
+    assert algorithm_of(section(kl={"estimator": "k1"})).options.kl.coefficient == 0.0
 
 
 def test_ppo_learns_values_and_a_policy(model: PolicyModel) -> None:
