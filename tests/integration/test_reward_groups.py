@@ -125,6 +125,8 @@ async def test_what_comes_while_a_group_is_scored_stays(
 
     assert list(await redis.hgetall(held_group("run", "g"))) == [b"2"]
     assert await redis.zcard(HELD_GROUPS) == 1
+    await worker._groups.forget([record(spec, 2, replay=1, score=1.0)])
+    assert not await redis.exists(held_group("run", "g"), HELD_GROUPS)
 
 
 async def test_a_group_that_stays_incomplete_is_given_up(
