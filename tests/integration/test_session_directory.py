@@ -222,6 +222,20 @@ def killing(_: Op) -> RawReply:
     return RawReply(0, problem=msgspec.Raw(msgspec.msgpack.encode(problem)))
 
 
+@pytest.mark.parametrize(("problem", "told"), [({"detail": "no such task"}, "no such task"), ({}, "refused")])
+async def test_a_replica_that_refuses_a_replay_says_why(
+    directory: SessionDirectory, registry: Registry, problem: dict[str, str], told: str
+) -> None:
+    await begin(directory)
+    refusal = {"type": "about:blank", "title": "refused", "status": 422, **problem}
+    registry.num_replicas = 2
+    registry.answer = lambda _: RawReply(0, problem=msgspec.Raw(msgspec.msgpack.encode(refusal)))
+
+    with pytest.raises(SessionLost, match=f"it could not be replayed: {told}"):
+        await directory.seek("s", "maze", CALLER, HERE, DEAD)
+    assert registry.num_asked == 1, "another would refuse it too"
+
+
 async def test_a_session_kills_two_processes_and_no_third(directory: SessionDirectory, registry: Registry) -> None:
     await begin(directory)
     registry.num_replicas, registry.answer = 5, killing
