@@ -90,12 +90,13 @@ def _of(module: str, tests: tuple[str, ...]) -> Iterator[Mutant]:
 
 
 def nearest_first(module: str, tests: tuple[str, ...]) -> list[Path]:
-    """The files of the tests: those that speak of the module most often come first, since one of them should fail."""
+    """The files of the tests: those named after the module, and then those that speak of it most often, come first."""
     name = Path(module).parent.name if module.endswith("__init__.py") else Path(module).stem
+    word = re.compile(rf"(?<![a-zA-Z0-9]){name}(?![a-zA-Z0-9])")
     given = [ROOT / test for test in tests]
     files = [file for one in given for file in ([one] if one.is_file() else sorted(one.rglob("test_*.py")))]
-    spoken = {file: len(re.findall(rf"(?<![a-zA-Z0-9]){name}(?![a-zA-Z0-9])", file.read_text())) for file in files}
-    return sorted((file.relative_to(ROOT) for file in spoken), key=lambda file: -spoken[ROOT / file])
+    near = {file: (bool(word.search(file.stem)), len(word.findall(file.read_text()))) for file in files}
+    return [file.relative_to(ROOT) for file in sorted(near, key=near.__getitem__, reverse=True)]
 
 
 def command(tests: Iterable[object]) -> str:
