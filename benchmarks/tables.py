@@ -73,6 +73,11 @@ _HEADLINES: Final = (
     ("envs", "alfworld: class as a multiple of it", "steps of ALFWorld, times textworld's own environment"),
     ("data", "babyai: recorded episodes that succeed, of 140", "AgentGym's recorded BabyAI episodes that end the same"),
     ("rollout", "embedded: share of the bare engine", "replies while episodes run, as a share of the bare engine"),
+    ("rewards", "goal, format, length, 2 processes, with reading and writing",
+     "episodes scored by three rules, with reading and writing their records"),
+    ("records", "convert to JSON", "records of AgentTraj-L's form converted, of a million"),
+    ("records", "filter by length and duplicates", "of these filtered by length and duplicates"),
+    ("records", "split", "of these split by task"),
     ("trainer", "update, micro-batches of 16384", "an update, beside a plain padded loop"),
 )  # fmt: skip
 _OLDER: Final = "**older than the code**"
