@@ -3,7 +3,8 @@
 
 Reply formats, what the policy is shown of its actions, and the options that make it explore, each switched on by
 itself. All variants of a seed begin with the same random weights and are warmed up on the same demonstrations, written
-in their own format. Success is that of the last measurement before `--env-steps` replies were trained on.
+in their own format. A run ends with the step by which `--env-steps` environment steps were taken, and success is that
+of its last measurement.
 """
 
 import argparse
@@ -23,8 +24,11 @@ _ROOM: Final = (
     "rollout.limits.max_response_tokens=80", "rollout.limits.max_context_tokens=2000", "inference.max_model_len=2048",
 )  # fmt: skip
 """For the longest of the formats, so that all have the same."""
-_MAZE: Final = ("environments.babyai.name=maze", "environments.maze.level=small", "rollout.limits.max_turns=12")
-"""Whose observations say nothing of the possible actions, unlike BabyAI's."""
+_MAZE: Final = (
+    "environments.babyai.name=maze", "environments.maze.level=small", "rollout.limits.max_turns=12",
+    "stages.demonstrations.num_tasks=250", "stages.sft.epochs=10",
+)  # fmt: skip
+"""Whose observations say nothing of the possible actions, unlike BabyAI's; and which takes more demonstrations."""
 _FADE: Final = "steps=20"
 FAMILIES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "formats": {
@@ -65,7 +69,7 @@ class Measured(NamedTuple):
     """A measurement on the way."""
 
     env_steps: int
-    """Replies trained on before it."""
+    """Environment steps taken before it."""
     success: float
 
 
@@ -75,9 +79,7 @@ def main() -> None:
     parser.add_argument("--family", choices=sorted(FAMILIES), default="formats")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these variants of the family alone")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument(
-        "--env-steps", type=int, default=15_000, help="replies trained on, after which all are compared"
-    )
+    parser.add_argument("--env-steps", type=int, default=15_000, help="environment steps, after which all are compared")
     parser.add_argument("--every", type=int, default=5, help="training steps between two measurements")
     parser.add_argument("--eval-tasks", type=int, default=200, help="held-out tasks of each measurement")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="changes of every variant")
@@ -91,7 +93,7 @@ def main() -> None:
         row
         for name, changes in family.items()
         if not arguments.only or name in arguments.only
-        for row in _rows(name, {seed: _run(name, changes, seed, arguments) for seed in arguments.seeds}, arguments)
+        for row in _rows(name, {seed: _run(name, changes, seed, arguments) for seed in arguments.seeds})
     ]
     record("variants" if arguments.smoke else f"variants-{arguments.family}", rows, arguments)
 
@@ -105,6 +107,7 @@ def _run(name: str, changes: Sequence[str], seed: int, arguments: argparse.Names
     if not (arguments.keep and (run_dir / "summary.json").is_file()):
         command.append("--fresh")
     on_the_way = (
+        f"stages.reinforce.max_env_steps={arguments.env_steps}",
         f"stages.reinforce.measure.every_steps={arguments.every}",
         f"stages.reinforce.measure.num_tasks={arguments.eval_tasks}",
     )
@@ -117,29 +120,24 @@ def _run(name: str, changes: Sequence[str], seed: int, arguments: argparse.Names
 def curve(lines: Sequence[str]) -> list[Measured]:
     """Return the measurements of a run's `metrics.jsonl`, in order."""
     found: list[Measured] = []
-    trained = 0
+    taken = 0
     for line in lines:
         entry = json.loads(line)
-        if entry["kind"] == "rl_step":
-            trained += entry["turns"]
+        if entry["kind"] in ("rl_step", "step_skipped"):
+            taken = entry["env_steps"]
         elif entry["kind"] == "eval":
-            found.append(Measured(trained, entry["success"]))
+            found.append(Measured(taken, entry["success"]))
     return found
 
 
-def at(measured: Sequence[Measured], env_steps: int) -> Measured:
-    """Return the last measurement before so many environment steps; the first if there is none."""
-    return max((one for one in measured if one.env_steps <= env_steps), default=measured[0])
-
-
-def _rows(name: str, runs: Mapping[int, Sequence[Measured]], arguments: argparse.Namespace) -> list[Row]:
-    ends = [at(measured, arguments.env_steps) for measured in runs.values()]
+def _rows(name: str, runs: Mapping[int, Sequence[Measured]]) -> list[Row]:
+    ends = [measured[-1] for measured in runs.values()]
     return [
         Row.of(f"{name}: success before reinforcement", mean(measured[0].success for measured in runs.values()), ""),
         Row.of(f"{name}: success at equal steps, mean of {len(ends)} seeds", mean(one.success for one in ends), ""),
         Row.of(f"{name}: the worst of the seeds", min(one.success for one in ends), ""),
         Row.of(f"{name}: the best of the seeds", max(one.success for one in ends), ""),
-        Row.of(f"{name}: replies trained on by then", mean(one.env_steps for one in ends), "replies"),
+        Row.of(f"{name}: environment steps by then", mean(one.env_steps for one in ends), "steps"),
     ]
 
 

@@ -7,10 +7,10 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from benchmarks.sources import digest
 
@@ -57,10 +57,11 @@ class Row:
         )
 
 
-def record(name: str, rows: Sequence[Row], options: argparse.Namespace) -> None:
+def record(name: str, rows: Sequence[Row], options: argparse.Namespace, runs: Sequence[Mapping[str, Any]] = ()) -> None:
     """Print the rows, and write them with hardware, commit, command and the hash of what was measured.
 
-    `options` are those of a `BenchmarkCommand`: a smoke run writes nothing.
+    `options` are those of a `BenchmarkCommand`: a smoke run writes nothing. `runs` are what the rows were made of,
+    where the file is to have them too.
     """
     document = {
         "hardware": hardware(),
@@ -68,6 +69,7 @@ def record(name: str, rows: Sequence[Row], options: argparse.Namespace) -> None:
         "command": _command(),
         "sources": digest(name),
         "rows": [asdict(row) for row in rows],
+        **({"runs": list(runs)} if runs else {}),
     }
     print(f"{name}: {document['hardware']}, commit {document['commit']}")
     print(_table(rows))

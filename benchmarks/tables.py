@@ -78,6 +78,9 @@ _HEADLINES: Final = (
     ("records", "convert to JSON", "records of AgentTraj-L's form converted, of a million"),
     ("records", "filter by length and duplicates", "of these filtered by length and duplicates"),
     ("records", "split", "of these split by task"),
+    ("demonstrations", "seed 0: held-out success, plain", "held-out tasks won by imitating plain demonstrations"),
+    ("demonstrations", "seed 0, all: held-out success",
+     "by imitating augmented and filtered ones, at equal tokens"),
     ("trainer", "update, micro-batches of 16384", "an update, beside a plain padded loop"),
 )  # fmt: skip
 _OLDER: Final = "**older than the code**"

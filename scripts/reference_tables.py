@@ -75,7 +75,8 @@ def recipe_tables() -> dict[str, list[str]]:
     for kind, table in kinds:
         for name in kind.included():
             options = options_of(kind.find(name))
-            tables |= dict(_recipe_tables(options, tuple(table.split(".")), own=f"options of {name}"))
+            # A table that several know has the defaults of most; the page says which plug-in begins with others.
+            tables = dict(_recipe_tables(options, tuple(table.split(".")), own=f"options of {name}")) | tables
 
     for name in COMPONENTS.included():
         tables |= dict(_recipe_tables(COMPONENTS.find(name).Options, ("reward", name)))

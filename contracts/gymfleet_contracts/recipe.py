@@ -217,8 +217,8 @@ class StrategySection(WireModel):
     model_config = ConfigDict(extra="allow")
 
     use: StrategyName = "independent"
-    """independent, masked, ranked, or one of your own: a name that an installed package declares,
-    `package.module:Class`, or the path of a .py file."""
+    """independent, forks, greedy_baseline, masked, ranked, or one of your own: a name that an installed package
+    declares, `package.module:Class`, or the path of a .py file."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -244,6 +244,10 @@ class StrategyFacts(WireModel):
     """It has nodes valued by the reward service."""
     games: bool = False
     """It seats the players of games, and plays nothing else."""
+    forks: bool = False
+    """It cannot do without forks of sessions: environments that have none are refused before anything is played."""
+    values: bool = False
+    """Its turns say what the states are worth in which they were played."""
 
 
 class RolloutSection(WireModel):
@@ -289,6 +293,10 @@ class AlgorithmFacts(WireModel):
     """Episodes of a task that it compares at the least."""
     sums_rewards: bool = False
     """It adds up the rewards of an episode's tokens: their sum must be the episode's reward."""
+    state_keys: bool = False
+    """It compares turns that were played in the same state: sessions are opened with keys of their states."""
+    values: bool = False
+    """It learns from values of states, which the strategy has to say."""
 
 
 class PublishSection(WireModel):
@@ -472,6 +480,14 @@ class Recipe(WireModel):
             raise RecipeError(
                 f"{stage.table}.roles: {', '.join(unknown)}: unknown; {self.rollout.strategy.use} asks the policy as "
                 f"{', '.join(known)}"
+            )
+
+    def values_for(self, stage: PlannedStage, algorithm: str, facts: AlgorithmFacts, strategy: StrategyFacts) -> None:
+        """Raise `RecipeError` for an algorithm that learns from values of states, and a strategy that says none."""
+        if facts.values and not strategy.values:
+            raise RecipeError(
+                f"{stage.table}.algorithm: {algorithm} learns from values of states, and "
+                f'{self.rollout.strategy.use} says none: give [rollout.strategy] use = "forks" or "greedy_baseline"'
             )
 
     def evaluates_for(self, facts: StrategyFacts, table: str, strategy: str) -> None:

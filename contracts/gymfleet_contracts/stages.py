@@ -12,6 +12,8 @@ from pydantic import ConfigDict, Field, JsonValue, PositiveInt, model_validator
 from gymfleet_contracts._model import WireModel
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+INITIAL: Final = "initial"
+"""What `start_from` calls the model that the run began with."""
 _MAX_STAGES: Final = 1000
 _RESERVED: Final = frozenset({"starting", "done", "failed", "interrupted"})
 """What a run's progress says where it is in no stage."""
@@ -32,8 +34,8 @@ class StageSection(WireModel):
     __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
 
     kind: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
-    """sft, reinforce, measure, collect, filter, augment, or one of your own: a name that an installed package declares,
-    `package.module:Class`, or the path of a .py file."""
+    """sft, preference, reinforce, measure, collect, filter, augment, bradley_terry, process_reward, or one of your own:
+    a name that an installed package declares, `package.module:Class`, or the path of a .py file."""
     name: StageName | None = None
     """What it is called, and what it leaves: in later stages, in the run directory and in figures. Without a name it is
     called like its kind."""
@@ -72,8 +74,10 @@ class StageFacts(WireModel):
 
     reads: bool = False
     """Its option `data` names the episodes that it works with: a stage before it, or several, or a file."""
-    leaves: tuple[Literal["episodes", "model"], ...] = ()
-    """What it leaves under its name."""
+    starts: bool = False
+    """Its option `start_from` names a stage before it, whose model it goes on with; or the run's, as `initial`."""
+    leaves: tuple[Literal["episodes", "model", "reward_model"], ...] = ()
+    """What it leaves under its name: episodes; the policy, which it trains; or a reward model."""
     plugins: Mapping[str, str] = {}
     """Which of its options name a plug-in, and of which kind that is. Where the option is a table, `use` names it; each
     entry of a list names one in these ways."""
@@ -101,6 +105,19 @@ class PlannedStage:
         if not isinstance(references, Sequence) or not references:
             raise StagesError(f"{self.table}: data is missing: give the name of a stage before it, or a .jsonl file")
         return [self._meant(str(reference)) for reference in references]
+
+    def start(self) -> str | None:
+        """Return the full name of the stage whose model it goes on with, or `INITIAL`; None for the policy as it is.
+
+        Raises `StagesError`.
+        """
+        reference = self.options.get("start_from")
+        if reference is None or reference == INITIAL:
+            return reference
+        if not isinstance(reference, str) or reference not in self.before:
+            known = ", ".join((INITIAL, *self.before))
+            raise StagesError(f"{self.table}: start_from = {reference!r}: there is no such stage before it ({known})")
+        return self.before[reference]
 
     def _meant(self, reference: str) -> str:
         if is_path(reference):
@@ -166,6 +183,9 @@ def check_stages(plan: Sequence[PlannedStage], facts: Mapping[str, StageFacts]) 
     """Check that every stage finds what it reads. `facts` are by kind. Raises `StagesError`."""
     left = {stage.name: facts[stage.kind].leaves for stage in plan}
     for stage in plan:
+        start = stage.start() if facts[stage.kind].starts else None
+        if start not in (None, INITIAL) and "model" not in left[start]:
+            raise StagesError(f"{stage.table}: start_from = {start!r}: that stage leaves no model")
         if not facts[stage.kind].reads:
             continue
         for name in stage.data():

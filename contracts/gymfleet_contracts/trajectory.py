@@ -9,7 +9,7 @@ from pydantic import Field, JsonValue, StrictBool, model_validator
 from gymfleet_contracts._model import WireModel
 from gymfleet_contracts.numbers import NUMBER, NUMBERS, Integer
 from gymfleet_contracts.observation import Parts
-from gymfleet_contracts.session import Sealed, SeatName, TaskRef
+from gymfleet_contracts.session import Sealed, SeatName, StateKey, TaskRef
 
 Purpose = Literal["train", "eval", "demonstration", "collect"]
 
@@ -123,6 +123,14 @@ def sampled_by(version: int, num_tokens: int) -> tuple[VersionSpan, ...]:
     return (VersionSpan(version=version, num_tokens=num_tokens),) if num_tokens else ()
 
 
+class StateValue(WireModel):
+    """What a state is worth: the mean total reward of episodes that were played on from it by the policy."""
+
+    mean: Finite
+    samples: Annotated[int, Field(ge=1), NUMBER]
+    """How many were played on."""
+
+
 class Turn(WireModel):
     """One exchange. A sequence's tokens are its turns' prompt and response ids, in order."""
 
@@ -165,6 +173,10 @@ class Turn(WireModel):
     whose nodes they share."""
     parent: NodeId | None = _absent_without(None)
     """The node that the turn leads on from."""
+    state_key: StateKey = None
+    """The environment's key of the state in which the turn was played, where the trainer asked for keys."""
+    value: StateValue | None = _absent_without(None)
+    """What the state in which the turn was played is worth, where the strategy played on from it several times."""
 
     @model_validator(mode="after")
     def parts_fit_together(self) -> Self:

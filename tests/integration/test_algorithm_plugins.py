@@ -19,7 +19,7 @@ from gymfleet_trainer.algorithms.rloo import Rloo as Base
 
 
 class Fails(Base):
-    def after_batch(self, batch, models):
+    def after_batch(self, batch, models, reported):
         if batch == 1:
             raise RuntimeError("two batches\\nare enough")
 """

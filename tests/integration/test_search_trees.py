@@ -36,6 +36,12 @@ async def test_what_is_new_is_kept_under_its_stage(redis: RedisClient, tmp_path:
 
     assert kept(directory, "reinforce") == ["reinforce.s000001-g00", "reinforce.s000001-g01"]
     assert kept(directory, "round1.collect") == ["round1.collect.t000000"]
+    spent = make_search_tree("any").spent
+    assert state.counts == {
+        "searched_env_steps": 3 * spent.env_steps,
+        "searched_replies": 3 * spent.model_calls,
+        "searched_tokens": 3 * spent.tokens,
+    }
 
 
 async def test_a_trainer_that_is_killed_keeps_each_once(redis: RedisClient, tmp_path: Path) -> None:
@@ -54,6 +60,7 @@ async def test_a_trainer_that_is_killed_keeps_each_once(redis: RedisClient, tmp_
     await keep_search_trees(redis, resumed, directory)
 
     assert kept(directory, "reinforce") == ["reinforce.s000001-g00", "reinforce.s000002-g00"]
+    assert resumed.searched == {"reinforce.s000001-g00": 2, "reinforce.s000002-g00": 2}, "environment steps, once"
 
 
 async def test_without_redis_it_is_left_for_the_next_time(tmp_path: Path) -> None:

@@ -133,7 +133,10 @@ async def test_a_group_on_the_stream_is_as_large_as_its_strategy_makes_it(
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
-        (StrategySpec(use="nothing"), "there is no strategy 'nothing'; known: expert, independent"),
+        (
+            StrategySpec(use="nothing"),
+            "there is no strategy 'nothing'; known: expert, forks, greedy_baseline, ",
+        ),
         (StrategySpec(use="./other.py"), "this service was not given the strategy './other.py'"),
         (StrategySpec(options={"width": 1}), "rollout.strategy.width: Extra inputs are not permitted"),
     ],

@@ -52,6 +52,8 @@ PPO: dict[str, Any] = {
     "optimizer": {**RL["optimizer"], "eps": 1e-6},
     "critic": {"warmup_steps": 1, "optimizer": {"learning_rate": 1e-3, "max_grad_norm": 0.1, "eps": 1e-6}},
 }  # fmt: skip
+PREFERRING: dict[str, Any] = {**RL, "optimizer": {**RL["optimizer"], "eps": 1e-6}}
+PAIRS: Final = {"min_gap": 0.001, "min_chosen_reward": -100.0, "max_pairs_per_task": 2}
 SFT: dict[str, Any] = {"epochs": 3, "tokens_per_batch": 30}
 
 
@@ -103,6 +105,28 @@ def assert_metrics_agree(one: list[dict[str, Any]], other: list[dict[str, Any]])
              "aggregation": "sequence_mean_token_mean", "dual_clip": 3.0},
             id="a reference policy in the reward, an entropy bonus",
         ),
+        pytest.param(
+            {**RL, "algorithm": "kl_cov", "share": 0.1, "updates_per_step": 2, "epochs_per_step": 2,
+             "kl": {"coefficient": 0.1, "target": 0.001, "horizon": 2.0, "refresh_every": 1}},
+            id="tokens chosen over the batch, a coefficient that moves, a reference that is renewed",
+        ),
+        pytest.param(
+            {**RL, "algorithm": "clip_cov", "share": 0.1, "covariance_low": 0.01, "updates_per_step": 2},
+            id="tokens drawn over the batch",
+        ),
+        pytest.param(
+            {**RL, "algorithm": "reinforce_pp", "group_size": 1, "groups_per_step": 7,
+             "kl": {"coefficient": 0.1, "target": 0.001, "horizon": 2.0}},
+            id="returns whitened over the batch, less a reference policy in the reward that moves",
+        ),
+        pytest.param(
+            {**RL, "algorithm": "gspo", "updates_per_step": 2, "epochs_per_step": 2,
+             "negative_aggregation": "token_mean"},
+            id="ratios of sequences, two aggregations",
+        ),
+        pytest.param(
+            {**PPO, "algorithm": "vapo", "clip_high": 0.28}, id="a critic, lambdas by length, imitation",
+        ),
         pytest.param(PPO, id="a critic"),
         pytest.param(
             {**PPO, "group_size": 1, "groups_per_step": 7, "tokens_per_microbatch": 1, "kl": {"coefficient": 0.1},
@@ -113,6 +137,9 @@ def assert_metrics_agree(one: list[dict[str, Any]], other: list[dict[str, Any]])
             {**PPO, "tokens_per_microbatch": 4096, "kl": {"coefficient": 0.1, "placement": "reward"}},
             id="a critic, fewer sequences than two full micro-batches, a reference policy in the reward",
         ),
+        pytest.param({**PREFERRING, "algorithm": "dpo", "pairs": PAIRS}, id="pairs, and a reference"),
+        pytest.param({**PREFERRING, "algorithm": "orpo", "pairs": PAIRS}, id="pairs alone"),
+        pytest.param({**PREFERRING, "algorithm": "kto"}, id="single episodes, and mismatched replies"),
     ],
 )  # fmt: skip
 def test_two_workers_train_as_one(pair: RankPool, tiny_model: Path, tmp_path: Path, rl: dict[str, Any]) -> None:
@@ -137,6 +164,9 @@ def test_two_workers_train_as_one(pair: RankPool, tiny_model: Path, tmp_path: Pa
     [
         pytest.param({**RL, "kl": {"coefficient": 0.1}}, id="grpo"),
         pytest.param({**PPO, "tokens_per_microbatch": 4096}, id="ppo, in as few micro-batches as there are workers"),
+        pytest.param({**RL, "algorithm": "gigpo"}, id="gigpo"),
+        pytest.param({**RL, "algorithm": "monte_carlo"}, id="monte_carlo"),
+        pytest.param({**PPO, "algorithm": "turn_ppo"}, id="turn_ppo"),
     ],
 )
 def test_two_workers_train_as_one_on_episodes_that_share_turns(

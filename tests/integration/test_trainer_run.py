@@ -114,9 +114,36 @@ def test_groups_without_a_signal_are_redrawn_if_the_recipe_says_so(
     redrawn = 4 if wanted else 0
     assert summary["groups"] == {
         "trained": 4, "dropped": redrawn, "zero_variance": 4, "redrawn": redrawn, "not_redrawn": redrawn,
-        "unselected": 0,
+        "unselected": 0, "unspread": 0,
     }  # fmt: skip
     assert [line["groups_redrawn"] for line in run.metrics("rl_step")] == [redrawn // 2] * 2
+
+
+def test_a_budget_of_environment_steps_ends_the_stage_and_outlives_a_kill(
+    maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
+) -> None:
+    """Mazes of eight turns that nothing solves, two groups of three: at most 48 steps each, and redraws count."""
+    run = TrainerRun(
+        maze_fleet, tmp_path, tiny_model, steps=50, sft="", learning_rate=0.0,
+        options="max_env_steps = 150\nmax_redraws = 1\ndynamic_sampling = true",
+        more="[rollout.sampling]\ntop_k = 1  # every group is redrawn",
+        settings={"RECORDED_GROUPS_PER_STEP": "2"},
+    )  # fmt: skip
+    run.start()
+    run.wait_until(lambda: len(run.metrics("rl_step")) == 1)
+    run.kill()
+
+    summary = run.finish()
+
+    steps = run.metrics("rl_step")
+    spent = [line["env_steps"] for line in steps]
+    assert [line["step"] for line in steps] == list(range(1, len(steps) + 1))
+    assert spent == sorted(set(spent))
+    assert spent[-2] < 150 <= spent[-1] == summary["counts"]["env_steps.reinforce"]
+    trained = sum(line["turns"] for line in steps)
+    assert summary["groups"]["redrawn"] == summary["groups"]["trained"] == 2 * len(steps)
+    assert spent[-1] > 1.5 * trained, "groups that were redrawn count as those that were trained on"
+    assert [line["name"] for line in run.metrics("eval")] == ["before", "after"]
 
 
 def test_it_answers_while_it_trains_and_is_interrupted_politely(

@@ -196,3 +196,48 @@ def test_a_level_that_does_not_exist_is_told_before_anything_is_played(
 
     assert run.wait() == 1
     assert run.tail().splitlines()[-1] == "error: maze has no level hard; it has tiny, small, medium, large"
+
+
+PAIRS = "pairs = { min_gap = 0.001, min_chosen_reward = -5.0 }"
+PREFERRING = f"""
+[[stages]]
+kind = "collect"
+num_tasks = 4
+samples_per_task = 3
+[[stages]]
+kind = "preference"
+data = "collect"
+epochs = 3
+pairs_per_batch = 2
+{PAIRS}
+optimizer = {{ learning_rate = 0.001 }}
+"""
+
+
+def test_preferences_of_what_was_collected_and_of_groups_as_they_are_played(
+    maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
+) -> None:
+    run = TrainerRun(
+        maze_fleet, tmp_path, tiny_model, steps=1, sft=PREFERRING, algorithm="dpo", options=PAIRS,
+        settings={"SFT_CHECKPOINT_EVERY_S": "0.000001"},
+    )  # fmt: skip
+
+    def is_preferring() -> bool:
+        state = run.state()
+        return state is not None and [one.name for one in state.left] == ["collect"] and state.done >= 2
+
+    run.start()
+    run.wait_until(is_preferring)
+    run.kill()
+    run.finish()
+
+    steps = run.metrics("preference_step")
+    assert [line["step"] for line in steps] == list(range(1, len(steps) + 1)), "each update once"
+    assert len(steps) >= 3
+    assert steps[0]["preference_margin"] == 0.0, "the reference is the policy as the stage began"
+    assert steps[-1]["preference_margin"] > 0.0
+    assert steps[-1]["loss"] < steps[0]["loss"]
+    online = run.metrics("rl_step")
+    assert [line["step"] for line in online] == [1]
+    assert online[0]["preference_margin"] == pytest.approx(0.0, abs=1e-4)
+    assert (run.run_dir / left(run)["preference"]["model"] / "model.safetensors").is_file()

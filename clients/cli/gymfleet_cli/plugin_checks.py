@@ -125,8 +125,9 @@ def _check_suits(recipe: Recipe, stage: PlannedStage, use: _Use, known: Known) -
     default = _default(known["stage", stage.kind], "group_size")
     group_size = stage.options.get("group_size", facts.min_group_size if default is None else default)
     recipe.suits(stage, reference, group_size, facts)
-    played = known["strategy", recipe.rollout.strategy.use]
-    recipe.plays_by(StrategyFacts.model_validate(played.facts), stage)
+    played = StrategyFacts.model_validate(known["strategy", recipe.rollout.strategy.use].facts)
+    recipe.plays_by(played, stage)
+    recipe.values_for(stage, reference, facts, played)
 
 
 def _check_options(uses: Iterable[_Use], known: Known) -> None:

@@ -23,6 +23,10 @@ def load_with_overrides(path: Path, overrides: Sequence[str]) -> Recipe:
     recipe = load_recipe(path)
     if recipe.name in _RESERVED_NAMES:
         raise RecipeError(f"{path}: name: {recipe.name!r} cannot name a run directory")
+    return _with_overrides(recipe, overrides)
+
+
+def _with_overrides(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
     if not overrides:
         return recipe
     document = recipe.model_dump(mode="json", exclude_unset=True)
@@ -36,12 +40,17 @@ def load_with_overrides(path: Path, overrides: Sequence[str]) -> Recipe:
 
 def load_checked(path: Path, overrides: Sequence[str]) -> Recipe:
     """Do as `load_with_overrides`, and check the plug-ins that the recipe names."""
-    recipe = load_with_overrides(path, overrides)
+    return checked(load_with_overrides(path, overrides), (), where=str(path))
+
+
+def checked(recipe: Recipe, overrides: Sequence[str], *, where: str) -> Recipe:
+    """Return a recipe with each `key=value` set, whose plug-ins were checked. Raises `RecipeError`, `UsageProblem`."""
+    changed = _with_overrides(recipe, overrides)
     try:
-        check_plugins(recipe)
+        check_plugins(changed)
     except RecipeError as error:
-        raise RecipeError(f"{path}: {error}") from None
-    return recipe
+        raise RecipeError(f"{where}: {error}") from None
+    return changed
 
 
 def _set(document: dict[str, Any], override: str) -> None:

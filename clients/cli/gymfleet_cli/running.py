@@ -95,10 +95,8 @@ def is_run(directory: Path) -> bool:
     return (directory / "run.json").is_file() or (directory / RUN_STATE).is_dir()
 
 
-def recipe_file(path: Path, recipe: Recipe, state_dir: Path, *, changed: bool) -> str:
-    """Return the file that the trainer reads: the given one, or one with the command line's changes."""
-    if not changed:
-        return str(path)
+def recipe_file(recipe: Recipe, state_dir: Path) -> str:
+    """Return the file from which the trainer reads a recipe that is in no file as it is."""
     written = state_dir / "recipe.toml"
     written.write_text(to_toml(recipe), encoding="utf-8")
     return str(written)

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Generic, TypeVar
 
 from gymfleet_contracts.conversation import Conversation, Record
+from gymfleet_contracts.trajectory import ScoredTrajectory
 from pydantic import BaseModel, ConfigDict
 
 from gymfleet_kit.plugins import PluginError
@@ -55,6 +56,11 @@ def replies(record: Record) -> list[str]:
     return [turn.text for turn in record.trajectory.turns]
 
 
+def actions(episode: ScoredTrajectory) -> list[str]:
+    """Return what was done in an episode: a reply without an action is what it says."""
+    return [turn.text if turn.action is None else turn.action for turn in episode.trajectory.turns]
+
+
 def dialogue(record: Record) -> list[tuple[str, str]]:
     """Return all that is said in a record, as roles and texts; in an episode the user shows observations."""
     if isinstance(record, Conversation):
@@ -68,6 +74,15 @@ def opening(record: Record) -> str:
         return record.trajectory.turns[0].observation if record.trajectory.turns else ""
     first = next(place for place, message in enumerate(record.messages) if message.teaches)
     return next((message.content for message in reversed(record.messages[:first]) if message.role == "user"), "")
+
+
+def task_of(record: Record) -> str:
+    """Return the same for the same task, and nothing for a conversation that is about none."""
+    if isinstance(record, Conversation):
+        task = record.task
+        return "" if task is None else f"{task.env}/{task.split}/{task.task_id}"
+    played = record.trajectory.task
+    return f"{played.env}/{played.level}/{played.split}/{played.task_id}/{played.seed}"
 
 
 def named(record: Record) -> str:

@@ -10,8 +10,8 @@ from gymfleet_contracts.recipe import StrategyFacts
 from gymfleet_contracts.reward import ScoreRequest
 from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.search import SearchTree
-from gymfleet_contracts.session import Session, StepResult
-from gymfleet_contracts.trajectory import AGENT, MAX_GROUP_SIZE, FinishReason, ReplyEnd, Turn
+from gymfleet_contracts.session import ForkSupport, Session, StepResult
+from gymfleet_contracts.trajectory import AGENT, MAX_GROUP_SIZE, FinishReason, ReplyEnd, StateValue, Turn
 
 from gymfleet_rollout import metrics
 from gymfleet_rollout.budget import BudgetSpent, Spending
@@ -60,6 +60,7 @@ class Play:
         self._heads: dict[tuple[str, str | None], Node] = {}
         """The newest node of each session, and in a game of each seat."""
         self._tree = TreeRecorder()
+        self._values: dict[str, StateValue] = {}
         self._num_opened = 0
         self._closed = False
         self._budget_spent = False
@@ -74,6 +75,7 @@ class Play:
         branch = f"@{self._num_opened}" if self._num_opened else ""
         self._num_opened += 1
         self._beside.require_possible()
+        self._require_forks()
         (session,) = await self._made(self._opened())
         self._require_right_world(session)
         beside = await self._shown(session.session_id, session.index)
@@ -82,7 +84,8 @@ class Play:
         root = Node(
             id=self._id(0, branch), parent_id=None, depth=0, observation=observation, beside=beside,
             score=session.score, ended=None, task=session.task, session_id=session.session_id, index=0,
-            branch=branch, prompt=prompt, num_tokens=0, parts=session.parts, sealed=session.sealed,
+            branch=branch, prompt=prompt, num_tokens=0, parts=session.parts, state_key=session.state_key,
+            sealed=session.sealed,
             table=None if session.game is None else Table(session, session.game),
         )  # fmt: skip
         self._keep(root)
@@ -130,7 +133,8 @@ class Play:
                 beside=node.beside, score=node.score, ended=None, task=node.task,
                 session_id=session.session_id, index=node.index,
                 branch=f"{node.branch}-{node.depth}.{number}", prompt=node.prompt, num_tokens=node.num_tokens,
-                parts=node.parts, sealed=node.sealed, replacement=node.replacement, turn=node.turn, parent=node.parent,
+                parts=node.parts, state_key=node.state_key, sealed=node.sealed, replacement=node.replacement,
+                turn=node.turn, parent=node.parent, greedy=node.greedy,
             )  # fmt: skip
             self._keep(fork)
             forks.append(fork)
@@ -147,8 +151,10 @@ class Play:
         node.replacement, node.ended = replacement, None
         self._remember(node)
 
-    async def propose(self, node: Node, count: int = 1, hint: str = "", role: str = AGENT) -> list[Reply]:
-        """Return replies of the policy to a node, drawn apart."""
+    async def propose(
+        self, node: Node, count: int = 1, hint: str = "", role: str = AGENT, *, greedy: bool = False
+    ) -> list[Reply]:
+        """Return replies of the policy to a node, drawn apart, or the likeliest."""
         self._require_open(node)
         if self._facts.expert:
             raise StrategyError("the policy does not reply where the strategy says facts.expert")
@@ -167,7 +173,7 @@ class Play:
             )
         max_tokens = min(room, self._limits.max_response_tokens)
         context = [*([] if prompt.replaces else self._context(node)), *prompt.token_ids]
-        return await self._noted(self._replies.sampled(node, prompt, context, count, max_tokens, role))
+        return await self._noted(self._replies.sampled(node, prompt, context, count, max_tokens, role, greedy=greedy))
 
     async def demonstrate(self, node: Node) -> Reply | None:
         """Return the expert's reply to a node, or None where there is none, which ends the episode."""
@@ -259,10 +265,31 @@ class Play:
         """Put what the strategy thinks of a node into the record of the search."""
         self._tree.note(node, value, visits)
 
+    def value(self, node: Node, mean: float, samples: int) -> None:
+        """Say what a state is worth, as so many episodes that were played on from it gained on average."""
+        if not self._facts.values:
+            raise StrategyError("states are valued only where the strategy says facts.values")
+        if samples < 1:
+            raise StrategyError(f"the value of node {node.id} is of {samples} episodes")
+        self._tree.note(node, mean, samples)
+        self._values[node.id] = StateValue(mean=mean, samples=samples)
+
+    async def release(self, node: Node) -> None:
+        """Close the session of a node that is not played on."""
+        if node.seat is not None or node.table is not None:
+            raise StrategyError("the session of a game is not released by one of its players")
+        node.moved_on = True
+        if node.session_id in self._session_ids:
+            await self._desk.close(node.session_id)
+            self._session_ids.remove(node.session_id)
+            self._heads.pop((node.session_id, None), None)
+
     def export(self, leaf: Node, *, selected: bool = False) -> None:
         """Hand in the episode that ends at a leaf, as the next sample of the group."""
         if leaf.exported:
             raise StrategyError(f"node {leaf.id} was exported already")
+        if leaf.greedy:
+            raise StrategyError(f"node {leaf.id} came of greedy replies, which are no samples of the policy")
         if self._sample is not None and self.exported:
             raise StrategyError("a strategy that plays each sample by itself exports one episode")
         if len(self.exported) >= MAX_GROUP_SIZE:
@@ -276,6 +303,16 @@ class Play:
 
     # --- for the player
 
+    def turns(self, leaf: Node) -> tuple[Turn, ...]:
+        """Return the turns that lead to a leaf, with what is known of the states in which they were played."""
+        found: list[Turn] = []
+        node: Node | None = leaf
+        while node is not None and node.turn is not None:
+            value = self._values.get(node.parent_id or "")
+            found.append(node.turn if value is None else node.turn.model_copy(update={"value": value}))
+            node = node.parent
+        return tuple(found[::-1])
+
     def search_tree(self, attempt: int, samples: Sequence[int]) -> SearchTree | None:
         """Return the record of the nodes, whose leaves were handed in as these samples."""
         for sample, (leaf, selected) in zip(samples, self.exported, strict=False):
@@ -286,7 +323,7 @@ class Play:
         """Hand in what is open where the budget was spent: each episode that was begun, once."""
         known = {leaf.id for leaf, _ in self.exported}
         for node in self._heads.values():
-            if node.id in known or len(self.exported) >= len(self.group.wanted):
+            if node.greedy or node.id in known or len(self.exported) >= len(self.group.wanted):
                 continue
             if self._sample is None or not self.exported:
                 known.add(node.id)
@@ -340,6 +377,7 @@ class Play:
             thought=reply.parsed.thought,
             notes=dict(reply.parsed.notes),
             generate_s=reply.seconds,
+            state_key=node.state_key,
             **what,
         )
         metrics.TURNS.inc()
@@ -358,8 +396,10 @@ class Play:
             session_id=node.session_id, index=node.index + (result is not None), branch=node.branch, prompt=(),
             seat=node.seat, table=node.table,
             num_tokens=(0 if replaced else node.num_tokens) + len(reply.prompt) + len(reply.token_ids),
-            parts=() if result is None else result.parts, sealed=node.sealed,
+            parts=() if result is None else result.parts,
+            state_key=node.state_key if result is None else result.state_key, sealed=node.sealed,
             turn=turn, parent=node, context=[] if replaced else self._context(node),
+            greedy=node.greedy or reply.greedy,
         )  # fmt: skip
         node.context = None  # handed on: there is one list for each session, not one for each node
         context = self._context(child)
@@ -414,6 +454,14 @@ class Play:
             raise StrategyError(f"node {node.id} was played on: fork it before acting to try something else")
         if node.ended not in (None, unless):
             raise StrategyError(f"the episode is over at node {node.id}: {node.ended.value}")
+
+    def _require_forks(self) -> None:
+        spec = self._parts.spec
+        if self._facts.forks and spec.capabilities.fork is ForkSupport.NONE:
+            raise StrategyError(
+                f"{spec.name} cannot fork, and {self.group.strategy.use} forks its sessions: give another strategy or "
+                "another environment"
+            )
 
     def _require_right_world(self, session: Session) -> None:
         env, game = session.task.env, session.game

@@ -49,7 +49,7 @@ def recorded(
             sample,
             attempt,
             leaf,
-            turns=tuple(leaf.turns()),
+            turns=play.turns(leaf),
             status=Status.COMPLETED if leaf.ended is FinishReason.TERMINATED else Status.TRUNCATED,
             score=leaf.score,
             success=leaf.score >= 1.0,

@@ -5,6 +5,7 @@ import math
 import random
 import time
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeVar
 
 from gymfleet_contracts.rollout import GroupRequest, Sampling
@@ -51,42 +52,56 @@ class Replies:
         self._spending = spending
 
     async def sampled(
-        self, node: Node, prompt: Prompt, context: list[int], count: int, max_tokens: int, role: str
+        self,
+        node: Node,
+        prompt: Prompt,
+        context: list[int],
+        count: int,
+        max_tokens: int,
+        role: str,
+        *,
+        greedy: bool = False,
     ) -> list[Reply]:
-        """Return replies to a node, drawn apart; `context` is the prompt with all that is before it."""
+        """Return replies to a node, drawn apart, or the likeliest; `context` is the prompt with all that is before."""
         max_tokens = await self._spending.reserve(count, max_tokens)
         num_sampled = 0
         try:
             first, node.num_replies = node.num_replies, node.num_replies + count
             if count == 1:
-                replies = [await self._reply(node, prompt, context, max_tokens, first, role)]
+                replies = [await self._reply(node, prompt, context, max_tokens, first, role, greedy=greedy)]
             else:
                 draws = range(first, first + count)
-                replies = await _all([self._reply(node, prompt, context, max_tokens, draw, role) for draw in draws])
+                replies = await _all(
+                    [self._reply(node, prompt, context, max_tokens, draw, role, greedy=greedy) for draw in draws]
+                )
             num_sampled = sum(len(reply.token_ids) for reply in replies)
         finally:
             self._spending.settle(count, max_tokens, num_sampled)
         return replies
 
     async def _reply(
-        self, node: Node, prompt: Prompt, context: list[int], max_tokens: int, draw: int, role: str
+        self, node: Node, prompt: Prompt, context: list[int], max_tokens: int, draw: int, role: str, *, greedy: bool
     ) -> Reply:
+        sampling = self._sampling(node, draw)
+        if greedy:
+            sampling = sampling.model_copy(update={"temperature": 0.0})
         began = time.perf_counter()
         try:
             async with self._parts.policy.timeout(self._limits.generate_timeout_s):
                 generation: Generation = await self._parts.policy.generate(
                     context,
                     max_tokens=max_tokens,
-                    sampling=self._sampling(node, draw),
+                    sampling=sampling,
                     stop_token_ids=self._parts.chat.stop_token_ids,
                 )
         except TimeoutError:
             raise TimeoutError(f"no reply within generate_timeout_s = {self._limits.generate_timeout_s:g}") from None
         _require_sound(generation)
         end, seconds = ReplyEnd(generation.finish_reason), time.perf_counter() - began
-        return self.read(
+        reply = self.read(
             node, prompt, generation.token_ids, generation.logprobs, generation.versions, end, seconds, role
         )
+        return replace(reply, greedy=greedy)
 
     def read(
         self,

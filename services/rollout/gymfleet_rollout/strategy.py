@@ -55,9 +55,12 @@ class PlayContext(Protocol):
     async def fork(self, node: Node, count: int = 1) -> list[Node]:
         """Return copies of a node, each in a session of its own; the node itself can still be played on."""
 
-    async def propose(self, node: Node, count: int = 1, hint: str = "", role: str = AGENT) -> list[Reply]:
-        """Return replies of the policy to a node, drawn apart.
+    async def propose(
+        self, node: Node, count: int = 1, hint: str = "", role: str = AGENT, *, greedy: bool = False
+    ) -> list[Reply]:
+        """Return replies of the policy to a node, drawn apart; or made of the likeliest tokens, if they are `greedy`.
 
+        What comes of a greedy reply is no sample of the policy: it can be valued, and not handed in.
         A hint is put below the observation, and stays in the prompts of what follows: it is part of what the
         policy replied to. The role stands in the record, and is `agent` or one of `facts.roles`.
         """
@@ -107,6 +110,19 @@ class PlayContext(Protocol):
 
     def note(self, node: Node, *, value: float | None = None, visits: int | None = None) -> None:
         """Put what the strategy thinks of a node into the record of the search, instead of what it noted before."""
+
+    def value(self, node: Node, mean: float, samples: int) -> None:
+        """Say what a state is worth: the mean total reward of so many episodes that were played on from it.
+
+        For strategies with `facts.values`. Turns that are played in the state carry it, and so does the record of the
+        search.
+        """
+
+    async def release(self, node: Node) -> None:
+        """Close the session of a node that is not played on, so that others may have its place.
+
+        The episode that ends there can still be valued and handed in.
+        """
 
     def export(self, leaf: Node, *, selected: bool = False) -> None:
         """Hand in the episode that ends at a leaf, as the next sample of the group.

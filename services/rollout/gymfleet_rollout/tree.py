@@ -30,6 +30,8 @@ class Reply:
     end: ReplyEnd
     seconds: float
     role: str
+    greedy: bool = False
+    """Whether it is made of the likeliest tokens, and therefore no sample of the policy."""
 
     @property
     def action(self) -> str | None:
@@ -73,6 +75,8 @@ class Node:
     """The game; None where the environment is none."""
     beside: str = ""
     """What stands below the observation, and is part of it: admissible actions, a hint."""
+    state_key: str | None = None
+    """The environment's key of the state; None where the group did not ask for keys, or there is none."""
     sealed: str | None = None
     """What the environment told the reward service alone when the episode began."""
     replacement: tuple[int, ...] | None = None
@@ -86,6 +90,8 @@ class Node:
     num_forks: int = 0
     moved_on: bool = False
     exported: bool = False
+    greedy: bool = False
+    """Whether a greedy reply led here."""
 
     @property
     def over(self) -> bool:

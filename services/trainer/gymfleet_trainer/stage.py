@@ -6,7 +6,7 @@ Those that come with gymfleet are the modules of `gymfleet_trainer.stages`.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.rollout import GroupRequest, Sampling, StrategySpec
@@ -16,6 +16,9 @@ from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:
     from gymfleet_trainer.run.context import RunContext
+
+
+IfNothing = Literal["end", "go_on"]
 
 
 class StageOptions(BaseModel):

@@ -30,10 +30,12 @@ from gymfleet_contracts.trajectory import (
     trajectory_id,
 )
 from gymfleet_kit.plugins import PluginError, checked_options
+from safetensors.torch import load_file
 from transformers import Starcoder2Config, Starcoder2ForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from gymfleet_trainer.learning.learner import LocalLearner
+from gymfleet_trainer.model.scratch import build_tokenizer
 from gymfleet_trainer.publish.probe import Parity
 from gymfleet_trainer.publish.publisher import Publication
 from gymfleet_trainer.run.checkpoint import Checkpoints
@@ -49,7 +51,12 @@ from gymfleet_trainer.settings import TrainerSettings
 from gymfleet_trainer.stage import Stage
 
 _VOCAB: Final = 24
+"""Tokens that scripted episodes have; the model's tokenizer has all bytes besides."""
+_TOKENIZER: Final = 320
 _LABEL: Final = re.compile(r"[a-z0-9_-]{0,32}")
+_WEIGHTS: Final = "model.safetensors"
+_TRIED: Final = "tried"
+"""The stage that is tried."""
 _GIVEN: Final = "given"
 """The stage whose episodes one that reads is given."""
 _RECIPE: Final = Recipe.model_validate(
@@ -102,6 +109,10 @@ class _Fleet:
         if found is None:
             await self.more()
         return self.ready.pop(found or "")
+
+    def env_steps(self, group_id: str) -> int:
+        group = self.ready.get(group_id)
+        return 0 if group is None else group.env_steps
 
     def settle(self, group_id: str) -> None:
         self.ready.pop(group_id, None)
@@ -185,7 +196,7 @@ class _Thread(TorchThread):
         self._left = kill_at
 
     async def run(self, function: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(function, "__name__", "") in ("update", "sft_epoch"):
+        if getattr(function, "__name__", "") in ("update", "update_rows", "sft_epoch", "reward_epoch"):
             self._left -= 1
             if self._left == 0:
                 raise _Killed
@@ -203,7 +214,7 @@ class _Rehearsal:
 
     def stage(self) -> Stage[Any]:
         options: Mapping[str, Any] = {**({"data": _GIVEN} if self.kind.facts.reads else {}), **self.kind.small}
-        planned = PlannedStage("tried", self.reference, "stages.tried", options, {_GIVEN: _GIVEN})
+        planned = PlannedStage(_TRIED, self.reference, "stages.tried", options, {_GIVEN: _GIVEN})
         stage = self.kind(
             planned, checked_options(self.kind.Options, options, table="stages.tried", owner=self.reference)
         )
@@ -248,10 +259,12 @@ class _Rehearsal:
             return _Played(fleet.asked, run.taken(), state.age - age, died, strangers)
 
     def weights(self, name: str) -> dict[str, torch.Tensor]:
-        """Return the weights at the end of what was played under a name."""
-        model = Starcoder2ForCausalLM.from_pretrained(self.directory / f"{name}-weights")
-        state: dict[str, torch.Tensor] = model.state_dict()
-        return state
+        """Return the weights at the end of what was played under a name: the policy's, and a reward model's."""
+        state: dict[str, torch.Tensor] = load_file(self.directory / f"{name}-weights" / _WEIGHTS)
+        left = self.directory / name / "models" / _TRIED / _WEIGHTS
+        return state | (
+            {f"reward_model.{key}": value for key, value in load_file(left).items()} if left.exists() else {}
+        )
 
 
 @dataclass(frozen=True)
@@ -339,7 +352,7 @@ def _begun_again_it_asks_for_the_same(rehearsal: _Rehearsal) -> None:
 
 
 def _killed_in_the_middle_it_ends_as_if_nothing_had_been(rehearsal: _Rehearsal) -> None:
-    if "model" not in rehearsal.kind.facts.leaves:
+    if not {"model", "reward_model"} & set(rehearsal.kind.facts.leaves):
         return
     rehearsal.play("undisturbed")
     killed = rehearsal.play("killed", kill_at=2)
@@ -347,7 +360,7 @@ def _killed_in_the_middle_it_ends_as_if_nothing_had_been(rehearsal: _Rehearsal) 
         return
     rehearsal.play("killed", again=killed)
     one, other = rehearsal.weights("undisturbed"), rehearsal.weights("killed")
-    if any(not torch.equal(one[name], other[name]) for name in one):
+    if one.keys() != other.keys() or any(not torch.equal(one[name], other[name]) for name in one):
         raise _Broken(
             "killed in the middle and resumed, it ends with other weights: count what is done in run.state.done, "
             "together with what it changes"
@@ -399,9 +412,11 @@ def _emptied(path: Path) -> Path:
 
 def _small_model(path: Path) -> None:
     disable_progress_bar()
+    tokenizer = build_tokenizer(("a word", "a reply"), _TOKENIZER)
+    tokenizer.save_pretrained(path)
     torch.manual_seed(0)
     config = Starcoder2Config(
-        vocab_size=_VOCAB,
+        vocab_size=len(tokenizer),
         hidden_size=16,
         intermediate_size=32,
         num_hidden_layers=1,

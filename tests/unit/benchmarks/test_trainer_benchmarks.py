@@ -8,7 +8,7 @@ from gymfleet_trainer.model.flops import DecoderShape
 from gymfleet_trainer.model.scratch import build_scratch_model
 from transformers import Qwen3Config
 
-from benchmarks import bench_gpu, bench_trainer
+from benchmarks import bench_gpu, bench_preferences, bench_trainer
 
 SMALL = ScratchModel(
     vocab_size=300, hidden_size=32, intermediate_size=64, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16
@@ -41,3 +41,12 @@ def test_the_cpu_benchmark_runs_small(tmp_path: Path) -> None:
     assert rows["plain padded loop"].value > 0
     assert rows["update, micro-batches of 4096"].ratio is not None
     assert rows["parity of bfloat16 with float32"].value < 0.1
+
+
+def test_the_benchmark_of_preferences_runs_small_without_a_peer(tmp_path: Path) -> None:
+    path = build_scratch_model(["a"], SMALL, tmp_path, 0, max_position=512)
+
+    (row,) = bench_preferences.measure(path, 2, 2, None)
+
+    assert row.value > 0
+    assert row.unit == "tokens/s"

@@ -5,7 +5,7 @@ import json
 import pytest
 from gymfleet_cli.recipes import load_with_overrides
 
-from benchmarks.bench_variants import FAMILIES, Measured, at, curve
+from benchmarks.bench_variants import FAMILIES, Measured, curve
 from tests.fixtures.paths import ROOT
 
 
@@ -20,14 +20,13 @@ def test_a_variant_is_a_recipe(family: str, name: str) -> None:
         assert recipe.rollout.format.use == name
 
 
-def test_success_is_that_of_the_last_measurement_before_so_many_steps() -> None:
+def test_a_measurement_stands_at_the_environment_steps_before_it() -> None:
     lines = [
-        {"kind": "eval", "success": 0.1}, {"kind": "rl_step", "turns": 30}, {"kind": "published"},
-        {"kind": "rl_step", "turns": 20}, {"kind": "eval", "success": 0.4}, {"kind": "rl_step", "turns": 40},
-        {"kind": "eval", "success": 0.6},
+        {"kind": "eval", "success": 0.1}, {"kind": "rl_step", "env_steps": 30}, {"kind": "published"},
+        {"kind": "step_skipped", "env_steps": 50}, {"kind": "eval", "success": 0.4},
+        {"kind": "rl_step", "env_steps": 90}, {"kind": "eval", "success": 0.6},
     ]  # fmt: skip
 
     measured = curve([json.dumps(line) for line in lines])
 
     assert measured == [Measured(0, 0.1), Measured(50, 0.4), Measured(90, 0.6)]
-    assert [at(measured, steps).success for steps in (0, 49, 50, 89, 90, 1000)] == [0.1, 0.1, 0.4, 0.4, 0.6, 0.6]

@@ -82,16 +82,19 @@ def no_service(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (
             {"gruop_size": 4},
-            r"^gruop_size: unknown; grpo knows: clip_low, .*std, dynamic_sampling; reinforce knows: steps, .*_size",
+            r"^gruop_size: unknown; grpo knows: aggregation, .*dynamic_sampling.*; reinforce knows: steps, .*_size",
         ),
-        ({"kl": {"weight": 1.0}}, r"^kl\.weight: unknown; grpo knows: coefficient, estimator, placement$"),
+        (
+            {"kl": {"weight": 1.0}},
+            r"^kl\.weight: unknown; grpo knows: coefficient, estimator, placement, .*every$",
+        ),
         ({"clip_low": 0}, r"^clip_low: 0 is less than or equal to the minimum of 0$"),
         (
             {"aggregation": "mean", "clip_low": "x"},
             r"^aggregation: 'mean' is not .*; stages\.reinforce\.clip_low: 'x' is not",
         ),
         ({"kl": {"coefficient": 0.1, "estimator": "k1"}}, r'^kl: estimator = "k1" has no gradient in expectation'),
-        ({"algorithm": "grop"}, "^algorithm: there is no algorithm 'grop'; known: grpo, ppo, rloo; or give"),
+        ({"algorithm": "grop"}, "^algorithm: there is no algorithm 'grop'; known: .*grpo.*; or give"),
         ({"algorithm": "./nothing.py"}, "^algorithm: there is no file nothing.py"),
         ({"algorithm": 3}, "^algorithm: 3 is not of type 'string'$"),
         ({"group_size": 1}, r"^group_size must be at least 2 for grpo"),
@@ -151,12 +154,43 @@ def test_what_is_wrong_with_a_component_is_one_line(reward: dict[str, Any], reas
     assert "\n" not in str(caught.value)
 
 
+_MONTE_CARLO: dict[str, Any] = {"algorithm": "monte_carlo", "group_size": 1}
+_FORKS: dict[str, Any] = {"strategy": {"use": "forks"}, "evaluator": {}}
+
+
+@pytest.mark.parametrize(
+    ("rl", "rollout", "reason"),
+    [
+        (
+            _MONTE_CARLO, {},
+            r"^stages\.reinforce\.algorithm: monte_carlo learns from values of states, and independent says none: ",
+        ),
+        (_MONTE_CARLO, {"strategy": {"use": "forks"}}, r"^rollout\.strategy: forks has nodes valued by the reward"),
+        (
+            {**_MONTE_CARLO, "kl": {"coefficient": 0.1, "placement": "reward"}}, _FORKS,
+            r"^stages\.reinforce: kl: values of states hold no KL estimate: give placement",
+        ),
+        (
+            _MONTE_CARLO, {**_FORKS, "strategy": {"use": "forks", "train_continuations": True, "skip": 1}},
+            r"^rollout\.strategy: train_continuations needs the value of the first state: give skip = 0",
+        ),
+    ],
+)  # fmt: skip
+def test_values_of_states_come_from_a_strategy_that_says_them(
+    rl: dict[str, Any], rollout: dict[str, Any], reason: str
+) -> None:
+    check_plugins(make_recipe(rl=_MONTE_CARLO, rollout=_FORKS))
+
+    with pytest.raises(RecipeError, match=reason):
+        check_plugins(make_recipe(rl=rl, rollout=rollout))
+
+
 @pytest.mark.parametrize(
     ("strategy", "reason"),
     [
         (
             {"use": "nothing"},
-            r"^rollout\.strategy: there is no strategy 'nothing'; known: expert, independent, masked, ranked, script, ",
+            r"^rollout\.strategy: there is no strategy 'nothing'; known: expert, forks, greedy_baseline, independent",
         ),
         ({"widht": 1}, r"^rollout\.strategy\.widht: unknown; independent knows: no options$"),
         ({"use": "expert"}, r"^rollout\.strategy: expert writes the replies or has the expert write them, and"),
@@ -340,7 +374,7 @@ def test_what_an_environment_has_of_its_own_is_checked(env: dict[str, Any], reas
     [
         (
             [{"kind": "mesure"}],
-            r"^stages\.mesure\.kind: there is no stage 'mesure'; known: augment, collect, filter, measure",
+            r"^stages\.mesure\.kind: there is no stage 'mesure'; known: augment, .*, measure",
         ),
         ([{"kind": "./my.py"}], r"^stages\.my\.kind: there is no file my\.py$"),
         (

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 FACTS: Final = {
     "collect": StageFacts(leaves=("episodes",)),
     "filter": StageFacts(reads=True, leaves=("episodes",)),
-    "sft": StageFacts(reads=True, leaves=("model",)),
+    "sft": StageFacts(reads=True, starts=True, leaves=("model",)),
     "measure": StageFacts(),
 }
 COLLECT: Final = {"kind": "collect"}
@@ -256,6 +256,35 @@ def test_every_stage_finds_what_it_reads() -> None:
 def test_data_of_a_stage_that_leaves_no_episodes_is_told(data: Any) -> None:
     with pytest.raises(StagesError, match=r"^stages\.sft: data = 'measure': that stage leaves no episodes$"):
         check_stages(plan_of(COLLECT, MEASURE, {**SFT, "data": data}), FACTS)
+
+
+def test_a_stage_starts_from_the_last_model_of_a_name() -> None:
+    warm = {**SFT, "name": "warm"}
+    plan = plan_of(
+        COLLECT, warm, repeat(2, {**SFT, "start_from": "warm"}, {**SFT, "name": "more", "start_from": "sft"}),
+        {**SFT, "name": "again", "start_from": "initial"},
+    )  # fmt: skip
+
+    check_stages(plan, FACTS)
+
+    assert [stage.start() for stage in plan] == [
+        None, None, "warm", "repeat1.sft", "warm", "repeat2.sft", "initial",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("start", "reason"),
+    [
+        ("warm", "'warm': there is no such stage before it (initial, collect)"),
+        (3, "3: there is no such stage before it (initial, collect)"),
+        ("collect", "'collect': that stage leaves no model"),
+    ],
+)
+def test_a_start_that_is_no_model_is_told(start: Any, reason: str) -> None:
+    with pytest.raises(StagesError) as caught:
+        check_stages(plan_of(COLLECT, {**SFT, "start_from": start}), FACTS)
+
+    assert str(caught.value) == f"stages.sft: start_from = {reason}"
 
 
 def test_a_stage_that_leaves_a_model_leaves_no_episodes() -> None:

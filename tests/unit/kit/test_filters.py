@@ -81,6 +81,23 @@ def test_of_duplicates_the_first_is_kept() -> None:
     assert kept({"use": "duplicates", "by": "replies"}, given) == [0, 3, 4, 5, 6, 7, 8, 9]
 
 
+def test_what_was_done_in_a_task_is_the_same_whatever_was_thought() -> None:
+    episode = samples.episodes()[1]
+    trajectory = episode.trajectory
+    turns = trajectory.turns
+
+    def changed(**changes: Any) -> Record:
+        return episode.model_copy(update={"trajectory": trajectory.model_copy(update=changes)})
+
+    thought = changed(turns=(turns[0].model_copy(update={"text": "Otherwise.", "thought": "Otherwise."}), *turns[1:]))
+    done = changed(turns=(turns[0].model_copy(update={"action": "go right"}), *turns[1:]))
+    elsewhere = changed(task=trajectory.task.model_copy(update={"task_id": "another"}))
+    given = [episode, thought, done, elsewhere]
+
+    assert kept({"use": "duplicates", "by": "actions"}, given) == [0, 2, 3]
+    assert kept({"use": "duplicates", "by": "replies"}, given) == [0, 1]
+
+
 @pytest.mark.parametrize("name", FILTERS.included())
 def test_ours_keep_what_every_filter_promises(name: str) -> None:
     assert examine(name) == []
@@ -159,7 +176,7 @@ def test_one_that_fails_in_the_middle_names_the_record(tmp_path: Path) -> None:
             "filters.0.max: Extra inputs are not permitted (the options of length: min_replies",
         ),
         ({"use": "length", "max_replies": 0}, "filters.0: Value error, min_replies (1) exceeds max_replies (0)"),
-        ({"use": "duplicates", "by": "sound"}, "filters.0.by: Input should be 'dialogue' or 'replies'"),
+        ({"use": "duplicates", "by": "sound"}, "filters.0.by: Input should be 'dialogue', 'replies' or 'actions'"),
         ({}, "filters.0: give the name of a filter, or a table as"),
     ],
 )

@@ -57,6 +57,17 @@ def test_examples_of_the_recipe_page_are_recipes() -> None:
     ]  # fmt: skip
 
 
+def test_examples_of_the_page_on_preferences_are_stages() -> None:
+    page = (ROOT / "docs/preferences.md").read_text(encoding="utf-8")
+    needed = {"name": "example", "environments": [{"name": "babyai"}], "model": {"path": "model"}}
+    given = [tomllib.loads(example)["stages"] for example in re.findall(r"```toml\n(.*?)```", page, re.DOTALL)]
+    needy = [[*([] if stages[0]["kind"] == "collect" else [{"kind": "collect"}]), *stages] for stages in given]
+
+    plans = [stages_of(Recipe.model_validate(needed | {"stages": stages})) for stages in needy]
+
+    assert [plan[-1].options.algorithm for plan in plans] == ["dpo", "dpo", "simpo", "ipo"]
+
+
 def sources(*roots: str) -> str:
     return "\n".join(path.read_text(encoding="utf-8") for root in roots for path in sorted((ROOT / root).rglob("*.py")))
 

@@ -11,11 +11,11 @@ from gymfleet_trainer.learning.plugins import ALGORITHMS
 _HEAD = '''
 import random, torch
 from gymfleet_trainer.learning.algorithm import Algorithm, AlgorithmOptions, Loss, Verdict
-from gymfleet_trainer.learning.policy_gradient import GroupBaseline, PolicyGradientOptions
+from gymfleet_trainer.learning.policy_gradient import ClippedOptions, GroupBaseline
 
-class Mine(GroupBaseline[PolicyGradientOptions]):
+class Mine(GroupBaseline[ClippedOptions]):
     """Returns as they are."""
-    Options = PolicyGradientOptions
+    Options = ClippedOptions
     def advantages(self, returns, groups):
         return returns
 '''
@@ -43,7 +43,7 @@ _BROKEN = {
     "two equal runs": "    def advantages(self, returns, groups): return returns * random.random()",
     "`state_dict`": (
         "    seen = 0\n"
-        "    def after_batch(self, batch, models): self.seen += 1\n"
+        "    def after_batch(self, batch, models, reported): self.seen += 1\n"
         "    def advantages(self, returns, groups): return returns * (1 + self.seen)"
     ),
     "same rows in the same order": (
@@ -59,7 +59,7 @@ _BROKEN = {
     ),
     "select: its verdict on a group changes": (
         "    seen = 0\n"
-        "    def after_batch(self, batch, models): self.seen += 1\n"
+        "    def after_batch(self, batch, models, reported): self.seen += 1\n"
         "    def state_dict(self): return {'seen': self.seen}\n"
         "    def load_state_dict(self, state): self.seen = state['seen']\n"
         "    def select(self, group): return Verdict.DROP if self.seen else Verdict.KEEP"
@@ -70,7 +70,7 @@ _BROKEN = {
     "verdicts hold: raised IndexError: list index out of range": "    def select(self, group): return group[9]",
     "it trains: raised ZeroDivisionError: division by zero": "    def loss(self, outputs, batch): return 1 / 0",
     "no sound defaults \\(margin\\)": (
-        "    class Options(PolicyGradientOptions):\n        margin: float\n"
+        "    class Options(ClippedOptions):\n        margin: float\n"
     ),
 }  # fmt: skip
 

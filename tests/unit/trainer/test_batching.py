@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from gymfleet_contracts.trajectory import FinishReason, ScoredTrajectory
-from gymfleet_trainer.model.batching import TrainSequence, pack, sequences_from_trajectory
+from gymfleet_contracts.observation import TextPart
+from gymfleet_contracts.trajectory import FinishReason, ScoredTrajectory, StateValue
+from gymfleet_trainer.model.batching import TrainSequence, TurnSpan, pack, sequences_from_trajectory
 
 from tests.fixtures.scored import make_scored, make_turn
 from tests.fixtures.train_sequences import train_sequence
@@ -109,6 +110,57 @@ def test_a_reward_counts_across_a_replaced_context() -> None:
 
     assert (agent.total_reward, summary.total_reward) == (1.0, 0.0)
     assert (agent.num_trained, summary.num_trained) == (2, 0)
+
+
+def with_turns(scored: ScoredTrajectory, *changes: dict[str, object]) -> ScoredTrajectory:
+    turns = tuple(turn.model_copy(update=more) for turn, more in zip(scored.trajectory.turns, changes, strict=True))
+    return scored.model_copy(update={"trajectory": scored.trajectory.model_copy(update={"turns": turns})})
+
+
+def test_a_row_knows_its_turns_and_the_states_in_which_they_were_played() -> None:
+    worth = StateValue(mean=0.5, samples=4)
+    scored = with_turns(two_turns(), {"state_key": "k1"}, {"state_key": "k2", "value": worth})
+
+    (row,) = sequences_from_trajectory(scored)
+
+    assert row.turns == (TurnSpan(0, 3, 5, "k1"), TurnSpan(1, 6, 9, "k2", worth))
+    assert row.with_fields(values=torch.zeros(9)).turns == row.turns
+    (planned,) = sequences_from_trajectory(with_roles(scored, "planner", "agent"), roles=("planner",))
+    assert planned.turns == row.turns, "which of them is trained the mask says"
+
+
+def test_turns_are_counted_across_a_replaced_context() -> None:
+    rows = sequences_from_trajectory(with_turns(two_turns(), {}, {"context": "replaced"}))
+
+    assert [[(turn.place, turn.start, turn.end) for turn in row.turns] for row in rows] == [[(0, 3, 5)], [(1, 1, 4)]]
+
+
+def test_without_a_key_a_state_is_what_was_observed() -> None:
+    def anchors(*changes: dict[str, object]) -> list[str]:
+        return [turn.anchor for turn in sequences_from_trajectory(with_turns(two_turns(), *changes))[0].turns]
+
+    first, second = anchors({}, {})
+    assert first == second, "both saw a wall"
+    assert anchors({"observation": "A door."}, {})[0] not in (first, "A door.")
+    assert anchors({"parts": (TextPart(text="You see a wall."),)}, {})[0] != first
+    assert anchors({"state_key": ""}, {})[0] == "", "an empty key is one"
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        pytest.param((TurnSpan(0, 1, 3, "a"),), id="beyond the end"),
+        pytest.param((TurnSpan(0, -1, 1, "a"),), id="before the beginning"),
+        pytest.param((TurnSpan(0, 2, 1, "a"),), id="backwards"),
+        pytest.param((TurnSpan(0, 0, 2, "a"), TurnSpan(1, 1, 2, "a")), id="one in the other"),
+        pytest.param((TurnSpan(1, 0, 1, "a"), TurnSpan(1, 1, 2, "a")), id="one turn twice"),
+    ],
+)
+def test_turns_that_cannot_be_are_refused(turns: tuple[TurnSpan, ...]) -> None:
+    row = train_sequence([1, 2], ".x")
+
+    with pytest.raises(ValueError, match=r"run/group/0: turns must follow one another within 2 tokens: \[TurnSpan"):
+        replace(row, turns=turns)
 
 
 def test_an_experts_turn_has_no_log_probabilities() -> None:

@@ -25,9 +25,14 @@ def collected(strategy: str, successes: list[bool]) -> tuple[list[ScoredTrajecto
     async def play() -> list[ScoredTrajectory]:
         return episodes
 
+    async def keep_search_trees(_: Any) -> None:
+        if strategy == "search":
+            run.state.searched = {"shown.t000000": 7, "shown.t000001": 5}
+
     run: Any = SimpleNamespace(
-        recipe=recipe, state=RunState(run_id=RUN_ID, recipe_hash="h"), play=play, leave=left.extend
-    )
+        recipe=recipe, state=RunState(run_id=RUN_ID, recipe_hash="h"), play=play, leave=left.extend, directory=None,
+        collector=SimpleNamespace(keep_search_trees=keep_search_trees),
+    )  # fmt: skip
     asyncio.run(stage_of(recipe, Collect).run(run))
     return left, run.state
 
@@ -36,7 +41,18 @@ def collected(strategy: str, successes: list[bool]) -> tuple[list[ScoredTrajecto
     ("strategy", "kept", "count"),
     [
         pytest.param("expert", [0, 2], {"demonstrations": 2}, id="what the expert does not solve is left out"),
-        pytest.param("independent", [0, 1, 2], {"episodes_collected": 3}, id="what the policy does not solve is not"),
+        pytest.param(
+            "independent",
+            [0, 1, 2],
+            {"episodes_collected": 3, "env_steps.shown": 3},
+            id="what the policy does not solve is not",
+        ),
+        pytest.param(
+            "search",
+            [0, 1, 2],
+            {"episodes_collected": 3, "env_steps.shown": 12},
+            id="of a search all that it took counts",
+        ),
     ],
 )
 def test_what_is_left(strategy: str, kept: list[int], count: dict[str, int]) -> None:

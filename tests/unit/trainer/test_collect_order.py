@@ -14,6 +14,7 @@ from gymfleet_contracts.trajectory import ScoredTrajectory, Status, Turn
 from gymfleet_trainer.errors import PluginFailed, TooManyFailures
 from gymfleet_trainer.learning.algorithm import Verdict
 from gymfleet_trainer.learning.options import ReinforceOptions
+from gymfleet_trainer.run.batch import most_spread
 from gymfleet_trainer.run.group_planner import PlannedGroup
 from gymfleet_trainer.run.groups import Group
 from gymfleet_trainer.run.state import RunState
@@ -75,6 +76,12 @@ class VirtualFleet:
         while self._queue and self._queue[0][0] <= self.now:
             _, _, group = heapq.heappop(self._queue)
             self.ready[group.group_id] = group
+
+    def env_steps(self, group_id: str) -> int:
+        return self.ready[group_id].env_steps if group_id in self.ready else 0
+
+    async def keep_search_trees(self, _: Any) -> None:
+        pass
 
     def settle(self, group_id: str) -> None:
         self.ready.pop(group_id, None)
@@ -250,7 +257,10 @@ def test_a_group_without_a_signal_gives_way_to_another_task(max_staleness: int) 
     assert not {group.request.task.task_index for group in groups} & run.collector.dull
     assert len(run.state.dropped) > STEPS * GROUPS / 4
     assert set(run.state.dropped.values()) == {"redrawn: grpo asked for another group"}
-    assert run.state.counts == {"groups_dropped.redrawn": len(run.state.dropped)}
+    assert run.state.counts == {
+        "groups_dropped.redrawn": len(run.state.dropped),
+        "env_steps.reinforce": 2 * (len(run.state.dropped) + STEPS * GROUPS),
+    }
     assert {request.group_id for request in run.collector.asked} == {*run.state.trained, *run.state.dropped}
 
 
@@ -269,7 +279,7 @@ def test_without_the_option_every_group_is_trained_on() -> None:
     run.collector.dull = set(range(100))
 
     assert [group.group_id for group in asyncio.run(step(run))] == FIRST_BATCH
-    assert run.state.counts == {}
+    assert run.state.counts == {"env_steps.reinforce": 2 * GROUPS}
 
 
 @pytest.mark.parametrize("max_redraws", [0, 2])
@@ -285,6 +295,7 @@ def test_where_no_task_has_a_signal_the_last_group_is_trained_on(max_redraws: in
     assert run.state.counts["groups_not_redrawn"] == GROUPS
     assert run.steps._selected() == {
         "groups_redrawn": max_redraws * GROUPS, "groups_not_redrawn": GROUPS, "groups_unselected": 0,
+        "groups_unspread": 0,
     }  # fmt: skip
     run.collector.dull = set()
     asyncio.run(step(run))
@@ -330,7 +341,7 @@ def test_a_step_goes_without_the_groups_that_the_algorithm_drops(tmp_path: Path,
 
     assert sum(sizes) == (GROUPS - 2) * STEPS
     assert max_staleness or set(sizes) == {GROUPS - 2}
-    assert run.state.counts == {"groups_dropped.unselected": 2 * STEPS}
+    assert run.state.counts == {"groups_dropped.unselected": 2 * STEPS, "env_steps.reinforce": 2 * GROUPS * STEPS}
     assert len(run.collector.asked) == GROUPS * STEPS, "and nothing is played in their place"
     assert not run.state.open_slots
 
@@ -369,3 +380,58 @@ def test_a_verdict_that_is_none_ends_the_run_with_a_line(tmp_path: Path, body: s
 
     assert "\n" not in str(caught.value)
     assert run.state.dropped == {}
+
+
+# --- the groups with the widest spread of rewards
+
+
+def spread(group_id: str, *rewards: float) -> Group:
+    request = virtual_run(0).planner.train(training_plan(make_recipe()), PlannedGroup(0))
+    samples = {sample: make_scored(group_id, sample, total=reward) for sample, reward in enumerate(rewards)}
+    return Group(request.model_copy(update={"group_id": group_id}), samples=samples)
+
+
+@pytest.mark.parametrize(
+    ("share", "kept"),
+    [
+        pytest.param(1.0, "abcde", id="all"),
+        pytest.param(0.6, "bce", id="three of five, in their order"),
+        pytest.param(0.4, "be", id="of equals the first"),
+        pytest.param(0.25, "be", id="rounded up"),
+        pytest.param(0.01, "e", id="one at the least"),
+    ],
+)
+def test_groups_are_kept_by_the_spread_of_their_rewards(share: float, kept: str) -> None:
+    groups = [
+        spread("a", 5.0, 5.0), spread("b", 0.0, 1.0), spread("c", 1.0, 0.0), spread("d", 0.5, 0.6),
+        spread("e", -1.0, 1.0),
+    ]  # fmt: skip
+
+    assert "".join(group.group_id for group in most_spread(groups, share)) == kept
+    assert most_spread([], share) == []
+
+
+def test_three_tenths_of_ten_are_three() -> None:
+    assert len(most_spread([spread(str(number), 0.0, 1.0) for number in range(10)], 0.3)) == 3
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_a_step_trains_on_the_share_that_the_recipe_keeps(algorithm: str) -> None:
+    run = virtual_run(0, algorithm=algorithm, keep_share=0.25)
+    run.collector.dull = {request.task_index for request in first_tasks(run)[:-2]}
+
+    groups = asyncio.run(step(run))
+
+    assert [group.group_id for group in groups] == FIRST_BATCH[-2:], "those whose rewards differ"
+    assert run.steps._selected()["groups_unspread"] == GROUPS - 2
+    assert run.state.counts["groups_dropped.unspread"] == GROUPS - 2
+    assert run.state.counts["env_steps.reinforce"] > 0, "they were played"
+    assert set(run.state.dropped.values()) == {"unspread: keep_share = 0.25"}
+    assert not run.state.open_slots, "and nothing is played in their place"
+    assert len(run.collector.asked) == GROUPS
+    run.collector.dull = set()
+    assert len(asyncio.run(step(run))) == GROUPS / 4
+
+
+def first_tasks(run: Any) -> list[OpenSession]:
+    return [planned_task(run, PlannedGroup(number)) for number in range(GROUPS)]

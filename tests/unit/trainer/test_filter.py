@@ -58,6 +58,7 @@ def filtered(given: list[ScoredTrajectory], **options: Any) -> list[tuple[str, i
         pytest.param({"success": True}, [("0", 0), ("0", 1), ("0", 2)], id="those that solved their task"),
         pytest.param({"success": False}, [("1", 0), ("2", 0), ("1", 1), ("1", 2)], id="those that did not"),
         pytest.param({"min_reward": 0.5}, [("0", 0), ("0", 1), ("0", 2)], id="at least so much"),
+        pytest.param({"above_reward": 0.5}, [("0", 1), ("0", 2)], id="more than so much"),
         pytest.param(
             {"min_reward": -1.0}, [("0", 0), ("1", 0), ("0", 1), ("0", 2), ("1", 1)],
             id="without a reward it is not enough, however little is asked for",
@@ -93,6 +94,22 @@ def test_a_filter_that_keeps_nothing_ends_the_run_with_a_reason() -> None:
     assert str(caught.value) == (
         "stages.best: none of 7 records of round1.collect is kept; loosen the filter, or collect more"
     )
+
+
+def test_a_filter_that_keeps_nothing_lets_the_run_go_on_if_the_recipe_says_so() -> None:
+    given = {"data": "collect", "min_reward": 9.0, "if_nothing": "go_on"}
+    told: list[str] = []
+    left: list[list[Any]] = []
+    run: Any = SimpleNamespace(
+        records=lambda _: GIVEN, leave=left.append, worker=Thread(),
+        go_on_without=lambda nothing: told.append(str(nothing)),
+    )  # fmt: skip
+    planned = PlannedStage("best", "filter", "stages.best", given, {"collect": "collect"})
+
+    asyncio.run(Filter(planned, FilterOptions.model_validate(given)).run(run))
+
+    assert left == [[]]
+    assert told == ["stages.best: none of 7 records of collect is kept; loosen the filter, or collect more"]
 
 
 def test_no_task_has_its_best_none() -> None:

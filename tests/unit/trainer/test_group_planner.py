@@ -13,6 +13,7 @@ from gymfleet_trainer.run.group_planner import (
     TrainingPlan,
     planned_slots,
 )
+from gymfleet_trainer.run.state import RunState
 from gymfleet_trainer.stage import Plays
 from gymfleet_trainer.stages.reinforce import Reinforce
 
@@ -398,3 +399,12 @@ def test_outside_of_training_the_level_is_the_schedules_last_unless_one_is_given
     planner = make_planner(make_recipe(environments=[env]))
 
     assert planner.play("x", Plays(3, purpose=purpose, level=level), 1, 0, 1).task.level == expected
+
+
+@pytest.mark.parametrize(("algorithm", "keys"), [("grpo", None), ("gigpo", True)])
+def test_an_algorithm_that_compares_states_is_told_their_keys(algorithm: str, keys: bool | None) -> None:
+    recipe = make_recipe(rl={"algorithm": algorithm, "groups_per_step": 2})
+    plan = stage_of(recipe, Reinforce).plan(RunState(run_id=RUN_ID, recipe_hash="h"))
+
+    assert make_planner(recipe).train(plan, PlannedGroup(0)).task.state_keys is keys
+    assert make_planner(recipe).play("measure", MEASURED, 0, 0, 1).task.state_keys is None

@@ -162,6 +162,39 @@ def test_episodes_that_share_a_node_have_the_same_record_of_it(changes: dict[str
     )  # fmt: skip
 
 
+def test_all_that_was_played_for_a_group_counts_and_a_shared_node_once() -> None:
+    book = GroupBook(lambda _: False)
+    book.add(REQUEST)
+    two = (make_turn(), make_turn())
+    for scored in (
+        make_scored(sample=0, turns=two, status=Status.TIMEOUT),
+        make_scored(sample=0),
+        make_scored(sample=0),
+    ):
+        book.place(scored)  # a failure of two turns, what was played in its place, and the same delivered once more
+    group = book.place(make_scored(sample=1))
+    branched = Group(REQUEST)
+    for sample, leaf in enumerate(("b", "c")):
+        turns = tuple(make_turn().model_copy(update={"node": node}) for node in ("a", leaf))
+        branched.samples[sample] = make_scored(sample=sample, turns=turns)
+
+    assert group is not None
+    assert group.env_steps == 3, "replays have other numbers, or else the same turns"
+    assert branched.env_steps == 3, "the node above both is one step"
+
+
+def test_a_failure_that_is_played_again_counts_beside_what_takes_its_place() -> None:
+    book = GroupBook(lambda _: False)
+    group = make_group(1.0, 1.0)
+    group.samples[0] = make_scored(sample=0, status=Status.TIMEOUT, turns=(make_turn(), make_turn()))
+
+    book.reopen(group, 0, replay=1)
+    again = make_scored(sample=0)
+    group.samples[0] = again.model_copy(update={"trajectory": again.trajectory.model_copy(update={"replay": 1})})
+
+    assert group.env_steps == 4
+
+
 def test_a_settled_group_takes_no_more_samples() -> None:
     book = GroupBook(lambda _: False)
     book.add(REQUEST)

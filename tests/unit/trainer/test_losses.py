@@ -1,29 +1,38 @@
 """Losses: one token by hand, gradients included, and micro-batches that add up to the whole."""
 
 import math
+from typing import get_args
 
 import pytest
 import torch
 from gymfleet_trainer.learning.losses import (
     GlobalCounts,
+    ImportanceLevel,
     LossAggregation,
-    clipped_policy_loss,
+    Tokens,
+    clipped_surrogate,
+    importance_weight,
     sft_loss,
     token_weights,
-    truncated_importance_weight,
     value_loss,
     weighted_mean,
 )
 
 ONE = torch.ones(1)
-AGGREGATIONS: list[LossAggregation] = ["token_mean", "sequence_mean_token_sum", "sequence_mean_token_mean"]
+AGGREGATIONS: tuple[LossAggregation, ...] = get_args(LossAggregation)
+
+
+def one_token(logprobs: torch.Tensor, advantage: float) -> Tokens:
+    """A token whose old log-probability is 0."""
+    mask = torch.ones(1, dtype=torch.bool)
+    return Tokens.of(logprobs, torch.zeros(1), torch.tensor([advantage]), mask, torch.tensor([0, 1]))
 
 
 @pytest.mark.parametrize(
     ("ratio", "advantage", "loss", "grad"),
     [
         pytest.param(1.0, 2.0, -2.0, -2.0, id="on-policy: plain policy gradient"),
-        pytest.param(1.5, 1.0, -1.28, 0.0, id="good token, already up: clipped at 1 + high"),
+        pytest.param(1.5, 1.0, -1.2, 0.0, id="good token, already up: clipped at 1 + high"),
         pytest.param(0.5, 1.0, -0.5, -0.5, id="good token, went down: not clipped"),
         pytest.param(0.5, -1.0, 0.8, 0.0, id="bad token, already down: clipped at 1 - low"),
         pytest.param(1.5, -1.0, 1.5, 1.5, id="bad token, went up: not clipped"),
@@ -32,17 +41,17 @@ AGGREGATIONS: list[LossAggregation] = ["token_mean", "sequence_mean_token_sum", 
 def test_one_token(ratio: float, advantage: float, loss: float, grad: float) -> None:
     logprobs = torch.tensor([math.log(ratio)], requires_grad=True)
 
-    result = clipped_policy_loss(logprobs, torch.zeros(1), torch.tensor([advantage]), ONE)
+    tokens = one_token(logprobs, advantage)
+    result = clipped_surrogate(tokens, clip_low=0.2, clip_high=0.2)
 
-    result.loss.backward()  # type: ignore[no-untyped-call]
+    result.losses.sum().backward()  # type: ignore[no-untyped-call]
     assert logprobs.grad is not None
-    assert result.loss.item() == pytest.approx(loss, abs=1e-6)
+    assert result.losses.item() == pytest.approx(loss, abs=1e-6)
     assert logprobs.grad.item() == pytest.approx(grad, abs=1e-6)
     assert result.clipped.item() == (grad == 0.0)
-    assert result.approx_kl.item() == pytest.approx(-math.log(ratio), abs=1e-6)
-    assert result.ratio_max.item() == pytest.approx(ratio, abs=1e-6)
-    assert not result.clipped.requires_grad
-    assert not result.approx_kl.requires_grad
+    assert tokens.ratio.item() == pytest.approx(ratio, abs=1e-6)
+    assert result.dual_clipped is not None
+    assert not result.dual_clipped.any()
 
 
 @pytest.mark.parametrize(
@@ -56,11 +65,12 @@ def test_one_token(ratio: float, advantage: float, loss: float, grad: float) -> 
 def test_dual_clip(ratio: float, advantage: float, loss: float, grad: float, bounded: float) -> None:
     logprobs = torch.tensor([math.log(ratio)], requires_grad=True)
 
-    result = clipped_policy_loss(logprobs, torch.zeros(1), torch.tensor([advantage]), ONE, dual_clip=3.0)
+    result = clipped_surrogate(one_token(logprobs, advantage), clip_low=0.2, clip_high=0.28, dual_clip=3.0)
 
-    result.loss.backward()  # type: ignore[no-untyped-call]
+    result.losses.sum().backward()  # type: ignore[no-untyped-call]
     assert logprobs.grad is not None
-    assert result.loss.item() == pytest.approx(loss, abs=1e-5)
+    assert result.dual_clipped is not None
+    assert result.losses.item() == pytest.approx(loss, abs=1e-5)
     assert logprobs.grad.item() == pytest.approx(grad, abs=1e-5)
     assert result.dual_clipped.item() == bounded
 
@@ -69,27 +79,42 @@ def test_untrained_positions_never_reach_the_loss() -> None:
     logprobs = torch.tensor([0.0, math.nan, 900.0, -math.inf], requires_grad=True)
     other = torch.tensor([0.0, 0.0, -900.0, math.inf])
 
-    result = clipped_policy_loss(logprobs, other, torch.tensor([1.0, math.nan, 1.0, 1.0]), torch.tensor([1.0, 0, 0, 0]))
+    mask = torch.tensor([True, False, False, False])
+    tokens = Tokens.of(logprobs, other, torch.tensor([1.0, math.nan, 1.0, 1.0]), mask, torch.tensor([0, 4]))
+    result = clipped_surrogate(tokens, clip_low=0.2, clip_high=0.2, dual_clip=3.0)
 
-    result.loss.backward()  # type: ignore[no-untyped-call]
-    assert result.loss.item() == -1.0
+    loss = weighted_mean(result.losses, mask.float())
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert loss.item() == -1.0
     assert logprobs.grad is not None
     assert logprobs.grad.tolist() == [-1.0, 0.0, 0.0, 0.0]
 
 
-def test_importance_weight_is_truncated_and_scales_loss_and_gradient() -> None:
-    old = torch.tensor([math.log(0.3), math.log(0.8)], requires_grad=True)
-    weight = truncated_importance_weight(old, torch.tensor([math.log(0.6), math.log(0.1)]), cap=2.0)
-    assert weight.tolist() == pytest.approx([0.5, 2.0])
+# Two sequences: of three tokens, of which the last two have a loss (w = 0.5 and 3), and of two (w = 0.5).
+OLD = torch.tensor([math.nan, math.log(0.3), math.log(0.6), math.nan, math.log(0.2)])
+BEHAVIOUR = torch.tensor([0.0, math.log(0.6), math.log(0.2), 0.0, math.log(0.4)])
+TRAINED = torch.tensor([False, True, True, False, True])
+BOUNDS = torch.tensor([0, 3, 5])
+
+
+@pytest.mark.parametrize(
+    ("level", "cap", "masked", "expected"),
+    [
+        pytest.param("token", 2.0, False, [1, 0.5, 2.0, 1, 0.5], id="each token, bounded"),
+        pytest.param("token", 2.5, True, [1, 0.5, 0.0, 1, 0.5], id="each token, left out above"),
+        pytest.param("token", 1.5, True, [1, 0.0, 0.0, 1, 0.0], id="each token, left out below"),
+        pytest.param("sequence", 2.0, False, [1, 1.5, 1.5, 1, 0.5], id="products"),
+        pytest.param("sequence", 1.6, True, [1, 1.5, 1.5, 1, 0.0], id="products, one left out"),
+        pytest.param("sequence_geometric", 2.0, False, [1, 1.5**0.5, 1.5**0.5, 1, 0.5], id="geometric means"),
+    ],
+)
+def test_importance_weight(level: ImportanceLevel, cap: float, masked: bool, expected: list[float]) -> None:
+    old = OLD.clone().requires_grad_()
+
+    weight = importance_weight(old, BEHAVIOUR, TRAINED, BOUNDS, level=level, cap=cap, masked=masked)
+
+    assert weight.tolist() == pytest.approx(expected)
     assert not weight.requires_grad
-    logprobs = old.detach().clone().requires_grad_()
-
-    result = clipped_policy_loss(logprobs, old.detach(), torch.ones(2), torch.ones(2), importance_weight=weight)
-
-    result.loss.backward()  # type: ignore[no-untyped-call]
-    assert logprobs.grad is not None
-    assert result.loss.item() == pytest.approx(-2.5)
-    assert logprobs.grad.tolist() == pytest.approx([-0.5, -2.0])
 
 
 def test_weights_by_hand() -> None:
@@ -103,9 +128,11 @@ def test_weights_by_hand() -> None:
         "token_mean": [0, third, third, 0, third, 0, 0],
         "sequence_mean_token_sum": [0, half, half, 0, half, 0, 0],
         "sequence_mean_token_mean": [0, quarter, quarter, 0, half, 0, 0],
+        "sequence_mean_token_sum_norm": [0, 0.05, 0.05, 0, 0.05, 0, 0],
     }
     for aggregation in AGGREGATIONS:
-        assert token_weights(mask, bounds, aggregation, counts).tolist() == pytest.approx(expected[aggregation])
+        weights = token_weights(mask, bounds, aggregation, counts, norm_tokens=10)
+        assert weights.tolist() == pytest.approx(expected[aggregation])
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)

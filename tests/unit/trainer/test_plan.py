@@ -44,7 +44,9 @@ class Judged(Stage[Options]):
 
 
 def test_those_that_come_with_gymfleet() -> None:
-    assert STAGES.included() == ["augment", "collect", "filter", "measure", "reinforce", "sft"]
+    assert STAGES.included() == [
+        "augment", "bradley_terry", "collect", "filter", "measure", "preference", "process_reward", "reinforce", "sft",
+    ]  # fmt: skip
 
 
 def test_the_stages_of_a_recipe_in_their_order_with_their_options() -> None:
@@ -76,7 +78,7 @@ def test_the_stages_of_a_recipe_in_their_order_with_their_options() -> None:
     [
         pytest.param(
             [{"kind": "reinforse"}], PluginError,
-            r"there is no stage 'reinforse'; known: augment, collect, filter, measure, reinforce, sft; or give",
+            r"there is no stage 'reinforse'; known: augment, bradley_terry, collect, filter, measure, preference,",
             id="no such kind",
         ),
         pytest.param(
@@ -101,12 +103,20 @@ def test_the_stages_of_a_recipe_in_their_order_with_their_options() -> None:
         ),
         pytest.param(
             [{"kind": "reinforce", "name": "late", "algorithm": "grop"}], PluginError,
-            "there is no algorithm 'grop'; known: grpo, ppo, rloo; or give", id="no such algorithm",
+            "there is no algorithm 'grop'; known: .*grpo.*; or give", id="no such algorithm",
         ),
         pytest.param(
             [{"kind": "reinforce", "group_size": 1}], RecipeError,
             r"^stages\.reinforce\.group_size must be at least 2 for grpo: a group of 1 has no baseline$",
             id="groups of one",
+        ),
+        pytest.param(
+            [{"kind": "reinforce", "algorithm": "dpo", "group_size": 1}], RecipeError,
+            r"^stages\.reinforce\.group_size must be at least 2 for dpo", id="groups of one have no pairs",
+        ),
+        pytest.param(
+            [COLLECT, {"kind": "preference", "data": "shown", "algorithm": "grpo"}], RecipeError,
+            r"^stages\.preference\.algorithm: grpo does not learn from preferences; dpo", id="preferences by grpo",
         ),
         pytest.param(
             [{"kind": "reinforce", "name": "late", "algorithm": "rloo", "group_size": 1}], RecipeError,

@@ -27,7 +27,7 @@ def test_our_own_tables_need_no_converter(tmp_path: Path) -> None:
         table(tmp_path / "b.parquet", [*conversations], "conversations"),
     ]
 
-    found = read(RunDirectory(tmp_path / "run"), names, None)
+    found = [record for source in read(RunDirectory(tmp_path / "run"), names, None) for record in source]
 
     assert found[: len(episodes)] == episodes
     assert [one.model_copy(update={"source": ""}) for one in found[len(episodes) :]] == [

@@ -28,7 +28,7 @@ def shares(sequences: list[TrainSequence], **options: Any) -> list[list[TrainSeq
     given = {"data": "collect", "epochs": 10, **options}
     return Supervised(
         PlannedStage("sft", "sft", "stages.sft", given, {"collect": "collect"}), SftOptions(**given)
-    )._epochs(sequences)
+    )._epochs([sequences])
 
 
 @pytest.mark.parametrize(
@@ -76,3 +76,37 @@ def test_a_budget_that_does_not_suit_is_a_line(options: dict[str, Any], told: st
         shares(SEQUENCES, **options)
 
     assert str(caught.value) == told
+
+
+def test_sources_are_mixed_by_their_weights() -> None:
+    """Of two thirds of 3 records and twice 2 others there are 2 and 4 in every epoch; which two is drawn anew."""
+    first, second = [sequence(number, 1) for number in range(3)], [sequence(number, 1) for number in (7, 8)]
+    given: dict[str, Any] = {"data": ("a", "b"), "epochs": 20, "weights": (2 / 3, 2.0)}
+    stage = Supervised(
+        PlannedStage("sft", "sft", "stages.sft", given, {"a": "a", "b": "b"}), SftOptions(**given)
+    )  # fmt: skip
+
+    epochs = stage._epochs([first, second])
+
+    assert {len(epoch) for epoch in epochs} == {6}
+    assert all(epoch.count(one) == 2 for epoch in epochs for one in second)
+    drawn = [frozenset(number for number, one in enumerate(first) if one in epoch) for epoch in epochs]
+    assert set(drawn) == {frozenset({0, 1}), frozenset({0, 2}), frozenset({1, 2})}
+    assert epochs == stage._epochs([first, second])
+
+
+def test_weights_that_leave_nothing_are_a_line() -> None:
+    with pytest.raises(NothingLeft, match=r"stages\.sft: weights leave none of the 7 records of an epoch"):
+        shares(SEQUENCES, weights=(0.01,))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"data": ("a", "b"), "weights": (1.0,)}, "weights: 1 are given, and data names 2 sources"),
+        ({"data": "a", "weights": (1.0,), "max_tokens": 5}, "weights: with max_tokens, which draws from all records"),
+    ],
+)
+def test_weights_that_do_not_suit_the_rest_are_refused(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        SftOptions(**options)

@@ -32,6 +32,9 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "epochs": {"epochs": 2},
     "tokens_per_batch": {"tokens_per_batch": 25},
     "roles": {"roles": ["agent"]},
+    "curriculum": {"curriculum": "length"},
+    "curriculum, turns": {"curriculum": "turns"},
+    "curriculum, reward": {"curriculum": "reward"},
     **{f"optimizer.{name}": {"optimizer": {**ADAM, **change}} for name, change in OPTIMIZER_OPTIONS.items()},
 }
 
@@ -42,7 +45,10 @@ def recipe_of(options: dict[str, Any], **more: Any) -> Recipe:
 
 def learned(recipe: Recipe, model_dir: Path, directory: Path) -> Outcome:
     """The trainer's."""
-    learner = LocalLearner(recipe, str(model_dir), directory / "reference")
+    return trained(LocalLearner(recipe, str(model_dir), directory / "reference"), recipe, model_dir, directory)
+
+
+def trained(learner: LocalLearner, recipe: Recipe, model_dir: Path, directory: Path) -> Outcome:
     options = stage_of(recipe, Supervised).options
     learner.begin("sft", options)
     sequences = learner.sequences([scored for group in batch(model_dir, 0) for scored in group], options.roles)
@@ -87,6 +93,25 @@ def test_an_option_changes_the_warm_start_as_it_should(model_dir: Path, tmp_path
     assert differs(base(model_dir), wanted, model_dir)
 
 
+def test_a_stage_can_start_from_an_earlier_model(model_dir: Path, tmp_path: Path) -> None:
+    recipe = recipe_of({})
+    learner = LocalLearner(recipe, str(model_dir), tmp_path / "reference")
+    places = [tmp_path / name for name in ("first", "on", "initial", "named")]
+    for place in places:
+        place.mkdir()
+
+    first = trained(learner, recipe, model_dir, places[0])
+    on = trained(learner, recipe, model_dir, places[1])
+    learner.start_from(None)
+    initial = trained(learner, recipe, model_dir, places[2])
+    learner.start_from(places[0] / "model")
+    named = trained(learner, recipe, model_dir, places[3])
+
+    assert all(first.weights[name].equal(weight) for name, weight in initial.weights.items())
+    assert all(on.weights[name].allclose(weight, atol=1e-4) for name, weight in named.weights.items()), "as saved"
+    assert differs(first, on, model_dir)
+
+
 def test_the_seed_orders_the_demonstrations(model_dir: Path, tmp_path: Path) -> None:
     wanted = check(recipe_of({}, seed=4), model_dir, tmp_path)
 
@@ -101,5 +126,6 @@ def test_the_samplings_temperature_is_not_the_demonstrations(model_dir: Path, tm
 
 def test_every_option_is_tried() -> None:
     elsewhere = {"optimizer": "a table"}
+    tried = {name.partition(",")[0] for name in OPTIONS}
 
-    assert set(SupervisedOptions.model_fields) == {name for name in OPTIONS if "." not in name} | set(elsewhere)
+    assert set(SupervisedOptions.model_fields) == {name for name in tried if "." not in name} | set(elsewhere)

@@ -7,18 +7,20 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from gymfleet_kit.plugins import PluginError
 from gymfleet_trainer.algorithms.grpo import Grpo, GrpoOptions
-from gymfleet_trainer.algorithms.ppo import Ppo, PpoOptions, _values
+from gymfleet_trainer.algorithms.ppo import Ppo, PpoOptions
 from gymfleet_trainer.algorithms.rloo import Rloo
+from gymfleet_trainer.learning.actor_critic import values_of
 from gymfleet_trainer.learning.engine import UpdateEngine
+from gymfleet_trainer.learning.losses import LossAggregation
 from gymfleet_trainer.learning.options import ReinforceOptions, SupervisedOptions
 from gymfleet_trainer.learning.plugins import algorithm_of
-from gymfleet_trainer.learning.policy_gradient import PolicyGradientOptions
+from gymfleet_trainer.learning.policy_gradient import ClippedOptions
 from gymfleet_trainer.learning.sft_update import SftUpdater
 from gymfleet_trainer.model.batching import TrainSequence, pack, sequences_from_trajectory
 from gymfleet_trainer.model.policy_model import PolicyModel
@@ -121,7 +123,7 @@ def test_without_a_learning_rate_nothing_changes(model: PolicyModel) -> None:
     assert metrics["ratio_max"] == pytest.approx(1.0, abs=1e-4)
 
 
-@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean_token_sum", "sequence_mean_token_mean"])
+@pytest.mark.parametrize("aggregation", get_args(LossAggregation))
 def test_micro_batches_do_not_change_the_update(model_dir: Path, aggregation: str) -> None:
     results = []
     for tokens in (64, 10_000):
@@ -248,8 +250,8 @@ def test_stale_sequences_are_weighted_by_how_far_the_policy_has_moved(model: Pol
     sequences = [replace(s, behaviour_logprobs=[p - 0.5 * m for p, m in zip(s.behaviour_logprobs, s.loss_mask,
                  strict=True)], staleness=1) for s in sampled(model)]  # fmt: skip
 
-    metrics = engine(model, section(importance_cap=1.5)).update(sequences)
-    plain = engine(model, section(importance_cap=5.0)).update(sequences)
+    metrics = engine(model, section(correction={"cap": 1.5})).update(sequences)
+    plain = engine(model, section(correction={"cap": 5.0})).update(sequences)
 
     assert metrics["importance_mean"] == pytest.approx(1.5, rel=1e-4), "exp(0.5) = 1.65, truncated"
     assert "parity" not in metrics, "a stale sequence says nothing about parity"
@@ -497,7 +499,7 @@ def test_ppo_goes_on_from_one_row_of_an_episode_to_the_next() -> None:
     ("kind", "advantages"),
     [
         pytest.param(Grpo(GrpoOptions(normalise_by_std=False)), (0.5, -0.5), id="grpo: returns 1 and 0, mean 0.5"),
-        pytest.param(Rloo(PolicyGradientOptions()), (1.0, -1.0), id="rloo: the other's return is the baseline"),
+        pytest.param(Rloo(ClippedOptions()), (1.0, -1.0), id="rloo: the other's return is the baseline"),
     ],
 )
 def test_all_rows_of_an_episode_get_its_advantage(kind: Any, advantages: tuple[float, float]) -> None:
@@ -524,7 +526,7 @@ def test_the_final_state_is_the_one_after_the_final_prompt(model: PolicyModel) -
         train_sequence([5, 2, 7], "..x", final_prompt=[8], name="run/group/2"),
     ]
 
-    _, final_values = _values(sequences, updater)
+    _, final_values = values_of(sequences, updater)
 
     whole = [train_sequence([5, 6, 7, 8, 9, 4, 3, 1], ".......x"), train_sequence([5, 2, 7, 8, 1], "....x")]
     expected = [updater.critic.values(pack([sequence], 100)[0])[-1].item() for sequence in whole]

@@ -18,10 +18,11 @@ import torch
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.trajectory import FinishReason, ScoredTrajectory, Turn
 from gymfleet_trainer.algorithms.grpo import GrpoOptions
-from gymfleet_trainer.algorithms.ppo import CriticOptions, PpoOptions
+from gymfleet_trainer.algorithms.ppo import PpoOptions
+from gymfleet_trainer.learning.actor_critic import CriticOptions
 from gymfleet_trainer.learning.learner import LocalLearner
 from gymfleet_trainer.learning.options import ReinforceOptions
-from gymfleet_trainer.learning.policy_gradient import KlOptions
+from gymfleet_trainer.learning.policy_gradient import CorrectionOptions, KlOptions
 from gymfleet_trainer.model.optimizer import OptimizerOptions
 from gymfleet_trainer.run.group_planner import PlannedGroup
 from gymfleet_trainer.run.groups import Group
@@ -198,7 +199,7 @@ def expected(recipe: Recipe, model_dir: Path, given: list[Batch] | None = None) 
     given = given or batches(model_dir)
     metrics = [reference.update(episodes_of(groups, {STALE}, options.roles)) for groups in given]
     weights = {name: value.detach() for name, value in reference.policy.named_parameters()}
-    if options.algorithm == "ppo":
+    if options.algorithm in {"ppo", "vapo"}:
         weights |= {f"critic.{name}": value.detach() for name, value in reference.critic.named_parameters()}
     return Outcome(metrics, weights)
 
@@ -282,17 +283,27 @@ GRPO_OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "clip_low": {"clip_low": 0.05},
     "clip_high": {"clip_high": 0.05},
     "dual_clip": {"dual_clip": 1.05},
-    "aggregation": {"aggregation": "sequence_mean_token_mean"},
+    "aggregation": {"aggregation": "token_mean"},
     "aggregation, second": {"aggregation": "sequence_mean_token_sum", "optimizer": {"learning_rate": 1e5}},
+    "norm_tokens": {"aggregation": "sequence_mean_token_sum_norm", "norm_tokens": 7},
+    "negative_aggregation": {"negative_aggregation": "token_mean"},
     "normalise_by_std": {"normalise_by_std": False},
     "entropy_coefficient": {"entropy_coefficient": 0.3},
     "entropy_coefficient, scheduled": {"entropy_coefficient": {"start": 0.1, "end": 0.5, "steps": 3}},
-    "importance_cap": {"importance_cap": 1.1},
+    "correction.cap": {"correction": {"cap": 1.1}},
+    "correction.mode": {"correction": {"mode": "mask"}},
+    "correction.mode, off": {"correction": {"mode": "off"}},
+    "correction.level": {"correction": {"level": "sequence"}},
+    "correction.level, geometric": {"correction": {"level": "sequence_geometric", "cap": 1.2}},
+    "correction.level, masked": {"correction": {"level": "sequence", "mode": "mask"}},
     "kl.coefficient": {"kl": {"coefficient": 0.5}},
     "kl.estimator": {"kl": {"coefficient": 0.5, "estimator": "k2"}},
     "kl.placement": {"kl": {"coefficient": 0.5, "placement": "reward"}},
     "kl.placement, k1": {"kl": {"coefficient": 0.5, "placement": "reward", "estimator": "k1"}},
     "kl.placement, k2": {"kl": {"coefficient": 0.5, "placement": "reward", "estimator": "k2"}},
+    "kl.target": {"kl": {"coefficient": 0.5, "target": 0.01}},
+    "kl.horizon": {"kl": {"coefficient": 0.5, "target": 0.01, "horizon": 1.0}},
+    "kl.refresh_every": {"kl": {"coefficient": 0.5, "refresh_every": 1}},
 }
 PPO_OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "roles": {"roles": ["agent"]},
@@ -301,7 +312,7 @@ PPO_OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "dual_clip": {"dual_clip": 1.05},
     "aggregation": {"aggregation": "sequence_mean_token_mean"},
     "entropy_coefficient": {"entropy_coefficient": 0.3},
-    "importance_cap": {"importance_cap": 1.1},
+    "correction.cap": {"correction": {"cap": 1.1}},
     "kl.coefficient": {"kl": {"coefficient": 0.5}},
     "kl.placement": {"kl": {"coefficient": 0.5, "placement": "reward", "estimator": "k1"}},
     "critic.gamma": {"critic": {"gamma": 0.8}},
@@ -426,10 +437,13 @@ def test_every_option_is_tried() -> None:
         "tokens_per_microbatch": "changes nothing, as a test above says",
         "max_staleness": "which groups the run accepts",
         "dynamic_sampling": "which groups the run asks for",
+        "keep_share": "which groups the run trains on",
         "max_redraws": "which groups the run asks for",
         "max_wall_s": "when the run ends",
+        "max_env_steps": "likewise",
         "exploration": "a table, of which test_exploration.py tries each",
         "kl": "a table",
+        "correction": "a table",
         "critic": "a table",
         "optimizer": "a table",
     }
@@ -438,6 +452,7 @@ def test_every_option_is_tried() -> None:
 
     assert set(OptimizerOptions.model_fields) == tried_of_optimizer
     assert {f"kl.{name}" for name in KlOptions.model_fields} <= tried
+    assert {f"correction.{name}" for name in CorrectionOptions.model_fields} <= tried
     assert {f"critic.{name}" for name in CriticOptions.model_fields if name != "optimizer"} <= tried
     known = {*ReinforceOptions.model_fields, *GrpoOptions.model_fields, *PpoOptions.model_fields}
     assert known == {name for name in tried if "." not in name} | set(elsewhere)

@@ -2,6 +2,7 @@
 
 import shlex
 import shutil
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -9,10 +10,12 @@ from typing import Annotated
 import typer
 from gymfleet_contracts.recipe import Recipe, RecipeError, ScaleSection, TrainerSection, load_recipe
 
+from gymfleet_cli.composing import composed
 from gymfleet_cli.console import CliError, UsageProblem, err, out, plain
+from gymfleet_cli.gateway import describe
 from gymfleet_cli.outcome import print_outcome
 from gymfleet_cli.progress import RunDisplay, read_progress
-from gymfleet_cli.recipes import load_checked
+from gymfleet_cli.recipes import checked, load_checked, to_toml
 from gymfleet_cli.report import write_report
 from gymfleet_cli.run_directory import RUN_STATE, RunDataError
 from gymfleet_cli.running import Work, lock_run, recipe_file, run_plan, work_with_services
@@ -24,11 +27,18 @@ EnvOption = Annotated[
     str | None,
     typer.Option(help="Source of the only environment, if not gymfleet's own: package.module:Class or a .py file."),
 ]
+TrainEnvOption = Annotated[
+    str | None,
+    typer.Option(
+        help="The environment to write a recipe for: a name, package.module:Class or a .py file. Beside a recipe, the "
+        "source of its only environment, if not gymfleet's own."
+    ),
+]
 PortsOption = Annotated[int | None, typer.Option(help="First of a row of ports. Default: any free ones.")]
 
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="Recipe, a TOML file.")],
+    recipe: Annotated[Path | None, typer.Argument(help="Recipe, a TOML file; without it one is written.")] = None,
     run_dir: RunDirOption = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Override the recipe's seed.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete what an earlier run left in the directory.")] = False,
@@ -40,12 +50,31 @@ def train(
             "several.",
         ),
     ] = None,
-    env: EnvOption = None,
+    env: TrainEnvOption = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(help="Without a recipe: how to learn, by the name of an algorithm, or sft. Default: grpo."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Without a recipe: a Hugging Face id or directory. Default: a small model from scratch."),
+    ] = None,
+    level: Annotated[str | None, typer.Option(help="Without a recipe: a level of the environment.")] = None,
     ports_from: PortsOption = None,
 ) -> None:
-    """Train by a recipe: start all services, build the model, train, measure, report. Run again to resume."""
+    """Train by a recipe: start all services, build the model, train, measure, report. Run again to resume.
+
+    Without a recipe, --env writes a complete one, shows it, keeps it in the run directory and trains by it.
+    """
     changes = [*(overrides or ()), *(() if seed is None else (f"seed={seed}",))]
-    loaded = load_checked(recipe, changes)
+    asked = {"algorithm": algorithm, "model": model, "level": level}
+    given = [part for name, value in asked.items() if value is not None for part in (f"--{name}", value)]
+    if recipe is None:
+        loaded = _composed(env, algorithm or "grpo", model, level, changes)
+    elif given:
+        raise UsageProblem(f"{given[0]} is for a recipe that is written, and {recipe} is one: use --set to change it")
+    else:
+        loaded = load_checked(recipe, changes)
     directory = run_dir or Path("runs") / loaded.name
     state_dir = directory / RUN_STATE
     with lock_run(directory, state_dir):
@@ -56,18 +85,37 @@ def train(
             out.print(plain(f"{directory}: this run is finished; --fresh starts it anew"), soft_wrap=True)
             _print_outcome(directory)
             return
-        file = recipe_file(recipe, loaded, state_dir, changed=bool(changes))
+        file = str(recipe) if recipe is not None and not changes else recipe_file(loaded, state_dir)
+        if recipe is None:
+            out.print(plain(to_toml(loaded)), soft_wrap=True)
         command = ("run", file, "--run-dir", str(directory))
         work = Work(recipe=loaded, recipe_file=file, run_dir=directory, command=command)
         try:
             _work(work, env, state_dir, ports_from)
         except Interrupted:
-            again = ["gymfleet", "train", str(recipe), "--run-dir", str(directory)]
+            again = [
+                "gymfleet",
+                "train",
+                *([] if recipe is None else [str(recipe)]),
+                "--run-dir",
+                str(directory),
+                *given,
+            ]
             again += [part for change in changes for part in ("--set", change)] + (["--env", env] if env else [])
             err.print(plain(f"stopped; resume with: {shlex.join(again)}"), soft_wrap=True)
             raise
     _report(directory)
     _print_outcome(directory)
+
+
+def _composed(env: str | None, algorithm: str, model: str | None, level: str | None, changes: Sequence[str]) -> Recipe:
+    """Return a recipe for an environment, with changes. Raises `UsageProblem`, `CliError`, `RecipeError`."""
+    if env is None:
+        raise UsageProblem("give a recipe, or --env with an environment to write one for")
+    specs, missing = describe((env,), {})
+    if not specs:
+        raise CliError("; ".join(missing) or f"{env} cannot be served here")
+    return checked(composed(specs[0], algorithm, model, level=level), changes, where="the recipe")
 
 
 def _work(work: Work, env: str | None, state_dir: Path, ports_from: int | None) -> None:

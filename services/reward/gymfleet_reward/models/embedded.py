@@ -7,10 +7,10 @@ from concurrent.futures import Future
 from typing import Final, TypeAlias
 
 import structlog
+from gymfleet_kit.chat.transcripts import Transcript
 
 from gymfleet_reward.component import ComponentError
 from gymfleet_reward.models.tables import EmbeddedTable, UnusableModel
-from gymfleet_reward.models.transcripts import Transcript
 
 log = structlog.get_logger()
 Values: TypeAlias = tuple[float, ...]

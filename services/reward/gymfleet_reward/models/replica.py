@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
+from gymfleet_kit.chat.transcripts import Transcript
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoModelForTokenClassification
 from transformers.utils import logging
 
 from gymfleet_reward.models.tables import EmbeddedTable, Scores, UnusableModel
-from gymfleet_reward.models.transcripts import Transcript
 
 _HEADS: Final[dict[Scores, Any]] = {
     "episode": AutoModelForSequenceClassification,

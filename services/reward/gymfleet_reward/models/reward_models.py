@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from gymfleet_contracts.trajectory import Trajectory
+from gymfleet_kit.chat.transcripts import BadTranscript, Transcript, Transcripts, UnusableTranscripts
 
 from gymfleet_reward.component import ComponentError
 from gymfleet_reward.models.embedded import EmbeddedModel, Values
 from gymfleet_reward.models.served import ServedModel
 from gymfleet_reward.models.tables import EmbeddedTable, ModelTable, Scores, UnusableModel
-from gymfleet_reward.models.transcripts import Transcript, Transcripts
 
 _COMPONENTS: Final[dict[Scores, str]] = {"episode": "reward_model", "turns": "process_reward_model"}
 
@@ -101,7 +101,7 @@ def _entry(name: str, table: ModelTable) -> _Entry:
             if isinstance(table, EmbeddedTable)
             else ServedModel(name, table)
         )
-    except UnusableModel as error:
+    except (UnusableModel, UnusableTranscripts) as error:
         raise UnusableModel(f"the reward model {name!r}: {error}") from None
     return _Entry(table, transcripts, model)
 
@@ -115,6 +115,8 @@ def _asked(
         try:
             transcript = written(episode)
             _require_short(name, transcript, entry.table.max_tokens)
+        except BadTranscript as error:
+            found[place] = ComponentError(str(error))
         except ComponentError as error:
             found[place] = error
         else:

@@ -10,12 +10,12 @@ from typing import Any, Final, TypeVar
 
 import httpx
 import msgspec
+from gymfleet_kit.chat.transcripts import Transcript
 from gymfleet_kit.chat_endpoint import KeyUnreadable, read_key
 
 from gymfleet_reward.component import ComponentError
 from gymfleet_reward.models.embedded import Values
 from gymfleet_reward.models.tables import ServedTable, UnusableModel
-from gymfleet_reward.models.transcripts import Transcript
 
 T = TypeVar("T", bound=msgspec.Struct)
 _OK: Final = 200

@@ -46,6 +46,10 @@ class RemoteLearner:
         """See `Learner`."""
         return self._vocab_size
 
+    def start_from(self, model: Path | None) -> None:
+        """See `Learner`. The directory must be visible to the workers too."""
+        self._call("start_from", model)
+
     def begin(self, stage: str, training: Training) -> None:
         """See `Learner`."""
         self._call("begin", stage, training)
@@ -69,6 +73,25 @@ class RemoteLearner:
         """See `Learner`."""
         versions = {scored.trajectory.policy.version_min for group in groups for scored in group.trajectories}
         metrics: dict[str, Any] = self._call("update", groups, {v: staleness(v) for v in versions}.get)
+        return metrics
+
+    def reward_epoch(self, rows: list[TrainSequence], epoch: int) -> dict[str, Any]:
+        """See `Learner`."""
+        metrics: dict[str, Any] = self._call("reward_epoch", rows, epoch)
+        return metrics
+
+    def reward_numbers(self, rows: list[TrainSequence]) -> list[list[float]]:
+        """See `Learner`."""
+        numbers: list[list[float]] = self._call("reward_numbers", rows)
+        return numbers
+
+    def save_reward_model(self, directory: Path) -> None:
+        """See `Learner`. The directory must be visible to the workers too."""
+        self._call("save_reward_model", directory)
+
+    def update_rows(self, rows: list[TrainSequence]) -> dict[str, Any]:
+        """See `Learner`."""
+        metrics: dict[str, Any] = self._call("update_rows", rows)
         return metrics
 
     def sampled_logprobs(self, prompts: list[list[int]], samples: list[list[int]]) -> list[list[float]]:

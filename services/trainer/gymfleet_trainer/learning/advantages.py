@@ -46,6 +46,40 @@ def rloo_advantages(returns: Tensor, group_ids: Sequence[Hashable]) -> Tensor:
     return (returns - means[groups]) * (counts / (counts - 1))[groups]
 
 
+def opo_advantages(returns: Tensor, lengths: Tensor, group_ids: Sequence[Hashable]) -> Tensor:
+    r"""Compare each return with the mean of its group in which an episode weighs as much as it is long.
+
+    .. math:: A_i = R_i - \frac{\sum_j l_j R_j}{\sum_j l_j}
+
+    OPO, arXiv:2505.23585: the baseline of least variance if the squared norm of a gradient grows with the
+    number of its tokens. `lengths` are (N,) numbers of written tokens; a group without any has the plain mean. The
+    rest is as in `grpo_advantages`.
+    """
+    groups, counts, _ = _group_means(returns, group_ids)
+    weights = lengths.to(returns.dtype)
+    empty = torch.zeros_like(counts).index_add_(0, groups, weights)[groups] == 0
+    weights = torch.where(empty, 1.0, weights)
+    first = _firsts(returns, groups, len(counts))[groups]
+    total = torch.zeros_like(counts).index_add_(0, groups, weights)
+    shifted = torch.zeros_like(counts).index_add_(0, groups, weights * (returns - first))
+    return returns - first - (shifted / total)[groups]
+
+
+def gpg_advantages(returns: Tensor, group_ids: Sequence[Hashable], normalise_by_std: bool) -> Tensor:
+    r"""Compare each return with its group's mean, and make up for the episodes whose group has no signal.
+
+    .. math:: A_i = \alpha \frac{R_i - \mathrm{mean}(R)}{F}, \qquad \alpha = \frac{N}{N - M}
+
+    GPG, arXiv:2504.02546: of N episodes M are in groups whose returns are all equal, and add nothing to
+    the gradient but to what it is divided by. F is 1, or the group's standard deviation. Shapes and errors as in
+    `grpo_advantages`.
+    """
+    advantages = grpo_advantages(returns, group_ids, normalise_by_std)
+    speaking = {group for group, advantage in zip(group_ids, advantages.tolist(), strict=True) if advantage != 0}
+    num_speaking = sum(group in speaking for group in group_ids)
+    return advantages * (len(group_ids) / max(num_speaking, 1))
+
+
 def _group_means(returns: Tensor, group_ids: Sequence[Hashable]) -> tuple[Tensor, Tensor, Tensor]:
     """Return the (N,) group index of each episode, the (G,) sizes and the (G,) means."""
     if len(group_ids) != len(returns):
@@ -57,14 +91,20 @@ def _group_means(returns: Tensor, group_ids: Sequence[Hashable]) -> tuple[Tensor
         alone = [group for group, index in order.items() if counts[index] < 2]
         raise ValueError(f"groups of one have no baseline, give each at least two episodes: {alone[:5]}")
     # Shift by the first member, so that equal returns give a mean of exactly their value, and advantages of exactly 0.
-    first = torch.zeros(len(order), dtype=returns.dtype)
-    first[groups.flip(0)] = returns.flip(0)
+    first = _firsts(returns, groups, len(order))
     shifted = torch.zeros_like(first).index_add_(0, groups, returns - first[groups])
     return groups, counts, first + shifted / counts
 
 
+def _firsts(returns: Tensor, groups: Tensor, num_groups: int) -> Tensor:
+    """Return the (G,) return of each group's first member."""
+    first = torch.zeros(num_groups, dtype=returns.dtype)
+    first[groups.flip(0)] = returns.flip(0)
+    return first
+
+
 def gae(
-    rewards: Tensor, values: Tensor, final_values: Tensor, mask: Tensor, gamma: float, lam: float
+    rewards: Tensor, values: Tensor, final_values: Tensor, mask: Tensor, gamma: float, lam: float | Tensor
 ) -> tuple[Tensor, Tensor]:
     r"""Compute generalised advantage estimates over the tokens that the model wrote.
 
@@ -82,7 +122,7 @@ def gae(
         final_values: (B,) float, the value of the state after the last token; no grad.
         mask: (B, T) bool, True on tokens that the model wrote.
         gamma: discount per written token.
-        lam: trade-off between bias (0) and variance (1).
+        lam: trade-off between bias (0) and variance (1); one, or (B,) of them.
 
     Returns:
         Advantages and returns (`advantages + values`), both (B, T) and 0 outside the mask.

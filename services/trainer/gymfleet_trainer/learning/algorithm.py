@@ -177,10 +177,12 @@ class TokenOutputs:
             raise RuntimeError("the algorithm did not ask for a critic")
         return self._critic.values(self._batch)
 
-    def weights(self, aggregation: LossAggregation) -> Tensor:
+    def weights(self, aggregation: LossAggregation, norm_tokens: int = 1) -> Tensor:
         """Return the weight of each token in a mean over the whole update, 0 without a loss."""
-        batch = self._batch
-        return token_weights(batch.loss_mask, batch.cu_seqlens, aggregation, self.counts, self._policy.dtype)
+        batch, dtype = self._batch, self._policy.dtype
+        return token_weights(
+            batch.loss_mask, batch.cu_seqlens, aggregation, self.counts, dtype, norm_tokens=norm_tokens
+        )
 
 
 class Algorithm(ABC, Generic[OptionsT]):
@@ -244,8 +246,15 @@ class Algorithm(ABC, Generic[OptionsT]):
     def loss(self, outputs: TokenOutputs, batch: PackedBatch) -> Loss:
         """Return a micro-batch's share of the loss. It may be called from several threads."""
 
-    def after_batch(self, batch: int, models: Models) -> None:
-        """Do what is due after batch number `batch`, such as moving a controller."""
+    def after_batch(self, batch: int, models: Models, reported: Mapping[str, float]) -> None:
+        """Do what is due after batch number `batch`, such as moving a controller.
+
+        `reported` is what the losses of the batch reported, equal in all processes.
+        """
+
+    def refreshes_reference(self, num_batches: int) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether the policy becomes its own reference after its first `num_batches` batches."""
+        return False
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the algorithm must remember over a restart."""

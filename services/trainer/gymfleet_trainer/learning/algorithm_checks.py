@@ -15,6 +15,7 @@ from gymfleet_contracts.trajectory import (
     PolicyRef,
     Reward,
     ScoredTrajectory,
+    StateValue,
     Status,
     Trajectory,
     Turn,
@@ -26,7 +27,7 @@ from pydantic import ValidationError
 from torch import Tensor
 from transformers import Starcoder2Config, Starcoder2ForCausalLM
 
-from gymfleet_trainer.learning.algorithm import Algorithm, Sample, Verdict
+from gymfleet_trainer.learning.algorithm import Algorithm, Sample, Trained, Verdict
 from gymfleet_trainer.learning.engine import UpdateEngine
 from gymfleet_trainer.learning.options import UpdateOptions
 from gymfleet_trainer.learning.plugins import ALGORITHMS
@@ -42,6 +43,8 @@ _WHOLE: Final = 1 << 16
 _SMALL: Final = 24
 """Tokens of a micro-batch: all of an update, and about one row."""
 _PRECISION: Final = 1e-9
+_WARM_UP: Final = 1000
+"""Batches, among which the first one is looked for that trains the policy."""
 _PASS: Final = OptimizerOptions(learning_rate=0.01, betas=(0.9, 0.95), eps=1e-4, max_grad_norm=1e3)
 
 Groups = list[list[ScoredTrajectory]]
@@ -69,7 +72,11 @@ class _Bench:
             steps=2, updates_per_step=2, epochs_per_step=2, tokens_per_microbatch=microbatch, optimizer=_PASS
         )
         policy = copy.deepcopy(self.model) if model is None else model
-        return UpdateEngine(policy, self.algorithm(), section, reference=self.model.frozen_copy())
+        engine = UpdateEngine(policy, self.algorithm(), section, reference=self.model.frozen_copy())
+        # A promise about the policy says nothing while only a critic is trained.
+        learning = (batch for batch in range(_WARM_UP) if Trained.POLICY in engine.algorithm.trains(batch))
+        engine.num_batches = next(learning, 0)
+        return engine
 
 
 def examine(reference: str) -> list[str]:
@@ -269,6 +276,7 @@ def _logprobs(model: PolicyModel, scored: ScoredTrajectory) -> Tensor:
 
 def _episode(rng: random.Random, group_id: str, sample: int, stem: tuple[Turn, ...]) -> ScoredTrajectory:
     turns = [*stem, *(_turn(rng) for _ in range(rng.randint(1, 3)))]
+    turns[0] = turns[0].model_copy(update={"value": StateValue(mean=0.125, samples=1)})
     if sample == 0:
         turns.append(_turn(rng).model_copy(update={"context": "replaced"}))
     reward = rng.uniform(-1.0, 1.0)

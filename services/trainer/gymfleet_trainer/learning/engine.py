@@ -60,8 +60,8 @@ class UpdateEngine(Models):
             section: how a batch is divided into updates and micro-batches, and how the policy is optimised.
             seed: the seed of the split into updates.
             temperature: the sampling temperature of rows that name none.
-            reference: the policy at the start of the stage; copied from `model` when the algorithm needs one and none
-                is given. A resumed run must give it.
+            reference: the policy at the start of the stage, or at its last refresh; copied from `model` when the
+                algorithm needs one and none is given. A resumed run must give it.
             sampler_is_exact: the sampler computes as exactly as the trainer (both float32), so that fresh rows carry
                 their old log-probabilities already and they need not be computed again.
         """
@@ -76,6 +76,8 @@ class UpdateEngine(Models):
         self.optimizer = build_optimizer(model, section.optimizer, num_updates)
         copied = reference is None and Need.REFERENCE in algorithm.needs
         self.reference = model.frozen_copy() if copied else reference
+        self.reference_is_refreshed = False
+        """Whether the reference is another one than at the start of the stage, so that a checkpoint must have it."""
         self.critic = ValueModel(model) if Need.CRITIC in algorithm.needs else None
         self.critic_optimizer = (
             None if self.critic is None else build_optimizer(self.critic, algorithm.critic_optimizer, num_updates)
@@ -94,9 +96,13 @@ class UpdateEngine(Models):
         totals = Totals()
         for number, part in enumerate(part for parts in epochs for part in parts):
             self._update_part(prepared, part, totals, weights_untouched=number == 0)
-        self.algorithm.after_batch(self.num_batches, self)
+        reported = totals.reported()
+        self.algorithm.after_batch(self.num_batches, self, reported)
         self.num_batches += 1
-        return totals.reported() | {
+        if self.reference is not None and self.algorithm.refreshes_reference(self.num_batches):
+            self.reference.copy_weights(self.model)
+            self.reference_is_refreshed = True
+        return reported | {
             "grad_norm": totals.mean("grad_norm", "updates"),
             "learning_rate": totals.learning_rate,
             "num_sequences": len(rows),
@@ -151,6 +157,7 @@ class UpdateEngine(Models):
             "rng": self._rng.getstate(),
             "num_batches": self.num_batches,
             "algorithm": self.algorithm.state_dict(),
+            "reference_is_refreshed": self.reference_is_refreshed,
         }
         if self.critic is not None and self.critic_optimizer is not None:
             state |= {"critic": self.critic.weights(), "critic_optimizer": self.critic_optimizer.state_dict()}
@@ -163,6 +170,7 @@ class UpdateEngine(Models):
         self._rng.setstate((version, tuple(internal), gauss))
         self.num_batches = int(state["num_batches"])
         self.algorithm.load_state_dict(state["algorithm"])
+        self.reference_is_refreshed = bool(state["reference_is_refreshed"])
         if self.critic is not None and self.critic_optimizer is not None:
             self.critic.load_weights(state["critic"])
             self.critic_optimizer.load_state_dict(state["critic_optimizer"])
@@ -213,7 +221,7 @@ class UpdateEngine(Models):
         self, rows: Sequence[TrainSequence], part: Sequence[int], totals: Totals, *, weights_untouched: bool
     ) -> None:
         """Make one optimiser update, unless nothing in the part has a gradient. Counts are those of the whole part."""
-        counts = GlobalCounts.of(rows[index].num_trained for index in part)
+        counts = GlobalCounts.of([rows[index].num_trained for index in part], [rows[index].unit for index in part])
         chosen = [rows[index] for index in part if self.algorithm.has_gradient(rows[index])]
         if not chosen:
             return

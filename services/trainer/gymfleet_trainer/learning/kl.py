@@ -11,6 +11,7 @@ KlEstimator = Literal["k1", "k2", "k3"]
 
 _MAX_LOG_RATIO = 20.0
 _MAX_K3 = 10.0
+_MAX_ERROR = 0.2
 
 
 def k1(logprobs: Tensor, reference_logp: Tensor) -> Tensor:
@@ -37,3 +38,22 @@ def k3(logprobs: Tensor, reference_logp: Tensor) -> Tensor:
 def kl_estimate(logprobs: Tensor, reference_logp: Tensor, estimator: KlEstimator) -> Tensor:
     """Apply the estimator with this name in a recipe; (...) float, one value per token."""
     return {"k1": k1, "k2": k2, "k3": k3}[estimator](logprobs, reference_logp)
+
+
+def adapted_coefficient(coefficient: float, measured: float, *, target: float, horizon: float) -> float:
+    r"""Return the coefficient of a KL term for the next batch, moved so that the measured KL comes near the target.
+
+    .. math::
+        e = \mathrm{clip}\Bigl(\frac{\mathrm{KL} - \mathrm{KL}_{target}}{\mathrm{KL}_{target}}, -0.2, 0.2\Bigr), \qquad
+        \beta \leftarrow \beta\,(1 + e / h)
+
+    Ziegler et al. 2019, arXiv:1909.08593, where 1 / h is the gain :math:`K_\beta` = 0.1.
+
+    Args:
+        coefficient: :math:`\beta`.
+        measured: the mean estimate of the batch.
+        target: above 0, of the same kind.
+        horizon: h, in batches.
+    """
+    error = min(max(measured / target - 1, -_MAX_ERROR), _MAX_ERROR)
+    return coefficient * (1 + error / horizon)

@@ -15,15 +15,23 @@ import torch
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.rollout import Sampling
 from gymfleet_contracts.trajectory import ScoredTrajectory, Turn
+from gymfleet_kit.chat.transcripts import Transcripts
 from transformers import AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from gymfleet_trainer.distributed.ranks import Ranks, device_of
+from gymfleet_trainer.errors import RunDirectoryError
 from gymfleet_trainer.learning.algorithm import Need, Sample
 from gymfleet_trainer.learning.engine import UpdateEngine
 from gymfleet_trainer.learning.novelty import Novelty
-from gymfleet_trainer.learning.options import ReinforceOptions, SupervisedOptions
+from gymfleet_trainer.learning.options import (
+    PreferenceUpdates,
+    ReinforceOptions,
+    RewardModelOptions,
+    SupervisedOptions,
+)
 from gymfleet_trainer.learning.plugins import algorithm_of, blamed
+from gymfleet_trainer.learning.reward_update import RewardUpdater
 from gymfleet_trainer.learning.sft_update import SftUpdater
 from gymfleet_trainer.model.batching import TrainSequence, sequences_from_trajectory
 from gymfleet_trainer.model.policy_model import PolicyModel
@@ -33,12 +41,13 @@ from gymfleet_trainer.run.groups import Group
 
 MODEL: Final = "model"
 _OPTIMIZER: Final = "optimizer.pt"
+_REFERENCE: Final = "reference"
 _MICROBATCH_TOKENS: Final = 8192
 _PARITY_SEQUENCES: Final = 32
 _TOKENIZER_FILES: Final = ("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "chat_template*")
 
 
-Training: TypeAlias = SupervisedOptions | ReinforceOptions
+Training: TypeAlias = SupervisedOptions | ReinforceOptions | PreferenceUpdates | RewardModelOptions
 """How a stage trains."""
 
 
@@ -48,6 +57,9 @@ class Learner(Protocol):
     @property
     def vocab_size(self) -> int:
         """Return the size of the vocabulary; every token id is smaller."""
+
+    def start_from(self, model: Path | None) -> None:
+        """Replace the weights by those that an earlier stage left in a directory, or by those of the run's start."""
 
     def begin(self, stage: str, training: Training) -> None:
         """Train as a stage says from now on, with an optimiser of its own or that of the loaded checkpoint."""
@@ -65,6 +77,18 @@ class Learner(Protocol):
 
     def update(self, groups: Sequence[Group], staleness: Callable[[int], int | None]) -> dict[str, Any]:
         """Train on whole groups. `staleness` returns the number of weight changes since a policy version."""
+
+    def update_rows(self, rows: list[TrainSequence]) -> dict[str, Any]:
+        """Train on one batch of rows that a stage made itself, as its algorithm says."""
+
+    def reward_epoch(self, rows: list[TrainSequence], epoch: int) -> dict[str, Any]:
+        """Make one pass of a reward model over its rows, in an order that depends as that of `sft_epoch` does."""
+
+    def reward_numbers(self, rows: list[TrainSequence]) -> list[list[float]]:
+        """Return the numbers that the reward model says of each row."""
+
+    def save_reward_model(self, directory: Path) -> None:
+        """Write the reward model, its tokenizer and what names its template, as the reward service loads it."""
 
     def sampled_logprobs(self, prompts: list[list[int]], samples: list[list[int]]) -> list[list[float]]:
         """Return the log-probabilities, at temperature 1, of each sample's tokens after its prompt."""
@@ -117,8 +141,11 @@ class LocalLearner:
         self._training: Training | None = None
         self._sft: SftUpdater | None = None
         self._rl: UpdateEngine | None = None
+        self._reward: RewardUpdater | None = None
         self._novelty: Novelty | None = None
         self._restored: dict[str, Any] = {}
+        self._refreshed: PolicyModel | None = None
+        """The reference policy of the loaded checkpoint, where it was refreshed since the start of the stage."""
         self._checked_version = -1
 
     @property
@@ -128,18 +155,22 @@ class LocalLearner:
 
     # --- training
 
+    def start_from(self, model: Path | None) -> None:
+        """Replace the weights by those that an earlier stage left in a directory, or by those of the run's start."""
+        self._model = self._load(self._source if model is None else str(model))
+
     def begin(self, stage: str, training: Training) -> None:
         """Train as a stage says from now on, with an optimiser of its own or that of the loaded checkpoint."""
         self._stage, self._training = stage, training
-        self._sft = self._rl = self._novelty = None
+        self._sft = self._rl = self._reward = self._novelty = None
         if self._restored.get("stage") != stage:
-            self._restored = {}
+            self._restored, self._refreshed = {}, None
 
     def end(self) -> None:
         """Drop the stage's optimiser."""
         self._stage, self._training = "", None
-        self._sft = self._rl = self._novelty = None
-        self._restored = {}
+        self._sft = self._rl = self._reward = self._novelty = None
+        self._restored, self._refreshed = {}, None
 
     def sequences(
         self, trajectories: Sequence[ScoredTrajectory], roles: Sequence[str] | None = None
@@ -173,6 +204,20 @@ class LocalLearner:
                 for group in episodes
             ]
             return engine.update([row for group in samples for row in engine.algorithm.rows(group)]) | told
+
+    def update_rows(self, rows: list[TrainSequence]) -> dict[str, Any]:
+        """Train on one batch of rows that a stage made itself, as its algorithm says."""
+        engine = self._engine()
+        with blamed(engine.algorithm):
+            return engine.update(rows)
+
+    def reward_epoch(self, rows: list[TrainSequence], epoch: int) -> dict[str, Any]:
+        """Make one pass of a reward model over its rows, in an order that depends as that of `sft_epoch` does."""
+        return self._reward_model().epoch(rows, random.Random(f"{self._recipe.seed}/{self._stage}/{epoch}"))
+
+    def reward_numbers(self, rows: list[TrainSequence]) -> list[list[float]]:
+        """Return the numbers that the reward model says of each row."""
+        return self._reward_model().numbers(rows)
 
     # --- parity with the engine
 
@@ -239,6 +284,16 @@ class LocalLearner:
     def save_model(self, directory: Path) -> None:
         """Write weights, config and tokenizer, as a model that transformers can load from `directory`."""
         self.save_weights(directory)
+        self._save_tokenizer(directory)
+
+    def save_reward_model(self, directory: Path) -> None:
+        """Write the reward model, its tokenizer and what names its template, as the reward service loads it."""
+        self._reward_model().save_pretrained(directory)
+        self._save_tokenizer(directory)
+        if self._writes:
+            Transcripts(directory).note(directory)
+
+    def _save_tokenizer(self, directory: Path) -> None:
         if not self._writes:
             return
         source = Path(self._source)
@@ -259,8 +314,16 @@ class LocalLearner:
             states["sft"] = self._sft.state_dict()
         if self._rl is not None:
             states["rl"] = self._rl.state_dict()
+        if self._reward is not None:
+            states["reward"] = self._reward.state_dict()
         if self._novelty is not None:
             states["novelty"] = self._novelty.state_dict()
+        if self._rl is not None:
+            refreshed = self._rl.reference if self._rl.reference_is_refreshed else None
+        else:
+            refreshed = self._refreshed
+        if refreshed is not None:
+            refreshed.save_pretrained(directory / _REFERENCE)
         if not self._writes:
             return
         # Pass a file object: given a path, torch reports a full disk as an unexpected position in a container.
@@ -270,13 +333,16 @@ class LocalLearner:
     def load_checkpoint(self, directory: Path) -> None:
         """Load weights, optimiser and random state from a checkpoint."""
         self._model = self._load(str(directory / MODEL))
-        self._sft = self._rl = self._novelty = None
+        self._sft = self._rl = self._reward = self._novelty = None
         self._restored = torch.load(directory / _OPTIMIZER, map_location="cpu", weights_only=True)
         torch.set_rng_state(self._restored.pop("torch"))
+        refreshed = directory / _REFERENCE
+        self._refreshed = self._load(str(refreshed), frozen=True) if refreshed.is_dir() else None
 
     @property
     def _roles(self) -> tuple[str, ...] | None:
-        return None if self._training is None else self._training.roles
+        training = self._training
+        return None if training is None or isinstance(training, RewardModelOptions) else training.roles
 
     @property
     def _writes(self) -> bool:
@@ -292,11 +358,21 @@ class LocalLearner:
             frozen=frozen,
         )
 
+    def _reward_model(self) -> RewardUpdater:
+        options = self._training
+        if not isinstance(options, RewardModelOptions):
+            raise TypeError("no stage that trains a reward model was begun")
+        if self._reward is None:
+            self._reward = RewardUpdater(self._model, options)
+            if "reward" in self._restored:
+                self._reward.load_state_dict(self._restored.pop("reward"))
+        return self._reward
+
     def _engine(self) -> UpdateEngine:
         """Create the engine at the first update, when the weights are those of the reference policy."""
         rl = self._training
-        if not isinstance(rl, ReinforceOptions):
-            raise TypeError("no stage that reinforces was begun")
+        if not isinstance(rl, ReinforceOptions | PreferenceUpdates):
+            raise TypeError("no stage that learns by an algorithm was begun")
         if self._rl is None:
             sampling = self._recipe.rollout.sampling
             exact = self._recipe.inference.dtype == self._recipe.trainer_dtype == "float32" and _is_plain(sampling)
@@ -306,23 +382,41 @@ class LocalLearner:
                 algorithm,
                 rl,
                 seed=self._recipe.seed,
-                temperature=sampling.temperature,
+                temperature=sampling.temperature if isinstance(rl, ReinforceOptions) else 1.0,
                 reference=self._reference_policy() if Need.REFERENCE in algorithm.needs else None,
                 sampler_is_exact=exact,
             )
             if "rl" in self._restored:
                 self._rl.load_state_dict(self._restored.pop("rl"))
-            if rl.exploration.novelty is not None:
+            if isinstance(rl, ReinforceOptions) and rl.exploration.novelty is not None:
                 self._novelty = Novelty(rl.exploration.novelty)
                 self._novelty.load_state_dict(self._restored.pop("novelty", {}))
         return self._rl
 
     def _reference_policy(self) -> PolicyModel:
+        if self._refreshed is not None:
+            refreshed, self._refreshed = self._refreshed, None
+            return refreshed
+        if isinstance(self._training, PreferenceUpdates) and (given := self._training.reference) is not None:
+            return self._given_reference(given)
         place = self._references / self._stage
         exists = place.is_dir()
         if not (exists if self._ranks is None else self._ranks.agree(exists)):
             self._save_reference(place)
         return self._load(str(place), frozen=True)
+
+    def _given_reference(self, path: str) -> PolicyModel:
+        try:
+            reference = self._load(path, frozen=True)
+        except (OSError, ValueError) as error:
+            told = " ".join(str(error).split())
+            raise RunDirectoryError(f"stages.{self._stage}.reference: {path} is no model: {told:.200}") from None
+        if (known := int(reference.config.vocab_size)) != self.vocab_size:
+            raise RunDirectoryError(
+                f"stages.{self._stage}.reference: {path} has {known} tokens and the policy has {self.vocab_size}: a "
+                "reference must have the policy's vocabulary"
+            )
+        return reference
 
     def _save_reference(self, place: Path) -> None:
         temporary = place.with_name(f".{place.name}.writing")

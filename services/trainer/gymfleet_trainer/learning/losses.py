@@ -4,14 +4,17 @@ Every loss is a weighted sum over tokens. `token_weights` puts the aggregation i
 *global* batch: micro-batches and ranks then add up to exactly the loss of one large batch.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
 
-LossAggregation = Literal["token_mean", "sequence_mean_token_sum", "sequence_mean_token_mean"]
+LossAggregation = Literal[
+    "token_mean", "sequence_mean_token_sum", "sequence_mean_token_mean", "sequence_mean_token_sum_norm"
+]
+ImportanceLevel = Literal["token", "sequence", "sequence_geometric"]
 _MAX_LOG_RATIO = 20.0
 
 
@@ -23,28 +26,70 @@ class GlobalCounts:
     """Tokens with a loss."""
     sequences: int
     """Sequences with at least one such token."""
+    units: int = 0
+    """Units that such sequences name, such as pairs."""
 
     @classmethod
-    def of(cls, num_trained: Iterable[int]) -> "GlobalCounts":
-        """Count from each sequence's number of tokens with a loss, those included that have no gradient."""
+    def of(cls, num_trained: Iterable[int], units: Iterable[str | None] = ()) -> "GlobalCounts":
+        """Count from each sequence's number of tokens with a loss, those included that have no gradient, and unit."""
         numbers = list(num_trained)
-        return cls(tokens=sum(numbers), sequences=sum(number > 0 for number in numbers))
+        named = {unit for number, unit in zip(numbers, units, strict=False) if number > 0 and unit is not None}
+        return cls(tokens=sum(numbers), sequences=sum(number > 0 for number in numbers), units=len(named))
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyLoss:
-    """The loss, and sums over its tokens."""
+class Tokens:
+    """The tokens of a micro-batch as a surrogate sees them: (T,) each, with harmless values where there is no loss."""
 
-    loss: Tensor
-    """() float, with grad."""
+    logprobs: Tensor
+    """Under the policy, with grad."""
+    log_ratio: Tensor
+    """Log-probability under the policy less that under the policy before the batch, with grad; 0 without a loss."""
+    advantages: Tensor
+    """No grad; 0 without a loss."""
+    mask: Tensor
+    """bool, tokens with a loss."""
+    cu_seqlens: Tensor
+    """(S + 1,) int, where sequences start. Sequences are never split."""
+    fields: Mapping[str, Tensor] = field(default_factory=dict)
+    """What `prepare` put on the rows, by name."""
+
+    @classmethod
+    def of(
+        cls,
+        logprobs: Tensor,
+        old_logprobs: Tensor,
+        advantages: Tensor,
+        mask: Tensor,
+        cu_seqlens: Tensor,
+        fields: Mapping[str, Tensor] | None = None,
+    ) -> Self:
+        """Mask before anything is exponentiated: positions without a loss hold arbitrary values, and inf * 0 is NaN."""
+        return cls(
+            torch.where(mask, logprobs, 0.0),
+            torch.where(mask, logprobs - old_logprobs, 0.0),
+            torch.where(mask, advantages, 0.0),
+            mask,
+            cu_seqlens,
+            fields or {},
+        )
+
+    @property
+    def ratio(self) -> Tensor:
+        """Return pi / pi_old with grad; 1 without a loss."""
+        return bounded_exp(self.log_ratio)
+
+
+@dataclass(frozen=True, slots=True)
+class Surrogate:
+    """What each token loses, and which of them are held back."""
+
+    losses: Tensor
+    """(T,) float, with grad; before weights and corrections."""
     clipped: Tensor
-    """() float, tokens whose ratio was clipped."""
-    dual_clipped: Tensor
-    """() float, tokens with a negative advantage that the dual clip bounded."""
-    approx_kl: Tensor
-    """() float, sum of `old - new` log-probabilities: an estimate of the distance moved."""
-    ratio_max: Tensor
-    """() float, the largest ratio."""
+    """(T,) bool, tokens whose ratio was clipped or masked."""
+    dual_clipped: Tensor | None = None
+    """(T,) bool, tokens with a negative advantage that the dual clip bounded; None where there is none."""
 
 
 def token_weights(
@@ -53,21 +98,25 @@ def token_weights(
     aggregation: LossAggregation,
     counts: GlobalCounts,
     dtype: torch.dtype = torch.float32,
+    *,
+    norm_tokens: int = 1,
 ) -> Tensor:
     r"""Return the weight of each token's loss, (T,) float, 0 outside the mask.
 
-    ========================== ========================================
-    token_mean                 :math:`1 / N`, DAPO, arXiv:2503.14476
-    sequence_mean_token_sum    :math:`1 / B`, as in Dr.GRPO, arXiv:2503.20783
-    sequence_mean_token_mean   :math:`1 / (B n_i)`, GRPO, arXiv:2402.03300
-    ========================== ========================================
+    ============================ ========================================
+    token_mean                   :math:`1 / N`, DAPO, arXiv:2503.14476
+    sequence_mean_token_sum      :math:`1 / B`
+    sequence_mean_token_mean     :math:`1 / (B n_i)`, GRPO, arXiv:2402.03300
+    sequence_mean_token_sum_norm :math:`1 / (B L)`, Dr.GRPO, arXiv:2503.20783
+    ============================ ========================================
 
     Args:
         mask: (T,) bool, tokens with a loss.
         cu_seqlens: (S + 1,) int, where sequences start.
-        aggregation: which of the three.
+        aggregation: which of the four.
         counts: N and B of the global batch; :math:`n_i` is counted here, since sequences are never split.
         dtype: of the weights.
+        norm_tokens: L, a constant.
     """
     weights = mask.to(dtype)
     if aggregation == "token_mean":
@@ -77,71 +126,90 @@ def token_weights(
         running = torch.cat([weights.new_zeros(1, dtype=torch.int64), mask.long().cumsum(0)])
         written = (running[starts[1:]] - running[starts[:-1]]).clamp(min=1)
         weights = weights / torch.repeat_interleave(written, starts.diff(), output_size=mask.numel())
+    if aggregation == "sequence_mean_token_sum_norm":
+        weights = weights / norm_tokens
     return weights / max(counts.sequences, 1)
 
 
-def clipped_policy_loss(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    advantage: Tensor,
-    weight: Tensor,
-    *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.28,
-    dual_clip: float | None = None,
-    importance_weight: Tensor | None = None,
-) -> PolicyLoss:
-    r"""Compute PPO's clipped surrogate with separate bounds, an optional dual clip and off-policy correction.
+def clipped_surrogate(
+    tokens: Tokens, *, clip_low: float, clip_high: float, dual_clip: float | None = None
+) -> Surrogate:
+    r"""Return PPO's clipped surrogate with separate bounds and an optional dual clip.
 
     .. math::
-        L = -\sum_t w_t\, \rho_t \min\bigl(r_t A_t,\; \mathrm{clip}(r_t, 1-\epsilon_l, 1+\epsilon_h) A_t\bigr),
+        L_t = -\min\bigl(r_t A_t,\; \mathrm{clip}(r_t, 1-\epsilon_l, 1+\epsilon_h) A_t\bigr),
         \qquad r_t = \exp(\log\pi_\theta - \log\pi_{old})
 
     PPO, arXiv:1707.06347, eq. 7, with "clip-higher" of DAPO, arXiv:2503.14476. With `dual_clip` c, tokens with a
     negative advantage never count more than :math:`c\,|A_t|` (arXiv:1912.09729, eq. 5).
-    :math:`\rho_t = \min(\pi_{old}/\mu, C)` corrects for a sampler :math:`\mu` that is not :math:`\pi_{old}`.
 
     Args:
-        logprobs: (T,) float, log-probability of each token under the policy.
-        old_logprobs: (T,) float, the same under the policy at the start of the batch; no grad.
-        advantage: (T,) float, no grad.
-        weight: (T,) float from `token_weights`; 0 where the token is not trained, whatever other tensors hold there.
+        tokens: what is trained on.
         clip_low: the ratio's lower bound is `1 - clip_low`.
         clip_high: the ratio's upper bound is `1 + clip_high`.
         dual_clip: c > 1, or None.
-        importance_weight: (T,) float from `truncated_importance_weight`, no grad; None counts as 1.
     """
-    mask = weight > 0
-    # Mask before exp: untrained positions hold arbitrary values, and inf * 0 is NaN.
-    log_ratio = torch.where(mask, logprobs - old_logprobs, 0.0)
-    ratio = log_ratio.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
-    advantage = torch.where(mask, advantage, 0.0)
-    unclipped = -ratio * advantage
-    clipped = -ratio.clamp(1 - clip_low, 1 + clip_high) * advantage
-    per_token = torch.maximum(unclipped, clipped)
-    dual = torch.zeros_like(mask)
+    ratio, advantages = tokens.ratio, tokens.advantages
+    unclipped = -ratio * advantages
+    clipped = -ratio.clamp(1 - clip_low, 1 + clip_high) * advantages
+    losses = torch.maximum(unclipped, clipped)
+    dual = torch.zeros_like(tokens.mask)
     if dual_clip is not None:
-        bound = -dual_clip * advantage
-        dual = (advantage < 0) & (per_token > bound)
-        per_token = torch.where(advantage < 0, torch.minimum(per_token, bound), per_token)
-    if importance_weight is not None:
-        per_token = per_token * torch.where(mask, importance_weight, 0.0)
-    return PolicyLoss(
-        loss=(per_token * weight).sum(),
-        clipped=(clipped > unclipped).detach().sum().float(),
-        dual_clipped=dual.detach().sum().float(),
-        approx_kl=-log_ratio.detach().sum(),
-        ratio_max=ratio.detach().amax() if ratio.numel() else ratio.new_ones(()),
-    )
+        bound = -dual_clip * advantages
+        dual = (advantages < 0) & (losses > bound)
+        losses = torch.where(advantages < 0, torch.minimum(losses, bound), losses)
+    return Surrogate(losses, clipped > unclipped, dual_clipped=dual)
 
 
-def truncated_importance_weight(old_logprobs: Tensor, behaviour_logprobs: Tensor, cap: float) -> Tensor:
-    r""":math:`\min(\pi_{old} / \mu, C)` per token, no grad; (T,) float.
+def importance_weight(
+    old_logprobs: Tensor,
+    behaviour_logprobs: Tensor,
+    mask: Tensor,
+    cu_seqlens: Tensor,
+    *,
+    level: ImportanceLevel = "token",
+    cap: float = 2.0,
+    masked: bool = False,
+) -> Tensor:
+    r"""Return the weight that corrects for a sampler :math:`\mu` that is not :math:`\pi_{old}`, (T,) float, no grad.
 
-    Bounds the correction for a sampler with stale weights or other kernels (truncated importance sampling).
+    With :math:`w = \pi_{old} / \mu`, of each token, or of its whole sequence as the product or the geometric mean over
+    its tokens: :math:`\min(w, C)` (truncated importance sampling, arXiv:1802.01561, section 4), or, if `masked`,
+    w within :math:`[1/C, C]` and 0 outside.
+
+    Args:
+        old_logprobs: (T,) float.
+        behaviour_logprobs: (T,) float.
+        mask: (T,) bool, tokens with a loss; others weigh 1.
+        cu_seqlens: (S + 1,) int, where sequences start.
+        level: of what the ratio is taken.
+        cap: C, above 1.
+        masked: leave out what is too far off, in the place of bounding it.
     """
-    log_ratio = (old_logprobs - behaviour_logprobs).detach()
-    return log_ratio.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp().clamp(max=cap)
+    log_ratio = torch.where(mask, old_logprobs - behaviour_logprobs, 0.0).detach()
+    if level != "token":
+        log_ratio = over_sequences(log_ratio, mask, cu_seqlens, mean=level == "sequence_geometric")
+        log_ratio = torch.where(mask, log_ratio, 0.0)
+    weight = bounded_exp(log_ratio)
+    if masked:
+        return torch.where((weight <= cap) & (weight >= 1 / cap), weight, 0.0)
+    return weight.clamp(max=cap)
+
+
+def over_sequences(values: Tensor, mask: Tensor, cu_seqlens: Tensor, *, mean: bool) -> Tensor:
+    """Return for each token the sum, or the mean, over the masked tokens of its sequence; (T,) float, with grad."""
+    lengths = cu_seqlens.long().diff()
+    places = torch.repeat_interleave(torch.arange(len(lengths), device=values.device), lengths, output_size=len(values))
+    summed = values.new_zeros(len(lengths)).index_add(0, places, torch.where(mask, values, 0.0))
+    if mean:
+        counts = torch.zeros_like(summed).index_add(0, places, mask.to(values.dtype))
+        summed = summed / counts.clamp(min=1)
+    return summed[places]
+
+
+def bounded_exp(log_ratio: Tensor) -> Tensor:
+    """Return `exp` of log-ratios within +-20, so that it stays finite; beyond, there is no gradient."""
+    return log_ratio.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
 
 
 def weighted_mean(per_token: Tensor, weight: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """What the stages that train can be told about their updates."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from gymfleet_contracts.recipe import MIN_TRAIN_TEMPERATURE
 from gymfleet_contracts.rollout import Sampling
@@ -10,7 +10,7 @@ from gymfleet_kit.plugins import ASCENDING
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
 from gymfleet_trainer.learning.novelty import NoveltyOptions
-from gymfleet_trainer.model.optimizer import OptimizerOptions
+from gymfleet_trainer.model.optimizer import Fraction, OptimizerOptions
 
 Roles = Annotated[tuple[RoleName, ...], Field(min_length=1)] | None
 
@@ -26,7 +26,67 @@ class SupervisedOptions(BaseModel):
     """Tokens of one optimiser update."""
     roles: Roles = None
     """Roles, as a strategy names them, whose tokens alone are imitated; without it all."""
+    curriculum: Literal["length", "turns", "reward"] | None = None
+    """Every epoch goes from easy to hard: from few tokens to many (`length`), from few replies to many (`turns`), or
+    from high rewards to low (`reward`). Without it the order is drawn."""
     optimizer: OptimizerOptions = OptimizerOptions(learning_rate=1e-3)
+
+
+class RewardModelOptions(BaseModel):
+    """How a reward model is trained, which begins as a copy of the policy."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    reads: ClassVar[Literal["episode", "turns"]] = "episode"
+    """Where its numbers are read."""
+
+    epochs: PositiveInt = 3
+    """Passes over what is trained on."""
+    held_out: Fraction = 0.2
+    """The share of tasks that is not trained on, but measured after each epoch."""
+    min_gap: PositiveFloat = 0.01
+    """By how much the rewards of two episodes of a task differ at the least, if they are a pair."""
+    max_length_ratio: Annotated[float, Field(ge=1)] | None = None
+    """Pair only episodes whose transcripts have similarly many tokens: the longer one at most so many times as many.
+    Without it their lengths may tell which is better."""
+    max_pairs_per_task: PositiveInt = 16
+    """Of a task's pairs so many are drawn."""
+    tokens_per_microbatch: PositiveInt = 4096
+    """Bounds memory; the loss does not depend on it."""
+    optimizer: OptimizerOptions = OptimizerOptions(learning_rate=1e-4)
+
+    @property
+    def per_batch(self) -> int:
+        """How many pairs or episodes one optimiser update has."""
+        raise NotImplementedError
+
+
+class BradleyTerryOptions(RewardModelOptions):
+    """How a reward model learns which of two episodes is better."""
+
+    pairs_per_batch: PositiveInt = 32
+    """Pairs of one optimiser update."""
+    centring: Annotated[float, Field(ge=0)] = 0.01
+    """How strongly the two numbers of a pair are pulled to opposite sides of 0: the coefficient of the square of their
+    sum."""
+
+    @property
+    def per_batch(self) -> int:
+        """How many pairs one optimiser update has."""
+        return self.pairs_per_batch
+
+
+class ProcessRewardOptions(RewardModelOptions):
+    """How a reward model learns what each turn is worth."""
+
+    reads: ClassVar[Literal["episode", "turns"]] = "turns"
+
+    episodes_per_batch: PositiveInt = 32
+    """Episodes of one optimiser update."""
+
+    @property
+    def per_batch(self) -> int:
+        """How many episodes one optimiser update has."""
+        return self.episodes_per_batch
 
 
 class UpdateOptions(BaseModel):
@@ -43,6 +103,17 @@ class UpdateOptions(BaseModel):
     tokens_per_microbatch: PositiveInt = 8192
     """Bounds memory; the loss does not depend on it."""
     optimizer: OptimizerOptions = OptimizerOptions()
+
+
+class PreferenceUpdates(UpdateOptions):
+    """How a stage learns from examples that it makes itself, as an algorithm says."""
+
+    algorithm: str
+    options: dict[str, Any] = {}
+    """The algorithm's, unchecked."""
+    roles: Roles = None
+    reference: str | None = None
+    """A model's directory or hub id; without it the reference is the policy as it is when the stage begins."""
 
 
 class ExplorationOptions(BaseModel):
@@ -82,8 +153,8 @@ class ReinforceOptions(UpdateOptions):
     model_config = ConfigDict(extra="allow", json_schema_extra={ASCENDING: ["updates_per_step", "groups_per_step"]})
 
     algorithm: str = "grpo"
-    """grpo, rloo, ppo, or one of your own: a name that an installed package declares, `package.module:Class`, or the
-    path of a .py file."""
+    """One that comes with gymfleet, of which `gymfleet plugins list` has the names; or one of your own: a name that an
+    installed package declares, `package.module:Class`, or the path of a .py file."""
     groups_per_step: PositiveInt = 32
     """Tasks in a batch."""
     group_size: PositiveInt = 8
@@ -95,11 +166,18 @@ class ReinforceOptions(UpdateOptions):
     max_redraws: Annotated[int, Field(ge=0)] = 9
     """How often a group's place in the batch goes to another task because the algorithm asks for another group, as
     grpo does with `dynamic_sampling`. Then the last one is trained on. Tasks that failed count too."""
+    keep_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Of a batch's groups, the share that is trained on: those whose rewards have the largest standard deviation, at
+    least one. Whatever the algorithm. The others were played all the same, and a step's metrics are without them."""
     roles: Roles = None
     """Roles, as the strategy names them, whose tokens alone are trained on; without it all."""
     exploration: ExplorationOptions = ExplorationOptions()
     max_wall_s: PositiveFloat | None = None
     """Stop after the step in which this much time was spent, even before `steps`."""
+    max_env_steps: PositiveInt | None = None
+    """Stop after the step by which so many environment steps were taken, even before `steps`: for comparisons. All that
+    were taken for it count: of groups that were redrawn or dropped, of replays, and of what a strategy plays besides
+    the episodes that it hands in, such as the branches of a search. Measurements do not."""
 
     @model_validator(mode="after")
     def updates_have_groups(self) -> Self:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 from gymfleet_contracts.trajectory import ScoredTrajectory
@@ -10,20 +10,31 @@ from gymfleet_kit.plugins import PluginKind, checked_options
 
 from gymfleet_trainer.errors import PluginFailed
 from gymfleet_trainer.learning.algorithm import Algorithm, Verdict
-from gymfleet_trainer.learning.options import ReinforceOptions
 
 log = structlog.get_logger()
 
 ALGORITHMS: Final = PluginKind[Algorithm[Any]]("algorithm", (Algorithm,), "gymfleet_trainer.algorithms")
 
 
-def algorithm_of(rl: ReinforceOptions, table: str = "stages.reinforce") -> Algorithm[Any]:
+class NamesAlgorithm(Protocol):
+    """What a stage says of its algorithm."""
+
+    @property
+    def algorithm(self) -> str:
+        """Return the reference under which it is found."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return its options, unchecked."""
+
+
+def algorithm_of(named: NamesAlgorithm, table: str = "stages.reinforce") -> Algorithm[Any]:
     """Return the algorithm of a stage, whose options stand in `table`.
 
     Raises `PluginError` for one that does not exist, and for options that it does not take.
     """
-    kind = ALGORITHMS.find(rl.algorithm)
-    return kind(checked_options(kind.Options, rl.options, table=table, owner=rl.algorithm))
+    kind = ALGORITHMS.find(named.algorithm)
+    return kind(checked_options(kind.Options, named.options, table=table, owner=named.algorithm))
 
 
 @contextmanager

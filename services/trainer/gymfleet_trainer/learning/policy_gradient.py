@@ -1,29 +1,34 @@
-"""The clipped policy gradient that GRPO, RLOO and PPO share: importance ratios, entropy bonus, KL to a reference."""
+"""What all policy gradients share: a surrogate per token, importance weights, entropy bonus, KL to a reference."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 
 import torch
 from gymfleet_contracts.recipe import AlgorithmFacts
 from gymfleet_contracts.schedule import Schedule, highest, value_at
-from pydantic import ConfigDict, Field, PositiveFloat, model_validator
+from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
 from gymfleet_trainer.learning.algorithm import Algorithm, AlgorithmOptions, Loss, Models, Need, TokenOutputs
-from gymfleet_trainer.learning.kl import KlEstimator, kl_estimate
+from gymfleet_trainer.learning.episodes import on_written, summed
+from gymfleet_trainer.learning.kl import KlEstimator, adapted_coefficient, kl_estimate
 from gymfleet_trainer.learning.losses import (
+    ImportanceLevel,
     LossAggregation,
-    clipped_policy_loss,
-    truncated_importance_weight,
+    Surrogate,
+    Tokens,
+    clipped_surrogate,
+    importance_weight,
     weighted_mean,
 )
 from gymfleet_trainer.model.batching import PackedBatch, TrainSequence
 
 ADVANTAGES = "advantages"
+_KL_COEFFICIENT: Final = "kl_coefficient"
 
-
-_NO_GRADIENT: Final = (
+NO_GRADIENT: Final = (
     'estimator = "k1" has no gradient in expectation as a loss: give estimator = "k2" or "k3", or placement = "reward"'
 )
 
@@ -41,7 +46,7 @@ class KlOptions(AlgorithmOptions):
                 },
                 "required": ["coefficient", "estimator"],
             },
-            "$comment": _NO_GRADIENT,
+            "$comment": NO_GRADIENT,
         }
     )
 
@@ -51,32 +56,59 @@ class KlOptions(AlgorithmOptions):
     """k1, k2 or k3; k1, whose gradient is 0 in expectation, in the reward only."""
     placement: Literal["loss", "reward"] = "loss"
     """In the loss or in the reward."""
+    target: PositiveFloat | None = None
+    """The estimate per token that the coefficient is moved towards: up where it is above, down where it is below, by a
+    fifth of 1 / `horizon` at the most after each batch; without it the coefficient stays."""
+    horizon: Annotated[float, Field(ge=1)] = 10.0
+    """Over how many batches the coefficient follows the target; 10 is the paper's gain of 0.1."""
+    refresh_every: PositiveInt | None = None
+    """Make the policy its own reference after each so many batches, as in iterative GRPO; without it the reference
+    stays the policy at the start of the stage."""
+
+    @model_validator(mode="after")
+    def a_controller_has_something_to_move(self) -> Self:
+        """A coefficient of 0 stays 0 by whatever it is multiplied."""
+        if self.target is not None and self.coefficient == 0:
+            raise ValueError("target moves the coefficient, which is 0: give a coefficient above 0 to begin with")
+        if self.refresh_every is not None and self.coefficient == 0:
+            raise ValueError("refresh_every renews the reference, but coefficient = 0 asks for none")
+        return self
 
     @model_validator(mode="after")
     def loss_has_a_gradient(self) -> Self:
         """The expected gradient of k1 over the policy's own samples is 0: as a loss it is noise alone."""
         if self.coefficient > 0 and self.placement == "loss" and self.estimator == "k1":
-            raise ValueError(_NO_GRADIENT)
+            raise ValueError(NO_GRADIENT)
         return self
 
 
-class PolicyGradientOptions(AlgorithmOptions):
-    """What every clipped policy gradient can be told."""
+class CorrectionOptions(AlgorithmOptions):
+    """What is done where the sampler is not the policy before the batch: stale weights, other kernels."""
 
-    clip_low: PositiveFloat = 0.2
-    """The ratio is clipped at `1 - clip_low`."""
-    clip_high: PositiveFloat = 0.28
-    """The ratio is clipped at `1 + clip_high`."""
-    dual_clip: Annotated[float, Field(gt=1)] | None = None
-    """Bound of the loss for negative advantages; above 1."""
+    mode: Literal["truncate", "mask", "off"] = "truncate"
+    """Each token's loss is multiplied by w = exp(old_logprobs - behaviour_logprobs), bounded by the cap (truncate), or
+    left out where w lies beyond the cap or below 1 / cap (mask)."""
+    level: ImportanceLevel = "token"
+    """w of each token; or of its whole sequence: the product over its tokens (sequence), or their geometric mean
+    (sequence_geometric)."""
+    cap: Annotated[float, Field(gt=1)] = 2.0
+    """C, above 1."""
+
+
+class PolicyGradientOptions(AlgorithmOptions):
+    """What every policy gradient can be told."""
+
     aggregation: LossAggregation = "token_mean"
-    """token_mean, sequence_mean_token_sum or sequence_mean_token_mean; of token sequences, of which an episode has
-    several where its context was replaced."""
+    """token_mean, sequence_mean_token_sum, sequence_mean_token_mean or sequence_mean_token_sum_norm, which divides the
+    sums by `norm_tokens`; of token sequences, of which an episode has several where its context was replaced."""
+    norm_tokens: PositiveInt = 1024
+    """The constant by which sequence_mean_token_sum_norm divides."""
+    negative_aggregation: LossAggregation | None = None
+    """Another aggregation for tokens with a negative advantage; without it the same."""
     entropy_coefficient: Annotated[float, Field(ge=0)] | Schedule = 0.0
     """Weight of the entropy bonus; or a table with `start`, `end`, `steps` and `shape`, over the stage's steps."""
     kl: KlOptions = KlOptions()
-    importance_cap: PositiveFloat = 2.0
-    """C of truncated importance sampling, min(exp(old_logprobs - behaviour_logprobs), C), where the two disagree."""
+    correction: CorrectionOptions = CorrectionOptions()
 
     @model_validator(mode="after")
     def entropy_is_a_bonus(self) -> Self:
@@ -86,13 +118,34 @@ class PolicyGradientOptions(AlgorithmOptions):
         return self
 
 
+class ClippedOptions(PolicyGradientOptions):
+    """What a policy gradient with PPO's clipped surrogate can be told."""
+
+    clip_low: PositiveFloat = 0.2
+    """The ratio is clipped at `1 - clip_low`."""
+    clip_high: PositiveFloat = 0.2
+    """The ratio is clipped at `1 + clip_high`."""
+    dual_clip: Annotated[float, Field(gt=1)] | None = None
+    """Bound of the loss for negative advantages; above 1."""
+
+
 OptionsT = TypeVar("OptionsT", bound=PolicyGradientOptions)
+ClippedT = TypeVar("ClippedT", bound=ClippedOptions)
 
 
 class PolicyGradient(Algorithm[OptionsT]):
-    """Raise the probability of tokens with a positive advantage; subclasses say what an advantage is."""
+    """Raise the probability of tokens with a positive advantage.
+
+    Subclasses say what an advantage is (`prepare`), and what a token with an advantage loses (`surrogate`).
+    """
 
     Options: ClassVar[type[PolicyGradientOptions]] = PolicyGradientOptions
+
+    def __init__(self, options: OptionsT) -> None:
+        super().__init__(options)
+        self._kl_coefficient = options.kl.coefficient
+        self._kl_of_rewards = math.nan
+        """Mean over the batch's tokens, where it is in the reward."""
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -103,6 +156,10 @@ class PolicyGradient(Algorithm[OptionsT]):
     def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:
         """Return the rows with the field `advantages`."""
 
+    @abstractmethod
+    def surrogate(self, tokens: Tokens) -> Surrogate:
+        """Return what each token loses, before the importance weight. It may be called from several threads."""
+
     def has_gradient(self, row: TrainSequence) -> bool:
         """Return whether to compute it: without KL loss and entropy bonus, zero advantage gives no gradient."""
         everything_counts = highest(self.options.entropy_coefficient) > 0 or self._kl_in_loss
@@ -110,58 +167,106 @@ class PolicyGradient(Algorithm[OptionsT]):
 
     def loss(self, outputs: TokenOutputs, batch: PackedBatch) -> Loss:
         """Return the surrogate, less the entropy bonus, plus the KL estimate if the recipe puts it into the loss."""
-        options = self.options
+        options, correction = self.options, self.options.correction
         num_tokens = len(batch.trained)
-        weight = outputs.weights(options.aggregation)
+        weight = outputs.weights(options.aggregation, options.norm_tokens)
         old, logprobs = outputs.old_logprobs, outputs.logprobs
-        importance = truncated_importance_weight(old, batch.behaviour_logprobs, options.importance_cap)
-        policy = clipped_policy_loss(
-            logprobs,
-            old,
-            batch.fields[ADVANTAGES],
-            weight,
-            clip_low=options.clip_low,
-            clip_high=options.clip_high,
-            dual_clip=options.dual_clip,
-            importance_weight=importance,
-        )
-        loss = policy.loss
+        tokens = Tokens.of(logprobs, old, batch.fields[ADVANTAGES], weight > 0, batch.cu_seqlens, batch.fields)
+        found = self.surrogate(tokens)
+        losses = found.losses
         sums: dict[str, Tensor] = {
-            "clip_fraction": policy.clipped,
-            "dual_clip_fraction": policy.dual_clipped,
-            "approx_kl": policy.approx_kl,
-            "importance_mean": importance[batch.trained].sum(),
+            "clip_fraction": found.clipped.detach().sum().float(),
+            "approx_kl": -tokens.log_ratio.detach().sum(),
             "entropy": outputs.entropy.detach().sum(),
         }
+        if found.dual_clipped is not None:
+            sums["dual_clip_fraction"] = found.dual_clipped.detach().sum().float()
+        if correction.mode != "off":
+            importance = importance_weight(
+                old, batch.behaviour_logprobs, tokens.mask, batch.cu_seqlens,
+                level=correction.level, cap=correction.cap, masked=correction.mode == "mask",
+            )  # fmt: skip
+            losses = losses * importance
+            sums["importance_mean"] = importance[batch.trained].sum()
+        loss = weighted_mean(losses, self._surrogate_weight(weight, tokens, outputs))
         if bonus := value_at(options.entropy_coefficient, outputs.batch_number + 1):
             loss = loss - bonus * weighted_mean(outputs.entropy, weight)
         if self._kl_in_loss:
             kl = kl_estimate(logprobs, outputs.reference_logprobs, options.kl.estimator)
-            loss = loss + options.kl.coefficient * weighted_mean(kl, weight)
+            loss = loss + self._kl_coefficient * weighted_mean(kl, weight)
             sums["reference_kl"] = kl.detach().sum()
-        means: Mapping[str, tuple[Tensor, int]] = {name: (total, num_tokens) for name, total in sums.items()}
-        return Loss(loss, parts={"loss": loss.detach()}, means=means, maxima={"ratio_max": policy.ratio_max})
+        ratio = tokens.ratio.detach()
+        ratio_max = ratio.amax() if ratio.numel() else ratio.new_ones(())
+        means: dict[str, tuple[Tensor | float, int]] = {name: (total, num_tokens) for name, total in sums.items()}
+        if options.kl.target is not None:
+            means[_KL_COEFFICIENT] = (self._kl_coefficient, 1)
+        return Loss(loss, parts={"loss": loss.detach()}, means=means, maxima={"ratio_max": ratio_max})
 
     def penalised_rewards(self, rows: Sequence[TrainSequence], models: Models) -> list[list[float]]:
         """Return token rewards, minus the KL estimate if the recipe puts it into the reward."""
         options = self.options.kl
         if options.coefficient == 0 or options.placement != "reward":
             return [row.token_rewards for row in rows]
-        penalised = []
+        penalised, total = [], 0.0
         for row, policy, reference in zip(rows, models.logprobs(rows), models.reference_logprobs(rows), strict=True):
             kl = kl_estimate(policy, reference, options.estimator) * row.mask()
-            penalised.append((torch.tensor(row.token_rewards, dtype=models.dtype) - options.coefficient * kl).tolist())
+            total += float(kl.sum())
+            penalised.append((torch.tensor(row.token_rewards, dtype=models.dtype) - self._kl_coefficient * kl).tolist())
+        num_tokens = sum(row.num_trained for row in rows)
+        self._kl_of_rewards = total / num_tokens if num_tokens else math.nan
         return penalised
+
+    def after_batch(self, batch: int, models: Models, reported: Mapping[str, float]) -> None:
+        """Move the coefficient of the KL term, if the recipe has a target for it. See `adapted_coefficient`."""
+        super().after_batch(batch, models, reported)
+        options = self.options.kl
+        measured = reported.get("reference_kl", math.nan) if self._kl_in_loss else self._kl_of_rewards
+        if options.target is not None and math.isfinite(measured):
+            self._kl_coefficient = adapted_coefficient(
+                self._kl_coefficient, measured, target=options.target, horizon=options.horizon
+            )
+
+    def refreshes_reference(self, num_batches: int) -> bool:
+        """See `Algorithm`."""
+        every = self.options.kl.refresh_every
+        return every is not None and num_batches % every == 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the coefficient of the KL term, if it moves."""
+        moved = {} if self.options.kl.target is None else {_KL_COEFFICIENT: self._kl_coefficient}
+        return super().state_dict() | moved
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See `Algorithm`."""
+        super().load_state_dict(state)
+        self._kl_coefficient = float(state.get(_KL_COEFFICIENT, self._kl_coefficient))
+
+    def _surrogate_weight(self, weight: Tensor, tokens: Tokens, outputs: TokenOutputs) -> Tensor:
+        """Return the weight of each token's surrogate, which may be another one where the advantage is negative."""
+        if (aggregation := self.options.negative_aggregation) is None:
+            return weight
+        return torch.where(tokens.advantages < 0, outputs.weights(aggregation, self.options.norm_tokens), weight)
 
     @property
     def _kl_in_loss(self) -> bool:
         return self.options.kl.coefficient > 0 and self.options.kl.placement == "loss"
 
 
-class GroupBaseline(PolicyGradient[OptionsT]):
-    """One advantage for all tokens of an episode, from the returns of its group."""
+class Clipped(PolicyGradient[ClippedT]):
+    """With PPO's clipped surrogate."""
 
-    facts: ClassVar[AlgorithmFacts] = AlgorithmFacts(min_group_size=2, sums_rewards=True)
+    Options: ClassVar[type[ClippedOptions]] = ClippedOptions
+
+    def surrogate(self, tokens: Tokens) -> Surrogate:
+        """See `clipped_surrogate`."""
+        options = self.options
+        return clipped_surrogate(
+            tokens, clip_low=options.clip_low, clip_high=options.clip_high, dual_clip=options.dual_clip
+        )
+
+
+class EpisodeAdvantages(PolicyGradient[OptionsT]):
+    """One advantage for all tokens of an episode, from the returns of its group or of the batch."""
 
     @abstractmethod
     def advantages(self, returns: Tensor, groups: Sequence[str]) -> Tensor:
@@ -175,14 +280,15 @@ class GroupBaseline(PolicyGradient[OptionsT]):
         """
         if all(ADVANTAGES in row.fields for row in rows):
             return rows
-        totals: dict[str, float] = {}
-        for row, rewards in zip(rows, self.penalised_rewards(rows, models), strict=True):
-            totals[row.trajectory_id] = totals.get(row.trajectory_id, 0.0) + sum(rewards)
+        totals = summed(rows, [sum(rewards) for rewards in self.penalised_rewards(rows, models)])
         groups = {row.trajectory_id: row.group_id for row in rows}
         returns = torch.tensor(list(totals.values()), dtype=models.dtype)
         advantages = self.advantages(returns, [groups[episode] for episode in totals])
-        found = dict(zip(totals, advantages, strict=True))
-        return [
-            row.with_fields(**{ADVANTAGES: torch.where(torch.tensor(row.loss_mask), found[row.trajectory_id], 0.0)})
-            for row in rows
-        ]
+        found = on_written(rows, dict(zip(totals, advantages, strict=True)))
+        return [row.with_fields(**{ADVANTAGES: values}) for row, values in zip(rows, found, strict=True)]
+
+
+class GroupBaseline(EpisodeAdvantages[ClippedT], Clipped[ClippedT]):
+    """Episodes compared with others of their group, under PPO's clipped surrogate."""
+
+    facts: ClassVar[AlgorithmFacts] = AlgorithmFacts(min_group_size=2, sums_rewards=True)

@@ -3,7 +3,9 @@
 import math
 import random
 import time
-from typing import Any
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any, Final
 
 from torch import Tensor
 
@@ -16,6 +18,11 @@ from gymfleet_trainer.model.optimizer import build_optimizer
 from gymfleet_trainer.model.policy_model import PolicyModel
 
 _TOKENS_PER_MICROBATCH = 4096
+_HARDNESS: Final[Mapping[str, Callable[[TrainSequence], float]]] = {
+    "length": lambda sequence: len(sequence.token_ids),
+    "turns": lambda sequence: sum(now and not before for before, now in pairwise([False, *sequence.loss_mask])),
+    "reward": lambda sequence: -sequence.total_reward,
+}
 
 
 class SftUpdater:
@@ -27,14 +34,20 @@ class SftUpdater:
         `num_tokens` is the length of all demonstrations together: it tells a decaying schedule where it ends.
         """
         self.model = model
+        self._curriculum = section.curriculum
         total_steps = section.epochs * _num_parts(num_tokens, section.tokens_per_batch)
         self.optimizer = build_optimizer(model, section.optimizer, total_steps)
 
     def sft_epoch(self, sequences: list[TrainSequence], tokens_per_batch: int, rng: random.Random) -> SftMetrics:
-        """Make one pass in an order drawn from `rng`, with about one optimiser update per `tokens_per_batch` tokens."""
+        """Make one pass, with about one optimiser update per `tokens_per_batch` tokens.
+
+        The order is drawn from `rng`, or goes from easy to hard as the curriculum says.
+        """
         started = time.perf_counter()
         order = list(sequences)
         rng.shuffle(order)
+        if self._curriculum is not None:
+            order.sort(key=_HARDNESS[self._curriculum])  # those that are as hard stay in the order drawn
         totals = Totals()
         for part in _parts(order, tokens_per_batch):
             self._update_part(part, totals)

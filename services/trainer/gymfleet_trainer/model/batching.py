@@ -5,17 +5,20 @@ and nothing is tokenised again. Sequences are packed end to end without padding;
 `cu_seqlens`. What rows share is computed once: see `trees.py`.
 """
 
+import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate, chain, pairwise
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
-from gymfleet_contracts.trajectory import ScoredTrajectory, Turn
+from gymfleet_contracts.trajectory import ScoredTrajectory, StateValue, Turn
 from torch import Tensor
 
 from gymfleet_trainer.model.segments import Segments
 from gymfleet_trainer.model.trees import ModelInputs, distinct_tokens, joined, shared_inputs
+
+_DIGEST_BYTES: Final = 12
 
 
 class NodeSpan(NamedTuple):
@@ -24,6 +27,23 @@ class NodeSpan(NamedTuple):
     node: str
     end: int
     """Where it ends in the row, exclusive. It begins where the one before it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSpan:
+    """A turn of an episode, by the tokens that were written in it."""
+
+    place: int
+    """Which of the episode's turns, from 0."""
+    start: int
+    """Where its written tokens begin in the row."""
+    end: int
+    """Where they end, exclusive; `start` for a turn without any."""
+    anchor: str
+    """Equal for turns of a task that were played in the same state: the environment's key, or else a hash of what was
+    observed."""
+    value: StateValue | None = None
+    """What the state was worth, where the strategy says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +65,8 @@ class TrainSequence:
 
     `temperature` is the one at which the row was sampled; None for that of the recipe.
 
+    `turns` are those whose tokens the row holds, in order; none where a row is no episode's.
+
     `nodes` are the turns that the row begins with, where a strategy branched. Rows of a group that begin with the same
     nodes have the same tokens there, which are then computed once. Who changes the tokens changes the nodes too.
     """
@@ -60,6 +82,7 @@ class TrainSequence:
     unit: str | None = None
     nodes: tuple[NodeSpan, ...] = ()
     temperature: float | None = None
+    turns: tuple[TurnSpan, ...] = ()
 
     def __post_init__(self) -> None:
         length = len(self.token_ids)
@@ -74,6 +97,12 @@ class TrainSequence:
         ends = [0, *(span.end for span in self.nodes)]
         if any(end <= start for start, end in pairwise(ends)) or ends[-1] > length:
             raise ValueError(f"{self.trajectory_id}: nodes must end one after the other within {length} tokens: {ends}")
+        bounds = [0, *chain.from_iterable((turn.start, turn.end) for turn in self.turns), length]
+        places = [turn.place for turn in self.turns]
+        if bounds != sorted(bounds) or any(later <= earlier for earlier, later in pairwise(places)):
+            raise ValueError(
+                f"{self.trajectory_id}: turns must follow one another within {length} tokens: {list(self.turns)}"
+            )
 
     @property
     def group_id(self) -> str:
@@ -142,6 +171,7 @@ def _sequence(
     loss_mask: list[bool] = []
     logprobs: list[float] = []
     token_rewards: list[float] = []
+    spans: list[TurnSpan] = []
     for index, turn in enumerate(turns):
         num_prompt, num_response = len(turn.prompt_token_ids), len(turn.response_token_ids)
         turn_logprobs = turn.response_logprobs if turn.response_logprobs is not None else (0.0,) * num_response
@@ -155,7 +185,18 @@ def _sequence(
         loss_mask += [False] * num_prompt + [roles is None or turn.role in roles] * num_response
         logprobs += [*([0.0] * num_prompt), *turn_logprobs]
         token_rewards += [*([0.0] * num_prompt), *turn_rewards]
-    return with_nodes(TrainSequence(token_ids, loss_mask, logprobs, token_rewards, staleness, name), turns)
+        end = len(token_ids)
+        spans.append(TurnSpan(first + index, end - num_response, end, _anchor(turn), turn.value))
+    row = TrainSequence(token_ids, loss_mask, logprobs, token_rewards, staleness, name, turns=tuple(spans))
+    return with_nodes(row, turns)
+
+
+def _anchor(turn: Turn) -> str:
+    """Return what names the state in which a turn was played, among those of its task."""
+    if turn.state_key is not None:
+        return turn.state_key
+    seen = "\n".join([turn.observation, *(part.model_dump_json() for part in turn.parts)])
+    return hashlib.blake2b(seen.encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def with_nodes(row: TrainSequence, turns: Iterable[Turn]) -> TrainSequence:

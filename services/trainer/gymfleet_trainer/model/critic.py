@@ -31,7 +31,7 @@ class ValueModel(nn.Module):
             shard(self, self.body.layers, policy.ranks, policy.device)
         self.to_empty(device=policy.device)
         with torch.no_grad():
-            for own, given in zip(_tensors(self.body), _tensors(theirs), strict=True):
+            for own, given in zip(tensors_of(self.body), tensors_of(theirs), strict=True):
                 own.copy_(given)
             for parameter in self.head.parameters():
                 parameter.zero_()
@@ -64,5 +64,6 @@ class ValueModel(nn.Module):
         self.load_state_dict({name: sharded_like(own[name], value) for name, value in weights.items()})
 
 
-def _tensors(module: nn.Module) -> list[Tensor]:
+def tensors_of(module: nn.Module) -> list[Tensor]:
+    """Return all that a module holds, which `Module.to_empty` leaves without values."""
     return [*module.parameters(), *module.buffers()]

@@ -96,6 +96,12 @@ class PolicyModel(nn.Module):
         """Return an independent copy without gradients, as the reference policy."""
         return copy.deepcopy(self).requires_grad_(requires_grad=False).eval()
 
+    @torch.no_grad()
+    def copy_weights(self, other: "PolicyModel") -> None:
+        """Take the weights of a model of the same shape, sharded in the same way or not at all."""
+        for own, given in zip(self.parameters(), other.parameters(), strict=True):
+            own.copy_(given)
+
     def executor(self, parameters: Sequence[nn.Parameter]) -> MicrobatchExecutor:
         """Return the executor for micro-batches that are differentiated by `parameters`."""
         return self.ranks if self.ranks is not None else Threads(self.device, parameters)

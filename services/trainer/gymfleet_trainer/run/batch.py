@@ -1,12 +1,18 @@
 """Facts about one batch of groups: whether it may be trained on, what was in it, and where its time went."""
 
+import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from statistics import pstdev
+from typing import Final
 
 from gymfleet_contracts.trajectory import ReplyEnd, Turn
 
 from gymfleet_trainer.run.groups import Group
 from gymfleet_trainer.run.state import RunState
+
+_ROUNDING: Final = 1e-9
+"""A share of 0.3 of ten groups is three, although 0.3 * 10 may be a little more."""
 
 
 def refusal(
@@ -68,6 +74,17 @@ def _sampled(turn: Turn) -> tuple[object, ...]:
 def totals(group: Group) -> list[float]:
     """Return the total rewards of the episodes."""
     return [scored.reward.total for scored in group.trajectories if scored.reward is not None]
+
+
+def most_spread(groups: Sequence[Group], share: float) -> list[Group]:
+    """Return the share of groups, at least one of any, whose rewards have the largest standard deviation, in order.
+
+    StarPO-S of RAGEN, arXiv:2504.20073, section 4: what a policy is uncertain of teaches it the most. Of equals those
+    that come first.
+    """
+    num_kept = math.ceil(share * len(groups) - _ROUNDING)
+    widest = sorted(range(len(groups)), key=lambda place: (-pstdev(totals(groups[place])), place))
+    return [groups[place] for place in sorted(widest[:num_kept])]
 
 
 def has_signal(group: Group) -> bool:

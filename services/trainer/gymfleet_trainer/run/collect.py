@@ -98,6 +98,12 @@ class Collector:
             for scored in group.failed:
                 await self._failed(scored)
 
+    def env_steps(self, group_id: str) -> int:
+        """Return the environment steps of an open group: those of its search, of which its samples show a part."""
+        group = self._book.get(group_id)
+        shown = 0 if group is None else group.env_steps
+        return max(shown, self._state.searched.get(group_id, 0))
+
     def settle(self, group_id: str) -> None:
         """Mark a group as trained, measured or dropped, to be acknowledged with the next checkpoint."""
         self._book.settle(group_id)

@@ -3,10 +3,12 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import structlog
 from gymfleet_contracts.conversation import Conversation, Record
+from gymfleet_contracts.data_records import Preference, form_of
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_kit.data.converting import CheckedConverter
@@ -14,16 +16,17 @@ from gymfleet_kit.streams import RedisClient
 
 from gymfleet_trainer.errors import NothingLeft, RunDirectoryError, TrainerError
 from gymfleet_trainer.learning.learner import MODEL, Learner
+from gymfleet_trainer.learning.pairs import Found
 from gymfleet_trainer.metrics import HELD, PARITY, TOLERANCE, VERSION
 from gymfleet_trainer.publish.publisher import Publication, Publisher
 from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
 from gymfleet_trainer.run.checkpoint import Checkpoints
 from gymfleet_trainer.run.collect import Collector
-from gymfleet_trainer.run.conversations import Rendered, render
+from gymfleet_trainer.run.conversations import Rendered, render, render_pairs
 from gymfleet_trainer.run.group_planner import GroupPlanner
 from gymfleet_trainer.run.playing import Playing
 from gymfleet_trainer.run.progress import Reporter
-from gymfleet_trainer.run.records import read, require_no_held_out, require_tokens_of
+from gymfleet_trainer.run.records import read, read_all, require_no_held_out, require_tokens_of
 from gymfleet_trainer.run.run_directory import RunDirectory
 from gymfleet_trainer.run.state import RunState
 from gymfleet_trainer.run.torch_thread import TorchThread
@@ -117,19 +120,50 @@ class RunContext:
     def records(self, converter: CheckedConverter | None = None) -> list[Record]:
         """Return what the stage's `data` names; files are read by the converter, if one is given.
 
+        Raises what `sources` raises.
+        """
+        return [record for source in self.sources(converter) for record in source]
+
+    def sources(self, converter: CheckedConverter | None = None) -> list[list[Record]]:
+        """Return what each of the names in the stage's `data` names; files are read by the converter, if one is given.
+
         Raises:
             RunDirectoryError: a file is missing or damaged, was written with another model's tokens, or holds what was
                 measured.
             PluginFailed: the converter is at fault.
             NothingLeft: there is not one record.
         """
-        found, named = read(self.directory, self.stage.data, converter), ", ".join(self.stage.data)
+        sources = read(self.directory, self.stage.data, converter)
+        self._require_learnable([record for source in sources for record in source])
+        return sources
+
+    def compared_records(self, converter: CheckedConverter | None = None) -> list[ScoredTrajectory | Preference]:
+        """Do as `records`, for a stage that takes episodes and preferences. Raises RunDirectoryError for others."""
+        found = read_all(self.directory, self.stage.data, converter)
+        compared = [record for record in found if isinstance(record, ScoredTrajectory | Preference)]
+        if len(compared) < len(found):
+            strange = next(form_of(record) for record in found if not isinstance(record, ScoredTrajectory | Preference))
+            raise RunDirectoryError(
+                f"{', '.join(self.stage.data)} holds {strange}, and {self.stage.table} takes only episodes and "
+                "preferences"
+            )
+        self._require_learnable(compared)
+        return compared
+
+    def _require_learnable(self, found: Sequence[Record | Preference]) -> None:
+        named = ", ".join(self.stage.data)
         if not found:
             raise NothingLeft(f"{self.stage.table}: there is nothing in {named}")
         require_no_held_out(found, self.recipe, named)
         episodes = [record for record in found if isinstance(record, ScoredTrajectory)]
         require_tokens_of(self.learner.vocab_size, episodes, named)
-        return found
+
+    def go_on_without(self, nothing: NothingLeft) -> None:
+        """Note that the stage has nothing to work with, where the recipe says that the run goes on."""
+        # Set and not added up: a stage that is resumed finds nothing again.
+        self.state.counts[f"nothing_left.{self.stage.name}"] = 1
+        self.directory.metric("nothing_left", stage=self.stage.name, reason=str(nothing))
+        log.warning("stage.nothing_left", stage=self.stage.name, reason=str(nothing))
 
     def episodes(self) -> list[ScoredTrajectory]:
         """Do as `records`, for a stage that takes only episodes. Raises RunDirectoryError for what is none."""
@@ -141,12 +175,21 @@ class RunContext:
             )
         return episodes
 
+    async def rendered_pairs(self, preferences: Sequence[Preference]) -> Found:
+        """Return preferences as pairs in tokens of the model that is trained. Raises TrainerError."""
+        if not preferences:
+            return Found()
+        return await self.worker.run(render_pairs, preferences, self._tokenizer(), self.recipe.inference.max_model_len)
+
     async def rendered(self, conversations: Sequence[Conversation]) -> Rendered:
         """Return conversations as token sequences of the model that is trained. Raises TrainerError."""
+        return await self.worker.run(render, conversations, self._tokenizer(), self.recipe.inference.max_model_len)
+
+    def _tokenizer(self) -> Path:
         last = self.checkpoints.latest()
         if last is None:
             raise TrainerError("there is no checkpoint, and so no tokenizer to render conversations with")
-        return await self.worker.run(render, conversations, last[0] / MODEL, self.recipe.inference.max_model_len)
+        return last[0] / MODEL
 
     def leave(self, records: Sequence[Record]) -> None:
         """Leave episodes, or conversations, under the stage's name, once and at its end."""

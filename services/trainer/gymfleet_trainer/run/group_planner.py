@@ -78,6 +78,8 @@ class TrainingPlan:
     """The algorithm's discount per token."""
     first_slot: int = 0
     """Slots of earlier stages: the tasks go on after theirs."""
+    state_keys: bool = False
+    """Whether the algorithm wants the keys of states."""
 
 
 class Mixture:
@@ -140,6 +142,8 @@ class GroupPlanner:
             position = _hashed(f"{recipe.seed}/{number}/{slot.draw}")
         env = self._envs[which]
         task = self._task(env, env.train_split, self._tasks[which][position], seed=number % 2**31, step=step + 1)
+        if plan.state_keys:
+            task = task.model_copy(update={"state_keys": True})
         request = self._request(
             group_id, env, task, plan.options.group_size, "train", rollout.strategy.spec,
             exploration.sampling(rollout.sampling, step + 1), gamma=plan.gamma, step=step + 1,

@@ -19,6 +19,8 @@ class Group:
     """Per sample that was requested again, its last replay number: failures of older replays are already known."""
     lost: dict[int, str] = field(default_factory=dict)
     """Samples that are not requested again although nothing usable arrived, with the reason."""
+    replaced: list[ScoredTrajectory] = field(default_factory=list)
+    """Failures that were played again: what they took counts too."""
     size: int | None = None
     """How many samples it has, where the first of them to arrive says so; else it has as many as were requested."""
 
@@ -55,6 +57,17 @@ class Group:
     def again(self, samples: tuple[int, ...], replay: int) -> GroupRequest:
         """Return a request for these samples alone."""
         return self.request.model_copy(update={"samples": samples, "replay": replay, "num_samples": len(self.numbers)})
+
+    @property
+    def env_steps(self) -> int:
+        """Return how many turns were played for it: of every sample that arrived, and each of a tree's nodes once."""
+        return len(
+            {
+                (trajectory.sample, trajectory.replay, place) if turn.node is None else (trajectory.replay, turn.node)
+                for trajectory in (scored.trajectory for scored in [*self.samples.values(), *self.replaced])
+                for place, turn in enumerate(trajectory.turns)
+            }
+        )
 
     def failure_reason(self) -> str:
         """Return one line about the first failure, or an empty string without one."""
@@ -143,6 +156,8 @@ class GroupBook:
             return None
         if is_failure(scored) and trajectory.replay < group.replays.get(trajectory.sample, 0):
             return None
+        if there is not None:
+            group.replaced.append(there)
         group.samples[trajectory.sample] = scored
         group.waited_s[trajectory.sample] = waited_s
         return group if group.complete else None
@@ -157,7 +172,8 @@ class GroupBook:
 
     def reopen(self, group: Group, sample: int, replay: int) -> None:
         """Wait for a sample again, and ignore older failures of it."""
-        group.samples.pop(sample, None)
+        if (failure := group.samples.pop(sample, None)) is not None:
+            group.replaced.append(failure)
         group.waited_s.pop(sample, None)
         group.replays[sample] = replay
 

@@ -39,7 +39,7 @@ from gymfleet_trainer.run.measuring import measure
 from gymfleet_trainer.run.plan import stages_of
 from gymfleet_trainer.run.progress import Reporter
 from gymfleet_trainer.run.replays import Referee
-from gymfleet_trainer.run.run_directory import RunDirectory, recipe_hash, sync_directory
+from gymfleet_trainer.run.run_directory import RunDirectory, recipe_hash
 from gymfleet_trainer.run.state import EvalResult, Left, RunState
 from gymfleet_trainer.run.summary import summarise
 from gymfleet_trainer.run.torch_thread import TorchThread
@@ -120,7 +120,9 @@ async def _end(run: RunContext) -> None:
     episodes, model = run.taken(), None
     if "model" in stage.facts.leaves:
         model = run.directory.models / stage.name
-        await run.worker.run(_save_model, run.learner, model)
+        await run.worker.run(run.directory.save_model, model, run.learner.save_model)
+    elif "reward_model" in stage.facts.leaves:
+        model = run.directory.models / stage.name
     measured = state.evals.get(stage.name)
     left = Left(
         name=stage.name,
@@ -136,6 +138,7 @@ async def _end(run: RunContext) -> None:
         run.reporter.advance(measured.num_episodes, metrics={key: measured.success})
     state.left.append(left)
     state.done = 0
+    state.searched.clear()
     state.first_slot, state.cursor = state.first_slot + state.cursor, 0
     await run.save_state()
     run.directory.stages([one.model_dump(exclude_none=True) for one in state.left])
@@ -298,7 +301,7 @@ async def _environment(env: EnvironmentSection, settings: TrainerSettings) -> En
 async def _finish(run: RunContext) -> None:
     """Save the model, write the summary and leave nothing in Redis. It is safe to repeat."""
     policy = await run.endpoint.policy()
-    await run.worker.run(_save_model, run.learner, run.directory.model)
+    await run.worker.run(run.directory.save_model, run.directory.model, run.learner.save_model)
     await _clean_up(run)
     summary = summarise(run.recipe, run.state, policy)
     run.directory.summary(summary)
@@ -316,16 +319,6 @@ async def _clean_up(run: RunContext) -> None:
     for pattern in (produced_samples(run_id, "*"), held_group(run_id, "*")):
         keys += [key.decode() async for key in run.redis.scan_iter(match=pattern, count=1000)]
     await run.redis.delete(stream, *keys)
-
-
-def _save_model(learner: Learner, path: Path) -> None:
-    temporary = path.with_name(f".{path.name}.writing")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    learner.save_model(temporary)
-    shutil.rmtree(path, ignore_errors=True)
-    temporary.rename(path)
-    sync_directory(path.parent)
 
 
 def _headline(state: RunState) -> str:

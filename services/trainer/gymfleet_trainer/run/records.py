@@ -1,53 +1,72 @@
 """What a stage's `data` names: episodes and conversations, of earlier stages and of files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gymfleet_contracts.conversation import Conversation, Record
+from gymfleet_contracts.data_records import DataRecord, Preference
 from gymfleet_contracts.recipe import Recipe, RecipeError
 from gymfleet_contracts.stages import is_path
 from gymfleet_contracts.trajectory import ScoredTrajectory
-from gymfleet_kit.data.converting import CheckedConverter, ConverterFailed, converter_of, learnable
+from gymfleet_kit.data.converting import CheckedConverter, ConverterFailed, converter_of, data_records, learnable
 from gymfleet_kit.data.reading import DataError
 
 from gymfleet_trainer.errors import PluginFailed, RunDirectoryError
 from gymfleet_trainer.run.run_directory import RunDirectory
 from gymfleet_trainer.stage import Stage
 
+RecordT = TypeVar("RecordT", bound=DataRecord)
 
-def read(directory: RunDirectory, data: Sequence[str], converter: CheckedConverter | None) -> list[Record]:
-    """Return the records that `data` names: files are read by the converter, if there is one.
+
+def read(directory: RunDirectory, data: Sequence[str], converter: CheckedConverter | None) -> list[list[Record]]:
+    """Return the records of each of the sources that `data` names: files are read by the converter, if there is one.
 
     Raises:
         RunDirectoryError: a file is missing or damaged, or not in the form that is expected.
         PluginFailed: the converter is at fault.
     """
-    found: list[Record] = []
+    return [_read(directory, reference, converter) for reference in data]
+
+
+def _read(directory: RunDirectory, reference: str, converter: CheckedConverter | None) -> list[Record]:
+    if not is_path(reference):
+        return directory.read_records(directory.episodes(reference))
+    if converter is None and not reference.endswith(".parquet"):
+        return directory.read_records(Path(reference))
+    return _converted(Path(reference), converter or converter_of("gymfleet", table="converter"))
+
+
+def read_all(directory: RunDirectory, data: Sequence[str], converter: CheckedConverter | None) -> list[DataRecord]:
+    """Return the records that `data` names, of whatever form: preferences too. Raises as `read`."""
+    ours = converter_of("gymfleet", table="converter")
+    found: list[DataRecord] = []
     for reference in data:
-        if not is_path(reference):
-            found += directory.read_records(directory.episodes(reference))
-        elif converter is None and not reference.endswith(".parquet"):
-            found += directory.read_records(Path(reference))
+        if is_path(reference):
+            found += _made(data_records(Path(reference), converter or ours))
         else:
-            found += _converted(Path(reference), converter or converter_of("gymfleet", table="converter"))
+            found += directory.read_records(directory.episodes(reference))
     return found
 
 
 def _converted(path: Path, converter: CheckedConverter) -> list[Record]:
+    return _made(learnable(path, converter))
+
+
+def _made(records: Iterator[RecordT]) -> list[RecordT]:
     try:
-        return list(learnable(path, converter))
+        return list(records)
     except DataError as error:
         raise RunDirectoryError(str(error)) from None
     except ConverterFailed as error:
         raise PluginFailed(f"{error}; its traceback is in the log") from error
 
 
-def require_no_held_out(records: Sequence[Record], recipe: Recipe, named: str) -> None:
+def require_no_held_out(records: Iterable[Record | Preference], recipe: Recipe, named: str) -> None:
     """Raise RunDirectoryError for records of tasks that are measured: what is measured is not learned from."""
     held_out = {(env.name, env.eval_split) for env in recipe.environments}
     for record in records:
-        if isinstance(record, Conversation):
+        if isinstance(record, Conversation | Preference):
             task = record.task
             if task is not None and (task.env, task.split) in held_out:
                 raise RunDirectoryError(

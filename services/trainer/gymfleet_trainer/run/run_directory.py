@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -180,6 +180,16 @@ class RunDirectory:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
             file.write(tree.model_dump_json().encode() + b"\n")
+
+    def save_model(self, path: Path, write: Callable[[Path], None]) -> None:
+        """Replace a model's directory by what `write` puts into the one that it is given."""
+        temporary = path.with_name(f".{path.name}.writing")
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        write(temporary)
+        shutil.rmtree(path, ignore_errors=True)
+        temporary.rename(path)
+        sync_directory(path.parent)
 
     def episodes(self, stage: str) -> Path:
         """Return the file with the episodes that a stage left."""

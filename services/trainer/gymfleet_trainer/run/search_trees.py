@@ -32,6 +32,10 @@ async def keep_search_trees(redis: RedisClient, state: RunState, directory: RunD
             for entry_id, fields in entries:
                 if (tree := _read(fields)) is not None:
                     directory.search_tree(tree)
+                    state.searched[tree.group_id] = state.searched.get(tree.group_id, 0) + tree.spent.env_steps
+                    state.count("searched_env_steps", tree.spent.env_steps)
+                    state.count("searched_replies", tree.spent.model_calls)
+                    state.count("searched_tokens", tree.spent.tokens)
                 state.trees_read = entry_id.decode()
     except OUTAGE as error:
         log.warning("redis.unreachable", error=str(error))

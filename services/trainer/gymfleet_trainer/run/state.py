@@ -101,6 +101,8 @@ class RunState(BaseModel):
     seconds: dict[str, float] = Field(default_factory=dict)
     offsets: dict[str, int] = Field(default_factory=dict)
     """Lengths of the append-only files in bytes: anything beyond them was written after this checkpoint."""
+    searched: dict[str, int] = Field(default_factory=dict)
+    """Environment steps that the searches of this stage's groups took, by group id, until the group is settled."""
     trees_read: str = "0"
     """The last entry of the stream of search trees that is in these files."""
     probe: list[list[int]] = Field(default_factory=list)

@@ -53,6 +53,7 @@ def summarise(recipe: Recipe, state: RunState, policy: Policy | None) -> dict[st
             "redrawn": state.counts.get("groups_dropped.redrawn", 0),
             "not_redrawn": state.counts.get("groups_not_redrawn", 0),
             "unselected": state.counts.get("groups_dropped.unselected", 0),
+            "unspread": state.counts.get("groups_dropped.unspread", 0),
         },
         "status_counts": _prefixed(state, "status."),
         "dropped_counts": _prefixed(state, "groups_dropped."),

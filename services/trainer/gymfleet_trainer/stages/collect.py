@@ -56,5 +56,10 @@ class Collect(Stage[CollectOptions]):
                 f"{' and '.join(env.name for env in run.recipe.environments)} has an expert and is served, or remove "
                 "the stage from the recipe"
             )
+        if not by_expert:
+            await run.collector.keep_search_trees(run.directory)
+            shown, searched = sum(len(one.trajectory.turns) for one in episodes), sum(run.state.searched.values())
+            # Set and not added up: a stage that is resumed plays again.
+            run.state.counts[f"env_steps.{self.name}"] = max(shown, searched)
         run.state.count("demonstrations" if by_expert else "episodes_collected", len(episodes))
         run.leave(episodes)

@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 from gymfleet_contracts.conversation import Conversation, Record
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.stages import PlannedStage, StageFacts
-from gymfleet_kit.data.filter import Refused
+from gymfleet_kit.data.filter import Refused, task_of
 from gymfleet_kit.data.filtering import CheckedFilter, FilterFailed, filter_of
 from pydantic import JsonValue, PositiveInt
 
 from gymfleet_trainer.errors import NothingLeft, PluginFailed, RunDirectoryError
 from gymfleet_trainer.run.context import RunContext
 from gymfleet_trainer.run.records import converter_in
-from gymfleet_trainer.stage import Stage, StageOptions
+from gymfleet_trainer.stage import IfNothing, Stage, StageOptions
 
 
 class FilterOptions(StageOptions):
@@ -28,11 +28,16 @@ class FilterOptions(StageOptions):
     """Keep those that solved their task; with `false` those that did not."""
     min_reward: float | None = None
     """Keep those whose reward is at least this."""
+    above_reward: float | None = None
+    """Keep those whose reward is more than this, as ReST and AgentEvol do."""
     filters: tuple[str | dict[str, JsonValue], ...] = ()
     """Then what these keep, one after the other: `length`, `duplicates`, `near_duplicates`, `leakage` and so on, one of
     your own, or a table with `use` and its options."""
     best_of_task: PositiveInt | None = None
     """Then keep only so many of each task, those with the highest rewards."""
+    if_nothing: IfNothing = "end"
+    """What becomes of the run if none is kept: it ends, with exit code 9, or it goes on with what other stages read
+    beside this one."""
 
 
 class Filter(Stage[FilterOptions]):
@@ -51,6 +56,16 @@ class Filter(Stage[FilterOptions]):
 
     async def run(self, run: RunContext) -> None:
         """Filter once."""
+        try:
+            kept = await self._kept(run)
+        except NothingLeft as error:
+            if self.options.if_nothing == "end":
+                raise
+            run.go_on_without(error)
+            kept = []
+        run.leave(kept)
+
+    async def _kept(self, run: RunContext) -> list[Record]:
         given = await run.worker.run(run.records, converter_in(self.options.converter, self))
         kept = [record for record in given if self._keeps(record)]
         for place, one in enumerate(self._filters()):
@@ -64,7 +79,7 @@ class Filter(Stage[FilterOptions]):
                 f"{self.table}: none of {len(given)} records of {', '.join(self.data)} is kept; loosen the filter, "
                 "or collect more"
             )
-        run.leave(kept)
+        return kept
 
     def _filters(self) -> list[CheckedFilter]:
         """Return the filters that the options name, new ones each time: each of them filters one list."""
@@ -74,6 +89,8 @@ class Filter(Stage[FilterOptions]):
     def _keeps(self, record: Record) -> bool:
         options = self.options
         if options.success is not None and _success(record) is not options.success:
+            return False
+        if options.above_reward is not None and not _reward(record) > options.above_reward:
             return False
         return options.min_reward is None or _reward(record) >= options.min_reward
 
@@ -91,7 +108,7 @@ def _best(records: list[Record], count: int) -> list[Record]:
     """Return the records with the highest rewards of each task, in the order in which they came."""
     by_task: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for place, record in enumerate(records):
-        by_task[_task(record) or f"#{place}"].append((-_reward(record), place))
+        by_task[task_of(record) or f"#{place}"].append((-_reward(record), place))
     kept = {place for ranked in by_task.values() for _, place in sorted(ranked)[:count]}
     return [record for place, record in enumerate(records) if place in kept]
 
@@ -104,12 +121,3 @@ def _reward(record: Record) -> float:
     if isinstance(record, Conversation):
         return float("-inf") if record.reward is None else record.reward
     return record.reward.total if record.reward is not None else float("-inf")
-
-
-def _task(record: Record) -> str:
-    """Return the same for the same task, and nothing for a conversation that is about none."""
-    if isinstance(record, Conversation):
-        task = record.task
-        return "" if task is None else f"{task.env}/{task.split}/{task.task_id}"
-    played = record.trajectory.task
-    return f"{played.env}/{played.level}/{played.split}/{played.task_id}/{played.seed}"

@@ -18,7 +18,7 @@ from gymfleet_trainer.learning.algorithm import Algorithm, Need, Verdict
 from gymfleet_trainer.learning.options import ReinforceOptions
 from gymfleet_trainer.learning.plugins import algorithm_of, verdict_on
 from gymfleet_trainer.metrics import GROUPS, STEP, TOKENS
-from gymfleet_trainer.run.batch import batch_metrics, book_batch, contradiction, refusal
+from gymfleet_trainer.run.batch import batch_metrics, book_batch, contradiction, most_spread, refusal
 from gymfleet_trainer.run.context import RunContext
 from gymfleet_trainer.run.group_planner import PlannedGroup, TrainingPlan, planned_slots
 from gymfleet_trainer.run.groups import Group
@@ -29,6 +29,7 @@ from gymfleet_trainer.stages.measure import MeasureOptions
 
 log = structlog.get_logger()
 
+_SELECTED: Final = ("redrawn", "not_redrawn", "unselected", "unspread")
 _MAX_SETTLED: Final = 1_000
 """Episodes of dropped groups that may wait for a checkpoint: together with those that are open, fewer than those at
 which producers wait."""
@@ -88,7 +89,10 @@ class Reinforce(Stage[ReinforceStageOptions]):
 
     def plan(self, state: RunState) -> TrainingPlan:
         """Return what it asks for."""
-        return TrainingPlan(self.name, self.options, self.algorithm.gamma, state.first_slot)
+        algorithm = self.algorithm
+        return TrainingPlan(
+            self.name, self.options, algorithm.gamma, state.first_slot, state_keys=algorithm.facts.state_keys
+        )
 
     async def run(self, run: RunContext) -> None:
         """Run the remaining steps, until the last one is done or the time is up."""
@@ -118,13 +122,14 @@ class Steps:
         run, rl, state = self._run, self._rl, self._run.state
         run.reporter.begin(self._stage.name, step=state.done, total=rl.steps, unit="steps")
         await run.collector.ask([run.planner.train(self._plan, self._slot_of(name)) for name in state.open_slots])
-        while state.done < rl.steps and not self._out_of_time:
+        while state.done < rl.steps and not self._spent:
             await self._measure_if_due()
             await self._ask_ahead()
             await self._step()
             run.lap(self._stage.name)
-        if self._out_of_time:
-            log.info("rl.out_of_time", step=state.done, seconds=round(state.seconds[self._stage.name], 1))
+        if self._spent:
+            log.info("rl.spent", budget=self._spent, step=state.done, env_steps=self._env_steps)
+        await run.collector.keep_search_trees(run.directory)
         for group_id in list(state.open_slots):  # requested in advance, and not needed after an early end
             self._drop(group_id, "not needed")
 
@@ -149,7 +154,7 @@ class Steps:
         state.step += 1
         state.age += 1
         book_batch(state, groups, wait_s=wait_s, update_s=update_s)
-        metrics = batch_metrics(state, groups, wait_s=wait_s, update_s=update_s)
+        metrics = batch_metrics(state, groups, wait_s=wait_s, update_s=update_s) | {"env_steps": self._env_steps}
         self._record(groups, metrics | self._selected() | update, version)
         run.lap(self._stage.name)
         await self._checkpoint_if_due()
@@ -164,19 +169,21 @@ class Steps:
         state.count("steps_skipped")
         state.spend("step_wait", wait_s)
         log.warning("step.skipped", step=state.step, reason="the algorithm dropped all of its groups")
-        run.directory.metric("step_skipped", stage=self._stage.name, step=state.step, **self._selected())
+        run.directory.metric(
+            "step_skipped", stage=self._stage.name, step=state.step, env_steps=self._env_steps, **self._selected()
+        )
         run.lap(self._stage.name)
         await self._checkpoint_if_due()
         run.reporter.advance(state.done, "the algorithm dropped all groups of the step")
 
     async def _checkpoint_if_due(self) -> None:
         run, state = self._run, self._run.state
-        if state.done % run.recipe.checkpoint.every_steps == 0 or state.done == self._rl.steps or self._out_of_time:
+        if state.done % run.recipe.checkpoint.every_steps == 0 or state.done == self._rl.steps or self._spent:
             await run.checkpoint()
             self._num_settled = 0
 
     def _selected(self) -> dict[str, int]:
-        return {f"groups_{name}": self._selection[name] for name in ("redrawn", "not_redrawn", "unselected")}
+        return {f"groups_{name}": self._selection[name] for name in _SELECTED}
 
     def _record(self, groups: list[Group], metrics: dict[str, float], version: int) -> None:
         run, name = self._run, self._stage.name
@@ -204,6 +211,8 @@ class Steps:
         return request
 
     def _close(self, group_id: str) -> None:
+        self._run.state.count(_env_steps(self._stage), self._run.collector.env_steps(group_id))
+        self._run.state.searched.pop(group_id, None)
         self._run.state.open_slots.pop(group_id)
         self._run.state.asked_ages.pop(group_id, None)
         self._verdicts.pop(group_id, None)
@@ -227,7 +236,7 @@ class Steps:
             if chosen:
                 groups = [run.collector.ready[group_id] for group_id in chosen]
                 groups.sort(key=lambda group: state.open_slots[group.group_id])
-                return self._without_dropped(groups)
+                return self._with_spread(self._without_dropped(groups))
             run.reporter.advance(state.done, f"{min(len(ready), rl.groups_per_step)} of {rl.groups_per_step} groups")
             await run.collector.more()
 
@@ -239,6 +248,7 @@ class Steps:
         fit: set[str] = set()
         # Again until nothing is new: samples that came early may complete a group at the moment it is requested.
         while new := [one for name, one in run.collector.ready.items() if name in state.open_slots and name not in fit]:
+            await run.collector.keep_search_trees(run.directory)
             for group in new:
                 reason = refusal(group, state, self._rl.max_staleness, bootstraps=bootstraps, min_group_size=compared)
                 if group.group_id not in self._verdicts:  # the first time
@@ -302,6 +312,15 @@ class Steps:
             kept.append(group)
         return kept
 
+    def _with_spread(self, groups: list[Group]) -> list[Group]:
+        """Drop the groups of a step that the recipe's `keep_share` leaves out."""
+        kept = most_spread(groups, self._rl.keep_share)
+        for group in groups:
+            if group not in kept:
+                self._drop(group.group_id, f"unspread: keep_share = {self._rl.keep_share:g}")
+                self._selection["unspread"] += 1
+        return kept
+
     def _slot_of(self, group_id: str) -> PlannedGroup:
         """Return the slot of an open group. Raises ValueError for a group of another recipe."""
         if (slot := self._run.planner.slot(self._plan, group_id)) is None:
@@ -352,9 +371,22 @@ class Steps:
         run.reporter.begin(self._stage.name, step=state.done, total=self._rl.steps, unit="steps")
 
     @property
-    def _out_of_time(self) -> bool:
-        spent = self._run.state.seconds.get(self._stage.name, 0.0)
-        return self._rl.max_wall_s is not None and spent >= self._rl.max_wall_s
+    def _env_steps(self) -> int:
+        """Of all groups that were settled."""
+        return self._run.state.counts.get(_env_steps(self._stage), 0)
+
+    @property
+    def _spent(self) -> str:
+        """The option that ends the stage before its last step, or an empty string."""
+        rl, seconds = self._rl, self._run.state.seconds.get(self._stage.name, 0.0)
+        if rl.max_wall_s is not None and seconds >= rl.max_wall_s:
+            return "max_wall_s"
+        return "max_env_steps" if rl.max_env_steps is not None and self._env_steps >= rl.max_env_steps else ""
+
+
+def _env_steps(stage: Stage[Any]) -> str:
+    """Return the name of the counter of its environment steps."""
+    return f"env_steps.{stage.name}"
 
 
 def _measurement(step: int) -> str:

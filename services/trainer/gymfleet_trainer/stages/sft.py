@@ -3,22 +3,22 @@
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import structlog
-from gymfleet_contracts.conversation import Conversation
+from gymfleet_contracts.conversation import Conversation, Record
 from gymfleet_contracts.recipe import Recipe
-from gymfleet_contracts.stages import PlannedStage, StageFacts
+from gymfleet_contracts.stages import INITIAL, PlannedStage, StageFacts
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_kit.data.tools import ToolUse, tool_use
-from pydantic import JsonValue, PositiveInt
+from pydantic import JsonValue, PositiveFloat, PositiveInt, model_validator
 
 from gymfleet_trainer.errors import NothingLeft, RunDirectoryError
 from gymfleet_trainer.learning.options import SupervisedOptions
 from gymfleet_trainer.model.batching import TrainSequence
 from gymfleet_trainer.run.context import RunContext
 from gymfleet_trainer.run.records import converter_in
-from gymfleet_trainer.stage import Stage
+from gymfleet_trainer.stage import IfNothing, Stage
 
 log = structlog.get_logger()
 
@@ -31,17 +31,42 @@ class SftOptions(SupervisedOptions):
     converter: str | dict[str, JsonValue] | None = None
     """What reads the files that `data` names, `.jsonl`, `.json` or `.parquet`, where they are not ours: `messages`,
     `sharegpt`, `agentgym`, one of your own, or a table with `use` and its options."""
+    weights: tuple[PositiveFloat, ...] | None = None
+    """How often an epoch has each of the sources that `data` names, in their order: with 2 every record twice, with
+    0.25 a quarter of them, drawn anew for every epoch. Without it all once."""
+    start_from: str | None = None
+    """The stage whose model is trained, or `initial`, the model that the run began with; without it the policy as it
+    is. An optimiser begins anew in either case."""
+    if_nothing: IfNothing = "end"
+    """What becomes of the run if `data` has no record, because a filter kept none: it ends, with exit code 9, or it
+    goes on with the policy as it is."""
     max_tokens: PositiveInt | None = None
     """Imitate so many tokens of replies and no more, to compare data of several sizes: in as few epochs as that takes,
     `epochs` at most, each of as many records as fit, drawn anew."""
+
+    @model_validator(mode="after")
+    def weights_fit(self) -> Self:
+        """Every source has a weight, and a budget draws by itself."""
+        num_sources = 1 if isinstance(self.data, str) else len(self.data)
+        if self.weights is not None and len(self.weights) != num_sources:
+            raise ValueError(f"weights: {len(self.weights)} are given, and data names {num_sources} sources")
+        if self.weights is not None and self.max_tokens is not None:
+            raise ValueError("weights: with max_tokens, which draws from all records alike, there are none")
+        return self
 
 
 class Supervised(Stage[SftOptions]):
     """Imitate the replies of episodes that an earlier stage left, or of conversations in files."""
 
     Options = SftOptions
-    facts: ClassVar[StageFacts] = StageFacts(reads=True, leaves=("model",), plugins={"converter": "converter"})
+    facts: ClassVar[StageFacts] = StageFacts(
+        reads=True, starts=True, leaves=("model",), plugins={"converter": "converter"}
+    )
     small: ClassVar[Mapping[str, Any]] = {"epochs": 3}
+
+    def __init__(self, planned: PlannedStage, options: SftOptions) -> None:
+        super().__init__(planned, options)
+        self._start = planned.start()
 
     def check(self, recipe: Recipe, planned: PlannedStage) -> None:  # noqa: ARG002 - what every stage is given
         """Make the converter before anything is started."""
@@ -49,10 +74,20 @@ class Supervised(Stage[SftOptions]):
 
     async def run(self, run: RunContext) -> None:
         """Train the epochs that are left."""
-        records = await run.worker.run(run.records, converter_in(self.options.converter, self))
+        try:
+            sources = await run.worker.run(run.sources, converter_in(self.options.converter, self))
+        except NothingLeft as error:
+            if self.options.if_nothing == "end":
+                raise
+            run.go_on_without(error)
+            return
+        records = [record for source in sources for record in source]
         episodes = [record for record in records if isinstance(record, ScoredTrajectory)]
         run.publisher.adopt_probe(run.state, episodes)
-        sequences = await run.worker.run(run.learner.sequences, episodes, self.options.roles)
+        for name in ("conversations", "conversations_too_long"):  # a stage that is resumed reads them again
+            run.state.counts.pop(f"{name}.{self.name}", None)
+        by_source = [await self._sequences(run, source) for source in sources]
+        sequences = [sequence for source in by_source for sequence in source]
         if (roles := self.options.roles) and episodes and not any(sequence.num_trained for sequence in sequences):
             given = sorted({turn.role for scored in episodes for turn in scored.trajectory.turns})
             raise RunDirectoryError(
@@ -60,20 +95,32 @@ class Supervised(Stage[SftOptions]):
                 f"have the roles {', '.join(given)}"
             )
         if conversations := [record for record in records if isinstance(record, Conversation)]:
-            sequences += await self._rendered(run, conversations)
             self._count_tools(run, await run.worker.run(tool_use, conversations))
         if not sequences:
             raise NothingLeft(
                 f"{self.table}: none of {len(records)} conversations of {', '.join(self.data)} fits into "
                 f"inference.max_model_len ({run.recipe.inference.max_model_len} tokens)"
             )
-        await self._train(run, sequences)
+        if self._start is not None and not run.state.done:
+            model = None if self._start == INITIAL else run.directory.models / self._start
+            await run.worker.run(run.learner.start_from, model)
+        await self._train(run, self._epochs(by_source))
+
+    async def _sequences(self, run: RunContext, records: Sequence[Record]) -> list[TrainSequence]:
+        """Return the sequences of a source: those of its episodes, then those of its conversations."""
+        episodes = [record for record in records if isinstance(record, ScoredTrajectory)]
+        conversations = [record for record in records if isinstance(record, Conversation)]
+        sequences: list[TrainSequence] = []
+        if episodes:
+            sequences += await run.worker.run(run.learner.sequences, episodes, self.options.roles)
+        if conversations:
+            sequences += await self._rendered(run, conversations)
+        return sequences
 
     async def _rendered(self, run: RunContext, conversations: Sequence[Conversation]) -> list[TrainSequence]:
         rendered = await run.rendered(conversations)
-        # Set and not added up: a stage that is resumed reads them again.
-        run.state.counts[f"conversations.{self.name}"] = len(rendered.sequences)
-        run.state.counts[f"conversations_too_long.{self.name}"] = rendered.num_too_long
+        run.state.count(f"conversations.{self.name}", len(rendered.sequences))
+        run.state.count(f"conversations_too_long.{self.name}", rendered.num_too_long)
         if rendered.num_too_long:
             log.warning("conversations.too_long", stage=self.name, number=rendered.num_too_long, of=len(conversations))
         return rendered.sequences
@@ -89,8 +136,7 @@ class Supervised(Stage[SftOptions]):
                 "tools.hallucinated", stage=self.name, rate=round(use.rate, 4), most=use.hallucinated.most_common(3)
             )
 
-    async def _train(self, run: RunContext, sequences: list[TrainSequence]) -> None:
-        shares = self._epochs(sequences)
+    async def _train(self, run: RunContext, shares: list[list[TrainSequence]]) -> None:
         options = self.options.model_copy(update={"epochs": len(shares)})
         await run.worker.run(run.learner.begin, self.name, options)
         saved_at = time.monotonic()
@@ -113,12 +159,26 @@ class Supervised(Stage[SftOptions]):
                 await run.checkpoint()
                 saved_at = time.monotonic()
 
-    def _epochs(self, sequences: list[TrainSequence]) -> list[list[TrainSequence]]:
-        """Return the sequences of each epoch: all of them, or with a budget as few epochs as it takes, all alike.
+    def _epochs(self, sources: list[list[TrainSequence]]) -> list[list[TrainSequence]]:
+        """Return the sequences of each epoch: all of them, or as the weights of their sources say; or with a budget as
+        few epochs as it takes, all alike.
 
-        Raises `NothingLeft` where the epochs, or the records, do not suit the budget.
+        Raises `NothingLeft` where the epochs, or the records, do not suit the budget or the weights.
         """
         budget, epochs = self.options.max_tokens, self.options.epochs
+        sequences = [sequence for source in sources for sequence in source]
+        if (weights := self.options.weights) is not None:
+            mixed = [
+                [
+                    one
+                    for place, (source, weight) in enumerate(zip(sources, weights, strict=True))
+                    for one in _drawn(source, weight, random.Random(f"{self.name}/{epoch}/{place}"))
+                ]
+                for epoch in range(epochs)
+            ]
+            if not all(mixed):
+                raise NothingLeft(f"{self.table}: weights leave none of the {len(sequences)} records of an epoch")
+            return mixed
         if budget is None:
             return [sequences] * epochs
         num_tokens = sum(sequence.num_trained for sequence in sequences)
@@ -137,6 +197,12 @@ class Supervised(Stage[SftOptions]):
         if not all(shares):
             raise NothingLeft(f"{self.table}: max_tokens = {budget} is less than the tokens of any record")
         return shares
+
+
+def _drawn(sequences: list[TrainSequence], weight: float, draw: random.Random) -> list[TrainSequence]:
+    """Return the sequences as often as the weight says, and of its fraction a share of them."""
+    whole = int(weight)
+    return sequences * whole + draw.sample(sequences, round((weight - whole) * len(sequences)))
 
 
 def _fitting(sequences: Sequence[TrainSequence], budget: int) -> Iterator[TrainSequence]:

@@ -1,0 +1,88 @@
+"""A complete recipe from an environment, an algorithm and a model: a beginning that runs, to be changed by hand."""
+
+from typing import Any, Final
+
+from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.session import EnvironmentSpec
+
+from gymfleet_cli.console import UsageProblem
+
+IMITATION: Final = "sft"
+"""The method that is no algorithm of reinforcement learning: a stage that imitates."""
+_SCRATCH: Final = {"vocab_size": 1024, "hidden_size": 128, "intermediate_size": 384, "num_layers": 4,
+                   "num_heads": 4, "num_kv_heads": 2, "head_dim": 32, "corpus_episodes": 200}  # fmt: skip
+_LONGEST: Final = 30
+"""Turns of an episode, where the environment allows more."""
+
+
+def composed(spec: EnvironmentSpec, algorithm: str, model: str | None, *, level: str | None = None) -> Recipe:
+    """Return the recipe that trains a model, or one from scratch, in an environment.
+
+    A model from scratch is warmed up on the expert's demonstrations; one that is given is not, but for `sft`.
+
+    Raises UsageProblem where that takes an expert, and the environment has none, and for a level that it does not have.
+    """
+    if level is not None and level not in spec.levels:
+        raise UsageProblem(f"--level {level}: {spec.name} has {', '.join(spec.levels)}")
+    imitates = model is None or algorithm == IMITATION
+    if imitates and not spec.capabilities.expert:
+        raise UsageProblem(
+            f"{spec.name} has no expert whose demonstrations a model from scratch, or sft, could begin with: give "
+            "--model, and an algorithm of reinforcement learning"
+        )
+    small = model is None
+    stages = [
+        *(_imitation(small=small) if imitates else ()),
+        *((_measurement("before"), _reinforcement(algorithm, small=small)) if algorithm != IMITATION else ()),
+        _measurement("after"),
+    ]
+    how = "demonstrations" if algorithm == IMITATION else f"demonstrations, then {algorithm}" if imitates else algorithm
+    document: dict[str, Any] = {
+        "name": f"{spec.name}-{algorithm}",
+        "description": f"{'A small model from scratch' if small else model} learns {spec.name}: {how}",
+        "environments": [{"name": spec.name, "level": level or spec.default_level, "train_split": "train",
+                          "eval_split": "test" if spec.splits.get("test") else "validation"}],
+        "model": {"scratch": _SCRATCH} if small else {"path": model},
+        "inference": {
+            "max_model_len": 2048 if small else 8192, "max_num_seqs": 256 if small else 64,
+            "max_num_batched_tokens": 4096 if small else 8192, "kv_cache_gib": 1.0 if small else 4.0,
+        },
+        "rollout": {
+            "format": {"use": spec.format},
+            "limits": {
+                "max_turns": min(spec.max_turns, _LONGEST), "max_response_tokens": 64 if small else 512,
+                "max_context_tokens": 2000 if small else 8000,
+            },
+        },
+        "reward": {"goal": {"success": 1.0, "failure": 0.0}, "format": {"weight": 0.2}},
+        "checkpoint": {"every_steps": 1},
+        "stages": stages,
+    }  # fmt: skip
+    return Recipe.model_validate(document)
+
+
+def _imitation(*, small: bool) -> tuple[dict[str, Any], ...]:
+    learning_rate = 1e-3 if small else 1e-5
+    return (
+        {"kind": "collect", "name": "demonstrations", "strategy": "expert", "num_tasks": 400},
+        {
+            "kind": "sft", "data": "demonstrations", "epochs": 8 if small else 2,
+            "tokens_per_batch": 2048 if small else 8192,
+            "optimizer": {"learning_rate": learning_rate, "schedule": "linear", "warmup_steps": 10},
+        },
+    )  # fmt: skip
+
+
+def _reinforcement(algorithm: str, *, small: bool) -> dict[str, Any]:
+    return {
+        "kind": "reinforce", "algorithm": algorithm, "steps": 30 if small else 100, "groups_per_step": 32,
+        "group_size": 8, "updates_per_step": 4 if small else 1, "tokens_per_microbatch": 8192,
+        "optimizer": {
+            "learning_rate": 2e-4 if small else 1e-6, "betas": [0.9, 0.99], "max_grad_norm": 0.5,
+            "warmup_steps": 8 if small else 2,
+        },
+    }  # fmt: skip
+
+
+def _measurement(name: str) -> dict[str, Any]:
+    return {"kind": "measure", "name": name, "num_tasks": 200}

@@ -1,0 +1,39 @@
+"""Independent episodes, beside one by which all are compared: that of the likeliest replies."""
+
+import asyncio
+
+from gymfleet_rollout.strategy import BudgetSpent, Node, PlayContext, Strategy, StrategyFacts, StrategyOptions
+
+
+class GreedyBaseline(Strategy[StrategyOptions]):
+    """The policy plays as many episodes as were asked for; the first state of all is worth what a greedy one gains.
+
+    The greedy episode counts against the budget, and is not handed in: its replies are no samples of the policy.
+    """
+
+    facts = StrategyFacts(evaluates=True, values=True)
+
+    async def play(self, ctx: PlayContext) -> None:
+        """Play the group, each episode in a session of its own."""
+        async with asyncio.TaskGroup() as tasks:
+            greedy = tasks.create_task(_episode(ctx, greedy=True))
+            sampled = [tasks.create_task(_episode(ctx)) for _ in ctx.group.wanted]
+        _, end = greedy.result()
+        if end.over:  # what the budget cut short would be too low a baseline
+            (gained,) = await ctx.evaluate([end])
+            for episode in sampled:
+                ctx.value(episode.result()[0], gained, 1)
+        for episode in sampled:
+            ctx.export(episode.result()[1])
+
+
+async def _episode(ctx: PlayContext, *, greedy: bool = False) -> tuple[Node, Node]:
+    """Return the root and the leaf of an episode, or how far the budget let it come."""
+    root = node = await ctx.open()
+    try:
+        while not node.over:
+            (reply,) = await ctx.propose(node, greedy=greedy)
+            node = await ctx.act(node, reply)
+    except BudgetSpent:
+        pass
+    return root, node

@@ -1,0 +1,100 @@
+"""GiGPO: an episode is compared with the others of its task, and a turn with others that were played in its state."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from gymfleet_contracts.recipe import AlgorithmFacts
+from pydantic import Field
+from torch import Tensor
+
+from gymfleet_trainer.learning.advantages import grpo_advantages
+from gymfleet_trainer.learning.algorithm import Loss, Models, TokenOutputs
+from gymfleet_trainer.learning.episodes import by_episode
+from gymfleet_trainer.learning.policy_gradient import ADVANTAGES, Clipped, ClippedOptions
+from gymfleet_trainer.learning.steps import Step, discounted, on_tokens, require_turns, steps_of
+from gymfleet_trainer.model.batching import PackedBatch, TrainSequence
+
+_COMPARED = "compared_turns"
+
+
+class GigpoOptions(ClippedOptions):
+    """GiGPO's own."""
+
+    gamma: Annotated[float, Field(ge=0, le=1)] = 0.95
+    """Discount per turn of what is gained from a turn on."""
+    step_weight: Annotated[float, Field(ge=0)] = 1.0
+    """Omega, the weight of the comparison of turns beside that of episodes."""
+    mode: Literal["mean_norm", "mean_std_norm"] = "mean_norm"
+    """mean_norm subtracts a group's mean; mean_std_norm also divides by its standard deviation. Of groups of episodes
+    and of groups of turns."""
+
+
+class Gigpo(Clipped[GigpoOptions]):
+    r"""Group-in-group policy optimisation, arXiv:2505.10978, section 4.
+
+    .. math::
+        A_{i,t} = A^E_i + \omega A^S_{i,t}, \qquad
+        A^E_i = \frac{R_i - \mathrm{mean}_g(R)}{F}, \qquad
+        A^S_{i,t} = \frac{R_{i,t} - \mathrm{mean}_{s}(R)}{F}, \qquad
+        R_{i,t} = \sum_{k \ge t} \gamma^{k-t} r_{i,k}
+
+    The group s of a turn is all turns of the task's episodes that were played in the same (anchor) state, those of its
+    own episode among them; F is 1 or the group's standard deviation. A turn that is alone has :math:`A^S = 0`.
+    """
+
+    Options: ClassVar[type[GigpoOptions]] = GigpoOptions
+    facts: ClassVar[AlgorithmFacts] = AlgorithmFacts(min_group_size=2, sums_rewards=True, state_keys=True)
+
+    def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:
+        """Put on each token the sum of the advantages of its episode and of its turn.
+
+        Raises ValueError for a group of one episode, and for trained tokens that are of no turn.
+        """
+        require_turns(rows, "gigpo")
+        rewards = self.penalised_rewards(rows, models)
+        episodes = by_episode(rows)
+        returns = torch.tensor([sum(sum(rewards[i]) for i in own) for own in episodes], dtype=models.dtype)
+        of_episodes = self._compared(returns, [rows[own[0]].group_id for own in episodes]).tolist()
+        steps = [steps_of(rows, own, rewards) for own in episodes]
+        of_steps = self._of_steps(rows, steps, models.dtype)
+        weight = self.options.step_weight
+        credit = [
+            (step, of_episode + weight * of_step)
+            for of_episode, own, found in zip(of_episodes, steps, of_steps, strict=True)
+            for step, (of_step, _) in zip(own, found, strict=True)
+        ]
+        compared = list(zip(chain(*steps), (float(known) for _, known in chain(*of_steps)), strict=True))
+        return [
+            row.with_fields(**{ADVANTAGES: advantages, _COMPARED: known})
+            for row, advantages, known in zip(
+                rows, on_tokens(rows, credit, models.dtype), on_tokens(rows, compared, models.dtype), strict=True
+            )
+        ]
+
+    def loss(self, outputs: TokenOutputs, batch: PackedBatch) -> Loss:
+        """Report, beside the loss, the share of tokens whose turn had others to be compared with."""
+        loss = super().loss(outputs, batch)
+        compared = batch.fields[_COMPARED].sum(), len(batch.trained)
+        return replace(loss, means={**loss.means, _COMPARED: compared})
+
+    def _of_steps(
+        self, rows: Sequence[TrainSequence], episodes: Sequence[Sequence[Step]], dtype: torch.dtype
+    ) -> list[list[tuple[float, bool]]]:
+        """Return for each step of each episode its advantage in its state, and whether others were played there."""
+        states = [[(rows[step.row].group_id, step.span.anchor) for step in steps] for steps in episodes]
+        returns = [discounted([step.reward for step in steps], self.options.gamma) for steps in episodes]
+        members: dict[tuple[str, str], int] = {}
+        for state in chain(*states):
+            members[state] = members.get(state, 0) + 1
+        repeated = [
+            (state, value) for state, value in zip(chain(*states), chain(*returns), strict=True) if members[state] > 1
+        ]
+        gained = torch.tensor([value for _, value in repeated], dtype=dtype)
+        advantages = iter(self._compared(gained, [state for state, _ in repeated]).tolist())
+        return [[(next(advantages), True) if members[state] > 1 else (0.0, False) for state in own] for own in states]
+
+    def _compared(self, returns: Tensor, groups: Sequence[object]) -> Tensor:
+        return grpo_advantages(returns, groups, self.options.mode == "mean_std_norm")

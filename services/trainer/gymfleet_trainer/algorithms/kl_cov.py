@@ -1,0 +1,58 @@
+"""KL-Cov: the tokens that make the entropy fall most are held where they were."""
+
+from typing import Annotated, ClassVar, Final
+
+import torch
+from pydantic import Field
+
+from gymfleet_trainer.learning.algorithm import Models
+from gymfleet_trainer.learning.covariance import covariances, marked
+from gymfleet_trainer.learning.group_relative import GroupRelative, GroupRelativeOptions
+from gymfleet_trainer.learning.losses import LossAggregation, Surrogate, Tokens
+from gymfleet_trainer.model.batching import TrainSequence
+
+_HELD: Final = "held"
+_ROUNDING: Final = 1e-4
+"""A token that moved less is where it was: the sign of such a distance, which its gradient would have, is rounding."""
+
+
+class KlCovOptions(GroupRelativeOptions):
+    """KL-Cov's own."""
+
+    aggregation: LossAggregation = "token_mean"
+    """token_mean, sequence_mean_token_sum, sequence_mean_token_mean or sequence_mean_token_sum_norm, which divides the
+    sums by `norm_tokens`."""
+    share: Annotated[float, Field(gt=0, le=1)] = 2e-3
+    """Of the batch's tokens so many are held, but at least one: those of the highest covariance."""
+    hold: Annotated[float, Field(ge=0)] = 1.0
+    """Weight of what holds them: the distance of their log-probability from that before the batch."""
+
+
+class KlCov(GroupRelative[KlCovOptions]):
+    r"""KL-Cov, arXiv:2505.22617; nothing is clipped. See `covariances`.
+
+    .. math:: L_t = -r_t A_t + \beta\,|\log\pi_\theta - \log\pi_{old}| \text{ on what is held}
+    """
+
+    Options: ClassVar[type[KlCovOptions]] = KlCovOptions
+
+    def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:
+        """Choose the tokens that are held."""
+        rows = super().prepare(rows, models)
+        if not any(row.num_trained for row in rows):
+            return marked(rows, (), _HELD)
+        found = covariances(rows, models)
+        highest = torch.sort(found, descending=True, stable=True).indices
+        return marked(rows, highest[: max(int(self.options.share * len(found)), 1)].tolist(), _HELD)
+
+    def has_gradient(self, row: TrainSequence) -> bool:
+        """Return whether to compute it: what is held has a gradient without an advantage too."""
+        return super().has_gradient(row) or (row.num_trained > 0 and bool(row.fields[_HELD].any()))
+
+    def surrogate(self, tokens: Tokens) -> Surrogate:
+        """Return the policy gradient's loss, and on some tokens what holds them. Those count as clipped."""
+        held = tokens.fields[_HELD] > 0
+        losses = -tokens.ratio * tokens.advantages
+        distance = tokens.log_ratio.abs()
+        distance = torch.where(held & (distance > _ROUNDING), distance, 0.0)
+        return Surrogate(losses + self.options.hold * distance, held)

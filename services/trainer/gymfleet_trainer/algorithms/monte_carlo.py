@@ -1,0 +1,128 @@
+"""Monte-Carlo credit: a turn is worth by how much the value of the state rose, as episodes that went on from it say."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import ClassVar, Final, Self
+
+import torch
+from gymfleet_contracts.recipe import AlgorithmFacts
+from pydantic import ConfigDict, model_validator
+
+from gymfleet_trainer.learning.algorithm import Models, Sample
+from gymfleet_trainer.learning.episodes import by_episode, whitened
+from gymfleet_trainer.learning.policy_gradient import ADVANTAGES, Clipped, ClippedOptions
+from gymfleet_trainer.learning.steps import require_turns
+from gymfleet_trainer.model.batching import TrainSequence
+
+_NO_KL: Final = 'kl: values of states hold no KL estimate: give placement = "loss"'
+
+
+class MonteCarloOptions(ClippedOptions):
+    """Its own."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "not": {
+                "properties": {
+                    "kl": {
+                        "properties": {"coefficient": {"exclusiveMinimum": 0}, "placement": {"const": "reward"}},
+                        "required": ["coefficient", "placement"],
+                    }
+                },
+                "required": ["kl"],
+            },
+            "$comment": _NO_KL,
+        }
+    )
+
+    whiten: bool = False
+    """Normalise the advantages of a batch to mean 0 and variance 1 over all tokens."""
+
+    @model_validator(mode="after")
+    def values_hold_no_kl(self) -> Self:
+        """A value is what continuations gained by the reward service, which knows of no reference policy."""
+        if self.kl.coefficient > 0 and self.kl.placement == "reward":
+            raise ValueError(_NO_KL)
+        return self
+
+
+class MonteCarlo(Clipped[MonteCarloOptions]):
+    r"""Exact Monte-Carlo credit by forks: the environment's own, in the place of a critic's or of a group's.
+
+    .. math::
+        A_t = r_t + V(s_{t+1}) - V(s_t), \qquad A_{T-1} = R - V(s_{T-1}), \qquad
+        V(s) = \frac{1}{K} \sum_{k=1}^{K} R_k
+
+    VinePPO, arXiv:2410.01679, section 4, for turns in the place of reasoning steps. A value is the mean of whole
+    episodes' rewards :math:`R_k`, those before the state among them, so that :math:`r_t` is part of
+    :math:`V(s_{t+1})`. Where the strategy values some states alone, the turns from one of them to the next share what
+    was won or lost between. An episode whose first state has no value is compared there with the other episodes of its
+    group, as in RLOO. Turns that several episodes share count once.
+    """
+
+    Options: ClassVar[type[MonteCarloOptions]] = MonteCarloOptions
+    facts: ClassVar[AlgorithmFacts] = AlgorithmFacts(sums_rewards=True, values=True)
+
+    def rows(self, group: Sequence[Sample]) -> list[TrainSequence]:
+        """Return the rows of a group, with a loss on what no episode before has."""
+        known: set[tuple[str, str]] = set()
+        rows = []
+        for sample in group:
+            turns = iter(sample.scored.trajectory.turns)
+            for row in super().rows([sample]):
+                mask = list(row.loss_mask)
+                for span, turn in zip(row.turns, turns, strict=False):
+                    if turn.node is None or turn.parent is None:
+                        continue
+                    edge = turn.parent, turn.node
+                    if edge in known:
+                        mask[span.start : span.end] = [False] * (span.end - span.start)
+                    known.add(edge)
+                rows.append(row if mask == row.loss_mask else replace(row, loss_mask=mask))
+        return rows
+
+    def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:
+        """Put what a turn won or lost on its tokens.
+
+        Raises ValueError for an episode that is alone in its group, and whose first state has no value.
+        """
+        require_turns(rows, "monte_carlo")
+        episodes = {rows[own[0]].trajectory_id: own for own in by_episode(rows)}
+        returns = {name: sum(rows[index].total_reward for index in own) for name, own in episodes.items()}
+        baselines = _of_the_others(returns, {name: rows[own[0]].group_id for name, own in episodes.items()})
+        spread = [torch.zeros(len(row.token_ids), dtype=models.dtype) for row in rows]
+        for name, own in episodes.items():
+            spans = [(index, span) for index in own for span in rows[index].turns]
+            if not spans:
+                continue
+            valued = [place for place, (_, span) in enumerate(spans) if span.value is not None]
+            values = [span.value.mean for _, span in spans if span.value is not None]
+            if valued[:1] != [0]:
+                valued, values = [0, *valued], [_known(baselines[name], name), *values]
+            credit = [after - before for before, after in pairwise([*values, returns[name]])]
+            for (first, end), worth in zip(pairwise([*valued, len(spans)]), credit, strict=True):
+                for index, span in spans[first:end]:
+                    spread[index][span.start : span.end] = worth
+        advantages = [values * row.mask() for values, row in zip(spread, rows, strict=True)]
+        if self.options.whiten:
+            advantages = whitened(rows, advantages)
+        return [row.with_fields(**{ADVANTAGES: values}) for row, values in zip(rows, advantages, strict=True)]
+
+
+def _of_the_others(returns: Mapping[str, float], groups: Mapping[str, str]) -> dict[str, float | None]:
+    """Return for each episode the mean return of the others of its group; None where there are none."""
+    members: dict[str, list[str]] = {}
+    for name, group in groups.items():
+        members.setdefault(group, []).append(name)
+    others = {name: [returns[other] for other in members[groups[name]] if other != name] for name in returns}
+    return {name: sum(own) / len(own) if own else None for name, own in others.items()}
+
+
+def _known(baseline: float | None, name: str) -> float:
+    if baseline is None:
+        raise ValueError(
+            f"{name}: its first state has no value, and its group no other episode: play with the strategy forks, "
+            "without `skip`, or give group_size of at least 2"
+        )
+    return baseline

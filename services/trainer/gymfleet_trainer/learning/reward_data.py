@@ -1,0 +1,152 @@
+"""What a reward model learns from: episodes as it reads them, pairs of one task, and labels of turns."""
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Literal, NamedTuple, TypeAlias
+
+import torch
+from gymfleet_contracts.trajectory import ScoredTrajectory, Turn
+from gymfleet_kit.chat.transcripts import BadTranscript, Transcript, Transcripts
+
+from gymfleet_trainer.learning.options import RewardModelOptions
+from gymfleet_trainer.learning.pairs import task_name
+from gymfleet_trainer.learning.reward_update import LABELS
+from gymfleet_trainer.model.batching import TrainSequence
+
+Labels: TypeAlias = Literal["outcome", "soft", "hard"]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An episode as a reward model reads it."""
+
+    scored: ScoredTrajectory
+    transcript: Transcript
+    reward: float
+
+    @property
+    def name(self) -> str:
+        """Return the episode's id."""
+        return self.scored.trajectory.trajectory_id
+
+    @property
+    def num_tokens(self) -> int:
+        """Return the transcript's length."""
+        return len(self.transcript.ids)
+
+    def row(self, *, unit: str | None = None, labels: Sequence[float] = ()) -> TrainSequence:
+        """Return the row whose mask says where numbers are read: at the turns' ends, or else at the last token."""
+        length = self.num_tokens
+        nothing = [0.0] * length
+        ends = self.transcript.ends or (length - 1,)
+        mask = [False] * length
+        for end in ends:
+            mask[end] = True
+        row = TrainSequence(list(self.transcript.ids), mask, nothing, nothing, 0, self.name, unit=unit)
+        if not labels:
+            return row
+        values = torch.zeros(length)
+        values[list(ends)] = torch.tensor(list(labels))
+        return row.with_fields(**{LABELS: values})
+
+
+class Pair(NamedTuple):
+    """Two episodes of one task."""
+
+    chosen: Example
+    rejected: Example
+
+    def rows(self) -> list[TrainSequence]:
+        """Return the rows of both, the better one first, as one unit."""
+        unit = f"{self.chosen.name}>{self.rejected.name}"
+        return [self.chosen.row(unit=unit), self.rejected.row(unit=unit)]
+
+
+@dataclass
+class Examples:
+    """Episodes by their tasks, and how many were left out for which reason."""
+
+    tasks: dict[str, list[Example]] = field(default_factory=lambda: defaultdict(list))
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+def read_examples(
+    episodes: Iterable[ScoredTrajectory], transcripts: Transcripts, options: RewardModelOptions, max_tokens: int
+) -> Examples:
+    """Return episodes as the model reads them, those of at most `max_tokens` that have a reward."""
+    found = Examples()
+    for scored in episodes:
+        if scored.reward is None:
+            found.left_out["unscored"] += 1
+            continue
+        try:
+            written = transcripts.whole if options.reads == "episode" else transcripts.by_turns
+            transcript = written(scored.trajectory)
+        except BadTranscript:
+            found.left_out["unreadable"] += 1
+            continue
+        if len(transcript.ids) > max_tokens:
+            found.left_out["too_long"] += 1
+            continue
+        found.tasks[task_name(scored.trajectory.task)].append(Example(scored, transcript, scored.reward.total))
+    return found
+
+
+def pairs_of(examples: Sequence[Example], options: RewardModelOptions) -> list[Pair]:
+    """Return the pairs of one task's episodes: those of them that are drawn, which depends on their names alone."""
+    found = []
+    for one, other in combinations(examples, 2):
+        chosen, rejected = (one, other) if one.reward > other.reward else (other, one)
+        lengths = sorted((one.num_tokens, other.num_tokens))
+        apart = options.max_length_ratio is not None and lengths[1] > options.max_length_ratio * lengths[0]
+        if chosen.reward - rejected.reward >= options.min_gap and not apart:
+            found.append(Pair(chosen, rejected))
+    found.sort(key=lambda pair: _draw(f"{pair.chosen.name}>{pair.rejected.name}"))
+    return found[: options.max_pairs_per_task]
+
+
+def held_out_tasks(tasks: Collection[str], share: float) -> set[str]:
+    """Return which tasks are held out: always the same, and at least one where any is to be and more than one is there.
+
+    A task of the share is chosen by its name, whatever the others are called.
+    """
+    ranked = sorted(tasks, key=_draw)
+    wanted = round(share * len(ranked))
+    return set(ranked[: max(wanted, int(share > 0 and len(ranked) > 1))])
+
+
+def values_of_nodes(episodes: Iterable[ScoredTrajectory]) -> dict[tuple[str, str], list[bool]]:
+    """Return how the episodes ended that went through each node of each group's tree."""
+    found: dict[tuple[str, str], list[bool]] = defaultdict(list)
+    for scored in episodes:
+        trajectory = scored.trajectory
+        for turn in trajectory.turns:
+            if turn.node is not None:
+                found[trajectory.group_id, turn.node].append(trajectory.success)
+    return found
+
+
+def turn_labels(
+    scored: ScoredTrajectory, labels: Labels, nodes: Mapping[tuple[str, str], Sequence[bool]]
+) -> list[float]:
+    """Return what each turn's number is to be: how likely the task is solved behind it.
+
+    `outcome`: whether the episode solved it (arXiv:2211.14275). Where continuations were forked behind a turn: `soft`,
+    the share of them that did; `hard`, whether any did (Math-Shepherd, arXiv:2312.08935, eq. 3 and 4).
+    """
+    trajectory = scored.trajectory
+
+    def label(turn: Turn) -> float:
+        ended = [trajectory.success]
+        if labels != "outcome" and turn.node is not None:
+            ended = list(nodes[trajectory.group_id, turn.node])
+        return float(any(ended)) if labels == "hard" else sum(ended) / len(ended)
+
+    return [label(turn) for turn in trajectory.turns]
+
+
+def _draw(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()

@@ -1,0 +1,83 @@
+"""A reward model: the policy's body with a head of one label, in the form that transformers and vLLM load."""
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+
+from gymfleet_trainer.distributed.sharding import collected_state, shard, sharded_like
+from gymfleet_trainer.model.attention import PACKED_ATTENTION
+from gymfleet_trainer.model.batching import PackedBatch
+from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul
+from gymfleet_trainer.model.critic import tensors_of
+from gymfleet_trainer.model.policy_model import PolicyModel, packed_hidden_states, recompute_activations
+
+Reads: TypeAlias = Literal["episode", "turns"]
+"""`episode`: one number, at the last token of a transcript; `turns`: one at the token that ends each turn."""
+
+_HEADS: Final[dict[Reads, Any]] = {
+    "episode": AutoModelForSequenceClassification,
+    "turns": AutoModelForTokenClassification,
+}
+
+
+class RewardModel(nn.Module):
+    """A separate body, initialised from the policy's, with a head that starts at 0, so that no number is made up.
+
+    For a sharded policy it is sharded in the same way, as a `ValueModel` is.
+    """
+
+    def __init__(self, policy: PolicyModel, reads: Reads) -> None:
+        super().__init__()
+        config = copy.deepcopy(policy.config)
+        config.num_labels = 1
+        config.classifier_dropout = 0.0  # the head that was trained is the one that scores
+        with torch.device("meta"):  # as for a critic: no rank has room for a whole one
+            self.hf = _HEADS[reads].from_config(config, attn_implementation=PACKED_ATTENTION)
+            self.to(policy.dtype)
+        self.hf.config.use_cache = False
+        if policy.hf.model.is_gradient_checkpointing:
+            recompute_activations(self.hf)
+        if policy.ranks is not None:
+            shard(self, self.hf.model.layers, policy.ranks, policy.device)
+        self.to_empty(device=policy.device)
+        with torch.no_grad():
+            for own, given in zip(tensors_of(self.hf.model), tensors_of(policy.hf.model), strict=True):
+                own.copy_(given)
+            for parameter in self.hf.score.parameters():
+                parameter.zero_()
+        self.ranks = policy.ranks
+        self.compute_dtype = policy.compute_dtype
+        self.dtype = policy.dtype
+        self.device = policy.device
+
+    def numbers(self, batch: PackedBatch) -> Tensor:
+        """Return (N,) numbers in the weights' dtype, read at the tokens where `loss_mask` is True, in their order."""
+        numbers: Tensor = self(batch)
+        return numbers
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """See `numbers`. It is called through the module, which gathers a sharded model's weights."""
+        with fast_float32_matmul(batch.tokens.device):
+            hidden = packed_hidden_states(self.hf.model, batch.inputs, self.compute_dtype)
+            numbers: Tensor = self.hf.score(hidden[batch.trained].to(self.dtype))[:, 0]
+        return numbers
+
+    def save_pretrained(self, directory: Path) -> None:
+        """Write config and safetensors. For a sharded model every rank calls this, and the first one writes."""
+        state = collected_state(self.hf.state_dict(keep_vars=True))
+        if self.ranks is None or self.ranks.first:
+            self.hf.save_pretrained(str(directory), state_dict=state, safe_serialization=True)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return all weights, whole, by name. With shards, all ranks call this and only the first gets them."""
+        return collected_state(self.state_dict(keep_vars=True))
+
+    def load_weights(self, weights: Mapping[str, Any]) -> None:
+        """Load what `weights` returned, with the same number of shards or none."""
+        own = self.state_dict()
+        self.load_state_dict({name: sharded_like(own[name], value) for name, value in weights.items()})

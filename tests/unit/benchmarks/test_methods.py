@@ -1,0 +1,93 @@
+"""The comparison of methods: every method in every setting is a recipe, and figures are those of its runs."""
+
+import json
+from argparse import Namespace
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gymfleet_cli.recipes import load_with_overrides
+
+from benchmarks.bench_methods import (
+    CHOSEN,
+    RECIPES,
+    SETTINGS,
+    SHORT,
+    Run,
+    _commit_of,
+    _of_the_environment,
+    methods,
+    published,
+    rows,
+    scaled,
+)
+
+METHODS = methods()
+
+
+def arguments(**changes: Any) -> Namespace:
+    return Namespace(**{"setting": "intro", "share": 1.0, "eval_tasks": 400, "every": 4, **changes})
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_in_a_setting_is_a_recipe(name: str, setting: str) -> None:
+    given = arguments(setting=setting, share=0.1, eval_tasks=7)
+    changes = [*SETTINGS[setting], *scaled(METHODS[name], given), "environments.babyai.eval_split=validation"]
+
+    recipe = load_with_overrides(RECIPES / f"{name}.toml", [_of_the_environment(one, given) for one in changes])
+
+    (environment,) = recipe.environments
+    assert environment.name == ("babyai" if setting == "intro" else setting)
+    assert environment.eval_split == "validation"
+    for stage in recipe.plan():
+        if stage.kind == "measure":
+            assert stage.options["num_tasks"] == 7
+        if stage.kind == "reinforce":
+            assert stage.options["max_env_steps"] == 1000
+            assert stage.options["measure"] == {"every_steps": 4, "num_tasks": 7}
+        if stage.kind == "collect" and stage.name != "demonstrations":
+            whole = next(one for one in METHODS[name].plan() if one.name == stage.name).options["num_tasks"]
+            assert stage.options["num_tasks"] == round(whole / 10)
+
+
+def test_without_measurements_on_the_way_there_are_none() -> None:
+    changes = scaled(METHODS["grpo"], arguments(every=0))
+
+    assert changes == [
+        "stages.before.num_tasks=400", "stages.after.num_tasks=400", "stages.reinforce.max_env_steps=10000",
+    ]  # fmt: skip
+
+
+def test_those_that_are_named_beforehand_are_eight() -> None:
+    assert len(set(CHOSEN)) == 8
+    assert set(SHORT) <= set(METHODS)
+
+
+def run(method: str, seed: int, success: float, commit: str = "abc") -> Run:
+    return Run(
+        setting="intro", method=method, seed=seed, commit=commit, success_before=0.25, success=success,
+        interval=(success - 0.05, success + 0.05), env_steps=10_000 + 10 * seed, tokens_trained=5,
+        collecting_s=30.0, training_s=20.0, total_s=90.0, memory_mib=100.0 + seed, curve=((0, 0.25),),
+    )  # fmt: skip
+
+
+def test_published_runs_count_as_long_as_their_recipes_have_not_changed(tmp_path: Path) -> None:
+    path = tmp_path / "methods.json"
+    assert published(path) == []
+    runs = [run("grpo", 0, 0.5, _commit_of("grpo")), run("rloo", 0, 0.5, "0000000")]
+    path.write_text(json.dumps({"runs": [asdict(one) for one in runs]}), encoding="utf-8")
+
+    assert published(path) == runs[:1]
+
+
+def test_the_figures_of_a_method_are_those_of_its_seeds_and_methods_are_not_ranked() -> None:
+    found = {row.name: row.value for row in rows([run("b", 0, 0.5), run("a", 0, 0.25), run("b", 1, 0.75)])}
+
+    assert [name.partition(":")[0] for name in found] == ["a"] * 9 + ["b"] * 9, "by name"
+    assert found["b: success, mean of 2 seeds"] == 0.625
+    assert found["b: lower end of the widest interval"] == 0.45
+    assert found["b: upper end of the widest interval"] == 0.8
+    assert found["b: environment steps"] == 10_005
+    assert found["b: memory of the largest process"] == 101

@@ -1,0 +1,106 @@
+"""Recipes that are written for an environment, an algorithm and a model."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gymfleet_cli.commands.envs import ENVIRONMENTS
+from gymfleet_cli.composing import composed
+from gymfleet_cli.console import UsageProblem
+from gymfleet_cli.main import run
+from gymfleet_cli.recipes import to_toml
+from gymfleet_contracts.recipe import load_recipe
+from gymfleet_contracts.session import Capabilities, EnvironmentSpec
+from gymfleet_kit.plugins import included
+from gymfleet_trainer.run.plan import stages_of
+
+from tests.fixtures.paths import ROOT
+
+ALGORITHMS = included("gymfleet_trainer.algorithms")
+
+
+def spec(**changes: Any) -> EnvironmentSpec:
+    given: dict[str, Any] = {
+        "name": "shop", "version": "1.0.0", "summary": "Buy.", "instructions": "Buy.", "max_turns": 100,
+        "levels": ("one", "two"), "default_level": "two", "splits": {"train": 10, "validation": 5, "test": 5},
+        "capabilities": Capabilities(deterministic=True, expert=True), "format": "think_act", **changes,
+    }  # fmt: skip
+    return EnvironmentSpec.model_validate(given)
+
+
+def kinds(*arguments: Any, **more: Any) -> list[str]:
+    return [stage.name for stage in composed(*arguments, **more).plan()]
+
+
+@pytest.mark.parametrize("model", [None, "Qwen/Qwen3-0.6B"])
+@pytest.mark.parametrize("algorithm", ["sft", *ALGORITHMS])
+def test_what_is_written_is_a_complete_recipe(tmp_path: Path, algorithm: str, model: str | None) -> None:
+    recipe = composed(spec(), algorithm, model)
+    written = tmp_path / "written.toml"
+    written.write_text(to_toml(recipe), encoding="utf-8")
+
+    assert load_recipe(written) == recipe
+    assert recipe.name == f"shop-{algorithm}"
+    assert recipe.rollout.format.use == "think_act"
+    assert recipe.rollout.limits.max_turns == 30
+    assert recipe.environments[0].level == "two"
+    assert (recipe.model.path, recipe.model.scratch is None) == (model, model is not None)
+    stages_of(recipe)
+
+
+def test_a_model_from_scratch_is_warmed_up_and_one_that_is_given_is_not() -> None:
+    assert kinds(spec(), "grpo", None) == ["demonstrations", "sft", "before", "reinforce", "after"]
+    assert kinds(spec(), "grpo", "some/model") == ["before", "reinforce", "after"]
+    assert kinds(spec(), "sft", "some/model") == ["demonstrations", "sft", "after"]
+
+
+def test_limits_and_splits_are_those_that_there_are() -> None:
+    recipe = composed(spec(max_turns=4, splits={"train": 3, "validation": 2}), "grpo", None, level="one")
+
+    assert recipe.rollout.limits.max_turns == 4
+    assert (recipe.environments[0].level, recipe.environments[0].eval_split) == ("one", "validation")
+
+
+@pytest.mark.parametrize(("algorithm", "model"), [("grpo", None), ("sft", "some/model")])
+def test_without_an_expert_there_is_nothing_to_begin_with(algorithm: str, model: str | None) -> None:
+    with pytest.raises(UsageProblem, match="shop has no expert whose demonstrations"):
+        composed(spec(capabilities=Capabilities(deterministic=True)), algorithm, model)
+    composed(spec(capabilities=Capabilities(deterministic=True)), "grpo", "some/model")
+
+
+def test_a_level_that_is_not_there_is_told() -> None:
+    with pytest.raises(UsageProblem, match="--level hard: shop has one, two"):
+        composed(spec(), "grpo", None, level="hard")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["train"], "give a recipe, or --env with an environment to write one for"),
+        (
+            ["train", str(ROOT / "recipes" / "quickstart.toml"), "--algorithm", "ppo"],
+            "--algorithm is for a recipe that is written, and ",
+        ),
+        (["train", "--env", "maze", "--level", "huge"], "--level huge: maze has tiny, small, medium, large"),
+        (["train", "--env", "maze", "--algorithm", "grop"], "the recipe: stages.reinforce.algorithm: there is no "),
+    ],
+)
+def test_what_cannot_be_written_is_a_line(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run([*arguments, "--run-dir", str(tmp_path / "run")]) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {told}")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_every_environment_has_a_recipe_that_is_sound(name: str) -> None:
+    recipes = [load_recipe(path) for path in sorted((ROOT / "recipes").glob("*.toml"))]
+    own = [recipe for recipe in recipes if {section.name for section in recipe.environments} == {name}]
+
+    assert own
+    for recipe in own:
+        stages_of(recipe)
+        assert any(stage.kind == "reinforce" for stage in recipe.plan())

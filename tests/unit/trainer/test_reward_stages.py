@@ -1,0 +1,92 @@
+"""The stages that train reward models: what they refuse, what they count, and what they leave behind."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gymfleet_contracts.stages import PlannedStage
+from gymfleet_kit.chat.transcripts import Transcript
+from gymfleet_trainer.errors import NothingLeft
+from gymfleet_trainer.learning.reward_data import Example, Pair
+from gymfleet_trainer.learning.reward_update import LABELS
+from gymfleet_trainer.run.plan import STAGES
+from gymfleet_trainer.stage_checks import _Rehearsal, _small_model
+from gymfleet_trainer.stages._reward_model import Divided, RewardModelStage
+
+from tests.fixtures.scored import make_scored, make_turn
+
+
+def stage(kind: str, **options: Any) -> RewardModelStage[Any]:
+    given = {"data": "played", **options}
+    planned = PlannedStage("rm", kind, "stages.rm", given, {"played": "played"})
+    found = STAGES.find(kind)
+    made = found(planned, found.Options.model_validate(given))
+    assert isinstance(made, RewardModelStage)
+    return made
+
+
+def example(sample: int, *, success: bool, nodes: tuple[str, ...] = ("", "")) -> Example:
+    turns = tuple(make_turn().model_copy(update={"node": node or None}) for node in nodes)
+    scored = make_scored("played.t000000", sample, turns=turns, success=success)
+    return Example(scored, Transcript([1, 2, 3, 4], (1, 3)), float(success))
+
+
+def test_pairs_are_what_bradley_terry_trains_on() -> None:
+    good, bad = example(0, success=True), example(1, success=False)
+
+    rows = stage("bradley_terry").rows(Divided([good, bad], [Pair(good, bad)], [], []))
+
+    assert [row.trajectory_id for row in rows] == [good.name, bad.name]
+
+
+def test_without_pairs_there_is_nothing_to_train_on() -> None:
+    with pytest.raises(NothingLeft, match=r"^stages\.rm: no two episodes of a task make a pair: .* \(played has 1 ep"):
+        stage("bradley_terry").rows(Divided([example(0, success=True)], [], [], []))
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [("outcome", [1.0, 1.0, 0.0, 0.0]), ("soft", [0.5, 1.0, 0.5, 0.0]), ("hard", [1.0, 1.0, 1.0, 0.0])],
+)
+def test_labels_are_what_the_option_says(labels: str, expected: list[float]) -> None:
+    forked = [example(0, success=True, nodes=("a", "aa")), example(1, success=False, nodes=("a", "ab"))]
+
+    rows = stage("process_reward", labels=labels).rows(Divided(forked, [], [], []))
+
+    assert [float(row.fields[LABELS][end]) for row in rows for end in (1, 3)] == expected
+
+
+def test_labels_by_forks_need_forks() -> None:
+    made = stage("process_reward", labels="soft")
+
+    with pytest.raises(NothingLeft, match=r'^stages\.rm: labels = "soft" needs episodes that a strategy forked, and n'):
+        made.rows(Divided([example(0, success=True)], [], [], []))
+    with pytest.raises(NothingLeft, match=r"^stages\.rm: all tasks of played are held out"):
+        made.rows(Divided([], [], [], []))
+
+
+@pytest.mark.parametrize("kind", ["bradley_terry", "process_reward"])
+def test_it_tells_what_it_learned_and_leaves_the_model(tmp_path: Path, kind: str) -> None:
+    _small_model(tmp_path / "model")
+
+    _Rehearsal(STAGES.find(kind), kind, tmp_path / "model", tmp_path).play("run")
+
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    told, *epochs = (line for line in lines if line["kind"].startswith("reward_"))
+    assert told["kind"] == "reward_data"
+    assert told["num_episodes"] + told["num_held_out_episodes"] == 16
+    assert told["num_held_out_episodes"] == 4, "a task of four"
+    assert told["held_out_accuracy_by_length"] == told["held_out_accuracy_by_last_line"] == 0.5, "all say the same"
+    assert [line["epoch"] for line in epochs] == [1, 2, 3]
+    assert epochs[0]["num_tokens"] > 0
+    assert 0 <= epochs[-1]["held_out_calibration_error"] <= 1
+    if kind == "bradley_terry":
+        assert {line["held_out_accuracy"] for line in epochs} == {0.5}
+    else:
+        assert {epochs[-1][f"held_out_accuracy_by_{name}"] for name in ("product", "min", "last")} == {0.5}
+    left = {path.name for path in (tmp_path / "run/models/tried").iterdir()}
+    assert left >= {"config.json", "model.safetensors", "tokenizer.json", "transcripts.json"}
+    state = json.loads((tmp_path / "run/checkpoints/checkpoint-000002/state.json").read_text())
+    assert state["counts"]["tasks_without_pairs.tried"] == 0
+    assert state["done"] == 3
