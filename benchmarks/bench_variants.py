@@ -1,10 +1,11 @@
 """One recipe in several variants, at equal environment steps:
-`python -m benchmarks.bench_variants [--family formats|actions|exploration] [--only NAME ...] [--seeds 0 1 2]`.
+`python -m benchmarks.bench_variants [--family formats|actions|exploration|credit] [--only NAME ...] [--seeds 0 1 2]`.
 
-Reply formats, what the policy is shown of its actions, and the options that make it explore, each switched on by
-itself. All variants of a seed begin with the same random weights and are warmed up on the same demonstrations, written
-in their own format. A run ends with the step by which `--env-steps` environment steps were taken, and success is that
-of its last measurement.
+Reply formats, what the policy is shown of its actions, the options that make it explore, each switched on by itself;
+and credit by turn on mazes, where episodes come to the same states again and again. All variants of a seed begin with
+the same random weights and are warmed up on the same demonstrations, written in their own format. A run ends with the
+step by which `--env-steps` environment steps were taken, those of continuations among them, and success is that of its
+last measurement.
 """
 
 import argparse
@@ -29,6 +30,11 @@ _MAZE: Final = (
     "stages.demonstrations.num_tasks=250", "stages.sft.epochs=10",
 )  # fmt: skip
 """Whose observations say nothing of the possible actions, unlike BabyAI's; and which takes more demonstrations."""
+_FORKS: Final = (
+    "rollout.strategy.use=forks", "rollout.strategy.continuations=2", "rollout.strategy.every=2",
+    "rollout.evaluator.goal.success=1.0", "rollout.evaluator.goal.failure=0.0", "rollout.evaluator.format.weight=0.2",
+)  # fmt: skip
+"""With the reward of the recipe."""
 _FADE: Final = "steps=20"
 FAMILIES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "formats": {
@@ -53,6 +59,13 @@ FAMILIES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "hints": tuple(f"stages.reinforce.exploration.hints.{part}" for part in ("start=0.5", "end=0.0", _FADE)),
         "diversity": ("reward.group_diversity.weight=0.1",),
         "spread": ("rollout.sampling.spread=0.3",),
+    },
+    "credit": {
+        "grpo": (*_ROOM, *_MAZE),
+        "gigpo": (*_ROOM, *_MAZE, "stages.reinforce.algorithm=gigpo"),
+        "monte_carlo": (
+            *_ROOM, *_MAZE, *_FORKS, "stages.reinforce.algorithm=monte_carlo", "stages.reinforce.group_size=2",
+        ),
     },
 }  # fmt: skip
 SMOKE: Final[dict[str, Any]] = {

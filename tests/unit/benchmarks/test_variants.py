@@ -18,6 +18,11 @@ def test_a_variant_is_a_recipe(family: str, name: str) -> None:
     assert recipe.plan()[-1].kind == "measure"
     if family == "formats":
         assert recipe.rollout.format.use == name
+    if family == "credit":
+        (stage,) = (stage for stage in recipe.plan() if stage.kind == "reinforce")
+        assert stage.options["algorithm"] == name
+    if recipe.rollout.evaluator is not None:
+        assert recipe.rollout.evaluator.components == recipe.reward.components, "values are in the units of rewards"
 
 
 def test_a_measurement_stands_at_the_environment_steps_before_it() -> None:

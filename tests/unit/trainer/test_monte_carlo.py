@@ -72,6 +72,16 @@ def test_advantages_may_be_whitened() -> None:
     assert found == pytest.approx([2 / 3 * 3**0.5, -(3**-0.5), -(3**-0.5)], abs=1e-6)
 
 
+def test_turns_in_a_state_with_a_value_are_told_from_the_others() -> None:
+    rows = [valued(played(0, ("a", 0.0), ("b", 1.0)), None, 0.75), played(1, ("a", 0.0))]
+
+    prepared = MonteCarlo(MonteCarloOptions()).prepare(rows, Nothing())  # type: ignore[arg-type]
+
+    told = [[row.fields["valued_turns"][span.start].item() for span in row.turns] for row in prepared]
+    assert told == [[0, 1], [0]]
+    assert not any(row.fields["valued_turns"][~row.mask()].any() for row in prepared)
+
+
 def test_an_episode_that_is_alone_needs_a_value() -> None:
     with pytest.raises(ValueError, match=r"run/g/0: its first state has no value, and its group no other episode"):
         advantages(played(0, ("a", 1.0)))

@@ -16,6 +16,7 @@ from gymfleet_trainer.learning.options import UpdateOptions
 from gymfleet_trainer.learning.plugins import ALGORITHMS
 from gymfleet_trainer.learning.preference_losses import DpoLoss, dpo_loss, kto_loss, log_odds_ratio
 from gymfleet_trainer.learning.preferences import Preference
+from gymfleet_trainer.model.batching import PackedBatch
 from gymfleet_trainer.model.optimizer import OptimizerOptions
 from gymfleet_trainer.model.policy_model import PolicyModel
 from torch import Tensor
@@ -170,6 +171,21 @@ def test_an_update_does_not_depend_on_packing(name: str, model_dir: Path) -> Non
     apart, _ = trained(model_dir, name, {}, tokens_per_microbatch=1)
 
     assert distance(whole, apart) < PRECISION
+
+
+def test_entropies_are_not_computed(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    forward = PolicyModel.forward
+
+    def watched(model: PolicyModel, batch: PackedBatch, temperature: float, with_entropy: bool) -> Any:
+        asked.append(with_entropy)
+        return forward(model, batch, temperature, with_entropy)
+
+    monkeypatch.setattr(PolicyModel, "forward", watched)
+    trained(model_dir, "dpo", {})
+
+    assert asked
+    assert not any(asked)
 
 
 def test_groups_without_a_pair_are_dropped_or_replaced() -> None:

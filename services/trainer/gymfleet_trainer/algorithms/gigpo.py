@@ -1,9 +1,8 @@
 """GiGPO: an episode is compared with the others of its task, and a turn with others that were played in its state."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 import torch
 from gymfleet_contracts.recipe import AlgorithmFacts
@@ -11,13 +10,14 @@ from pydantic import Field
 from torch import Tensor
 
 from gymfleet_trainer.learning.advantages import grpo_advantages
-from gymfleet_trainer.learning.algorithm import Loss, Models, TokenOutputs
+from gymfleet_trainer.learning.algorithm import Models
 from gymfleet_trainer.learning.episodes import by_episode
 from gymfleet_trainer.learning.policy_gradient import ADVANTAGES, Clipped, ClippedOptions
 from gymfleet_trainer.learning.steps import Step, discounted, on_tokens, require_turns, steps_of
-from gymfleet_trainer.model.batching import PackedBatch, TrainSequence
+from gymfleet_trainer.model.batching import TrainSequence
 
-_COMPARED = "compared_turns"
+_COMPARED: Final = "compared_turns"
+"""The share of tokens whose turn had others to be compared with."""
 
 
 class GigpoOptions(ClippedOptions):
@@ -47,6 +47,7 @@ class Gigpo(Clipped[GigpoOptions]):
 
     Options: ClassVar[type[GigpoOptions]] = GigpoOptions
     facts: ClassVar[AlgorithmFacts] = AlgorithmFacts(min_group_size=2, sums_rewards=True, state_keys=True)
+    reported: ClassVar[tuple[str, ...]] = (_COMPARED,)
 
     def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:
         """Put on each token the sum of the advantages of its episode and of its turn.
@@ -73,12 +74,6 @@ class Gigpo(Clipped[GigpoOptions]):
                 rows, on_tokens(rows, credit, models.dtype), on_tokens(rows, compared, models.dtype), strict=True
             )
         ]
-
-    def loss(self, outputs: TokenOutputs, batch: PackedBatch) -> Loss:
-        """Report, beside the loss, the share of tokens whose turn had others to be compared with."""
-        loss = super().loss(outputs, batch)
-        compared = batch.fields[_COMPARED].sum(), len(batch.trained)
-        return replace(loss, means={**loss.means, _COMPARED: compared})
 
     def _of_steps(
         self, rows: Sequence[TrainSequence], episodes: Sequence[Sequence[Step]], dtype: torch.dtype

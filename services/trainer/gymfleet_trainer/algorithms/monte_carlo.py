@@ -15,6 +15,8 @@ from gymfleet_trainer.learning.policy_gradient import ADVANTAGES, Clipped, Clipp
 from gymfleet_trainer.learning.steps import require_turns
 from gymfleet_trainer.model.batching import TrainSequence
 
+_VALUED: Final = "valued_turns"
+"""The share of tokens whose turn was played in a state that has a value of its own: 0 says that nothing forked."""
 _NO_KL: Final = 'kl: values of states hold no KL estimate: give placement = "loss"'
 
 
@@ -63,6 +65,7 @@ class MonteCarlo(Clipped[MonteCarloOptions]):
 
     Options: ClassVar[type[MonteCarloOptions]] = MonteCarloOptions
     facts: ClassVar[AlgorithmFacts] = AlgorithmFacts(sums_rewards=True, values=True)
+    reported: ClassVar[tuple[str, ...]] = (_VALUED,)
 
     def rows(self, group: Sequence[Sample]) -> list[TrainSequence]:
         """Return the rows of a group, with a loss on what no episode before has."""
@@ -107,7 +110,10 @@ class MonteCarlo(Clipped[MonteCarloOptions]):
         advantages = [values * row.mask() for values, row in zip(spread, rows, strict=True)]
         if self.options.whiten:
             advantages = whitened(rows, advantages)
-        return [row.with_fields(**{ADVANTAGES: values}) for row, values in zip(rows, advantages, strict=True)]
+        return [
+            row.with_fields(**{ADVANTAGES: values, _VALUED: _valued(row, models.dtype)})
+            for row, values in zip(rows, advantages, strict=True)
+        ]
 
 
 def _of_the_others(returns: Mapping[str, float], groups: Mapping[str, str]) -> dict[str, float | None]:
@@ -117,6 +123,15 @@ def _of_the_others(returns: Mapping[str, float], groups: Mapping[str, str]) -> d
         members.setdefault(group, []).append(name)
     others = {name: [returns[other] for other in members[groups[name]] if other != name] for name in returns}
     return {name: sum(own) / len(own) if own else None for name, own in others.items()}
+
+
+def _valued(row: TrainSequence, dtype: torch.dtype) -> torch.Tensor:
+    """Return 1 on the trained tokens of turns whose state has a value."""
+    known = torch.zeros(len(row.token_ids), dtype=dtype)
+    for span in row.turns:
+        if span.value is not None:
+            known[span.start : span.end] = 1.0
+    return known * row.mask()
 
 
 def _known(baseline: float | None, name: str) -> float:

@@ -45,6 +45,8 @@ class Need(StrEnum):
     """A frozen copy of the policy as it was at the start of the stage."""
     CRITIC = "critic"
     """A value model, which the engine trains together with the policy."""
+    ENTROPY = "entropy"
+    """`TokenOutputs.entropy`."""
 
 
 class Trained(StrEnum):
@@ -124,6 +126,7 @@ class TokenOutputs:
         critic: ValueModel | None,
         trained: frozenset[Trained],
         temperature: float,
+        entropy: bool = False,
         batch_number: int = 0,
     ) -> None:
         self.trained = trained
@@ -135,12 +138,13 @@ class TokenOutputs:
         self._reference = reference
         self._critic = critic
         self._temperature = temperature
+        self._with_entropy = entropy
         self.batch_number = batch_number
         """How many batches of trajectories the stage has trained on before this one."""
 
     @cached_property
     def _of_policy(self) -> TokenLogprobs:
-        return self._policy.token_logprobs(self._batch, temperature=self._temperature, with_entropy=True)
+        return self._policy.token_logprobs(self._batch, temperature=self._temperature, with_entropy=self._with_entropy)
 
     @property
     def logprobs(self) -> Tensor:
@@ -149,9 +153,12 @@ class TokenOutputs:
 
     @property
     def entropy(self) -> Tensor:
-        """Return the entropy of the policy's distribution at each token, with grad; 0 without a loss."""
+        """Return the entropy of the policy's distribution at each token, with grad; 0 without a loss.
+
+        Only with `Need.ENTROPY`.
+        """
         if (entropy := self._of_policy.entropy) is None:
-            raise RuntimeError("the policy was asked for entropies and gave none")
+            raise RuntimeError("the algorithm did not ask for entropies")
         return entropy
 
     @property

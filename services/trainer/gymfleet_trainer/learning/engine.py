@@ -258,6 +258,7 @@ class UpdateEngine(Models):
             critic=self.critic,
             trained=trained,
             temperature=batch.temperature,
+            entropy=Need.ENTROPY in self.algorithm.needs,
             batch_number=self.num_batches,
         )
 

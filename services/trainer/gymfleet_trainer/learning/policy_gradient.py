@@ -140,6 +140,8 @@ class PolicyGradient(Algorithm[OptionsT]):
     """
 
     Options: ClassVar[type[PolicyGradientOptions]] = PolicyGradientOptions
+    reported: ClassVar[tuple[str, ...]] = ()
+    """Fields that `prepare` adds, 0 on tokens without a loss: their means over the tokens are metrics."""
 
     def __init__(self, options: OptionsT) -> None:
         super().__init__(options)
@@ -150,7 +152,8 @@ class PolicyGradient(Algorithm[OptionsT]):
     @property
     def needs(self) -> frozenset[Need]:
         """See `Algorithm`."""
-        return frozenset({Need.OLD_LOGPROBS} | ({Need.REFERENCE} if self.options.kl.coefficient > 0 else set()))
+        asked = {Need.OLD_LOGPROBS, Need.ENTROPY}
+        return frozenset(asked | {Need.REFERENCE} if self.options.kl.coefficient > 0 else asked)
 
     @abstractmethod
     def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:
@@ -188,6 +191,7 @@ class PolicyGradient(Algorithm[OptionsT]):
             )  # fmt: skip
             losses = losses * importance
             sums["importance_mean"] = importance[batch.trained].sum()
+        sums |= {name: batch.fields[name].sum() for name in self.reported}
         loss = weighted_mean(losses, self._surrogate_weight(weight, tokens, outputs))
         if bonus := value_at(options.entropy_coefficient, outputs.batch_number + 1):
             loss = loss - bonus * weighted_mean(outputs.entropy, weight)

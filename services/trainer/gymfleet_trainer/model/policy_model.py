@@ -213,20 +213,21 @@ class _HeadLogprobs(torch.autograd.Function):
                 entropy[rows] = log_norm[rows] - torch.linalg.vecdot(probabilities, logits)
         ctx.save_for_backward(hidden, weight, targets, log_norm, entropy)
         ctx.temperature = temperature
-        ctx.with_entropy = with_entropy
+        ctx.set_materialize_grads(False)  # None tells an entropy that is only reported from one that is trained on
         if not with_entropy:
             ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
 
     @staticmethod
-    def backward(ctx: Any, grad_logp: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_logp: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, weight, targets, log_norm, entropy = ctx.saved_tensors
+        grad_logp = torch.zeros_like(log_norm) if grad_logp is None else grad_logp
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros_like(weight, dtype=_at_least_float32(weight.dtype))
         for rows in _chunks(hidden, weight):
             logprobs = _logits(hidden[rows], weight, ctx.temperature).sub_(log_norm[rows, None])
             grad = logprobs.exp()
-            if ctx.with_entropy:
+            if grad_entropy is not None:
                 slope = logprobs.add_(entropy[rows, None]).mul_(grad_entropy[rows, None]).add_(grad_logp[rows, None])
                 grad.mul_(slope.neg_())
             else:
