@@ -28,7 +28,7 @@ SOURCES: Final[Mapping[str, Sequence[str]]] = {
     "rewards": ("contracts", "kit", "services/reward"),
     "trainer": ("contracts", "services/trainer"),
     "gpu": ("contracts", "services/trainer"),
-    "preferences": ("contracts", "services/trainer"),
+    "trl": ("contracts", "services/trainer"),
 }
 """Folders by benchmark; those that are not named here measure everything that a run needs."""
 

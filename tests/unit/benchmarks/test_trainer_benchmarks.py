@@ -8,7 +8,7 @@ from gymfleet_trainer.model.flops import DecoderShape
 from gymfleet_trainer.model.scratch import build_scratch_model
 from transformers import Qwen3Config
 
-from benchmarks import bench_gpu, bench_preferences, bench_trainer
+from benchmarks import bench_gpu, bench_trainer, bench_trl
 
 SMALL = ScratchModel(
     vocab_size=300, hidden_size=32, intermediate_size=64, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16
@@ -43,10 +43,22 @@ def test_the_cpu_benchmark_runs_small(tmp_path: Path) -> None:
     assert rows["parity of bfloat16 with float32"].value < 0.1
 
 
-def test_the_benchmark_of_preferences_runs_small_without_a_peer(tmp_path: Path) -> None:
+def test_the_benchmark_beside_trl_runs_small_without_it(tmp_path: Path) -> None:
     path = build_scratch_model(["a"], SMALL, tmp_path, 0, max_position=512)
 
-    (row,) = bench_preferences.measure(path, 2, 2, None)
+    rows = bench_trl.measure(path, 2, 2, None)
 
-    assert row.value > 0
-    assert row.unit == "tokens/s"
+    assert [row.name for row in rows] == ["SFT", "DPO"]
+    assert all(row.value > 0 and row.unit == "tokens/s" for row in rows)
+
+
+def test_a_row_for_trl_has_the_tokens_and_the_losses_of_ours() -> None:
+    rows = bench_trl.sft_rows(300, 2, 4)
+
+    lengths = [len(row["input_ids"]) for row in rows]
+    assert lengths[:4] == sorted(lengths[:4])
+    for row in rows:
+        trained = [(token, label) for token, label in zip(row["input_ids"], row["labels"], strict=True) if label >= 0]
+        assert trained
+        assert all(token == label for token, label in trained)
+        assert row["labels"][:100] == [-100] * 100, "the prompt"
