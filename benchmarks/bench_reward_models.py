@@ -15,9 +15,10 @@ import argparse
 import random
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from gymfleet_contracts.recipe import Recipe, ScratchModel
@@ -70,13 +71,24 @@ SIZES: Final = {
 SMOKE: Final[dict[str, Any]] = {"seeds": [0]}
 
 
+class Measured(NamedTuple):
+    """What one seed came to."""
+
+    seed: int
+    rows: list[Row]
+    best_of: list[dict[str, float]]
+    """For each n: how far its best is from one drawn at random (`kl`, nats), its success (`gold`), and the model's
+    number (`proxy`), means over the held-out tasks."""
+
+
 def main() -> None:
     """Play, train and measure for each seed; record."""
     parser = BenchmarkCommand(__doc__, SIZES, smoke=SMOKE)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     arguments = parser.options()
-    rows = [row for seed in arguments.seeds for row in _measured(seed, arguments)]
-    record("reward_models", rows, arguments)
+    runs = [_measured(seed, arguments) for seed in arguments.seeds]
+    rows = [row for run in runs for row in run.rows]
+    record("reward_models", rows, arguments, [{"seed": run.seed, "best_of": run.best_of} for run in runs])
 
 
 def played(seed: int, num_tasks: int, num_samples: int) -> list[ScoredTrajectory]:
@@ -120,7 +132,7 @@ def _episode(task: Any, number: int, sample: int, draw: random.Random) -> Scored
     return ScoredTrajectory(trajectory=trajectory, reward=reward)
 
 
-def _measured(seed: int, arguments: argparse.Namespace) -> list[Row]:
+def _measured(seed: int, arguments: argparse.Namespace) -> Measured:
     episodes = played(seed, arguments.num_tasks, arguments.num_samples)
     options = BradleyTerryOptions.model_validate(
         {
@@ -150,11 +162,14 @@ def _measured(seed: int, arguments: argparse.Namespace) -> list[Row]:
         numbers = learner.reward_numbers([example.row() for example in measured])
     said = {example.name: number for example, (number,) in zip(measured, numbers, strict=True)}
     own = [pair for task in sorted(held_out) for pair in pairs[task]]
-    return [
+    choices = [tasks[task] for task in sorted(held_out)]
+    curve = _best_of(choices, said)
+    rows_of_all = [
         *_of_pairs(seed, trained, own, said),
-        *_of_choices(seed, [tasks[task] for task in sorted(held_out)], said),
+        *_of_choices(seed, choices, said, curve),
         Row.of(f"seed {seed}: training", seconds, "s"),
     ]
+    return Measured(seed, rows_of_all, list(curve.values()))
 
 
 def _of_pairs(seed: int, trained: list[Pair], held_out: list[Pair], said: dict[str, float]) -> list[Row]:
@@ -170,17 +185,30 @@ def _of_pairs(seed: int, trained: list[Pair], held_out: list[Pair], said: dict[s
     ]
 
 
-def _of_choices(seed: int, tasks: list[list[Example]], said: dict[str, float]) -> list[Row]:
-    """Return what choosing among a task's episodes gains, of those tasks that make a pair."""
-    largest = min(len(examples) for examples in tasks)
-    rows = []
-    for n in (size for size in (1, 2, 4, 8) if size <= largest):
+def _best_of(tasks: list[list[Example]], said: dict[str, float]) -> dict[int, dict[str, float]]:
+    """Return for each n what choosing the best of n of a task's episodes comes to."""
+    found = {}
+    for n in (size for size in (1, 2, 4, 8) if size <= min(map(len, tasks))):
         gold, proxy = (
             mean(best_of(n, [said[one.name] for one in task], [value(one) for one in task]) for task in tasks)
             for value in (lambda one: one.reward, lambda one: said[one.name])
         )
-        name = f"seed {seed}: best of {n} (KL {best_of_kl(n):.2f})"
-        rows += [Row.of(f"{name}, success", gold, ""), Row.of(f"{name}, the model's number", proxy, "")]
+        found[n] = {"kl": best_of_kl(n), "gold": gold, "proxy": proxy}
+    return found
+
+
+def _of_choices(
+    seed: int, tasks: list[list[Example]], said: dict[str, float], curve: Mapping[int, Mapping[str, float]]
+) -> list[Row]:
+    """Return what choosing among a task's episodes gains, of those tasks that make a pair."""
+    largest = min(len(examples) for examples in tasks)
+    rows = []
+    for n, point in curve.items():
+        name = f"seed {seed}: best of {n} (KL {point['kl']:.2f})"
+        rows += [
+            Row.of(f"{name}, success", point["gold"], ""),
+            Row.of(f"{name}, the model's number", point["proxy"], ""),
+        ]
     best = sum(max(task, key=lambda one: said[one.name]).reward > 0 for task in tasks)
     draw = random.Random(seed)
     drawn = sum(draw.choice(task).reward > 0 for task in tasks)

@@ -1,0 +1,111 @@
+"""What docs/methods.md and docs/reward-models.md say of figures, from the result files."""
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean
+from typing import Any, Final
+
+from benchmarks.figures import Curve, side_by_side, small_multiples
+from benchmarks.record import RESULTS
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "methods": "BabyAI, level intro",
+    "methods-maze": "Maze, level small",
+    "methods-textcraft": "TextCraft, level depth_1",
+}
+"""What was run, by the name of its file."""
+_COLUMNS: Final = (
+    "", "before", "after", "interval", "each seed", "on the way", "env steps", "tokens trained", "collecting, s",
+    "training, s", "MiB",
+)  # fmt: skip
+_NOTHING: Final = "Nothing is published yet: `make bench-methods` makes the figures.\n"
+_LEGEND: Final = (
+    "Success before and after is the mean of the seeds, on 400 held-out tasks each; the interval reaches from the "
+    "lowest to the highest end of the seeds' Wilson intervals at 95 %. *On the way* is the mean height of the curve: "
+    "of two methods that end alike, the one with more of it needed fewer steps. MiB are those of the largest process."
+)
+
+
+def methods_section(results: Path = RESULTS) -> str:
+    """The part of docs/methods.md between its marks."""
+    parts = []
+    for name, title in SETTINGS.items():
+        if (document := _document(results / f"{name}.json")) is not None:
+            runs = document["runs"]
+            seeds = sorted({run["seed"] for run in runs})
+            parts += [
+                f"### {title}",
+                f"{document['hardware']}; seeds {', '.join(map(str, seeds))}; a run each of a method and a seed.",
+                f"![Success over environment steps, a panel for each method](figures/{name}.svg)",
+                _table(runs),
+            ]
+    return "\n\n".join([*parts, _LEGEND]) if parts else _NOTHING
+
+
+def drawn(results: Path = RESULTS) -> dict[str, str]:
+    """The figures of docs/figures, by their file names."""
+    found = {}
+    for name in SETTINGS:
+        if (document := _document(results / f"{name}.json")) is not None:
+            found[f"{name}.svg"] = small_multiples(
+                {method: [_curve(run) for run in runs] for method, runs in _by_method(document["runs"]).items()},
+                x="environment steps", y="success",
+            )  # fmt: skip
+    if (document := _document(results / "reward_models.json")) is not None:
+        runs = document["runs"]
+        found["over-optimisation.svg"] = side_by_side(
+            {
+                what: [[(point["kl"], point[key]) for point in run["best_of"]] for run in runs]
+                for what, key in (("success of the best of n", "gold"), ("the model's number", "proxy"))
+            },
+            x="KL divergence from one drawn at random, nat",
+        )
+    return found
+
+
+def _document(path: Path) -> dict[str, Any] | None:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def _by_method(runs: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    return {
+        name: sorted((run for run in runs if run["method"] == name), key=lambda run: int(run["seed"]))
+        for name in sorted({run["method"] for run in runs})
+    }
+
+
+def _table(runs: Sequence[dict[str, Any]]) -> str:
+    rows = [f"| {' | '.join(_COLUMNS)} |", f"|---{'|---:' * (len(_COLUMNS) - 1)}|"]
+    for name, own in _by_method(runs).items():
+        cells = (
+            f"`{name}`",
+            _percent(mean(run["success_before"] for run in own)),
+            _percent(mean(run["success"] for run in own)),
+            f"{_percent(min(run['interval'][0] for run in own))} to {_percent(max(run['interval'][1] for run in own))}",
+            ", ".join(_percent(run["success"]) for run in own),
+            _percent(mean(height(_curve(run)) for run in own)),
+            *(f"{mean(run[key] for run in own):,.0f}" for key in (
+                "env_steps", "tokens_trained", "collecting_s", "training_s", "memory_mib",
+            )),
+        )  # fmt: skip
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _curve(run: Mapping[str, Any]) -> Curve:
+    """Success over environment steps, from the measurement before the first of them to that after the last."""
+    between = [(float(steps), float(success)) for steps, success in run["curve"] if 0 < steps < run["env_steps"]]
+    return [(0.0, run["success_before"]), *between, (float(run["env_steps"]), run["success"])]
+
+
+def height(curve: Curve) -> float:
+    """The mean height of a curve of straight pieces; that of its end where it has no width."""
+    width = curve[-1][0] - curve[0][0]
+    area = sum((after[0] - before[0]) * (before[1] + after[1]) / 2 for before, after in pairwise(curve))
+    return area / width if width else curve[-1][1]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
