@@ -1,11 +1,11 @@
 """One recipe in several variants, at equal environment steps:
-`python -m benchmarks.bench_variants [--family formats|actions|exploration|credit] [--only NAME ...] [--seeds 0 1 2]`.
+`python -m benchmarks.bench_variants [--family FAMILY] [--only NAME ...] [--seeds 0 1 2]`.
 
 Reply formats, what the policy is shown of its actions, the options that make it explore, each switched on by itself;
-and credit by turn on mazes, where episodes come to the same states again and again. All variants of a seed begin with
-the same random weights and are warmed up on the same demonstrations, written in their own format. A run ends with the
-step by which `--env-steps` environment steps were taken, those of continuations among them, and success is that of its
-last measurement.
+credit by turn on mazes, where episodes come to the same states again and again; and preferences between episodes of a
+group or between turns that were forked. All variants of a seed begin with the same random weights and are warmed up on
+the same demonstrations, written in their own format. A run ends with the step by which `--env-steps` environment steps
+were taken, those of continuations among them, and success is that of its last measurement.
 """
 
 import argparse
@@ -65,6 +65,16 @@ FAMILIES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "gigpo": (*_ROOM, *_MAZE, "stages.reinforce.algorithm=gigpo"),
         "monte_carlo": (
             *_ROOM, *_MAZE, *_FORKS, "stages.reinforce.algorithm=monte_carlo", "stages.reinforce.group_size=2",
+        ),
+    },
+    "preferences": {
+        "dpo, groups": (
+            *_ROOM, *_MAZE, "stages.reinforce.algorithm=dpo", "stages.reinforce.pairs.max_pairs_per_task=4",
+        ),
+        "dpo, forks": (
+            *_ROOM, *_MAZE, *_FORKS, "rollout.strategy.train_continuations=true", "stages.reinforce.algorithm=dpo",
+            "stages.reinforce.group_size=2", "stages.reinforce.pairs.level=steps",
+            "stages.reinforce.pairs.min_chosen_reward=0.5", "stages.reinforce.pairs.max_pairs_per_task=8",
         ),
     },
 }  # fmt: skip

@@ -18,9 +18,9 @@ def test_a_variant_is_a_recipe(family: str, name: str) -> None:
     assert recipe.plan()[-1].kind == "measure"
     if family == "formats":
         assert recipe.rollout.format.use == name
-    if family == "credit":
-        (stage,) = (stage for stage in recipe.plan() if stage.kind == "reinforce")
-        assert stage.options["algorithm"] == name
+    (stage,) = (stage for stage in recipe.plan() if stage.kind == "reinforce")
+    algorithms = {"credit": name, "preferences": "dpo"}
+    assert stage.options["algorithm"] == algorithms.get(family, "grpo")
     if recipe.rollout.evaluator is not None:
         assert recipe.rollout.evaluator.components == recipe.reward.components, "values are in the units of rewards"
 
