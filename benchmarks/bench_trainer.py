@@ -4,6 +4,7 @@
 the same model: transformers' forward pass on padded rows, all logits, PyTorch's own matrix products.
 """
 
+import math
 import random
 import tempfile
 import time
@@ -14,10 +15,15 @@ from typing import Any, Final
 
 import torch
 from gymfleet_contracts.recipe import ScratchModel
+from gymfleet_contracts.trajectory import StateValue
+from gymfleet_kit.plugins import included
+from gymfleet_trainer.learning.algorithm import Need
 from gymfleet_trainer.learning.engine import UpdateEngine
 from gymfleet_trainer.learning.options import ReinforceOptions
+from gymfleet_trainer.learning.pairs import PREFERRED
 from gymfleet_trainer.learning.plugins import algorithm_of
-from gymfleet_trainer.model.batching import TrainSequence, pack
+from gymfleet_trainer.learning.preferences import Preference
+from gymfleet_trainer.model.batching import TrainSequence, TurnSpan, pack
 from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul, onednn_is_exact
 from gymfleet_trainer.model.flops import DecoderShape, training_flops
 from gymfleet_trainer.model.policy_model import PolicyModel
@@ -65,7 +71,8 @@ def measure(path: Path, count: int, repeat: int) -> list[Row]:
     achieved = flops / num_tokens * max(rates.values()) / 1e9
     rows.append(Row.of("matrix products, float32", ceiling, "GFLOP/s"))
     rows.append(Row.of("update, best of them", achieved, "GFLOP/s", baseline=ceiling))
-    return rows + _mixed_precision(path, sequences, num_tokens, repeat, max(rates.values()))
+    rows += _mixed_precision(path, sequences, num_tokens, repeat, max(rates.values()))
+    return rows + _algorithms(path, sequences, num_tokens, repeat)
 
 
 def episodes(vocab_size: int, count: int, *, seed: int = 0, shortest: int = 150, longest: int = 400) -> list[Any]:
@@ -77,15 +84,21 @@ def episodes(vocab_size: int, count: int, *, seed: int = 0, shortest: int = 150,
         mask = [place >= 100 and (place - 100) % 35 < 10 for place in range(length)]
         mask[-1] = True
         advantage = rng.choice([-1.0, 1.0])
+        ends = [place + 1 for place in range(length) if mask[place] and not (place + 1 < length and mask[place + 1])]
+        starts = [place for place in range(length) if mask[place] and not mask[place - 1]]
         sequences.append(
             TrainSequence(
                 token_ids=[rng.randrange(vocab_size) for _ in range(length)],
                 loss_mask=mask,
                 behaviour_logprobs=[0.0] * length,
-                token_rewards=[0.0] * length,
+                token_rewards=[0.0] * (length - 1) + [float(rng.random() < 0.5)],
                 staleness=0,
                 trajectory_id=f"run/{index // 8}/{index}",
                 fields={"advantages": advantage * torch.tensor(mask)},
+                turns=tuple(
+                    TurnSpan(number, start, end, f"state {rng.randrange(4)}", StateValue(mean=rng.random(), samples=4))
+                    for number, (start, end) in enumerate(zip(starts, ends, strict=True))
+                ),
             )
         )
     return sequences
@@ -172,6 +185,38 @@ def _mixed_precision(
                lower_is_better=True),
         Row.of("oneDNN exact in float32 on this CPU", float(onednn_is_exact()), "bool"),
     ]  # fmt: skip
+
+
+def _algorithms(path: Path, sequences: list[TrainSequence], num_tokens: int, repeat: int) -> list[Row]:
+    """An update by each algorithm that needs no second model, beside one by GRPO, taken in turns."""
+    rows = [
+        replace(row, unit=f"pair {place // 2}").with_fields(
+            **{PREFERRED: torch.full((len(row.token_ids),), float(1 - place % 2))}
+        )
+        for place, row in enumerate(sequences)
+    ]
+    rows = [replace(row, fields={PREFERRED: row.fields[PREFERRED]}) for row in rows]
+    engines = {}
+    for name in sorted(included("gymfleet_trainer.algorithms")):
+        rl = ReinforceOptions.model_validate(
+            {"algorithm": name, "tokens_per_microbatch": 16384, "optimizer": {"learning_rate": 1e-9}}
+        )
+        algorithm = algorithm_of(rl)
+        if not algorithm.needs & {Need.REFERENCE, Need.CRITIC}:
+            engines[name] = UpdateEngine(PolicyModel.from_pretrained(path), algorithm, rl, sampler_is_exact=True)
+    seconds = dict.fromkeys(engines, math.inf)
+    for _ in range(repeat + 2):
+        for name, engine in engines.items():
+            given = rows if isinstance(engine.algorithm, Preference) else [replace(row, unit=None) for row in rows]
+            started = time.perf_counter()
+            engine.update(given)
+            seconds[name] = min(seconds[name], time.perf_counter() - started)
+    rates = {name: num_tokens / spent for name, spent in seconds.items()}
+    return [
+        Row.of(f"update by {name}", rate, "tokens/s", baseline=rates["grpo"], goal=round(0.97 * rates["grpo"]))
+        for name, rate in rates.items()
+        if name != "grpo"
+    ]
 
 
 if __name__ == "__main__":
