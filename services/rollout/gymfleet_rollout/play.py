@@ -15,6 +15,7 @@ from gymfleet_contracts.trajectory import AGENT, MAX_GROUP_SIZE, FinishReason, R
 
 from gymfleet_rollout import metrics
 from gymfleet_rollout.budget import BudgetSpent, Spending
+from gymfleet_rollout.contexts import Contexts, tokens_before
 from gymfleet_rollout.errors import EvaluationFailed, StrategyError
 from gymfleet_rollout.evaluator import MAX_AT_ONCE
 from gymfleet_rollout.inference.base import InferenceError
@@ -30,10 +31,6 @@ from gymfleet_rollout.unended import unended
 _NO_FAILURE: Final = (ActionTooLarge, ExpertUnavailable, ForkUnsupported, InvalidToolCall)
 """Answers to a question: a strategy may do without."""
 T = TypeVar("T")
-
-
-class PromptTooLong(InferenceError):
-    """The first prompt and one token do not fit the context: the limits are wrong, not the policy."""
 
 
 class Play:
@@ -53,7 +50,7 @@ class Play:
         self._spending = spending
         self._limits = group.limits
         self._replies = Replies(parts, group, sample, spending)
-        self._max_context = min(group.limits.max_context_tokens, parts.policy.max_model_len)
+        self._contexts = Contexts(parts, group)
         self._desk = SessionDesk(parts.sessions, group)
         self._beside = Beside(parts, group)
         self._session_ids: list[str] = []
@@ -80,7 +77,7 @@ class Play:
         self._require_right_world(session)
         beside = await self._shown(session.session_id, session.index)
         observation = session.observation + beside
-        prompt = self._prompt(None, observation)
+        prompt = self._contexts.prompt(None, observation)
         root = Node(
             id=self._id(0, branch), parent_id=None, depth=0, observation=observation, beside=beside,
             score=session.score, ended=None, task=session.task, session_id=session.session_id, index=0,
@@ -89,7 +86,7 @@ class Play:
             table=None if session.game is None else Table(session, session.game),
         )  # fmt: skip
         self._keep(root)
-        self._require_fitting(prompt)
+        self._contexts.require_fitting(prompt)
         return root
 
     async def sit(self, table: Node, seat: str) -> Node:
@@ -108,14 +105,14 @@ class Play:
         self._heads.pop((table.session_id, None), None)
         await game.turn(seat)
         own, branch = game.game.seats[seat], f"{table.branch}:{seat}"
-        prompt = self._prompt(None, own.observation)
+        prompt = self._contexts.prompt(None, own.observation)
         root = Node(
             id=self._id(0, branch), parent_id=None, depth=0, observation=own.observation, score=own.score,
             ended=game.ended, task=table.task, session_id=table.session_id, index=game.index, branch=branch,
             prompt=prompt, num_tokens=0, sealed=table.sealed, seat=seat, table=game,
         )  # fmt: skip
         self._keep(root)
-        self._require_fitting(prompt)
+        self._contexts.require_fitting(prompt)
         return root
 
     async def fork(self, node: Node, count: int = 1) -> list[Node]:
@@ -145,9 +142,11 @@ class Play:
         if node.exported:
             raise StrategyError(f"node {node.id} was exported already")
         self._require_open(node, unless=FinishReason.CONTEXT_LENGTH)
-        replacement = self._prompt(None, text)
-        if len(replacement) >= self._max_context:
-            raise StrategyError(f"the new prompt has {len(replacement)} tokens, the context {self._max_context}")
+        replacement = self._contexts.prompt(None, text)
+        if len(replacement) >= self._contexts.max_tokens:
+            raise StrategyError(
+                f"the new prompt has {len(replacement)} tokens, the context {self._contexts.max_tokens}"
+            )
         node.replacement, node.ended = replacement, None
         self._remember(node)
 
@@ -165,14 +164,14 @@ class Play:
             raise StrategyError("the context was replaced by a text of the strategy's: put the hint into that")
         prompt = next_prompt(node)
         if hint:
-            prompt = prompt._replace(token_ids=self._prompt(node.turn, f"{node.observation}\n\n{hint}"))
-        room = self._max_context - prompt.num_tokens
+            prompt = prompt._replace(token_ids=self._contexts.prompt(node.turn, f"{node.observation}\n\n{hint}"))
+        room = self._contexts.max_tokens - prompt.num_tokens
         if room < 1:
             raise StrategyError(
                 f"the hint leaves no room for a reply: with it, the prompt has {prompt.num_tokens} tokens"
             )
         max_tokens = min(room, self._limits.max_response_tokens)
-        context = [*([] if prompt.replaces else self._context(node)), *prompt.token_ids]
+        context = [*([] if prompt.replaces else tokens_before(node)), *prompt.token_ids]
         return await self._noted(self._replies.sampled(node, prompt, context, count, max_tokens, role, greedy=greedy))
 
     async def demonstrate(self, node: Node) -> Reply | None:
@@ -206,7 +205,7 @@ class Play:
     def _written(self, node: Node, thought: str, action: str, began: float) -> Reply | None:
         token_ids = self._parts.chat.reply(self._parts.format.render(thought, action))
         prompt = next_prompt(node)
-        room = self._max_context - prompt.num_tokens
+        room = self._contexts.max_tokens - prompt.num_tokens
         if len(token_ids) > min(room, self._limits.max_response_tokens):
             node.ended = FinishReason.EXPERT_STUCK
             return None
@@ -239,7 +238,7 @@ class Play:
         what |= {"action": action, "format_valid": reply.parsed.well_formed and not refusal}
         turn = self._turn(node, reply, environment_s=seconds, **what)
         if result is None:
-            observation, beside = refusal or self._complaint(action), node.beside
+            observation, beside = refusal or self._contexts.complaint(action), node.beside
         else:
             beside = "" if _ended(result) else await self._shown(node.session_id, node.index + 1)
             observation = result.observation
@@ -332,7 +331,7 @@ class Play:
     def final_prompt(self, leaf: Node) -> tuple[int, ...]:
         """Return what the next prompt would have added where the recipe cut the episode, at most one whole context."""
         cut = leaf.ended is not None and leaf.ended.cut_by_recipe and leaf.depth > 0
-        return leaf.prompt[: self._max_context] if cut else ()
+        return leaf.prompt[: self._contexts.max_tokens] if cut else ()
 
     async def close(self) -> None:
         """Close every session. What was left running behind can open no more."""
@@ -398,18 +397,18 @@ class Play:
             num_tokens=(0 if replaced else node.num_tokens) + len(reply.prompt) + len(reply.token_ids),
             parts=() if result is None else result.parts,
             state_key=node.state_key if result is None else result.state_key, sealed=node.sealed,
-            turn=turn, parent=node, context=[] if replaced else self._context(node),
+            turn=turn, parent=node, context=[] if replaced else tokens_before(node),
             greedy=node.greedy or reply.greedy,
         )  # fmt: skip
         node.context = None  # handed on: there is one list for each session, not one for each node
-        context = self._context(child)
+        context = tokens_before(child)
         context += reply.prompt
         context += reply.token_ids
         if child.ended is None:
-            child.prompt = self._prompt(turn, child.observation)
+            child.prompt = self._contexts.prompt(turn, child.observation)
             if depth >= self._limits.max_turns:
                 child.ended = FinishReason.MAX_TURNS
-            elif self._max_context - child.num_tokens - len(child.prompt) < 1:
+            elif self._contexts.max_tokens - child.num_tokens - len(child.prompt) < 1:
                 child.ended = FinishReason.CONTEXT_LENGTH
         if child.table is not None:
             self._at_table(child, child.table)
@@ -432,13 +431,6 @@ class Play:
             node.ended = FinishReason.LEFT
         elif node.ended is not None:
             table.leave()
-
-    def _require_fitting(self, prompt: tuple[int, ...]) -> None:
-        if len(prompt) >= self._max_context:
-            raise PromptTooLong(
-                f"the first prompt has {len(prompt)} tokens, the context {self._max_context}: raise "
-                "limits.max_context_tokens and the engine's max_model_len"
-            )
 
     def _require_running(self, call: Coroutine[Any, Any, Any] | None = None) -> None:
         if self._closed:
@@ -532,32 +524,6 @@ class Play:
             some = requests[first : first + MAX_AT_ONCE]
             values += await evaluator.totals(some, timeout_s=self._limits.generate_timeout_s)
         return values
-
-    def _complaint(self, action: str | None) -> str:
-        """Return the answer to a reply that could not be executed."""
-        if action is None:
-            return self._parts.format.complaint
-        limit = self._parts.spec.max_action_chars
-        return f"Invalid action: it has {len(action)} characters, at most {limit} are allowed."
-
-    def _prompt(self, last: Turn | None, observation: str) -> tuple[int, ...]:
-        """Return what the prompt of an observation adds to the turns before it."""
-        chat = self._parts.chat
-        if last is not None:
-            return chat.following(observation, reply_ended=chat.ended(last.response_token_ids))
-        instructions = (self._parts.spec.instructions.strip(), self._parts.format.instructions)
-        return chat.first(observation, "\n\n".join(part for part in instructions if part))
-
-    def _context(self, node: Node) -> list[int]:
-        """Return the tokens of the sequence that leads to a node."""
-        if node.context is None:
-            node.context = []
-            for turn in node.turns():
-                if turn.context == "replaced":
-                    node.context.clear()
-                node.context += turn.prompt_token_ids
-                node.context += turn.response_token_ids
-        return node.context
 
     def _id(self, depth: int, branch: str) -> str:
         return f"{depth}{branch}~{again}" if (again := self.group.again) else f"{depth}{branch}"

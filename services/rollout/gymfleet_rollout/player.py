@@ -33,13 +33,14 @@ from pydantic import ValidationError
 
 from gymfleet_rollout import metrics
 from gymfleet_rollout.budget import BudgetSpent, Spending
+from gymfleet_rollout.contexts import PromptTooLong
 from gymfleet_rollout.environments import Environments
 from gymfleet_rollout.errors import EvaluationFailed, RefusedRoles, StrategyError, UnknownFormat, UnknownStrategy
 from gymfleet_rollout.evaluator import Evaluator
 from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.inference.base import EngineDied, InferenceError
 from gymfleet_rollout.parts import Parts, Sampler
-from gymfleet_rollout.play import Play, PromptTooLong
+from gymfleet_rollout.play import Play
 from gymfleet_rollout.recording import Attempt, failed, recorded
 from gymfleet_rollout.sessions import Sessions
 from gymfleet_rollout.strategy import STRATEGIES, Strategy, strategy_of
