@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help=f"under ten minutes: {', '.join(SHORT)}, a seed, a third")
     parser.add_argument("--share", type=float, default=1.0, help="of the environment steps that the recipes have")
     parser.add_argument("--eval-tasks", type=int, default=400, help="held-out tasks of the last measurement")
-    parser.add_argument("--every", type=int, default=4, help="training steps between two measurements; 0 for none")
+    parser.add_argument("--every", type=int, default=2, help="training steps between two measurements; 0 for none")
     parser.add_argument("--tune", action="store_true", help="measure on the validation split")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="changes of every method")
     parser.add_argument(

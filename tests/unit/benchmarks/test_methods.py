@@ -45,7 +45,7 @@ def test_a_method_in_a_setting_is_a_recipe(name: str, setting: str) -> None:
         if stage.kind == "measure":
             assert stage.options["num_tasks"] == 7
         if stage.kind == "reinforce":
-            assert stage.options["max_env_steps"] == 1000
+            assert stage.options["max_env_steps"] == 500
             assert stage.options["measure"] == {"every_steps": 4, "num_tasks": 7}
         if stage.kind == "collect" and stage.name != "demonstrations":
             whole = next(one for one in METHODS[name].plan() if one.name == stage.name).options["num_tasks"]
@@ -56,7 +56,7 @@ def test_without_measurements_on_the_way_there_are_none() -> None:
     changes = scaled(METHODS["grpo"], arguments(every=0))
 
     assert changes == [
-        "stages.before.num_tasks=400", "stages.after.num_tasks=400", "stages.reinforce.max_env_steps=10000",
+        "stages.before.num_tasks=400", "stages.after.num_tasks=400", "stages.reinforce.max_env_steps=5000",
     ]  # fmt: skip
 
 
