@@ -21,7 +21,7 @@ from pydantic import (
 from gymfleet_contracts._model import WireModel
 from gymfleet_contracts.faults import faults
 from gymfleet_contracts.reply_format import FormatSection
-from gymfleet_contracts.reward import ComponentTable, Discount, RewardSpec, RewardTerms
+from gymfleet_contracts.reward import RewardSection, RewardSpec
 from gymfleet_contracts.rollout import ActionSpace, Budget, EpisodeLimits, MessageRoles, Sampling, StrategySpec
 from gymfleet_contracts.session import EnvironmentName, Split
 from gymfleet_contracts.stages import PlannedStage, StageName, StageSection, planned
@@ -91,7 +91,7 @@ class EnvironmentSection(WireModel):
     format: FormatSection | None = None
     actions: ActionSpace | None = None
     limits: LimitChanges = LimitChanges()
-    reward: "RewardSection | None" = None
+    reward: RewardSection | None = None
     schedule: tuple[ScheduledChange, ...] = ()
 
     @field_validator("format", mode="before")
@@ -260,30 +260,13 @@ class RolloutSection(WireModel):
     limits: EpisodeLimits = EpisodeLimits()
     strategy: StrategySection = StrategySection()
     budget: Budget = Budget()
-    evaluator: "RewardSection | None" = None
+    evaluator: RewardSection | None = None
 
     @field_validator("format", mode="before")
     @classmethod
     def format_by_name(cls, given: Any) -> Any:
         """Take `format = "dbbench"` for a table with `use` alone."""
         return {"use": given} if isinstance(given, str) else given
-
-
-class RewardSection(RewardTerms):
-    """How episodes are scored. Every other key is a table: one component, under a label."""
-
-    gamma: Discount | None = None
-    """Discount per token, for the discounted allocations; without it the algorithm's own: `critic.gamma` for ppo, 1
-    for grpo and rloo."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def other_keys_are_tables(cls, given: Any) -> Any:
-        """A misspelt key is told from a component."""
-        for key, value in given.items() if isinstance(given, dict) else ():
-            if key not in cls.model_fields and not isinstance(value, dict | ComponentTable):
-                raise ValueError(f"{key}: unknown; known: {', '.join(cls.model_fields)}, and tables of components")
-        return given
 
 
 class AlgorithmFacts(WireModel):
@@ -426,11 +409,16 @@ class Recipe(WireModel):
         own = {f"environments.{env.title}.format": env.format for env in self.environments if env.format is not None}
         return {"rollout.format": self.rollout.format, **own}
 
-    def rewards(self) -> "dict[str, RewardSection]":
-        """Return the rewards of the run, by the place of their table."""
-        own = {f"environments.{env.title}.reward": env.reward for env in self.environments if env.reward is not None}
+    def rewards(self) -> dict[str, RewardSection]:
+        """Return the rewards of the run, by the place of their table. Raises `RecipeError` for what is none."""
         evaluator = self.rollout.evaluator
-        return {"reward": self.reward, **own, **({} if evaluator is None else {_EVALUATOR: evaluator})}
+        of_stages = {f"{stage.table}.reward": own for stage in self.plan() if (own := stage_reward(stage)) is not None}
+        return {**self._shared_rewards(), **({} if evaluator is None else {_EVALUATOR: evaluator}), **of_stages}
+
+    def _shared_rewards(self) -> dict[str, RewardSection]:
+        """Return the rewards of stages that have none of their own."""
+        own = {f"environments.{env.title}.reward": env.reward for env in self.environments if env.reward is not None}
+        return {"reward": self.reward, **own}
 
     def strategies(self) -> dict[str, StrategySection]:
         """Return the strategies of the run, by the place of their table. Raises `RecipeError` for what names none."""
@@ -459,8 +447,9 @@ class Recipe(WireModel):
                 f"{MIN_TRAIN_TEMPERATURE:g} the engine samples at another temperature than it is asked for; give "
                 "1.0, and greedy sampling to measurements alone"
             )
-        for table, reward in self.rewards().items():
-            if facts.sums_rewards and reward.allocation == "discounted" and table != _EVALUATOR:
+        own = stage_reward(stage)
+        for table, reward in (self._shared_rewards() if own is None else {f"{stage.table}.reward": own}).items():
+            if facts.sums_rewards and reward.allocation == "discounted":
                 raise RecipeError(
                     f'{table}.allocation = "discounted" gives each turn a reward of its own, and their sum, which '
                     f"grows with the number of turns, would be the return for {algorithm}: give "
@@ -506,9 +495,11 @@ class Recipe(WireModel):
             return None
         return RewardSpec.model_validate({**dict(given), "gamma": 1.0 if given.gamma is None else given.gamma})
 
-    def reward_spec(self, env: EnvironmentSection, gamma: float) -> RewardSpec:
-        """The reward as it stands on the wire: with a discount, the algorithm's `gamma` unless one is given."""
-        reward = env.reward or self.reward
+    def reward_spec(self, env: EnvironmentSection, gamma: float, own: RewardSection | None = None) -> RewardSpec:
+        """Return the reward as it stands on the wire: that of a stage, if it has one of its own, or else the
+        environment's or the recipe's. Its discount is the algorithm's `gamma` unless one is given.
+        """
+        reward = own or env.reward or self.reward
         given = {**dict(reward), "gamma": gamma if reward.gamma is None else reward.gamma}
         return RewardSpec.model_validate(given)
 
@@ -516,6 +507,16 @@ class Recipe(WireModel):
 def strategy_section(given: Any) -> StrategySection:
     """Return the strategy that a stage's option names, by name or as a table. Raises pydantic's `ValidationError`."""
     return StrategySection.model_validate({"use": given} if isinstance(given, str) else given)
+
+
+def stage_reward(stage: PlannedStage) -> RewardSection | None:
+    """Return the reward of a stage's own. Raises `RecipeError` for what is none, which names the place."""
+    if (given := stage.options.get("reward")) is None:
+        return None
+    try:
+        return RewardSection.model_validate(given)
+    except ValidationError as error:
+        raise RecipeError(faults(error, within=f"{stage.table}.reward")) from None
 
 
 def initial_model(recipe: Recipe, run_dir: Path) -> str:

@@ -66,6 +66,23 @@ class RewardTerms(WireModel):
 _GOAL: Final = ComponentTable()
 
 
+class RewardSection(RewardTerms):
+    """How episodes are scored. Every other key is a table: one component, under a label."""
+
+    gamma: Discount | None = None
+    """Discount per token, for the discounted allocations; without it the algorithm's own: `critic.gamma` for ppo, 1
+    for grpo and rloo."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def other_keys_are_tables(cls, given: Any) -> Any:
+        """A misspelt key is told from a component."""
+        for key, value in given.items() if isinstance(given, dict) else ():
+            if key not in cls.model_fields and not isinstance(value, dict | ComponentTable):
+                raise ValueError(f"{key}: unknown; known: {', '.join(cls.model_fields)}, and tables of components")
+        return given
+
+
 class RewardSpec(RewardTerms):
     """The terms and their discount, as they stand on the wire."""
 

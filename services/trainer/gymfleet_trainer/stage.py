@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.reward import RewardSection
 from gymfleet_contracts.rollout import GroupRequest, Sampling, StrategySpec
 from gymfleet_contracts.stages import PlannedStage, StageFacts
 from gymfleet_contracts.trajectory import Purpose
@@ -43,6 +44,8 @@ class Plays:
     sampling: Sampling = field(default_factory=Sampling)
     level: str | None = None
     """Difficulty; without it that of the environment, at the end of its schedule."""
+    reward: RewardSection | None = None
+    """The stage's own; without it that of the recipe or the environment."""
 
     @property
     def by_expert(self) -> bool:

@@ -150,6 +150,10 @@ def test_what_is_sound_is_taken(rl: dict[str, Any]) -> None:
 def test_what_is_wrong_with_a_component_is_one_line(reward: dict[str, Any], reason: str) -> None:
     with pytest.raises(RecipeError, match=reason) as caught:
         check_plugins(make_recipe(rl=None, reward=reward))
+    own = {"kind": "collect", "reward": reward}
+    place = reason.replace("^", r"^stages\.turns\.stages\.collect\.", 1)
+    with pytest.raises(RecipeError, match=place):
+        check_plugins(make_recipe(stages=[{"repeat": 2, "name": "turns", "stages": [own]}]))
 
     assert "\n" not in str(caught.value)
 
@@ -379,7 +383,7 @@ def test_what_an_environment_has_of_its_own_is_checked(env: dict[str, Any], reas
         ([{"kind": "./my.py"}], r"^stages\.my\.kind: there is no file my\.py$"),
         (
             [{"kind": "measure", "num_taks": 3}],
-            r"^stages\.measure\.num_taks: unknown; measure knows: num_tasks, samples_per_task, sampling, level$",
+            r"^stages\.measure\.num_taks: unknown; measure knows: num_tasks, samples_per_task, sampling, level, reward$",
         ),
         (
             [{"kind": "measure", "name": "before", "num_tasks": 0}],
@@ -452,7 +456,7 @@ def test_what_an_environment_has_of_its_own_is_checked(env: dict[str, Any], reas
         ),
         (
             [{"repeat": 2, "stages": [{"kind": "measure", "tasks": 1}]}],
-            r"^stages\.repeat\.stages\.measure\.tasks: unknown; measure knows: num_tasks, samples_per_task, .*level$",
+            r"^stages\.repeat\.stages\.measure\.tasks: unknown; measure knows: num_tasks, samples_per_task, .*level, reward$",
         ),
     ],
 )

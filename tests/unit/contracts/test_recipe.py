@@ -380,6 +380,65 @@ def test_a_strategy_without_a_name_is_told_with_its_stage(tmp_path: Path, strate
     assert "\n" not in str(caught.value)
 
 
+OWN_REWARDS = """
+[[stages]]
+kind = "collect"
+name = "judged"
+[stages.reward.judge]
+use = "./judge.py"
+[[stages]]
+repeat = 2
+[[stages.stages]]
+kind = "reinforce"
+reward = { allocation = "discounted", gamma = 0.5, goal = { enabled = false }, reward_model = { model = "rm" } }
+[[stages.stages]]
+kind = "reinforce"
+name = "plain"
+"""
+
+
+def test_stages_have_rewards_of_their_own_in_repeats_too(tmp_path: Path) -> None:
+    recipe = load(tmp_path, MINIMAL + "[rollout.evaluator]", stages=OWN_REWARDS)
+
+    assert {place: reward.used for place, reward in recipe.rewards().items()} == {
+        "reward": {"goal": "goal"},
+        "rollout.evaluator": {"goal": "goal"},
+        "stages.judged.reward": {"goal": "goal", "judge": "./judge.py"},
+        "stages.repeat.stages.reinforce.reward": {"reward_model": "reward_model"},
+    }
+
+
+def test_the_reward_of_a_stage_takes_the_place_of_all_others(tmp_path: Path) -> None:
+    recipe = load(tmp_path, MINIMAL, TWO, stages=OWN_REWARDS)
+    own = recipe.rewards()["stages.repeat.stages.reinforce.reward"]
+
+    for env in recipe.environments:
+        spec = recipe.reward_spec(env, 1.0, own)
+        assert (spec.used, spec.allocation, spec.gamma) == ({"reward_model": "reward_model"}, "discounted", 0.5)
+
+
+def test_an_algorithm_is_asked_about_the_reward_that_its_stage_has(tmp_path: Path) -> None:
+    recipe = load(tmp_path, MINIMAL, stages=OWN_REWARDS)
+    _, own, plain, *_ = recipe.plan()
+    facts = AlgorithmFacts(sums_rewards=True)
+
+    recipe.suits(plain, "mine", 2, facts)
+    with pytest.raises(RecipeError, match=r'^stages\.repeat\.stages\.reinforce\.reward\.allocation = "discounted"'):
+        recipe.suits(own, "mine", 2, facts)
+    normalised = OWN_REWARDS.replace('"discounted"', '"discounted_normalised"')
+    other = load(tmp_path, MINIMAL + '[reward]\nallocation = "discounted"', stages=normalised)
+    other.suits(other.plan()[1], "mine", 2, facts)
+
+
+@pytest.mark.parametrize("reward", ["3", "{ alocation = 1 }", "{ goal = { use = 3 } }", '{ gamma = "much" }'])
+def test_what_is_wrong_with_the_reward_of_a_stage_is_told_with_its_place(tmp_path: Path, reward: str) -> None:
+    recipe = load(tmp_path, MINIMAL, stages=f'[[stages]]\nkind = "collect"\nname = "tried"\nreward = {reward}')
+
+    with pytest.raises(RecipeError, match=r"^stages\.tried\.reward") as caught:
+        recipe.rewards()
+    assert "\n" not in str(caught.value)
+
+
 def test_every_component_goes_onto_the_wire(tmp_path: Path) -> None:
     terms = """
     allocation = "uniform_positive"

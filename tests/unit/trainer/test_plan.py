@@ -2,13 +2,15 @@
 
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 from gymfleet_contracts.recipe import RecipeError
 from gymfleet_contracts.rollout import Sampling, StrategySpec
 from gymfleet_kit.plugins import PluginError
+from gymfleet_trainer.run.group_planner import PlannedGroup
 from gymfleet_trainer.run.plan import STAGES, own_sources, stages_of
+from gymfleet_trainer.run.state import RunState
 from gymfleet_trainer.stage import Plays
 from gymfleet_trainer.stages.collect import Collect
 from gymfleet_trainer.stages.filter import Filter
@@ -17,8 +19,8 @@ from gymfleet_trainer.stages.reinforce import Reinforce
 from gymfleet_trainer.stages.sft import Supervised
 
 from tests.fixtures.paths import ROOT
-from tests.fixtures.scored import make_recipe
-from tests.fixtures.trainer_plans import stage_of
+from tests.fixtures.scored import SMALL, make_recipe
+from tests.fixtures.trainer_plans import make_planner, stage_of
 
 COLLECT: Final = {"kind": "collect", "name": "shown", "strategy": "expert"}
 SFT: Final = {"kind": "sft", "data": "shown"}
@@ -247,6 +249,30 @@ def test_what_is_collected_is_the_experts_or_the_policys() -> None:
     assert not second.plays()[""].by_expert
 
 
+JUDGED: dict[str, Any] = {"reward": {"judge": {"use": "./judge.py"}}}
+
+
+def test_a_stage_that_plays_may_have_a_reward_of_its_own() -> None:
+    on_the_way = {"every_steps": 1, "num_tasks": 3}
+    kinds: tuple[dict[str, Any], ...] = (
+        {"kind": "collect"}, {"kind": "measure"}, {"kind": "reinforce", **SMALL, "measure": on_the_way},
+    )  # fmt: skip
+    for own in ({}, JUDGED):
+        recipe = make_recipe(stages=[{**kind, **own} for kind in kinds])
+        planner, stages = make_planner(recipe), stages_of(recipe)
+        played = [
+            planner.play(stage.prefix(label), plays, 0, 0, 1)
+            for stage in stages
+            for label, plays in stage.plays().items()
+        ]
+        state = RunState(run_id="run", recipe_hash="")
+        trained = planner.train(cast("Reinforce", stages[2]).plan(state), PlannedGroup(0))
+
+        used = {"goal": "goal", **({"judge": "./judge.py"} if own else {})}
+        assert len(played) == 4, "a collection, a measurement, two on the way"
+        assert [request.reward.used for request in (*played, trained)] == [used] * 5
+
+
 def test_a_checkpoint_is_measured_as_the_last_measurement_says() -> None:
     before, after = {"kind": "measure", "name": "before"}, {"kind": "measure", "num_tasks": 7, "samples_per_task": 3}
     recipe = make_recipe(stages=[before, after])
@@ -254,6 +280,9 @@ def test_a_checkpoint_is_measured_as_the_last_measurement_says() -> None:
     assert measurement_of(recipe).plays() == Plays(7, 3)
     assert measurement_of(recipe, 5).plays() == Plays(5, 1)
     assert measurement_of(make_recipe()).plays() == Plays(200, 1)
+    judged = measurement_of(make_recipe(stages=[{**after, **JUDGED}])).plays().reward
+    assert judged is not None
+    assert judged.used == {"goal": "goal", "judge": "./judge.py"}
 
 
 # --- the files that a run is bound to

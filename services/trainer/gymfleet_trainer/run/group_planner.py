@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gymfleet_contracts.recipe import EnvironmentSection, Recipe
+from gymfleet_contracts.reward import RewardSection
 from gymfleet_contracts.rollout import Budget, GroupRequest, Sampling, StrategySpec
 from gymfleet_contracts.schedule import value_at
 from gymfleet_contracts.session import OpenSession, Split, TaskRef
@@ -80,6 +81,8 @@ class TrainingPlan:
     """Slots of earlier stages: the tasks go on after theirs."""
     state_keys: bool = False
     """Whether the algorithm wants the keys of states."""
+    reward: RewardSection | None = None
+    """The stage's own; without it that of the recipe or the environment."""
 
 
 class Mixture:
@@ -146,7 +149,8 @@ class GroupPlanner:
             task = task.model_copy(update={"state_keys": True})
         request = self._request(
             group_id, env, task, plan.options.group_size, "train", rollout.strategy.spec,
-            exploration.sampling(rollout.sampling, step + 1), gamma=plan.gamma, step=step + 1,
+            exploration.sampling(rollout.sampling, step + 1), reward=plan.reward, gamma=plan.gamma,
+            step=step + 1,
         )  # fmt: skip
         hints = value_at(exploration.hints, step + 1)
         more = {} if rollout.budget == Budget() else {"budget": rollout.budget}
@@ -174,8 +178,9 @@ class GroupPlanner:
             seed, place = divmod(position, self._num_train[which])
             task = self._task(env, env.train_split, place, seed=seed, level=plays.level)
         return self._request(
-            f"{prefix}.t{index:06d}{suffix}", env, task, samples, plays.purpose, plays.strategy, plays.sampling
-        )
+            f"{prefix}.t{index:06d}{suffix}", env, task, samples, plays.purpose, plays.strategy, plays.sampling,
+            reward=plays.reward,
+        )  # fmt: skip
 
     def replay(self, group_id: str, task: TaskRef, strategy: StrategySpec) -> GroupRequest | None:
         """Return the request to play a task once more, or None for a task of an environment that is not the recipe's.
@@ -231,6 +236,7 @@ class GroupPlanner:
         strategy: StrategySpec,
         sampling: Sampling,
         *,
+        reward: RewardSection | None = None,
         gamma: float = 1.0,
         step: int | None = None,
     ) -> GroupRequest:
@@ -246,7 +252,7 @@ class GroupPlanner:
             actions=self._recipe.actions_of(env),
             sampling=sampling,
             limits=self._recipe.limits_of(env, step),
-            reward=self._recipe.reward_spec(env, gamma),
+            reward=self._recipe.reward_spec(env, gamma, reward),
             evaluator=self._recipe.evaluator_spec,
         )
 

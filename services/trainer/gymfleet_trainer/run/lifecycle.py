@@ -46,7 +46,7 @@ from gymfleet_trainer.run.torch_thread import TorchThread
 from gymfleet_trainer.run.trajectory_consumer import TrajectoryConsumer
 from gymfleet_trainer.settings import TrainerSettings
 from gymfleet_trainer.stage import Stage
-from gymfleet_trainer.stages.measure import Measure, MeasureOptions
+from gymfleet_trainer.stages.measure import Measure, MeasureStageOptions
 
 log = structlog.get_logger()
 
@@ -158,7 +158,7 @@ async def evaluate_only(
     reporter: Reporter,
     checkpoint: Path,
     run_id: str,
-    options: MeasureOptions,
+    options: MeasureStageOptions,
 ) -> EvalResult:
     """Publish the weights of a checkpoint or a Hugging Face directory, and measure them once.
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from gymfleet_contracts.recipe import strategy_section
+from gymfleet_contracts.reward import RewardSection
 from gymfleet_contracts.rollout import Sampling
 from gymfleet_contracts.stages import StageFacts
 from pydantic import Field, JsonValue, PositiveInt
@@ -26,6 +27,7 @@ class CollectOptions(StageOptions):
     sampling: Sampling = Field(default=Sampling(temperature=1.0))
     level: str | None = None
     """Difficulty; without it that of the environment, at the end of its schedule."""
+    reward: RewardSection | None = None
 
 
 class Collect(Stage[CollectOptions]):
@@ -41,8 +43,11 @@ class Collect(Stage[CollectOptions]):
         purpose: Any = "demonstration" if strategy.use == "expert" else "collect"
         options = self.options
         return {
-            "": Plays(options.num_tasks, options.samples_per_task, purpose, strategy, options.sampling, options.level)
-        }
+            "": Plays(
+                options.num_tasks, options.samples_per_task, purpose, strategy, options.sampling, options.level,
+                options.reward,
+            )
+        }  # fmt: skip
 
     async def run(self, run: RunContext) -> None:
         """Collect once."""

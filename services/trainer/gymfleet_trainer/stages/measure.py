@@ -1,9 +1,11 @@
 """Measurement: play held-out tasks with the current policy, and give an interval for its success rate."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.reward import RewardSection
 from gymfleet_contracts.rollout import Sampling
 from gymfleet_kit.plugins import checked_options
 from pydantic import Field, PositiveInt
@@ -29,10 +31,20 @@ class MeasureOptions(StageOptions):
         return Plays(self.num_tasks, self.samples_per_task, sampling=self.sampling, level=self.level)
 
 
-class Measure(Stage[MeasureOptions]):
+class MeasureStageOptions(MeasureOptions):
+    """A measurement that is a stage of its own."""
+
+    reward: RewardSection | None = None
+
+    def plays(self) -> Plays:
+        """Return the episodes of one measurement."""
+        return replace(super().plays(), reward=self.reward)
+
+
+class Measure(Stage[MeasureStageOptions]):
     """Play held-out tasks, and leave the success rate under its name in the summary."""
 
-    Options = MeasureOptions
+    Options = MeasureStageOptions
     small: ClassVar[Mapping[str, Any]] = {"num_tasks": 3}
 
     def plays(self) -> Mapping[str, Plays]:
@@ -48,11 +60,11 @@ class Measure(Stage[MeasureOptions]):
         run.directory.trajectories(self.name, episodes)
 
 
-def measurement_of(recipe: Recipe, num_tasks: int | None = None) -> MeasureOptions:
+def measurement_of(recipe: Recipe, num_tasks: int | None = None) -> MeasureStageOptions:
     """Return the options of a recipe's last measurement, or those of `num_tasks` tasks played once each.
 
     Raises `PluginError` for options that a measurement does not take.
     """
     given = next((stage.options for stage in reversed(recipe.plan()) if stage.kind == "measure"), {})
     changed = {} if num_tasks is None else {"num_tasks": num_tasks, "samples_per_task": 1}
-    return checked_options(MeasureOptions, {**given, **changed}, table="stages.measure", owner="measure")
+    return checked_options(MeasureStageOptions, {**given, **changed}, table="stages.measure", owner="measure")

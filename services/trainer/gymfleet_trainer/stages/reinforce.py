@@ -4,11 +4,13 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
 import structlog
 from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.reward import RewardSection
 from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.stages import PlannedStage, StageFacts
 from pydantic import PositiveInt
@@ -46,6 +48,7 @@ class ReinforceStageOptions(ReinforceOptions):
     """Reinforcement learning. Keys that are not named here are options of the algorithm, which checks them."""
 
     measure: MeasuredOnTheWay | None = None
+    reward: RewardSection | None = None
 
 
 class Reinforce(Stage[ReinforceStageOptions]):
@@ -70,7 +73,7 @@ class Reinforce(Stage[ReinforceStageOptions]):
         """Return the measurements on the way."""
         if (on_the_way := self.options.measure) is None:
             return {}
-        plays = on_the_way.plays()
+        plays = replace(on_the_way.plays(), reward=self.options.reward)
         steps = range(on_the_way.every_steps, self.options.steps, on_the_way.every_steps)
         return {_measurement(step): plays for step in steps}
 
@@ -91,8 +94,9 @@ class Reinforce(Stage[ReinforceStageOptions]):
         """Return what it asks for."""
         algorithm = self.algorithm
         return TrainingPlan(
-            self.name, self.options, algorithm.gamma, state.first_slot, state_keys=algorithm.facts.state_keys
-        )
+            self.name, self.options, algorithm.gamma, state.first_slot, state_keys=algorithm.facts.state_keys,
+            reward=self.options.reward,
+        )  # fmt: skip
 
     async def run(self, run: RunContext) -> None:
         """Run the remaining steps, until the last one is done or the time is up."""
