@@ -35,6 +35,8 @@ MIN_TRAIN_TEMPERATURE: Final = 0.01
 
 MODEL_INIT: Final = "model-init"
 """Where the model from scratch is built, inside the run directory."""
+LATEST_REWARD_MODELS: Final = "reward-models"
+"""Inside the run directory: by the name of each stage that trains a reward model, a link to the last that it left."""
 MODEL_BUILT: Final = "build.json"
 """Written last of its files: its presence says that the model beside it is complete."""
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import PurePath
 from typing import Annotated, Any, Final, Literal, Self
@@ -76,8 +76,9 @@ class StageFacts(WireModel):
     """Its option `data` names the episodes that it works with: a stage before it, or several, or a file."""
     starts: bool = False
     """Its option `start_from` names a stage before it, whose model it goes on with; or the run's, as `initial`."""
-    leaves: tuple[Literal["episodes", "model", "reward_model"], ...] = ()
-    """What it leaves under its name: episodes; the policy, which it trains; or a reward model."""
+    leaves: tuple[Literal["episodes", "model", "reward_model", "process_reward_model"], ...] = ()
+    """What it leaves under its name: episodes; the policy, which it trains; or a model for the component of the reward
+    that is called so."""
     plugins: Mapping[str, str] = {}
     """Which of its options name a plug-in, and of which kind that is. Where the option is a table, `use` names it; each
     entry of a list names one in these ways."""
@@ -97,6 +98,13 @@ class PlannedStage:
     options: Mapping[str, Any]
     before: Mapping[str, str]
     """What the names of stages mean here: of those that ran before, the last one of that name."""
+    earlier: "tuple[PlannedStage, ...]" = ()
+    """The same stage in the rounds before this one, first to last, each without its own."""
+
+    @property
+    def title(self) -> str:
+        """What it is called in its list of stages, in every round."""
+        return self.name.rpartition(".")[2]
 
     def data(self) -> list[str]:
         """Return what it reads: full names of stages, and paths. Raises `StagesError`."""
@@ -149,7 +157,15 @@ def planned(sections: Sequence[StageSection]) -> list[PlannedStage]:
         raise StagesError(f"stages: {name} is no part of the stage {above}: rename that")
     if len(longest := max(names, key=len, default="")) > _MAX_NAME:
         raise StagesError(f"stages: {longest} is longer than {_MAX_NAME} characters: give shorter names")
-    return plan
+    return list(_with_earlier(plan))
+
+
+def _with_earlier(plan: Sequence[PlannedStage]) -> Iterator[PlannedStage]:
+    rounds: dict[str, tuple[PlannedStage, ...]] = {}
+    for stage in plan:
+        earlier = rounds.get(stage.table, ())
+        yield replace(stage, earlier=earlier)
+        rounds[stage.table] = (*earlier, stage)
 
 
 def _above(name: str) -> list[str]:

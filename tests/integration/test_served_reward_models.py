@@ -91,7 +91,8 @@ def test_turns_are_read_at_their_ends(server: ChatServer, tokenizer: Path) -> No
     table = {"url": base(server), "model": "m", "tokenizer": str(tokenizer), "scores": "turns"}
     turns = (make_turn(1, observation="a", text="b"), make_turn(1, observation="c", text="d"))
     models = RewardModels(RewardSettings.model_validate({"models": {"rm": {"kind": "vllm", **table}}}).models)
-    transcript = models._entries["rm"].transcripts.by_turns(make_trajectory(turns=turns))
+    with models._entries["rm"].held() as entry:
+        transcript = entry.transcripts.by_turns(make_trajectory(turns=turns))
     values = [[float(place)] for place in range(len(transcript.ids))]
     server.script.append(Scripted(json.dumps({"data": [{"index": 0, "data": values}]}).encode()))
 
@@ -221,7 +222,7 @@ def test_vllm_says_what_the_embedded_model_says(tmp_path: Path, *, turns: bool) 
         RewardSettings.model_validate({"models": {"rm": {"kind": "embedded", "path": str(path), **common}}}).models
     )
     embedded.start()
-    expected = embedded.of_turns("rm", episodes) if turns else embedded.of_episodes("rm", episodes, cut_front=False)
+    said = embedded.of_turns("rm", episodes) if turns else embedded.of_episodes("rm", episodes, cut_front=False)
     embedded.close()
 
     with pooling_server(path, tmp_path / "vllm.log", max_model_len=512) as url:
@@ -229,7 +230,7 @@ def test_vllm_says_what_the_embedded_model_says(tmp_path: Path, *, turns: bool) 
         found = score(table, episodes)
         (refused,) = score({**table, "model": "judge-8b"}, episodes[:1])
 
-    for one, values in zip(found, expected, strict=True):
+    for one, values in zip(found, said.numbers, strict=True):
         assert one.reward is not None, one.reward_error
         rewards = [row[-1] for row in one.reward.token_rewards] if turns else [one.reward.total]
         assert rewards == pytest.approx(list(values) if isinstance(values, tuple) else [values], abs=1e-4)

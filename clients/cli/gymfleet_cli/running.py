@@ -19,8 +19,9 @@ from gymfleet_cli.progress import RunDisplay
 from gymfleet_cli.recipes import to_toml
 from gymfleet_cli.run_directory import RUN_STATE
 from gymfleet_cli.supervisor.interrupts import Interrupts
-from gymfleet_cli.supervisor.plan import Plan, choose_ports
+from gymfleet_cli.supervisor.plan import Plan, choose_ports, inherited_models
 from gymfleet_cli.supervisor.supervisor import Supervisor
+from gymfleet_cli.trained_models import trained_models
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,13 @@ class Work:
     """The model that the engine loads at its start, if not the one that the recipe begins with."""
 
 
-def run_plan(recipe: Recipe, env: str | None, state_dir: Path, ports_from: int | None) -> Plan:
+def run_plan(recipe: Recipe, env: str | None, run_dir: Path, state_dir: Path, ports_from: int | None) -> Plan:
     """Return the services of a run; `env` is the source of its only environment, if not gymfleet's own.
 
-    Raises `UsageProblem` for a source where there are several environments, and when the benchmark files that the
-    recipe trains on are not there.
+    Raises:
+        UsageProblem: a source where there are several environments, or benchmark files that the recipe trains on are
+            not there.
+        RecipeError: a reward names a model that neither the operator has set nor a stage before it trains.
     """
     served = {section.name: section for section in recipe.environments}
     if env is not None and len(served) > 1:
@@ -62,6 +65,7 @@ def run_plan(recipe: Recipe, env: str | None, state_dir: Path, ports_from: int |
         options=served_options(sources, {name: section.options for name, section in served.items()}),
         components=tuple(sorted(used for used in components if not used.isidentifier())),
         scale=recipe.scale,
+        reward_models=trained_models(recipe, run_dir, set(inherited_models())),
     )
 
 

@@ -2,6 +2,7 @@
 
 from abc import ABC
 from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from gymfleet_contracts.trajectory import Trajectory, Turn
@@ -17,7 +18,16 @@ Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Answer: TypeAlias = float | Sequence[float]
 """An episode's number before its weight, or one for each of its turns, whose sum is the episode's."""
 
-Answers: TypeAlias = Sequence[Answer | BaseException]
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """An answer, and what `scorers` of its record says: for what may change while the service runs."""
+
+    answer: Answer
+    version: str
+
+
+Answers: TypeAlias = Sequence[Answer | Versioned | BaseException]
 
 
 class ComponentError(Exception):

@@ -215,7 +215,10 @@ def compose(trajectory: Trajectory, spec: RewardSpec, terms: Sequence[Term], out
         components={term.label: one for term, one in zip(terms, weighted, strict=True)},
         allocation=spec.allocation,
         token_rewards=_token_rewards(trajectory, spec, weighted, outcomes),
-        scorers={term.label: term.version for term in terms},
+        scorers={
+            term.label: (outcome.version if isinstance(outcome, Raw) else "") or term.version
+            for term, outcome in zip(terms, outcomes, strict=True)
+        },
     )
 
 

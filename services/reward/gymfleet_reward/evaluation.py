@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeGuard
 from gymfleet_contracts.trajectory import Trajectory
 from gymfleet_kit.retries import Retries
 
-from gymfleet_reward.component import Component, ComponentError
+from gymfleet_reward.component import Component, ComponentError, Versioned
 from gymfleet_reward.plugins import Term
 from gymfleet_reward.user_code import UserCode
 
@@ -27,6 +27,8 @@ class Raw(NamedTuple):
     total: float
     turns: tuple[float, ...] | None = None
     """Its parts, where they belong to single turns."""
+    version: str = ""
+    """Of what answered, where that may change while the service runs; otherwise the term's."""
 
 
 def answered(component: Component[Any], episode: Trajectory) -> Raw | Exception:
@@ -64,8 +66,7 @@ class _Evaluation:
         """Score what has no outcome yet. Raises the first failure that may pass."""
         episodes = [self._episodes[place] for place in self._open]
         outcomes = [
-            answer if isinstance(answer, Exception) else _checked(answer, episode)
-            for answer, episode in zip(self._answers(episodes), episodes, strict=True)
+            _outcome(answer, episode) for answer, episode in zip(self._answers(episodes), episodes, strict=True)
         ]
         if self._term.component.per == "group":
             failure = next((outcome for outcome in outcomes if isinstance(outcome, Exception)), None)
@@ -109,6 +110,16 @@ class _Evaluation:
 
 def _may_pass(outcome: Raw | Exception) -> TypeGuard[Exception]:
     return isinstance(outcome, Exception) and not isinstance(outcome, ComponentError)
+
+
+def _outcome(answer: Any, episode: Trajectory) -> Raw | Exception:
+    """Return what a component's answer for an episode comes to."""
+    if isinstance(answer, Exception):
+        return answer
+    if not isinstance(answer, Versioned):
+        return _checked(answer, episode)
+    outcome = _checked(answer.answer, episode)
+    return outcome._replace(version=answer.version) if isinstance(outcome, Raw) else outcome
 
 
 def _checked(answer: Any, episode: Trajectory) -> Raw | ComponentError:

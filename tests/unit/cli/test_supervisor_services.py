@@ -158,10 +158,10 @@ def test_reward_services_may_load_what_the_recipe_names(tmp_path: Path) -> None:
         "more": {"use": "a:B"},
     }
 
-    plan = run_plan(make_recipe(reward=reward), None, tmp_path, None)
+    plan = run_plan(make_recipe(reward=reward), None, tmp_path, tmp_path, None)
 
     assert {service.env["GYMFLEET_REWARD_PLUGINS"] for service in plan.rewards()} == {'["./own.py", "a:B"]'}
-    assert "GYMFLEET_REWARD_PLUGINS" not in run_plan(make_recipe(), None, tmp_path, None).rewards()[0].env
+    assert "GYMFLEET_REWARD_PLUGINS" not in run_plan(make_recipe(), None, tmp_path, tmp_path, None).rewards()[0].env
 
 
 def test_every_environment_of_a_recipe_is_served_once_with_its_own_data_and_options(
@@ -176,7 +176,7 @@ def test_every_environment_of_a_recipe_is_served_once_with_its_own_data_and_opti
         {"name": "wordle", "tasks": "benchmark"},
     ])  # fmt: skip
 
-    plan = run_plan(recipe, None, tmp_path, None)
+    plan = run_plan(recipe, None, tmp_path, tmp_path, None)
 
     assert [server.name for server in plan.env_servers()] == ["env-db", "env-maze", "env-wordle"]
     db, maze, wordle = (server.env for server in plan.env_servers())
@@ -191,9 +191,9 @@ def test_a_source_stands_for_the_only_environment(tmp_path: Path) -> None:
     levels = make_recipe(environments=[{"name": "maze"}, {"name": "maze", "label": "hard"}])
     mixed = make_recipe(environments=[{"name": "maze"}, {"name": "babyai"}])
 
-    assert run_plan(levels, "./mine.py", tmp_path, None).envs == ("./mine.py",)
+    assert run_plan(levels, "./mine.py", tmp_path, tmp_path, None).envs == ("./mine.py",)
     with pytest.raises(UsageProblem, match=r"^--env \./mine\.py: it stands for the only .* has maze, babyai; install"):
-        run_plan(mixed, "./mine.py", tmp_path, None)
+        run_plan(mixed, "./mine.py", tmp_path, tmp_path, None)
 
 
 def test_replicas_come_last_in_a_row_of_ports() -> None:

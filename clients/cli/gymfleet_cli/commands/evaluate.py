@@ -49,7 +49,7 @@ def evaluate(
         sweep(state_dir)
         result_file = state_dir / "result.json"
         result_file.unlink(missing_ok=True)
-        plan = run_plan(recipe, env, state_dir, ports_from)
+        plan = run_plan(recipe, env, found.run_dir, state_dir, ports_from)
         err.print(plain(f"measuring {found.checkpoint or 'the initial model'} · logs {state_dir / 'logs'}"))
         work = measurement(found, recipe, episodes, result_file)
         work_with_services(plan, work, RunDisplay(err, lambda: _newest(found.run_dir)))

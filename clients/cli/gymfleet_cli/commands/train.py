@@ -119,7 +119,7 @@ def _composed(env: str | None, algorithm: str, model: str | None, level: str | N
 
 
 def _work(work: Work, env: str | None, state_dir: Path, ports_from: int | None) -> None:
-    plan = run_plan(work.recipe, env, state_dir, ports_from)
+    plan = run_plan(work.recipe, env, work.run_dir, state_dir, ports_from)
     err.print(plain(f"run directory {work.run_dir} · logs {state_dir / 'logs'}"), soft_wrap=True)
     work_with_services(plan, work, RunDisplay(err, partial(read_progress, work.run_dir)))
 

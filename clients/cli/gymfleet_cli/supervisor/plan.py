@@ -35,6 +35,8 @@ DATA_VARIABLE = "GYMFLEET_ENV_DATA"
 """Directories of benchmark files, by environment, as JSON."""
 MODELS_VARIABLE = "GYMFLEET_ENV_MODELS"
 """Who answers for the models that environments ask, by environment, as JSON."""
+REWARD_MODELS_VARIABLE = "GYMFLEET_REWARD_MODELS"
+"""Reward models, by name, as JSON."""
 ENGINE_START_TIMEOUT_S = 600.0
 """The timeout is long because vLLM first loads and may compile its kernels."""
 ONE_OF_EACH = ScaleSection()
@@ -95,6 +97,8 @@ class Plan:
     """The value of `OPTIONS_VARIABLE` for each of `envs`."""
     components: tuple[str, ...] = ()
     """References of components, beside names, that requests may use."""
+    reward_models: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Tables of reward models, by name, beside those of the user's own variable."""
     scale: ScaleSection = ONE_OF_EACH
     """The number of processes of each service."""
 
@@ -212,6 +216,11 @@ class Plan:
             "GYMFLEET_REWARD_SEAL_KEY": self._seal_keys()[0],
             "GYMFLEET_REWARD_REDIS_URL": self.redis().url,
             **({"GYMFLEET_REWARD_PLUGINS": json.dumps(self.components)} if self.components else {}),
+            **(
+                {REWARD_MODELS_VARIABLE: json.dumps({**self.reward_models, **inherited_models()})}
+                if self.reward_models
+                else {}
+            ),
         }
         return Service(name=name, argv=(console_script("gymfleet-reward"),), port=self.ports[name], env=env)
 
@@ -260,8 +269,13 @@ class Plan:
         )
 
 
+def inherited_models() -> dict[str, JsonValue]:
+    """Return the user's own reward models, by name. Raises `FleetError` for what is no JSON table."""
+    return _inherited(REWARD_MODELS_VARIABLE, '{"helpful": {"kind": "embedded", "path": "DIRECTORY"}}')
+
+
 def _inherited(variable: str, form: str) -> dict[str, JsonValue]:
-    """Return the user's own variable, by environment. Raises `FleetError` unless it has the form of `form`."""
+    """Return the user's own variable, by name. Raises `FleetError` unless it has the form of `form`."""
     try:
         found: dict[str, JsonValue] = {**json.loads(os.environ.get(variable) or "{}")}
     except (ValueError, TypeError):

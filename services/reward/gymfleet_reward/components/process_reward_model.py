@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from gymfleet_contracts.trajectory import Trajectory
 
-from gymfleet_reward.component import Answer, Answers, Component, ComponentOptions
+from gymfleet_reward.component import Answer, Answers, Component, ComponentOptions, Versioned
 from gymfleet_reward.models.tables import ModelName
 
 _TOGETHER: Final[dict[str, Callable[[Sequence[float]], Answer]]] = {
@@ -45,8 +45,11 @@ class ProcessRewardModel(Component[ProcessRewardModelOptions]):
 
     def score_batch(self, episodes: Sequence[Trajectory]) -> Answers:
         """See `Component`."""
-        found = self.models(self.options.model).of_turns(self.options.model, episodes)
-        return [one if isinstance(one, BaseException) else self._together(one) for one in found]
+        said = self.models(self.options.model).of_turns(self.options.model, episodes)
+        version = f"{self.version} model={said.model}"
+        return [
+            one if isinstance(one, BaseException) else Versioned(self._together(one), version) for one in said.numbers
+        ]
 
     def _together(self, values: Sequence[float]) -> Answer:
         if self.options.activation == "sigmoid":

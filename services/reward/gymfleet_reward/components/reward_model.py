@@ -5,7 +5,7 @@ from typing import Literal
 
 from gymfleet_contracts.trajectory import Trajectory
 
-from gymfleet_reward.component import Answers, Component, ComponentOptions
+from gymfleet_reward.component import Answers, Component, ComponentOptions, Versioned
 from gymfleet_reward.models.tables import ModelName
 
 
@@ -34,4 +34,6 @@ class RewardModel(Component[RewardModelOptions]):
     def score_batch(self, episodes: Sequence[Trajectory]) -> Answers:
         """See `Component`."""
         name = self.options.model
-        return self.models(name).of_episodes(name, episodes, cut_front=self.options.too_long == "cut_front")
+        said = self.models(name).of_episodes(name, episodes, cut_front=self.options.too_long == "cut_front")
+        version = f"{self.version} model={said.model}"
+        return [one if isinstance(one, BaseException) else Versioned(one, version) for one in said.numbers]

@@ -32,6 +32,7 @@ class EmbeddedModel:
         self._vocab_size = vocab_size
         self._waiting: queue.SimpleQueue[tuple[Transcript, Future[Values]] | None] = queue.SimpleQueue()
         self._tried: list[str] = []
+        self._all_tried = threading.Event()
         self._fault: str | None = None
         self._threads = [
             threading.Thread(target=self._serve, args=(device,), daemon=True, name=f"reward-model-{name}-{device}")
@@ -50,6 +51,11 @@ class EmbeddedModel:
     def lack(self) -> str | None:
         """Return why it does not answer yet, or not at all."""
         return self._fault or (f"the reward model {self._name!r} is being loaded" if self.loading() else None)
+
+    def fault(self) -> str | None:
+        """Return why it cannot be used, None if it can; blocks until it is loaded."""
+        self._all_tried.wait()
+        return self._fault
 
     def values(self, transcripts: Sequence[Transcript]) -> list[Values | BaseException]:
         """Return the numbers of each transcript, or why there are none; blocks."""
@@ -79,6 +85,8 @@ class EmbeddedModel:
             self._fail(f"the reward model {self._name!r}: {error}")
         finally:
             self._tried.append(device)
+            if not self.loading():
+                self._all_tried.set()
         while (batch := self._batch()) is not None:
             try:
                 if replica is None:

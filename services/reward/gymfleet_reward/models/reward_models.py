@@ -2,25 +2,27 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from gymfleet_contracts.trajectory import Trajectory
-from gymfleet_kit.chat.transcripts import BadTranscript, Transcript, Transcripts, UnusableTranscripts
+from gymfleet_kit.chat.transcripts import BadTranscript, Transcript
 
 from gymfleet_reward.component import ComponentError
-from gymfleet_reward.models.embedded import EmbeddedModel, Values
-from gymfleet_reward.models.served import ServedModel
-from gymfleet_reward.models.tables import EmbeddedTable, ModelTable, Scores, UnusableModel
+from gymfleet_reward.models.embedded import Values
+from gymfleet_reward.models.entries import Entry, ReloadedEntry, entry_of
+from gymfleet_reward.models.tables import ModelTable, Scores
 
+T = TypeVar("T")
 _COMPONENTS: Final[dict[Scores, str]] = {"episode": "reward_model", "turns": "process_reward_model"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    table: ModelTable
-    transcripts: Transcripts
-    model: EmbeddedModel | ServedModel
+class Said(NamedTuple, Generic[T]):
+    """What a reward model said of some episodes."""
+
+    numbers: list[T | BaseException]
+    """Of each episode, or why there is none."""
+    model: str
+    """Which model it was, for records; of one that may be replaced, which weights too."""
 
 
 class RewardModels:
@@ -34,80 +36,71 @@ class RewardModels:
     """
 
     def __init__(self, tables: Mapping[str, ModelTable]) -> None:
-        self._entries = {name: _entry(name, table) for name, table in tables.items()}
+        self._entries = {name: entry_of(name, table) for name, table in tables.items()}
 
     def start(self) -> None:
         """Begin to load those that run here."""
         for entry in self._entries.values():
-            entry.model.start()
+            entry.start()
 
     def loading(self) -> bool:
         """Return whether one of those that run here is still being loaded."""
-        return any(entry.model.loading() for entry in self._entries.values())
+        return any(entry.loading() for entry in self._entries.values())
 
     def lack(self) -> str | None:
         """Return what keeps the service from being ready: a model that is still being loaded, or cannot be."""
-        return next(filter(None, (entry.model.lack() for entry in self._entries.values())), None)
+        return next(filter(None, (entry.lack() for entry in self._entries.values())), None)
 
     def close(self) -> None:
         """End what runs here."""
         for entry in self._entries.values():
-            entry.model.close()
+            entry.close()
 
     def recorded(self, name: str) -> str:
         """Return which model it is, for records. Raises `ComponentError` for a name that the service does not have."""
-        table = self._named(name).table
-        return f"{name}:{table.path.name if isinstance(table, EmbeddedTable) else table.model}"
+        return self._named(name).recorded
 
-    def of_episodes(self, name: str, episodes: Sequence[Trajectory], *, cut_front: bool) -> list[float | BaseException]:
-        """Return the number of each episode, or why there is none; blocks.
+    def of_episodes(self, name: str, episodes: Sequence[Trajectory], *, cut_front: bool) -> Said[float]:
+        """Return the number of each episode, or why there is none; blocks. Raises as `of_turns`.
 
         Args:
             name: of the model.
             episodes: what it reads.
             cut_front: read the end alone of transcripts that are too long, which otherwise have no number.
         """
-        entry = self._entry(name, "episode")
+        with self._entry(name, "episode").held() as entry:
 
-        def written(episode: Trajectory) -> Transcript:
-            transcript = entry.transcripts.whole(episode)
-            return Transcript(transcript.ids[-entry.table.max_tokens :]) if cut_front else transcript
+            def written(episode: Trajectory) -> Transcript:
+                transcript = entry.transcripts.whole(episode)
+                return Transcript(transcript.ids[-entry.table.max_tokens :]) if cut_front else transcript
 
-        found = _asked(name, entry, episodes, written)
-        return [one if isinstance(one, BaseException) else one[0] for one in found]
+            found = _asked(name, entry, episodes, written)
+            return Said([one if isinstance(one, BaseException) else one[0] for one in found], entry.recorded)
 
-    def of_turns(self, name: str, episodes: Sequence[Trajectory]) -> list[Values | BaseException]:
-        """Return the numbers of each episode's turns, or why there are none; blocks."""
-        entry = self._entry(name, "turns")
-        return _asked(name, entry, episodes, entry.transcripts.by_turns)
+    def of_turns(self, name: str, episodes: Sequence[Trajectory]) -> Said[Values]:
+        """Return the numbers of each episode's turns, or why there are none; blocks.
 
-    def _named(self, name: str) -> _Entry:
+        Raises:
+            ComponentError: there is no such model, it is for another component, or its files cannot be used.
+            ModelAway: its files are not there, or are being replaced.
+        """
+        with self._entry(name, "turns").held() as entry:
+            return Said(_asked(name, entry, episodes, entry.transcripts.by_turns), entry.recorded)
+
+    def _named(self, name: str) -> Entry | ReloadedEntry:
         if (entry := self._entries.get(name)) is None:
             raise ComponentError(f"there is no reward model {name!r} here; known: {', '.join(sorted(self._entries))}")
         return entry
 
-    def _entry(self, name: str, scores: Scores) -> _Entry:
+    def _entry(self, name: str, scores: Scores) -> Entry | ReloadedEntry:
         entry = self._named(name)
         if entry.table.scores != scores:
             raise ComponentError(f"the reward model {name!r} is for the component {_COMPONENTS[entry.table.scores]}")
         return entry
 
 
-def _entry(name: str, table: ModelTable) -> _Entry:
-    try:
-        transcripts = Transcripts(table.path if isinstance(table, EmbeddedTable) else table.tokenizer, table.step_tag)
-        model = (
-            EmbeddedModel(name, table, transcripts.vocab_size)
-            if isinstance(table, EmbeddedTable)
-            else ServedModel(name, table)
-        )
-    except (UnusableModel, UnusableTranscripts) as error:
-        raise UnusableModel(f"the reward model {name!r}: {error}") from None
-    return _Entry(table, transcripts, model)
-
-
 def _asked(
-    name: str, entry: _Entry, episodes: Sequence[Trajectory], written: Callable[[Trajectory], Transcript]
+    name: str, entry: Entry, episodes: Sequence[Trajectory], written: Callable[[Trajectory], Transcript]
 ) -> list[Values | BaseException]:
     found: dict[int, Values | BaseException] = {}
     asked: dict[int, Transcript] = {}

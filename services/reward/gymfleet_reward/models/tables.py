@@ -14,6 +14,10 @@ class UnusableModel(Exception):
     """A reward model cannot be used as it is; the message says what is wrong with it."""
 
 
+class ModelAway(Exception):
+    """A reward model is not there, or is being replaced: another attempt may find it. The message says which."""
+
+
 class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -48,6 +52,9 @@ class EmbeddedTable(_Table):
     """Each has a copy of it: `["cuda:0", "cuda:1"]`."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of weights and computation."""
+    reload: bool = False
+    """The directory may be missing when the service starts, and may be replaced while it runs: each batch is scored by
+    the weights that are there when it is asked for."""
 
 
 class ServedTable(_Table):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from gymfleet_contracts.conversation import RECORDS, Record
-from gymfleet_contracts.recipe import MODEL_INIT, Recipe
+from gymfleet_contracts.recipe import LATEST_REWARD_MODELS, MODEL_INIT, Recipe
 from gymfleet_contracts.run import Place, RunProgress
 from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.trajectory import ScoredTrajectory
@@ -190,6 +190,17 @@ class RunDirectory:
         shutil.rmtree(path, ignore_errors=True)
         temporary.rename(path)
         sync_directory(path.parent)
+
+    def link_reward_model(self, model: Path) -> None:
+        """Let the link for a reward service lead to a model that a stage left, which stands for its earlier rounds'."""
+        links = self.path / LATEST_REWARD_MODELS
+        links.mkdir(exist_ok=True)
+        title = model.name.rpartition(".")[2]
+        temporary = links / f".{title}.tmp"
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(Path("..") / self.relative(model))
+        temporary.replace(links / title)
+        sync_directory(links)
 
     def episodes(self, stage: str) -> Path:
         """Return the file with the episodes that a stage left."""
