@@ -103,7 +103,7 @@ def test_a_model_that_is_not_there_yet_fails_episodes_and_not_the_service(
 def test_the_next_batch_is_scored_by_the_weights_that_are_there_then_and_its_record_says_so(
     service: Service, latest: Path, made: Path
 ) -> None:
-    said = {}
+    said: dict[str, tuple[float, str]] = {}
     for name in ("one", "two", "one"):
         point(latest, made / name)
         number, record = service.number()
@@ -179,7 +179,8 @@ def test_what_is_replaced_while_it_is_loaded_is_not_used(
     service: Service, latest: Path, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     point(latest, made / "one")
-    digest, loaded = entries._digest, []
+    digest = entries._digest
+    loaded: list[str] = []
 
     def replaced_meanwhile(directory: Path) -> str:
         if not loaded:
@@ -216,7 +217,8 @@ def test_one_that_is_in_use_is_not_taken_away_and_the_next_one_waits(latest: Pat
     other.join(60)
     entry.close()
 
-    assert answer == (pytest.approx(expected(made / "one"), abs=1e-5),)
+    assert not isinstance(answer, BaseException)
+    assert answer[0] == pytest.approx(expected(made / "one"), abs=1e-5)
     assert [name.partition("@")[0] for name in seen] == ["rm:two"]
 
 

@@ -131,6 +131,23 @@ def test_repeats_can_be_repeated() -> None:
     ]  # fmt: skip
 
 
+def test_a_stage_knows_itself_in_earlier_rounds_and_what_it_read_there() -> None:
+    inner = {"kind": "collect"}, {"kind": "sft", "data": "collect"}
+    stages = plan_of({"repeat": 2, "name": "a", "stages": [{"repeat": 2, "name": "b", "stages": list(inner)}]}, *inner)
+
+    found = {stage.name: [(one.name, one.data()) for one in stage.earlier] for stage in stages if stage.kind == "sft"}
+
+    rounds = ["a1.b1", "a1.b2", "a2.b1", "a2.b2"]
+    assert found == {
+        **{
+            f"{name}.sft": [(f"{one}.sft", [f"{one}.collect"]) for one in rounds[:at]] for at, name in enumerate(rounds)
+        },
+        "sft": [],
+    }
+    assert all(one.earlier == () for stage in stages for one in stage.earlier)
+    assert {stage.title for stage in stages} == {"collect", "sft"}
+
+
 def test_stages_of_different_repeats_may_have_one_name() -> None:
     assert names(COLLECT, repeat(1, COLLECT, SFT), repeat(1, SFT, name="more")) == [
         "collect", "repeat1.collect", "repeat1.sft", "more1.sft",

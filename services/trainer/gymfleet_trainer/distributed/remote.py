@@ -50,9 +50,9 @@ class RemoteLearner:
         """See `Learner`. The directory must be visible to the workers too."""
         self._call("start_from", model)
 
-    def begin(self, stage: str, training: Training) -> None:
-        """See `Learner`."""
-        self._call("begin", stage, training)
+    def begin(self, stage: str, training: Training, previous: Path | None = None) -> None:
+        """See `Learner`. The directory must be visible to the workers too."""
+        self._call("begin", stage, training, previous)
 
     def end(self) -> None:
         """See `Learner`."""

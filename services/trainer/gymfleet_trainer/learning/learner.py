@@ -61,8 +61,11 @@ class Learner(Protocol):
     def start_from(self, model: Path | None) -> None:
         """Replace the weights by those that an earlier stage left in a directory, or by those of the run's start."""
 
-    def begin(self, stage: str, training: Training) -> None:
-        """Train as a stage says from now on, with an optimiser of its own or that of the loaded checkpoint."""
+    def begin(self, stage: str, training: Training, previous: Path | None = None) -> None:
+        """Train as a stage says from now on, with an optimiser of its own or that of the loaded checkpoint.
+
+        A reward model begins as the `previous` one in that directory, without it as the policy.
+        """
 
     def end(self) -> None:
         """Drop the stage's optimiser."""
@@ -139,6 +142,7 @@ class LocalLearner:
         self._model = self._load(source)
         self._stage = ""
         self._training: Training | None = None
+        self._previous: Path | None = None
         self._sft: SftUpdater | None = None
         self._rl: UpdateEngine | None = None
         self._reward: RewardUpdater | None = None
@@ -159,16 +163,16 @@ class LocalLearner:
         """Replace the weights by those that an earlier stage left in a directory, or by those of the run's start."""
         self._model = self._load(self._source if model is None else str(model))
 
-    def begin(self, stage: str, training: Training) -> None:
-        """Train as a stage says from now on, with an optimiser of its own or that of the loaded checkpoint."""
-        self._stage, self._training = stage, training
+    def begin(self, stage: str, training: Training, previous: Path | None = None) -> None:
+        """See `Learner`."""
+        self._stage, self._training, self._previous = stage, training, previous
         self._sft = self._rl = self._reward = self._novelty = None
         if self._restored.get("stage") != stage:
             self._restored, self._refreshed = {}, None
 
     def end(self) -> None:
         """Drop the stage's optimiser."""
-        self._stage, self._training = "", None
+        self._stage, self._training, self._previous = "", None, None
         self._sft = self._rl = self._reward = self._novelty = None
         self._restored, self._refreshed = {}, None
 
@@ -366,7 +370,16 @@ class LocalLearner:
             self._reward = RewardUpdater(self._model, options)
             if "reward" in self._restored:
                 self._reward.load_state_dict(self._restored.pop("reward"))
+            elif self._previous is not None:
+                self._start_reward_model(self._reward, self._previous)
         return self._reward
+
+    def _start_reward_model(self, reward: RewardUpdater, previous: Path) -> None:
+        try:
+            reward.start_from(previous)
+        except (OSError, ValueError) as error:
+            told = " ".join(str(error).split())
+            raise RunDirectoryError(f"stages.{self._stage}.start_from: {previous} is no model: {told:.200}") from None
 
     def _engine(self) -> UpdateEngine:
         """Create the engine at the first update, when the weights are those of the reference policy."""

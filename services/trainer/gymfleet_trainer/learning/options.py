@@ -33,7 +33,7 @@ class SupervisedOptions(BaseModel):
 
 
 class RewardModelOptions(BaseModel):
-    """How a reward model is trained, which begins as a copy of the policy."""
+    """How a reward model is trained."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     reads: ClassVar[Literal["episode", "turns"]] = "episode"
@@ -50,6 +50,13 @@ class RewardModelOptions(BaseModel):
     Without it their lengths may tell which is better."""
     max_pairs_per_task: PositiveInt = 16
     """Of a task's pairs so many are drawn."""
+    replay: Annotated[float, Field(ge=0)] = 0.0
+    """In a `repeat`: for each pair of this round, or with `process_reward` for each episode, so many of the earlier
+    rounds are learned from again, such as 0.5. They are drawn anew in each round; there may be fewer. A task that one
+    round held out is held out in those after it."""
+    start_from: Literal["policy", "previous"] = "policy"
+    """What it begins as: the policy as it is, with a head of 0, or, in a `repeat`, the model of the round before, which
+    the first round does not have."""
     tokens_per_microbatch: PositiveInt = 4096
     """Bounds memory; the loss does not depend on it."""
     optimizer: OptimizerOptions = OptimizerOptions(learning_rate=1e-4)

@@ -3,9 +3,10 @@
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 import torch
 from gymfleet_contracts.trajectory import ScoredTrajectory, Turn
@@ -59,10 +60,17 @@ class Pair(NamedTuple):
     chosen: Example
     rejected: Example
 
+    @property
+    def name(self) -> str:
+        """Return the ids of both, the better one's first."""
+        return f"{self.chosen.name}>{self.rejected.name}"
+
     def rows(self) -> list[TrainSequence]:
         """Return the rows of both, the better one first, as one unit."""
-        unit = f"{self.chosen.name}>{self.rejected.name}"
-        return [self.chosen.row(unit=unit), self.rejected.row(unit=unit)]
+        return [self.chosen.row(unit=self.name), self.rejected.row(unit=self.name)]
+
+
+LearnedT = TypeVar("LearnedT", Example, Pair)
 
 
 @dataclass
@@ -104,18 +112,72 @@ def pairs_of(examples: Sequence[Example], options: RewardModelOptions) -> list[P
         apart = options.max_length_ratio is not None and lengths[1] > options.max_length_ratio * lengths[0]
         if chosen.reward - rejected.reward >= options.min_gap and not apart:
             found.append(Pair(chosen, rejected))
-    found.sort(key=lambda pair: _draw(f"{pair.chosen.name}>{pair.rejected.name}"))
+    found.sort(key=lambda pair: _draw(pair.name))
     return found[: options.max_pairs_per_task]
 
 
-def held_out_tasks(tasks: Collection[str], share: float) -> set[str]:
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round has to learn from, by task."""
+
+    tasks: Mapping[str, Sequence[Example]]
+    pairs: Mapping[str, Sequence[Pair]]
+
+    @classmethod
+    def of(cls, tasks: Mapping[str, Sequence[Example]], options: RewardModelOptions) -> Self:
+        """Return the round of these examples."""
+        return cls(tasks, {task: pairs_of(examples, options) for task, examples in tasks.items()})
+
+    def examples_of(self, tasks: Collection[str]) -> list[Example]:
+        """Return the examples of those tasks that it has, in an order that is always the same."""
+        return [example for task in sorted(tasks) for example in self.tasks.get(task, ())]
+
+    def pairs_of(self, tasks: Collection[str]) -> list[Pair]:
+        """Return their pairs, likewise."""
+        return [pair for task in sorted(tasks) for pair in self.pairs.get(task, ())]
+
+
+def held_out_of(rounds: Iterable[Round], share: float) -> set[str]:
+    """Return which tasks of all rounds are held out: what the first round with a task says of it holds for the others.
+
+    Tasks with pairs and those without are divided each by themselves.
+    """
+    out: set[str] = set()
+    seen: set[str] = set()
+    for one in rounds:
+        with_pairs = {task for task, pairs in one.pairs.items() if pairs}
+        for tasks in (with_pairs, one.tasks.keys() - with_pairs):
+            out |= held_out_tasks(tasks, share, out=out, trained=seen - out)
+        seen |= one.tasks.keys()
+    return out
+
+
+def held_out_tasks(
+    tasks: Collection[str],
+    share: float,
+    *,
+    out: AbstractSet[str] = frozenset(),
+    trained: AbstractSet[str] = frozenset(),
+) -> set[str]:
     """Return which tasks are held out: always the same, and at least one where any is to be and more than one is there.
 
-    A task of the share is chosen by its name, whatever the others are called.
+    A task of the share is chosen by its name, whatever the others are called; of what is held `out` or `trained` on
+    already, nothing is chosen anew.
     """
-    ranked = sorted(tasks, key=_draw)
-    wanted = round(share * len(ranked))
-    return set(ranked[: max(wanted, int(share > 0 and len(ranked) > 1))])
+    kept = set(tasks) & out
+    ranked = sorted(set(tasks) - out - trained, key=_draw)
+    wanted = max(round(share * len(tasks)), int(share > 0 and len(tasks) > 1)) - len(kept)
+    return kept | set(ranked[: max(wanted, 0)])
+
+
+def replayed(found: Iterable[LearnedT], own: Iterable[LearnedT], count: int, seed: str) -> list[LearnedT]:
+    """Return `count` of what earlier rounds learned from, or all of it: drawn by names and seed, each once.
+
+    What is among this round's `own` is left out: a file may be the data of all rounds.
+    """
+    present = {one.name for one in own}
+    others = {one.name: one for one in found if one.name not in present}
+    return [others[name] for name in sorted(others, key=lambda name: _draw(f"{seed}/{name}"))[:count]]
 
 
 def values_of_nodes(episodes: Iterable[ScoredTrajectory]) -> dict[tuple[str, str], list[bool]]:

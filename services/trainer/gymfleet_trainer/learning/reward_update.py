@@ -74,6 +74,10 @@ class RewardUpdater:
                 found[place] = part
         return found
 
+    def start_from(self, directory: Path) -> None:
+        """Begin with what `save_pretrained` wrote of the same body and head. Raises `OSError`, or `ValueError`."""
+        self.model.load_pretrained(directory)
+
     def save_pretrained(self, directory: Path) -> None:
         """Write config and safetensors."""
         self.model.save_pretrained(directory)

@@ -50,6 +50,7 @@ class RewardModel(nn.Module):
                 own.copy_(given)
             for parameter in self.hf.score.parameters():
                 parameter.zero_()
+        self._reads = reads
         self.ranks = policy.ranks
         self.compute_dtype = policy.compute_dtype
         self.dtype = policy.dtype
@@ -72,6 +73,13 @@ class RewardModel(nn.Module):
         state = collected_state(self.hf.state_dict(keep_vars=True))
         if self.ranks is None or self.ranks.first:
             self.hf.save_pretrained(str(directory), state_dict=state, safe_serialization=True)
+
+    def load_pretrained(self, directory: Path) -> None:
+        """Load what `save_pretrained` wrote. Raises `OSError` or `ValueError` where there is no such model."""
+        given = _HEADS[self._reads].from_pretrained(
+            str(directory), dtype=self.dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True
+        )
+        self.load_weights({f"hf.{name}": value for name, value in given.state_dict().items()})
 
     def weights(self) -> dict[str, Tensor]:
         """Return all weights, whole, by name. With shards, all ranks call this and only the first gets them."""

@@ -3,20 +3,31 @@
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, TypeVar
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar, Literal, TypeVar
 
 import structlog
-from gymfleet_contracts.stages import StageFacts
+from gymfleet_contracts.recipe import Recipe, RecipeError
+from gymfleet_contracts.stages import PlannedStage
+from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_kit.chat.transcripts import Transcripts, UnusableTranscripts
 
 from gymfleet_trainer.errors import NothingLeft, TrainerError
 from gymfleet_trainer.learning.learner import MODEL
 from gymfleet_trainer.learning.options import RewardModelOptions
-from gymfleet_trainer.learning.reward_data import Example, Examples, Pair, held_out_tasks, pairs_of, read_examples
+from gymfleet_trainer.learning.reward_data import (
+    Example,
+    Examples,
+    Pair,
+    Round,
+    held_out_of,
+    read_examples,
+    replayed,
+)
 from gymfleet_trainer.learning.reward_measures import LastLineBaseline, LengthBaseline
 from gymfleet_trainer.model.batching import TrainSequence
 from gymfleet_trainer.run.context import RunContext
+from gymfleet_trainer.run.records import read
 from gymfleet_trainer.stage import Stage
 
 log = structlog.get_logger()
@@ -32,12 +43,31 @@ class Divided:
     trained_pairs: list[Pair]
     held_out: list[Example]
     held_out_pairs: list[Pair]
+    earlier: list[Example] = field(default_factory=list)
+    """What earlier rounds were trained on."""
+    replayed: list[Example] = field(default_factory=list)
+    """Those of `earlier` that are trained on again."""
+    replayed_pairs: list[Pair] = field(default_factory=list)
 
 
 class RewardModelStage(Stage[OptionsT]):
     """Train a reward model in epochs, measure it on held-out tasks, and leave it for the reward service."""
 
-    facts: ClassVar[StageFacts] = StageFacts(reads=True, leaves=("reward_model",))
+    learns_from: ClassVar[Literal["pairs", "episodes"]]
+    """What its loss is a mean of."""
+
+    def __init__(self, planned: PlannedStage, options: OptionsT) -> None:
+        super().__init__(planned, options)
+        self._earlier = planned.earlier
+
+    def check(self, _: Recipe, planned: PlannedStage) -> None:
+        """Raise `RecipeError` for options about earlier rounds where there are none."""
+        of_rounds = {"replay": self.options.replay > 0, "start_from": self.options.start_from == "previous"}
+        if planned.name == planned.title and (given := [name for name, asked in of_rounds.items() if asked]):
+            raise RecipeError(
+                f"{self.table}.{given[0]}: there are no earlier rounds: put the stage, and those that leave its data, "
+                "into a [[stages]] table with repeat"
+            )
 
     @abstractmethod
     def rows(self, divided: Divided) -> list[TrainSequence]:
@@ -52,7 +82,9 @@ class RewardModelStage(Stage[OptionsT]):
         divided = await run.worker.run(self._divided, run)
         rows = self.rows(divided)
         self._tell(run, divided)
-        await run.worker.run(run.learner.begin, self.name, self.options)
+        is_continued = self.options.start_from == "previous" and self._earlier
+        previous = run.directory.models / self._earlier[-1].name if is_continued else None
+        await run.worker.run(run.learner.begin, self.name, self.options, previous)
         saved_at = time.monotonic()
         epochs = self.options.epochs
         run.reporter.begin(self.name, step=run.state.done, total=epochs, unit="epochs")
@@ -75,35 +107,55 @@ class RewardModelStage(Stage[OptionsT]):
         await run.worker.run(run.directory.save_model, run.directory.models / self.name, run.learner.save_reward_model)
 
     def _divided(self, run: RunContext) -> Divided:
-        found = self._examples(run)
-        pairs = {task: pairs_of(examples, self.options) for task, examples in found.tasks.items()}
-        with_pairs = {task for task, drawn in pairs.items() if drawn}
+        transcripts = self._transcripts(run)
+        found = self._examples(run, transcripts)
+        own = Round.of(found.tasks, self.options)
         # Set and not added up: a stage that is resumed reads them again.
         run.state.counts |= {
             **{f"examples_{reason}.{self.name}": number for reason, number in found.left_out.items()},
-            f"tasks_without_pairs.{self.name}": len(pairs) - len(with_pairs),
+            f"tasks_without_pairs.{self.name}": sum(not pairs for pairs in own.pairs.values()),
         }
-        out = held_out_tasks(with_pairs, self.options.held_out)
-        out |= held_out_tasks(found.tasks.keys() - with_pairs, self.options.held_out)
-        own = found.tasks.keys() - out
+        rounds = self._rounds(run, transcripts)
+        out = held_out_of([*rounds, own], self.options.held_out)
+        trained = own.tasks.keys() - out
+        divided = Divided(own.examples_of(trained), own.pairs_of(trained), own.examples_of(out), own.pairs_of(out))
+        return self._with_replay(run, divided, rounds, out) if self.options.replay else divided
 
-        def of(tasks: set[str]) -> tuple[list[Example], list[Pair]]:
-            ordered = sorted(tasks)
-            return (
-                [example for task in ordered for example in found.tasks[task]],
-                [pair for task in ordered for pair in pairs[task]],
-            )
+    def _with_replay(self, run: RunContext, divided: Divided, rounds: Sequence[Round], out: set[str]) -> Divided:
+        """Add what is learned from again, and count it."""
+        share, seed = self.options.replay, f"{run.recipe.seed}/{self.name}"
+        earlier = [example for one in rounds for example in one.examples_of(one.tasks.keys() - out)]
+        examples, pairs = list[Example](), list[Pair]()
+        if self.learns_from == "episodes":
+            examples = replayed(earlier, divided.trained, round(share * len(divided.trained)), seed)
+        else:
+            found = (pair for one in rounds for pair in one.pairs_of(one.tasks.keys() - out))
+            pairs = replayed(found, divided.trained_pairs, round(share * len(divided.trained_pairs)), seed)
+        run.state.counts[f"replayed.{self.name}"] = len(examples) + len(pairs)
+        return replace(divided, earlier=earlier, replayed=examples, replayed_pairs=pairs)
 
-        return Divided(*of(set(own)), *of(out))
+    def _rounds(self, run: RunContext, transcripts: Transcripts) -> list[Round]:
+        """Return what earlier rounds had, where this one goes on from it."""
+        if not self.options.replay and self.options.start_from == "policy":
+            return []
+        rounds = []
+        for stage in self._earlier:
+            records = (record for source in read(run.directory, stage.data(), None) for record in source)
+            episodes = (record for record in records if isinstance(record, ScoredTrajectory))
+            found = read_examples(episodes, transcripts, self.options, run.recipe.inference.max_model_len)
+            rounds.append(Round.of(found.tasks, self.options))
+        return rounds
 
-    def _examples(self, run: RunContext) -> Examples:
+    def _transcripts(self, run: RunContext) -> Transcripts:
         last = run.checkpoints.latest()
         if last is None:
             raise TrainerError("there is no checkpoint, and so no tokenizer to write transcripts with")
         try:
-            transcripts = Transcripts(last[0] / MODEL)
+            return Transcripts(last[0] / MODEL)
         except UnusableTranscripts as error:
             raise TrainerError(f"{self.table}: no reward model can be made of this model: {error}") from None
+
+    def _examples(self, run: RunContext, transcripts: Transcripts) -> Examples:
         episodes = run.episodes()
         limit = run.recipe.inference.max_model_len
         found = read_examples(episodes, transcripts, self.options, limit)
@@ -123,6 +175,7 @@ class RewardModelStage(Stage[OptionsT]):
             "num_pairs": len(trained),
             "num_held_out_episodes": len(divided.held_out),
             "num_held_out_pairs": len(held_out),
+            "num_replayed": len(divided.replayed) + len(divided.replayed_pairs),
             "held_out_accuracy_by_length": LengthBaseline(trained).accuracy(held_out),
             "held_out_accuracy_by_last_line": LastLineBaseline(trained).accuracy(held_out),
         }

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from gymfleet_contracts.stages import StageFacts
+
 from gymfleet_trainer.errors import NothingLeft
 from gymfleet_trainer.learning.options import BradleyTerryOptions
 from gymfleet_trainer.learning.reward_measures import accuracy, calibration, calibration_error, sides, sureness
@@ -22,6 +24,8 @@ class BradleyTerry(RewardModelStage[BradleyTerryStageOptions]):
     """Train a reward model on pairs of episodes of the same task, of which one has the higher reward."""
 
     Options = BradleyTerryStageOptions
+    facts: ClassVar[StageFacts] = StageFacts(reads=True, leaves=("reward_model",))
+    learns_from = "pairs"
     small: ClassVar[Mapping[str, Any]] = {"epochs": 3}
 
     def rows(self, divided: Divided) -> list[TrainSequence]:
@@ -31,7 +35,7 @@ class BradleyTerry(RewardModelStage[BradleyTerryStageOptions]):
                 f"{self.table}: no two episodes of a task make a pair: rewards that differ by {self.options.min_gap:g} "
                 f"({', '.join(self.data)} has {len(divided.trained)} episodes outside of the held-out tasks)"
             )
-        return [row for pair in divided.trained_pairs for row in pair.rows()]
+        return [row for pair in (*divided.trained_pairs, *divided.replayed_pairs) for row in pair.rows()]
 
     def measured(self, run: RunContext, divided: Divided) -> dict[str, Any]:
         """Return the accuracy on held-out pairs, and how well the model knows when it is right."""

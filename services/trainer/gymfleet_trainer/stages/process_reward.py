@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from gymfleet_contracts.stages import StageFacts
+
 from gymfleet_trainer.errors import NothingLeft
 from gymfleet_trainer.learning.options import ProcessRewardOptions
 from gymfleet_trainer.learning.reward_data import Example, Labels, turn_labels, values_of_nodes
@@ -32,6 +34,8 @@ class ProcessReward(RewardModelStage[ProcessRewardStageOptions]):
     """Train a process reward model: how likely the task is solved after each turn."""
 
     Options = ProcessRewardStageOptions
+    facts: ClassVar[StageFacts] = StageFacts(reads=True, leaves=("process_reward_model",))
+    learns_from = "episodes"
     small: ClassVar[Mapping[str, Any]] = {"epochs": 3}
 
     def rows(self, divided: Divided) -> list[TrainSequence]:
@@ -44,16 +48,16 @@ class ProcessReward(RewardModelStage[ProcessRewardStageOptions]):
                 f'{self.table}: labels = "{self.options.labels}" needs episodes that a strategy forked, and none of '
                 f'{len(divided.trained)} of {", ".join(self.data)} has a turn with a node: give labels = "outcome"'
             )
-        return [
-            example.row(labels=labels)
-            for example, labels in zip(divided.trained, self._labels(divided.trained), strict=True)
-        ]
+        learned = [*divided.trained, *divided.replayed]
+        # Of what is replayed, the forks count that are not.
+        labels = self._labels(learned, among=[*divided.trained, *divided.earlier])
+        return [example.row(labels=own) for example, own in zip(learned, labels, strict=True)]
 
     def measured(self, run: RunContext, divided: Divided) -> dict[str, Any]:
         """Return how well the turns of held-out episodes are told, and pairs of such episodes by all of their turns."""
         numbers = numbers_of(run, divided.held_out)
         probabilities = {name: [sigmoid(number) for number in found] for name, found in numbers.items()}
-        labels = [label for found in self._labels(divided.held_out) for label in found]
+        labels = [label for found in self._labels(divided.held_out, divided.held_out) for label in found]
         said = [number for example in divided.held_out for number in probabilities[example.name]]
         bins = calibration(said, labels)
         right = [(one > 0.5) == (label > 0.5) for one, label in zip(said, labels, strict=True)]
@@ -70,6 +74,6 @@ class ProcessReward(RewardModelStage[ProcessRewardStageOptions]):
             **ranked,
         }
 
-    def _labels(self, examples: Sequence[Example]) -> list[list[float]]:
-        nodes = values_of_nodes(example.scored for example in examples)
+    def _labels(self, examples: Sequence[Example], among: Sequence[Example]) -> list[list[float]]:
+        nodes = values_of_nodes(example.scored for example in among)
         return [turn_labels(example.scored, self.options.labels, nodes) for example in examples]
