@@ -21,6 +21,7 @@ from statistics import mean
 from typing import Any, Final
 
 from gymfleet_contracts.recipe import Recipe, load_recipe
+from gymfleet_contracts.stages import StageSection
 from gymfleet_kit.plugins import included
 
 from benchmarks.bench_variants import curve
@@ -219,7 +220,9 @@ def run_of(name: str, seed: int, model: Path, arguments: argparse.Namespace) -> 
             steps["wait"] + sum(spent for stage, spent in seconds.items() if stage.endswith(".collect")), 1
         ),
         training_s=round(
-            steps["update"] + sum(spent for stage, spent in seconds.items() if stage.rpartition(".")[2] == "sft"), 1
+            steps["update"]
+            + sum(spent for stage, spent in seconds.items() if stage.rpartition(".")[2] in ("sft", "bradley_terry")),
+            1,
         ),
         total_s=round(summary["seconds"]["total"], 1),
         memory_mib=memory,
@@ -233,19 +236,23 @@ def scaled(recipe: Recipe, arguments: argparse.Namespace) -> list[str]:
     changes = [f"stages.{name}.num_tasks={arguments.eval_tasks}" for name in ("before", "after")]
     for stage in recipe.stages:
         if stage.kind == "reinforce":
-            extra = stage.model_extra or {}
-            changes.append(
-                f"stages.{stage.title}.max_env_steps={max(1, round(share * int(str(extra['max_env_steps']))))}"
-            )
+            changes.append(_share_of(stage, "max_env_steps", f"stages.{stage.title}", share))
             if arguments.every:
                 changes.append(f"stages.{stage.title}.measure.every_steps={arguments.every}")
                 changes.append(f"stages.{stage.title}.measure.num_tasks={min(100, arguments.eval_tasks)}")
         for inner in stage.stages:
-            tasks = (inner.model_extra or {}).get("num_tasks")
-            if inner.kind == "collect" and tasks is not None:
-                place = f"stages.{stage.title}.stages.{inner.title}"
-                changes.append(f"{place}.num_tasks={max(1, round(share * int(str(tasks))))}")
+            place = f"stages.{stage.title}.stages.{inner.title}"
+            if inner.kind == "reinforce":
+                changes.append(_share_of(inner, "max_env_steps", place, share))
+            if inner.kind == "collect":
+                changes.append(_share_of(inner, "num_tasks", place, share))
     return changes
+
+
+def _share_of(stage: StageSection, key: str, place: str, share: float) -> str:
+    """Return the change that gives a stage its share of what a key counts."""
+    whole = int(str((stage.model_extra or {})[key]))
+    return f"{place}.{key}={max(1, round(share * whole))}"
 
 
 def _of_the_environment(change: str, arguments: argparse.Namespace) -> str:

@@ -1,5 +1,6 @@
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -176,3 +177,21 @@ def test_metrics_and_episodes_are_events_too_which_are_never_cut(tmp_path: Path)
         whole = (tmp_path / place.file).read_bytes()
         assert whole[place.offset : place.offset + place.length] == line
     assert (tmp_path / "metrics.jsonl").read_text() == ""
+
+
+def said(name: str, path: Path) -> None:
+    (path / "said").write_text(name)
+
+
+def test_a_reward_service_finds_the_last_model_of_a_stage_behind_one_link(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    link = tmp_path / "run" / "reward-models" / "rm"
+    for name in ("loop1.rm", "loop2.rm", "loop2.rm"):
+        directory.save_model(directory.models / name, partial(said, name))
+
+        directory.link_reward_model(directory.models / name)
+
+        assert (link / "said").read_text() == name
+    assert [path.name for path in link.parent.iterdir()] == ["rm"]
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert (tmp_path / "moved" / "reward-models" / "rm" / "said").read_text() == "loop2.rm"
