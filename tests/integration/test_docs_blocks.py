@@ -93,6 +93,7 @@ BLOCKS = {
     ("docs/reward-models.md", "gymfleet train first.toml"): "not run: trains for minutes",
     ("docs/reward-models.md", "[model]"): "loaded by tests/unit/trainer/test_reward_data.py",
     ("docs/reward-models.md", '{"helpful"'): "read by tests/integration/test_served_reward_models.py",
+    ("docs/reward-models.md", '{"bradley_terry"'): "read by tests/integration/test_served_reward_models.py",
     ("docs/reward-models.md", '{"steps"'): "read by tests/integration/test_served_reward_models.py",
     ("docs/reward-models.md", "[reward.reward_model]"): "like the one of tests/integration/test_reward_models.py",
     ("docs/reward-models.md", "vllm serve"): "not run: the tests start the same server as a module",

@@ -171,7 +171,7 @@ def test_the_tables_of_the_docs_are_tables() -> None:
     found = [RewardSettings.model_validate({"models": one}).models for one in tables]
 
     assert [{name: table.kind for name, table in one.items()} for one in found] == [
-        {"helpful": "embedded"}, {"steps": "vllm"},
+        {"helpful": "embedded"}, {"bradley_terry": "embedded"}, {"steps": "vllm"},
     ]  # fmt: skip
     kinds = (EmbeddedTable, ServedTable)
     named = set(re.findall(r"^\| `(\w+)` \|", page.split("## Settings")[1], re.MULTILINE))

@@ -178,11 +178,13 @@ def test_nodes_of_other_groups_are_others() -> None:
 
 def test_the_recipes_of_the_page_are_recipes() -> None:
     page = (ROOT / "docs/reward-models.md").read_text(encoding="utf-8")
-    first, second = (tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[1:])
+    first, second, third = (tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[1:])
 
     names = [stage.name for stage in stages_of(make_recipe(**first))][-2:]
     rewarded = make_recipe(**second)
+    *_, last = stages_of(make_recipe(**third))
 
     assert names == ["bradley_terry", "process_reward"]
     assert [set(reward.used) for reward in rewarded.rewards().values()] == [{"goal", "process_reward_model"}]
     assert page.count("runs/first/models/process_reward") == 1
+    assert last.name == "loop3.reinforce"
