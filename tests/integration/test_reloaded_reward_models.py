@@ -10,7 +10,7 @@ import pytest
 from gymfleet_contracts.reward import ScoreRequest
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_reward.composer import Scorer
-from gymfleet_reward.models import entries
+from gymfleet_reward.models import entries, replica
 from gymfleet_reward.models.entries import ReloadedEntry
 from gymfleet_reward.models.reward_models import RewardModels
 from gymfleet_reward.models.tables import EmbeddedTable
@@ -162,6 +162,24 @@ def test_a_new_one_that_cannot_be_used_is_an_error_until_it_is_mended(
         assert reason in str(one.reward_error)
     assert number == pytest.approx(expected(made / "two"), abs=1e-5)
     assert service.models.lack() is None
+
+
+def test_a_load_that_fails_in_a_way_that_nobody_thought_of_is_an_error_too(
+    service: Service, latest: Path, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("by design")
+
+    monkeypatch.setattr(replica, "Replica", broken)
+    point(latest, made / "one")
+
+    failed = service.score()
+    monkeypatch.undo()
+    point(latest, made / "two")
+    number, _ = service.number()
+
+    assert "the reward model 'rm' cannot be loaded: ZeroDivisionError: by design" in str(failed.reward_error)
+    assert number == pytest.approx(expected(made / "two"), abs=1e-5)
 
 
 def test_one_that_is_taken_away_is_an_error(service: Service, latest: Path, made: Path) -> None:

@@ -4,13 +4,16 @@ import queue
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 from gymfleet_kit.chat.transcripts import Transcript
 
 from gymfleet_reward.component import ComponentError
 from gymfleet_reward.models.tables import EmbeddedTable, UnusableModel
+
+if TYPE_CHECKING:
+    from gymfleet_reward.models.replica import Replica
 
 log = structlog.get_logger()
 Values: TypeAlias = tuple[float, ...]
@@ -72,21 +75,28 @@ class EmbeddedModel:
             if thread.is_alive():
                 thread.join(_JOIN_S)
 
-    def _serve(self, device: str) -> None:
-        replica = None
+    def _load(self, device: str) -> "Replica | None":
+        """Return a copy of the model; None where there can be none, after noting why."""
         try:
             from gymfleet_reward.models.replica import Replica  # noqa: PLC0415 - torch, which other services do without
 
             replica = Replica(self._table, device, self._vocab_size)
-            log.info("reward_model.loaded", model=self._name, device=device)
         except ImportError as error:
             self._fail(f"the reward model {self._name!r} needs gymfleet's extra reward-models: {error}")
         except UnusableModel as error:
             self._fail(f"the reward model {self._name!r}: {error}")
-        finally:
-            self._tried.append(device)
-            if not self.loading():
-                self._all_tried.set()
+        except Exception as error:  # noqa: BLE001 - without this thread its callers would wait for ever
+            self._fail(f"the reward model {self._name!r} cannot be loaded: {type(error).__name__}: {error}")
+        else:
+            log.info("reward_model.loaded", model=self._name, device=device)
+            return replica
+        return None
+
+    def _serve(self, device: str) -> None:
+        replica = self._load(device)
+        self._tried.append(device)
+        if not self.loading():
+            self._all_tried.set()
         while (batch := self._batch()) is not None:
             try:
                 if replica is None:

@@ -44,7 +44,7 @@ class Divided:
     held_out: list[Example]
     held_out_pairs: list[Pair]
     earlier: list[Example] = field(default_factory=list)
-    """What earlier rounds were trained on."""
+    """What earlier rounds were trained on, where episodes are learned from."""
     replayed: list[Example] = field(default_factory=list)
     """Those of `earlier` that are trained on again."""
     replayed_pairs: list[Pair] = field(default_factory=list)
@@ -124,15 +124,15 @@ class RewardModelStage(Stage[OptionsT]):
     def _with_replay(self, run: RunContext, divided: Divided, rounds: Sequence[Round], out: set[str]) -> Divided:
         """Add what is learned from again, and count it."""
         share, seed = self.options.replay, f"{run.recipe.seed}/{self.name}"
-        earlier = [example for one in rounds for example in one.examples_of(one.tasks.keys() - out)]
-        examples, pairs = list[Example](), list[Pair]()
         if self.learns_from == "episodes":
+            earlier = [example for one in rounds for example in one.examples_of(one.tasks.keys() - out)]
             examples = replayed(earlier, divided.trained, round(share * len(divided.trained)), seed)
-        else:
-            found = (pair for one in rounds for pair in one.pairs_of(one.tasks.keys() - out))
-            pairs = replayed(found, divided.trained_pairs, round(share * len(divided.trained_pairs)), seed)
-        run.state.counts[f"replayed.{self.name}"] = len(examples) + len(pairs)
-        return replace(divided, earlier=earlier, replayed=examples, replayed_pairs=pairs)
+            run.state.counts[f"replayed.{self.name}"] = len(examples)
+            return replace(divided, earlier=earlier, replayed=examples)
+        found = (pair for one in rounds for pair in one.pairs_of(one.tasks.keys() - out))
+        pairs = replayed(found, divided.trained_pairs, round(share * len(divided.trained_pairs)), seed)
+        run.state.counts[f"replayed.{self.name}"] = len(pairs)
+        return replace(divided, replayed_pairs=pairs)
 
     def _rounds(self, run: RunContext, transcripts: Transcripts) -> list[Round]:
         """Return what earlier rounds had, where this one goes on from it."""
