@@ -161,6 +161,8 @@ def test_reward_services_may_load_what_the_recipe_names(tmp_path: Path) -> None:
     plan = run_plan(make_recipe(reward=reward), None, tmp_path, tmp_path, None)
 
     assert {service.env["GYMFLEET_REWARD_PLUGINS"] for service in plan.rewards()} == {'["./own.py", "a:B"]'}
+    of_a_stage = make_recipe(stages=[{"repeat": 2, "stages": [{"kind": "collect", "reward": reward}]}])
+    assert run_plan(of_a_stage, None, tmp_path, tmp_path, None).components == ("./own.py", "a:B")
     assert "GYMFLEET_REWARD_PLUGINS" not in run_plan(make_recipe(), None, tmp_path, tmp_path, None).rewards()[0].env
 
 

@@ -319,14 +319,14 @@ def test_the_files_of_plugins_are_pinned(tmp_path: Path) -> None:
 
 
 def test_every_place_that_names_a_plugin_is_looked_at(tmp_path: Path) -> None:
-    names = ("mine", "best", "widest", "format", "theirs", "component", "judged")
+    names = ("mine", "best", "widest", "format", "theirs", "component", "judged", "staged")
     files = {name: tmp_path / f"{name}.py" for name in names}
     for path in files.values():
         path.write_text("1 / 0  # never imported here")
     files["judged"].write_text(OWN)
     env = {"name": "babyai", "format": str(files["theirs"]), "reward": {"own": {"use": str(files["component"])}}}
     stages: list[dict[str, Any]] = [
-        {"kind": "collect", "strategy": str(files["widest"])},
+        {"kind": "collect", "strategy": str(files["widest"]), "reward": {"own": {"use": str(files["staged"])}}},
         {"kind": str(files["judged"]), "data": "collect", "judge": "tests.models:Judge"},
         {"repeat": 2, "stages": [{"kind": "reinforce", "algorithm": str(files["mine"])}]},
     ]

@@ -23,7 +23,8 @@ class ProcessRewardModelOptions(ComponentOptions):
     """Which model, and what becomes of its numbers."""
 
     model: ModelName
-    """Its name in the service's `GYMFLEET_REWARD_MODELS`."""
+    """Its name in the service's `GYMFLEET_REWARD_MODELS`; with `gymfleet train` also that of a stage of the recipe that
+    trains one."""
     activation: Literal["none", "sigmoid"] = "none"
     """`sigmoid` makes probabilities of what the head says, as `product` and `min` are used with."""
     together: Literal["per_turn", "last", "min", "mean", "product", "sum"] = "per_turn"

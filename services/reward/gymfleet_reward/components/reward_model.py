@@ -13,7 +13,8 @@ class RewardModelOptions(ComponentOptions):
     """Which model, and what it is shown."""
 
     model: ModelName
-    """Its name in the service's `GYMFLEET_REWARD_MODELS`."""
+    """Its name in the service's `GYMFLEET_REWARD_MODELS`; with `gymfleet train` also that of a stage of the recipe that
+    trains one."""
     too_long: Literal["fail", "cut_front"] = "fail"
     """A transcript of more tokens than the model takes: `fail`, no reward; `cut_front`, the model reads its end."""
 
