@@ -142,6 +142,27 @@ def test_two_processes_agree_with_one(tiny_model: Path, tmp_path: Path, two: Ran
     assert {name: value.shape for name, value in one.items()} == {name: value.shape for name, value in other.items()}
 
 
+def continued(ranks: Ranks | None, kind: str, model: Path, previous: Path) -> list[list[float]]:
+    recipe = recipe_of(kind)
+    learner, stage = LocalLearner(recipe, str(model), Path("unused"), ranks), stage_in(recipe)
+    learner.begin(stage.name, stage.options, previous)
+    return learner.reward_numbers(rows_of(recipe, model))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_processes_go_on_with_the_round_before_as_one_does(
+    tiny_model: Path, tmp_path: Path, two: RankPool, kind: str
+) -> None:
+    left = [number for row in trained_on(None, kind, tiny_model, tmp_path / "first") for number in row]
+
+    alone = continued(None, kind, tiny_model, tmp_path / "first")
+    together = two.run(continued, kind, tiny_model, tmp_path / "first")
+
+    for found in (alone, *together):
+        assert [number for row in found for number in row] == pytest.approx(left, abs=1e-4)
+
+
 def served(path: Path, kind: str) -> RewardModels:
     scores = "episode" if kind == "bradley_terry" else "turns"
     table = {"trained": {"kind": "embedded", "path": str(path), "scores": scores, "max_tokens": 1024}}
