@@ -50,8 +50,8 @@ def main() -> None:
     learned: list[int] = []
     for seed in arguments.seeds:
         first = arguments.runs / f"first-{seed}"
-        changes = [f"stages.played.num_tasks={arguments.played}", *arguments.set_first]
-        taken = _train(_first_recipe(arguments.runs), first, seed, arguments, changes)["counts"]["env_steps.played"]
+        own = [f"stages.played.num_tasks={arguments.played}", *arguments.set_first]
+        taken = _train(_first_recipe(arguments.runs), first, seed, arguments, own)["counts"]["env_steps.played"]
         learned.append(taken)
         for name, env_steps, changes in (
             ("outcome", arguments.env_steps + taken, ()), ("process", arguments.env_steps, PROCESS),
