@@ -12,15 +12,15 @@ import pytest
 from gymfleet_contracts.reward import RewardSpec, ScoreRequest
 from gymfleet_contracts.trajectory import ScoredTrajectory, Trajectory
 from gymfleet_kit.chat_endpoint import KeyUnreadable
+from gymfleet_kit.judging.escaping import shown
+from gymfleet_kit.judging.prompts import Prompt, Question
+from gymfleet_kit.judging.verdict import number_between
 from gymfleet_reward.composer import Scorer
 from gymfleet_reward.errors import Unscorable
 from gymfleet_reward.judging import cache
 from gymfleet_reward.judging.cache import Recent
-from gymfleet_reward.judging.escaping import shown
 from gymfleet_reward.judging.judge import Judge, Judges
-from gymfleet_reward.judging.prompts import Prompt, Question
 from gymfleet_reward.judging.settings import JudgeSettings
-from gymfleet_reward.judging.verdict import number_between
 from prometheus_client import REGISTRY
 from pydantic import ValidationError
 
@@ -521,8 +521,8 @@ async def test_nobody_pays_for_what_nobody_waits_for(chat: ChatServer) -> None:
     prompt = Prompt("", "score", "", "Manners.")
 
     def asked(text: str) -> "asyncio.Task[tuple[float, ...]]":
-        question = Question(prompt.system, shown([text]), number_between(0, 10), 50)
-        return asyncio.create_task(judge.verdict(question))
+        question = Question(prompt.system, shown([text]), number_between(0, 10))
+        return asyncio.create_task(judge.verdict(question, 50))
 
     first, given_up, last = asked("a"), asked("b"), asked("c")
     await first

@@ -6,22 +6,15 @@ from typing import Annotated, Final
 
 from gymfleet_contracts.numbers import NUMBER
 from gymfleet_contracts.trajectory import Trajectory
+from gymfleet_kit.judging.asking import UNDECIDED, ByPairs
+from gymfleet_kit.judging.transcript import Transcript, fingerprint
 from pydantic import Field
 
 from gymfleet_reward.component import ComponentError
-from gymfleet_reward.judging.component import UNDECIDED, GroupJudgeComponent, JudgeOptions, together
+from gymfleet_reward.judging.component import GroupJudgeComponent, JudgeOptions, showing, together
 from gymfleet_reward.judging.pairs import pairs_of
-from gymfleet_reward.judging.prompts import Prompt
-from gymfleet_reward.judging.transcript import Transcript, fingerprint
-from gymfleet_reward.judging.verdict import one_of
 
-_WHAT = (
-    '"first" and "second" are attempts at one task, each with its turns in order; what both begin with stands once, as '
-    '"beginning";'
-)
-_ANSWER = '"better" is "first", "second", or "neither" if they are equally good.'
 _MAX_QUESTIONS: Final = 4096
-_WORTH: Final = {"first": 1.0, "neither": UNDECIDED, "second": 0.0}
 
 
 class PairsOptions(JudgeOptions):
@@ -43,9 +36,9 @@ class PairwiseJudge(GroupJudgeComponent[PairsOptions]):
     version = "1"
 
     @property
-    def prompt(self) -> Prompt:
+    def asking(self) -> ByPairs:
         """See `JudgeComponent`."""
-        return Prompt(_WHAT, "better", _ANSWER, self.rubric)
+        return ByPairs(self.options)
 
     async def score_batch(self, episodes: Sequence[Trajectory]) -> list[float]:
         """See `Component`."""
@@ -70,8 +63,9 @@ class PairwiseJudge(GroupJudgeComponent[PairsOptions]):
 
     async def _better(self, first: Transcript, second: Transcript) -> float:
         # Written here, and not for all pairs beforehand: what else runs in this event loop has its turn in between.
-        question = self.question({"first": first, "second": second}, one_of(_WORTH))
-        (worth,) = await self.asked.verdict(question)
+        with showing():
+            question = self.asking.question(first, second)
+        (worth,) = await self.verdict(question)
         return worth
 
 

@@ -3,20 +3,10 @@
 from collections.abc import Sequence
 
 from gymfleet_contracts.trajectory import Trajectory
+from gymfleet_kit.judging.asking import UNDECIDED, ByRanking
+from gymfleet_kit.judging.transcript import fingerprint
 
-from gymfleet_reward.judging.component import UNDECIDED, GroupJudgeComponent, JudgeOptions
-from gymfleet_reward.judging.prompts import Prompt
-from gymfleet_reward.judging.transcript import fingerprint
-from gymfleet_reward.judging.verdict import shares_of
-
-_WHAT = (
-    'its "episodes" are attempts at one task, each with its turns in order; what all of them begin with stands once, '
-    'as "beginning";'
-)
-_ANSWER = (
-    '"scores" is an object that gives each key of "episodes" a number from 0 to 1: a better episode has a higher '
-    "number than a worse one, and a small difference makes a small difference."
-)
+from gymfleet_reward.judging.component import GroupJudgeComponent, JudgeOptions, showing
 
 
 class RankingJudge(GroupJudgeComponent[JudgeOptions]):
@@ -31,9 +21,9 @@ class RankingJudge(GroupJudgeComponent[JudgeOptions]):
     version = "1"
 
     @property
-    def prompt(self) -> Prompt:
+    def asking(self) -> ByRanking:
         """See `JudgeComponent`."""
-        return Prompt(_WHAT, "scores", _ANSWER, self.rubric)
+        return ByRanking(self.options)
 
     async def score_batch(self, episodes: Sequence[Trajectory]) -> list[float]:
         """See `Component`."""
@@ -42,7 +32,8 @@ class RankingJudge(GroupJudgeComponent[JudgeOptions]):
         different = sorted(set(transcripts), key=fingerprint)
         if len(different) == 1:
             return [UNDECIDED] * len(episodes)
-        shown = {f"e{number}": transcript for number, transcript in enumerate(different, 1)}
-        scores = await self.asked.verdict(self.question(shown, shares_of(list(shown)), around="episodes"))
+        with showing():
+            question = self.asking.question(different)
+        scores = await self.verdict(question)
         by_transcript = dict(zip(different, scores, strict=True))
         return [by_transcript[transcript] for transcript in transcripts]

@@ -1,1 +1,1 @@
-"""Language models as judges: who they are, what they are shown, and what counts as a verdict."""
+"""Language models as judges: who they are, what they may cost, and which verdicts are known."""

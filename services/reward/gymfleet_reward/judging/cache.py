@@ -7,10 +7,9 @@ from typing import Final
 import msgspec
 import structlog
 from gymfleet_contracts.streams import verdict_key
+from gymfleet_kit.judging.verdict import Values
 from gymfleet_kit.streams import connect, disconnect
 from redis.exceptions import RedisError
-
-from gymfleet_reward.judging.verdict import Values
 
 log = structlog.get_logger()
 

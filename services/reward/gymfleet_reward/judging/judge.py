@@ -13,18 +13,17 @@ from typing import Any, Final
 
 import msgspec
 from gymfleet_kit.chat_endpoint import ChatEndpoint, ModelReply, NoModelAnswer
+from gymfleet_kit.judging.prompts import NONCE_BYTES, Question
+from gymfleet_kit.judging.verdict import NoVerdict, Values
 
 from gymfleet_reward.component import ComponentError
 from gymfleet_reward.judging.budget import Budget, Pace
 from gymfleet_reward.judging.cache import Recent, Shared
-from gymfleet_reward.judging.prompts import Question
 from gymfleet_reward.judging.settings import JudgeSettings
-from gymfleet_reward.judging.verdict import NoVerdict, Values
 from gymfleet_reward.metrics import JUDGE_CACHED, JUDGE_CALLS, JUDGE_TOKENS
 
 _ATTEMPTS: Final = 3
 """Answers that are asked for until one is a verdict."""
-_NONCE_BYTES: Final = 8
 _CLOSING_S: Final = 2.0
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
@@ -39,6 +38,8 @@ class _Inquiry:
     """A question that is under way."""
 
     question: Question
+    max_tokens: int
+    """That the answer may have."""
     num_waiting: int = 0
     """Who wants the verdict."""
     task: "asyncio.Task[Values]" = field(init=False)
@@ -63,24 +64,27 @@ class Judge:
         self._recent = Recent()
         self._asking = _Asking(name, settings, self._budget, self._recent, redis_url)
 
-    async def verdict(self, question: Question) -> Values:
-        """Return the verdict on a question. Raises `JudgeFailed` or `BudgetSpent`."""
-        key = self._key(question)
+    async def verdict(self, question: Question, max_tokens: int) -> Values:
+        """Return the verdict on a question, whose answer may have so many tokens.
+
+        Raises `JudgeFailed` or `BudgetSpent`.
+        """
+        key = self._key(question, max_tokens)
         if (known := self._recent.get(key)) is not None:
             JUDGE_CACHED.labels(self.name).inc()
             return known
-        return await self._asking_here().verdict(key, question)
+        return await self._asking_here().verdict(key, question, max_tokens)
 
     def close(self) -> None:
         """End what is under way. Not to be called in the event loop that asks."""
         self._asking.close()
 
-    def _key(self, question: Question) -> str:
+    def _key(self, question: Question, max_tokens: int) -> str:
         """Return a hash of all that the answer depends on. The nonce is none of it."""
         one = self._settings
         parts = (
             self.name, str(one.url), one.model, one.temperature, one.json_schema, question.messages(""),
-            question.max_tokens, question.shape.json_schema,
+            max_tokens, question.shape.json_schema,
         )  # fmt: skip
         return hashlib.sha256(_encode(parts)).hexdigest()
 
@@ -112,12 +116,12 @@ class _Asking:
         """Return whether this belongs to another event loop than the one that runs."""
         return self._loop not in (None, asyncio.get_running_loop())
 
-    async def verdict(self, key: str, question: Question) -> Values:
+    async def verdict(self, key: str, question: Question, max_tokens: int) -> Values:
         """Return the verdict; those who ask the same meanwhile get the same one."""
         self._loop = asyncio.get_running_loop()
         inquiry = self._under_way.get(key)
         if inquiry is None or inquiry.task.done():
-            inquiry = self._under_way[key] = _Inquiry(question)
+            inquiry = self._under_way[key] = _Inquiry(question, max_tokens)
             inquiry.task = asyncio.create_task(self._found(key, inquiry))
             inquiry.task.add_done_callback(partial(self._ended, key, inquiry))
         else:
@@ -170,7 +174,7 @@ class _Asking:
     async def _asked(self, inquiry: _Inquiry) -> Values:
         reason = ""
         for _ in range(_ATTEMPTS):
-            nonce = secrets.token_hex(_NONCE_BYTES)
+            nonce = secrets.token_hex(NONCE_BYTES)
             reply = await self._reply(inquiry, nonce)
             try:
                 values = inquiry.question.shape.values(reply.text, nonce)
@@ -187,13 +191,13 @@ class _Asking:
         messages = question.messages(nonce)
         try:
             reply = await self._endpoint.reply(
-                messages, question.max_tokens, math.inf,
+                messages, inquiry.max_tokens, math.inf,
                 before_try=partial(self._leave, inquiry), more=self._form(question),
             )  # fmt: skip
         except NoModelAnswer as error:
             JUDGE_CALLS.labels(self._name, "failed").inc()
             raise JudgeFailed(str(error)) from None
-        self._count_tokens(reply, messages, question.max_tokens)
+        self._count_tokens(reply, messages, inquiry.max_tokens)
         return reply
 
     async def _leave(self, inquiry: _Inquiry) -> None:

@@ -1,5 +1,6 @@
 """What counts as a verdict: one JSON object with these keys and no others, and the word by which it was asked for."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -8,10 +9,10 @@ from gymfleet_contracts import strict_json
 
 Values: TypeAlias = tuple[float, ...]
 
-NONCE: Final = "nonce"
+_NONCE: Final = "nonce"
 _FENCE: Final = "```"
 _AFTER_THINKING: Final = "</think>"
-_KEYS: Final = (NONCE, "reasoning")
+_KEYS: Final = (_NONCE, "reasoning")
 
 
 class NoVerdict(Exception):
@@ -43,9 +44,13 @@ class Shape:
             raise NoVerdict(f"its keys are not nonce, reasoning and {self.key}")
         if not isinstance(verdict["reasoning"], str):
             raise NoVerdict("its reasoning is no text")
-        if verdict[NONCE] != nonce:
+        if verdict[_NONCE] != nonce:
             raise NoVerdict("its nonce is not the one that was asked for")
         return self.read(verdict[self.key])
+
+    def written(self, value: Any, nonce: str) -> str:
+        """Return a verdict without reasoning, as `values` reads it."""
+        return json.dumps({_NONCE: nonce, "reasoning": "", self.key: value})
 
 
 def number_between(lowest: float, highest: float) -> Shape:

@@ -1,16 +1,14 @@
-"""What judges are shown and what they may answer: text, transcripts, pairs and verdicts."""
+"""What judges are shown and what they may answer: text, transcripts and verdicts."""
 
 import json
 import re
 import unicodedata
-from itertools import combinations
 
 import pytest
-from gymfleet_reward.component import ComponentError
-from gymfleet_reward.judging.escaping import shown
-from gymfleet_reward.judging.pairs import pairs_of
-from gymfleet_reward.judging.transcript import (
+from gymfleet_kit.judging.escaping import shown
+from gymfleet_kit.judging.transcript import (
     Message,
+    NotShown,
     Transcript,
     as_data,
     check_length,
@@ -20,7 +18,7 @@ from gymfleet_reward.judging.transcript import (
     longest_text,
     transcript_of,
 )
-from gymfleet_reward.judging.verdict import NoVerdict, Shape, number_between, one_of, shares_of
+from gymfleet_kit.judging.verdict import NoVerdict, Shape, number_between, one_of, shares_of
 
 from tests.fixtures.judges import spoken
 from tests.fixtures.paths import SHARED_DATA
@@ -104,7 +102,7 @@ def test_who_said_what() -> None:
     out = {"environment": "You are out."}
     assert whole == [door, {"agent": "Thought: a door. go north"}, door, {"agent": ""}, out]
     assert actions == [door, {"agent": "north"}, door, {"agent": ""}, out]
-    with pytest.raises(ComponentError, match="no turns"):
+    with pytest.raises(NotShown, match="no turns"):
         transcript_of(spoken(), thoughts=True)
 
 
@@ -112,7 +110,7 @@ def test_what_is_too_long_is_refused_or_cut_in_the_middle_and_marked() -> None:
     transcripts = [said("a" * 500, "b" * 300), said("c" * 10)]
     check_length(transcripts, 800)
 
-    with pytest.raises(ComponentError, match=r"has 800 characters and max_chars is 799: .* or say too_long = \"cut\""):
+    with pytest.raises(NotShown, match=r"has 800 characters and max_chars is 799: .* or say too_long = \"cut\""):
         check_length(transcripts, 799)
 
     assert longest_text(transcripts, 800) >= 500, "nothing to cut"
@@ -124,16 +122,16 @@ def test_what_is_too_long_is_refused_or_cut_in_the_middle_and_marked() -> None:
         "environment": {"beginning": "a" * 100 + "b", "left_out_characters": 99, "end": "c" * 100},
     }  # fmt: skip
     assert whole == {"agent": "d" * 200}
-    with pytest.raises(ComponentError, match="6 messages cannot be cut to 1000 characters: 166 would be left of each"):
+    with pytest.raises(NotShown, match="6 messages cannot be cut to 1000 characters: 166 would be left of each"):
         longest_text([said(*["x" * 1000] * 6)], 1000)
 
 
 def test_what_no_context_holds_is_refused() -> None:
     transcripts = [said("a" * 1_000_000, "b" * 1_000_000)] * 3
 
-    with pytest.raises(ComponentError, match="have 6000000 characters together, and a judge is shown 4000000 at most"):
+    with pytest.raises(NotShown, match="have 6000000 characters together, and a judge is shown 4000000 at most"):
         check_sum(transcripts, None)
-    with pytest.raises(ComponentError, match="have 4200000 characters together"):
+    with pytest.raises(NotShown, match="have 4200000 characters together"):
         check_sum(transcripts, 700_000)
     check_sum(transcripts, 600_000)
 
@@ -142,21 +140,6 @@ def test_what_all_begin_with() -> None:
     assert common_beginning([said("task", "a", "b"), said("task", "a", "c"), said("task", "a")]) == 2
     assert common_beginning([said("task", "a"), said("other", "a")]) == 0
     assert fingerprint(said("a", "b")) == fingerprint(said("a", "b")) != fingerprint(said("ab", ""))
-
-
-# --- pairs
-
-
-@pytest.mark.parametrize("count", range(2, 10))
-def test_everybody_has_as_many_opponents(count: int) -> None:
-    assert pairs_of(count, None) == pairs_of(count, count + 3) == list(combinations(range(count), 2))
-    for opponents in range(1, count):
-        pairs = pairs_of(count, opponents)
-        met = [sum(place in pair for pair in pairs) for place in range(count)]
-        more = opponents % 2 and count % 2 and opponents < count - 1
-        assert met == [opponents + (1 if more else 0)] * count
-        assert len(set(pairs)) == len(pairs)
-        assert all(one < other for one, other in pairs)
 
 
 # --- verdicts

@@ -7,13 +7,15 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from gymfleet_contracts.trajectory import Trajectory, Turn
 
-from gymfleet_reward.component import ComponentError, turns_of
-
 _FEWEST_CHARS: Final = 200
 """That are left of a text: of less nothing could be understood."""
 _MAX_MESSAGES: Final = 10_000
 _MAX_SHOWN_CHARS: Final = 4_000_000
 """In one question: more than any model's context holds."""
+
+
+class NotShown(Exception):
+    """A judge cannot be shown this; the message says why."""
 
 
 class Message(NamedTuple):
@@ -27,19 +29,21 @@ Transcript: TypeAlias = tuple[Message, ...]
 
 
 def transcript_of(episode: Trajectory, *, thoughts: bool) -> Transcript:
-    """Return what was said in an episode. Raises `ComponentError` for one without a reply, or with too many.
+    """Return what was said in an episode. Raises `NotShown` for one without a reply, or with too many.
 
     Args:
         episode: that was played to its end.
         thoughts: whole replies; otherwise the actions alone.
     """
+    if not episode.turns:
+        raise NotShown("the trajectory has no turns")
     messages: list[Message] = []
-    for turn in turns_of(episode):
+    for turn in episode.turns:
         messages += (Message("environment", turn.observation), Message("agent", _reply(turn, thoughts=thoughts)))
     if episode.final_observation:
         messages.append(Message("environment", episode.final_observation))
     if len(messages) > _MAX_MESSAGES:
-        raise ComponentError(f"the episode has {len(messages)} messages, a judge is shown {_MAX_MESSAGES} at most")
+        raise NotShown(f"the episode has {len(messages)} messages, a judge is shown {_MAX_MESSAGES} at most")
     return tuple(messages)
 
 
@@ -53,9 +57,9 @@ def fingerprint(transcript: Transcript) -> str:
 
 
 def check_length(transcripts: Sequence[Transcript], max_chars: int) -> None:
-    """Raise `ComponentError` if a transcript is too long."""
+    """Raise `NotShown` if a transcript is too long."""
     if (longest := max(map(_num_chars, transcripts))) > max_chars:
-        raise ComponentError(
+        raise NotShown(
             f"the transcript has {longest} characters and max_chars is {max_chars}: raise it if the judge's context "
             'allows, or say too_long = "cut"'
         )
@@ -64,12 +68,12 @@ def check_length(transcripts: Sequence[Transcript], max_chars: int) -> None:
 def longest_text(transcripts: Sequence[Transcript], max_chars: int) -> int:
     """Return how many characters a text may have so that no transcript has more than `max_chars`.
 
-    Raises `ComponentError` where so little would be left that nothing could be understood.
+    Raises `NotShown` where so little would be left that nothing could be understood.
     """
     limit = min(_limit(transcript, max_chars) for transcript in transcripts)
     if limit < _FEWEST_CHARS:
         longest = max(map(len, transcripts))
-        raise ComponentError(
+        raise NotShown(
             f"a transcript of {longest} messages cannot be cut to {max_chars} characters: {limit} would be left of "
             f"each, and {_FEWEST_CHARS} are the least"
         )
@@ -99,11 +103,11 @@ def as_data(messages: Sequence[Message], limit: int | None) -> list[dict[str, An
 
 
 def check_sum(transcripts: Sequence[Transcript], limit: int | None) -> None:
-    """Raise `ComponentError` if transcripts whose texts are cut at `limit` are too long together."""
+    """Raise `NotShown` if transcripts whose texts are cut at `limit` are too long together."""
     most = _MAX_SHOWN_CHARS if limit is None else limit
     num_chars = sum(min(len(message.text), most) for transcript in transcripts for message in transcript)
     if num_chars > _MAX_SHOWN_CHARS:
-        raise ComponentError(
+        raise NotShown(
             f"the episodes have {num_chars} characters together, and a judge is shown {_MAX_SHOWN_CHARS} at most: cut "
             "them with a lower max_chars"
         )

@@ -4,8 +4,10 @@ import hashlib
 from dataclasses import dataclass
 from typing import Final
 
-from gymfleet_reward.judging.verdict import Shape
+from gymfleet_kit.judging.verdict import Shape
 
+NONCE_BYTES: Final = 8
+"""Of the word that a verdict repeats, which is written in hexadecimal digits."""
 _HASH_CHARS: Final = 12
 
 DEFAULT_RUBRIC: Final = (
@@ -65,8 +67,6 @@ class Question:
     data: str
     """One line, see `shown`."""
     shape: Shape
-    max_tokens: int
-    """That the answer may have."""
 
     def messages(self, nonce: str) -> list[dict[str, str]]:
         """Return the conversation that asks it. The nonce stands last: all before it is the same in another try."""
