@@ -34,8 +34,8 @@ class StageSection(WireModel):
     __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
 
     kind: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
-    """sft, preference, reinforce, measure, collect, filter, augment, bradley_terry, process_reward, or one of your own:
-    a name that an installed package declares, `package.module:Class`, or the path of a .py file."""
+    """sft, preference, reinforce, measure, collect, filter, augment, bradley_terry, process_reward, generative_judge,
+    or one of your own: a name that an installed package declares, `package.module:Class`, or the path of a .py file."""
     name: StageName | None = None
     """What it is called, and what it leaves: in later stages, in the run directory and in figures. Without a name it is
     called like its kind."""
@@ -76,9 +76,9 @@ class StageFacts(WireModel):
     """Its option `data` names the episodes that it works with: a stage before it, or several, or a file."""
     starts: bool = False
     """Its option `start_from` names a stage before it, whose model it goes on with; or the run's, as `initial`."""
-    leaves: tuple[Literal["episodes", "model", "reward_model", "process_reward_model"], ...] = ()
-    """What it leaves under its name: episodes; the policy, which it trains; or a model for the component of the reward
-    that is called so."""
+    leaves: tuple[Literal["episodes", "model", "reward_model", "process_reward_model", "judge"], ...] = ()
+    """What it leaves under its name: episodes; the policy, which it trains; a judge; or a model for the component of
+    the reward that is called so."""
     plugins: Mapping[str, str] = {}
     """Which of its options name a plug-in, and of which kind that is. Where the option is a table, `use` names it; each
     entry of a list names one in these ways."""

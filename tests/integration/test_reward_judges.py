@@ -217,6 +217,7 @@ def test_the_guide_is_followed(redis_url: str, chat: ChatServer, directory: Path
         found = [
             raws(running, RewardSpec.model_validate(tomllib.loads(block)["reward"]), *episodes)
             for block in blocks("toml")
+            if block.startswith("[reward.")
         ]
 
     assert [sorted(one[0]) for one in found] == [

@@ -352,7 +352,7 @@ def _begun_again_it_asks_for_the_same(rehearsal: _Rehearsal) -> None:
 
 
 def _killed_in_the_middle_it_ends_as_if_nothing_had_been(rehearsal: _Rehearsal) -> None:
-    if not {"model", "reward_model", "process_reward_model"} & set(rehearsal.kind.facts.leaves):
+    if not {"model", "reward_model", "process_reward_model", "judge"} & set(rehearsal.kind.facts.leaves):
         return
     rehearsal.play("undisturbed")
     killed = rehearsal.play("killed", kill_at=2)

@@ -47,7 +47,8 @@ class Judged(Stage[Options]):
 
 def test_those_that_come_with_gymfleet() -> None:
     assert STAGES.included() == [
-        "augment", "bradley_terry", "collect", "filter", "measure", "preference", "process_reward", "reinforce", "sft",
+        "augment", "bradley_terry", "collect", "filter", "generative_judge", "measure", "preference", "process_reward",
+        "reinforce", "sft",
     ]  # fmt: skip
 
 
@@ -80,7 +81,7 @@ def test_the_stages_of_a_recipe_in_their_order_with_their_options() -> None:
     [
         pytest.param(
             [{"kind": "reinforse"}], PluginError,
-            r"there is no stage 'reinforse'; known: augment, bradley_terry, collect, filter, measure, preference,",
+            r"there is no stage 'reinforse'; known: augment, bradley_terry, collect, filter, generative_judge, m",
             id="no such kind",
         ),
         pytest.param(

@@ -16,6 +16,8 @@ from gymfleet_trainer.stages._reward_model import Divided, RewardModelStage
 
 from tests.fixtures.scored import make_scored, make_turn
 
+RUN: Any = None
+
 
 def stage(kind: str, **options: Any) -> RewardModelStage[Any]:
     given = {"data": "played", **options}
@@ -35,14 +37,14 @@ def example(sample: int, *, success: bool, nodes: tuple[str, ...] = ("", "")) ->
 def test_pairs_are_what_bradley_terry_trains_on() -> None:
     good, bad = example(0, success=True), example(1, success=False)
 
-    rows = stage("bradley_terry").rows(Divided([good, bad], [Pair(good, bad)], [], []))
+    rows = stage("bradley_terry").rows(RUN, Divided([good, bad], [Pair(good, bad)], [], []))
 
     assert [row.trajectory_id for row in rows] == [good.name, bad.name]
 
 
 def test_without_pairs_there_is_nothing_to_train_on() -> None:
     with pytest.raises(NothingLeft, match=r"^stages\.rm: no two episodes of a task make a pair: .* \(played has 1 ep"):
-        stage("bradley_terry").rows(Divided([example(0, success=True)], [], [], []))
+        stage("bradley_terry").rows(RUN, Divided([example(0, success=True)], [], [], []))
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,7 @@ def test_without_pairs_there_is_nothing_to_train_on() -> None:
 def test_labels_are_what_the_option_says(labels: str, expected: list[float]) -> None:
     forked = [example(0, success=True, nodes=("a", "aa")), example(1, success=False, nodes=("a", "ab"))]
 
-    rows = stage("process_reward", labels=labels).rows(Divided(forked, [], [], []))
+    rows = stage("process_reward", labels=labels).rows(RUN, Divided(forked, [], [], []))
 
     assert [float(row.fields[LABELS][end]) for row in rows for end in (1, 3)] == expected
 
@@ -61,9 +63,9 @@ def test_labels_by_forks_need_forks() -> None:
     made = stage("process_reward", labels="soft")
 
     with pytest.raises(NothingLeft, match=r'^stages\.rm: labels = "soft" needs episodes that a strategy forked, and n'):
-        made.rows(Divided([example(0, success=True)], [], [], []))
+        made.rows(RUN, Divided([example(0, success=True)], [], [], []))
     with pytest.raises(NothingLeft, match=r"^stages\.rm: all tasks of played are held out"):
-        made.rows(Divided([], [], [], []))
+        made.rows(RUN, Divided([], [], [], []))
 
 
 @pytest.mark.parametrize("kind", ["bradley_terry", "process_reward"])

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import torch
 from gymfleet_contracts.recipe import Recipe
@@ -25,6 +25,7 @@ from gymfleet_trainer.learning.algorithm import Need, Sample
 from gymfleet_trainer.learning.engine import UpdateEngine
 from gymfleet_trainer.learning.novelty import Novelty
 from gymfleet_trainer.learning.options import (
+    GenerativeJudgeOptions,
     PreferenceUpdates,
     ReinforceOptions,
     RewardModelOptions,
@@ -34,6 +35,7 @@ from gymfleet_trainer.learning.plugins import algorithm_of, blamed
 from gymfleet_trainer.learning.reward_update import RewardUpdater
 from gymfleet_trainer.learning.sft_update import SftUpdater
 from gymfleet_trainer.model.batching import TrainSequence, sequences_from_trajectory
+from gymfleet_trainer.model.judge_model import JudgeModel
 from gymfleet_trainer.model.policy_model import PolicyModel
 from gymfleet_trainer.model.temperatures import pack_by_temperature
 from gymfleet_trainer.publish.probe import Parity, compare
@@ -46,6 +48,8 @@ _MICROBATCH_TOKENS: Final = 8192
 _PARITY_SEQUENCES: Final = 32
 _TOKENIZER_FILES: Final = ("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "chat_template*")
 
+
+ModelT = TypeVar("ModelT", bound=PolicyModel)
 
 Training: TypeAlias = SupervisedOptions | ReinforceOptions | PreferenceUpdates | RewardModelOptions
 """How a stage trains."""
@@ -91,7 +95,10 @@ class Learner(Protocol):
         """Return the numbers that the reward model says of each row."""
 
     def save_reward_model(self, directory: Path) -> None:
-        """Write the reward model, its tokenizer and what names its template, as the reward service loads it."""
+        """Write the reward model, its tokenizer and what names its template, as the reward service loads it.
+
+        Of a judge, what a server of language models loads.
+        """
 
     def sampled_logprobs(self, prompts: list[list[int]], samples: list[list[int]]) -> list[list[float]]:
         """Return the log-probabilities, at temperature 1, of each sample's tokens after its prompt."""
@@ -291,10 +298,13 @@ class LocalLearner:
         self._save_tokenizer(directory)
 
     def save_reward_model(self, directory: Path) -> None:
-        """Write the reward model, its tokenizer and what names its template, as the reward service loads it."""
+        """Write the reward model, its tokenizer and what names its template, as the reward service loads it.
+
+        Of a judge, what a server of language models loads.
+        """
         self._reward_model().save_pretrained(directory)
         self._save_tokenizer(directory)
-        if self._writes:
+        if self._writes and not isinstance(self._training, GenerativeJudgeOptions):
             Transcripts(directory).note(directory)
 
     def _save_tokenizer(self, directory: Path) -> None:
@@ -353,7 +363,10 @@ class LocalLearner:
         return self._ranks is None or self._ranks.first
 
     def _load(self, path: str, *, frozen: bool = False) -> PolicyModel:
-        return PolicyModel.from_pretrained(
+        return self._loaded(PolicyModel, path, frozen=frozen)
+
+    def _loaded(self, kind: type[ModelT], path: str, *, frozen: bool = False) -> ModelT:
+        return kind.from_pretrained(
             path,
             dtype=self._recipe.trainer_dtype,
             device=self._device,
@@ -367,19 +380,25 @@ class LocalLearner:
         if not isinstance(options, RewardModelOptions):
             raise TypeError("no stage that trains a reward model was begun")
         if self._reward is None:
-            self._reward = RewardUpdater(self._model, options)
+            previous = None if "reward" in self._restored else self._previous
+            try:
+                self._reward = self._new_reward_model(options, previous)
+            except (OSError, ValueError) as error:
+                if previous is None:
+                    raise
+                told = " ".join(str(error).split())
+                raise RunDirectoryError(
+                    f"stages.{self._stage}.start_from: {previous} is no model: {told:.200}"
+                ) from None
             if "reward" in self._restored:
                 self._reward.load_state_dict(self._restored.pop("reward"))
-            elif self._previous is not None:
-                self._start_reward_model(self._reward, self._previous)
         return self._reward
 
-    def _start_reward_model(self, reward: RewardUpdater, previous: Path) -> None:
-        try:
-            reward.start_from(previous)
-        except (OSError, ValueError) as error:
-            told = " ".join(str(error).split())
-            raise RunDirectoryError(f"stages.{self._stage}.start_from: {previous} is no model: {told:.200}") from None
+    def _new_reward_model(self, options: RewardModelOptions, previous: Path | None) -> RewardUpdater:
+        if isinstance(options, GenerativeJudgeOptions):
+            # Loaded once more: a copy in memory would not keep the ranks' shards, nor weights that are tied.
+            return RewardUpdater(self._loaded(JudgeModel, str(previous or self._kept_policy())), options)
+        return RewardUpdater(self._model, options, previous)
 
     def _engine(self) -> UpdateEngine:
         """Create the engine at the first update, when the weights are those of the reference policy."""
@@ -412,11 +431,15 @@ class LocalLearner:
             return refreshed
         if isinstance(self._training, PreferenceUpdates) and (given := self._training.reference) is not None:
             return self._given_reference(given)
+        return self._load(str(self._kept_policy()), frozen=True)
+
+    def _kept_policy(self) -> Path:
+        """Return where the policy lies on disk as it was when the stage began."""
         place = self._references / self._stage
         exists = place.is_dir()
         if not (exists if self._ranks is None else self._ranks.agree(exists)):
             self._save_reference(place)
-        return self._load(str(place), frozen=True)
+        return place
 
     def _given_reference(self, path: str) -> PolicyModel:
         try:

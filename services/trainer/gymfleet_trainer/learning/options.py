@@ -6,12 +6,14 @@ from gymfleet_contracts.recipe import MIN_TRAIN_TEMPERATURE
 from gymfleet_contracts.rollout import Sampling
 from gymfleet_contracts.schedule import Schedule
 from gymfleet_contracts.trajectory import RoleName
+from gymfleet_kit.judging.asking import AskingOptions, ScaleOptions
 from gymfleet_kit.plugins import ASCENDING
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
 from gymfleet_trainer.learning.novelty import NoveltyOptions
 from gymfleet_trainer.model.optimizer import Fraction, OptimizerOptions
 
+Number = Annotated[float, Field(allow_inf_nan=False)]
 Roles = Annotated[tuple[RoleName, ...], Field(min_length=1)] | None
 
 
@@ -94,6 +96,34 @@ class ProcessRewardOptions(RewardModelOptions):
     def per_batch(self) -> int:
         """How many episodes one optimiser update has."""
         return self.episodes_per_batch
+
+
+class GenerativeJudgeOptions(AskingOptions, ScaleOptions, RewardModelOptions):
+    """How a judge learns to write verdicts."""
+
+    components: Annotated[tuple[Literal["judge", "judge_pairs"], ...], Field(min_length=1)] = ("judge_pairs",)
+    """The components whose questions it learns to answer: `judge`, a score for an episode; `judge_pairs`, which of two
+    episodes of a task is better, in both orders."""
+    grades: Annotated[int, Field(ge=2, le=101)] = 11
+    """Of `judge`: the scores that it learns to give, as many as these at equal distances from `lowest` to `highest`."""
+    worst_reward: Number = 0.0
+    """Of `judge`: the reward that is worth `lowest`, as is any below it."""
+    best_reward: Number = 1.0
+    """Of `judge`: the reward that is worth `highest`, as is any above it."""
+    questions_per_batch: PositiveInt = 32
+    """Questions of one optimiser update; the two orders of a pair count as one."""
+
+    @model_validator(mode="after")
+    def rewards_have_two_ends(self) -> Self:
+        """`worst_reward < best_reward`."""
+        if self.worst_reward >= self.best_reward:
+            raise ValueError("worst_reward must be below best_reward")
+        return self
+
+    @property
+    def per_batch(self) -> int:
+        """How many episodes and pairs one optimiser update asks about."""
+        return self.questions_per_batch
 
 
 class UpdateOptions(BaseModel):

@@ -1,4 +1,4 @@
-"""The training of a reward model, of which the policy is the beginning and is left alone."""
+"""The training of a reward model, or of a judge, of which the policy is the beginning and is left alone."""
 
 import random
 import time
@@ -10,10 +10,12 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from gymfleet_trainer.learning.losses import sft_loss
 from gymfleet_trainer.learning.metrics import Totals
 from gymfleet_trainer.learning.options import BradleyTerryOptions, RewardModelOptions
 from gymfleet_trainer.learning.reward_losses import bradley_terry_loss, step_loss
 from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, pack
+from gymfleet_trainer.model.judge_model import JudgeModel
 from gymfleet_trainer.model.microbatches import Sums
 from gymfleet_trainer.model.optimizer import build_optimizer
 from gymfleet_trainer.model.policy_model import PolicyModel
@@ -27,12 +29,27 @@ class RewardUpdater:
     """Train a reward model in epochs over rows, whose `loss_mask` says where a number is read.
 
     The two rows of a pair are neighbours and name the same `unit`, the better one first. A row of a process reward
-    model stands alone, with the field `labels`.
+    model stands alone, with the field `labels`. A judge is trained itself, and not a copy of it: its rows are
+    questions, and what is read are the tokens of the verdict.
+
+    Args:
+        policy: what it begins as, with a head of 0; or a judge.
+        options: how it is trained.
+        previous: what `save_pretrained` wrote of a reward model with the same body and head, to begin with instead.
+
+    Raises:
+        OSError, ValueError: there is no such model.
     """
 
-    def __init__(self, policy: PolicyModel, options: RewardModelOptions) -> None:
+    def __init__(self, policy: PolicyModel, options: RewardModelOptions, previous: Path | None = None) -> None:
         self.options = options
-        self.model = RewardModel(policy, options.reads)
+        self.model: RewardModel | JudgeModel
+        if isinstance(policy, JudgeModel):
+            self.model = policy
+        else:
+            self.model = RewardModel(policy, options.reads)
+            if previous is not None:
+                self.model.load_pretrained(previous)
         self._executor = policy.executor(list(self.model.parameters()))
         self.optimizer = build_optimizer(self.model, options.optimizer, 1)
         self._centring = options.centring if isinstance(options, BradleyTerryOptions) else None
@@ -74,10 +91,6 @@ class RewardUpdater:
                 found[place] = part
         return found
 
-    def start_from(self, directory: Path) -> None:
-        """Begin with what `save_pretrained` wrote of the same body and head. Raises `OSError`, or `ValueError`."""
-        self.model.load_pretrained(directory)
-
     def save_pretrained(self, directory: Path) -> None:
         """Write config and safetensors."""
         self.model.save_pretrained(directory)
@@ -92,14 +105,16 @@ class RewardUpdater:
         self.model.load_weights(state["model"])
 
     def _update(self, rows: list[TrainSequence], totals: Totals) -> None:
-        centring = self._centring
+        centring, judges = self._centring, isinstance(self.model, JudgeModel)
         counted = sum(row.num_trained for row in rows) if centring is None else len(rows) // 2
 
         def loss_of(batch: PackedBatch) -> tuple[Tensor, Sums]:
             numbers = self.model.numbers(batch)
             loss, sums = (
-                _of_turns(numbers, batch, counted) if centring is None else _of_pairs(numbers, batch, counted, centring)
-            )
+                _of_verdicts(numbers, counted) if judges
+                else _of_turns(numbers, batch, counted) if centring is None
+                else _of_pairs(numbers, batch, counted, centring)
+            )  # fmt: skip
             return loss, {"loss": loss.detach() * counted, "tokens": batch.num_tokens, **sums}
 
         device = self.model.device
@@ -131,6 +146,10 @@ def _of_turns(numbers: Tensor, batch: PackedBatch, num_turns: int) -> tuple[Tens
     loss = step_loss(numbers, labels, num_turns=num_turns)
     right = ((numbers.detach() > 0) == (labels > 0.5)).sum()
     return loss, {"sum/accuracy": right, "count/accuracy": len(labels)}
+
+
+def _of_verdicts(logprobs: Tensor, num_tokens: int) -> tuple[Tensor, Sums]:
+    return sft_loss(logprobs, torch.full_like(logprobs, 1 / num_tokens)), {}
 
 
 def _unit(row: TrainSequence) -> object:

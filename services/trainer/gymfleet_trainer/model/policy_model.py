@@ -4,7 +4,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +57,7 @@ class PolicyModel(nn.Module):
         gradient_checkpointing: bool = False,
         ranks: Ranks | None = None,
         frozen: bool = False,
-    ) -> "PolicyModel":
+    ) -> Self:
         """Load a hub id or a local path. `dtype` is that of the computation; weights are held in at least float32.
 
         With `ranks`, each of them calls this and keeps its shard. A frozen model has no gradients.

@@ -179,16 +179,17 @@ class RunContext:
         """Return preferences as pairs in tokens of the model that is trained. Raises TrainerError."""
         if not preferences:
             return Found()
-        return await self.worker.run(render_pairs, preferences, self._tokenizer(), self.recipe.inference.max_model_len)
+        return await self.worker.run(render_pairs, preferences, self.tokenizer(), self.recipe.inference.max_model_len)
 
     async def rendered(self, conversations: Sequence[Conversation]) -> Rendered:
         """Return conversations as token sequences of the model that is trained. Raises TrainerError."""
-        return await self.worker.run(render, conversations, self._tokenizer(), self.recipe.inference.max_model_len)
+        return await self.worker.run(render, conversations, self.tokenizer(), self.recipe.inference.max_model_len)
 
-    def _tokenizer(self) -> Path:
+    def tokenizer(self) -> Path:
+        """Return a directory with tokenizer and chat template of the model that is trained. Raises TrainerError."""
         last = self.checkpoints.latest()
         if last is None:
-            raise TrainerError("there is no checkpoint, and so no tokenizer to render conversations with")
+            raise TrainerError("there is no checkpoint, and so no tokenizer to write with")
         return last[0] / MODEL
 
     def leave(self, records: Sequence[Record]) -> None:

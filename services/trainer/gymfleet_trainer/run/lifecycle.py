@@ -121,9 +121,10 @@ async def _end(run: RunContext) -> None:
     if "model" in stage.facts.leaves:
         model = run.directory.models / stage.name
         await run.worker.run(run.directory.save_model, model, run.learner.save_model)
-    elif {"reward_model", "process_reward_model"} & set(stage.facts.leaves):
+    elif {"reward_model", "process_reward_model", "judge"} & set(stage.facts.leaves):
         model = run.directory.models / stage.name
-        run.directory.link_reward_model(model)
+        if "judge" not in stage.facts.leaves:  # which no reward service loads
+            run.directory.link_reward_model(model)
     measured = state.evals.get(stage.name)
     left = Left(
         name=stage.name,

@@ -1,10 +1,11 @@
 """What the stages that train a reward model have in common."""
 
+import math
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import structlog
 from gymfleet_contracts.recipe import Recipe, RecipeError
@@ -53,9 +54,6 @@ class Divided:
 class RewardModelStage(Stage[OptionsT]):
     """Train a reward model in epochs, measure it on held-out tasks, and leave it for the reward service."""
 
-    learns_from: ClassVar[Literal["pairs", "episodes"]]
-    """What its loss is a mean of."""
-
     def __init__(self, planned: PlannedStage, options: OptionsT) -> None:
         super().__init__(planned, options)
         self._earlier = planned.earlier
@@ -69,18 +67,27 @@ class RewardModelStage(Stage[OptionsT]):
                 "into a [[stages]] table with repeat"
             )
 
+    @property
     @abstractmethod
-    def rows(self, divided: Divided) -> list[TrainSequence]:
-        """Return what is trained on. Raises `NothingLeft`."""
+    def learns_from(self) -> Collection[Literal["pairs", "episodes"]]:
+        """Return what its loss is a mean of."""
+
+    @abstractmethod
+    def rows(self, run: RunContext, divided: Divided) -> list[TrainSequence]:
+        """Return what is trained on. Called in the torch thread. Raises `NothingLeft`."""
 
     @abstractmethod
     def measured(self, run: RunContext, divided: Divided) -> dict[str, Any]:
         """Return how good the model is on what is held out."""
 
+    def described(self) -> dict[str, Any]:
+        """Return what the line `reward_data` says of it beside the numbers of all kinds."""
+        return {}
+
     async def run(self, run: RunContext) -> None:
         """Train the epochs that are left."""
         divided = await run.worker.run(self._divided, run)
-        rows = self.rows(divided)
+        rows = await run.worker.run(self.rows, run, divided)
         self._tell(run, divided)
         is_continued = self.options.start_from == "previous" and self._earlier
         previous = run.directory.models / self._earlier[-1].name if is_continued else None
@@ -99,7 +106,7 @@ class RewardModelStage(Stage[OptionsT]):
                 "reward_epoch", stage=self.name, epoch=epoch + 1, seconds=round(seconds, 4), **metrics,
                 **{f"held_out_{name}": value for name, value in held_out.items()},
             )  # fmt: skip
-            accuracy = held_out.get("accuracy", metrics["accuracy"])
+            accuracy = (metrics | held_out).get("accuracy", math.nan)
             run.reporter.advance(epoch + 1, f"accuracy {accuracy:.3f}", metrics={"reward_loss": metrics["loss"]})
             if epoch + 1 < epochs and time.monotonic() - saved_at > run.settings.sft_checkpoint_every_s:
                 await run.checkpoint()
@@ -124,15 +131,16 @@ class RewardModelStage(Stage[OptionsT]):
     def _with_replay(self, run: RunContext, divided: Divided, rounds: Sequence[Round], out: set[str]) -> Divided:
         """Add what is learned from again, and count it."""
         share, seed = self.options.replay, f"{run.recipe.seed}/{self.name}"
-        if self.learns_from == "episodes":
+        if "episodes" in self.learns_from:
             earlier = [example for one in rounds for example in one.examples_of(one.tasks.keys() - out)]
             examples = replayed(earlier, divided.trained, round(share * len(divided.trained)), seed)
-            run.state.counts[f"replayed.{self.name}"] = len(examples)
-            return replace(divided, earlier=earlier, replayed=examples)
-        found = (pair for one in rounds for pair in one.pairs_of(one.tasks.keys() - out))
-        pairs = replayed(found, divided.trained_pairs, round(share * len(divided.trained_pairs)), seed)
-        run.state.counts[f"replayed.{self.name}"] = len(pairs)
-        return replace(divided, replayed_pairs=pairs)
+            divided = replace(divided, earlier=earlier, replayed=examples)
+        if "pairs" in self.learns_from:
+            found = (pair for one in rounds for pair in one.pairs_of(one.tasks.keys() - out))
+            pairs = replayed(found, divided.trained_pairs, round(share * len(divided.trained_pairs)), seed)
+            divided = replace(divided, replayed_pairs=pairs)
+        run.state.counts[f"replayed.{self.name}"] = len(divided.replayed) + len(divided.replayed_pairs)
+        return divided
 
     def _rounds(self, run: RunContext, transcripts: Transcripts) -> list[Round]:
         """Return what earlier rounds had, where this one goes on from it."""
@@ -178,6 +186,7 @@ class RewardModelStage(Stage[OptionsT]):
             "num_replayed": len(divided.replayed) + len(divided.replayed_pairs),
             "held_out_accuracy_by_length": LengthBaseline(trained).accuracy(held_out),
             "held_out_accuracy_by_last_line": LastLineBaseline(trained).accuracy(held_out),
+            **self.described(),
         }
         run.directory.metric("reward_data", stage=self.name, **told)
         log.info("reward_model.begun", stage=self.name, **told)

@@ -1,7 +1,7 @@
 """A reward model of the Bradley-Terry kind: a number for an episode, learned from pairs of episodes of one task."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from gymfleet_contracts.stages import StageFacts
 
@@ -25,10 +25,14 @@ class BradleyTerry(RewardModelStage[BradleyTerryStageOptions]):
 
     Options = BradleyTerryStageOptions
     facts: ClassVar[StageFacts] = StageFacts(reads=True, leaves=("reward_model",))
-    learns_from = "pairs"
     small: ClassVar[Mapping[str, Any]] = {"epochs": 3}
 
-    def rows(self, divided: Divided) -> list[TrainSequence]:
+    @property
+    def learns_from(self) -> tuple[Literal["pairs"]]:
+        """See `RewardModelStage`."""
+        return ("pairs",)
+
+    def rows(self, run: RunContext, divided: Divided) -> list[TrainSequence]:  # noqa: ARG002 - a judge's need it
         """Return the pairs that are trained on."""
         if not divided.trained_pairs:
             raise NothingLeft(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal
 
 from gymfleet_contracts.stages import StageFacts
 
@@ -35,10 +35,14 @@ class ProcessReward(RewardModelStage[ProcessRewardStageOptions]):
 
     Options = ProcessRewardStageOptions
     facts: ClassVar[StageFacts] = StageFacts(reads=True, leaves=("process_reward_model",))
-    learns_from = "episodes"
     small: ClassVar[Mapping[str, Any]] = {"epochs": 3}
 
-    def rows(self, divided: Divided) -> list[TrainSequence]:
+    @property
+    def learns_from(self) -> tuple[Literal["episodes"]]:
+        """See `RewardModelStage`."""
+        return ("episodes",)
+
+    def rows(self, run: RunContext, divided: Divided) -> list[TrainSequence]:  # noqa: ARG002 - a judge's need it
         """Return the episodes that are trained on, with the labels of their turns."""
         if not divided.trained:
             raise NothingLeft(f"{self.table}: all tasks of {', '.join(self.data)} are held out: there are too few")
