@@ -11,13 +11,16 @@ import torch
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.reward import ScoreRequest
 from gymfleet_contracts.trajectory import ScoredTrajectory
+from gymfleet_kit.chat.tokens import ChatTokens
 from gymfleet_kit.chat.transcripts import Transcripts
 from gymfleet_reward.composer import Scorer
 from gymfleet_reward.models.reward_models import RewardModels
 from gymfleet_reward.models.tables import UnusableModel
 from gymfleet_reward.settings import RewardSettings
 from gymfleet_trainer.distributed.ranks import Ranks
+from gymfleet_trainer.learning.judge_data import Questions
 from gymfleet_trainer.learning.learner import LocalLearner
+from gymfleet_trainer.learning.options import GenerativeJudgeOptions
 from gymfleet_trainer.learning.reward_data import Example, pairs_of, read_examples, turn_labels
 from gymfleet_trainer.run.plan import stages_of
 from gymfleet_trainer.stages._reward_model import RewardModelStage
@@ -32,6 +35,7 @@ from tests.fleet import Fleet
 pytestmark = pytest.mark.timeout(300)
 
 KINDS = ("bradley_terry", "process_reward")
+TRAINED = (*KINDS, "generative_judge")
 COMPONENTS = {"bradley_terry": "reward_model", "process_reward": "process_reward_model"}
 OPTIMIZER = {"learning_rate": 1e-2, "schedule": "cosine"}
 
@@ -66,8 +70,8 @@ def stage_in(recipe: Recipe) -> RewardModelStage[Any]:
     return stage
 
 
-def begun(recipe: Recipe, model: Path, ranks: Ranks | None = None) -> LocalLearner:
-    learner = LocalLearner(recipe, str(model), Path("unused"), ranks)
+def begun(recipe: Recipe, model: Path, references: Path = Path("unused"), ranks: Ranks | None = None) -> LocalLearner:
+    learner = LocalLearner(recipe, str(model), references, ranks)
     stage = stage_in(recipe)
     learner.begin(stage.name, stage.options)
     return learner
@@ -80,16 +84,20 @@ def examples_of(recipe: Recipe, model: Path, given: Sequence[ScoredTrajectory]) 
 def rows_of(recipe: Recipe, model: Path) -> list[Any]:
     options = stage_in(recipe).options
     tasks = examples_of(recipe, model, episodes())
+    if isinstance(options, GenerativeJudgeOptions):
+        questions = Questions(options, ChatTokens.load(model), 2000)
+        found, _ = questions.about([], [pair for examples in tasks[:2] for pair in pairs_of(examples, options)])
+        return [one.row() for one in found]
     if options.reads == "episode":
         return [row for examples in tasks for pair in pairs_of(examples, options) for row in pair.rows()]
     return [one.row(labels=turn_labels(one.scored, "outcome", {})) for examples in tasks for one in examples]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TRAINED)
 def test_it_goes_on_where_it_stood(tiny_model: Path, tmp_path: Path, kind: str) -> None:
     recipe = recipe_of(kind)
     rows = rows_of(recipe, tiny_model)
-    undisturbed = begun(recipe, tiny_model)
+    undisturbed = begun(recipe, tiny_model, tmp_path / "references")
     undisturbed.reward_epoch(rows, 0)
     (tmp_path / "checkpoint").mkdir()
     undisturbed.save_checkpoint(tmp_path / "checkpoint")
@@ -112,7 +120,7 @@ def test_it_goes_on_where_it_stood(tiny_model: Path, tmp_path: Path, kind: str) 
 def trained_on(ranks: Ranks | None, kind: str, model: Path, out: Path) -> list[list[float]]:
     recipe = recipe_of(kind, tokens_per_microbatch=100, optimizer={"learning_rate": 1e-3})
     rows = rows_of(recipe, model)
-    learner = begun(recipe, model, ranks)
+    learner = begun(recipe, model, out.with_name(f"{out.name}-references"), ranks)
     for epoch in range(2):
         learner.reward_epoch(rows, epoch)
     if ranks is None or ranks.first:
@@ -128,7 +136,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TRAINED)
 def test_two_processes_agree_with_one(tiny_model: Path, tmp_path: Path, two: RankPool, kind: str) -> None:
     alone = trained_on(None, kind, tiny_model, tmp_path / "one")
 
