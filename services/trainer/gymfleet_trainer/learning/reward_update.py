@@ -105,16 +105,10 @@ class RewardUpdater:
         self.model.load_weights(state["model"])
 
     def _update(self, rows: list[TrainSequence], totals: Totals) -> None:
-        centring, judges = self._centring, isinstance(self.model, JudgeModel)
-        counted = sum(row.num_trained for row in rows) if centring is None else len(rows) // 2
+        counted = sum(row.num_trained for row in rows) if self._centring is None else len(rows) // 2
 
         def loss_of(batch: PackedBatch) -> tuple[Tensor, Sums]:
-            numbers = self.model.numbers(batch)
-            loss, sums = (
-                _of_verdicts(numbers, counted) if judges
-                else _of_turns(numbers, batch, counted) if centring is None
-                else _of_pairs(numbers, batch, counted, centring)
-            )  # fmt: skip
+            loss, sums = self._loss(self.model.numbers(batch), batch, counted)
             return loss, {"loss": loss.detach() * counted, "tokens": batch.num_tokens, **sums}
 
         device = self.model.device
@@ -124,6 +118,13 @@ class RewardUpdater:
         totals.add({"counted": counted})
         learning_rate = self.optimizer.learning_rate
         totals.add_step(self.optimizer.step(), learning_rate)
+
+    def _loss(self, numbers: Tensor, batch: PackedBatch, counted: int) -> tuple[Tensor, Sums]:
+        if isinstance(self.model, JudgeModel):
+            return _of_verdicts(numbers, counted)
+        if self._centring is None:
+            return _of_turns(numbers, batch, counted)
+        return _of_pairs(numbers, batch, counted, self._centring)
 
     def _pack(self, rows: Sequence[TrainSequence]) -> list[PackedBatch]:
         width = self._executor.width
