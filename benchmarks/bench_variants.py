@@ -35,7 +35,7 @@ _FORKS: Final = (
     "rollout.evaluator.goal.success=1.0", "rollout.evaluator.goal.failure=0.0", "rollout.evaluator.format.weight=0.2",
 )  # fmt: skip
 """With the reward of the recipe."""
-_FADE: Final = "steps=20"
+_FADE: Final = "steps=8"
 FAMILIES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "formats": {
         name: (*_ROOM, f"rollout.format.use={name}")
