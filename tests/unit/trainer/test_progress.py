@@ -1,5 +1,6 @@
 """What Prometheus is told of a run's progress."""
 
+import math
 import shutil
 from pathlib import Path
 
@@ -37,3 +38,12 @@ def test_the_disk_is_measured_when_it_is_asked_for(tmp_path: Path) -> None:
     free = REGISTRY.get_sample_value("gymfleet_trainer_disk_free_bytes")
     assert free is not None
     assert 0 < free <= shutil.disk_usage(tmp_path).total
+
+
+def test_a_disk_that_is_gone_costs_no_other_metric(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.mkdir()
+    Reporter(RunDirectory(path), "r")
+    shutil.rmtree(path)
+
+    assert math.isnan(REGISTRY.get_sample_value("gymfleet_trainer_disk_free_bytes") or 0.0)

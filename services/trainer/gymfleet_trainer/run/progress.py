@@ -1,8 +1,11 @@
 """The progress of the run, for people: `progress.json`, `GET /v1/run` and Prometheus."""
 
+import math
 import shutil
 import time
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
 
 from gymfleet_contracts.run import RunEvents, RunProgress
 from gymfleet_kit.run_events import num_events, read_events
@@ -21,8 +24,8 @@ class Reporter:
         self._first_step = 0
         self.current = RunProgress(run_id=run_id, phase="starting", updated_at=time.time())
         PROGRESS.set_to_current_time()
-        DISK_FREE.set_function(lambda: shutil.disk_usage(directory.path).free)
-        DISK_SIZE.set_function(lambda: shutil.disk_usage(directory.path).total)
+        DISK_FREE.set_function(lambda: _disk(directory.path, "free"))
+        DISK_SIZE.set_function(lambda: _disk(directory.path, "total"))
 
     def events(self, after: int, limit: int) -> RunEvents:
         """Return up to `limit` events behind number `after`. Raises `EventsDamaged`."""
@@ -64,3 +67,11 @@ class Reporter:
         )
         self._directory.progress(self.current)
         self._directory.event(phase, {"message": message})
+
+
+def _disk(path: Path, what: Literal["free", "total"]) -> float:
+    """Return bytes of a directory's disk, NaN where it is not there: all other metrics are to be had still."""
+    try:
+        return float(getattr(shutil.disk_usage(path), what))
+    except OSError:
+        return math.nan
