@@ -81,7 +81,7 @@ def test_one_that_fails_ends_the_run_and_one_that_changed_does_not_go_on(
     [
         (
             '[[stages]]\nkind = "distil"',
-            "there is no stage 'distil'; known: augment, bradley_terry, collect, filter, measure, preference,",
+            "there is no stage 'distil'; known: augment, bradley_terry, collect, filter, generative_judge, measure,",
         ),
         ('[[stages]]\nkind = "sft"\ndata = "demos"', "stages.sft: data = 'demos': there is no such stage before it"),
         (
