@@ -4,7 +4,7 @@
 For each seed `recipes/reward-models.toml` warms a policy up, lets it play, and trains a process reward model on what it
 played. From that policy GRPO goes on twice, as `recipes/methods/grpo.toml` says: by the outcome alone, and by the
 outcome and the product of the turns' probabilities. The steps that the model's episodes took count for the latter: the
-former may take as many more.
+former may take as many more. No limit of time ends either of them.
 """
 
 import argparse
@@ -58,12 +58,15 @@ def main() -> None:
         ):  # fmt: skip
             common = (
                 f"model.path={first / 'model'}", f"stages.reinforce.max_env_steps={env_steps}",
+                "stages.reinforce.max_wall_s=100000",
                 f"stages.before.num_tasks={arguments.eval_tasks}", f"stages.after.num_tasks={arguments.eval_tasks}",
             )  # fmt: skip
             directory = arguments.runs / f"{name}-{seed}"
             settings = [*common, *changes, *arguments.set]
             recipe = ROOT / "recipes" / "methods" / "grpo.toml"
-            ends[name].append(_train(recipe, directory, seed, arguments, settings, first=first))
+            end = _train(recipe, directory, seed, arguments, settings, first=first)
+            check_taken(f"{name}, seed {seed}", end, env_steps)
+            ends[name].append(end)
     record("process_reward", _rows(ends, learned), arguments)
 
 
@@ -104,6 +107,16 @@ def _train(
     return summary
 
 
+def check_taken(name: str, summary: Mapping[str, Any], env_steps: int) -> None:
+    """Exit if a training ended before it had taken the environment steps that it was given."""
+    taken = summary["counts"]["env_steps.reinforce"]
+    if taken < env_steps:
+        raise SystemExit(
+            f"{name}: ended after {taken} of {env_steps} environment steps, so that the two cannot be compared; "
+            "allow more with --set stages.reinforce.steps=N"
+        )
+
+
 def _rows(ends: Mapping[str, Sequence[Mapping[str, Any]]], learned: Sequence[int]) -> list[Row]:
     rows = [Row.of("environment steps that the process reward model learned from", mean(learned), "steps")]
     for name, summaries in ends.items():
@@ -112,8 +125,8 @@ def _rows(ends: Mapping[str, Sequence[Mapping[str, Any]]], learned: Sequence[int
         rows += [
             Row.of(f"{name}: success before", mean(one["evals"]["before"]["success"] for one in summaries), ""),
             Row.of(f"{name}: success, mean of {len(after)} seeds", mean(one["success"] for one in after), ""),
-            Row.of(f"{name}: lower end of the widest interval", min(one["interval"][0] for one in after), ""),
-            Row.of(f"{name}: upper end of the widest interval", max(one["interval"][1] for one in after), ""),
+            Row.of(f"{name}: lowest lower end of the seeds' intervals", min(one["interval"][0] for one in after), ""),
+            Row.of(f"{name}: highest upper end of the seeds' intervals", max(one["interval"][1] for one in after), ""),
             Row.of(f"{name}: environment steps of the training", mean(taken), "steps"),
         ]
     return rows

@@ -6,6 +6,10 @@ credit by turn on mazes, where episodes come to the same states again and again;
 group or between turns that were forked. All variants of a seed begin with the same random weights and are warmed up on
 the same demonstrations, written in their own format. A run ends with the step by which `--env-steps` environment steps
 were taken, those of continuations among them, and success is that of its last measurement.
+
+The recipe is the quickstart; for credit and preferences without the options that not every algorithm has, and at a
+constant learning rate: their variants make different numbers of updates by the same environment steps, and would end
+at different points of a decay.
 """
 
 import argparse
@@ -26,7 +30,7 @@ _ROOM: Final = (
 )  # fmt: skip
 """For the longest of the formats, so that all have the same."""
 _MAZE: Final = (
-    "environments.babyai.name=maze", "environments.maze.level=small", "rollout.limits.max_turns=12",
+    "environments.babyai.name=maze", "environments.maze.level=tiny", "rollout.limits.max_turns=8",
     "stages.demonstrations.num_tasks=250", "stages.sft.epochs=10",
 )  # fmt: skip
 """Whose observations say nothing of the possible actions, unlike BabyAI's; and which takes more demonstrations."""
@@ -61,7 +65,8 @@ FAMILIES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "spread": ("rollout.sampling.spread=0.3",),
     },
     "credit": {
-        "grpo": (*_ROOM, *_MAZE),
+        # The others' default, which is not GRPO's: credit alone is to differ.
+        "grpo": (*_ROOM, *_MAZE, "stages.reinforce.aggregation=token_mean"),
         "gigpo": (*_ROOM, *_MAZE, "stages.reinforce.algorithm=gigpo"),
         "monte_carlo": (
             *_ROOM, *_MAZE, *_FORKS, "stages.reinforce.algorithm=monte_carlo", "stages.reinforce.group_size=2",
@@ -78,6 +83,9 @@ FAMILIES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         ),
     },
 }  # fmt: skip
+_OF_SEVERAL_ALGORITHMS: Final = ("credit", "preferences")
+_LEFT_OUT: Final = ("clip_low", "clip_high", "aggregation", "schedule", "min_lr_ratio", "max_wall_s")
+"""Of the stage that reinforces. Left out, as `--set` can change a key but not take it away."""
 SMOKE: Final[dict[str, Any]] = {
     "seeds": [0], "family": "exploration", "only": ["novelty"], "env_steps": 10_000, "every": 1, "eval_tasks": 16,
     "set": [
@@ -121,19 +129,34 @@ def main() -> None:
     record("variants" if arguments.smoke else f"variants-{arguments.family}", rows, arguments)
 
 
+def recipe_of(family: str, directory: Path) -> Path:
+    """Return the recipe of a family's variants, which is written to `directory` if it is not the quickstart itself."""
+    quickstart = ROOT / "recipes" / "quickstart.toml"
+    if family not in _OF_SEVERAL_ALGORITHMS:
+        return quickstart
+    before, kind, stage = quickstart.read_text(encoding="utf-8").partition('kind = "reinforce"\n')
+    kept = [line for line in stage.splitlines(keepends=True) if line.partition(" = ")[0] not in _LEFT_OUT]
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "variants.toml"
+    path.write_text("".join([before, kind, *kept]), encoding="utf-8")
+    return path
+
+
 def _run(name: str, changes: Sequence[str], seed: int, arguments: argparse.Namespace) -> list[Measured]:
     """Train one variant from one seed, and return what was measured on the way, from before the first step on."""
     run_dir = arguments.runs / f"variant-{arguments.family}-{name.replace(', ', '-')}-{seed}"
     gymfleet = str(Path(sys.executable).with_name("gymfleet"))
-    recipe = str(ROOT / "recipes" / "quickstart.toml")
+    recipe = str(recipe_of(arguments.family, arguments.runs))
     command = [gymfleet, "train", recipe, "--run-dir", str(run_dir), "--seed", str(seed)]
     if not (arguments.keep and (run_dir / "summary.json").is_file()):
         command.append("--fresh")
-    on_the_way = (
+    on_the_way: tuple[str, ...] = (
         f"stages.reinforce.max_env_steps={arguments.env_steps}",
         f"stages.reinforce.measure.every_steps={arguments.every}",
         f"stages.reinforce.measure.num_tasks={arguments.eval_tasks}",
     )
+    if arguments.family in _OF_SEVERAL_ALGORITHMS:  # environment steps alone end them
+        on_the_way = ("stages.reinforce.steps=1000", *on_the_way)
     for change in (*changes, *on_the_way, *arguments.set):
         command += ["--set", change]
     subprocess.run(command, check=True, cwd=ROOT)

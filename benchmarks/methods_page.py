@@ -7,12 +7,13 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Final
 
+from benchmarks.bench_methods import CHOSEN, SEEDS, methods
 from benchmarks.figures import Curve, side_by_side, small_multiples
 from benchmarks.record import RESULTS
 
 SETTINGS: Final[Mapping[str, str]] = {
     "methods": "BabyAI, level intro",
-    "methods-maze": "Maze, level small",
+    "methods-maze": "Maze, level tiny",
     "methods-textcraft": "TextCraft, level depth_1",
 }
 """What was run, by the name of its file."""
@@ -24,7 +25,8 @@ _NOTHING: Final = "Nothing is published yet: `make bench-methods` makes the figu
 _LEGEND: Final = (
     "Success before and after is the mean of the seeds, on 400 held-out tasks each; the interval reaches from the "
     "lowest to the highest end of the seeds' Wilson intervals at 95 %. *On the way* is the mean height of the curve: "
-    "of two methods that end alike, the one with more of it needed fewer steps. MiB are those of the largest process."
+    "of two methods that end alike, the one with more of it needed fewer steps. Steps and tokens are means; seconds "
+    "and MiB, of the largest process, are the least of the seeds, since what else runs on a machine only adds to them."
 )
 
 
@@ -34,12 +36,13 @@ def methods_section(results: Path = RESULTS) -> str:
     for name, title in SETTINGS.items():
         if (document := _document(results / f"{name}.json")) is not None:
             runs = document["runs"]
-            seeds = sorted({run["seed"] for run in runs})
+            seeds = ", ".join(str(seed) for seed in sorted({run["seed"] for run in runs}))
             parts += [
                 f"### {title}",
-                f"{document['hardware']}; seeds {', '.join(map(str, seeds))}; a run each of a method and a seed.",
+                f"{document['hardware']}; each run had {_processors(runs)}; seeds: {seeds}.",
                 f"![Success over environment steps, a panel for each method](figures/{name}.svg)",
                 _table(runs),
+                *_missing(runs, list(methods()) if name == "methods" else CHOSEN),
             ]
     return "\n\n".join([*parts, _LEGEND]) if parts else _NOTHING
 
@@ -86,9 +89,8 @@ def _table(runs: Sequence[dict[str, Any]]) -> str:
             f"{_percent(min(run['interval'][0] for run in own))} to {_percent(max(run['interval'][1] for run in own))}",
             ", ".join(_percent(run["success"]) for run in own),
             _percent(mean(height(_curve(run)) for run in own)),
-            *(f"{mean(run[key] for run in own):,.0f}" for key in (
-                "env_steps", "tokens_trained", "collecting_s", "training_s", "memory_mib",
-            )),
+            *(f"{mean(run[key] for run in own):,.0f}" for key in ("env_steps", "tokens_trained")),
+            *(f"{min(run[key] for run in own):,.0f}" for key in ("collecting_s", "training_s", "memory_mib")),
         )  # fmt: skip
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
@@ -105,6 +107,23 @@ def height(curve: Curve) -> float:
     width = curve[-1][0] - curve[0][0]
     area = sum((after[0] - before[0]) * (before[1] + after[1]) / 2 for before, after in pairwise(curve))
     return area / width if width else curve[-1][1]
+
+
+def _missing(runs: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+    """A line about the runs that are still to be done, if any are: a comparison may take several days."""
+    done = {(run["method"], int(run["seed"])) for run in runs}
+    counts = {name: sum((name, seed) not in done for seed in SEEDS) for name in names}
+    if not any(counts.values()):
+        return []
+    of_all = [f"`{name}`" for name, count in counts.items() if count == len(SEEDS)]
+    others = sum(count for count in counts.values() if count < len(SEEDS))
+    parts = [f"all of {', '.join(of_all)}"] * bool(of_all) + [f"{others} of the other methods'"] * bool(others)
+    return [f"Runs that are still to be done: {', and '.join(parts)}."]
+
+
+def _processors(runs: Sequence[Mapping[str, Any]]) -> str:
+    numbers = sorted({int(run["processors"]) for run in runs})
+    return f"{' or '.join(map(str, numbers))} core{'' if numbers == [1] else 's'} for itself"
 
 
 def _percent(share: float) -> str:

@@ -69,7 +69,8 @@ def test_a_loop_costs_as_many_episodes_as_the_others(name: str) -> None:
     reinforced = sum(stage.options["max_env_steps"] for stage in plan if stage.kind == "reinforce") * 1500 / 5000
 
     assert 1425 <= sum(one["num_tasks"] * one["samples_per_task"] for one in played) + reinforced <= 1575
-    assert all(stage.options["if_nothing"] == "go_on" for stage in plan if stage.kind in ("filter", "sft"))
+    ends = [stage for stage in plan if stage.kind in ("filter", "sft", "bradley_terry")]
+    assert all(stage.options["if_nothing"] == "go_on" for stage in ends)
 
 
 def test_the_budget_is_the_same_for_all_that_reinforce() -> None:

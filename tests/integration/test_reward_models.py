@@ -167,7 +167,10 @@ def test_a_step_tag_marks_where_it_is_read(service: Service, made: Path) -> None
         ({"together": "last"}, 2.0),
         ({"together": "min"}, -1.0),
         ({"together": "mean"}, 0.5),
-        ({"together": "product"}, -1.0),
+        (
+            {"together": "product", "activation": "sigmoid"},
+            1 / (1 + math.exp(-0.5)) / (1 + math.e) / (1 + math.exp(-2)),
+        ),
         ({"together": "sum"}, 1.5),
         ({"together": "min", "activation": "sigmoid"}, 1 / (1 + math.e)),
     ],

@@ -297,7 +297,7 @@ def checkpointed_gradient(
     torch.nn.init.ones_(critic.head.weight)
     both = torch.nn.ModuleDict({"policy": policy, "critic": critic})
     parameters = list(both.parameters())
-    batches = pack(forked_rows(), 22) if forked else pack(random_sequences(300, groups=1, samples=5), 1)
+    batches = pack(forked_rows(), 100) if forked else pack(random_sequences(300, groups=1, samples=5), 1)
     assert len(batches) == (3 if forked else 5), "an odd number: one rank makes a pass that must not count"
     assert any(batch.shared is not None for batch in batches) == forked
 
@@ -309,7 +309,7 @@ def checkpointed_gradient(
 
 
 def forked_rows() -> list[TrainSequence]:
-    trajectories = forked_group(random.Random(0), "g", 300)
+    trajectories = forked_group(random.Random(0), "g", 300, shortest=8, longest=12)
     return [row for scored in trajectories for row in sequences_from_trajectory(scored)]
 
 

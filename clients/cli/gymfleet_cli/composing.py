@@ -1,9 +1,12 @@
 """A complete recipe from an environment, an algorithm and a model: a beginning that runs, to be changed by hand."""
 
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any, Final
 
 from gymfleet_contracts.recipe import Recipe
-from gymfleet_contracts.session import EnvironmentSpec
+from gymfleet_contracts.session import EnvironmentSpec, ForkSupport
 
 from gymfleet_cli.console import UsageProblem
 
@@ -13,6 +16,13 @@ _SCRATCH: Final = {"vocab_size": 1024, "hidden_size": 128, "intermediate_size": 
                    "num_heads": 4, "num_kv_heads": 2, "head_dim": 32, "corpus_episodes": 200}  # fmt: skip
 _LONGEST: Final = 30
 """Turns of an episode, where the environment allows more."""
+_REWARD: Final = {"goal": {"success": 1.0, "failure": 0.0}, "format": {"weight": 0.2}}
+_STRATEGIES: Final[Mapping[str, dict[str, Any]]] = {
+    "remax": {"use": "greedy_baseline"},
+    "monte_carlo": {"use": "forks", "continuations": 2},
+}
+"""How the groups of those algorithms are played that learn from values of states, which take an evaluator."""
+_WITH_CRITIC: Final = frozenset({"ppo", "turn_ppo", "vapo"})
 
 
 def composed(spec: EnvironmentSpec, algorithm: str, model: str | None, *, level: str | None = None) -> Recipe:
@@ -30,7 +40,10 @@ def composed(spec: EnvironmentSpec, algorithm: str, model: str | None, *, level:
             f"{spec.name} has no expert whose demonstrations a model from scratch, or sft, could begin with: give "
             "--model, and an algorithm of reinforcement learning"
         )
+    if algorithm == "monte_carlo" and spec.capabilities.fork is ForkSupport.NONE:
+        raise UsageProblem(f"--algorithm monte_carlo: sessions of {spec.name} cannot be forked; gigpo needs no forks")
     small = model is None
+    played = {"strategy": _STRATEGIES[algorithm], "evaluator": _REWARD} if algorithm in _STRATEGIES else {}
     stages = [
         *(_imitation(small=small) if imitates else ()),
         *((_measurement("before"), _reinforcement(algorithm, small=small)) if algorithm != IMITATION else ()),
@@ -38,7 +51,7 @@ def composed(spec: EnvironmentSpec, algorithm: str, model: str | None, *, level:
     ]
     how = "demonstrations" if algorithm == IMITATION else f"demonstrations, then {algorithm}" if imitates else algorithm
     document: dict[str, Any] = {
-        "name": f"{spec.name}-{algorithm}",
+        "name": f"{spec.name}-{_title(algorithm)}",
         "description": f"{'A small model from scratch' if small else model} learns {spec.name}: {how}",
         "environments": [{"name": spec.name, "level": level or spec.default_level, "train_split": "train",
                           "eval_split": "test" if spec.splits.get("test") else "validation"}],
@@ -53,12 +66,19 @@ def composed(spec: EnvironmentSpec, algorithm: str, model: str | None, *, level:
                 "max_turns": min(spec.max_turns, _LONGEST), "max_response_tokens": 64 if small else 512,
                 "max_context_tokens": 2000 if small else 8000,
             },
+            **played,
         },
-        "reward": {"goal": {"success": 1.0, "failure": 0.0}, "format": {"weight": 0.2}},
+        "reward": _REWARD,
         "checkpoint": {"every_steps": 1},
         "stages": stages,
     }  # fmt: skip
     return Recipe.model_validate(document)
+
+
+def _title(algorithm: str) -> str:
+    """Return what a recipe may be called by an algorithm, which may be a file or a class too."""
+    name = PurePath(algorithm).stem if algorithm.endswith(".py") else algorithm
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)
 
 
 def _imitation(*, small: bool) -> tuple[dict[str, Any], ...]:
@@ -74,9 +94,16 @@ def _imitation(*, small: bool) -> tuple[dict[str, Any], ...]:
 
 
 def _reinforcement(algorithm: str, *, small: bool) -> dict[str, Any]:
+    steps = 30 if small else 100
+    critic: dict[str, Any] = {"warmup_steps": steps // 10}
+    if small:
+        critic["optimizer"] = {"learning_rate": 1e-3, "betas": [0.9, 0.99]}
     return {
-        "kind": "reinforce", "algorithm": algorithm, "steps": 30 if small else 100, "groups_per_step": 32,
-        "group_size": 8, "updates_per_step": 4 if small else 1, "tokens_per_microbatch": 8192,
+        "kind": "reinforce", "algorithm": algorithm, "steps": steps, "groups_per_step": 32,
+        # Where each turn is valued by episodes that go on from it, few episodes are as much work.
+        "group_size": 2 if algorithm == "monte_carlo" else 8,
+        "updates_per_step": 4 if small else 1, "tokens_per_microbatch": 8192,
+        **({"critic": critic} if algorithm in _WITH_CRITIC else {}),
         "optimizer": {
             "learning_rate": 2e-4 if small else 1e-6, "betas": [0.9, 0.99], "max_grad_norm": 0.5,
             "warmup_steps": 8 if small else 2,

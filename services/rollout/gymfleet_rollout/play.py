@@ -60,12 +60,14 @@ class Play:
         self._values: dict[str, StateValue] = {}
         self._num_opened = 0
         self._closed = False
-        self._budget_spent = False
+        self._budget_spent: BudgetSpent | None = None
         self.failure: Exception | None = None
         """The first failure of the machinery."""
         self.newest: Node | None = None
         self.exported: list[tuple[Node, bool]] = []
         """The leaves that were handed in, and whether each was selected."""
+        self.not_begun: BudgetSpent | None = None
+        """Why an episode that was handed in has no turn, and is none."""
 
     async def open(self) -> Node:
         """Open a session of the group's task and return its root."""
@@ -284,7 +286,7 @@ class Play:
             self._heads.pop((node.session_id, None), None)
 
     def export(self, leaf: Node, *, selected: bool = False) -> None:
-        """Hand in the episode that ends at a leaf, as the next sample of the group."""
+        """Hand in the episode that ends at a leaf, as the next sample, unless the budget let nobody begin it."""
         if leaf.exported:
             raise StrategyError(f"node {leaf.id} was exported already")
         if leaf.greedy:
@@ -297,7 +299,10 @@ class Play:
         if leaf.table is not None:
             leaf.table.leave()
         if leaf.ended is None:
-            leaf.ended = FinishReason.BUDGET if self._budget_spent else FinishReason.STOPPED
+            if self._budget_spent is not None and not leaf.depth:
+                self.not_begun = self._budget_spent
+                return
+            leaf.ended = FinishReason.STOPPED if self._budget_spent is None else FinishReason.BUDGET
         self.exported.append((leaf, selected))
 
     # --- for the player
@@ -469,8 +474,8 @@ class Play:
         """Return what a call returns in time, and remember how it failed: a strategy that goes on hides no failure."""
         try:
             return await (self._spending.timed(call) if self._spending.is_timed else call)
-        except BudgetSpent:
-            self._budget_spent = True
+        except BudgetSpent as spent:
+            self._budget_spent = spent
             raise
         except _NO_FAILURE:
             raise

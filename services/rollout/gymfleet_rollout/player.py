@@ -61,6 +61,8 @@ _EXPECTED: Final = (
     StrategyError,
 )  # fmt: skip
 """Failures that are told by their class. A ValidationError is a turn that is none."""
+NOT_BEGUN: Final = "the budget was spent before an episode began"
+"""How the failure of an attempt begins in which no episode has a turn."""
 _RETRY_PAUSE_S: Final = 0.2
 _GRACE_S: Final = 1.0
 """For a strategy to tidy up when it is ended from outside."""
@@ -304,12 +306,18 @@ async def _played(unit: _Unit, play: Play) -> None:
         log.info("budget.spent", group_id=unit.group.group_id, samples=unit.samples, reason=str(_cause(error)))
         play.export_open()
         if not play.exported:
-            raise StrategyError(f"the budget was spent before an episode began ({_cause(error)})") from None
+            raise _not_begun(_cause(error)) from None
         return
     if play.failure is not None:
         raise play.failure
     if not play.exported:
+        if play.not_begun is not None:
+            raise _not_begun(play.not_begun)
         raise StrategyError(f"{unit.group.strategy.use} exported no episode of the group")
+
+
+def _not_begun(spent: Exception) -> StrategyError:
+    return StrategyError(f"{NOT_BEGUN} ({spent})")
 
 
 async def _by_itself(playing: Coroutine[Any, Any, None]) -> None:

@@ -127,7 +127,8 @@ class PlayContext(Protocol):
     def export(self, leaf: Node, *, selected: bool = False) -> None:
         """Hand in the episode that ends at a leaf, as the next sample of the group.
 
-        One that is `selected` was chosen for how well it ended, and is therefore no sample of the policy.
+        One that is `selected` was chosen for how well it ended, and is therefore no sample of the policy. One that the
+        budget ended before its first turn is left out.
         """
 
 

@@ -30,7 +30,7 @@ from gymfleet_kit.plugins import PluginError
 
 from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.inference.base import Generation
-from gymfleet_rollout.player import Player
+from gymfleet_rollout.player import NOT_BEGUN, Player
 from gymfleet_rollout.strategy import STRATEGIES, strategy_of
 
 NUM_SAMPLES: Final = 4
@@ -271,7 +271,10 @@ async def _keeps_budgets(spec: StrategySpec) -> list[str]:
         if world.used[name] > limit:
             told.append(f"it uses {world.used[name]} {name}, and its budget is {limit}")
         errors = {str(trajectory.error) for trajectory in played if not trajectory.status.trainable}
-        told += [f"it fails with a budget of {limit} {name}: {error}" for error in sorted(errors)]
+        # Nothing can be handed in of what the budget let nobody begin.
+        told += [
+            f"it fails with a budget of {limit} {name}: {error}" for error in sorted(errors) if NOT_BEGUN not in error
+        ]
         told += _left_open(world, f"a budget of {limit} {name} was spent")
     return told
 

@@ -69,6 +69,12 @@ class PluginFailed(TrainerError):
     exit_code = 8
 
 
+class Diverged(TrainerError):
+    """Several steps in a row did not train: their updates were refused, or the critic is far from any return."""
+
+    exit_code = 10
+
+
 def is_disk_full(error: BaseException) -> bool:
     """Return whether a write failed for lack of space (a quota or a size limit counts too)."""
     cause = system_error(error)

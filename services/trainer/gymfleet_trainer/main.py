@@ -39,7 +39,7 @@ _CANCEL_S: Final = 5.0
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run a command and exit: 0 done, 2 usage, 3 to 9 see `errors`, 130 or 143 interrupted (resumable)."""
+    """Run a command and exit: 0 done, 2 usage, 3 to 10 see `errors`, 130 or 143 interrupted (resumable)."""
     rooms = {
         "algorithm": _algorithms, "stage": _stages, "converter": _converters, "filter": _filters,
         "augmenter": _augmenters,

@@ -130,9 +130,10 @@ class _Fleet:
         return group
 
     def _episode(self, request: GroupRequest, sample: int) -> ScoredTrajectory:
-        own = hashlib.sha256(f"{request.group_id}/{sample}".encode()).digest()
-        draw = random.Random(own)
-        prompt, reply = ([draw.randrange(1, _VOCAB) for _ in range(length)] for length in (3, 4))
+        shown = _draw(f"{request.task.split}/{request.task.task_index}")  # a task begins alike in all its episodes
+        draw = _draw(f"{request.group_id}/{sample}")
+        prompt = [shown.randrange(1, _VOCAB) for _ in range(3)]
+        reply = [draw.randrange(1, _VOCAB) for _ in range(4)]
         (logprobs,) = self.learner.sampled_logprobs([prompt], [reply])
         success = draw.random() < 0.5
         by_expert, version = request.strategy.use == "expert", self.state.version
@@ -173,6 +174,10 @@ class _Fleet:
         rewards = ((0.0,) * (len(reply) - 1) + (float(success),),)
         reward = Reward(total=float(success), components={}, allocation="last_token", token_rewards=rewards, scorers={})
         return ScoredTrajectory(trajectory=trajectory, reward=reward)
+
+
+def _draw(name: str) -> random.Random:
+    return random.Random(hashlib.sha256(name.encode()).digest())
 
 
 @dataclass

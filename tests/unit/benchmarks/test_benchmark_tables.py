@@ -1,6 +1,7 @@
 """The documented figures are those of the result files."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ def test_a_method_has_a_row_and_a_panel(tmp_path: Path) -> None:
         {
             "method": "grpo", "seed": seed, "success_before": 0.2, "success": success, "interval": [0.1, 0.9],
             "env_steps": 1000 + seed, "tokens_trained": 500_000, "collecting_s": 60.0, "training_s": 30.0,
-            "memory_mib": 2048.0, "curve": [[0, 0.2], [500, 0.3], [1000 + seed, 0.45]],
+            "memory_mib": 2048.0, "processors": 1, "curve": [[0, 0.2], [500, 0.3], [1000 + seed, 0.45]],
         }
         for seed, success in enumerate((0.4, 0.6))
     ]  # fmt: skip
@@ -64,6 +65,11 @@ def test_a_method_has_a_row_and_a_panel(tmp_path: Path) -> None:
 
     assert "| 20.0 % | 50.0 % | 10.0 % to 90.0 % | 40.0 %, 60.0 % |" in row
     assert "| 1,000 | 500,000 | 60 | 30 | 2,048 |" in row
+    assert re.search(
+        r"^Runs that are still to be done: all of `agent_evol`, .*, and 1 of the other methods'\.$",
+        methods_section(tmp_path),
+        re.MULTILINE,
+    )
     assert drawn(tmp_path)["methods.svg"] == drawn(tmp_path)["methods.svg"]
     assert "grpo" in drawn(tmp_path)["methods.svg"]
 

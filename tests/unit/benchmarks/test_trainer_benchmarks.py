@@ -38,9 +38,20 @@ def test_the_cpu_benchmark_runs_small(tmp_path: Path) -> None:
 
     rows = {row.name: row for row in bench_trainer.measure(path, 3, 1)}
 
-    assert rows["plain padded loop"].value > 0
-    assert rows["update, micro-batches of 4096"].ratio is not None
+    assert [name for name in rows if "padded" in name] == ["plain padded loop, 3 rows at a time"], "all that there are"
+    assert rows["update, micro-batches of 4096"].baseline == rows["plain padded loop, 3 rows at a time"].value
     assert rows["parity of bfloat16 with float32"].value < 0.1
+
+
+def test_the_plain_loop_is_the_best_of_several_numbers_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_trainer, "PADDED_ROWS", (1, 2, 8))
+    path = build_scratch_model(["a"], SMALL, tmp_path, 0, max_position=512)
+
+    rows = {row.name: row for row in bench_trainer.measure(path, 3, 1)}
+
+    padded = {name: row.value for name, row in rows.items() if "padded" in name}
+    assert list(padded) == [f"plain padded loop, {number} rows at a time" for number in (1, 2, 3)]
+    assert rows["update, micro-batches of 4096"].baseline == max(padded.values())
 
 
 def test_the_benchmark_beside_trl_runs_small_without_it(tmp_path: Path) -> None:

@@ -8,22 +8,23 @@ from gymfleet_cli.commands.envs import ENVIRONMENTS
 from gymfleet_cli.composing import composed
 from gymfleet_cli.console import UsageProblem
 from gymfleet_cli.main import run
-from gymfleet_cli.recipes import to_toml
+from gymfleet_cli.recipes import checked, to_toml
 from gymfleet_contracts.recipe import load_recipe
-from gymfleet_contracts.session import Capabilities, EnvironmentSpec
+from gymfleet_contracts.session import Capabilities, EnvironmentSpec, ForkSupport
 from gymfleet_kit.plugins import included
 from gymfleet_trainer.run.plan import stages_of
 
 from tests.fixtures.paths import ROOT
 
 ALGORITHMS = included("gymfleet_trainer.algorithms")
+FORKING = Capabilities(deterministic=True, expert=True, fork=ForkSupport.NATIVE, state_keys=True)
 
 
 def spec(**changes: Any) -> EnvironmentSpec:
     given: dict[str, Any] = {
         "name": "shop", "version": "1.0.0", "summary": "Buy.", "instructions": "Buy.", "max_turns": 100,
         "levels": ("one", "two"), "default_level": "two", "splits": {"train": 10, "validation": 5, "test": 5},
-        "capabilities": Capabilities(deterministic=True, expert=True), "format": "think_act", **changes,
+        "capabilities": FORKING, "format": "think_act", **changes,
     }  # fmt: skip
     return EnvironmentSpec.model_validate(given)
 
@@ -40,6 +41,7 @@ def test_what_is_written_is_a_complete_recipe(tmp_path: Path, algorithm: str, mo
     written.write_text(to_toml(recipe), encoding="utf-8")
 
     assert load_recipe(written) == recipe
+    assert checked(recipe, [], where="the recipe") == recipe, "nothing that the algorithm needs is missing"
     assert recipe.name == f"shop-{algorithm}"
     assert recipe.rollout.format.use == "think_act"
     assert recipe.rollout.limits.max_turns == 30
@@ -68,6 +70,23 @@ def test_without_an_expert_there_is_nothing_to_begin_with(algorithm: str, model:
     composed(spec(capabilities=Capabilities(deterministic=True)), "grpo", "some/model")
 
 
+def test_credit_by_forks_takes_an_environment_that_forks() -> None:
+    with pytest.raises(UsageProblem, match="--algorithm monte_carlo: sessions of shop cannot be forked"):
+        composed(spec(capabilities=Capabilities(deterministic=True)), "monte_carlo", "some/model")
+
+
+@pytest.mark.parametrize(("algorithm", "name"), [("./mine/own.py", "shop-own"), ("pkg.mod:Algo", "shop-pkg.mod-Algo")])
+def test_an_algorithm_of_ones_own_names_a_run(algorithm: str, name: str) -> None:
+    assert composed(spec(), algorithm, None).name == name
+
+
+@pytest.mark.parametrize(("model", "warmup_steps"), [(None, 3), ("some/model", 10)])
+def test_a_critic_is_warmed_up_for_a_tenth_of_the_steps(model: str | None, warmup_steps: int) -> None:
+    for algorithm in ("ppo", "turn_ppo", "vapo"):
+        (stage,) = (one for one in composed(spec(), algorithm, model).plan() if one.kind == "reinforce")
+        assert stage.options["critic"]["warmup_steps"] == warmup_steps
+
+
 def test_a_level_that_is_not_there_is_told() -> None:
     with pytest.raises(UsageProblem, match="--level hard: shop has one, two"):
         composed(spec(), "grpo", None, level="hard")
@@ -81,6 +100,7 @@ def test_a_level_that_is_not_there_is_told() -> None:
             ["train", str(ROOT / "recipes" / "quickstart.toml"), "--algorithm", "ppo"],
             "--algorithm is for a recipe that is written, and ",
         ),
+        (["train", "--env", "maze", "--model", str(ROOT / "docs")], f"--model {ROOT / 'docs'}: there is no model in"),
         (["train", "--env", "maze", "--level", "huge"], "--level huge: maze has tiny, small, medium, large"),
         (["train", "--env", "maze", "--algorithm", "grop"], "the recipe: stages.reinforce.algorithm: there is no "),
     ],

@@ -57,6 +57,14 @@ def options(name: str, **given: Any) -> Any:
     return model.model_validate({**needed, **given})
 
 
+def test_a_product_of_logits_is_refused() -> None:
+    with pytest.raises(ValidationError, match='together = "product" multiplies probabilities: give activation'):
+        options("process_reward_model", together="product")
+
+    assert options("process_reward_model", together="product", activation="sigmoid").together == "product"
+    assert options("process_reward_model", together="min").together == "min"
+
+
 def test_weights_where_a_recipe_gives_none() -> None:
     assert {name: options(name).weight for name in COMPONENTS.included()} == {
         name: WEIGHTS.get(name, 1.0) for name in COMPONENTS.included()

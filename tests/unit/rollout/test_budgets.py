@@ -92,6 +92,26 @@ async def test_an_episode_that_the_budget_lets_nobody_begin_is_a_failure_with_it
     }
 
 
+async def test_an_episode_that_was_opened_and_not_begun_is_none(path: Path) -> None:
+    together = Table(path, SIDE_BY_SIDE, ScriptedPolicy(LEFT))
+    door = Door()
+    player = Player(ScriptedPolicy(LEFT), CHAT, door, Specs(), Formats(), max_episodes=8)  # type: ignore[arg-type]
+    apart: list[Trajectory] = []
+
+    async def deliver(trajectories: list[Trajectory]) -> None:
+        apart.extend(trajectories)
+
+    await player.play(group(budget=Budget(env_steps=1)), [0, 1], deliver)
+    (only,) = await together.play(num_samples=2, budget=Budget(env_steps=1))
+
+    assert (only.finish_reason, len(only.turns), only.group_size) == (FinishReason.BUDGET, 1, 1)
+    assert sorted((one.status, len(one.turns)) for one in apart) == [(Status.POLICY_ERROR, 0), (Status.TRUNCATED, 1)]
+    assert {one.error for one in apart} == {
+        None, "StrategyError: the budget was spent before an episode began (env_steps: 2 would exceed 1)",
+    }  # fmt: skip
+    assert sorted(door.closed) == ["s1", "s2"]
+
+
 async def test_tokens_are_never_exceeded_by_replies_under_way(path: Path) -> None:
     table = Table(path, SIDE_BY_SIDE, ScriptedPolicy(LEFT))
 

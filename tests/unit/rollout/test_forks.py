@@ -152,12 +152,35 @@ async def test_continuations_may_be_handed_in_with_the_turns_before_them() -> No
 
 
 async def test_a_state_whose_continuations_have_not_all_ended_has_no_value() -> None:
-    played = Played(OPEN, LEFT)
+    played = Played(LEFT, OPEN, LEFT)
 
-    (trajectory,) = await played.play({"continuations": 2}, budget=Budget(env_steps=3))
+    (trajectory,) = await played.play({"continuations": 2, "skip": 1}, budget=Budget(env_steps=2))
 
-    assert (trajectory.finish_reason, values(trajectory)) == (FinishReason.BUDGET, [])
-    assert (played.scores.num_asked, played.trees[0].spent.env_steps) == (0, 3)
+    assert (trajectory.finish_reason, values(trajectory)) == (FinishReason.BUDGET, [None])
+    (tree,) = played.trees
+    assert (played.scores.num_asked, tree.spent.env_steps) == (0, 2)
+    assert {node.value for node in tree.nodes} == {None}
+
+
+async def test_episodes_that_the_continuations_leave_no_budget_for_are_failures() -> None:
+    """Not episodes without a turn, which would look like failures of the policy."""
+    played = Played(LEFT)
+
+    trajectories = await played.play({"continuations": 2}, num_samples=2, budget=Budget(env_steps=3))
+
+    assert [(one.status, one.turns) for one in trajectories] == [(Status.POLICY_ERROR, ())] * 2
+    assert {one.error for one in trajectories} == {
+        "StrategyError: the budget was spent before an episode began (env_steps: 4 would exceed 3)"
+    }
+
+
+async def test_those_that_were_begun_are_handed_in_without_the_others() -> None:
+    played = Played(LEFT)
+
+    (trajectory,) = await played.play({"max_forks": 1, "skip": 2}, num_samples=2, budget=Budget(env_steps=1))
+
+    assert (trajectory.finish_reason, len(trajectory.turns)) == (FinishReason.BUDGET, 1)
+    assert trajectory.group_size == 1
 
 
 async def test_an_environment_that_cannot_fork_is_refused_before_anything_is_played() -> None:

@@ -29,13 +29,7 @@ _BROKEN = {
         "    def loss(self, outputs, batch):\n"
         "        return Loss(-(outputs.logprobs * batch.fields['advantages'])[batch.trained].mean())"
     ),
-    "sharing changes nothing: raised ValueError: .* share the node 'stem', but not its tokens": (
-        "    def rows(self, group):\n"
-        "        from dataclasses import replace\n"
-        "        first, *others = super().rows(group)\n"
-        "        return [replace(first, token_ids=[first.token_ids[0] ^ 1, *first.token_ids[1:]]), *others]"
-    ),
-    "whether the turns that episodes share are computed once": (
+    "how rows are packed into micro-batches; .* what several of them begin with is computed once": (
         "    def loss(self, outputs, batch):\n"
         "        loss = super().loss(outputs, batch)\n"
         "        return Loss(loss.value * batch.num_computed / batch.num_tokens)"

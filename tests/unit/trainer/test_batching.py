@@ -22,7 +22,9 @@ def two_turns(**changes: object) -> ScoredTrajectory:
 
 
 def of_length(length: int, name: str) -> TrainSequence:
-    return train_sequence([1] * length, "." + "x" * (length - 1), name=name)
+    """A row that begins as no other does."""
+    first = int.from_bytes(name.encode())
+    return train_sequence([first] + [1] * (length - 1), "." + "x" * (length - 1), name=name)
 
 
 def test_a_trajectorys_tokens_are_taken_bit_for_bit() -> None:
@@ -53,6 +55,10 @@ def test_only_cuts_by_the_recipe_go_on_in_a_final_state(reason: FinishReason, fi
 
     assert sequence.final_prompt_token_ids == final_prompt
     assert sequence.token_ids == [5, 6, 7, 8, 9], "and are no part of what is trained"
+
+
+def test_an_episode_without_a_turn_has_no_row() -> None:
+    assert sequences_from_trajectory(make_scored(turns=(), cut=FinishReason.BUDGET)) == []
 
 
 def test_a_replaced_context_begins_a_row() -> None:
@@ -196,9 +202,9 @@ def test_packed_by_hand() -> None:
         advantages=torch.tensor([0.0, 7.0])
     )
 
-    (batch,) = pack([second, first], 8)
+    (batch,) = pack([first, second], 8)
 
-    assert batch.indices == (1, 0)
+    assert batch.indices == (0, 1)
     assert batch.lengths == (3, 2)
     assert batch.num_tokens == 5
     assert batch.tokens.tolist() == [10, 11, 12, 20, 21]
@@ -219,7 +225,7 @@ def test_nothing_packs_into_nothing() -> None:
 def test_a_sequence_above_the_limit_stands_alone() -> None:
     batches = pack([of_length(n, str(n)) for n in (3, 12, 4)], 8)
 
-    assert sorted(batch.lengths for batch in batches) == [(4, 3), (12,)]
+    assert sorted(batch.lengths for batch in batches) == [(3, 4), (12,)]
 
 
 def test_micro_batches_are_full_and_of_near_equal_size() -> None:

@@ -247,6 +247,15 @@ def test_a_technical_failure_is_never_trained_as_a_reward_of_zero(status: Status
     assert reason == f"failed: {status.value}: the shard died"
 
 
+def test_an_episode_without_a_turn_has_nothing_to_train_on() -> None:
+    group = make_group(0.0)
+    group.samples[1] = make_scored(sample=1, turns=(), cut=FinishReason.BUDGET)
+
+    reason = refusal(group, make_state(ages={1: 0}), 0)
+
+    assert reason == f"failed: {group.samples[1].trajectory.trajectory_id} ended before its first turn"
+
+
 def test_an_episode_without_a_reward_is_a_failure() -> None:
     group = make_group(1.0, 0.0)
     update = {"reward": None, "reward_error": "judge: RuntimeError: the judge is away"}

@@ -133,14 +133,14 @@ def test_every_choice_is_a_verdict_to_the_reward_service(chat: ChatTokens) -> No
     assert said == [(0.0,), (3.333333,), (6.666667,), (10.0,), *[(1.0,), (0.5,), (0.0,)] * 2]
 
 
-def test_what_asks_is_computed_once_for_all_choices(chat: ChatTokens) -> None:
+def test_a_question_stands_before_each_of_its_choices(chat: ChatTokens) -> None:
     (judged,), _ = Questions(options_of("judge"), chat, LIMIT).about([example(0, 1.0)], [])
 
     rows = judged.choice_rows()
 
     assert len(rows) == 11
-    assert {(row.group_id, row.nodes) for row in rows} == {(judged.asked.name, rows[0].nodes)}
-    assert rows[0].nodes[0].end == len(judged.prompt)
+    assert {row.group_id for row in rows} == {judged.asked.name}
+    assert {tuple(row.token_ids[: len(judged.prompt)]) for row in rows} == {judged.prompt}
     assert rows[10].token_ids == judged.row().token_ids
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from gymfleet_contracts.trajectory import ScoredTrajectory, StateValue
 from gymfleet_trainer.algorithms.monte_carlo import MonteCarlo, MonteCarloOptions
-from gymfleet_trainer.learning.algorithm import Sample
+from gymfleet_trainer.learning.algorithm import Sample, Verdict
 from gymfleet_trainer.model.batching import TrainSequence
 from pydantic import ValidationError
 
@@ -61,6 +61,25 @@ def test_an_episode_of_several_rows_is_one() -> None:
     rows = [valued(played(0, ("a", 0.0)), 0.25), valued(played(0, ("b", 1.0), first=1), 0.75)]
 
     assert advantages(*rows) == [[0.5], [0.25]]
+
+
+@pytest.mark.parametrize(
+    ("values", "num_episodes", "verdict"),
+    [
+        ([0.5, None], 1, Verdict.KEEP),
+        ([None, 0.5], 1, Verdict.DROP),
+        ([], 1, Verdict.DROP),
+        ([None, None], 2, Verdict.KEEP),
+    ],
+)
+def test_an_episode_that_nothing_can_be_compared_with_is_dropped(
+    values: list[float | None], num_episodes: int, verdict: Verdict
+) -> None:
+    worth = [None if value is None else StateValue(mean=value, samples=4) for value in values]
+    turns = tuple(make_turn().model_copy(update={"value": value}) for value in worth)
+    group = [make_scored(sample=sample, turns=turns) for sample in range(num_episodes)]
+
+    assert MonteCarlo(MonteCarloOptions()).select(group) is verdict
 
 
 def test_advantages_may_be_whitened() -> None:

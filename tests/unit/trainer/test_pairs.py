@@ -13,6 +13,7 @@ from gymfleet_trainer.learning.pairs import (
     find_pairs,
     pair_of,
 )
+from gymfleet_trainer.model import trees
 from gymfleet_trainer.model.batching import TrainSequence, pack
 
 from tests.fixtures.scored import make_scored, make_turn
@@ -88,8 +89,9 @@ def test_sides_of_different_tasks_are_refused() -> None:
         pair_of(Side("a", "one", 1.0, ()), Side("b", "two", 0.0, ()))
 
 
-def test_what_both_begin_with_is_their_prompt() -> None:
+def test_what_both_begin_with_is_their_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reply that both gave first is part of it; the reply in which they part is learned as a whole."""
+    monkeypatch.setattr(trees, "SHORTEST", 1)
     first = make_turn((1, 2), (3, 4))
     won = make_scored(GROUP, 0, turns=(first, make_turn((5,), (6, 7, 9)), make_turn((8,), (4,))))
     lost = make_scored(GROUP, 1, turns=(first, make_turn((5,), (6, 8, 9))), total=0.0)
@@ -100,7 +102,7 @@ def test_what_both_begin_with_is_their_prompt() -> None:
     assert trained(pair.chosen[0]) == [6, 7, 9, 4]
     assert trained(pair.rejected[0]) == [6, 8, 9]
     batch = pack(pair.rows(), 100)[0]
-    assert (batch.num_tokens, batch.num_computed) == (10 + 8, 5 + 5 + 3), "the prompt is computed once"
+    assert (batch.num_tokens, batch.num_computed) == (10 + 8, 6 + 4 + 2), "what both begin with is computed once"
 
 
 def test_a_reply_that_ends_where_the_other_goes_on() -> None:
@@ -146,9 +148,35 @@ def test_steps_are_compared_where_a_tree_branches() -> None:
     assert [(trained(pair.chosen[0]), trained(pair.rejected[0])) for pair in found.pairs] == [([4], [5]), ([6], [7])]
     assert [pair.gap for pair in found.pairs] == [0.5, 0.5]
     assert [len(row.token_ids) for row in found.pairs[0].rows()] == [4, 4]
-    assert [span.node for span in found.pairs[0].chosen[0].nodes] == ["a", "aa"]
     assert found.pairs[0].num_shared == 3
     assert not found.left_out
+
+
+def test_trees_of_two_runs_are_two_whatever_their_groups_and_nodes_are_called() -> None:
+    """Each run played one child of the node a: nothing leads on from it in two ways."""
+    one = make_scored(GROUP, 0, turns=(node("a", 3), node("aa", 4)), total=1.0)
+    other = make_scored(GROUP, 0, run_id="run-2", turns=(node("a", 3), node("ab", 5)), total=0.0)
+
+    assert paired(one, other, level="steps").left_out == {LeftOut.ALONE: 1}
+
+
+@pytest.mark.parametrize("level", ["episodes", "steps"])
+def test_sides_that_reply_to_different_prompts_are_no_pair(level: str) -> None:
+    hinted = node("b", 4).model_copy(update={"prompt_token_ids": (1, 2)})
+    better, worse = make_scored(GROUP, 0, turns=(node("a", 3),)), make_scored(GROUP, 1, turns=(hinted,), total=0.0)
+
+    found = paired(better, worse, level=level)
+
+    assert not found.pairs
+    assert found.left_out == {LeftOut.OTHER_PROMPT: 1}
+
+
+def test_what_is_no_pair_for_its_prompt_takes_no_pairs_place() -> None:
+    other = make_scored(GROUP, 1, turns=(make_turn(prompt=(4,), response=(12,)),), total=0.0)
+
+    found = paired(episode(0, 1.0, 11), other, episode(2, 0.5, 13))
+
+    assert names(found) == [("0", "2")]
 
 
 def test_steps_need_a_tree() -> None:

@@ -126,6 +126,15 @@ def test_the_stages_of_a_recipe_in_their_order_with_their_options() -> None:
             r"^stages\.late\.group_size must be at least 2 for rloo", id="groups of one in a stage with a name",
         ),
         pytest.param(
+            [{"kind": "reinforce", "algorithm": "vapo", "steps": 50}], RecipeError,
+            r"^stages\.reinforce\.critic\.warmup_steps: all 50 steps would train the critic alone; give fewer$",
+            id="a policy that is never trained",
+        ),
+        pytest.param(
+            [{"kind": "reinforce", "algorithm": "ppo", "group_size": 1, "keep_share": 0.5}], RecipeError,
+            r"^stages\.reinforce\.keep_share keeps the groups whose rewards differ", id="the spread of groups of one",
+        ),
+        pytest.param(
             [{"kind": "reinforce", "measure": {"every_step": 3}}], PluginError,
             r"stages\.reinforce\.measure\.every_step", id="misspelt measurement on the way",
         ),

@@ -276,6 +276,16 @@ def test_kl_cov_holds_the_highest() -> None:
     assert flags(KlCov(KlCovOptions(share=1e-3)).prepare(COV_ROWS, models), "held") == [[0, 1, 0], [0, 0, 0]]
 
 
+def test_kl_cov_holds_nothing_where_no_token_has_an_advantage() -> None:
+    flat = [row.with_fields(**{ADVANTAGES: torch.zeros(3)}) for row in COV_ROWS]
+    algorithm = KlCov(KlCovOptions(share=0.5))
+
+    rows = algorithm.prepare(flat, Told(COV_LOGPROBS))
+
+    assert flags(rows, "held") == [[0, 0, 0], [0, 0, 0]]
+    assert not any(map(algorithm.has_gradient, rows))
+
+
 def test_kl_cov_computes_what_it_holds_without_an_advantage() -> None:
     algorithm = KlCov(KlCovOptions())
     row = train_sequence([1, 2], ".x").with_fields(advantages=torch.zeros(2), held=torch.tensor([0.0, 1.0]))

@@ -12,8 +12,8 @@ from gymfleet_contracts.trajectory import ScoredTrajectory, Turn
 from gymfleet_kit.plugins import PluginError, checked_options
 from gymfleet_trainer.learning.algorithm import Sample, Verdict
 from gymfleet_trainer.learning.engine import UpdateEngine
-from gymfleet_trainer.learning.options import UpdateOptions
-from gymfleet_trainer.learning.plugins import ALGORITHMS
+from gymfleet_trainer.learning.options import ReinforceOptions, UpdateOptions
+from gymfleet_trainer.learning.plugins import ALGORITHMS, algorithm_of
 from gymfleet_trainer.learning.preference_losses import DpoLoss, dpo_loss, kto_loss, log_odds_ratio
 from gymfleet_trainer.learning.preferences import Preference
 from gymfleet_trainer.model.batching import PackedBatch
@@ -199,6 +199,22 @@ def test_groups_without_a_pair_are_dropped_or_replaced() -> None:
     assert algorithm_for("dpo", {}).select(different) is Verdict.KEEP
     assert algorithm_for("kto", {}).select(equal) is Verdict.KEEP, "single episodes can be learned from"
     assert algorithm_for("dpo", {}).facts.min_group_size == 2
+
+
+def test_groups_that_differ_in_roles_alone_that_are_not_trained_have_no_pair() -> None:
+    group = [make_scored("g", 0, turns=said("planner", 8)), make_scored("g", 1, total=0.0, turns=said("planner", 9))]
+
+    verdicts = {
+        roles: algorithm_of(ReinforceOptions(algorithm="dpo", roles=roles)).select(group)
+        for roles in (None, ("planner",), ("agent",))
+    }
+
+    assert verdicts == {None: Verdict.KEEP, ("planner",): Verdict.KEEP, ("agent",): Verdict.DROP}
+
+
+def said(role: str, token: int) -> tuple[Turn, ...]:
+    """A turn of the agent, and one of the role with a reply of one token."""
+    return make_turn(), make_turn(response=(token,)).model_copy(update={"role": role})
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,17 @@ def test_what_cannot_be_learned_from_is_left_out_and_counted(model: Path) -> Non
     assert found.left_out == {"unscored": 1, "too_long": 1, "unreadable": 1}
 
 
+def test_an_episode_that_the_data_names_twice_is_learned_from_once(model: Path) -> None:
+    good, bad = of_task(0, 0, 1.0), of_task(0, 1)
+
+    found = read_examples([good, bad, good], Transcripts(model), BradleyTerryOptions(), 1000)
+
+    ((*examples,),) = found.tasks.values()
+    assert [one.name for one in examples] == ["run-1/collect.t000000/0", "run-1/collect.t000000/1"]
+    assert found.left_out == {"repeated": 1}
+    assert len(pairs_of(examples, BradleyTerryOptions())) == 1
+
+
 def named(examples: list[Example], **options: Any) -> set[tuple[int, int]]:
     """The samples of the pairs, the better one first."""
     pairs = pairs_of(examples, BradleyTerryOptions.model_validate(options))
@@ -172,6 +183,13 @@ def test_nodes_of_other_groups_are_others() -> None:
         forked("a", 0, success=True),
         make_scored("collect.t000001", turns=forked("a", 0, success=False).trajectory.turns),
     )
+
+    assert turn_labels(one, "soft", values_of_nodes([one, other])) == [1.0]
+
+
+def test_so_are_those_of_groups_of_the_same_name_in_other_runs() -> None:
+    one = forked("a", 0, success=True)
+    other = make_scored("collect.t000000", run_id="run-2", turns=one.trajectory.turns, success=False)
 
     assert turn_labels(one, "soft", values_of_nodes([one, other])) == [1.0]
 

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from gymfleet_contracts.recipe import RecipeError
 from gymfleet_contracts.stages import PlannedStage
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_kit.chat.transcripts import Transcript
-from gymfleet_trainer.errors import RunDirectoryError
+from gymfleet_trainer.errors import NothingLeft, RunDirectoryError
 from gymfleet_trainer.learning.reward_data import Example, Pair, Round, held_out_of, replayed
 from gymfleet_trainer.learning.reward_update import LABELS
 from gymfleet_trainer.run.plan import STAGES, stages_of
@@ -26,9 +26,9 @@ from tests.fixtures.scored import make_recipe, make_scored, make_turn
 KINDS = ("bradley_terry", "process_reward", "generative_judge")
 
 
-def example(name: str, *, success: bool = True, nodes: tuple[str, ...] = ("", "")) -> Example:
+def example(name: str, sample: int = 0, *, success: bool = True, nodes: tuple[str, ...] = ("", "")) -> Example:
     turns = tuple(make_turn().model_copy(update={"node": node or None}) for node in nodes)
-    scored = make_scored(name, turns=turns, success=success)
+    scored = make_scored(name, sample, turns=turns, success=success)
     return Example(scored, Transcript([1, 2, 3, 4], (1, 3)), float(success))
 
 
@@ -88,7 +88,7 @@ def test_a_task_that_has_pairs_only_later_stays_where_it_is() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("option", "given"), [("replay", 0.5), ("start_from", "previous")])
+@pytest.mark.parametrize(("option", "given"), [("replay", 0.5), ("start_from", "previous"), ("if_nothing", "go_on")])
 def test_without_rounds_there_are_no_earlier_ones(kind: str, option: str, given: Any) -> None:
     table = {"kind": kind, "name": "rm", "data": "collect", option: given}
 
@@ -98,7 +98,7 @@ def test_without_rounds_there_are_no_earlier_ones(kind: str, option: str, given:
 
 
 def test_labels_of_what_is_replayed_count_all_forks_of_its_round() -> None:
-    again, left = example("old.a", nodes=("a", "aa")), example("old.a", success=False, nodes=("a", "ab"))
+    again, left = example("old.a", nodes=("a", "aa")), example("old.a", 1, success=False, nodes=("a", "ab"))
     own = example("new.a", nodes=("a", "aa"))
     planned = PlannedStage("loop2.rm", "process_reward", "stages.loop.stages.rm", {"data": "given"}, {"given": "given"})
     found = STAGES.find("process_reward")
@@ -117,12 +117,14 @@ class _SecondRound(_Rehearsal):
     """The second round of a stage, with what the first has left."""
 
     options: tuple[tuple[str, Any], ...] = ()
+    follows: bool = True
+    """Without it the round is the first one."""
 
     def stage(self) -> Stage[Any]:
         given = {"data": "given", **self.kind.small, **dict(self.options)}
         table = "stages.loop.stages.tried"
         first = PlannedStage("loop1.tried", self.reference, table, given, {"given": "loop1.given"})
-        planned = PlannedStage("loop2.tried", self.reference, table, given, {"given": "given"}, (first,))
+        planned = PlannedStage("loop2.tried", self.reference, table, given, {"given": "given"}, (first,) * self.follows)
         stage = self.kind(planned, self.kind.Options.model_validate(given))
         stage.check(make_recipe(), planned)
         return stage
@@ -248,6 +250,39 @@ class _Gone(_SecondRound):
     def play(self, name: str, **killed: Any) -> _Played:
         shutil.rmtree(self.directory / name / "models" / "loop1.tried")
         return super().play(name, **killed)
+
+
+NOTHING: dict[str, dict[str, Any]] = {
+    "bradley_terry": {"min_gap": 9.0},
+    "process_reward": {"labels": "soft"},
+    "generative_judge": {"components": ["judge_pairs"], "min_gap": 9.0},
+}
+"""Options with which no episode is left to learn from."""
+
+
+def test_a_round_without_anything_to_learn_from_keeps_the_model_before_if_the_recipe_says_so(
+    first: tuple[str, Path],
+) -> None:
+    tried = second(first, if_nothing="go_on", **NOTHING[first[0]])
+
+    tried.second("nothing")
+
+    before, left = (first[1] / "nothing" / "models" / f"loop{number}.tried" for number in (1, 2))
+    assert same(tried.left("nothing"), dict(load_file(before / "model.safetensors")))
+    assert {path.name for path in left.iterdir()} == {path.name for path in before.iterdir()}
+    assert [line["stage"] for line in tried.told("nothing", "nothing_left")] == ["loop2.tried"]
+    assert tried.counts("nothing")["nothing_left.loop2.tried"] == 1
+    assert tried.told("nothing", "reward_epoch") == []
+
+
+@pytest.mark.parametrize(("if_nothing", "follows"), [("end", True), ("go_on", False)])
+def test_without_a_model_before_or_by_default_such_a_round_ends_the_run(
+    first: tuple[str, Path], if_nothing: str, *, follows: bool
+) -> None:
+    tried = replace(second(first, if_nothing=if_nothing, **NOTHING[first[0]]), follows=follows)
+
+    with pytest.raises(NothingLeft, match=r"^stages\.loop\.stages\.tried: "):
+        tried.second(f"ends-{if_nothing}")
 
 
 @pytest.mark.parametrize("kill_at", [1, 2])

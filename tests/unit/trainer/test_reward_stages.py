@@ -13,6 +13,7 @@ from gymfleet_trainer.learning.reward_update import LABELS
 from gymfleet_trainer.run.plan import STAGES
 from gymfleet_trainer.stage_checks import _Rehearsal, _small_model
 from gymfleet_trainer.stages._reward_model import Divided, RewardModelStage
+from pydantic import ValidationError
 
 from tests.fixtures.scored import make_scored, make_turn
 
@@ -61,11 +62,23 @@ def test_labels_are_what_the_option_says(labels: str, expected: list[float]) -> 
 
 def test_labels_by_forks_need_forks() -> None:
     made = stage("process_reward", labels="soft")
+    alone = [example(0, success=True, nodes=("a", "aa")), example(1, success=False, nodes=("b", "ba"))]
 
-    with pytest.raises(NothingLeft, match=r'^stages\.rm: labels = "soft" needs episodes that a strategy forked, and n'):
-        made.rows(RUN, Divided([example(0, success=True)], [], [], []))
+    with pytest.raises(NothingLeft) as caught:
+        made.rows(RUN, Divided(alone, [], [], [], earlier=alone))
+    assert str(caught.value) == (
+        'stages.rm: labels = "soft" needs episodes that a strategy forked, and played has no node that several '
+        "episodes went through: give [rollout.strategy], or the strategy of the stage that collects them, "
+        'use = "forks" with train_continuations = true'
+    )
     with pytest.raises(NothingLeft, match=r"^stages\.rm: all tasks of played are held out"):
         made.rows(RUN, Divided([], [], [], []))
+
+
+@pytest.mark.parametrize("kind", ["bradley_terry", "process_reward", "generative_judge"])
+def test_not_all_tasks_can_be_held_out(kind: str) -> None:
+    with pytest.raises(ValidationError, match=r"held_out\n.*less than 1"):
+        stage(kind, held_out=1.0)
 
 
 @pytest.mark.parametrize("kind", ["bradley_terry", "process_reward"])

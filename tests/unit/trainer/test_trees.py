@@ -14,9 +14,9 @@ from gymfleet_trainer.learning.algorithm import Sample
 from gymfleet_trainer.learning.engine import UpdateEngine
 from gymfleet_trainer.learning.options import ReinforceOptions
 from gymfleet_trainer.learning.plugins import algorithm_of
-from gymfleet_trainer.model import attention
+from gymfleet_trainer.model import attention, trees
 from gymfleet_trainer.model.attention import PACKED_ATTENTION, packed_attention
-from gymfleet_trainer.model.batching import NodeSpan, PackedBatch, TrainSequence, pack, with_nodes
+from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, pack
 from gymfleet_trainer.model.cpu_attention import MAX_SEGMENT
 from gymfleet_trainer.model.critic import ValueModel
 from gymfleet_trainer.model.policy_model import PolicyModel
@@ -24,12 +24,13 @@ from gymfleet_trainer.model.segments import Segments
 from torch import Tensor, nn
 from transformers import Starcoder2Config, Starcoder2ForCausalLM
 
-from tests.fixtures.forked_groups import forked_group, turns_to, without_nodes
-from tests.fixtures.scored import make_scored, make_turn
+from tests.fixtures.forked_groups import forked_group
 from tests.fixtures.train_sequences import train_sequence
 
 VOCAB: Final = 24
 WHOLE: Final = 1 << 16
+NEVER: Final = 1 << 20
+"""Tokens that no row has: nothing is shared."""
 PRECISION: Final = 1e-10
 
 
@@ -52,19 +53,25 @@ def small_model() -> PolicyModel:
     return PolicyModel(Starcoder2ForCausalLM(config).double(), compute_dtype=torch.float64)
 
 
-def row(token_ids: list[int], mask: str, name: str, *nodes: tuple[str, int]) -> TrainSequence:
-    return replace(train_sequence(token_ids, mask, name=f"run/g/{name}"), nodes=tuple(NodeSpan(*one) for one in nodes))
+@pytest.fixture(autouse=True)
+def single_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even one token is worth a segment: rows made by hand are short."""
+    monkeypatch.setattr(trees, "SHORTEST", 1)
+
+
+def row(token_ids: list[int], mask: str, name: str) -> TrainSequence:
+    return train_sequence(token_ids, mask, name=f"run/g/{name}")
 
 
 # --- by hand
 
 
 def three_rows() -> list[TrainSequence]:
-    """Two go from a to b and part there; the third goes from a to c. The second is not trained on b."""
+    """Two go the same way and part at the fifth token; the third parts at the third. The second has fewer trained."""
     return [
-        row([1, 2, 3, 4, 5], ".x.xx", "0", ("a", 2), ("b", 4)),
-        row([1, 2, 3, 4, 6, 7], ".x..xx", "1", ("a", 2), ("b", 4), ("d", 6)),
-        row([1, 2, 8], ".xx", "2", ("a", 2), ("c", 3)),
+        row([1, 2, 3, 4, 5], ".x.xx", "0"),
+        row([1, 2, 3, 4, 6, 7], ".x..xx", "1"),
+        row([1, 2, 8], ".xx", "2"),
     ]
 
 
@@ -94,19 +101,8 @@ def test_what_rows_share_stands_once() -> None:
     assert batch.scattered(predicted)[batch.trained].tolist() == predicted[[0, 1, 2, 0, 3, 4, 0, 5]].tolist()
 
 
-def test_nodes_that_the_same_rows_have_are_one_segment() -> None:
-    rows = [
-        row([1, 2, 3, 4, 5], ".xxxx", str(number), ("a", 1), ("b", 3), ("c", 4), (f"d{number}", 5))
-        for number in range(2)
-    ]
-
-    (batch,) = pack(rows, WHOLE)
-
-    assert batch.inputs.segments.lengths == (4, 1, 1)
-
-
 def test_the_same_episode_twice_is_computed_once() -> None:
-    rows = [row([1, 2, 3], ".xx", str(number), ("a", 1), ("b", 3)) for number in range(2)]
+    rows = [row([1, 2, 3], ".xx", str(number)) for number in range(2)]
 
     (batch,) = pack(rows, WHOLE)
 
@@ -114,77 +110,91 @@ def test_the_same_episode_twice_is_computed_once() -> None:
     assert batch.inputs.segments.lengths == (3,)
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        pytest.param([row([1, 2], ".x", "0"), row([1, 2], ".x", "1")], id="nobody says that it is the same"),
-        pytest.param([row([1, 2], ".x", "0", ("a", 2)), row([1, 2], ".x", "1", ("b", 2))], id="other nodes"),
-        pytest.param(
-            [row([1, 2], ".x", "0", ("a", 2)), replace(row([1, 2], ".x", "1", ("a", 2)), trajectory_id="run/h/0")],
-            id="another group",
-        ),
-        pytest.param(
-            [row([1, 2], ".x", "0", ("a", 1), ("b", 2)), row([3, 2], ".x", "1", ("c", 1), ("b", 2))],
-            id="the way there differs",
-        ),
-    ],
-)
-def test_what_is_not_shared_stands_as_often_as_it_is_there(rows: list[TrainSequence]) -> None:
-    (batch,) = pack(rows, WHOLE)
+def test_a_row_that_another_goes_on_from_has_no_segment_of_its_own() -> None:
+    (batch,) = pack([row([1, 2, 3, 4], "..xx", "0"), row([1, 2, 3], "..x", "1")], WHOLE)
+
+    assert batch.inputs.segments.lengths == (3, 1)
+    assert batch.inputs.targets.tolist() == [3, 4]
+    assert batch.inputs.uses is not None
+    assert batch.inputs.uses.tolist() == [0, 1, 0]
+
+
+def test_groups_share_what_both_begin_with() -> None:
+    (batch,) = pack([row([1, 2], ".x", "0"), replace(row([1, 3], ".x", "1"), trajectory_id="run/h/0")], WHOLE)
+
+    assert batch.num_computed == 3
+
+
+def test_what_only_follows_alike_is_not_shared() -> None:
+    (batch,) = pack([row([1, 2, 2], ".xx", "0"), row([3, 2, 2], ".xx", "1")], WHOLE)
 
     assert batch.shared is None
-    assert (batch.num_tokens, batch.num_computed) == (4, 4)
+    assert (batch.num_tokens, batch.num_computed) == (6, 6)
     assert batch.inputs.tokens.tolist() == batch.tokens.tolist()
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        row([1, 9, 3], "..x", "7", ("a", 2)),
-        row([1, 2, 3], "..x", "7", ("a", 3)),
-        row([1], ".", "7", ("a", 1)),
-    ],
-)
-def test_a_node_with_other_tokens_is_an_error(other: TrainSequence) -> None:
-    with pytest.raises(ValueError, match="run/g/0 and run/g/7 share the node 'a', but not its tokens: one of the rec"):
-        pack([row([1, 2, 3], "..x", "0", ("a", 2)), other], WHOLE)
+def test_a_beginning_that_is_too_short_for_a_segment_stands_in_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trees, "SHORTEST", 3)
+    # The first two share a third token more than all do, which is too few behind these.
+    rows = [row([1, 2, 3, *rest], "....x", str(place)) for place, rest in enumerate([[4, 5], [4, 6], [7, 7]])]
+
+    (batch,) = pack(rows, WHOLE)
+    (unlike,) = pack([one for one in rows if one is not rows[1]], WHOLE)
+    (short,) = pack([replace(one, token_ids=[place, *one.token_ids[1:]]) for place, one in enumerate(rows)], WHOLE)
+
+    assert batch.inputs.segments.lengths == (3, 2, 2, 2)
+    assert batch.inputs.tokens.tolist() == [1, 2, 3, 4, 5, 4, 6, 7, 7]
+    assert unlike.inputs.segments.lengths == (3, 2, 2)
+    assert short.shared is None
 
 
-@pytest.mark.parametrize("nodes", [(("a", 0),), (("a", 2), ("b", 2)), (("a", 4),), (("a", 2), ("b", 1))])
-def test_nodes_lie_within_their_row(nodes: tuple[tuple[str, int], ...]) -> None:
-    with pytest.raises(ValueError, match=r"run/g/0: nodes must end one after the other within 3 tokens: \[0, "):
-        row([1, 2, 3], "..x", "0", *nodes)
+@pytest.mark.parametrize("seed", range(20))
+def test_every_row_can_be_read_back_and_no_beginning_stands_twice(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    monkeypatch.setattr(trees, "SHORTEST", rng.choice([1, 2, 4]))
+    rows = [
+        row([rng.randrange(2) for _ in range(length)], "." * length, str(place))
+        for place, length in enumerate(rng.choices(range(1, 12), k=rng.randint(2, 24)))
+    ]
 
+    (batch,) = pack(rows, WHOLE)
 
-def test_a_rows_nodes_are_those_of_the_turns_that_it_begins_with() -> None:
-    plain = make_turn((1, 2), (3,))
-    named = [plain.model_copy(update={"node": node}) for node in ("a", "b")]
-    silent = make_turn((), ()).model_copy(update={"node": "nothing"})
-    sequence = train_sequence([1, 2, 3] * 4, "..x" * 4)
-
-    assert with_nodes(sequence, [named[0], silent, named[1], plain, named[1]]).nodes == (("a", 3), ("b", 6))
-    assert with_nodes(sequence, [plain, named[0]]) is sequence
-    algorithm = algorithm_of(ReinforceOptions())
-    (made,) = algorithm.rows([Sample(make_scored(turns=tuple(named)), 0)])
-    assert made.nodes == (("a", 3), ("b", 6))
+    inputs = batch.inputs
+    bounds = inputs.segments.cu_seqlens.tolist()
+    paths = inputs.segments.paths
+    if paths is None:
+        beginnings = [tuple(one.token_ids[: trees.SHORTEST]) for one in rows if len(one.token_ids) >= trees.SHORTEST]
+        assert len(beginnings) == len(set(beginnings))
+        return
+    read = []
+    for place, before in enumerate(paths.ancestors):
+        spans = [range(bounds[one], bounds[one + 1]) for one in (*before, place)]
+        read.append([token for span in spans for token in inputs.tokens[list(span)].tolist()])
+        assert [position for span in spans for position in inputs.positions[list(span)].tolist()] == list(
+            range(len(read[-1]))
+        )
+    whole = {tuple(one.token_ids) for one in rows}
+    assert whole <= set(map(tuple, read))
+    if trees.SHORTEST == 1:
+        assert batch.num_computed == len({tokens[:end] for tokens in whole for end in range(1, len(tokens) + 1)})
 
 
 # --- packing
 
 
-def long_rows(number: int, group: str = "g") -> list[TrainSequence]:
+def long_rows(number: int, first: int = 1) -> list[TrainSequence]:
     """Each 10 tokens, of which 6 are shared."""
     return [
         replace(
-            row([1, 2, 3, 4, 5, 6, 10 + place, 1, 1, 1], "......xxxx", "0", (f"{group}root", 6), (f"own{place}", 10)),
-            trajectory_id=f"run/{group}/{place}",
+            row([first, 2, 3, 4, 5, 6, 10 + place, 1, 1, 1], "......xxxx", str(place)),
+            trajectory_id=f"run/{first}/{place}",
         )
         for place in range(number)
     ]
 
 
 def test_rows_that_share_tokens_share_a_micro_batch_and_what_they_share_counts_once() -> None:
-    rows = [one for pair in zip(long_rows(4, "g"), long_rows(4, "h"), strict=True) for one in pair]
+    rows = [one for pair in zip(long_rows(4, 7), long_rows(4, 8), strict=True) for one in pair]
 
     batches = pack(rows, 22)
 
@@ -194,26 +204,24 @@ def test_rows_that_share_tokens_share_a_micro_batch_and_what_they_share_counts_o
     assert (one.num_computed, one.num_tokens) == (44, 80)
 
 
-def test_a_tree_above_the_limit_is_divided() -> None:
+def test_a_tree_above_the_limit_is_divided_evenly() -> None:
     batches = pack(long_rows(5), 15)
 
     assert [batch.num_computed for batch in batches] == [14, 14, 10]
     assert sorted(index for batch in batches for index in batch.indices) == list(range(5))
+    assert [batch.num_computed for batch in pack(long_rows(5), 25)] == [18, 14], "not 22 and 10"
 
 
 def test_a_tree_is_divided_where_a_worker_would_be_idle() -> None:
     assert [batch.num_computed for batch in pack(long_rows(8), WHOLE)] == [6 + 8 * 4]
-    assert sorted(batch.num_computed for batch in pack(long_rows(8), WHOLE, multiple_of=2)) == [6 + 3 * 4, 6 + 5 * 4]
-    both = pack([*long_rows(8, "g"), *long_rows(8, "h")], WHOLE, multiple_of=2)
+    assert [batch.num_computed for batch in pack(long_rows(8), WHOLE, multiple_of=2)] == [6 + 4 * 4, 6 + 4 * 4]
+    both = pack([*long_rows(8, 7), *long_rows(8, 8)], WHOLE, multiple_of=2)
     assert [batch.num_computed for batch in both] == [38, 38], "each has one"
+    assert len(pack(long_rows(2), WHOLE, multiple_of=3)) == 2, "there is no more to divide"
 
 
 def test_branches_that_share_the_most_stay_together() -> None:
-    paths = [("x", "p"), ("y", "q"), ("x", "r"), ("y", "s")]
-    rows = [
-        row([1, 2, ord(inner), 4, ord(leaf)], "....x", str(place), ("a", 2), (inner, 4), (leaf, 5))
-        for place, (inner, leaf) in enumerate(paths)
-    ]
+    rows = [row([1, 2, inner, 4, 10 + place], "....x", str(place)) for place, inner in enumerate([7, 8, 7, 8])]
 
     assert sorted(batch.indices for batch in pack(rows, 6)) == [(0, 2), (1, 3)]
 
@@ -225,6 +233,22 @@ def test_rows_of_one_unit_are_not_separated_by_what_others_share() -> None:
 
     assert sorted(batch.indices for batch in batches) == [(0, 2), (1, 3)]
     assert all(len(batch.places_by_unit) == 1 for batch in batches)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_micro_batch_computes_more_than_the_limit(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    monkeypatch.setattr(trees, "SHORTEST", rng.choice([1, 3, 5]))
+    rows = [
+        replace(row([rng.randrange(2) for _ in range(length)], "." * length, str(place)), unit=f"pair {place // 2}")
+        for place, length in enumerate(rng.choices(range(1, 16), k=30))
+    ]
+
+    batches = pack(rows, 40)
+
+    assert max(batch.num_computed for batch in batches) <= 40
+    assert sorted(index for batch in batches for index in batch.indices) == list(range(30))
+    assert all(set(map(len, batch.places_by_unit.values())) == {2} for batch in batches)
 
 
 # --- attention
@@ -241,8 +265,7 @@ def tree_of(lengths: tuple[int, ...]) -> Segments:
     rows = []
     for path in paths:
         tokens = [token for place in path for token in [place + 1] * lengths[place]]
-        ends = torch.tensor([lengths[place] for place in path]).cumsum(0).tolist()
-        rows.append(row(tokens, "." * len(tokens), str(path[-1]), *zip(map(str, path), ends, strict=True)))
+        rows.append(row(tokens, "." * len(tokens), str(path[-1])))
     (batch,) = pack(rows, WHOLE)
     return batch.inputs.segments
 
@@ -343,8 +366,10 @@ def forked_rows(seed: int = 0) -> list[TrainSequence]:
 
 
 def packed(rows: list[TrainSequence], *, shared: bool) -> PackedBatch:
-    given = [replace(one, unit="in this order", nodes=one.nodes if shared else ()) for one in rows]
-    (batch,) = pack(given, WHOLE, dtype=torch.float64)
+    with pytest.MonkeyPatch.context() as patch:
+        if not shared:
+            patch.setattr(trees, "SHORTEST", NEVER)
+        (batch,) = pack(rows, WHOLE, dtype=torch.float64)
     assert (batch.shared is not None) == shared
     return batch
 
@@ -415,13 +440,12 @@ def forked_batches() -> list[list[list[ScoredTrajectory]]]:
         ),
     ],
 )  # fmt: skip
-def test_an_update_is_that_of_whole_rows(options: dict[str, Any]) -> None:
+def test_an_update_is_that_of_whole_rows(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     batches = forked_batches()
 
     told, weights = updated(options, batches)
-    plain, wanted = updated(
-        options, [[[without_nodes(one) for one in group] for group in groups] for groups in batches]
-    )
+    monkeypatch.setattr(trees, "SHORTEST", NEVER)
+    plain, wanted = updated(options, batches)
 
     start = small_model()
     assert any((before - after).abs().max() > 1e-3 for before, after in zip(start.parameters(), weights, strict=False))
@@ -435,19 +459,6 @@ def test_an_update_is_that_of_whole_rows(options: dict[str, Any]) -> None:
         assert ours["num_shared_tokens"] > 0 or warms_up or options.get("tokens_per_microbatch") == 10
 
 
-def test_nodes_that_nobody_shares_change_no_bit() -> None:
-    rng = random.Random(7)
-    batches = [[forked_group(rng, f"g{place}", VOCAB, ("aaa",)) for place in range(3)]]
-    plain = [[[without_nodes(one) for one in group] for group in groups] for groups in batches]
-    options = {"algorithm": "ppo", "critic": CRITIC}
-
-    (told,), weights = updated(options, batches)
-    _, wanted = updated(options, plain)
-
-    assert told["num_shared_tokens"] == 0
-    assert all(torch.equal(actual, expected) for actual, expected in zip(weights, wanted, strict=True))
-
-
 def test_a_shared_update_is_the_same_every_time() -> None:
     first, second = (updated({"algorithm": "ppo", "critic": CRITIC}, forked_batches())[1] for _ in range(2))
 
@@ -455,10 +466,9 @@ def test_a_shared_update_is_the_same_every_time() -> None:
 
 
 def test_an_episode_cut_at_a_shared_node_goes_on_to_a_state_of_its_own() -> None:
-    """PPO appends the last prompt to a cut row: behind a node that others go on from differently."""
-    turns = {one: make_turn((3,), (4, 5)).model_copy(update={"node": one}) for one in ("a", "ab")}
-    first = with_nodes(train_sequence([3, 4, 5, 9, 9], ".xx.x"), turns_to("a", turns))
-    second = with_nodes(train_sequence([3, 4, 5, 3, 4, 5], ".xx.xx"), turns_to("ab", turns))
+    """PPO appends the last prompt to a cut row: behind what others go on from differently."""
+    first = train_sequence([3, 4, 5, 9, 9], ".xx.x")
+    second = train_sequence([3, 4, 5, 3, 4, 5], ".xx.xx")
     model = small_model()
     critic = ValueModel(model)
     nn.init.normal_(critic.head.weight)

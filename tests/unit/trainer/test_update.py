@@ -203,6 +203,19 @@ def test_a_group_of_one_is_refused(model: PolicyModel) -> None:
         engine(model, section()).update(sampled(model, groups=2, samples=3)[:4])
 
 
+def test_a_schedule_begins_where_the_policy_begins_to_learn(model: PolicyModel) -> None:
+    optimizer = {"learning_rate": 1e-3, "schedule": "linear"}
+    critic = {"warmup_steps": 2}
+    ahead = engine(model, section(algorithm="ppo", steps=4, critic=critic, optimizer=optimizer))
+    at_once = engine(model, section(algorithm="ppo", steps=2, optimizer=optimizer))
+    sequences = sampled(model)
+
+    rates = [ahead.update(sequences)["learning_rate"] for _ in range(4)]
+
+    assert rates[2:] == [at_once.update(sequences)["learning_rate"] for _ in range(2)]
+    assert all(math.isnan(rate) for rate in rates[:2])
+
+
 def test_groups_are_split_whole_and_evenly(model: PolicyModel) -> None:
     updater = engine(model, section(updates_per_step=3))
     sequences = sampled(model, groups=4)

@@ -112,6 +112,8 @@ def _composed(env: str | None, algorithm: str, model: str | None, level: str | N
     """Return a recipe for an environment, with changes. Raises `UsageProblem`, `CliError`, `RecipeError`."""
     if env is None:
         raise UsageProblem("give a recipe, or --env with an environment to write one for")
+    if model is not None and Path(model).is_dir() and not (Path(model) / "config.json").is_file():
+        raise UsageProblem(f"--model {model}: there is no model in this directory: config.json is missing")
     specs, missing = describe((env,), {})
     if not specs:
         raise CliError("; ".join(missing) or f"{env} cannot be served here")

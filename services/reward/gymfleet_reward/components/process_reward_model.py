@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 from gymfleet_contracts.trajectory import Trajectory
+from pydantic import ConfigDict, model_validator
 
 from gymfleet_reward.component import Answer, Answers, Component, ComponentOptions, Versioned
 from gymfleet_reward.models.tables import ModelName
@@ -19,8 +20,21 @@ _TOGETHER: Final[dict[str, Callable[[Sequence[float]], Answer]]] = {
 }
 
 
+_NO_PRODUCT: Final = 'together = "product" multiplies probabilities: give activation = "sigmoid"'
+
+
 class ProcessRewardModelOptions(ComponentOptions):
     """Which model, and what becomes of its numbers."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "not": {
+                "properties": {"together": {"const": "product"}, "activation": {"const": "none"}},
+                "required": ["together"],
+            },
+            "$comment": _NO_PRODUCT,
+        }
+    )
 
     model: ModelName
     """Its name in the service's `GYMFLEET_REWARD_MODELS`; with `gymfleet train` also that of a stage of the recipe that
@@ -29,6 +43,13 @@ class ProcessRewardModelOptions(ComponentOptions):
     """`sigmoid` makes probabilities of what the head says, as `product` and `min` are used with."""
     together: Literal["per_turn", "last", "min", "mean", "product", "sum"] = "per_turn"
     """`per_turn`: each number stands on the last token of its turn; else the episode has one number, made of all."""
+
+    @model_validator(mode="after")
+    def a_product_is_of_probabilities(self) -> Self:
+        """The sign of a product of logits says how many turns there are."""
+        if self.together == "product" and self.activation == "none":
+            raise ValueError(_NO_PRODUCT)
+        return self
 
 
 class ProcessRewardModel(Component[ProcessRewardModelOptions]):

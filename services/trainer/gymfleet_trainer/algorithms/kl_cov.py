@@ -39,7 +39,8 @@ class KlCov(GroupRelative[KlCovOptions]):
     def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:
         """Choose the tokens that are held."""
         rows = super().prepare(rows, models)
-        if not any(row.num_trained for row in rows):
+        # Without an advantage anywhere there is no covariance to choose by, and no update to hold a token in.
+        if not any(super(KlCov, self).has_gradient(row) for row in rows):
             return marked(rows, (), _HELD)
         found = covariances(rows, models)
         highest = torch.sort(found, descending=True, stable=True).indices

@@ -58,7 +58,8 @@ class Kto(Preference[KtoOptions]):
     def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:
         r"""Add the reference point :math:`z = \max(0, \mathrm{mean}(\log\pi - \log\pi_{ref}))` of mismatched replies.
 
-        Each prompt is followed by what another episode goes on with; one of another task, where there is one.
+        Each prompt is followed by what another episode goes on with; one of another task, where there is one. An
+        episode that is alone in its batch has no such reply, and the point is 0.
         """
         mismatched = _mismatched(rows)
         gains = [
@@ -109,12 +110,14 @@ def _mismatched(rows: Sequence[TrainSequence]) -> list[TrainSequence]:
     for row in rows:
         first.setdefault(row.unit, row)
     examples = list(first.values())
-    longest = max((len(row.token_ids) for row in examples), default=0)
+    if len(examples) < 2:  # its own reply is none that does not match
+        return []
+    longest = max(len(row.token_ids) for row in examples)
     found = []
     for place, row in enumerate(examples):
         others = [*range(place + 1, len(examples)), *range(place)]
         elsewhere = (other for other in others if examples[other].group_id != row.group_id)
-        other = next(elsewhere, others[0] if others else place)
+        other = next(elsewhere, others[0])
         found.append(_spliced(row, examples[other], longest))
     return found
 

@@ -7,9 +7,10 @@ from typing import ClassVar, Final, Self
 
 import torch
 from gymfleet_contracts.recipe import AlgorithmFacts
+from gymfleet_contracts.trajectory import ScoredTrajectory
 from pydantic import ConfigDict, model_validator
 
-from gymfleet_trainer.learning.algorithm import Models, Sample
+from gymfleet_trainer.learning.algorithm import Models, Sample, Verdict
 from gymfleet_trainer.learning.episodes import by_episode, whitened
 from gymfleet_trainer.learning.policy_gradient import ADVANTAGES, Clipped, ClippedOptions
 from gymfleet_trainer.learning.steps import require_turns
@@ -84,6 +85,11 @@ class MonteCarlo(Clipped[MonteCarloOptions]):
                     known.add(edge)
                 rows.append(row if mask == row.loss_mask else replace(row, loss_mask=mask))
         return rows
+
+    def select(self, group: Sequence[ScoredTrajectory]) -> Verdict:
+        """Drop an episode that is alone in its group, and whose first state has no value, since a budget was spent."""
+        alone = len(group) == 1 and (not (turns := group[0].trajectory.turns) or turns[0].value is None)
+        return Verdict.DROP if alone else Verdict.KEEP
 
     def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:
         """Put what a turn won or lost on its tokens.

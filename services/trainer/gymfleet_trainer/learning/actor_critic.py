@@ -18,6 +18,8 @@ from gymfleet_trainer.model.optimizer import OptimizerOptions
 
 VALUES = "values"
 RETURNS = "returns"
+VALUE_SIZE = "value_size"
+"""The metric that says how large the critic's values are: the mean of what they are without a sign."""
 
 
 class CriticOptions(AlgorithmOptions):
@@ -125,10 +127,16 @@ class ActorCritic(Clipped[ActorCriticT]):
             clip=self.options.critic.value_clip,
         )
         parts = {"value_loss": critic.detach()}
+        means = {VALUE_SIZE: (batch.fields[VALUES][batch.trained].abs().sum(), len(batch.trained))}
         if Trained.POLICY not in outputs.trained:
-            return Loss(critic, parts=parts)
+            return Loss(critic, parts=parts, means=means)
         policy = super().loss(outputs, batch)
-        return replace(policy, value=policy.value + critic, parts={**policy.parts, **parts})
+        return replace(
+            policy,
+            value=policy.value + critic,
+            parts={**policy.parts, **parts},
+            means={**policy.means, **means},
+        )
 
 
 def values_of(rows: Sequence[TrainSequence], models: Models) -> tuple[list[Tensor], Tensor]:

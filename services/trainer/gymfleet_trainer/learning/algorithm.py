@@ -202,6 +202,8 @@ class Algorithm(ABC, Generic[OptionsT]):
     Options: ClassVar[type[AlgorithmOptions]] = AlgorithmOptions
     facts: ClassVar[AlgorithmFacts] = AlgorithmFacts()
     """What it asks of the rest of a recipe."""
+    roles: tuple[str, ...] | None = None
+    """Whose tokens the stage trains, as its samples say it too; without it all."""
 
     def __init__(self, options: OptionsT) -> None:
         self.options = options

@@ -72,8 +72,10 @@ class UpdateEngine(Models):
         self.sampler_is_exact = sampler_is_exact
         self.num_batches = 0
         """Batches trained on so far."""
-        num_updates = section.steps * section.updates_per_step * section.epochs_per_step
-        self.optimizer = build_optimizer(model, section.optimizer, num_updates)
+        per_step = section.updates_per_step * section.epochs_per_step
+        num_updates = section.steps * per_step
+        num_ahead = sum(Trained.POLICY not in algorithm.trains(step) for step in range(section.steps))
+        self.optimizer = build_optimizer(model, section.optimizer, num_updates - num_ahead * per_step)
         copied = reference is None and Need.REFERENCE in algorithm.needs
         self.reference = model.frozen_copy() if copied else reference
         self.reference_is_refreshed = False

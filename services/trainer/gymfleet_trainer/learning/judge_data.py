@@ -16,7 +16,7 @@ from gymfleet_kit.judging.transcript import NotShown
 
 from gymfleet_trainer.learning.options import GenerativeJudgeOptions
 from gymfleet_trainer.learning.reward_data import Example, Pair
-from gymfleet_trainer.model.batching import NodeSpan, TrainSequence
+from gymfleet_trainer.model.batching import TrainSequence
 
 Verdict: TypeAlias = str | float
 """What stands under the verdict's own key: a score, or which of two is better."""
@@ -64,12 +64,8 @@ class Judged:
         return self._row(self.asked.label, self.asked.name, unit=self.asked.unit)
 
     def choice_rows(self) -> list[TrainSequence]:
-        """Return the question with each verdict that it can have. The tokens that ask it are computed once."""
-        asks = (NodeSpan("question", len(self.prompt)),)
-        return [
-            self._row(choice, f"{self.asked.name}/{place}", nodes=asks)
-            for place, choice in enumerate(self.asked.choices)
-        ]
+        """Return the question with each verdict that it can have."""
+        return [self._row(choice, f"{self.asked.name}/{place}") for place, choice in enumerate(self.asked.choices)]
 
     def _row(self, verdict: Verdict, name: str, **more: Any) -> TrainSequence:
         reply = self.replies[verdict]

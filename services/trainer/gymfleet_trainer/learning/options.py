@@ -11,7 +11,8 @@ from gymfleet_kit.plugins import ASCENDING
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
 from gymfleet_trainer.learning.novelty import NoveltyOptions
-from gymfleet_trainer.model.optimizer import Fraction, OptimizerOptions
+from gymfleet_trainer.model.optimizer import OptimizerOptions
+from gymfleet_trainer.stage import IfNothing
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Roles = Annotated[tuple[RoleName, ...], Field(min_length=1)] | None
@@ -43,7 +44,7 @@ class RewardModelOptions(BaseModel):
 
     epochs: PositiveInt = 3
     """Passes over what is trained on."""
-    held_out: Fraction = 0.2
+    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.2
     """The share of tasks that is not trained on, but measured after each epoch."""
     min_gap: PositiveFloat = 0.01
     """By how much the rewards of two episodes of a task differ at the least, if they are a pair."""
@@ -59,6 +60,9 @@ class RewardModelOptions(BaseModel):
     start_from: Literal["policy", "previous"] = "policy"
     """What it begins as: the policy as it is, with a head of 0, or, in a `repeat`, the model of the round before, which
     the first round does not have."""
+    if_nothing: IfNothing = "end"
+    """What becomes of the run if a round has nothing to learn from, such as no pairs because all tasks were solved: it
+    ends, with exit code 9, or it goes on with the model of the round before, which the first round does not have."""
     tokens_per_microbatch: PositiveInt = 4096
     """Bounds memory; the loss does not depend on it."""
     optimizer: OptimizerOptions = OptimizerOptions(learning_rate=1e-4)
@@ -209,6 +213,9 @@ class ReinforceOptions(UpdateOptions):
     roles: Roles = None
     """Roles, as the strategy names them, whose tokens alone are trained on; without it all."""
     exploration: ExplorationOptions = ExplorationOptions()
+    max_diverged_steps: PositiveInt = 3
+    """So many steps in a row without one update whose gradient is finite, or with a critic whose values are ten times
+    as large as any return, end the run (exit code 10). Each of them is one warning."""
     max_wall_s: PositiveFloat | None = None
     """Stop after the step in which this much time was spent, even before `steps`."""
     max_env_steps: PositiveInt | None = None

@@ -1,10 +1,9 @@
 """Pairs: two ways to go on from the same point of a task, of which one is preferred.
 
 They come from episodes of the same task whose rewards differ, from turns of a tree that lead on from the same node, or
-from files. What both sides begin with is their prompt: it has no loss, and is computed once.
+from files. What both sides begin with is their prompt: it has no loss.
 """
 
-import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from gymfleet_contracts.session import TaskRef
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from gymfleet_trainer.learning.algorithm import AlgorithmOptions, Sample
-from gymfleet_trainer.model.batching import NodeSpan, TrainSequence, sequences_from_trajectory
+from gymfleet_trainer.model.batching import TrainSequence, sequences_from_trajectory
 
 PREFERRED: Final = "preferred"
 """The field of a pair's rows that is 1 on the tokens of the chosen side and 0 on those of the rejected one."""
@@ -48,6 +47,8 @@ class LeftOut(StrEnum):
     """Pairs whose rewards differ by less than `min_gap`."""
     TOO_LOW = "too_low"
     """Pairs whose better side has less than `min_chosen_reward`."""
+    OTHER_PROMPT = "other_prompt"
+    """Pairs whose sides reply to different prompts: with another format, template or hint, the contexts differ."""
     SAME_REPLIES = "same_replies"
     """Pairs of which one side says nothing that the other does not say too."""
     OVER_MAX = "over_max"
@@ -68,6 +69,8 @@ class Side:
     name: str
     reward: float
     rows: tuple[TrainSequence, ...]
+    prompt: tuple[int, ...] = ()
+    """What it replies to; only sides of episodes say it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,7 @@ def pair_of(chosen: Side, rejected: Side, *, gap: float | None = None) -> Pair |
     for place, (one, other) in enumerate(zip(better, worse, strict=False)):
         size = _shared(one, other)
         num_shared = num_shared or size
-        better[place], worse[place] = (_behind(row, size, tree=bool(one.nodes and other.nodes)) for row in (one, other))
+        better[place], worse[place] = (_behind(row, size) for row in (one, other))
         if one.token_ids != other.token_ids:
             break
     sides = [tuple(row for row in rows if row.num_trained) for rows in (better, worse)]
@@ -158,6 +161,7 @@ def _episodes(samples: Iterable[Sample]) -> Iterator[list[Side]]:
         Side(
             task_name(trajectory.task), trajectory.trajectory_id, sample.scored.reward.total,
             tuple(sequences_from_trajectory(sample.scored, staleness=sample.staleness, roles=sample.roles)),
+            trajectory.turns[0].prompt_token_ids,
         )
         for sample in samples
         if sample.scored.reward is not None and (trajectory := sample.scored.trajectory).turns
@@ -166,18 +170,19 @@ def _episodes(samples: Iterable[Sample]) -> Iterator[list[Side]]:
 
 def _siblings(samples: Sequence[Sample]) -> Iterator[list[Side]]:
     """Yield, for each node that turns lead on from, these turns, each as far as itself and with a loss on it alone."""
-    first: dict[tuple[str, str], tuple[Sample, int]] = {}
-    rewards: dict[tuple[str, str], list[float]] = defaultdict(list)
-    children: dict[tuple[str, str | None], dict[tuple[str, str], None]] = defaultdict(dict)
+    first: dict[tuple[str, str, str], tuple[Sample, int]] = {}
+    rewards: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    children: dict[tuple[str, str, str | None], dict[tuple[str, str, str], None]] = defaultdict(dict)
     for sample in samples:
         trajectory = sample.scored.trajectory
         for place, turn in enumerate(trajectory.turns):
             if turn.node is None or sample.scored.reward is None:
                 continue
-            node = (trajectory.group_id, turn.node)
+            tree = (trajectory.run_id, trajectory.group_id)  # two runs may name groups and nodes alike
+            node = (*tree, turn.node)
             first.setdefault(node, (sample, place))
             rewards[node].append(sample.scored.reward.total)
-            children[trajectory.group_id, turn.parent][node] = None
+            children[*tree, turn.parent][node] = None
     for nodes in children.values():
         if len(nodes) > 1:
             yield [_step(*first[node], sum(rewards[node]) / len(rewards[node])) for node in nodes]
@@ -192,8 +197,9 @@ def _step(sample: Sample, place: int, reward: float) -> Side:
         if place < begin + len(turns):
             until = turns[: place - begin + 1]
             end = sum(len(turn.prompt_token_ids) + len(turn.response_token_ids) for turn in until)
-            cut = _cut(row, end - len(until[-1].response_token_ids), end)
-            return Side(task_name(trajectory.task), f"{trajectory.trajectory_id}:{place}", reward, (cut,))
+            start = end - len(until[-1].response_token_ids)
+            name, cut = f"{trajectory.trajectory_id}:{place}", _cut(row, start, end)
+            return Side(task_name(trajectory.task), name, reward, (cut,), tuple(row.token_ids[:start]))
         begin += len(turns)
     raise IndexError(f"{trajectory.trajectory_id} has no turn {place}")
 
@@ -208,7 +214,6 @@ def _cut(row: TrainSequence, start: int, end: int) -> TrainSequence:
         token_rewards=row.token_rewards[:end],
         final_prompt_token_ids=None,
         fields={name: values[:end] for name, values in row.fields.items()},
-        nodes=tuple(takewhile(lambda span: span.end <= end, row.nodes)),
         turns=tuple(takewhile(lambda span: span.end <= end, row.turns)),
     )
 
@@ -223,6 +228,8 @@ def _pair_up(contests: Sequence[Sequence[Side]], options: PairOptions, found: Fo
             found.left_out[LeftOut.NO_GAP] += 1
         elif better.reward < options.min_chosen_reward:
             found.left_out[LeftOut.TOO_LOW] += 1
+        elif better.prompt != worse.prompt:
+            found.left_out[LeftOut.OTHER_PROMPT] += 1
         else:
             ranked.append((gap, better, worse))
     pairs: list[Pair] = []
@@ -240,7 +247,7 @@ def _in_group(row: TrainSequence, chosen: TrainSequence, name: str) -> TrainSequ
     """Return a rejected row under the group of the chosen one: what is of one group stays in one update."""
     if row.group_id == chosen.group_id:
         return row
-    return replace(row, trajectory_id=f"{chosen.group_id}/{name.replace('/', '.')}", nodes=())
+    return replace(row, trajectory_id=f"{chosen.group_id}/{name.replace('/', '.')}")
 
 
 def _shared(one: TrainSequence, other: TrainSequence) -> int:
@@ -253,21 +260,6 @@ def _shared(one: TrainSequence, other: TrainSequence) -> int:
     return size
 
 
-def _behind(row: TrainSequence, size: int, *, tree: bool) -> TrainSequence:
-    """Return a row without a loss on its first `size` tokens, which are computed once for all rows that have them.
-
-    With `tree` both rows of a pair are of a strategy's tree, which says what more rows share.
-    """
-    if not size:
-        return row
-    masked = replace(row, loss_mask=[False] * size + row.loss_mask[size:])
-    if tree:
-        return masked
-    spans = [NodeSpan(_digest(row.token_ids[:size]), size)]
-    if size < len(row.token_ids):
-        spans.append(NodeSpan(_digest(row.token_ids), len(row.token_ids)))
-    return replace(masked, nodes=tuple(spans))
-
-
-def _digest(token_ids: Sequence[int]) -> str:
-    return hashlib.sha256(",".join(map(str, token_ids)).encode()).hexdigest()[:32]
+def _behind(row: TrainSequence, size: int) -> TrainSequence:
+    """Return a row without a loss on its first `size` tokens."""
+    return replace(row, loss_mask=[False] * size + row.loss_mask[size:]) if size else row

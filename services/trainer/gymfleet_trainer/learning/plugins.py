@@ -27,6 +27,10 @@ class NamesAlgorithm(Protocol):
     def options(self) -> dict[str, Any]:
         """Return its options, unchecked."""
 
+    @property
+    def roles(self) -> tuple[str, ...] | None:
+        """Return whose tokens are trained; None for all."""
+
 
 def algorithm_of(named: NamesAlgorithm, table: str = "stages.reinforce") -> Algorithm[Any]:
     """Return the algorithm of a stage, whose options stand in `table`.
@@ -34,7 +38,9 @@ def algorithm_of(named: NamesAlgorithm, table: str = "stages.reinforce") -> Algo
     Raises `PluginError` for one that does not exist, and for options that it does not take.
     """
     kind = ALGORITHMS.find(named.algorithm)
-    return kind(checked_options(kind.Options, named.options, table=table, owner=named.algorithm))
+    algorithm = kind(checked_options(kind.Options, named.options, table=table, owner=named.algorithm))
+    algorithm.roles = named.roles
+    return algorithm
 
 
 @contextmanager

@@ -55,7 +55,7 @@ class Preference(Algorithm[PreferenceT]):
 
     def select(self, group: Sequence[ScoredTrajectory]) -> Verdict:
         """Drop a group that nothing can be learned from, or ask for another."""
-        if self.examples([Sample(scored, 0) for scored in group]).examples:
+        if self.examples([Sample(scored, 0, self.roles) for scored in group]).examples:
             return Verdict.KEEP
         return Verdict.ANOTHER if self.options.dynamic_sampling else Verdict.DROP
 

@@ -18,6 +18,8 @@ from gymfleet_trainer.learning.reward_update import LABELS
 from gymfleet_trainer.model.batching import TrainSequence
 
 Labels: TypeAlias = Literal["outcome", "soft", "hard"]
+TreeNode: TypeAlias = tuple[str, str, str]
+"""A run, one of its groups, and a node of that group's tree: two runs may name groups and nodes alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +86,18 @@ class Examples:
 def read_examples(
     episodes: Iterable[ScoredTrajectory], transcripts: Transcripts, options: RewardModelOptions, max_tokens: int
 ) -> Examples:
-    """Return episodes as the model reads them, those of at most `max_tokens` that have a reward."""
+    """Return episodes as the model reads them, each once: those of at most `max_tokens` that have a reward."""
     found = Examples()
+    seen: set[str] = set()
     for scored in episodes:
+        name = scored.trajectory.trajectory_id
         if scored.reward is None:
             found.left_out["unscored"] += 1
             continue
+        if name in seen:
+            found.left_out["repeated"] += 1
+            continue
+        seen.add(name)
         try:
             written = transcripts.whole if options.reads == "episode" else transcripts.by_turns
             transcript = written(scored.trajectory)
@@ -180,20 +188,18 @@ def replayed(found: Iterable[LearnedT], own: Iterable[LearnedT], count: int, see
     return [others[name] for name in sorted(others, key=lambda name: _draw(f"{seed}/{name}"))[:count]]
 
 
-def values_of_nodes(episodes: Iterable[ScoredTrajectory]) -> dict[tuple[str, str], list[bool]]:
+def values_of_nodes(episodes: Iterable[ScoredTrajectory]) -> dict[TreeNode, list[bool]]:
     """Return how the episodes ended that went through each node of each group's tree."""
-    found: dict[tuple[str, str], list[bool]] = defaultdict(list)
+    found: dict[TreeNode, list[bool]] = defaultdict(list)
     for scored in episodes:
         trajectory = scored.trajectory
         for turn in trajectory.turns:
             if turn.node is not None:
-                found[trajectory.group_id, turn.node].append(trajectory.success)
+                found[trajectory.run_id, trajectory.group_id, turn.node].append(trajectory.success)
     return found
 
 
-def turn_labels(
-    scored: ScoredTrajectory, labels: Labels, nodes: Mapping[tuple[str, str], Sequence[bool]]
-) -> list[float]:
+def turn_labels(scored: ScoredTrajectory, labels: Labels, nodes: Mapping[TreeNode, Sequence[bool]]) -> list[float]:
     """Return what each turn's number is to be: how likely the task is solved behind it.
 
     `outcome`: whether the episode solved it (arXiv:2211.14275). Where continuations were forked behind a turn: `soft`,
@@ -204,7 +210,7 @@ def turn_labels(
     def label(turn: Turn) -> float:
         ended = [trajectory.success]
         if labels != "outcome" and turn.node is not None:
-            ended = list(nodes[trajectory.group_id, turn.node])
+            ended = list(nodes[trajectory.run_id, trajectory.group_id, turn.node])
         return float(any(ended)) if labels == "hard" else sum(ended) / len(ended)
 
     return [label(turn) for turn in trajectory.turns]

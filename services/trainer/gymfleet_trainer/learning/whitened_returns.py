@@ -2,6 +2,7 @@
 
 from typing import Annotated, ClassVar, TypeVar
 
+from gymfleet_contracts.recipe import AlgorithmFacts
 from pydantic import Field
 
 from gymfleet_trainer.learning.algorithm import Models
@@ -30,6 +31,7 @@ class WhitenedReturns(Clipped[WhitenedReturnsT]):
     """
 
     Options: ClassVar[type[WhitenedReturnsOptions]] = WhitenedReturnsOptions
+    facts: ClassVar[AlgorithmFacts] = AlgorithmFacts(sums_rewards=True)
 
     @property
     def gamma(self) -> float:

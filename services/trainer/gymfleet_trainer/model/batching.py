@@ -6,6 +6,7 @@ and nothing is tokenised again. Sequences are packed end to end without padding;
 """
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate, chain, pairwise
@@ -16,17 +17,9 @@ from gymfleet_contracts.trajectory import ScoredTrajectory, StateValue, Turn
 from torch import Tensor
 
 from gymfleet_trainer.model.segments import Segments
-from gymfleet_trainer.model.trees import ModelInputs, distinct_tokens, joined, shared_inputs
+from gymfleet_trainer.model.trees import ModelInputs, Ordered, shared_inputs, surely_shared
 
 _DIGEST_BYTES: Final = 12
-
-
-class NodeSpan(NamedTuple):
-    """A turn at the beginning of a row, by the node of the group's tree that it leads to."""
-
-    node: str
-    end: int
-    """Where it ends in the row, exclusive. It begins where the one before it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +59,6 @@ class TrainSequence:
     `temperature` is the one at which the row was sampled; None for that of the recipe.
 
     `turns` are those whose tokens the row holds, in order; none where a row is no episode's.
-
-    `nodes` are the turns that the row begins with, where a strategy branched. Rows of a group that begin with the same
-    nodes have the same tokens there, which are then computed once. Who changes the tokens changes the nodes too.
     """
 
     token_ids: list[int]
@@ -80,7 +70,6 @@ class TrainSequence:
     final_prompt_token_ids: list[int] | None = None
     fields: Mapping[str, Tensor] = field(default_factory=dict)
     unit: str | None = None
-    nodes: tuple[NodeSpan, ...] = ()
     temperature: float | None = None
     turns: tuple[TurnSpan, ...] = ()
 
@@ -94,9 +83,6 @@ class TrainSequence:
         for name, values in self.fields.items():
             if values.shape != (length,):
                 raise ValueError(f"{self.trajectory_id}: {name} has the shape {tuple(values.shape)}, not ({length},)")
-        ends = [0, *(span.end for span in self.nodes)]
-        if any(end <= start for start, end in pairwise(ends)) or ends[-1] > length:
-            raise ValueError(f"{self.trajectory_id}: nodes must end one after the other within {length} tokens: {ends}")
         bounds = [0, *chain.from_iterable((turn.start, turn.end) for turn in self.turns), length]
         places = [turn.place for turn in self.turns]
         if bounds != sorted(bounds) or any(later <= earlier for earlier, later in pairwise(places)):
@@ -135,6 +121,7 @@ def sequences_from_trajectory(
 ) -> list[TrainSequence]:
     """Return a row for each sequence that the policy was sampled from, in order: one unless the context was replaced.
 
+    An episode without a turn has none.
     A row holds its turns' prompt and response ids, end to end; a turn without log-probabilities (an expert's) gets 0.
     With `roles`, only the tokens of these have a loss. To them, what other roles did is the environment's doing: its
     reward counts for the last of their tokens before it.
@@ -146,14 +133,14 @@ def sequences_from_trajectory(
         raise ValueError(f"{name}: {len(reward.token_rewards)} rows of token rewards for {len(trajectory.turns)} turns")
     rows = []
     first = 0
-    for turns in trajectory.sequences() or [()]:
+    for turns in trajectory.sequences():
         rewards = None if reward is None else reward.token_rewards[first : first + len(turns)]
         row = _sequence(turns, rewards, name, first=first, staleness=staleness, roles=roles)
         rows.append(replace(row, temperature=trajectory.temperature))
         first += len(turns)
     if roles is not None and any(turn.role not in roles for turn in trajectory.turns):
         _credit(rows)
-    if trajectory.finish_reason.cut_by_recipe:
+    if rows and trajectory.finish_reason.cut_by_recipe:
         rows[-1] = replace(rows[-1], final_prompt_token_ids=list(trajectory.final_prompt_token_ids))
     return rows
 
@@ -187,8 +174,7 @@ def _sequence(
         token_rewards += [*([0.0] * num_prompt), *turn_rewards]
         end = len(token_ids)
         spans.append(TurnSpan(first + index, end - num_response, end, _anchor(turn), turn.value))
-    row = TrainSequence(token_ids, loss_mask, logprobs, token_rewards, staleness, name, turns=tuple(spans))
-    return with_nodes(row, turns)
+    return TrainSequence(token_ids, loss_mask, logprobs, token_rewards, staleness, name, turns=tuple(spans))
 
 
 def _anchor(turn: Turn) -> str:
@@ -197,20 +183,6 @@ def _anchor(turn: Turn) -> str:
         return turn.state_key
     seen = "\n".join([turn.observation, *(part.model_dump_json() for part in turn.parts)])
     return hashlib.blake2b(seen.encode(), digest_size=_DIGEST_BYTES).hexdigest()
-
-
-def with_nodes(row: TrainSequence, turns: Iterable[Turn]) -> TrainSequence:
-    """Return a row with the nodes of the turns that it begins with, up to the first that has none."""
-    spans: list[NodeSpan] = []
-    end = 0
-    for turn in turns:
-        if turn.node is None:
-            break
-        num_tokens = len(turn.prompt_token_ids) + len(turn.response_token_ids)
-        end += num_tokens
-        if num_tokens:
-            spans.append(NodeSpan(turn.node, end))
-    return replace(row, nodes=tuple(spans)) if spans else row
 
 
 def _credit(rows: Sequence[TrainSequence]) -> None:
@@ -314,27 +286,24 @@ def pack(
 
     First-fit-decreasing finds how many are needed; then each sequence, longest first, goes to the emptiest one, of
     more micro-batches if necessary. If that overflows too, the result of first-fit is used. Sequences of one unit are
-    placed as if they were one, and so are those that share tokens, as far as the limit allows; what they share counts
-    once. What is longer than the limit gets its own micro-batch. With `multiple_of` workers there are that many
-    micro-batches, or a multiple of it, if possible. No sequences give no micro-batches.
-
-    Raises ValueError for rows of a group that differ in a node that they share.
+    placed as if they were one, and so are those that begin alike, as far as the limit and the number of workers allow:
+    what they begin with counts once (see `trees.py`). What is longer than the limit gets its own micro-batch. With
+    `multiple_of` workers there are that many micro-batches, or a multiple of it, if possible. No sequences give no
+    micro-batches.
     """
     if tokens_per_microbatch < 1:
         raise ValueError(f"tokens_per_microbatch must be at least 1, not {tokens_per_microbatch}")
-    units = _units(sequences)
-    if any(sequence.nodes for sequence in sequences):
-        units = _trees(units, sequences, tokens_per_microbatch, multiple_of)
-    lengths = [distinct_tokens([sequences[index] for index in unit]) for unit in units]
-    order = sorted(range(len(units)), key=lambda place: (-lengths[place], place))
+    parts = _parts(_trees(_units(sequences), sequences), tokens_per_microbatch, multiple_of)
+    lengths = [part.size for part in parts]
+    order = sorted(range(len(parts)), key=lambda place: (-lengths[place], place))
     bins = _first_fit(order, lengths, tokens_per_microbatch)
     needed = -(-len(bins) // multiple_of) * multiple_of
-    for num_bins in (needed, needed + multiple_of):
+    for num_bins in (min(needed, len(parts)), needed + multiple_of):
         balanced = _emptiest_first(order, lengths, num_bins)
         if all(chosen and sum(lengths[i] for i in chosen) <= tokens_per_microbatch for chosen in balanced):
             bins = balanced
             break
-    return [_pack_one(sequences, [index for place in chosen for index in units[place]], dtype) for chosen in bins]
+    return [_pack_one(sequences, sorted(chain.from_iterable(parts[p].rows for p in chosen)), dtype) for chosen in bins]
 
 
 def _units(sequences: Sequence[TrainSequence]) -> list[list[int]]:
@@ -345,13 +314,74 @@ def _units(sequences: Sequence[TrainSequence]) -> list[list[int]]:
     return list(units.values())
 
 
-def _trees(units: list[list[int]], sequences: Sequence[TrainSequence], limit: int, num_workers: int) -> list[list[int]]:
-    """Join what shares tokens. Where that leaves a worker idle, trees are divided: better it computes some again."""
-    trees = joined(units, sequences, limit)
-    if len(trees) >= num_workers:
-        return trees
-    num_tokens = sum(distinct_tokens([sequences[index] for index in tree]) for tree in trees)
-    return joined(units, sequences, min(limit, -(-num_tokens // num_workers)))
+class _Unit(NamedTuple):
+    """Rows that stay together, behind others that begin alike."""
+
+    rows: list[int]
+    size: int
+    """Tokens that they compute where they stand alone, at most."""
+    shared: int
+    """How many of these the one before them computes, at least; 0 for the first of a tree."""
+
+
+class _Part(NamedTuple):
+    """What goes into one micro-batch as a whole."""
+
+    rows: list[int]
+    size: int
+
+
+def _trees(units: Sequence[list[int]], sequences: Sequence[TrainSequence]) -> list[list[_Unit]]:
+    """Return the units in trees of those that begin alike, the ones that share the most next to each other."""
+    ordered = Ordered.of([sequences[unit[0]] for unit in units])
+    trees: list[list[_Unit]] = []
+    for place, common in zip(ordered.places, ordered.common, strict=True):
+        own = Ordered.of([sequences[index] for index in units[place]])
+        num_tokens = sum(len(sequences[index].token_ids) for index in units[place])
+        unit = _Unit(units[place], num_tokens - sum(map(surely_shared, own.common)), surely_shared(common))
+        if unit.shared:
+            trees[-1].append(unit)
+        else:
+            trees.append([unit])
+    return sorted(trees, key=lambda tree: tree[0].rows[0])
+
+
+def _parts(trees: Sequence[list[_Unit]], limit: int, num_workers: int) -> list[_Part]:
+    """Divide trees that are too large for a micro-batch, or for a worker where others would be idle."""
+    num_tokens = sum(_size(tree) for tree in trees)
+    num_batches = -(-num_tokens // (limit * num_workers)) * num_workers
+    parts: list[_Part] = []
+    for tree in trees:
+        least = -(-_size(tree) * num_batches // num_tokens)  # of equal micro-batches, so many hold it
+        pieces = _divided(tree, least)
+        while len(pieces) < len(tree) and max(map(_size, pieces)) > limit:
+            pieces = _divided(tree, len(pieces) + 1)
+        parts += (_Part([index for unit in piece for index in unit.rows], _size(piece)) for piece in pieces)
+    return parts
+
+
+def _size(units: Sequence[_Unit]) -> int:
+    """Return how many tokens units compute that follow each other in a tree, the first as if it stood alone."""
+    return units[0].size + sum(unit.size - unit.shared for unit in units[1:])
+
+
+def _divided(tree: Sequence[_Unit], number: int) -> list[list[_Unit]]:
+    """Return a tree in so many parts, of which the largest is as small as it can be."""
+    smallest = bisect_left(range(_size(tree)), x=True, key=lambda limit: len(_filled(tree, limit, 1)) <= number)
+    return _filled(tree, smallest, number)
+
+
+def _filled(tree: Sequence[_Unit], limit: int, least: int) -> list[list[_Unit]]:
+    """Return a tree in parts that are filled up to the limit one after the other, of which there are at least some."""
+    parts: list[list[_Unit]] = []
+    size = 0
+    for place, unit in enumerate(tree):
+        size += unit.size - unit.shared
+        if not parts or size > limit or len(tree) - place <= least - len(parts):
+            parts.append([])
+            size = unit.size
+        parts[-1].append(unit)
+    return parts
 
 
 def _first_fit(order: list[int], lengths: list[int], capacity: int) -> list[list[int]]:

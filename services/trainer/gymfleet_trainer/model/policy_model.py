@@ -67,6 +67,10 @@ class PolicyModel(nn.Module):
             str(path), dtype=_at_least_float32(compute_dtype), attn_implementation=PACKED_ATTENTION
         )
         model.config.use_cache = False
+        for parameter in model.parameters():
+            # A file's tensors begin anywhere in memory: products with them differ in the last bit from those with
+            # copies, and the policy from its own reference.
+            parameter.data = parameter.data.clone()
         if gradient_checkpointing:
             recompute_activations(model)
         model.train(not frozen).requires_grad_(not frozen)

@@ -1,23 +1,29 @@
 """Rows that begin alike: a model computes once what they share.
 
-Episodes that a strategy forked share turns, and their rows name them in `TrainSequence.nodes`. What two rows share is a
-path of nodes from their first token on. It stands once among the tokens that a model runs over, as segments that others
-go on from; losses see whole rows, whose values are gathered from there.
+What a token is predicted from is what stands before it in its row, so that the tokens that several rows begin with have
+the same states in all of them: the prompt of a group's episodes, the turns before a fork, what both sides of a pair
+reply to, instructions that all tasks have. They stand once among the tokens that a model runs over, as segments that
+others go on from; losses see whole rows, whose values are gathered from there.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain, groupby
-from typing import TYPE_CHECKING
+from itertools import accumulate, chain, pairwise
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gymfleet_trainer.model.segments import Paths, Segments
 
 if TYPE_CHECKING:
     from gymfleet_trainer.model.batching import TrainSequence
+
+TokenIds: TypeAlias = NDArray[np.int64]
+SHORTEST: Final = 16
+"""Tokens that are worth a segment: one costs about as much as so many tokens cost a small model on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,80 +66,33 @@ def _taken(values: Tensor, places: Tensor) -> Tensor:
     return values.index_select(0, places) if values.device.type == "cpu" else values[places]
 
 
-class Forest:
-    """The paths of nodes that some rows begin with, each node once."""
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """Rows in the order of their tokens, in which those that begin alike are next to each other."""
 
-    def __init__(self) -> None:
-        self.paths: list[list[int]] = []
-        """For each row that was added, the numbers of its nodes."""
-        self._numbers: dict[tuple[int, str, str], int] = {}
-        self._first: list[tuple[TrainSequence, int, int]] = []
-        """Per node, the row that it was first seen in, and its first and last (exclusive) token there."""
+    places: list[int]
+    """Indices of the rows."""
+    common: list[int]
+    """How many tokens each begins with as the one before it does; 0 for the first."""
 
-    def add(self, row: "TrainSequence") -> int:
-        """Add a row, and return how many of its tokens no row before it has.
-
-        Raises ValueError if a node has other tokens than in another row that came the same way.
-        """
-        path: list[int] = []
-        new, start, number = len(row.token_ids), 0, -1
-        for node, end in row.nodes:
-            number = self._numbers.setdefault((number, row.group_id, node), len(self._first))
-            if number == len(self._first):
-                self._first.append((row, start, end))
-            else:
-                self._require_equal(row, start, end, number, node)
-                new -= end - start
-            path.append(number)
-            start = end
-        self.paths.append(path)
-        return new
-
-    def end(self, number: int) -> int:
-        """Return where a node ends in every row that has it."""
-        return self._first[number][2]
-
-    def _require_equal(self, row: "TrainSequence", start: int, end: int, number: int, node: str) -> None:
-        other, other_start, other_end = self._first[number]
-        if row.token_ids[start:end] != other.token_ids[other_start:other_end]:
-            raise ValueError(
-                f"{other.trajectory_id} and {row.trajectory_id} share the node {node!r}, but not its tokens: one of "
-                "the records is wrong"
-            )
+    @classmethod
+    def of(cls, rows: Sequence["TrainSequence"]) -> "Ordered":
+        """Return the order of some rows; those that are equal stay in theirs."""
+        tokens = [np.asarray(row.token_ids, dtype=np.int64) for row in rows]
+        keys = [ids.tobytes() for ids in tokens]  # 8 bytes a token: rows that begin alike have keys that do
+        places = sorted(range(len(rows)), key=keys.__getitem__)
+        return cls(places, [0] * bool(places) + [_common(tokens[one], tokens[two]) for one, two in pairwise(places)])
 
 
-def distinct_tokens(rows: Sequence["TrainSequence"]) -> int:
-    """Return how many tokens a model runs over for these rows in one micro-batch. Raises ValueError as `Forest`."""
-    forest = Forest()
-    return sum(map(forest.add, rows))
+def _common(one: TokenIds, other: TokenIds) -> int:
+    size = min(len(one), len(other))
+    different = np.flatnonzero(one[:size] != other[:size])
+    return int(different[0]) if len(different) else size
 
 
-def joined(units: Sequence[Sequence[int]], rows: Sequence["TrainSequence"], limit: int) -> list[list[int]]:
-    """Join units of rows (indices) that share tokens, as far as their distinct tokens do not exceed `limit`.
-
-    The others stay as they are, in their order. Raises ValueError as `Forest`.
-    """
-    trees: dict[object, list[Sequence[int]]] = {}
-    for unit in units:
-        first = rows[unit[0]]
-        trees.setdefault((first.group_id, first.nodes[0].node) if first.nodes else unit[0], []).append(unit)
-    return [part for tree in trees.values() for part in _parts(tree, rows, limit)]
-
-
-def _parts(tree: list[Sequence[int]], rows: Sequence["TrainSequence"], limit: int) -> Iterator[list[int]]:
-    # In the order of their paths, those that share the most are next to each other.
-    ordered = sorted(tree, key=lambda unit: ([span.node for span in rows[unit[0]].nodes], unit[0]))
-    part: list[int] = []
-    forest, size = Forest(), 0
-    for unit in ordered:
-        new = sum(forest.add(rows[index]) for index in unit)
-        if part and size + new > limit:
-            yield sorted(part)
-            part, forest = [], Forest()
-            size, new = 0, sum(forest.add(rows[index]) for index in unit)
-        part += unit
-        size += new
-    yield sorted(part)
+def surely_shared(common: int) -> int:
+    """Return how many of `common` tokens of two neighbours are computed once, whatever else is in the micro-batch."""
+    return max(0, common - SHORTEST + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +112,10 @@ def shared_inputs(rows: Sequence["TrainSequence"], trained: Tensor) -> ModelInpu
         rows: the rows of a micro-batch.
         trained: (N,) int64, the trained tokens, of rows that are placed end to end.
     """
-    if not any(row.nodes for row in rows):
+    ordered = Ordered.of(rows)
+    if max(ordered.common, default=0) < SHORTEST:
         return None
-    forest = Forest()
-    for row in rows:
-        forest.add(row)
-    users = Counter(chain.from_iterable(forest.paths))
-    if not any(count > 1 for count in users.values()):
-        return None
-    pieces, used = _pieces(rows, forest, users)
+    pieces, used = _pieces(rows, ordered)
     lengths = tuple(piece.end - piece.start for piece in pieces)
     starts = [0, *accumulate(lengths)]
     token_ids = list(chain.from_iterable(piece.row.token_ids[piece.start : piece.end] for piece in pieces))
@@ -180,39 +134,30 @@ def shared_inputs(rows: Sequence["TrainSequence"], trained: Tensor) -> ModelInpu
     )
 
 
-def _pieces(
-    rows: Sequence["TrainSequence"], forest: Forest, users: Counter[int]
-) -> tuple[list[_Piece], list[list[int]]]:
+def _pieces(rows: Sequence["TrainSequence"], ordered: Ordered) -> tuple[list[_Piece], list[list[int]]]:
     """Return the segments, parents before children, and which of them each row is made of."""
     pieces: list[_Piece] = []
-    known: dict[int, int] = {}
-    used: list[list[int]] = []
-    for row, path in zip(rows, forest.paths, strict=True):
-        own: list[int] = []
-        parent, start = -1, 0
-        for first, end in _runs(path, forest, users, len(row.token_ids)):
-            place = known.get(first, len(pieces))
-            if place == len(pieces):
-                pieces.append(_Piece(parent, row, start, end))
-                if users[first] > 1:
-                    known[first] = place
-            own.append(place)
-            parent, start = place, end
-        used.append(own)
+    used: list[list[int]] = [[] for _ in rows]
+    waiting = [(0, len(rows), -1)]
+    while waiting:
+        first, last, parent = waiting.pop()
+        start = pieces[parent].end if parent >= 0 else 0
+        common = min(ordered.common[first + 1 : last], default=len(rows[ordered.places[first]].token_ids))
+        if common - start >= SHORTEST or (last - first == 1 and common > start):
+            pieces.append(_Piece(parent, rows[ordered.places[first]], start, common))
+            parent = len(pieces) - 1
+            for place in ordered.places[first:last]:
+                used[place].append(parent)
+        if last - first > 1:
+            bounds = [first, *(place for place in range(first + 1, last) if ordered.common[place] == common), last]
+            waiting += [(*bound, parent) for bound in _backwards(bounds)]
     return pieces, used
 
 
-def _runs(path: Sequence[int], forest: Forest, users: Counter[int], length: int) -> Iterator[tuple[int, int]]:
-    """Yield the first node and the end of each part of a row that the same rows have; the last is its own, with -1.
-
-    Who has a node has those before it, so that two nodes of a path with equally many rows have the same.
-    """
-    shared = [number for number in path if users[number] > 1]
-    for _, run in groupby(shared, key=users.__getitem__):
-        numbers = list(run)
-        yield numbers[0], forest.end(numbers[-1])
-    if not shared or forest.end(shared[-1]) < length:
-        yield -1, length
+def _backwards(bounds: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the spans between bounds, from the last to the first."""
+    for place in range(len(bounds) - 1, 0, -1):
+        yield bounds[place - 1], bounds[place]
 
 
 def _places(starts: Sequence[int], used: Sequence[Sequence[int]]) -> Tensor:

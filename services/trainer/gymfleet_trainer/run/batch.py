@@ -24,7 +24,7 @@ def refusal(
     With `bootstraps`, a critic estimates the value of the state at which the recipe cut off an episode, which
     needs the tokens of that state.
     """
-    if reason := group.failure_reason():
+    if reason := group.failure_reason() or _without_turns(group):
         return f"failed: {reason}"
     if (size := len(group.trajectories)) < min_group_size:
         return (
@@ -38,6 +38,11 @@ def refusal(
     if staleness > max_staleness:
         return f"stale: {staleness} versions behind, max_staleness is {max_staleness}"
     return ""
+
+
+def _without_turns(group: Group) -> str:
+    empty = [scored.trajectory.trajectory_id for scored in group.trajectories if not scored.trajectory.turns]
+    return f"{empty[0]} ended before its first turn" if empty else ""
 
 
 def _unvalued_cut(group: Group) -> str:

@@ -1,10 +1,12 @@
 """What the stages that train a reward model have in common."""
 
 import math
+import shutil
 import time
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import structlog
@@ -60,7 +62,11 @@ class RewardModelStage(Stage[OptionsT]):
 
     def check(self, _: Recipe, planned: PlannedStage) -> None:
         """Raise `RecipeError` for options about earlier rounds where there are none."""
-        of_rounds = {"replay": self.options.replay > 0, "start_from": self.options.start_from == "previous"}
+        of_rounds = {
+            "replay": self.options.replay > 0,
+            "start_from": self.options.start_from == "previous",
+            "if_nothing": self.options.if_nothing == "go_on",
+        }
         if planned.name == planned.title and (given := [name for name, asked in of_rounds.items() if asked]):
             raise RecipeError(
                 f"{self.table}.{given[0]}: there are no earlier rounds: put the stage, and those that leave its data, "
@@ -86,11 +92,20 @@ class RewardModelStage(Stage[OptionsT]):
 
     async def run(self, run: RunContext) -> None:
         """Train the epochs that are left."""
-        divided = await run.worker.run(self._divided, run)
-        rows = await run.worker.run(self.rows, run, divided)
+        before = run.directory.models / self._earlier[-1].name if self._earlier else None
+        left = run.directory.models / self.name
+        try:
+            divided = await run.worker.run(self._divided, run)
+            rows = await run.worker.run(self.rows, run, divided)
+        except NothingLeft as error:
+            if self.options.if_nothing == "end" or before is None:
+                raise
+            run.go_on_without(error)
+            copied = partial(shutil.copytree, before, dirs_exist_ok=True)
+            await run.worker.run(run.directory.save_model, left, copied)
+            return
         self._tell(run, divided)
-        is_continued = self.options.start_from == "previous" and self._earlier
-        previous = run.directory.models / self._earlier[-1].name if is_continued else None
+        previous = before if self.options.start_from == "previous" else None
         await run.worker.run(run.learner.begin, self.name, self.options, previous)
         saved_at = time.monotonic()
         epochs = self.options.epochs
@@ -111,7 +126,7 @@ class RewardModelStage(Stage[OptionsT]):
             if epoch + 1 < epochs and time.monotonic() - saved_at > run.settings.sft_checkpoint_every_s:
                 await run.checkpoint()
                 saved_at = time.monotonic()
-        await run.worker.run(run.directory.save_model, run.directory.models / self.name, run.learner.save_reward_model)
+        await run.worker.run(run.directory.save_model, left, run.learner.save_reward_model)
 
     def _divided(self, run: RunContext) -> Divided:
         transcripts = self._transcripts(run)

@@ -8,7 +8,7 @@ from gymfleet_contracts.stages import StageFacts
 
 from gymfleet_trainer.errors import NothingLeft
 from gymfleet_trainer.learning.options import ProcessRewardOptions
-from gymfleet_trainer.learning.reward_data import Example, Labels, turn_labels, values_of_nodes
+from gymfleet_trainer.learning.reward_data import Example, Labels, TreeNode, turn_labels, values_of_nodes
 from gymfleet_trainer.learning.reward_measures import accuracy, calibration, calibration_error, sides, sigmoid
 from gymfleet_trainer.model.batching import TrainSequence
 from gymfleet_trainer.run.context import RunContext
@@ -46,22 +46,26 @@ class ProcessReward(RewardModelStage[ProcessRewardStageOptions]):
         """Return the episodes that are trained on, with the labels of their turns."""
         if not divided.trained:
             raise NothingLeft(f"{self.table}: all tasks of {', '.join(self.data)} are held out: there are too few")
-        forked = any(turn.node for example in divided.trained for turn in example.scored.trajectory.turns)
-        if self.options.labels != "outcome" and not forked:
-            raise NothingLeft(
-                f'{self.table}: labels = "{self.options.labels}" needs episodes that a strategy forked, and none of '
-                f'{len(divided.trained)} of {", ".join(self.data)} has a turn with a node: give labels = "outcome"'
-            )
         learned = [*divided.trained, *divided.replayed]
         # Of what is replayed, the forks count that are not.
-        labels = self._labels(learned, among=[*divided.trained, *divided.earlier])
-        return [example.row(labels=own) for example, own in zip(learned, labels, strict=True)]
+        nodes = _nodes([*divided.trained, *divided.earlier])
+        # Every turn of a group that is played together has a node, which its episode may have for itself.
+        if self.options.labels != "outcome" and not any(len(ended) > 1 for ended in nodes.values()):
+            raise NothingLeft(
+                f'{self.table}: labels = "{self.options.labels}" needs episodes that a strategy forked, and '
+                f"{', '.join(self.data)} has no node that several episodes went through: give [rollout.strategy], "
+                'or the strategy of the stage that collects them, use = "forks" with train_continuations = true'
+            )
+        return [example.row(labels=turn_labels(example.scored, self.options.labels, nodes)) for example in learned]
 
     def measured(self, run: RunContext, divided: Divided) -> dict[str, Any]:
         """Return how well the turns of held-out episodes are told, and pairs of such episodes by all of their turns."""
         numbers = numbers_of(run, divided.held_out)
         probabilities = {name: [sigmoid(number) for number in found] for name, found in numbers.items()}
-        labels = [label for found in self._labels(divided.held_out, divided.held_out) for label in found]
+        nodes = _nodes(divided.held_out)
+        labels = [
+            label for example in divided.held_out for label in turn_labels(example.scored, self.options.labels, nodes)
+        ]
         said = [number for example in divided.held_out for number in probabilities[example.name]]
         bins = calibration(said, labels)
         right = [(one > 0.5) == (label > 0.5) for one, label in zip(said, labels, strict=True)]
@@ -78,6 +82,7 @@ class ProcessReward(RewardModelStage[ProcessRewardStageOptions]):
             **ranked,
         }
 
-    def _labels(self, examples: Sequence[Example], among: Sequence[Example]) -> list[list[float]]:
-        nodes = values_of_nodes(example.scored for example in among)
-        return [turn_labels(example.scored, self.options.labels, nodes) for example in examples]
+
+def _nodes(examples: Sequence[Example]) -> Mapping[TreeNode, Sequence[bool]]:
+    # Each episode once: a file may be the data of all rounds.
+    return values_of_nodes({example.name: example.scored for example in examples}.values())

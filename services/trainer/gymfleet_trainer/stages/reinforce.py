@@ -9,19 +9,20 @@ from functools import cached_property
 from typing import Any, ClassVar, Final
 
 import structlog
-from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.recipe import Recipe, RecipeError
 from gymfleet_contracts.reward import RewardSection
 from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.stages import PlannedStage, StageFacts
 from pydantic import PositiveInt
 
 from gymfleet_trainer.errors import PublishRefused, TooManyFailures
-from gymfleet_trainer.learning.algorithm import Algorithm, Need, Verdict
+from gymfleet_trainer.learning.algorithm import Algorithm, Need, Trained, Verdict
 from gymfleet_trainer.learning.options import ReinforceOptions
 from gymfleet_trainer.learning.plugins import algorithm_of, verdict_on
 from gymfleet_trainer.metrics import GROUPS, STEP, TOKENS
 from gymfleet_trainer.run.batch import batch_metrics, book_batch, contradiction, most_spread, refusal
 from gymfleet_trainer.run.context import RunContext
+from gymfleet_trainer.run.divergence import DivergenceWatch
 from gymfleet_trainer.run.group_planner import PlannedGroup, TrainingPlan, planned_slots
 from gymfleet_trainer.run.groups import Group
 from gymfleet_trainer.run.measuring import measure
@@ -67,7 +68,17 @@ class Reinforce(Stage[ReinforceStageOptions]):
 
     def check(self, recipe: Recipe, planned: PlannedStage) -> None:
         """Raise `RecipeError` for what the algorithm cannot learn from."""
-        recipe.suits(planned, self.options.algorithm, self.options.group_size, self.algorithm.facts)
+        options = self.options
+        recipe.suits(planned, options.algorithm, options.group_size, self.algorithm.facts)
+        if Trained.POLICY not in self.algorithm.trains(options.steps - 1):
+            raise RecipeError(
+                f"{self.table}.critic.warmup_steps: all {options.steps} steps would train the critic alone; give fewer"
+            )
+        if options.keep_share < 1 and options.group_size < 2:
+            raise RecipeError(
+                f"{self.table}.keep_share keeps the groups whose rewards differ the most, and those of groups of one "
+                "do not differ: give group_size of at least 2, or leave it out"
+            )
 
     def plays(self) -> Mapping[str, Plays]:
         """Return the measurements on the way."""
@@ -118,6 +129,7 @@ class Steps:
         """Of the algorithm, on groups that are complete and not settled."""
         self._selection: Counter[str] = Counter()
         """What came of the verdicts of this step."""
+        self._watch = DivergenceWatch(run.state, stage.table, self._rl.max_diverged_steps)
         self._num_settled = 0
         """Episodes of groups that were dropped since the last checkpoint that this stage wrote."""
 
@@ -160,6 +172,7 @@ class Steps:
         book_batch(state, groups, wait_s=wait_s, update_s=update_s)
         metrics = batch_metrics(state, groups, wait_s=wait_s, update_s=update_s) | {"env_steps": self._env_steps}
         self._record(groups, metrics | self._selected() | update, version)
+        self._watch.look_at(update, groups)
         run.lap(self._stage.name)
         await self._checkpoint_if_due()
         await run.publish()
