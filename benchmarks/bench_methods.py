@@ -5,20 +5,27 @@ stop after as many environment steps: those of groups that were redrawn, of repl
 that of 400 held-out tasks; `--tune` measures on the validation split, by which alone settings are chosen.
 
 A run that is finished is not run again, and one that was interrupted is resumed. With `--publish`, what is published
-already, by the same commit of its recipe, is not run again either: several days may do a part each. The recipes must be
+already, by the same recipe to the letter, is not run again either: several days may do a part each. The recipes must be
 committed before: each run carries the commit of its recipe. docs/methods.md says how to read the figures.
+
+With `--at-once 2` two runs share the machine, each with half of its processors and twice the time; what they print goes
+to a `.log` beside their directories. Their seconds compare with each other, not with those of runs that had all of it.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from statistics import mean
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from gymfleet_contracts.recipe import Recipe, load_recipe
 from gymfleet_contracts.stages import StageSection
@@ -28,19 +35,30 @@ from benchmarks.bench_variants import curve
 from benchmarks.command import BenchmarkCommand
 from benchmarks.record import RESULTS, Row, record
 
+T = TypeVar("T")
+
 ROOT: Final = Path(__file__).parents[1]
 RECIPES: Final = ROOT / "recipes" / "methods"
 WARM_START: Final = "warm_start"
 SETTINGS: Final[Mapping[str, Sequence[str]]] = {
     "intro": (),
-    "maze": ("environments.babyai.name=maze", "environments.maze.level=small", "rollout.limits.max_turns=12"),
+    "maze": ("environments.babyai.name=maze", "environments.maze.level=tiny", "rollout.limits.max_turns=8"),
     "textcraft": (
         "environments.babyai.name=textcraft", "environments.textcraft.level=depth_1", "rollout.limits.max_turns=8",
         "rollout.limits.max_context_tokens=2000", "inference.max_model_len=2048",
     ),
 }  # fmt: skip
+WARM_STARTS: Final[Mapping[str, Sequence[str]]] = {
+    "intro": (),
+    "maze": ("stages.demonstrations.num_tasks=250", "stages.sft.epochs=10"),
+    "textcraft": ("stages.demonstrations.num_tasks=250", "stages.sft.epochs=10"),
+}
+"""What else it takes there to begin with."""
+SHARES: Final[Mapping[str, float]] = {"intro": 1.0, "maze": 2.4, "textcraft": 1.0}
+"""Environment steps, in units of what the recipes say."""
 CHOSEN: Final = ("grpo", "dapo", "rloo", "ppo", "gspo", "monte_carlo", "iterative_dpo", "agent_evol")
 """Named before any was run: those of the settings behind the first."""
+SEEDS: Final = (0, 1, 2)
 SHORT: Final = ("grpo", "rloo", "ppo", "raft")
 SMOKE: Final[dict[str, Any]] = {
     "seeds": [0], "only": ["grpo"], "share": 0.002, "eval_tasks": 16, "every": 0,
@@ -49,6 +67,14 @@ SMOKE: Final[dict[str, Any]] = {
     ],
     "set": ["stages.reinforce.groups_per_step=4", "stages.reinforce.group_size=4"],
 }  # fmt: skip
+
+
+_TRAINING: Final = frozenset({"sft", "preference", "bradley_terry", "process_reward", "generative_judge"})
+"""Stages that train and play nothing."""
+Processors = tuple[int, ...]
+"""The numbers of those that a run has for itself."""
+_running: Final[set[subprocess.Popen[bytes]]] = set()
+"""Those of `gymfleet train`, which end with this one and can be resumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +86,8 @@ class Run:
     seed: int
     commit: str
     """The last commit that changed its recipe."""
+    recipe: str
+    """The first digits of the SHA-256 of its recipe's file, which tells the recipe also where commits are rewritten."""
     success_before: float
     success: float
     interval: tuple[float, float]
@@ -73,6 +101,8 @@ class Run:
     """Of its stages, measurements included."""
     memory_mib: float
     """Of its largest process, at most."""
+    processors: int
+    """Those that it ran on: the seconds of runs with as many compare."""
     curve: tuple[tuple[int, float], ...]
     """Environment steps and success of the measurements on the way."""
 
@@ -82,16 +112,17 @@ def main() -> None:
     parser = BenchmarkCommand(__doc__, smoke=SMOKE)
     parser.add_argument("--setting", choices=list(SETTINGS), default="intro")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these methods alone")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--short", action="store_true", help=f"under ten minutes: {', '.join(SHORT)}, a seed, a third")
-    parser.add_argument("--share", type=float, default=1.0, help="of the environment steps that the recipes have")
+    parser.add_argument("--share", type=float, default=1.0, help="of the setting's environment steps")
     parser.add_argument("--eval-tasks", type=int, default=400, help="held-out tasks of the last measurement")
-    parser.add_argument("--every", type=int, default=2, help="training steps between two measurements; 0 for none")
+    parser.add_argument("--every", type=int, default=64, help="groups between two measurements; 0 for none")
     parser.add_argument("--tune", action="store_true", help="measure on the validation split")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="changes of every method")
     parser.add_argument(
         "--set-warm-start", nargs="+", default=[], metavar="KEY=VALUE", help="changes of the warm start"
     )
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="runs at once, each with its processors")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "methods", help="directory of the run directories")
     arguments = parser.options()
     if arguments.short:
@@ -106,17 +137,25 @@ def main() -> None:
     title = "methods" if arguments.setting == "intro" else f"methods-{arguments.setting}"
     runs = published(RESULTS / f"{title}.json") if arguments.publish else []
     done = {(run.method, run.seed) for run in runs}
+    left = [(seed, name) for seed in arguments.seeds for name in chosen if (name, seed) not in done]
     failed: list[str] = []
+
+    def run_one(job: tuple[int, str], processors: Processors) -> None:
+        seed, name = job
+        try:
+            run = run_of(name, seed, _directory(WARM_START, seed, arguments) / "model", arguments, processors)
+        except subprocess.CalledProcessError as error:
+            failed.append(f"{name}-{seed}")
+            log = f", see {_directory(name, seed, arguments)}.log" if arguments.at_once > 1 else ""
+            print(f"{name}, seed {seed}: ended with exit code {error.returncode}, and is left out{log}", flush=True)
+            return
+        runs.append(run)
+        print(f"{name}, seed {seed}: {run.success:.1%} · {len(runs)} of {len(done) + len(left)} runs", flush=True)
+
     try:
-        for seed in arguments.seeds:
-            for name in chosen:
-                if (name, seed) in done:
-                    continue
-                try:
-                    runs.append(run_of(name, seed, warm_start(seed, arguments), arguments))
-                except subprocess.CalledProcessError as error:
-                    failed.append(f"{name}-{seed}")
-                    print(f"{name}, seed {seed}: ended with exit code {error.returncode}, and is left out", flush=True)
+        seeds = sorted({seed for seed, _ in left})
+        on_processors(lambda seed, own: warm_start(seed, arguments, own), seeds, arguments.at_once)
+        on_processors(run_one, left, arguments.at_once)
     finally:  # Ctrl-C leaves what was finished
         figures = [*rows(runs), Row.of("runs that failed", len(failed), "runs")]
         record(title, figures, arguments, [asdict(run) for run in runs])
@@ -127,7 +166,7 @@ def published(path: Path) -> list[Run]:
     if not path.is_file():
         return []
     runs = [_run(fields) for fields in json.loads(path.read_text(encoding="utf-8"))["runs"]]
-    return [run for run in runs if run.commit == _commit_of(run.method)]
+    return [run for run in runs if run.recipe == _recipe_of(run.method)]
 
 
 def _run(fields: Mapping[str, Any]) -> Run:
@@ -138,6 +177,12 @@ def _run(fields: Mapping[str, Any]) -> Run:
 def _commit_of(method: str) -> str:
     """Return the last commit that changed its recipe."""
     return _git("log", "-1", "--format=%h", "--", str(RECIPES / f"{method}.toml")) or "unknown"
+
+
+def _recipe_of(method: str) -> str:
+    """Return the first digits of the SHA-256 of its recipe's file, or an empty string where there is none by now."""
+    path = RECIPES / f"{method}.toml"
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else ""
 
 
 def methods() -> dict[str, Recipe]:
@@ -173,34 +218,56 @@ def _git(*arguments: str) -> str:
     ).stdout.rstrip()  # fmt: skip
 
 
-def warm_start(seed: int, arguments: argparse.Namespace) -> Path:
-    """Return the model that all methods of a seed begin with, trained if it is not there."""
+def on_processors(work: Callable[[T, Processors], None], jobs: Iterable[T], at_once: int) -> None:
+    """Do every job, so many at once, each with its equal part of this machine's processors.
+
+    Raises what the first that fails raises, once the others have been told to end.
+    """
+    own = sorted(os.sched_getaffinity(0))
+    if not 1 <= at_once <= len(own):
+        raise SystemExit(f"--at-once {at_once}: there are {len(own)} processors, and every run needs one of its own")
+    free: SimpleQueue[Processors] = SimpleQueue()
+    for part in range(at_once):
+        free.put(tuple(own[part::at_once]))
+
+    def do(job: T) -> None:
+        processors = free.get()
+        try:
+            work(job, processors)
+        finally:
+            free.put(processors)
+
+    with ThreadPoolExecutor(at_once) as pool:
+        futures = [pool.submit(do, job) for job in jobs]
+        try:
+            for future in futures:
+                future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in tuple(_running):
+                process.terminate()
+            raise
+
+
+def warm_start(seed: int, arguments: argparse.Namespace, processors: Processors) -> None:
+    """Train the model that all methods of a seed begin with, if it is not there."""
     changes = (
         *SETTINGS[arguments.setting],
+        *WARM_STARTS[arguments.setting],
         f"stages.after.num_tasks={arguments.eval_tasks}",
         *arguments.set_warm_start,
     )
-    directory = _directory(WARM_START, seed, arguments)
-    _train(
-        WARM_START,
-        seed,
-        directory,
-        [_of_the_environment(change, arguments) for change in changes],
-        fresh=arguments.smoke,
-    )
-    return directory / "model"
+    _train(WARM_START, seed, changes, arguments, processors)
 
 
-def run_of(name: str, seed: int, model: Path, arguments: argparse.Namespace) -> Run:
+def run_of(name: str, seed: int, model: Path, arguments: argparse.Namespace, processors: Processors) -> Run:
     """Return what a method came to from one seed; a run that is there is read, or resumed."""
     recipe = load_recipe(RECIPES / f"{name}.toml")
     changes = [*SETTINGS[arguments.setting], f"model.path={model}", *scaled(recipe, arguments), *arguments.set]
     if arguments.tune:
         changes.append("environments.babyai.eval_split=validation")
+    noted = _train(name, seed, changes, arguments, processors)
     directory = _directory(name, seed, arguments)
-    memory = _train(
-        name, seed, directory, [_of_the_environment(change, arguments) for change in changes], fresh=arguments.smoke
-    )
     summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
     lines = (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     seconds = summary["seconds"]["stages"]
@@ -211,48 +278,63 @@ def run_of(name: str, seed: int, model: Path, arguments: argparse.Namespace) -> 
         method=name,
         seed=seed,
         commit=_commit_of(name),
+        recipe=_recipe_of(name),
         success_before=summary["evals"]["before"]["success"],
         success=after["success"],
         interval=tuple(after["interval"]),
         env_steps=sum(count for key, count in summary["counts"].items() if key.startswith("env_steps.")),
         tokens_trained=summary["tokens_trained"],
-        collecting_s=round(
-            steps["wait"] + sum(spent for stage, spent in seconds.items() if stage.endswith(".collect")), 1
-        ),
-        training_s=round(
-            steps["update"]
-            + sum(spent for stage, spent in seconds.items() if stage.rpartition(".")[2] in ("sft", "bradley_terry")),
-            1,
-        ),
+        collecting_s=round(steps["wait"] + spent_by(recipe, seconds, {"collect"}), 1),
+        training_s=round(steps["update"] + spent_by(recipe, seconds, _TRAINING), 1),
         total_s=round(summary["seconds"]["total"], 1),
-        memory_mib=memory,
+        memory_mib=noted["memory_mib"],
+        processors=noted["processors"],
         curve=tuple((one.env_steps, one.success) for one in curve(lines)),
     )
 
 
+def spent_by(recipe: Recipe, seconds: Mapping[str, float], kinds: Collection[str]) -> float:
+    """Return the seconds of the stages of some kinds, the expert's demonstrations left out."""
+    names = {stage.name for stage in recipe.plan() if stage.kind in kinds and stage.name != "demonstrations"}
+    return sum(spent for name, spent in seconds.items() if name in names)
+
+
 def scaled(recipe: Recipe, arguments: argparse.Namespace) -> list[str]:
     """Return the changes that give a recipe its share of the environment steps, and its measurements."""
-    share: float = arguments.share
     changes = [f"stages.{name}.num_tasks={arguments.eval_tasks}" for name in ("before", "after")]
     for stage in recipe.stages:
         if stage.kind == "reinforce":
-            changes.append(_share_of(stage, "max_env_steps", f"stages.{stage.title}", share))
+            changes += _limits_of(stage, f"stages.{stage.title}", arguments)
             if arguments.every:
-                changes.append(f"stages.{stage.title}.measure.every_steps={arguments.every}")
+                every_steps = max(1, arguments.every // int(str((stage.model_extra or {})["groups_per_step"])))
+                changes.append(f"stages.{stage.title}.measure.every_steps={every_steps}")
                 changes.append(f"stages.{stage.title}.measure.num_tasks={min(100, arguments.eval_tasks)}")
         for inner in stage.stages:
             place = f"stages.{stage.title}.stages.{inner.title}"
             if inner.kind == "reinforce":
-                changes.append(_share_of(inner, "max_env_steps", place, share))
+                changes += _limits_of(inner, place, arguments)
             if inner.kind == "collect":
-                changes.append(_share_of(inner, "num_tasks", place, share))
+                changes.append(_times(_share(arguments), inner, "num_tasks", place))
     return changes
 
 
-def _share_of(stage: StageSection, key: str, place: str, share: float) -> str:
-    """Return the change that gives a stage its share of what a key counts."""
+def _limits_of(stage: StageSection, place: str, arguments: argparse.Namespace) -> list[str]:
+    """Return the changes that give a stage its share of environment steps, and the time for them."""
+    limits = [_times(_share(arguments), stage, "max_env_steps", place)]
+    if arguments.at_once > 1:
+        limits.append(_times(arguments.at_once, stage, "max_wall_s", place))
+    return limits
+
+
+def _share(arguments: argparse.Namespace) -> float:
+    """Return how many times the environment steps of the recipes there are to be."""
+    return float(arguments.share * SHARES[arguments.setting])
+
+
+def _times(factor: float, stage: StageSection, key: str, place: str) -> str:
+    """Return the change that multiplies what a key of a stage counts."""
     whole = int(str((stage.model_extra or {})[key]))
-    return f"{place}.{key}={max(1, round(share * whole))}"
+    return f"{place}.{key}={max(1, round(factor * whole))}"
 
 
 def _of_the_environment(change: str, arguments: argparse.Namespace) -> str:
@@ -268,29 +350,46 @@ def _directory(name: str, seed: int, arguments: argparse.Namespace) -> Path:
     return directory
 
 
-def _train(name: str, seed: int, directory: Path, changes: Sequence[str], *, fresh: bool) -> float:
-    """Run `gymfleet train`, or resume it, and return the MiB of its largest process. A finished run is as it was.
+def _train(
+    name: str, seed: int, changes: Sequence[str], arguments: argparse.Namespace, processors: Processors
+) -> dict[str, Any]:
+    """Run `gymfleet train`, or resume it, and return what was noted of it: `memory_mib`, of its largest process, and
+    `processors`, how many it had. A finished run is as it was.
 
     Raises CalledProcessError, also where the directory has a run of another recipe.
     """
-    noted = directory / "memory.json"
-    finished = not fresh and (directory / "summary.json").is_file() and noted.is_file()
+    directory = _directory(name, seed, arguments)
+    noted = directory / "noted.json"
+    finished = not arguments.smoke and (directory / "summary.json").is_file() and noted.is_file()
     gymfleet = str(Path(sys.executable).with_name("gymfleet"))
-    command = [gymfleet, "train", str(RECIPES / f"{name}.toml"), "--run-dir", str(directory), "--seed", str(seed)]
+    command = [
+        "taskset", "--cpu-list", ",".join(map(str, processors)),
+        gymfleet, "train", str(RECIPES / f"{name}.toml"), "--run-dir", str(directory), "--seed", str(seed),
+    ]  # fmt: skip
     for change in changes:
-        command += ["--set", change]
-    if fresh:
+        command += ["--set", _of_the_environment(change, arguments)]
+    if arguments.smoke:
         command.append("--fresh")
-    process = subprocess.Popen(command, cwd=ROOT)
-    _, status, usage = os.wait4(process.pid, 0)
+    with ExitStack() as stack:
+        output = None
+        if arguments.at_once > 1:
+            directory.parent.mkdir(parents=True, exist_ok=True)
+            output = stack.enter_context(directory.with_suffix(".log").open("a", encoding="utf-8"))
+        environment = {**os.environ, "GYMFLEET_TRAINER_TORCH_THREADS": str(len(processors))}
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output, env=environment)
+        _running.add(process)
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        finally:
+            _running.discard(process)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
-    if finished:
-        return float(json.loads(noted.read_text(encoding="utf-8")))
-    memory = round(usage.ru_maxrss / 1024, 1)
-    noted.write_text(json.dumps(memory), encoding="utf-8")
-    return memory
+    if not finished:
+        told = {"memory_mib": round(usage.ru_maxrss / 1024, 1), "processors": len(processors)}
+        noted.write_text(json.dumps(told), encoding="utf-8")
+    found: dict[str, Any] = json.loads(noted.read_text(encoding="utf-8"))
+    return found
 
 
 def rows(runs: Sequence[Run]) -> list[Row]:
@@ -301,8 +400,8 @@ def rows(runs: Sequence[Run]) -> list[Row]:
         found += [
             Row.of(f"{name}: success before", mean(run.success_before for run in own), ""),
             Row.of(f"{name}: success, mean of {len(own)} seeds", mean(run.success for run in own), ""),
-            Row.of(f"{name}: lower end of the widest interval", min(run.interval[0] for run in own), ""),
-            Row.of(f"{name}: upper end of the widest interval", max(run.interval[1] for run in own), ""),
+            Row.of(f"{name}: lowest lower end of the intervals", min(run.interval[0] for run in own), ""),
+            Row.of(f"{name}: highest upper end of the intervals", max(run.interval[1] for run in own), ""),
             Row.of(f"{name}: environment steps", mean(run.env_steps for run in own), "steps"),
             Row.of(f"{name}: tokens trained on", mean(run.tokens_trained for run in own), "tokens"),
             Row.of(f"{name}: collecting", mean(run.collecting_s for run in own), "s"),
