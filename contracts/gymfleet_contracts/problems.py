@@ -39,7 +39,7 @@ NO_SEATS: Final = "/problems/no-seats"
 
 UNKNOWN_JOB: Final = "/problems/unknown-job"
 UNKNOWN_FORMAT: Final = "/problems/unknown-format"
-REFUSED_ROLES: Final = "/problems/refused-roles"
+REFUSED_TEMPLATE: Final = "/problems/refused-template"
 UNKNOWN_STRATEGY: Final = "/problems/unknown-strategy"
 POLICY_VERSION_CONFLICT: Final = "/problems/policy-version-conflict"
 POLICY_UPDATE_FAILED: Final = "/problems/policy-update-failed"

@@ -17,6 +17,20 @@ from gymfleet_contracts.session import Tool, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
+class ModelReply:
+    """A model's reply as its chat template understands it, before a format reads it."""
+
+    content: str
+    """What it says, without what stands in the other fields."""
+    reasoning: str = ""
+    """What it thought first, where the template has a place for that."""
+    calls: tuple[ToolCall, ...] = ()
+    """Calls of the functions that the template declared."""
+    clean: bool = True
+    """Whether all of it could be read: its thoughts are ended, its calls are whole, and nothing stands behind them."""
+
+
+@dataclass(frozen=True, slots=True)
 class ParsedReply:
     """A model's reply, taken apart."""
 
@@ -33,6 +47,13 @@ class ParsedReply:
     call: ToolCall | None = None
     """The call of one of the environment's tools that the reply is: the environment says which action it spells, and
     `action` is the call as text."""
+
+    def within(self, reply: ModelReply) -> "ParsedReply":
+        """Return what a text was taken apart to as part of a reply, before which the model may have thought."""
+        if not reply.reasoning and reply.clean:
+            return self
+        thought = "\n".join(part for part in (reply.reasoning, self.thought) if part)
+        return replace(self, thought=thought, well_formed=self.well_formed and reply.clean)
 
     def if_cut(self) -> "ParsedReply":
         """Return what the reply is worth where it was cut off: nothing that may be half an action."""
@@ -88,6 +109,19 @@ class ReplyFormat(ABC, Generic[OptionsT]):
     @abstractmethod
     def render(self, thought: str, action: str) -> str:
         """Write a well-formed reply: `parse` gives back this action."""
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """Return the functions that the model's chat template is to declare; then replies come with calls of them."""
+        return ()
+
+    def read(self, reply: ModelReply) -> ParsedReply:
+        """Take apart what the chat template understands of a reply: its text is parsed, its thoughts are thoughts."""
+        return self.parse(reply.content).within(reply)
+
+    def compose(self, thought: str, action: str, *, thinks: bool) -> ModelReply:  # noqa: ARG002 - most write thoughts
+        """Write a well-formed reply; `read` gives back this action. With `thinks` it has a place for thoughts."""
+        return ModelReply(self.render(thought, action))
 
     def with_tools(self, tools: tuple[Tool, ...]) -> "ReplyFormat[OptionsT]":  # noqa: ARG002 - most have no use
         """Return the format as it is where an environment declares these tools. Raises ValueError if it cannot be."""

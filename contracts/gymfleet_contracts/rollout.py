@@ -105,6 +105,29 @@ class MessageRoles(WireModel):
     """Of what answers a reply; the first observation, which answers none, is the user's."""
 
 
+class TemplateOptions(WireModel):
+    """How the model's chat template is used."""
+
+    thinking: Literal["template", "on", "off"] = "template"
+    """Whether the model thinks before it replies, by a switch of the template's own; `"template"`: as that has it."""
+    context: Literal["continued", "replaced"] = "continued"
+    """`"continued"`: what was sampled stays in the context as it was sampled. `"replaced"`: each prompt is what the
+    template makes of the whole conversation; where that leaves out earlier thoughts, say, an episode becomes several
+    token sequences, each of which is learned from."""
+    reasoning: Literal["kept", "dropped"] = "kept"
+    """Whether the template is shown what was thought before earlier replies; `"dropped"` wants `context =
+    "replaced"`."""
+    switches: Annotated[dict[str, JsonValue], Field(max_length=32)] = Field(default_factory=dict)
+    """More variables of the template's own, such as `{ reasoning_effort = "low" }`."""
+
+    @model_validator(mode="after")
+    def dropping_replaces(self) -> Self:
+        """What was sampled cannot be dropped from a context that only grows."""
+        if self.reasoning == "dropped" and self.context != "replaced":
+            raise ValueError('reasoning = "dropped" changes the context: give context = "replaced" with it')
+        return self
+
+
 class ActionSpace(WireModel):
     """What the policy is shown of the actions that are possible, where an environment lists them."""
 
@@ -133,6 +156,7 @@ class GroupRequest(WireModel):
     strategy: StrategySpec = StrategySpec()
     format: FormatSection = FormatSection()
     roles: MessageRoles = MessageRoles()
+    template: TemplateOptions = TemplateOptions()
     actions: ActionSpace = ActionSpace()
     hint_probability: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.0
     """How likely an observation ends with the expert's move; drawn once for all episodes of the group."""

@@ -155,6 +155,8 @@ class Turn(WireModel):
     thought: str
     notes: dict[str, str] = _absent_without({})
     """What the reply says besides, by the names of its format: a plan, a prediction."""
+    num_reasoning_tokens: Annotated[int, Field(ge=0), NUMBER] = _absent_without(0)
+    """Of the response those in which the model thought, where its chat template has a place for that."""
     action: str | None
     format_valid: StrictBool
     """The reply follows the format to the letter."""

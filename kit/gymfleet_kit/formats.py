@@ -1,10 +1,10 @@
 """Which reply format a recipe or a request means, with its options, and checked in all that it answers."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeGuard
 
 import structlog
-from gymfleet_contracts.reply_format import FormatSection, ParsedReply, ReplyFormat
+from gymfleet_contracts.reply_format import FormatSection, ModelReply, ParsedReply, ReplyFormat
 from gymfleet_contracts.session import Tool
 
 from gymfleet_kit.plugins import PluginError, PluginKind, checked_options, options_of
@@ -36,12 +36,38 @@ class CheckedFormat:
             raise self._failed("with_tools", error) from error
         return self if plugin is self.plugin else CheckedFormat(self._name, plugin)
 
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """Return the functions that the model's chat template is to declare."""
+        return self.plugin.tools
+
     def parse(self, text: str) -> ParsedReply:
+        """Take a text apart."""
+        return self._read("parse", self.plugin.parse, text)
+
+    def read(self, reply: ModelReply) -> ParsedReply:
         """Take a reply apart."""
+        if type(self.plugin).read is ReplyFormat.read:
+            return self.parse(reply.content).within(reply)
+        return self._read("read", self.plugin.read, reply)
+
+    def compose(self, thought: str, action: str, *, thinks: bool) -> ModelReply:
+        """Write a reply, with its thoughts where the chat template has a place for them."""
+        is_own = type(self.plugin).compose is not ReplyFormat.compose
         try:
-            parsed = self.plugin.parse(text)
+            reply = self.plugin.compose(thought, action, thinks=thinks)
         except (Exception, SystemExit) as error:
-            raise self._failed("parse", error) from error
+            raise self._failed("compose" if is_own else "render", error) from error
+        if type(reply) is not ModelReply or not (_is_text(reply.content) and _is_text(reply.reasoning)):
+            what = type(reply.content).__name__ if type(reply) is ModelReply else type(reply).__name__
+            raise FormatFailed(f"the format {self._name} renders {what} instead of text")
+        return reply
+
+    def _read(self, name: str, read: Callable[[Any], ParsedReply], given: Any) -> ParsedReply:
+        try:
+            parsed = read(given)
+        except (Exception, SystemExit) as error:
+            raise self._failed(name, error) from error
         if fault := _reply_fault(parsed):
             raise FormatFailed(f"the format {self._name} parses a reply to nonsense: {fault}")
         return parsed

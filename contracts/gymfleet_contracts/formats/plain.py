@@ -1,10 +1,11 @@
 """`plain`: the reply is the action."""
 
-from gymfleet_contracts.reply_format import FormatOptions, ParsedReply, ReplyFormat
+from gymfleet_contracts.reply_format import FormatOptions, ModelReply, ParsedReply, ReplyFormat
 
 
 class Plain(ReplyFormat[FormatOptions]):
-    """The whole reply is the action, in one line. A thought has no place in it, and is left out when writing."""
+    """The whole reply is the action, in one line. A thought has no place in it: it is written
+    where the model's chat template has one, and else left out."""
 
     instructions = "Answer with your action alone, in one line."
     complaint = f"Invalid format. {instructions}"
@@ -18,3 +19,7 @@ class Plain(ReplyFormat[FormatOptions]):
     def render(self, thought: str, action: str) -> str:  # noqa: ARG002 - there is no place for it
         """Write the action."""
         return action
+
+    def compose(self, thought: str, action: str, *, thinks: bool) -> ModelReply:
+        """Write the action, and the thought where the model has a place for it before its reply."""
+        return ModelReply(action, thought if thinks else "")

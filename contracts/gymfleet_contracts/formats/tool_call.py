@@ -1,12 +1,12 @@
 """`tool_call`: function calling with JSON Schemas, as Hermes and Qwen write it, or as AgentGym does."""
 
 import json
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from gymfleet_contracts.formats._calls import Function, read_object
-from gymfleet_contracts.reply_format import FormatOptions, ParsedReply, ReplyFormat, no_action
+from gymfleet_contracts.reply_format import FormatOptions, ModelReply, ParsedReply, ReplyFormat, no_action
 from gymfleet_contracts.session import Tool
 from gymfleet_contracts.session import ToolCall as Call
 
@@ -24,9 +24,10 @@ class ToolCallOptions(FormatOptions):
     demonstrate with them. Or functions, each with `name`, `action` and `description`:
     `{ name = "go", action = "go to {place}" }` makes `go to shelf 1` of a call with the place `shelf 1`. Of several
     that spell an action of the expert's the first is called."""
-    style: Literal["hermes", "agentgym"] = "hermes"
+    style: Literal["hermes", "agentgym", "template"] = "hermes"
     """`"hermes"`: free text, then JSON with `name` and `arguments` between `<tool_call>` tags, as Qwen's models are
-    trained to. `"agentgym"`: JSON alone, with `thought`, `function_name` and `arguments`."""
+    trained to. `"agentgym"`: JSON alone, with `thought`, `function_name` and `arguments`. `"template"`: the model's own
+    chat template declares the functions, and calls are written and read as it has them."""
 
     @model_validator(mode="after")
     def functions_are_told_apart(self) -> Self:
@@ -50,11 +51,14 @@ class ToolCall(ReplyFormat[ToolCallOptions]):
         given = () if options.functions == "environment" else options.functions
         self._functions = {function.name: function for function in given}
         self._tools = {tool.name: tool for tool in (*declared, *(function.tool for function in given))}
-        self._hermes = options.style == "hermes"
+        self._hermes = options.style != "agentgym"  # as texts of data, calls of templates are written so, too
+        self._native = options.style == "template"
 
     @property
     def instructions(self) -> str:
         """Declare the functions, and show what a call looks like."""
+        if self._native:
+            return "Answer each message with a call of one function."
         if not self._tools:
             return f"You have functions, which the environment declares. {self._asked}"
         declared = "\n".join(_json(tool.model_dump()) for tool in self._tools.values())
@@ -64,7 +68,8 @@ class ToolCall(ReplyFormat[ToolCallOptions]):
     def complaint(self) -> str:
         """Repeat what a call looks like."""
         names = ", ".join(self._tools) or "those of the environment"
-        return f"Invalid call. Functions: {names}. {self._asked}"
+        asked = "Answer with a call of one of them." if self._native else self._asked
+        return f"Invalid call. Functions: {names}. {asked}"
 
     def with_tools(self, tools: tuple[Tool, ...]) -> "ToolCall":
         """Declare the environment's tools, where the options ask for them. Raises ValueError if it has none."""
@@ -73,6 +78,29 @@ class ToolCall(ReplyFormat[ToolCallOptions]):
         if not tools:
             raise ValueError('the environment declares no tools: leave out functions = "environment"')
         return ToolCall(self.options, tools)
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """Return the functions, where the template declares them."""
+        return tuple(self._tools.values()) if self._native else ()
+
+    def read(self, reply: ModelReply) -> ParsedReply:
+        """Read the call that the template understood. A reply of several calls is none: an action is one."""
+        if not self._native:
+            return super().read(reply)
+        thought = "\n".join(part for part in (reply.reasoning, reply.content) if part)
+        if len(reply.calls) != 1:
+            return no_action(thought)
+        action, call = self._spelled(reply.calls[0].name, reply.calls[0].arguments)
+        return ParsedReply(thought, action, bool(action) and reply.clean, complete=bool(action), call=call)
+
+    def compose(self, thought: str, action: str, *, thinks: bool) -> ModelReply:
+        """Call the first function that spells the action. Raises ValueError where none does."""
+        if not self._native:
+            return super().compose(thought, action, thinks=thinks)
+        name, arguments = self._call_of(action)
+        calls = (Call(name=name, arguments=dict(arguments)),)
+        return ModelReply("" if thinks else thought, thought if thinks else "", calls)
 
     @property
     def _asked(self) -> str:
@@ -88,10 +116,13 @@ class ToolCall(ReplyFormat[ToolCallOptions]):
 
     def render(self, thought: str, action: str) -> str:
         """Write a call of the first function that spells the action. Raises ValueError where none does."""
+        return self._written(thought, *self._call_of(action))
+
+    def _call_of(self, action: str) -> tuple[str, dict[str, str]]:
         for function in self._functions.values():
             arguments = function.read(action)
             if arguments is not None and function.spelled(arguments) == action:
-                return self._written(thought, function.name, arguments)
+                return function.name, arguments
         raise ValueError(
             f"none of the functions {', '.join(self._functions) or 'given'} spells the action {action[:80]!r}"
         )
@@ -130,13 +161,17 @@ class ToolCall(ReplyFormat[ToolCallOptions]):
         name, arguments, thought = given.get(key), given.get("arguments", {}), given.get("thought", "")
         if not (isinstance(name, str) and isinstance(arguments, dict) and isinstance(thought, str)):
             return None, None, ""
+        return (*self._spelled(name, arguments), thought.strip())
+
+    def _spelled(self, name: str, arguments: dict[str, Any]) -> tuple[str | None, Call | None]:
+        """Return the action that a call spells, and the call where the environment spells it."""
         if name not in self._tools:
-            return None, None, thought.strip()
+            return None, None
         if name not in self._functions:
             call = Call(name=name, arguments=arguments)
-            return _json(call.model_dump()), call, thought.strip()
+            return _json(call.model_dump()), call
         action = self._functions[name].spelled(arguments)
-        return (action.strip() or None if action else None), None, thought.strip()
+        return (action.strip() or None if action else None), None
 
 
 def _json(value: object) -> str:

@@ -7,16 +7,13 @@ thus needs neither transformers nor numpy: 150 MB and seconds at its start. Test
 import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from jinja2 import Template, TemplateError, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Tokenizer
+
+from gymfleet_kit.chat.template import ChatTemplate
 
 _MAX_FILE_BYTES: Final = 1 << 26
 _MARKER: Final = re.compile(r"</?[a-z_]{2,32}>")
@@ -35,14 +32,18 @@ class ModelTokenizer:
         chat_template: the model's Jinja template, which sees `messages`, `add_generation_prompt` and the named
             tokens; empty for a model without one.
         named_tokens: `eos_token` and the like, as far as the model has them.
+        stop_ids: more tokens at which the model stops, as its `generation_config.json` lists them.
     """
 
-    def __init__(self, backend: Tokenizer, chat_template: str, named_tokens: Mapping[str, str]) -> None:
+    def __init__(
+        self, backend: Tokenizer, chat_template: str, named_tokens: Mapping[str, str], stop_ids: Sequence[int] = ()
+    ) -> None:
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
         self.chat_template = chat_template
         self.named_tokens = dict(named_tokens)
+        self._stop_ids = tuple(stop_ids)
         added = backend.get_added_tokens_decoder().values()
         self.added_tokens = frozenset(token.content for token in added)
         self.markers = frozenset(
@@ -66,12 +67,18 @@ class ModelTokenizer:
         config = _read_json(directory / "tokenizer_config.json")
         named = _named_tokens(config, _read_json(directory / "special_tokens_map.json"))
         _add_tokens(backend, config.get("added_tokens_decoder"), named, directory)
-        return cls(backend, _chat_template(directory, config), named)
+        return cls(backend, _chat_template(directory, config), named, _stop_ids(directory, backend))
 
     @property
     def eos_token_id(self) -> int | None:
         """Return the id of the model's own end token, or None if it names none."""
         return self.token_id(self.named_tokens["eos_token"]) if "eos_token" in self.named_tokens else None
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Return the ids at which the model stops: its own end token, and what else its files list."""
+        own = () if self.eos_token_id is None else (self.eos_token_id,)
+        return tuple(dict.fromkeys((*own, *self._stop_ids)))
 
     def token_id(self, token: str) -> int:
         """Return the id of a token. Raises KeyError if there is no such token."""
@@ -96,50 +103,13 @@ class ModelTokenizer:
         """Return the text of ids, including special tokens."""
         return str(self.backend.decode(list(ids), skip_special_tokens=False))
 
-    def render(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool) -> str:
-        """Render a conversation with the template, which is a program from outside and may raise anything."""
-        return self._template.render(
-            messages=list(messages),
-            tools=None,
-            documents=None,
-            add_generation_prompt=add_generation_prompt,
-            **self.named_tokens,
-        )
+    def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool) -> str:
+        """Render a conversation with the template as it is. Raises UnusableTemplate for whatever it raises."""
+        return self._template.render(messages, prompt=add_generation_prompt)
 
     @cached_property
-    def _template(self) -> Template:
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, loopcontrols]
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)  # noqa: DTZ005 - as others do
-        return environment.from_string(self.chat_template)
-
-
-class _GenerationBlocks(Extension):
-    """Replace `{% generation %}`, which marks an assistant's text for masking, by its content."""
-
-    tags = {"generation"}  # noqa: RUF012 - jinja2's interface
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
-
-
-def _raise_exception(message: str) -> None:
-    raise TemplateError(message)
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Encode a value as JSON; jinja2's own filter would escape characters for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    def _template(self) -> ChatTemplate:
+        return ChatTemplate(self.chat_template, self.named_tokens)
 
 
 def _read_json(file: Path) -> dict[str, Any]:
@@ -166,6 +136,17 @@ def _named_tokens(*sources: Mapping[str, Any]) -> dict[str, str]:
             if isinstance(text, str):
                 named.setdefault(name, text)
     return named
+
+
+def _stop_ids(directory: Path, backend: Tokenizer) -> tuple[int, ...]:
+    """Return the end tokens of `generation_config.json`: one or a list."""
+    given = _read_json(directory / "generation_config.json").get("eos_token_id")
+    ids = given if isinstance(given, list) else [] if given is None else [given]
+    if any(type(one) is not int or backend.id_to_token(one) is None for one in ids):
+        raise UnusableTokenizer(
+            f"{directory / 'generation_config.json'}: eos_token_id {given} names a token that tokenizer.json has not got"
+        )
+    return tuple(ids)
 
 
 def _add_tokens(backend: Tokenizer, decoder: Any, named: Mapping[str, str], directory: Path) -> None:

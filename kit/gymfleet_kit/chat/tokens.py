@@ -1,33 +1,36 @@
 """Conversations as tokens: encode only what is new in each turn, and never tokenise sampled tokens again.
 
-Unless other roles are asked for, the prompt is one user message (instructions,
-reply format, first observation), because not every chat template has a system
-role. Each later turn adds only what the template puts between the end of the
-assistant's reply and the start of the next reply.
+Unless other roles are asked for, the prompt is one user message (instructions, reply format, first observation),
+because not every chat template has a system role. Each later turn adds only what the template puts between the end of
+the assistant's reply and the start of the next reply; or, where a recipe wants contexts to be replaced, the prompt is
+what the template makes of the whole conversation.
 """
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gymfleet_contracts.conversation import Message
-from gymfleet_contracts.rollout import MessageRoles
+from gymfleet_contracts.reply_format import ModelReply
+from gymfleet_contracts.rollout import MessageRoles, TemplateOptions
+from gymfleet_contracts.session import Tool, ToolCall
 
+from gymfleet_kit.chat.calls import CALL_ID, KEYS
+from gymfleet_kit.chat.dialect import ANSWER, REPLY, Dialect, answer_to, declared, plain
+from gymfleet_kit.chat.template import ChatTemplate, UnusableTemplate
+from gymfleet_kit.chat.thinking import KEEPING, dialect_that
 from gymfleet_kit.chat.tokenizer import ModelTokenizer
 
 _USERS: Final = MessageRoles()
+_AS_IT_IS: Final = TemplateOptions()
 _INSTRUCTIONS: Final = "instructions-sentinel-90be"
-_ASSISTANT: Final = "assistant-sentinel-7f3a"
-_USER: Final = "user-sentinel-c41d"
+_MAX_KNOWN: Final = 64
+"""Requests choose roles, options and tools: without a bound, each choice would be kept for ever."""
 _PROBES: Final = ("x", "  x \n", "two\n\nlines", "{{ x }} <b>", "")
-
-
-class UnusableTemplate(Exception):
-    """The model's chat template cannot carry a conversation turn by turn; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,59 +43,122 @@ class Piece:
     learned: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A sampled reply, read."""
+
+    text: str
+    """All of it, without the token that ended it."""
+    reply: ModelReply
+    num_reasoning_tokens: int
+    """Of those that were sampled, with the marks around the thoughts."""
+
+
 class ChatTokens:
     """Turn conversations into segments of token ids with a model's chat template and tokenizer.
 
     Args:
         tokenizer: must have a chat template whose assistant turns end with a special token.
         roles: under which the template's messages are put.
+        options: how the template is used: whether the model thinks, and what becomes of the context.
+        tools: the functions that the template declares; empty where replies are plain text.
     """
 
-    def __init__(self, tokenizer: ModelTokenizer, roles: MessageRoles = _USERS) -> None:
+    def __init__(
+        self,
+        tokenizer: ModelTokenizer,
+        roles: MessageRoles = _USERS,
+        options: TemplateOptions = _AS_IT_IS,
+        tools: tuple[Tool, ...] = (),
+    ) -> None:
         if not tokenizer.chat_template:
             raise UnusableTemplate("the model has no chat template")
         self._tokenizer = tokenizer
         self._roles = roles
-        self._under: dict[MessageRoles, ChatTokens] = {roles: self}
+        self._options = options
+        self._under: dict[str, ChatTokens] = {_key(roles, options, tools): self}
         self._markers: frozenset[str] = frozenset()
-        self._require_roles()
         self._ids = tokenizer.encode
         specials = sorted(tokenizer.added_tokens, key=len, reverse=True)
         self._specials = re.compile("|".join(map(re.escape, specials))) if specials else None
-        self.turn_end_id, self._reply_lead = self._read_template()
-        self._markers = tokenizer.markers - {tokenizer.token(self.turn_end_id)}
-        eos = tokenizer.eos_token_id
-        self.stop_token_ids: tuple[int, ...] = tuple(
-            dict.fromkeys(token for token in (self.turn_end_id, eos) if token is not None)
-        )
-        self._affixes = self._find_affixes()
+        self._template, self.dialect = self._learn(tools)
+        self._end_ids: dict[bool, int] = {
+            is_call: tokenizer.token_id(end.token)
+            for is_call, end in ((False, self.dialect.text_end), (True, self.dialect.call_end))
+        }
+        self.turn_end_id: Final = self._end_ids[False]
+        self._markers = tokenizer.markers - {tokenizer.token(end_id) for end_id in self._end_ids.values()}
+        self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys((*self._end_ids.values(), *tokenizer.stop_ids)))
+        self._affixes = {name: self._find_affixes(name) for name in ("", *(tool.name for tool in tools))}
         self.first = lru_cache(maxsize=4096)(self._first)
 
     @classmethod
-    def load(cls, path: Path) -> "ChatTokens":
+    def load(cls, path: Path, options: TemplateOptions = _AS_IT_IS) -> "ChatTokens":
         """Load from a model's directory. Raises UnusableTokenizer, UnusableTemplate."""
-        return cls(ModelTokenizer.load(path))
+        return cls(ModelTokenizer.load(path), options=options)
 
-    def under(self, roles: MessageRoles) -> "ChatTokens":
-        """Return the same for other roles. Raises UnusableTemplate where the template refuses one of them."""
-        if roles not in self._under:
-            self._under[roles] = ChatTokens(self._tokenizer, roles)
-        return self._under[roles]
+    def under(
+        self, roles: MessageRoles, options: TemplateOptions = _AS_IT_IS, tools: tuple[Tool, ...] = ()
+    ) -> "ChatTokens":
+        """Return the same for other roles, options and tools. Raises UnusableTemplate where the template has not got
+        what they need.
+        """
+        key = _key(roles, options, tools)
+        if key not in self._under:
+            if len(self._under) >= _MAX_KNOWN:
+                self._under.pop(next(iter(self._under)))
+            self._under[key] = ChatTokens(self._tokenizer, roles, options, tools)
+        return self._under[key]
+
+    @property
+    def replaces(self) -> bool:
+        """Return whether each prompt is what the template makes of the whole conversation."""
+        return self._options.context == "replaced"
 
     def _first(self, content: str, instructions: str = "") -> tuple[int, ...]:
         """Return the prompt of the first turn, up to the start of the reply."""
-        messages = self._opening(self.defuse(content), self.defuse(instructions))
-        return tuple(self._ids(self._render(messages, prompt=True)))
+        return tuple(self._ids(self._rendered(self._opening(self.defuse(content), self.defuse(instructions)))))
 
-    def following(self, content: str, *, reply_ended: bool) -> tuple[int, ...]:
-        """Return the tokens between two replies, led by the missing end token if the reply was cut short."""
+    def following(self, content: str, *, reply_ended: bool, called: str = "") -> tuple[int, ...]:
+        """Return the tokens between two replies, led by the missing end token if the reply was cut short.
+
+        Args:
+            content: what answers the reply.
+            reply_ended: whether the reply ended with the token that ends replies of its kind.
+            called: the function that the reply called, which the content is the result of; empty for a text.
+        """
         content = self.defuse(content)
-        ids = self._ids(self._delta(content) if self._affixes is None else content.join(self._affixes))
-        return tuple(ids) if reply_ended else (self.turn_end_id, *ids)
+        affixes = self._affixes.get(called)
+        ids = self._ids(self._delta(content, called) if affixes is None else content.join(affixes))
+        return tuple(ids) if reply_ended else (self._end_ids[bool(called)], *ids)
 
-    def ended(self, response_token_ids: Sequence[int]) -> bool:
+    def rendered(
+        self, opening: str, instructions: str, said: Sequence[tuple[Sequence[int], str]]
+    ) -> tuple[tuple[int, ...], bool]:
+        """Return the prompt that the template itself writes after some replies, each with what answered it.
+
+        Returns:
+            What is new, and False, where the template goes on with the tokens before it; else the whole prompt, and
+            True: it replaces them.
+        """
+        messages = self._opening(self.defuse(opening), self.defuse(instructions))
+        before = self._rendered(messages)
+        for ids, answer in said:
+            reply = self._shown(self.read(ids).reply)
+            messages = [*messages, self.dialect.message(reply), self._answer(answer, reply)]
+        if not said:
+            return tuple(self._ids(before)), True
+        if len(said) > 1:
+            before = self._rendered(messages[:-2])
+        whole = self._rendered(messages)
+        sequence = before + self._tokenizer.decode(said[-1][0])
+        if whole.startswith(sequence):
+            return tuple(self._ids(whole[len(sequence) :])), False
+        return tuple(self._ids(whole)), True
+
+    def ended(self, response_token_ids: Sequence[int], *, called: bool = False) -> bool:
         """Return whether the reply ended its turn."""
-        return bool(response_token_ids) and response_token_ids[-1] == self.turn_end_id
+        return bool(response_token_ids) and response_token_ids[-1] == self._end_ids[called]
 
     def text(self, response_token_ids: Sequence[int]) -> str:
         """Return the reply as text, without the token that ended it."""
@@ -101,9 +167,24 @@ class ChatTokens:
             ids = ids[:-1]
         return self._tokenizer.decode(ids)
 
+    def read(self, response_token_ids: Sequence[int]) -> Said:
+        """Return what a reply says: its thoughts, its calls and the rest."""
+        text = self.text(response_token_ids)
+        reply = self.dialect.read(text)
+        return Said(text, reply, self._num_reasoning(response_token_ids, reply))
+
     def reply(self, text: str) -> tuple[int, ...]:
-        """Encode a written reply (an expert's) as the model would have sampled it, including its end token."""
-        return (*self._ids(self._reply_lead + self.defuse(text)), self.turn_end_id)
+        """Encode a written text (an expert's) as the model would have sampled it, including its end token."""
+        return (*self._ids(self.dialect.write_text(self.defuse(text))), self.turn_end_id)
+
+    def write(self, reply: ModelReply) -> tuple[int, ...]:
+        """Encode a written reply with thoughts or calls as the model would have sampled it, including its end token.
+
+        Raises UnusableTemplate for one that the template has no place for.
+        """
+        if not (reply.reasoning or reply.calls):
+            return self.reply(reply.content)
+        return (*self._ids(self.dialect.write(self._harmless(reply))), self._end_ids[bool(reply.calls)])
 
     def pieces(self, messages: Sequence[Message]) -> Iterator[Piece]:
         """Yield a conversation's replies, up to the last one that is learned from, each with what comes before it.
@@ -114,24 +195,23 @@ class ChatTokens:
         replies = [place for place, message in enumerate(messages) if message.role == "assistant"]
         last = max((place for place in replies if messages[place].teaches), default=-1)
         shown = [
-            {"role": one.role, "content": _ASSISTANT if one.role == "assistant" else self.defuse(one.content)}
+            {"role": one.role, "content": REPLY if one.role == "assistant" else self.defuse(one.content)}
             for one in messages
         ]
         before, begin = "", 0
         for place in (place for place in replies if place <= last):
-            whole = self._render(shown[:place], prompt=True)
+            whole = self._rendered(shown[:place])
             new = self._continued(before, whole, place)
             _require_all(shown[begin:place], new, begin)
             prompt = tuple(self._ids(new))
             yield Piece(prompt, self.reply(messages[place].content), messages[place].teaches)
-            before, begin = whole + self._reply_lead + _ASSISTANT, place + 1
+            before, begin = whole + self.dialect.write_text(REPLY), place + 1
 
     def _continued(self, before: str, whole: str, place: int) -> str:
         """Return what a rendering adds to the one before it and the token that ended its reply."""
         if not before:
             return whole
-        end = self._tokenizer.token(self.turn_end_id)
-        ended, mark, rest = whole[len(before) :].partition(end)
+        ended, mark, rest = whole[len(before) :].partition(self.dialect.text_end.history)
         if not whole.startswith(before) or not mark or ended.strip():
             raise UnusableTemplate(
                 f"the chat template writes what comes before message {place + 1} in another way than before the reply "
@@ -154,76 +234,124 @@ class ChatTokens:
         token = match[0]
         return token if token in self._markers else f"{token[0]} {token[1:]}"
 
-    def _render(self, messages: list[dict[str, str]], *, prompt: bool) -> str:
-        try:
-            return self._tokenizer.render(messages, add_generation_prompt=prompt)
-        except Exception as error:  # a template is a program from outside
-            raise UnusableTemplate(f"the chat template refuses a conversation: {error}") from error
+    def _harmless(self, reply: ModelReply) -> ModelReply:
+        """Return a reply whose texts neither end a turn nor begin another."""
+        calls = tuple(ToolCall(name=call.name, arguments=self._defused_json(call.arguments)) for call in reply.calls)
+        return replace(
+            reply, content=self.defuse(reply.content).strip(), reasoning=self.defuse(reply.reasoning).strip(), calls=calls
+        )
 
-    def _opening(self, content: str, instructions: str) -> list[dict[str, str]]:
+    def _shown(self, reply: ModelReply) -> ModelReply:
+        """Return a reply of the past as the template is given it."""
+        harmless = self._harmless(reply)
+        return replace(harmless, reasoning="") if self._options.reasoning == "dropped" else harmless
+
+    def _defused_json(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.defuse(value)
+        if isinstance(value, list):
+            return [self._defused_json(one) for one in value]
+        if isinstance(value, dict):
+            return {self.defuse(key): self._defused_json(one) for key, one in value.items()}
+        return value
+
+    def _num_reasoning(self, ids: Sequence[int], reply: ModelReply) -> int:
+        """Return how many tokens there are up to the mark that ends the thoughts."""
+        thinking = self.dialect.thinking
+        if not reply.reasoning or thinking is None:
+            return 0
+        mark = thinking.marks[1]
+        low, high = 0, len(ids)
+        if mark not in self._tokenizer.decode(ids):
+            return high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if mark in self._tokenizer.decode(ids[:middle]) else (middle, high)
+        return high
+
+    def _learn(self, tools: tuple[Tool, ...]) -> tuple[ChatTemplate, Dialect]:
+        """Return the template with its switches set, and how it has replies written."""
+        options = self._options
+        template = ChatTemplate(self._tokenizer.chat_template, self._tokenizer.named_tokens)
+        if unknown := sorted(set(options.switches) - template.variables):
+            known = ", ".join(sorted(template.variables - {"messages", "tools", "add_generation_prompt"}))
+            raise UnusableTemplate(f"the chat template has no switch {', '.join(unknown)}; it reads {known or 'none'}")
+        if options.context == "continued":
+            template = template.with_switches({name: on for name, on in KEEPING.items() if name in template.variables})
+        self._require_roles(template, declared(tools))
+        stops = [self._tokenizer.token(stop) for stop in self._tokenizer.stop_ids]
+
+        def learn(switches: Mapping[str, Any]) -> tuple[ChatTemplate, Dialect]:
+            switched = template.with_switches({**switches, **options.switches})
+            opening = self._opening("a", _INSTRUCTIONS)
+            return switched, Dialect(switched, opening, tools, self._specials, stops)
+
+        return dialect_that(options.thinking, template.variables, learn)
+
+    def _rendered(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        return self._template.render(messages, prompt=True, tools=self.dialect.declared)
+
+    def _opening(self, content: str, instructions: str) -> list[dict[str, Any]]:
         if instructions and self._roles.instructions == "system":
             return [{"role": "system", "content": instructions}, {"role": "user", "content": content}]
         return [{"role": "user", "content": "\n\n".join(part for part in (instructions, content) if part)}]
 
-    def _messages(self, content: str) -> list[dict[str, str]]:
-        """Return a conversation in which a content answers a reply."""
-        answer = {"role": self._roles.observations, "content": content}
-        return [*self._opening("a", _INSTRUCTIONS), {"role": "assistant", "content": _ASSISTANT}, answer]
+    def _answer(self, content: str, reply: ModelReply) -> dict[str, Any]:
+        if len(reply.calls) == 1:
+            return answer_to(reply.calls[0].name, self.defuse(content))
+        return self._observation(self.defuse(content))
 
-    def _conversation(self, content: str) -> str:
-        return self._render(self._messages(content), prompt=True)
+    def _observation(self, content: str) -> dict[str, Any]:
+        named = {"tool_call_id": CALL_ID} if self._roles.observations == "tool" else {}
+        return {"role": self._roles.observations, "content": content, **named}
 
-    def _require_roles(self) -> None:
+    def _require_roles(self, template: ChatTemplate, tools: Sequence[Mapping[str, Any]]) -> None:
         """Raise UnusableTemplate where the template refuses or drops messages of a role that is not the user's."""
-        for option, role, content in (
-            ("instructions", self._roles.instructions, _INSTRUCTIONS),
-            ("observations", self._roles.observations, _USER),
+        opening = self._opening("a", _INSTRUCTIONS)
+        for option, role, content, messages in (
+            ("instructions", self._roles.instructions, _INSTRUCTIONS, opening),
+            ("observations", self._roles.observations, ANSWER, [*opening, plain(REPLY), self._observation(ANSWER)]),
         ):
             if role == "user":
                 continue
-            messages = self._opening("a", _INSTRUCTIONS) if role == "system" else self._messages(_USER)
             try:
-                told = (
-                    "" if content in self._tokenizer.render(messages, add_generation_prompt=True) else "it drops them"
-                )
-            except Exception as error:  # noqa: BLE001 - a template is a program from outside
-                told = " ".join(str(error).split()) or type(error).__name__
+                told = "" if content in template.render(messages, prompt=True, tools=tools) else "it drops them"
+            except UnusableTemplate as error:
+                told = str(error.__cause__ or error)
+                told = " ".join(told.split())
             if told:
                 raise UnusableTemplate(
                     f"the chat template takes no messages of the role {role!r} ({told}): "
                     f'give rollout.roles.{option} = "user"'
                 )
 
-    def _read_template(self) -> tuple[int, str]:
-        """Return the token that ends an assistant's turn, and what the template puts before the turn's text."""
-        opening = self._render(self._opening("a", _INSTRUCTIONS), prompt=True)
-        whole = self._conversation(_USER)
-        start = whole.find(_ASSISTANT)
-        if start < 0 or whole.find(_USER, start) < 0:
-            raise UnusableTemplate("the chat template drops messages")
-        behind = start + len(_ASSISTANT)
-        match = None if self._specials is None else self._specials.search(whole, behind)
-        if match is None or match.start() > whole.find(_USER, behind) or whole[behind : match.start()].strip():
-            raise UnusableTemplate("the chat template does not end the assistant's turn with a special token")
-        lead = whole[len(opening) : start] if whole.startswith(opening) else ""
-        return self._tokenizer.token_id(match[0]), lead
-
-    def _delta(self, content: str) -> str:
+    def _delta(self, content: str, called: str) -> str:
         """Render a fixed conversation with the new message, and return what follows the assistant's end token."""
-        whole = self._conversation(content)
-        end = self._tokenizer.token(self.turn_end_id)
-        behind = whole.index(_ASSISTANT) + len(_ASSISTANT)
-        return whole[whole.index(end, behind) + len(end) :]
+        opening = self._opening("a", _INSTRUCTIONS)
+        if called and self.dialect.form is not None:
+            call = ToolCall(name=called, arguments={KEYS[0]: REPLY})
+            messages = [*opening, self.dialect.form.message(call), answer_to(called, content)]
+            end = self.dialect.call_end
+        else:
+            messages = [*opening, plain(REPLY), self._observation(content)]
+            end = self.dialect.text_end
+        whole = self._rendered(messages)
+        behind = whole.index(REPLY) + len(REPLY)
+        return whole[whole.index(end.history, behind) + len(end.history) :]
 
-    def _find_affixes(self) -> tuple[str, str] | None:
+    def _find_affixes(self, called: str) -> tuple[str, str] | None:
         """Return the constant text around a message if the template leaves messages as they are, or None.
 
         With it, a turn does not have to be rendered.
         """
-        before, _, after = self._delta(_USER).partition(_USER)
-        if all(self._delta(probe) == before + probe + after for probe in _PROBES):
+        before, _, after = self._delta(ANSWER, called).partition(ANSWER)
+        if all(self._delta(probe, called) == before + probe + after for probe in _PROBES):
             return before, after
         return None
+
+
+def _key(roles: MessageRoles, options: TemplateOptions, tools: tuple[Tool, ...]) -> str:
+    return json.dumps([one.model_dump(mode="json") for one in (roles, options, *tools)], sort_keys=True)
 
 
 def _require_all(messages: Sequence[dict[str, str]], text: str, first: int) -> None:

@@ -1,5 +1,6 @@
 """What the policy reads at a node: the tokens of prompts, and how many there may be."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from gymfleet_contracts.rollout import GroupRequest
@@ -25,10 +26,29 @@ class Contexts:
     def prompt(self, last: Turn | None, observation: str) -> tuple[int, ...]:
         """Return what the prompt of an observation adds to the turns before it, of which `last` is the last."""
         chat = self._parts.chat
-        if last is not None:
-            return chat.following(observation, reply_ended=chat.ended(last.response_token_ids))
+        if last is None:
+            return chat.first(observation, self._instructions)
+        calls = chat.read(last.response_token_ids).reply.calls if self._parts.format.tools else ()
+        called = calls[0].name if len(calls) == 1 else ""
+        return chat.following(
+            observation, reply_ended=chat.ended(last.response_token_ids, called=bool(called)), called=called
+        )
+
+    def replacement(self, turns: Sequence[Turn], observation: str) -> tuple[int, ...] | None:
+        """Return the whole prompt of an observation, where contexts are replaced and the template's own differs from
+        what was sampled; None where the turns before it are gone on with.
+        """
+        if not self._parts.chat.replaces or not turns:
+            return None
+        answers = [*(turn.observation for turn in turns[1:]), observation]
+        said = [(turn.response_token_ids, answer) for turn, answer in zip(turns, answers, strict=True)]
+        token_ids, replaces = self._parts.chat.rendered(turns[0].observation, self._instructions, said)
+        return token_ids if replaces else None
+
+    @property
+    def _instructions(self) -> str:
         instructions = (self._parts.spec.instructions.strip(), self._parts.format.instructions)
-        return chat.first(observation, "\n\n".join(part for part in instructions if part))
+        return "\n\n".join(part for part in instructions if part)
 
     def require_fitting(self, prompt: tuple[int, ...]) -> None:
         """Raise PromptTooLong for a first prompt that leaves no room for a reply."""

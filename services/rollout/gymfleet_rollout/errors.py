@@ -52,11 +52,11 @@ class UnknownFormat(ServiceError):
     status = 422
 
 
-class RefusedRoles(ServiceError):
-    """The model's chat template does not take a role under which messages are to be put."""
+class RefusedTemplate(ServiceError):
+    """The chat template has not got what a group wants: a role, functions, thinking on or off."""
 
-    type = problems.REFUSED_ROLES
-    title = "The chat template refuses a role"
+    type = problems.REFUSED_TEMPLATE
+    title = "The chat template cannot be used so"
     status = 422
 
 

@@ -12,6 +12,7 @@ from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.session import ForkSupport, Session, StepResult
 from gymfleet_contracts.trajectory import AGENT, MAX_GROUP_SIZE, FinishReason, ReplyEnd, StateValue, Turn
+from gymfleet_kit.chat.template import UnusableTemplate
 
 from gymfleet_rollout import metrics
 from gymfleet_rollout.budget import BudgetSpent, Spending
@@ -20,7 +21,7 @@ from gymfleet_rollout.errors import EvaluationFailed, StrategyError
 from gymfleet_rollout.evaluator import MAX_AT_ONCE
 from gymfleet_rollout.inference.base import InferenceError
 from gymfleet_rollout.parts import Parts
-from gymfleet_rollout.replies import Replies, next_prompt
+from gymfleet_rollout.replies import Prompt, Replies, next_prompt
 from gymfleet_rollout.search import TreeRecorder
 from gymfleet_rollout.sessions import SessionDesk
 from gymfleet_rollout.shown import Beside
@@ -144,6 +145,8 @@ class Play:
         if node.exported:
             raise StrategyError(f"node {node.id} was exported already")
         self._require_open(node, unless=FinishReason.CONTEXT_LENGTH)
+        if self._parts.chat.replaces:
+            raise StrategyError('the template writes the contexts: leave out rollout.template.context = "replaced"')
         replacement = self._contexts.prompt(None, text)
         if len(replacement) >= self._contexts.max_tokens:
             raise StrategyError(
@@ -162,11 +165,16 @@ class Play:
         if role != AGENT and role not in self._facts.roles:
             known = ", ".join((AGENT, *self._facts.roles))
             raise StrategyError(f"the role {role!r} is not in facts.roles; known: {known}")
-        if hint and node.replacement is not None:
+        if hint and node.replacement is not None and not self._parts.chat.replaces:
             raise StrategyError("the context was replaced by a text of the strategy's: put the hint into that")
         prompt = next_prompt(node)
         if hint:
-            prompt = prompt._replace(token_ids=self._contexts.prompt(node.turn, f"{node.observation}\n\n{hint}"))
+            hinted = f"{node.observation}\n\n{hint}"
+            replacement = self._contexts.replacement(node.turns(), hinted)
+            if replacement is not None:
+                prompt = Prompt(replacement, 0, replaces=True)
+            else:
+                prompt = Prompt(self._contexts.prompt(node.turn, hinted), node.num_tokens, replaces=False)
         room = self._contexts.max_tokens - prompt.num_tokens
         if room < 1:
             raise StrategyError(
@@ -205,7 +213,11 @@ class Play:
         return self._written(node, thought, action, time.perf_counter())
 
     def _written(self, node: Node, thought: str, action: str, began: float) -> Reply | None:
-        token_ids = self._parts.chat.reply(self._parts.format.render(thought, action))
+        chat = self._parts.chat
+        try:
+            token_ids = chat.write(self._parts.format.compose(thought, action, thinks=chat.dialect.thinks))
+        except UnusableTemplate as error:
+            raise StrategyError(str(error)) from None
         prompt = next_prompt(node)
         room = self._contexts.max_tokens - prompt.num_tokens
         if len(token_ids) > min(room, self._limits.max_response_tokens):
@@ -380,6 +392,7 @@ class Play:
             reply_end=reply.end,
             thought=reply.parsed.thought,
             notes=dict(reply.parsed.notes),
+            num_reasoning_tokens=reply.num_reasoning_tokens,
             generate_s=reply.seconds,
             state_key=node.state_key,
             **what,
@@ -411,9 +424,10 @@ class Play:
         context += reply.token_ids
         if child.ended is None:
             child.prompt = self._contexts.prompt(turn, child.observation)
+            child.replacement = self._contexts.replacement(child.turns(), child.observation)
             if depth >= self._limits.max_turns:
                 child.ended = FinishReason.MAX_TURNS
-            elif self._contexts.max_tokens - child.num_tokens - len(child.prompt) < 1:
+            elif next_prompt(child).num_tokens >= self._contexts.max_tokens:
                 child.ended = FinishReason.CONTEXT_LENGTH
         if child.table is not None:
             self._at_table(child, child.table)

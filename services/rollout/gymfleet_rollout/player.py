@@ -23,6 +23,7 @@ from gymfleet_client.errors import (
 )
 from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.search import SearchTree
+from gymfleet_contracts.session import Tool
 from gymfleet_contracts.trajectory import Status, Trajectory
 from gymfleet_kit.chat.tokens import ChatTokens, UnusableTemplate
 from gymfleet_kit.formats import FormatFailed
@@ -35,7 +36,7 @@ from gymfleet_rollout import metrics
 from gymfleet_rollout.budget import BudgetSpent, Spending
 from gymfleet_rollout.contexts import PromptTooLong
 from gymfleet_rollout.environments import Environments
-from gymfleet_rollout.errors import EvaluationFailed, RefusedRoles, StrategyError, UnknownFormat, UnknownStrategy
+from gymfleet_rollout.errors import EvaluationFailed, RefusedTemplate, StrategyError, UnknownFormat, UnknownStrategy
 from gymfleet_rollout.evaluator import Evaluator
 from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.inference.base import EngineDied, InferenceError
@@ -125,10 +126,9 @@ class Player:
     def require_playable(self, group: GroupRequest) -> type[Strategy[Any]]:
         """Return the class of a group's strategy, which is found once.
 
-        Raises UnknownStrategy, UnknownFormat and RefusedRoles.
+        Raises UnknownStrategy, UnknownFormat and RefusedTemplate.
         """
-        self._formats.get(group.format)
-        self._chat_of(group)
+        self._chat_of(group, self._formats.get(group.format).tools)
         reference = group.strategy.use
         try:
             if reference not in self._kinds:
@@ -148,11 +148,11 @@ class Player:
                 )
         return self._kinds[reference]
 
-    def _chat_of(self, group: GroupRequest) -> ChatTokens:
+    def _chat_of(self, group: GroupRequest, tools: tuple[Tool, ...]) -> ChatTokens:
         try:
-            return self._chat.under(group.roles)
+            return self._chat.under(group.roles, group.template, tools)
         except UnusableTemplate as error:
-            raise RefusedRoles(str(error)) from None
+            raise RefusedTemplate(str(error)) from None
 
     async def play(
         self, group: GroupRequest, samples: Sequence[int], deliver: Deliver, deliver_tree: DeliverTree | None = None
@@ -166,7 +166,7 @@ class Player:
         """
         try:
             kind = self.require_playable(group)
-        except (UnknownStrategy, UnknownFormat, RefusedRoles) as error:
+        except (UnknownStrategy, UnknownFormat, RefusedTemplate) as error:
             log.error("group.refused", run_id=group.run_id, group_id=group.group_id, error=str(error))
             attempt = Attempt(self._policy)
             await deliver([failed(group, sample, attempt, error, Status.POLICY_ERROR) for sample in samples])
@@ -268,10 +268,9 @@ class Player:
 
     async def _parts(self, group: GroupRequest) -> Parts:
         spec = await self._environments.spec(group.task.env)
-        return Parts(
-            self._policy, self._chat_of(group), self._sessions, spec,
-            self._formats.get(group.format).with_tools(spec.tools), self._evaluator,
-        )  # fmt: skip
+        reply_format = self._formats.get(group.format).with_tools(spec.tools)
+        chat = self._chat_of(group, reply_format.tools)
+        return Parts(self._policy, chat, self._sessions, spec, reply_format, self._evaluator)
 
 
 def _records(unit: _Unit, attempt: Attempt, play: Play) -> list[Trajectory]:

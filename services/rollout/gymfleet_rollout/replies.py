@@ -115,14 +115,15 @@ class Replies:
         role: str = AGENT,
     ) -> Reply:
         """Return what a reply asks for; one that was cut off asks for nothing that may be half an action."""
-        text = self._parts.chat.text(token_ids)
-        parsed = self._parts.format.parse(text)
+        said = self._parts.chat.read(token_ids)
+        parsed = self._parts.format.read(said.reply)
         if end is ReplyEnd.LENGTH:
             parsed = parsed.if_cut()
             metrics.CUT_REPLIES.inc()
         return Reply(
-            node.id, text, parsed, token_ids, logprobs, prompt.token_ids, prompt.replaces, versions, end, seconds, role
-        )
+            node.id, said.text, parsed, token_ids, logprobs, prompt.token_ids, prompt.replaces, versions, end, seconds,
+            role, num_reasoning_tokens=said.num_reasoning_tokens,
+        )  # fmt: skip
 
     def _sampling(self, node: Node, draw: int) -> Sampling:
         """Derive a separate seed for each reply from the group's seed: equal seeds give equal episodes."""

@@ -6,12 +6,22 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, Final, Self, cast
 
 from gymfleet_client.errors import EnvironmentFailed
 from gymfleet_contracts.problems import Problem
+from gymfleet_contracts.reply_format import ModelReply
 from gymfleet_contracts.reward import RewardSpec, ScoreRequest
-from gymfleet_contracts.rollout import Budget, EpisodeLimits, GroupRequest, MessageRoles, Sampling, StrategySpec
+from gymfleet_contracts.rollout import (
+    Budget,
+    EpisodeLimits,
+    GroupRequest,
+    MessageRoles,
+    Sampling,
+    StrategySpec,
+    TemplateOptions,
+)
 from gymfleet_contracts.session import (
     AdmissibleActions,
     Capabilities,
@@ -24,8 +34,10 @@ from gymfleet_contracts.session import (
     Session,
     StepResult,
     TaskRef,
+    Tool,
 )
 from gymfleet_contracts.trajectory import Trajectory, sampled_by
+from gymfleet_kit.chat.tokens import Said
 from gymfleet_kit.plugins import PluginError
 
 from gymfleet_rollout.formats import Formats
@@ -58,25 +70,30 @@ class _Chat:
     """A chat whose tokens are characters."""
 
     stop_token_ids = (0,)
+    replaces = False
+    dialect = SimpleNamespace(thinks=False)
 
-    def under(self, roles: MessageRoles) -> Self:
-        del roles
+    def under(self, roles: MessageRoles, options: TemplateOptions, tools: tuple[Tool, ...]) -> Self:
+        del roles, options, tools
         return self
 
     def first(self, content: str, instructions: str = "") -> tuple[int, ...]:
         return tuple(map(ord, instructions + content))
 
-    def following(self, content: str, *, reply_ended: bool) -> tuple[int, ...]:
+    def following(self, content: str, *, reply_ended: bool, called: str = "") -> tuple[int, ...]:
+        del called
         return (*(() if reply_ended else (0,)), *map(ord, content))
 
-    def ended(self, response_token_ids: Sequence[int]) -> bool:
+    def ended(self, response_token_ids: Sequence[int], *, called: bool = False) -> bool:
+        del called
         return response_token_ids[-1:] in ((0,), [0])
 
-    def text(self, response_token_ids: Sequence[int]) -> str:
-        return "".join(chr(token) for token in response_token_ids if token)
+    def read(self, response_token_ids: Sequence[int]) -> Said:
+        text = "".join(chr(token) for token in response_token_ids if token)
+        return Said(text, ModelReply(text), 0)
 
-    def reply(self, text: str) -> tuple[int, ...]:
-        return (*map(ord, text), 0)
+    def write(self, reply: ModelReply) -> tuple[int, ...]:
+        return (*map(ord, reply.content), 0)
 
 
 @dataclass

@@ -30,6 +30,8 @@ class Reply:
     end: ReplyEnd
     seconds: float
     role: str
+    num_reasoning_tokens: int = 0
+    """Of its tokens those of its thoughts, where the chat template has a place for them."""
     greedy: bool = False
     """Whether it is made of the likeliest tokens, and therefore no sample of the policy."""
 

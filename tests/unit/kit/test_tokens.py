@@ -145,8 +145,8 @@ def test_markers_that_a_format_writes_stay_what_they_are() -> None:
 
 
 def test_a_template_that_leaves_texts_alone_is_rendered_once() -> None:
-    assert chat_of("chatml")._affixes is not None
-    assert chat_of("llama3")._affixes is None, "it trims: constant text around the message would be wrong"
+    assert chat_of("chatml")._affixes[""] is not None
+    assert chat_of("llama3")._affixes[""] is None, "it trims: constant text around the message would be wrong"
     assert segments(chat_of("llama3"), ["a", "b", "  padded \n"]) == rendering("llama3", ["a", "b", "  padded \n"])
 
 

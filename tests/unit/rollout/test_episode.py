@@ -592,7 +592,7 @@ async def test_a_role_that_the_chat_template_refuses_fails_before_anything_is_pl
     trajectory = await play_one(refusing, 1, roles=MessageRoles(observations="tool"))
 
     assert (trajectory.status, door.opened) == (Status.POLICY_ERROR, [])
-    assert str(trajectory.error).startswith("RefusedRoles: the chat template takes no messages of the role 'tool'")
+    assert str(trajectory.error).startswith("RefusedTemplate: the chat template takes no messages of the role 'tool'")
 
 
 async def test_the_expert_writes_what_the_policy_would_have_to(door: Door) -> None:

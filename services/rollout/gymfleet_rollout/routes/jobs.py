@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from gymfleet_rollout.errors import (
     PolicyUnavailable,
     QueueFull,
-    RefusedRoles,
+    RefusedTemplate,
     UnknownFormat,
     UnknownJob,
     UnknownStrategy,
@@ -25,7 +25,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 @router.post(
     "",
     status_code=status.HTTP_202_ACCEPTED,
-    responses=problem_responses(QueueFull, PolicyUnavailable, UnknownFormat, RefusedRoles, UnknownStrategy),
+    responses=problem_responses(QueueFull, PolicyUnavailable, UnknownFormat, RefusedTemplate, UnknownStrategy),
 )
 async def submit(body: SubmitJob, service: ServiceDep) -> Job:
     """Play groups outside the stream."""

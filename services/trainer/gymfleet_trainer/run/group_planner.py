@@ -249,6 +249,7 @@ class GroupPlanner:
             strategy=strategy,
             format=self._recipe.format_of(env),
             roles=self._recipe.rollout.roles,
+            template=self._recipe.rollout.template,
             actions=self._recipe.actions_of(env),
             sampling=sampling,
             limits=self._recipe.limits_of(env, step),

@@ -1,0 +1,434 @@
+"""How a chat template writes a call of a function: learned from what it renders, and read back from replies.
+
+Published templates write calls in a dozen forms: JSON between tags, JSON alone, a name and JSON arguments, arguments
+each in tags of their own, Python. Instead of a table of models there are four shapes here, whose literal parts come
+from renderings of calls with known names and values. A shape counts only if it reads back what the template wrote.
+"""
+
+import ast
+import html
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from os.path import commonprefix
+from typing import Any, Final, NamedTuple
+
+from gymfleet_contracts.formats._calls import MAX_CALL_CHARS, read_object
+from gymfleet_contracts.session import TOOL_NAME, Tool, ToolCall
+
+CALL_ID: Final = "call00001"
+"""The id of a call in what templates render: nine letters and digits, as Mistral's want them."""
+NAME: Final = "sentinel_name"
+KEYS: Final = ("akey", "bkey")
+VALUES: Final = ("valueone", "valuetwo")
+_NASTY: Final = 'a "b" \'c\' \\ <d> {e} [f] & é\nline, two'
+_MAX_ARGUMENTS: Final = 64
+_MAX_TRIES: Final = 64
+_IS_NAME: Final = re.compile(TOOL_NAME)
+_WORD: Final = re.compile(r"\s*+[\w-]{1,64}")
+_CDATA: Final = re.compile(r"<!\[CDATA\[(.*)\]\]>", re.DOTALL)
+
+Written = Callable[[ToolCall], str]
+"""Returns what a template writes for a call, from where the reply begins to the token that ends it."""
+
+
+class Found(NamedTuple):
+    """A call in a reply."""
+
+    start: int
+    end: int
+    call: ToolCall
+
+
+class CallSyntax(ABC):
+    """One way to write calls."""
+
+    @abstractmethod
+    def read(self, text: str, tools: Mapping[str, Tool]) -> Found | None:
+        """Return the last call in a text, or None. The text is a model's: anything may stand in it."""
+
+    @abstractmethod
+    def begins(self, text: str) -> bool:
+        """Return whether a call begins somewhere in the text, whole or not."""
+
+
+def learned(written: Written) -> CallSyntax | None:
+    """Return the syntax that reads what a template writes, or None where none of the shapes does.
+
+    Raises whatever `written` raises.
+    """
+    one = written(ToolCall(name=NAME, arguments={KEYS[0]: VALUES[0]}))
+    for shape in (_WholeJson, _JsonArguments, _Python, _Tagged):
+        syntax = shape.of(one, written)
+        if syntax is not None and _reads_back(syntax, written):
+            return syntax
+    return None
+
+
+def _reads_back(syntax: CallSyntax, written: Written) -> bool:
+    tools = {NAME: Tool(name=NAME, description="", parameters={"type": "object"})}
+    for arguments in ({KEYS[0]: VALUES[0]}, dict(zip(KEYS, VALUES, strict=True)), {KEYS[0]: _NASTY}):
+        call = ToolCall(name=NAME, arguments=dict(arguments))
+        found = syntax.read(written(call), tools)
+        if found is None or found.call != call:
+            return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _WholeJson(CallSyntax):
+    """An object with name and arguments, perhaps in a list, between two literals that may be empty."""
+
+    before: "_Literal"
+    after: "_Literal"
+    path: tuple[str, ...]
+    """Keys that lead to the object with the two below."""
+    name_key: str
+    arguments_key: str
+
+    @classmethod
+    def of(cls, one: str, _: Written) -> "_WholeJson | None":
+        for start, end, value in _json_values(one):
+            item = value[0] if isinstance(value, list) and len(value) == 1 else value
+            place = _place_of_name(item)
+            if place is None:
+                continue
+            path, holder = place
+            name_key = next(key for key, found in holder.items() if found == NAME)
+            wanted = {KEYS[0]: VALUES[0]}
+            keys = [key for key, found in holder.items() if found == wanted or _decoded(found) == wanted]
+            if keys:
+                return cls(_Literal(one[:start]), _Literal(one[end:]), path, name_key, keys[0])
+        return None
+
+    def read(self, text: str, tools: Mapping[str, Tool]) -> Found | None:
+        for start, begin in self._starts(text):
+            value, end = _json_at(text, begin)
+            item = value[0] if isinstance(value, list) and len(value) == 1 else value
+            after = None if end < 0 else self.after.match(text, end)
+            if after is None or (call := self._call(item)) is None:
+                continue
+            return Found(start, after, call)
+        return None
+
+    def begins(self, text: str) -> bool:
+        return any(True for _ in self._starts(text))
+
+    def _starts(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield where a call may begin and where its JSON does, the last one first."""
+        if self.before.empty:  # at the beginning of a line
+            lines = [match.start(1) for match in re.finditer(r"(?:^|\n)[ \t]*([{\[])", text)]
+            yield from ((place, place) for place in lines[:_MAX_TRIES])
+        else:
+            yield from self.before.places(text)
+
+    def _call(self, item: Any) -> ToolCall | None:
+        for key in self.path:
+            item = item.get(key) if isinstance(item, dict) else None
+        if not isinstance(item, dict):
+            return None
+        arguments = item.get(self.arguments_key, {})
+        return _call(item.get(self.name_key), _decoded(arguments) if isinstance(arguments, str) else arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class _JsonArguments(CallSyntax):
+    """A name, and behind it the arguments as a JSON object."""
+
+    before: "_Literal"
+    between: "_Literal"
+    after: "_Literal"
+
+    @classmethod
+    def of(cls, one: str, _: Written) -> "_JsonArguments | None":
+        for start, end, value in _json_values(one):
+            at = one.rfind(NAME, 0, start)
+            if value == {KEYS[0]: VALUES[0]} and at >= 0:
+                return cls(_Literal(one[:at]), _Literal(one[at + len(NAME) : start]), _Literal(one[end:]))
+        return None
+
+    def read(self, text: str, tools: Mapping[str, Tool]) -> Found | None:
+        for start, begin in [(0, 0)] if self.before.empty else self.before.places(text):
+            if self.between.empty:
+                word = _WORD.match(text, begin)
+                named = None if word is None else (word.end(), word.end())
+            else:
+                named = self.between.search(text, begin)
+            if named is None:
+                continue
+            value, end = _json_at(text, named[1])
+            after = None if end < 0 else self.after.match(text, end)
+            call = _call(text[begin : named[0]].strip(), value)
+            if after is not None and call is not None:
+                return Found(start, after, call)
+        return None
+
+    def begins(self, text: str) -> bool:
+        return any(True for _ in self.before.places(text))
+
+
+@dataclass(frozen=True, slots=True)
+class _Python(CallSyntax):
+    """A list of one Python call with constants as keyword arguments."""
+
+    before: "_Literal"
+    after: "_Literal"
+
+    @classmethod
+    def of(cls, one: str, _: Written) -> "_Python | None":
+        at = one.find(f"{NAME}(")
+        if at < 0:
+            return None
+        start = at - 1 if one[at - 1 : at] == "[" else at
+        for end in range(len(one), at, -1):
+            if _python_call(one[start:end]) is not None and one[end - 1 : end] in (")", "]"):
+                return cls(_Literal(one[:start]), _Literal(one[end:]))
+        return None
+
+    def read(self, text: str, tools: Mapping[str, Tool]) -> Found | None:
+        for start, begin in self.before.places(text):
+            end = self.after.search(text, begin)
+            if end is not None and (call := _python_call(text[begin : end[0]])) is not None:
+                return Found(start, end[1], call)
+        return None
+
+    def begins(self, text: str) -> bool:
+        return any(True for _ in self.before.places(text))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tagged(CallSyntax):
+    """A name, and each argument between tags of its own; `{key}` in a literal is the argument's name once more."""
+
+    before: "_Literal"
+    named: "_Literal"
+    """Between the name and the first argument's name."""
+    alone: "_Literal"
+    """Behind the name of a call without arguments."""
+    texts: tuple[str, str]
+    """Before and behind an argument that is a text, the rest between arguments left out."""
+    others: tuple[str, str]
+    """The same for what is no text."""
+    between: str
+    """Between what is behind one argument and the name of the next."""
+    close: str
+    """Behind what is behind the last argument."""
+
+    @classmethod
+    def of(cls, one: str, written: Written) -> "_Tagged | None":
+        two = written(ToolCall(name=NAME, arguments=dict(zip(KEYS, VALUES, strict=True))))
+        none = written(ToolCall(name=NAME, arguments={}))
+        number = written(ToolCall(name=NAME, arguments={KEYS[0]: 7081}))
+        first = _split(one, [NAME, KEYS[0], VALUES[0]])
+        both = _split(two, [NAME, KEYS[0], VALUES[0], KEYS[1], VALUES[1]])
+        other = _split(number, [NAME, KEYS[0], "7081"])
+        bare = _split(none, [NAME])
+        if first is None or both is None or other is None or bare is None or not first[0].strip():
+            return None
+        before, named, lead, tail = first
+        middle = both[3].replace(KEYS[0], "{key}")
+        behind = commonprefix([middle, tail.replace(KEYS[0], "{key}")])
+        close = tail.replace(KEYS[0], "{key}")[len(behind) :]
+        behind_other = other[3].replace(KEYS[0], "{key}")
+        if not behind_other.endswith(close) or not close:
+            return None
+        others = (other[2], behind_other.removesuffix(close))
+        return cls(
+            _Literal(before), _Literal(named), _Literal(bare[1]), (lead, behind), others, middle[len(behind) :], close
+        )
+
+    def read(self, text: str, tools: Mapping[str, Tool]) -> Found | None:
+        for start, begin in self.before.places(text):
+            if (found := self._read(text, begin, tools)) is not None:
+                return Found(start, *found)
+        return None
+
+    def begins(self, text: str) -> bool:
+        return any(True for _ in self.before.places(text))
+
+    def _read(self, text: str, begin: int, tools: Mapping[str, Tool]) -> tuple[int, ToolCall] | None:
+        named, alone = self.named.search(text, begin), self.alone.search(text, begin)
+        if alone is not None and (named is None or alone[0] < named[0] or alone[:2] == (named[0], named[1])):
+            call = _call(text[begin : alone[0]].strip(), {})
+            return None if call is None else (alone[1], call)
+        if named is None:
+            return None
+        name, place = text[begin : named[0]].strip(), named[1]
+        arguments: dict[str, Any] = {}
+        schema = tools[name].parameters.get("properties") if name in tools else None
+        kinds = schema if isinstance(schema, dict) else {}
+        for _ in range(_MAX_ARGUMENTS):
+            found = self._argument(text, place, kinds)
+            if found is None:
+                return None
+            key, value, place, is_last = found
+            if key in arguments:
+                return None
+            arguments[key] = value
+            if is_last:
+                call = _call(name, arguments)
+                return None if call is None else (place, call)
+        return None
+
+    def _argument(self, text: str, place: int, kinds: Mapping[str, Any]) -> tuple[str, Any, int, bool] | None:
+        """Return name and value of the argument whose name begins here, where it ends, and whether it is the last."""
+        forms = sorted({self.texts, self.others}, key=lambda form: -len(form[0]))
+        leads = [(form, found) for form in forms if (found := _Literal(form[0], value_after=True).search(text, place))]
+        if not leads:
+            return None
+        (_, behind), (key_end, begin) = min(leads, key=lambda lead: lead[1][0])
+        key = text[place:key_end].strip()
+        if not key or len(key) > 256:
+            return None
+        form_is_text = self.texts != self.others and (self.texts[1] == behind)
+        is_certain = self.texts != self.others
+        more = _Literal((behind + self.between).replace("{key}", key), value_before=True)
+        last = _Literal((behind + self.close).replace("{key}", key), value_before=True)
+        at = begin
+        for _ in range(_MAX_TRIES):
+            ends = [(found, is_last) for literal, is_last in ((more, False), (last, True)) if (found := literal.search(text, at))]
+            if not ends:
+                return None
+            (stop, after), is_last = min(ends, key=lambda end: (end[0][0], -end[0][1]))
+            raw = _unescaped(text[begin:stop])
+            if form_is_text if is_certain else _is_text(kinds.get(key)):
+                return key, raw, after, is_last
+            value = _decoded(raw)
+            if value is not None or raw.strip() == "null":
+                return key, value, after, is_last
+            if not is_certain or behind:
+                return key, raw, after, is_last
+            at = after  # a comma inside of a list
+        return None
+
+
+class _Literal:
+    """A text between names and values, in which whitespace may differ, and ids and numbers of calls.
+
+    Whitespace at the side of a value belongs to the literal as far as the template wrote it, else to the value.
+    """
+
+    def __init__(self, text: str, *, value_before: bool = False, value_after: bool = False) -> None:
+        stripped = text.strip()
+        self.empty: Final = not stripped
+        middle = r"\s*".join(re.escape(part) for part in stripped.split())
+        middle = re.sub(r"(?<![\w\\])\d+(?!\w)", r"\\d+", middle.replace(re.escape(CALL_ID), r"[\w-]*"))
+        before = re.escape(text[: text.index(stripped)]) if value_before else ""
+        behind = re.escape(text[text.index(stripped) + len(stripped) :]) if value_after else ""
+        # No whitespace of any length stands in front: looking for that from each place of a long run would take its
+        # square.
+        self._pattern: Final = re.compile(
+            (f"(?:{before})?" if before else "") + middle + ((f"(?:{behind})?" if behind else "") if value_after else r"\s*")
+        )
+
+    def match(self, text: str, place: int) -> int | None:
+        """Return the end of the literal that stands here, behind whitespace, or None."""
+        while place < len(text) and text[place].isspace():
+            place += 1
+        found = self._pattern.match(text, place)
+        return None if found is None else found.end()
+
+    def search(self, text: str, place: int) -> tuple[int, int] | None:
+        """Return begin and end of the first such literal from here on; an empty one stands at the end."""
+        if self.empty:
+            return len(text), len(text)
+        found = self._pattern.search(text, place)
+        return None if found is None else found.span()
+
+    def places(self, text: str) -> list[tuple[int, int]]:
+        """Return begin and end of each, the last one first."""
+        return [] if self.empty else [match.span() for match in self._pattern.finditer(text)][::-1][:_MAX_TRIES]
+
+
+def _json_values(text: str) -> Iterator[tuple[int, int, Any]]:
+    for match in re.finditer(r"[{\[]", text):
+        value, end = _json_at(text, match.start())
+        if end >= 0:
+            yield match.start(), end, value
+
+
+def _json_at(text: str, place: int) -> tuple[Any, int]:
+    """Return the JSON object or list that begins here and where it ends; -1 for none that is understood."""
+    while place < len(text) and text[place].isspace():
+        place += 1
+    part = text[place : place + MAX_CALL_CHARS + 1]
+    try:
+        _, length = json.JSONDecoder().raw_decode(part)
+    except (ValueError, RecursionError):
+        return None, -1
+    if part.startswith("["):
+        wrapped = read_object('{"list": ' + part[:length] + "}")
+        return (None, -1) if wrapped is None else (wrapped["list"], place + length)
+    value = read_object(part[:length])
+    return (None, -1) if value is None else (value, place + length)
+
+
+def _place_of_name(item: Any, path: tuple[str, ...] = ()) -> tuple[tuple[str, ...], dict[str, Any]] | None:
+    if not isinstance(item, dict):
+        return None
+    if NAME in item.values():
+        return path, item
+    for key, value in item.items():
+        if (found := _place_of_name(value, (*path, key))) is not None:
+            return found
+    return None
+
+
+def _decoded(value: Any) -> Any:
+    """Return what a text is as JSON, strictly; None where it is none."""
+    if not isinstance(value, str):
+        return None
+    wrapped = read_object('{"value": ' + value + "}") if len(value) <= MAX_CALL_CHARS else None
+    return None if wrapped is None or wrapped.keys() != {"value"} else wrapped["value"]
+
+
+def _call(name: Any, arguments: Any) -> ToolCall | None:
+    if not (isinstance(name, str) and _IS_NAME.fullmatch(name) and isinstance(arguments, dict)):
+        return None
+    return ToolCall(name=name, arguments=arguments)
+
+
+def _python_call(text: str) -> ToolCall | None:
+    """Return the only call in a text of Python, which is parsed and never executed."""
+    if len(text) > MAX_CALL_CHARS:
+        return None
+    try:
+        node: ast.AST = ast.parse(text.strip(), mode="eval").body
+        if isinstance(node, ast.List) and len(node.elts) == 1:
+            node = node.elts[0]
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)) or node.args:
+            return None
+        arguments = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
+        if len(arguments) != len(node.keywords) or read_object(json.dumps(arguments, allow_nan=False)) is None:
+            return None
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return None
+    return _call(node.func.id, arguments)
+
+
+def _split(text: str, parts: Sequence[str]) -> list[str] | None:
+    """Return what stands around the parts, which come in this order; the first is looked for from the left."""
+    found, place = [], 0
+    for part in parts:
+        at = text.find(part, place)
+        if at < 0:
+            return None
+        found.append(text[place:at])
+        place = at + len(part)
+    return [*found, text[place:]]
+
+
+def _is_text(schema: Any) -> bool:
+    """Return whether an argument's schema asks for a text."""
+    return isinstance(schema, dict) and schema.get("type") == "string"
+
+
+def _unescaped(raw: str) -> str:
+    cdata = _CDATA.fullmatch(raw)
+    return cdata[1] if cdata else html.unescape(raw) if "&" in raw and _is_escaped(raw) else raw
+
+
+def _is_escaped(raw: str) -> bool:
+    return re.fullmatch(r"(?:[^<>&]|&(?:amp|lt|gt|quot|#39|#34|#x27);)*", raw) is not None

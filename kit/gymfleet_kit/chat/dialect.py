@@ -1,0 +1,412 @@
+"""How a chat template has replies written: where they end, how they think, what calls look like.
+
+All of it is learned from what the template renders of a few known messages, so that a template nobody has seen is
+handled like those of the published models; what cannot be learned is refused, with the reason.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from os.path import commonprefix
+from typing import Any, Final
+
+from gymfleet_contracts.formats._calls import read_object
+from gymfleet_contracts.reply_format import ModelReply
+from gymfleet_contracts.session import Tool, ToolCall
+
+from gymfleet_kit.chat.calls import CALL_ID, KEYS, NAME, VALUES, CallSyntax, learned
+from gymfleet_kit.chat.template import ChatTemplate, UnusableTemplate
+
+REPLY: Final = "assistant-sentinel-7f3a"
+ANSWER: Final = "user-sentinel-c41d"
+_REASONING: Final = "reasoning-sentinel-5b20"
+_HALF_TAG: Final = re.compile(r"[<\[][^<>\[\]]{0,60}$")
+_TAG: Final = r"(?:<[^<>\s]{1,40}>|\[[A-Z_]{2,40}\])"
+_OPENING: Final = re.compile(rf"({_TAG}(?:\w{{1,16}}(?={_TAG}|\s*$)(?:{_TAG})?)?)(\s*)$")
+_CLOSING: Final = re.compile(rf"\s*({_TAG})\s*")
+_KNOWN_THINKING: Final = (
+    ("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<thinking>", "</thinking>"), ("<seed:think>", "</seed:think>"), ("<mm:think>", "</mm:think>"),
+    ("<|channel>thought", "<channel|>"),
+)  # fmt: skip
+"""For templates that open a block in the prompt and write it nowhere else."""
+_REASONING_KEYS: Final = ("reasoning_content", "reasoning", "thinking")
+_CHANNELS: Final = ("<|channel|>", "<|message|>", "analysis")
+_CHANNEL_ENDS: Final = re.compile(r"<\|(?:end|call|return)\|>")
+_CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
+_RECIPIENT: Final = re.compile(r"to=(?:functions\.)?([\w.-]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """What stands before and behind what a model thinks before it replies."""
+
+    begin: str
+    end: str
+    """With the whitespace that the template puts around them."""
+    opened: bool
+    """Whether the prompt of a reply has begun it already."""
+
+    @property
+    def marks(self) -> tuple[str, str]:
+        """Return the two without whitespace, as replies are read."""
+        return self.begin.strip(), self.end.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class CallForm:
+    """How the template wants a message with a call to be given."""
+
+    content: str | None
+    as_text: bool
+    """The arguments are JSON as text."""
+
+    def message(self, call: ToolCall, content: str = "", reasoning: str = "") -> dict[str, Any]:
+        """Return an assistant's message with one call."""
+        arguments: Any = json.dumps(call.arguments, ensure_ascii=False) if self.as_text else call.arguments
+        function = {"name": call.name, "arguments": arguments}
+        return {
+            "role": "assistant",
+            "content": content or self.content,
+            "tool_calls": [{"id": CALL_ID, "type": "function", "function": function}],
+            **_reasoning(reasoning),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The token that ends a kind of reply."""
+
+    token: str
+    """What the model samples."""
+    history: str
+    """What stands in its place before another message."""
+    next_begins: bool = False
+    """It is the beginning of the next message."""
+
+
+class Dialect:
+    """Reads and writes replies as one template has them.
+
+    Args:
+        template: with the switches set.
+        opening: the messages before the first reply.
+        tools: the functions that the template declares; empty where replies call none.
+        specials: matches the tokens that may end a reply.
+        stops: tokens at which the model is said to stop, as far as that is known.
+
+    Raises:
+        UnusableTemplate: the template cannot carry such a conversation.
+    """
+
+    def __init__(
+        self,
+        template: ChatTemplate,
+        opening: Sequence[Mapping[str, Any]],
+        tools: Sequence[Tool],
+        specials: re.Pattern[str] | None,
+        stops: Collection[str] = (),
+    ) -> None:
+        self._template = template
+        self._opening = list(opening)
+        self._tools = {tool.name: tool for tool in tools}
+        self.declared: Final = declared(tools)
+        self._specials = specials
+        self._stops = stops
+        self._has_channels = all(mark in template.source for mark in _CHANNELS)
+        self.prompt: Final = self._render([], prompt=True)
+        self.text_end: Final = self._ending(plain(REPLY), user(ANSWER))
+        self.thinking: Final = self._find_thinking(bool(tools))
+        self.form: CallForm | None = None
+        self._syntax: CallSyntax | None = None
+        self.call_end = self.text_end
+        if tools:
+            self.form, self._syntax, self.call_end = self._find_calls()
+        self._unthought, self._head, self._tail = self._find_surroundings()
+        self._require_round_trips()
+
+    @property
+    def thinks(self) -> bool:
+        """Return whether the prompt leaves it to the reply to think first."""
+        return self.thinking is not None and not self.prompt.rstrip().endswith(self.thinking.marks[1])
+
+    def message(self, reply: ModelReply) -> dict[str, Any]:
+        """Return a reply as the message that the template is given."""
+        if self.form is None or len(reply.calls) != 1:
+            return plain(reply.content, reply.reasoning)
+        return self.form.message(reply.calls[0], reply.content, reply.reasoning)
+
+    def end_of(self, reply: ModelReply) -> Ending:
+        """Return the token that ends this reply."""
+        return self.call_end if reply.calls else self.text_end
+
+    def read(self, text: str) -> ModelReply:
+        """Take a reply apart, given without the token that ended it. Any text is a reply."""
+        if self._has_channels:
+            return self._read_channels(text)
+        reasoning, rest = "", text
+        if self.thinking is not None:
+            begin, end = self.thinking.marks
+            body = text.lstrip()
+            if body.startswith(end):  # it thought nothing
+                rest = body.removeprefix(end).lstrip()
+            elif body.startswith(begin) or self.thinking.opened:
+                reasoning, mark, rest = body.removeprefix(begin).partition(end)
+                if not mark:
+                    return ModelReply("", reasoning.strip(), clean=False)
+                rest = rest.lstrip()
+        return self._read_rest(reasoning.strip(), rest)
+
+    def write(self, reply: ModelReply) -> str:
+        """Write a reply as the model is to sample it, without the token that ends it.
+
+        Raises UnusableTemplate for one that cannot be read back, such as thoughts where nothing is thought.
+        """
+        for text in self._spellings(reply):
+            if self.read(text) == reply:
+                return text
+        what = "a call" if reply.calls else "a reply"
+        with_thoughts = " with thoughts" if reply.reasoning else ""
+        raise UnusableTemplate(f"the chat template writes {what}{with_thoughts} in a way that cannot be read back")
+
+    def write_text(self, text: str) -> str:
+        """Write a text, before which nothing is thought, as the model is to sample it."""
+        return f"{self._unthought}{self._head}{text}{self._tail}"
+
+    def _spellings(self, reply: ModelReply) -> Iterator[str]:
+        with suppress(UnusableTemplate):
+            yield self._by_template(self.message(reply), self.end_of(reply))
+        thought = self._unthought
+        if reply.reasoning:
+            if self.thinking is None:
+                return
+            thought = f"{'' if self.thinking.opened else self.thinking.begin}{reply.reasoning}{self.thinking.end}"
+        if not reply.calls:
+            yield f"{thought}{self._head}{reply.content}{self._tail}"
+        elif self.form is not None:
+            call = self._without_thoughts(self._by_template(self.form.message(reply.calls[0]), self.call_end))
+            before = f"{self._head}{reply.content}{self._tail}" if reply.content else ""
+            yield f"{thought}{before}{call if call[:1].isspace() or not before else chr(10) + call}"
+
+    def _read_rest(self, reasoning: str, rest: str) -> ModelReply:
+        content = rest.strip() if reasoning or self._syntax is not None else rest
+        if self._syntax is not None:
+            found = self._syntax.read(rest, self._tools)
+            if found is not None:
+                before, after = self._bare(rest[: found.start]).strip(), rest[found.end :].strip()
+                clean = not after and not self._syntax.begins(before)
+                return ModelReply(before, reasoning, (found.call,), clean=clean)
+            if self._syntax.begins(content):
+                return ModelReply(content, reasoning, clean=False)
+        return ModelReply(self._bare(content), reasoning)
+
+    def _bare(self, content: str) -> str:
+        """Return a content without what the template puts around it."""
+        head, tail = self._head.strip(), self._tail.strip()
+        if not head and not tail:
+            return content.removeprefix(self._head).removesuffix(self._tail)
+        return content.strip().removeprefix(head).removesuffix(tail).strip()
+
+    def _read_channels(self, text: str) -> ModelReply:
+        """Read the messages of a reply that are addressed to channels: analysis, commentary, final."""
+        thoughts: list[str] = []
+        contents: list[str] = []
+        calls: list[ToolCall] = []
+        clean = True
+        for part in _CHANNEL_ENDS.split(text):
+            header, mark, body = part.partition("<|message|>")
+            if not mark:
+                clean &= not header.strip()
+                continue
+            channel, recipient = _CHANNEL.search(header), _RECIPIENT.search(header)
+            if recipient is not None:
+                arguments = read_object(body)
+                if arguments is None or self._syntax is None:
+                    clean = False
+                else:
+                    calls.append(ToolCall(name=recipient[1][:64], arguments=arguments))
+            elif channel is not None and channel[1] == "analysis":
+                thoughts.append(body.strip())
+            else:
+                contents.append(body.strip())
+        return ModelReply("\n".join(contents), "\n".join(thoughts), tuple(calls), clean=clean)
+
+    # --- learning
+
+    def _render(self, more: Sequence[Mapping[str, Any]], *, prompt: bool) -> str:
+        return self._template.render([*self._opening, *more], prompt=prompt, tools=self.declared)
+
+    def _by_template(self, message: Mapping[str, Any], end: Ending) -> str:
+        """Return what the template writes for a last reply, from where its prompt ends to the token that ends it."""
+        text = _behind(self.prompt, self._render([message], prompt=False))
+        place = text.rfind(end.token)
+        return text if place < 0 else text[:place]
+
+    def _ending(self, message: Mapping[str, Any], answer: Mapping[str, Any], *, is_call: bool = False) -> Ending:
+        """Return the token that ends a message, in which the sentinel stands."""
+        between = self._between(message, answer)
+        alone = self._render([message], prompt=False).rpartition(REPLY)
+        last = alone[2] if alone[1] else ""
+        common = commonprefix([between, self._without_prompt(last)])
+        tokens, own = self._tokens_in(between), self._tokens_in(common)
+        if stop := next((token for token in own if token in self._stops), None):
+            return Ending(stop, stop)
+        if is_call and self.text_end.token in own:
+            return self.text_end
+        if is_call and self.text_end.next_begins:
+            token = next((token for token in tokens[len(own) :] if token in self._stops), "")
+            if token := token or next(iter(tokens[len(own) :]), ""):
+                return Ending(token, token, next_begins=True)
+        if is_call and between[len(common) :].lstrip().startswith(self.text_end.history):  # left out behind the last
+            return Ending(self.text_end.token, self.text_end.history)
+        if own:
+            return Ending(own[-1], own[-1])
+        if tokens and (of_the_last := self._tokens_in(last)):
+            return Ending(of_the_last[-1], tokens[0])
+        if tokens and not between[: between.index(tokens[0])].strip():
+            return Ending(tokens[0], tokens[0], next_begins=True)
+        raise UnusableTemplate("the chat template does not end the assistant's turn with a special token")
+
+    def _without_prompt(self, behind: str) -> str:
+        """Return what stands behind a last reply without the next prompt, which some templates always write."""
+        if self._render([], prompt=False) != self.prompt:
+            return behind
+        common = commonprefix([behind[::-1], self.prompt[::-1]])
+        own = behind[: len(behind) - len(common)]
+        return own if self._tokens_in(own) else behind
+
+    def _between(self, message: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
+        """Return what the template puts between the sentinel of a reply and that of the answer to it."""
+        whole = self._render([message, answer], prompt=True)
+        _, found, behind = whole.rpartition(REPLY)
+        between, answered, _ = behind.partition(ANSWER)
+        if not found or not answered:
+            raise UnusableTemplate("the chat template drops messages")
+        return between
+
+    def _tokens_in(self, text: str) -> list[str]:
+        return [] if self._specials is None else [match[0] for match in self._specials.finditer(text)]
+
+    def _find_thinking(self, with_calls: bool) -> Thinking | None:
+        """Return how the template writes thoughts: those that it is given, or those that its prompt begins."""
+        plainly = self._render([plain(REPLY)], prompt=False).partition(REPLY)[0].rstrip()
+        messages = [plain(REPLY, _REASONING)]
+        if with_calls:
+            messages += [form.message(_PROBE, reasoning=_REASONING) for form in _FORMS]
+        for message in messages:
+            try:
+                before, found, behind = self._render([message], prompt=False).partition(_REASONING)
+            except UnusableTemplate:
+                continue
+            begin, end = _OPENING.search(before), _CLOSING.match(behind)
+            if found and begin and end and not plainly.endswith(begin[1]):
+                return Thinking(begin[0], end[0], opened=self.prompt.rstrip().endswith(begin[1]))
+        for begin_mark, end_mark in _KNOWN_THINKING:
+            opened = self.prompt.rstrip().endswith(begin_mark)
+            if opened or (begin_mark in self._template.source and end_mark in self._template.source):
+                return Thinking(f"{begin_mark}\n", f"\n{end_mark}\n\n", opened=opened)
+        return None
+
+    def _find_calls(self) -> tuple[CallForm, CallSyntax, Ending]:
+        """Return how messages with calls are given, how they are read, and what ends them."""
+        found: list[tuple[bool, int, CallForm, CallSyntax, Ending]] = []
+        refusal = ""
+        for form in _FORMS:
+            try:
+                message = form.message(ToolCall(name=NAME, arguments={KEYS[0]: REPLY}))
+                ending = self._ending(message, answer_to(NAME, ANSWER), is_call=True)
+                syntax = learned(
+                    lambda call, form=form, ending=ending: self._without_thoughts(
+                        self._by_template(form.message(call), ending)
+                    )
+                )
+                length = len(self._render([message, answer_to(NAME, ANSWER)], prompt=True))
+            except UnusableTemplate as error:
+                refusal = refusal or str(error)
+                continue
+            if syntax is not None:
+                found.append((form.as_text, length, form, syntax, ending))
+        if not found:
+            reason = refusal or "the chat template writes calls of functions in no way that can be read back"
+            raise UnusableTemplate(f"no functions can be called: {reason}")
+        *_, form, syntax, ending = min(found, key=lambda one: one[:2])  # a longer one has an empty text beside the call
+        return form, syntax, ending
+
+    def _without_thoughts(self, text: str) -> str:
+        """Return what a template writes for a call without the empty thoughts in front of it."""
+        if self.thinking is None:
+            return text
+        head, mark, rest = text.partition(self.thinking.marks[1])
+        return rest.lstrip() if mark and not head.removeprefix(self.thinking.marks[0]).strip() else text
+
+    def _find_surroundings(self) -> tuple[str, str, str]:
+        """Return what stands before a text that nothing is thought before, and around every text.
+
+        As the template has it before a later message, unless the prompt has begun thoughts, which are to be ended.
+        """
+        lead, found, tail = self._by_template(plain(REPLY), self.text_end).partition(REPLY)
+        if not found:
+            raise UnusableTemplate("the chat template drops messages")
+        if self.thinking is None or not self.thinking.opened:
+            earlier = self._render([plain(REPLY), user(ANSWER)], prompt=True).partition(REPLY)[0]
+            lead = _behind(self.prompt, earlier)
+        if self.thinking is None:
+            return "", lead, tail
+        head, mark, rest = lead.rpartition(self.thinking.marks[1])
+        if mark:
+            own = rest.lstrip()
+            return lead[: len(lead) - len(own)], own, tail
+        return (self.thinking.end if self.thinking.opened else ""), lead, tail
+
+    def _require_round_trips(self) -> None:
+        """Raise UnusableTemplate for replies that could not be read as they are written."""
+        replies = [ModelReply(REPLY)]
+        if self.form is not None:
+            replies.append(ModelReply("", calls=(_PROBE,)))
+        if self.thinks:
+            replies += [replace(reply, reasoning=_REASONING) for reply in replies]
+        for reply in replies:
+            self.write(reply)
+
+
+def plain(content: str, reasoning: str = "") -> dict[str, Any]:
+    """Return an assistant's message without calls."""
+    return {"role": "assistant", "content": content, **_reasoning(reasoning)}
+
+
+def user(content: str) -> dict[str, Any]:
+    """Return a user's message."""
+    return {"role": "user", "content": content}
+
+
+def answer_to(name: str, content: str) -> dict[str, Any]:
+    """Return the message that answers a call."""
+    return {"role": "tool", "name": name, "tool_call_id": CALL_ID, "content": content}
+
+
+def declared(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """Return tools as templates declare them."""
+    return [{"type": "function", "function": tool.model_dump()} for tool in tools]
+
+
+def _reasoning(reasoning: str) -> dict[str, str]:
+    """Return thoughts under the names that templates know them by; none where there are none."""
+    return dict.fromkeys(_REASONING_KEYS, reasoning) if reasoning else {}
+
+
+def _behind(prompt: str, whole: str) -> str:
+    """Return what a rendering has behind the prompt of its last reply, which it may write in another way."""
+    if whole.startswith(prompt):
+        return whole[len(prompt) :]
+    common = commonprefix([prompt, whole])
+    rest = whole[len(_HALF_TAG.sub("", common)) :]
+    for length in range(min(len(prompt), len(rest)), 0, -1):
+        if prompt.endswith(rest[:length]):
+            return rest[length:]
+    return rest
+
+
+_PROBE: Final = ToolCall(name=NAME, arguments={KEYS[0]: VALUES[0]})
+_FORMS: Final = tuple(CallForm(content, as_text) for as_text in (False, True) for content in ("", None))

@@ -1,0 +1,109 @@
+"""A model's chat template: a Jinja program from outside that writes a conversation as text."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Final
+
+from jinja2 import Template, TemplateError, meta, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+_MAX_RENDERED_CHARS: Final = 1 << 26
+
+
+class UnusableTemplate(Exception):
+    """The model's chat template cannot carry a conversation turn by turn; the message says why."""
+
+
+class ChatTemplate:
+    """Renders conversations as transformers does, with the same sandbox, filters and extensions.
+
+    Args:
+        source: the Jinja program; it sees `messages`, `tools`, `add_generation_prompt`, the tokens and the switches.
+        named_tokens: `bos_token` and the like.
+        switches: variables of the template's own, such as `enable_thinking`.
+    """
+
+    def __init__(
+        self, source: str, named_tokens: Mapping[str, str], switches: Mapping[str, Any] | None = None
+    ) -> None:
+        self.source: Final = source
+        self.named_tokens: Final = dict(named_tokens)
+        self.switches: Final = dict(switches or {})
+
+    def with_switches(self, switches: Mapping[str, Any]) -> "ChatTemplate":
+        """Return the template with more variables set."""
+        return ChatTemplate(self.source, self.named_tokens, {**self.switches, **switches})
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """The names that the template reads and does not always set itself. Raises UnusableTemplate."""
+        try:
+            return frozenset(meta.find_undeclared_variables(_environment().parse(self.source)))
+        except TemplateError as error:
+            raise UnusableTemplate(f"the chat template is no Jinja program: {error}") from error
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], *, prompt: bool, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> str:
+        """Return the text of a conversation; with `prompt` up to where the next reply begins.
+
+        Raises UnusableTemplate for whatever the template raises.
+        """
+        try:
+            text = self._program.render(
+                **self.named_tokens,
+                messages=list(messages),
+                tools=list(tools) or None,
+                documents=None,
+                add_generation_prompt=prompt,
+                **self.switches,
+            )
+        except Exception as error:  # a template is a program from outside
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise UnusableTemplate(f"the chat template refuses a conversation: {reason}") from error
+        if len(text) > _MAX_RENDERED_CHARS:
+            raise UnusableTemplate(f"the chat template makes {len(text)} characters of a conversation")
+        return text
+
+    @cached_property
+    def _program(self) -> Template:
+        return _environment().from_string(self.source)
+
+
+class _GenerationBlocks(Extension):
+    """Replace `{% generation %}`, which marks an assistant's text for masking, by its content."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2's interface
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)  # noqa: DTZ005 - as others do
+    return environment
+
+
+def _raise_exception(message: str) -> None:
+    raise TemplateError(message)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Encode a value as JSON; jinja2's own filter would escape characters for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

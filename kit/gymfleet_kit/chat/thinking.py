@@ -1,0 +1,57 @@
+"""Whether a model thinks before it replies: the switches of its own that a chat template has for that."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Literal, TypeVar
+
+from gymfleet_kit.chat.dialect import Dialect
+from gymfleet_kit.chat.template import UnusableTemplate
+
+T = TypeVar("T")
+
+KEEPING: Final[Mapping[str, bool]] = {
+    "preserve_thinking": True, "preserved_thinking": True, "clear_thinking": False, "drop_thinking": False,
+}  # fmt: skip
+"""Switches that make templates show what was thought before earlier replies, where they have one."""
+_SWITCHES: Final[Mapping[bool, Mapping[str, Any]]] = {
+    True: {
+        "enable_thinking": True, "thinking": True, "reasoning": True, "thinking_mode": "enabled",
+        "skip_thinking": False,
+    },
+    False: {"enable_thinking": False, "thinking": False, "reasoning": False, "thinking_mode": "disabled"},
+}  # fmt: skip
+_EFFORTS: Final[Mapping[bool, tuple[str, ...]]] = {True: ("high",), False: ("no_think", "none", "minimal")}
+
+
+def dialect_that(
+    thinking: Literal["template", "on", "off"],
+    variables: frozenset[str],
+    learn: Callable[[Mapping[str, Any]], tuple[T, Dialect]],
+) -> tuple[T, Dialect]:
+    """Return what is learned with the switches under which the template has replies think, or not.
+
+    Raises UnusableTemplate where it has no such switch.
+    """
+    if thinking == "template":
+        return learn({})
+    wanted, refusal = thinking == "on", ""
+    for switches in _choices(wanted, variables):
+        try:
+            found = learn(switches)
+        except UnusableTemplate as error:
+            refusal = refusal or str(error)
+            continue
+        if found[1].thinks == wanted:
+            return found
+    reason = refusal or (
+        "it has no place for thoughts, or no switch for them" if wanted else "it has no switch that turns it off"
+    )
+    raise UnusableTemplate(f"thinking cannot be turned {thinking} with this chat template: {reason}")
+
+
+def _choices(wanted: bool, variables: frozenset[str]) -> Iterator[dict[str, Any]]:
+    """Yield switches to try, those that the template does not have left out."""
+    own = {name: value for name, value in _SWITCHES[wanted].items() if name in variables}
+    yield own
+    if "reasoning_effort" in variables:
+        for effort in _EFFORTS[wanted]:
+            yield {**own, "reasoning_effort": effort}
