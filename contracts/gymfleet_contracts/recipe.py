@@ -154,6 +154,9 @@ class ScratchModel(WireModel):
     """Share input and output embeddings."""
     corpus_episodes: PositiveInt = 200
     """Expert episodes whose texts the tokenizer is trained on."""
+    chat_template: Literal["chatml", "tools"] = "chatml"
+    """`"chatml"`: messages and nothing else. `"tools"`: it also declares functions, has calls of them and thoughts
+    before replies, for `rollout.format = { use = "tool_call", style = "template" }`."""
 
 
 class ModelSection(WireModel):

@@ -119,6 +119,8 @@ class Dialect:
         self.prompt: Final = self._render([], prompt=True)
         self.text_end: Final = self._ending(plain(REPLY), user(ANSWER))
         self.thinking: Final = self._find_thinking(bool(tools))
+        self.thinks = self.thinking is not None and not self.prompt.rstrip().endswith(self.thinking.marks[1])
+        """Whether it is left to a reply to think first."""
         self.form: CallForm | None = None
         self._syntax: CallSyntax | None = None
         self.call_end = self.text_end
@@ -126,11 +128,6 @@ class Dialect:
             self.form, self._syntax, self.call_end = self._find_calls()
         self._unthought, self._head, self._tail = self._find_surroundings()
         self._require_round_trips()
-
-    @property
-    def thinks(self) -> bool:
-        """Return whether the prompt leaves it to the reply to think first."""
-        return self.thinking is not None and not self.prompt.rstrip().endswith(self.thinking.marks[1])
 
     def message(self, reply: ModelReply) -> dict[str, Any]:
         """Return a reply as the message that the template is given."""
@@ -177,7 +174,8 @@ class Dialect:
 
     def _spellings(self, reply: ModelReply) -> Iterator[str]:
         with suppress(UnusableTemplate):
-            yield self._by_template(self.message(reply), self.end_of(reply))
+            text = self._by_template(self.message(reply), self.end_of(reply))
+            yield text if self.thinks else self._without_thoughts(text)
         thought = self._unthought
         if reply.reasoning:
             if self.thinking is None:
@@ -354,10 +352,10 @@ class Dialect:
             lead = _behind(self.prompt, earlier)
         if self.thinking is None:
             return "", lead, tail
-        head, mark, rest = lead.rpartition(self.thinking.marks[1])
+        _, mark, rest = lead.rpartition(self.thinking.marks[1])
         if mark:
             own = rest.lstrip()
-            return lead[: len(lead) - len(own)], own, tail
+            return lead[: len(lead) - len(own)] if self.thinks else "", own, tail
         return (self.thinking.end if self.thinking.opened else ""), lead, tail
 
     def _require_round_trips(self) -> None:

@@ -33,15 +33,21 @@ def dialect_that(
     """
     if thinking == "template":
         return learn({})
-    wanted, refusal = thinking == "on", ""
-    for switches in _choices(wanted, variables):
+    wanted, refusal, begun = thinking == "on", "", False
+    for switches in ({}, *_choices(wanted, variables)):
         try:
             found = learn(switches)
         except UnusableTemplate as error:
             refusal = refusal or str(error)
             continue
-        if found[1].thinks == wanted:
+        dialect = found[1]
+        if dialect.thinks == wanted:
             return found
+        is_opened = dialect.thinking is not None and dialect.thinking.opened
+        if begun and not wanted and not is_opened:  # the switch keeps the prompt from beginning thoughts
+            dialect.thinks = False
+            return found
+        begun = begun or is_opened
     reason = refusal or (
         "it has no place for thoughts, or no switch for them" if wanted else "it has no switch that turns it off"
     )

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 from gymfleet_contracts.recipe import ScratchModel
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 TURN_START: Final = "<|im_start|>"
@@ -20,12 +20,48 @@ TURN_END: Final = "<|im_end|>"
 PADDING: Final = "<|pad|>"
 SPECIAL_TOKENS: Final = (TURN_START, TURN_END, PADDING)
 
-CHAT_TEMPLATE: Final = (
+_CHATML: Final = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+_TOOLS: Final = """\
+{%- if tools %}
+{{- '<|im_start|>system' }}
+{%- for tool in tools %}
+{{- '\\n' + tool.function.name + '(' + tool.function.parameters.properties | join(', ') + '): ' }}
+{{- tool.function.description }}
+{%- endfor %}
+{{- '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+{{- '<|im_start|>' + message.role + '\\n' }}
+{%- if message.role == 'assistant' %}
+{{- '<think>' + (message.reasoning_content or '') + '</think>' }}
+{{- message.content or '' }}
+{%- for call in message.tool_calls or [] %}
+{{- '<tool_call>' + call.function.name }}
+{%- for name, value in call.function.arguments.items() %}
+{{- '<arg_key>' + name + '<arg_value>' + (value if value is string else value | tojson) }}
+{%- endfor %}
+{{- '</tool_call>' }}
+{%- endfor %}
+{%- else %}
+{{- message.content }}
+{%- endif %}
+{{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+{{- '<|im_start|>assistant\\n<think>' }}
+{{- '</think>' if enable_thinking is defined and not enable_thinking else '' }}
+{%- endif %}"""
+CHAT_TEMPLATES: Final = {"chatml": _CHATML, "tools": _TOOLS}
+MARKERS: Final = {
+    "chatml": (),
+    "tools": ("<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "<arg_value>"),
+}
+"""Tokens of a template that are no special ones: replies are written with them."""
 
 _TEMPLATE_WORDS: Final = ("system", "user", "assistant")
 _INIT_STD: Final = 0.02
@@ -53,7 +89,7 @@ def build_scratch_model(
     """
     directory = Path(out_dir)
     directory.mkdir(parents=True, exist_ok=True)
-    tokenizer = build_tokenizer(texts, section.vocab_size)
+    tokenizer = build_tokenizer(texts, section.vocab_size, section.chat_template)
     tokenizer.model_max_length = max_position
     tokenizer.save_pretrained(str(directory))
     config = _config(section, tokenizer, max_position)
@@ -65,8 +101,10 @@ def build_scratch_model(
     return directory
 
 
-def build_tokenizer(texts: Iterable[str], vocab_size: int) -> Any:
+def build_tokenizer(texts: Iterable[str], vocab_size: int, chat_template: str = "chatml") -> Any:
     """Return a `PreTrainedTokenizerFast` with ChatML's special tokens and at most `vocab_size` entries.
+
+    With the chat template comes the vocabulary that it needs: its markers, each of which is one token.
 
     Texts are cut at digits and punctuation, so that the fixed phrases of an environment can be single tokens. The
     phrases and words that save the most tokens over `texts` are chosen; ties are broken alphabetically. A phrase that
@@ -79,26 +117,29 @@ def build_tokenizer(texts: Iterable[str], vocab_size: int) -> Any:
         ]
     )
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    room = vocab_size - len(alphabet) - len(SPECIAL_TOKENS)
-    if room < len(_TEMPLATE_WORDS):
+    markers = MARKERS[chat_template]
+    room = vocab_size - len(alphabet) - len(SPECIAL_TOKENS) - len(markers)
+    words = (*_TEMPLATE_WORDS, "tool") if markers else _TEMPLATE_WORDS
+    if room < len(words):
         raise ValueError(
-            f"vocab_size {vocab_size} is too small: {len(alphabet)} bytes, {len(SPECIAL_TOKENS)} special tokens and "
-            f"{len(_TEMPLATE_WORDS)} words of the chat template need {vocab_size - room + len(_TEMPLATE_WORDS)}"
+            f"vocab_size {vocab_size} is too small: {len(alphabet)} bytes, {len(SPECIAL_TOKENS) + len(markers)} special "
+            f"tokens and {len(words)} words of the chat template need {vocab_size - room + len(words)}"
         )
     counts = _piece_counts(texts, splitter)
-    saved = {word: count * (len(word) - 1) for word, count in counts.items() if word not in _TEMPLATE_WORDS}
+    saved = {word: count * (len(word) - 1) for word, count in counts.items() if word not in words}
     ranked = sorted(saved, key=lambda word: (-saved[word], word))
-    pieces = [*SPECIAL_TOKENS, *alphabet, *_TEMPLATE_WORDS, *ranked[: room - len(_TEMPLATE_WORDS)]]
+    pieces = [*SPECIAL_TOKENS, *markers, *alphabet, *words, *ranked[: room - len(words)]]
     backend = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=None, byte_fallback=False))
     backend.pre_tokenizer = splitter
     backend.decoder = decoders.ByteLevel()
+    backend.add_tokens([AddedToken(marker, normalized=False) for marker in markers])
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         eos_token=TURN_END,
         pad_token=PADDING,
         extra_special_tokens=[TURN_START],
         clean_up_tokenization_spaces=False,
-        chat_template=CHAT_TEMPLATE,
+        chat_template=CHAT_TEMPLATES[chat_template],
     )
 
 

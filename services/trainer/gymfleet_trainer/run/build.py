@@ -129,6 +129,15 @@ async def _corpus(recipe: Recipe, env: EnvironmentSection, wanted: int, settings
     return [*_rules(spec, reply_format), *(text for episode in episodes for text in episode.result())]
 
 
+def _said(reply_format: CheckedFormat, thought: str, action: str) -> list[str]:
+    """Return the texts of a reply; of one that is a call its thoughts and arguments."""
+    if not reply_format.tools:
+        return [reply_format.render(thought, action)]
+    reply = reply_format.compose(thought, action, thinks=True)
+    arguments = [value for call in reply.calls for value in call.arguments.values() if isinstance(value, str)]
+    return [reply.reasoning, *(name for call in reply.calls for name in (call.name, *call.arguments)), *arguments]
+
+
 async def _episode(
     stream: SessionStream, env: EnvironmentSection, index: int, reply_format: CheckedFormat, limit: int
 ) -> list[str]:
@@ -140,7 +149,7 @@ async def _episode(
     try:
         for step in range(limit):
             move = await stream.expert(session.session_id, index=step)
-            texts.append(reply_format.render(move.thought, move.action))
+            texts += _said(reply_format, move.thought, move.action)
             result = await stream.step(session.session_id, step, move.action, timeout_s=60.0)
             texts.append(result.observation)
             if result.terminated or result.truncated:
