@@ -25,8 +25,8 @@ ACT: Final = Tool(
         "required": ["action"],
     },
 )
-_CONTROL: Final = re.compile(
-    r"<\|[^|<>\s]{1,60}\|>|<｜[^｜<>\s]{1,60}｜>|<\|\w+>|<\w+\|>|\[/?[A-Z_]{3,30}\]|</?[\w:]{3,40}>|\]~b\]|\[e~\["
+_CONTROL: Final = re.compile(  # with DeepSeek's wide bars
+    r"<\|[^|<>\s]{1,60}\|>|<\uff5c[^\uff5c<>\s]{1,60}\uff5c>|<\|\w+>|<\w+\|>|\[/?[A-Z_]{3,30}\]|</?[\w:]{3,40}>|\]~b\]|\[e~\["
     r"|<(?:\w+_)+of_\w+>"
 )
 NAMED: Final = {"bos_token": "<BOS>", "eos_token": "<EOS>"}
@@ -84,6 +84,84 @@ def tokenizer_of(file: Path) -> ModelTokenizer:
     return ModelTokenizer(built.backend_tokenizer, source, NAMED)
 
 
+@cache
 def chat_of(file: Path, *, tools: bool, **options: Any) -> ChatTokens:
     """The template's conversations. Raises UnusableTemplate."""
     return ChatTokens(tokenizer_of(file), MessageRoles(), TemplateOptions(**options), (ACT,) if tools else ())
+
+
+def only_adds(chat: ChatTokens, tools: bool, turns: int = 6) -> bool:
+    """Whether a continued context is, turn by turn, what the template itself writes."""
+    decode = chat._tokenizer.decode
+    text = decode(list(chat.first("A room.", "Look around.")))
+    said: list[tuple[tuple[int, ...], str]] = []
+    for place in range(turns):
+        reply, answer = turn(place, tools=tools, thinks=chat.dialect.thinks)
+        said.append((chat.write(reply), answer))
+        following = chat.following(answer, reply_ended=True, called="act" if tools else "")
+        text += decode([*said[-1][0], *following])
+        whole = chat._rendered(_given(chat, said))
+        if text != whole:
+            return False
+    return True
+
+
+def _given(chat: ChatTokens, said: list[tuple[tuple[int, ...], str]]) -> list[dict[str, Any]]:
+    found = chat._opening("A room.", "Look around.")
+    for ids, answer in said:
+        reply = chat.read(ids).reply
+        found += [chat.dialect.message(reply), chat._answer(answer, reply)]
+    return found
+
+
+def table() -> list[str]:
+    """The rows of docs/chat-templates.md: what each published template can, and where its contexts are replaced."""
+    return ["| template | texts | thinks | calls of functions |", "|---|---|---|---|", *map(_row, FILES)]
+
+
+def _row(file: Path) -> str:
+    cells = [_cell(file, tools=False), _thinking(file), _cell(file, tools=True)]
+    return f"| {file.stem} | {' | '.join(cells)} |"
+
+
+def _cell(file: Path, *, tools: bool) -> str:
+    try:
+        chat = _thoughtful(file, tools)
+    except UnusableTemplate as error:
+        reason = str(error).removeprefix("no functions can be called: ").removeprefix("the chat template ")
+        return f"refused: {reason.removeprefix('refuses a conversation: ')}"
+    return "as the template" if only_adds(chat, tools) else "the template replaces"
+
+
+def _thoughtful(file: Path, tools: bool) -> ChatTokens:
+    """With thoughts, where the template can."""
+    try:
+        return chat_of(file, tools=tools, thinking="on")
+    except UnusableTemplate:
+        return chat_of(file, tools=tools)
+
+
+def _thinking(file: Path) -> str:
+    can = []
+    for tools in (False, True):
+        for thinking in ("on", "off"):
+            try:
+                chat = chat_of(file, tools=tools, thinking=thinking)
+            except UnusableTemplate:
+                continue
+            if thinking not in can and (chat.dialect.thinking is not None):
+                can.append(thinking)
+    return "/".join(can) or "no"
+
+
+def page() -> str:
+    """docs/chat-templates.md with its table as the templates have it."""
+    file = Path(__file__).parents[1] / "docs" / "chat-templates.md"
+    before, begin, rest = file.read_text(encoding="utf-8").partition("| template |")
+    after = rest[rest.index("\n\n") :] if "\n\n" in rest else "\n"
+    assert begin, "the page has no table"
+    return before + "\n".join(table()) + after
+
+
+if __name__ == "__main__":
+    (Path(__file__).parents[1] / "docs" / "chat-templates.md").write_text(page(), encoding="utf-8")

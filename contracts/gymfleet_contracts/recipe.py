@@ -22,7 +22,15 @@ from gymfleet_contracts._model import WireModel
 from gymfleet_contracts.faults import faults
 from gymfleet_contracts.reply_format import FormatSection
 from gymfleet_contracts.reward import RewardSection, RewardSpec
-from gymfleet_contracts.rollout import ActionSpace, Budget, EpisodeLimits, MessageRoles, Sampling, StrategySpec, TemplateOptions
+from gymfleet_contracts.rollout import (
+    ActionSpace,
+    Budget,
+    EpisodeLimits,
+    MessageRoles,
+    Sampling,
+    StrategySpec,
+    TemplateOptions,
+)
 from gymfleet_contracts.session import EnvironmentName, Split
 from gymfleet_contracts.stages import PlannedStage, StageName, StageSection, planned
 from gymfleet_contracts.trajectory import AGENT, RoleName, StrategyName

@@ -117,6 +117,9 @@ class TemplateOptions(WireModel):
     reasoning: Literal["kept", "dropped"] = "kept"
     """Whether the template is shown what was thought before earlier replies; `"dropped"` wants `context =
     "replaced"`."""
+    max_reasoning_tokens: Annotated[int, Field(ge=1), NUMBER] | None = None
+    """A reply that thinks for more tokens than these is cut off, and has no action; without a number only
+    `limits.max_response_tokens` holds."""
     switches: Annotated[dict[str, JsonValue], Field(max_length=32)] = Field(default_factory=dict)
     """More variables of the template's own, such as `{ reasoning_effort = "low" }`."""
 

@@ -5,7 +5,8 @@ from gymfleet_contracts.reply_format import FormatOptions, ModelReply, ParsedRep
 
 class Plain(ReplyFormat[FormatOptions]):
     """The whole reply is the action, in one line. A thought has no place in it: it is written
-    where the model's chat template has one, and else left out."""
+    where the model's chat template has one, and else left out.
+    """
 
     instructions = "Answer with your action alone, in one line."
     complaint = f"Invalid format. {instructions}"

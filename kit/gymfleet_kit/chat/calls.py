@@ -12,7 +12,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from os.path import commonprefix
 from typing import Any, Final, NamedTuple
 
 from gymfleet_contracts.formats._calls import MAX_CALL_CHARS, read_object
@@ -23,7 +22,7 @@ CALL_ID: Final = "call00001"
 NAME: Final = "sentinel_name"
 KEYS: Final = ("akey", "bkey")
 VALUES: Final = ("valueone", "valuetwo")
-_NASTY: Final = 'a "b" \'c\' \\ <d> {e} [f] & é\nline, two'
+_NASTY: Final = "a \"b\" 'c' \\ <d> {e} [f] & é\nline, two"
 _MAX_ARGUMENTS: Final = 64
 _MAX_TRIES: Final = 64
 _IS_NAME: Final = re.compile(TOOL_NAME)
@@ -103,7 +102,7 @@ class _WholeJson(CallSyntax):
                 return cls(_Literal(one[:start]), _Literal(one[end:]), path, name_key, keys[0])
         return None
 
-    def read(self, text: str, tools: Mapping[str, Tool]) -> Found | None:
+    def read(self, text: str, tools: Mapping[str, Tool]) -> Found | None:  # noqa: ARG002 - JSON tells types
         for start, begin in self._starts(text):
             value, end = _json_at(text, begin)
             item = value[0] if isinstance(value, list) and len(value) == 1 else value
@@ -149,7 +148,7 @@ class _JsonArguments(CallSyntax):
                 return cls(_Literal(one[:at]), _Literal(one[at + len(NAME) : start]), _Literal(one[end:]))
         return None
 
-    def read(self, text: str, tools: Mapping[str, Tool]) -> Found | None:
+    def read(self, text: str, tools: Mapping[str, Tool]) -> Found | None:  # noqa: ARG002 - JSON tells types
         for start, begin in [(0, 0)] if self.before.empty else self.before.places(text):
             if self.between.empty:
                 word = _WORD.match(text, begin)
@@ -187,7 +186,7 @@ class _Python(CallSyntax):
                 return cls(_Literal(one[:start]), _Literal(one[end:]))
         return None
 
-    def read(self, text: str, tools: Mapping[str, Tool]) -> Found | None:
+    def read(self, text: str, tools: Mapping[str, Tool]) -> Found | None:  # noqa: ARG002 - Python tells types
         for start, begin in self.before.places(text):
             end = self.after.search(text, begin)
             if end is not None and (call := _python_call(text[begin : end[0]])) is not None:
@@ -229,7 +228,7 @@ class _Tagged(CallSyntax):
             return None
         before, named, lead, tail = first
         middle = both[3].replace(KEYS[0], "{key}")
-        behind = commonprefix([middle, tail.replace(KEYS[0], "{key}")])
+        behind = common_start(middle, tail.replace(KEYS[0], "{key}"))
         close = tail.replace(KEYS[0], "{key}")[len(behind) :]
         behind_other = other[3].replace(KEYS[0], "{key}")
         if not behind_other.endswith(close) or not close:
@@ -278,29 +277,34 @@ class _Tagged(CallSyntax):
         leads = [(form, found) for form in forms if (found := _Literal(form[0], value_after=True).search(text, place))]
         if not leads:
             return None
-        (_, behind), (key_end, begin) = min(leads, key=lambda lead: lead[1][0])
+        form, (key_end, begin) = min(leads, key=lambda lead: lead[1][0])
         key = text[place:key_end].strip()
-        if not key or len(key) > 256:
-            return None
-        form_is_text = self.texts != self.others and (self.texts[1] == behind)
-        is_certain = self.texts != self.others
-        more = _Literal((behind + self.between).replace("{key}", key), value_before=True)
-        last = _Literal((behind + self.close).replace("{key}", key), value_before=True)
-        at = begin
+        is_text = form == self.texts if self.texts != self.others else _is_text(kinds.get(key))
+        valued = self._value(text, begin, form[1].replace("{key}", key), is_text=is_text) if key else None
+        return None if valued is None else (key, *valued)
+
+    def _value(self, text: str, begin: int, behind: str, *, is_text: bool) -> tuple[Any, int, bool] | None:
+        """Return a value, where it ends, and whether it is the last one."""
+        literals = ((behind + self.between, False), (behind + self.close, True))
+        place = begin
         for _ in range(_MAX_TRIES):
-            ends = [(found, is_last) for literal, is_last in ((more, False), (last, True)) if (found := literal.search(text, at))]
+            ends = [
+                (*found, is_last)
+                for literal, is_last in literals
+                if (found := _Literal(literal, value_before=True).search(text, place))
+            ]
             if not ends:
                 return None
-            (stop, after), is_last = min(ends, key=lambda end: (end[0][0], -end[0][1]))
+            stop, after, is_last = min(ends, key=lambda end: (end[0], -end[1]))
             raw = _unescaped(text[begin:stop])
-            if form_is_text if is_certain else _is_text(kinds.get(key)):
-                return key, raw, after, is_last
+            if is_text:
+                return raw, after, is_last
             value = _decoded(raw)
             if value is not None or raw.strip() == "null":
-                return key, value, after, is_last
-            if not is_certain or behind:
-                return key, raw, after, is_last
-            at = after  # a comma inside of a list
+                return value, after, is_last
+            if behind:
+                return raw, after, is_last
+            place = after  # a comma inside of a list
         return None
 
 
@@ -320,7 +324,9 @@ class _Literal:
         # No whitespace of any length stands in front: looking for that from each place of a long run would take its
         # square.
         self._pattern: Final = re.compile(
-            (f"(?:{before})?" if before else "") + middle + ((f"(?:{behind})?" if behind else "") if value_after else r"\s*")
+            (f"(?:{before})?" if before else "")
+            + middle
+            + ((f"(?:{behind})?" if behind else "") if value_after else r"\s*")
         )
 
     def match(self, text: str, place: int) -> int | None:
@@ -340,6 +346,12 @@ class _Literal:
     def places(self, text: str) -> list[tuple[int, int]]:
         """Return begin and end of each, the last one first."""
         return [] if self.empty else [match.span() for match in self._pattern.finditer(text)][::-1][:_MAX_TRIES]
+
+
+def common_start(one: str, other: str) -> str:
+    """Return what two texts begin with alike."""
+    place = next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
+    return one[:place] if place is not None else min(one, other, key=len)
 
 
 def _json_values(text: str) -> Iterator[tuple[int, int, Any]]:

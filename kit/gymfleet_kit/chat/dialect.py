@@ -9,14 +9,14 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from os.path import commonprefix
+from functools import partial
 from typing import Any, Final
 
 from gymfleet_contracts.formats._calls import read_object
 from gymfleet_contracts.reply_format import ModelReply
 from gymfleet_contracts.session import Tool, ToolCall
 
-from gymfleet_kit.chat.calls import CALL_ID, KEYS, NAME, VALUES, CallSyntax, learned
+from gymfleet_kit.chat.calls import CALL_ID, KEYS, NAME, VALUES, CallSyntax, common_start, learned
 from gymfleet_kit.chat.template import ChatTemplate, UnusableTemplate
 
 REPLY: Final = "assistant-sentinel-7f3a"
@@ -247,31 +247,35 @@ class Dialect:
         between = self._between(message, answer)
         alone = self._render([message], prompt=False).rpartition(REPLY)
         last = alone[2] if alone[1] else ""
-        common = commonprefix([between, self._without_prompt(last)])
+        common = common_start(between, self._without_prompt(last))
         tokens, own = self._tokens_in(between), self._tokens_in(common)
-        if stop := next((token for token in own if token in self._stops), None):
-            return Ending(stop, stop)
-        if is_call and self.text_end.token in own:
+        found = next((Ending(token, token) for token in own if token in self._stops), None)
+        if found is None and is_call:
+            found = self._ending_like_a_text(tokens[len(own) :], own, between[len(common) :])
+        if found is None and own:
+            found = Ending(own[-1], own[-1])
+        elif found is None and tokens and (of_the_last := self._tokens_in(last)):
+            found = Ending(of_the_last[-1], tokens[0])
+        elif found is None and tokens and not between[: between.index(tokens[0])].strip():
+            found = Ending(tokens[0], tokens[0], next_begins=True)
+        if found is None:
+            raise UnusableTemplate("the chat template does not end the assistant's turn with a special token")
+        return found
+
+    def _ending_like_a_text(self, following: Sequence[str], own: Sequence[str], behind: str) -> Ending | None:
+        """Return the token that ends a call in the way in which a text is ended; None where calls end in another."""
+        if self.text_end.token in own or behind.lstrip().startswith(self.text_end.history):
             return self.text_end
-        if is_call and self.text_end.next_begins:
-            token = next((token for token in tokens[len(own) :] if token in self._stops), "")
-            if token := token or next(iter(tokens[len(own) :]), ""):
-                return Ending(token, token, next_begins=True)
-        if is_call and between[len(common) :].lstrip().startswith(self.text_end.history):  # left out behind the last
-            return Ending(self.text_end.token, self.text_end.history)
-        if own:
-            return Ending(own[-1], own[-1])
-        if tokens and (of_the_last := self._tokens_in(last)):
-            return Ending(of_the_last[-1], tokens[0])
-        if tokens and not between[: between.index(tokens[0])].strip():
-            return Ending(tokens[0], tokens[0], next_begins=True)
-        raise UnusableTemplate("the chat template does not end the assistant's turn with a special token")
+        if not self.text_end.next_begins:
+            return None
+        token = next((token for token in following if token in self._stops), "") or next(iter(following), "")
+        return Ending(token, token, next_begins=True) if token else None
 
     def _without_prompt(self, behind: str) -> str:
         """Return what stands behind a last reply without the next prompt, which some templates always write."""
         if self._render([], prompt=False) != self.prompt:
             return behind
-        common = commonprefix([behind[::-1], self.prompt[::-1]])
+        common = common_start(behind[::-1], self.prompt[::-1])
         own = behind[: len(behind) - len(common)]
         return own if self._tokens_in(own) else behind
 
@@ -315,11 +319,7 @@ class Dialect:
             try:
                 message = form.message(ToolCall(name=NAME, arguments={KEYS[0]: REPLY}))
                 ending = self._ending(message, answer_to(NAME, ANSWER), is_call=True)
-                syntax = learned(
-                    lambda call, form=form, ending=ending: self._without_thoughts(
-                        self._by_template(form.message(call), ending)
-                    )
-                )
+                syntax = learned(partial(self._written, form, ending))
                 length = len(self._render([message, answer_to(NAME, ANSWER)], prompt=True))
             except UnusableTemplate as error:
                 refusal = refusal or str(error)
@@ -331,6 +331,9 @@ class Dialect:
             raise UnusableTemplate(f"no functions can be called: {reason}")
         *_, form, syntax, ending = min(found, key=lambda one: one[:2])  # a longer one has an empty text beside the call
         return form, syntax, ending
+
+    def _written(self, form: CallForm, ending: Ending, call: ToolCall) -> str:
+        return self._without_thoughts(self._by_template(form.message(call), ending))
 
     def _without_thoughts(self, text: str) -> str:
         """Return what a template writes for a call without the empty thoughts in front of it."""
@@ -398,7 +401,7 @@ def _behind(prompt: str, whole: str) -> str:
     """Return what a rendering has behind the prompt of its last reply, which it may write in another way."""
     if whole.startswith(prompt):
         return whole[len(prompt) :]
-    common = commonprefix([prompt, whole])
+    common = common_start(prompt, whole)
     rest = whole[len(_HALF_TAG.sub("", common)) :]
     for length in range(min(len(prompt), len(rest)), 0, -1):
         if prompt.endswith(rest[:length]):

@@ -27,9 +27,7 @@ class ChatTemplate:
         switches: variables of the template's own, such as `enable_thinking`.
     """
 
-    def __init__(
-        self, source: str, named_tokens: Mapping[str, str], switches: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, source: str, named_tokens: Mapping[str, str], switches: Mapping[str, Any] | None = None) -> None:
         self.source: Final = source
         self.named_tokens: Final = dict(named_tokens)
         self.switches: Final = dict(switches or {})

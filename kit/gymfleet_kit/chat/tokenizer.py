@@ -144,7 +144,7 @@ def _stop_ids(directory: Path, backend: Tokenizer) -> tuple[int, ...]:
     ids = given if isinstance(given, list) else [] if given is None else [given]
     if any(type(one) is not int or backend.id_to_token(one) is None for one in ids):
         raise UnusableTokenizer(
-            f"{directory / 'generation_config.json'}: eos_token_id {given} names a token that tokenizer.json has not got"
+            f"{directory / 'generation_config.json'}: eos_token_id {given} names a token that tokenizer.json lacks"
         )
     return tuple(ids)
 

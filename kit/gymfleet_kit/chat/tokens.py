@@ -33,6 +33,13 @@ _MAX_KNOWN: Final = 64
 _PROBES: Final = ("x", "  x \n", "two\n\nlines", "{{ x }} <b>", "")
 
 
+_ANY_TOOL: Final = Tool(
+    name="act",
+    description="Act.",
+    parameters={"type": "object", "properties": {"action": {"type": "string", "description": "What."}}},
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A reply in a conversation, with what is new before it."""
@@ -87,6 +94,8 @@ class ChatTokens:
             for is_call, end in ((False, self.dialect.text_end), (True, self.dialect.call_end))
         }
         self.turn_end_id: Final = self._end_ids[False]
+        self.thoughts_end_id: Final = self._find_thoughts_end()
+        """The token that ends thoughts; None where nothing is thought."""
         self._markers = tokenizer.markers - {tokenizer.token(end_id) for end_id in self._end_ids.values()}
         self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys((*self._end_ids.values(), *tokenizer.stop_ids)))
         self._affixes = {name: self._find_affixes(name) for name in ("", *(tool.name for tool in tools))}
@@ -238,7 +247,10 @@ class ChatTokens:
         """Return a reply whose texts neither end a turn nor begin another."""
         calls = tuple(ToolCall(name=call.name, arguments=self._defused_json(call.arguments)) for call in reply.calls)
         return replace(
-            reply, content=self.defuse(reply.content).strip(), reasoning=self.defuse(reply.reasoning).strip(), calls=calls
+            reply,
+            content=self.defuse(reply.content).strip(),
+            reasoning=self.defuse(reply.reasoning).strip(),
+            calls=calls,
         )
 
     def _shown(self, reply: ModelReply) -> ModelReply:
@@ -279,6 +291,8 @@ class ChatTokens:
         if options.context == "continued":
             template = template.with_switches({name: on for name, on in KEEPING.items() if name in template.variables})
         self._require_roles(template, declared(tools))
+        if not tools:
+            self._require_no_functions(template)
         stops = [self._tokenizer.token(stop) for stop in self._tokenizer.stop_ids]
 
         def learn(switches: Mapping[str, Any]) -> tuple[ChatTemplate, Dialect]:
@@ -287,6 +301,20 @@ class ChatTokens:
             return switched, Dialect(switched, opening, tools, self._specials, stops)
 
         return dialect_that(options.thinking, template.variables, learn)
+
+    def _find_thoughts_end(self) -> int | None:
+        """Return the token that ends thoughts. Raises UnusableTemplate for a limit on thoughts that end with none."""
+        if not self.dialect.thinks or self.dialect.thinking is None:
+            return None
+        mark = self.dialect.thinking.marks[1]
+        if mark in self._tokenizer.added_tokens:
+            return self._tokenizer.token_id(mark)
+        if self._options.max_reasoning_tokens is not None:
+            raise UnusableTemplate(
+                f"thoughts end with {mark!r}, which is no token of this tokenizer: leave out "
+                "rollout.template.max_reasoning_tokens"
+            )
+        return None
 
     def _rendered(self, messages: Sequence[Mapping[str, Any]]) -> str:
         return self._template.render(messages, prompt=True, tools=self.dialect.declared)
@@ -324,6 +352,21 @@ class ChatTokens:
                     f"the chat template takes no messages of the role {role!r} ({told}): "
                     f'give rollout.roles.{option} = "user"'
                 )
+
+    def _require_no_functions(self, template: ChatTemplate) -> None:
+        """Raise UnusableTemplate for a template that renders nothing unless functions are declared."""
+        opening = self._opening("a", _INSTRUCTIONS)
+        try:
+            template.render(opening, prompt=True)
+        except UnusableTemplate as error:
+            try:
+                template.render(opening, prompt=True, tools=declared((_ANY_TOOL,)))
+            except UnusableTemplate:
+                raise error from None
+            raise UnusableTemplate(
+                "the chat template wants functions to be declared, as rollout.format = "
+                f'{{ use = "tool_call", style = "template" }} does ({error})'
+            ) from None
 
     def _delta(self, content: str, called: str) -> str:
         """Render a fixed conversation with the new message, and return what follows the assistant's end token."""

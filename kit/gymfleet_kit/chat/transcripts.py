@@ -13,8 +13,9 @@ from typing import Final
 from gymfleet_contracts.conversation import MAX_MESSAGE_CHARS, Message
 from gymfleet_contracts.trajectory import Trajectory
 
+from gymfleet_kit.chat.template import UnusableTemplate
 from gymfleet_kit.chat.tokenizer import ModelTokenizer, UnusableTokenizer
-from gymfleet_kit.chat.tokens import ChatTokens, UnusableTemplate
+from gymfleet_kit.chat.tokens import ChatTokens
 
 NOTE: Final = "transcripts.json"
 """The file beside a trained reward model that says by which template and tokenizer its transcripts were written."""

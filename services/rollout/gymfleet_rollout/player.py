@@ -25,7 +25,8 @@ from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.session import Tool
 from gymfleet_contracts.trajectory import Status, Trajectory
-from gymfleet_kit.chat.tokens import ChatTokens, UnusableTemplate
+from gymfleet_kit.chat.template import UnusableTemplate
+from gymfleet_kit.chat.tokens import ChatTokens
 from gymfleet_kit.formats import FormatFailed
 from gymfleet_kit.plugins import PluginError
 from gymfleet_kit.problems import ServiceError

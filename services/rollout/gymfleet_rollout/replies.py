@@ -88,20 +88,40 @@ class Replies:
         began = time.perf_counter()
         try:
             async with self._parts.policy.timeout(self._limits.generate_timeout_s):
-                generation: Generation = await self._parts.policy.generate(
-                    context,
-                    max_tokens=max_tokens,
-                    sampling=sampling,
-                    stop_token_ids=self._parts.chat.stop_token_ids,
-                )
+                generation = await self._generated(context, max_tokens, sampling)
         except TimeoutError:
             raise TimeoutError(f"no reply within generate_timeout_s = {self._limits.generate_timeout_s:g}") from None
-        _require_sound(generation)
         end, seconds = ReplyEnd(generation.finish_reason), time.perf_counter() - began
         reply = self.read(
             node, prompt, generation.token_ids, generation.logprobs, generation.versions, end, seconds, role
         )
         return replace(reply, greedy=greedy)
+
+    async def _generated(self, context: list[int], max_tokens: int, sampling: Sampling) -> Generation:
+        """Return a reply, cut off where it thinks for longer than the template's options allow."""
+        chat, limit = self._parts.chat, self._group.template.max_reasoning_tokens
+        if limit is None or limit >= max_tokens or chat.thoughts_end_id is None:
+            return await self._sampled_by_policy(context, max_tokens, sampling, chat.stop_token_ids)
+        stops = (*chat.stop_token_ids, chat.thoughts_end_id)
+        thoughts = await self._sampled_by_policy(context, limit, sampling, stops)
+        num_thoughts = len(thoughts.token_ids)
+        if thoughts.finish_reason != "stop" or thoughts.token_ids[-1] != chat.thoughts_end_id:
+            return thoughts
+        if sampling.seed is not None:
+            sampling = sampling.model_copy(update={"seed": sampling.seed + num_thoughts})
+        rest = await self._sampled_by_policy(
+            [*context, *thoughts.token_ids], max_tokens - num_thoughts, sampling, chat.stop_token_ids
+        )
+        return thoughts.followed_by(rest)
+
+    async def _sampled_by_policy(
+        self, context: list[int], max_tokens: int, sampling: Sampling, stop_token_ids: tuple[int, ...]
+    ) -> Generation:
+        generation: Generation = await self._parts.policy.generate(
+            context, max_tokens=max_tokens, sampling=sampling, stop_token_ids=stop_token_ids
+        )
+        _require_sound(generation)
+        return generation
 
     def read(
         self,

@@ -70,6 +70,7 @@ class _Chat:
     """A chat whose tokens are characters."""
 
     stop_token_ids = (0,)
+    thoughts_end_id = None
     replaces = False
     dialect = SimpleNamespace(thinks=False)
 

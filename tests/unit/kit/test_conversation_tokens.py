@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 from gymfleet_contracts.conversation import Message
-from gymfleet_kit.chat.tokens import ChatTokens, UnusableTemplate
+from gymfleet_kit.chat.template import UnusableTemplate
+from gymfleet_kit.chat.tokens import ChatTokens
 
 from tests.models import build_tokenizer, model_tokenizer
 from tests.unit.kit.test_tokens import TEMPLATES, chat_of, segments, tokenizer_of

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gymfleet_kit.chat.template import UnusableTemplate
 from gymfleet_kit.chat.tokenizer import ModelTokenizer, UnusableTokenizer
-from gymfleet_kit.chat.tokens import ChatTokens, UnusableTemplate
+from gymfleet_kit.chat.tokens import ChatTokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
@@ -180,7 +181,7 @@ def test_a_directory_that_is_no_model_is_named(file: str, content: str | None, c
     ],
 )
 def test_a_hostile_template_gets_no_further_than_an_error(template: str) -> None:
-    with pytest.raises(UnusableTemplate, match="chat template (refuses|is no Jinja program)"):
+    with pytest.raises(UnusableTemplate, match=r"chat template (refuses|is no Jinja program)"):
         ChatTokens(model_tokenizer(build_tokenizer(chat_template=template)))
 
 

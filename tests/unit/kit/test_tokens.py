@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from gymfleet_contracts.rollout import MessageRoles
-from gymfleet_kit.chat.tokens import ChatTokens, UnusableTemplate
+from gymfleet_kit.chat.template import UnusableTemplate
+from gymfleet_kit.chat.tokens import ChatTokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

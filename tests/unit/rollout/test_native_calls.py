@@ -1,13 +1,20 @@
-"""Episodes of calls and thoughts as the chat template has them: what is recorded, what the next prompt is, what trains."""
+"""Episodes of calls and thoughts as the chat template has them: what is recorded, shown and learned."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from gymfleet_contracts.reply_format import FormatSection
-from gymfleet_contracts.rollout import EpisodeLimits, GroupRequest, MessageRoles, Sampling, StrategySpec, TemplateOptions
+from gymfleet_contracts.rollout import (
+    EpisodeLimits,
+    GroupRequest,
+    MessageRoles,
+    Sampling,
+    StrategySpec,
+    TemplateOptions,
+)
 from gymfleet_contracts.session import OpenSession
-from gymfleet_contracts.trajectory import Reward, ScoredTrajectory, Status, Trajectory, sampled_by
+from gymfleet_contracts.trajectory import ReplyEnd, Reward, ScoredTrajectory, Status, Trajectory, sampled_by
 from gymfleet_kit.chat.tokens import ChatTokens
 from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.inference.base import Generation
@@ -21,9 +28,10 @@ from tests.unit.rollout.test_episode import SPEC, Door, ScriptedPolicy
 NATIVE = FormatSection.model_validate({"use": "tool_call", "style": "template"})
 # Shows the thoughts of the last reply alone, as most templates of thinking models do.
 FORGETFUL = CHAT_TEMPLATES["tools"].replace(
-    "(message.reasoning_content or '')", "(message.reasoning_content or '' if loop.index0 == messages | length - 2 else '')"
+    "(message.reasoning_content or '')",
+    "(message.reasoning_content or '' if loop.index0 == messages | length - 2 else '')",
 )
-assert FORGETFUL != CHAT_TEMPLATES["tools"]
+assert CHAT_TEMPLATES["tools"] != FORGETFUL
 
 
 def chat_of(template: str) -> ChatTokens:
@@ -39,15 +47,24 @@ class Policy(ScriptedPolicy):
         super().__init__(*replies)
         self.chat = chat
         self.contexts: list[list[int]] = []
+        self.left: list[int] = []
+        """Of a reply that was stopped on the way."""
 
     async def generate(
         self, prompt_token_ids: Sequence[int], *, max_tokens: int, sampling: Sampling, stop_token_ids: tuple[int, ...]
     ) -> Generation:
-        del max_tokens, sampling, stop_token_ids
         self.contexts.append(list(prompt_token_ids))
-        reply = self.replies.pop(0)
-        ids = (*self.chat._tokenizer.encode(str(reply)), self.chat.turn_end_id)
-        return Generation(ids, (-0.5,) * len(ids), "stop", sampled_by(3, len(ids)))
+        self.calls.append((tuple(prompt_token_ids), max_tokens, sampling))
+        if not self.left:
+            self.left = [*self.chat._tokenizer.encode(str(self.replies.pop(0))), self.chat.turn_end_id]
+        ids: list[int] = []
+        while self.left and len(ids) < max_tokens and not (ids and ids[-1] in stop_token_ids):
+            ids.append(self.left.pop(0))
+        stopped = ids[-1] in stop_token_ids
+        if not stopped:
+            self.left = []
+        spans = sampled_by(3 + len(self.calls) // 2, len(ids))
+        return Generation(tuple(ids), (-0.5,) * len(ids), "stop" if stopped else "length", spans)
 
 
 async def played(template: str, *replies: str, door: Door | None = None, **options: Any) -> tuple[Trajectory, Policy]:
@@ -100,7 +117,10 @@ async def test_a_call_is_an_action_and_what_answers_it_is_a_tools_message() -> N
     assert all(turn.format_valid for turn in trajectory.turns)
     shown = policy.chat._tokenizer.decode(policy.contexts[1])
     assert shown.startswith("<|im_start|>system\nact(action): Take one action")
-    assert f"{call('go left')}<|im_end|>\n<|im_start|>tool\nYou did go left.<|im_end|>\n<|im_start|>assistant\n<think>" in shown
+    assert (
+        f"{call('go left')}<|im_end|>\n<|im_start|>tool\nYou did go left.<|im_end|>\n<|im_start|>assistant\n<think>"
+        in shown
+    )
     [(text, learned)] = trained(policy.chat, trajectory)
     assert learned == f"{call('go left')}<|im_end|>{call('open', 'now')}<|im_end|>"
     assert text.startswith("<|im_start|>system")
@@ -112,6 +132,24 @@ async def test_thoughts_are_counted_apart() -> None:
     [turn] = trajectory.turns
     assert turn.num_reasoning_tokens == len(policy.chat._tokenizer.encode("a b c</think>"))
     assert turn.num_reasoning_tokens < len(turn.response_token_ids)
+
+
+async def test_thoughts_have_a_limit_of_their_own() -> None:
+    door = Door()
+    short, long = call("open", "hm"), call("open", "one by one by one by one")
+    kept, policy = await played(CHAT_TEMPLATES["tools"], short, thinking="on", max_reasoning_tokens=12)
+    cut, _ = await played(CHAT_TEMPLATES["tools"], long, short, door=door, thinking="on", max_reasoning_tokens=12)
+
+    assert [turn.text for turn in kept.turns] == [short]
+    assert [span.version for span in kept.turns[0].policy_versions] == [3, 4], "sampled in two parts"
+    assert kept.turns[0].response_token_ids == (*policy.chat._tokenizer.encode(short), policy.chat.turn_end_id)
+    assert [len(prompt) - len(policy.contexts[0]) for prompt in policy.contexts] == [
+        0, kept.turns[0].num_reasoning_tokens,
+    ]  # fmt: skip
+    first = cut.turns[0]
+    assert (first.action, first.reply_end, len(first.response_token_ids)) == (None, ReplyEnd.LENGTH, 12)
+    assert first.num_reasoning_tokens == 12
+    assert [action for _, _, action in door.actions] == ["open"], "of the second turn"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +181,8 @@ async def test_contexts_are_replaced_where_the_template_forgets_thoughts() -> No
     assert [turn.context for turn in replaced.turns] == ["continued", "continued", "replaced"]
     assert "alpha" in policy.chat._tokenizer.decode(policy.contexts[2])
     last = other.chat._tokenizer.decode(other.contexts[2])
-    assert "alpha" not in last and "beta" in last
+    assert "alpha" not in last
+    assert "beta" in last
     assert [learned for _, learned in trained(other.chat, replaced)] == [
         "".join(f"{reply}<|im_end|>" for reply in replies[:2]), f"{replies[2]}<|im_end|>",
     ]  # fmt: skip

@@ -175,7 +175,7 @@ def test_every_row_can_be_read_back_and_no_beginning_stands_twice(seed: int, mon
         )
     whole = {tuple(one.token_ids) for one in rows}
     assert whole <= set(map(tuple, read))
-    if trees.SHORTEST == 1:
+    if int(trees.SHORTEST) == 1:
         assert batch.num_computed == len({tokens[:end] for tokens in whole for end in range(1, len(tokens) + 1)})
 
 

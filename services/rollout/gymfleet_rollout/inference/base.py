@@ -70,6 +70,18 @@ class Generation:
     versions: tuple[VersionSpan, ...]
     """Which version sampled which tokens, in order."""
 
+    def followed_by(self, rest: "Generation") -> "Generation":
+        """Return this and what was sampled behind it as one reply."""
+        spans = list(self.versions)
+        for span in rest.versions:
+            if spans and spans[-1].version == span.version:
+                spans[-1] = VersionSpan(version=span.version, num_tokens=spans[-1].num_tokens + span.num_tokens)
+            else:
+                spans.append(span)
+        return Generation(
+            self.token_ids + rest.token_ids, self.logprobs + rest.logprobs, rest.finish_reason, tuple(spans)
+        )
+
 
 class EngineConfig(EngineSizes):
     """What the service knows that an engine may need. Sizes have vLLM's own meaning."""

@@ -243,8 +243,8 @@ def _small_model() -> PolicyModel:
 def _sampled(model: PolicyModel, number: int) -> Groups:
     """Return groups of random episodes of up to four turns, with the model's own log-probabilities.
 
-    Those of a group begin with the same prompt, which is long enough to be computed once. One of each replaces its context with its last turn, and is several
-    sequences.
+    Those of a group begin with the same prompt, which is long enough to be computed once. One of each replaces its
+    context with its last turn, and is several sequences.
     """
     rng = random.Random(number)
     drafts = []

@@ -122,8 +122,8 @@ def build_tokenizer(texts: Iterable[str], vocab_size: int, chat_template: str = 
     words = (*_TEMPLATE_WORDS, "tool") if markers else _TEMPLATE_WORDS
     if room < len(words):
         raise ValueError(
-            f"vocab_size {vocab_size} is too small: {len(alphabet)} bytes, {len(SPECIAL_TOKENS) + len(markers)} special "
-            f"tokens and {len(words)} words of the chat template need {vocab_size - room + len(words)}"
+            f"vocab_size {vocab_size} is too small: {len(alphabet)} bytes, {len(SPECIAL_TOKENS) + len(markers)} "
+            f"special tokens and {len(words)} words of the chat template need {vocab_size - room + len(words)}"
         )
     counts = _piece_counts(texts, splitter)
     saved = {word: count * (len(word) - 1) for word, count in counts.items() if word not in words}

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from gymfleet_contracts.conversation import Conversation, Message
 from gymfleet_contracts.data_records import Preference
+from gymfleet_kit.chat.template import UnusableTemplate
 from gymfleet_kit.chat.tokenizer import UnusableTokenizer
-from gymfleet_kit.chat.tokens import ChatTokens, UnusableTemplate
+from gymfleet_kit.chat.tokens import ChatTokens
 
 from gymfleet_trainer.errors import TrainerError
 from gymfleet_trainer.learning.pairs import Found, LeftOut, Side, pair_of

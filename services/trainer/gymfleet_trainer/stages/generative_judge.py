@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from gymfleet_contracts.stages import StageFacts
+from gymfleet_kit.chat.template import UnusableTemplate
 from gymfleet_kit.chat.tokenizer import UnusableTokenizer
-from gymfleet_kit.chat.tokens import ChatTokens, UnusableTemplate
+from gymfleet_kit.chat.tokens import ChatTokens
 from gymfleet_kit.judging.asking import ByPairs, ByRubric
 
 from gymfleet_trainer.errors import NothingLeft, TrainerError
