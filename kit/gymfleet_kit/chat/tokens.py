@@ -26,13 +26,15 @@ from gymfleet_kit.chat.thinking import KEEPING, dialect_that
 from gymfleet_kit.chat.tokenizer import ModelTokenizer
 
 _USERS: Final = MessageRoles()
-_AS_IT_IS: Final = TemplateOptions()
+AS_IT_IS: Final = TemplateOptions()
 _INSTRUCTIONS: Final = "instructions-sentinel-90be"
 _MAX_KNOWN: Final = 64
 """Requests choose roles, options and tools: without a bound, each choice would be kept for ever."""
 _PROBES: Final = ("x", "  x \n", "two\n\nlines", "{{ x }} <b>", "")
 
 
+_UNSEEN: Final = ModelReply(REPLY)
+"""Stands in the place of a reply that the template is not to see."""
 _ANY_TOOL: Final = Tool(
     name="act",
     description="Act.",
@@ -48,6 +50,8 @@ class Piece:
     reply: tuple[int, ...]
     """With the token that ends it."""
     learned: bool
+    replaces: bool = False
+    """The prompt replaces what is before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ class ChatTokens:
         self,
         tokenizer: ModelTokenizer,
         roles: MessageRoles = _USERS,
-        options: TemplateOptions = _AS_IT_IS,
+        options: TemplateOptions = AS_IT_IS,
         tools: tuple[Tool, ...] = (),
     ) -> None:
         if not tokenizer.chat_template:
@@ -102,12 +106,12 @@ class ChatTokens:
         self.first = lru_cache(maxsize=4096)(self._first)
 
     @classmethod
-    def load(cls, path: Path, options: TemplateOptions = _AS_IT_IS) -> "ChatTokens":
+    def load(cls, path: Path, options: TemplateOptions = AS_IT_IS) -> "ChatTokens":
         """Load from a model's directory. Raises UnusableTokenizer, UnusableTemplate."""
         return cls(ModelTokenizer.load(path), options=options)
 
     def under(
-        self, roles: MessageRoles, options: TemplateOptions = _AS_IT_IS, tools: tuple[Tool, ...] = ()
+        self, roles: MessageRoles, options: TemplateOptions = AS_IT_IS, tools: tuple[Tool, ...] = ()
     ) -> "ChatTokens":
         """Return the same for other roles, options and tools. Raises UnusableTemplate where the template has not got
         what they need.
@@ -198,23 +202,40 @@ class ChatTokens:
     def pieces(self, messages: Sequence[Message]) -> Iterator[Piece]:
         """Yield a conversation's replies, up to the last one that is learned from, each with what comes before it.
 
-        They are the tokens of an episode in which the same was said: replies are written as `reply` writes them, and
-        the template never sees their text. Raises UnusableTemplate if the template cannot carry this conversation.
+        They are the tokens of an episode in which the same was said: replies are written as `reply` and `write` write
+        them. Where contexts are continued, the template never sees their text. Raises UnusableTemplate if the template
+        cannot carry this conversation.
         """
-        replies = [place for place, message in enumerate(messages) if message.role == "assistant"]
+        replies = {place: self._said(one.content) for place, one in enumerate(messages) if one.role == "assistant"}
         last = max((place for place in replies if messages[place].teaches), default=-1)
         shown = [
-            {"role": one.role, "content": REPLY if one.role == "assistant" else self.defuse(one.content)}
-            for one in messages
+            self.dialect.message(self._shown(replies[place]) if self.replaces else _UNSEEN)
+            if place in replies
+            else {"role": one.role, "content": self.defuse(one.content)}
+            for place, one in enumerate(messages)
         ]
         before, begin = "", 0
         for place in (place for place in replies if place <= last):
             whole = self._rendered(shown[:place])
-            new = self._continued(before, whole, place)
-            _require_all(shown[begin:place], new, begin)
-            prompt = tuple(self._ids(new))
-            yield Piece(prompt, self.reply(messages[place].content), messages[place].teaches)
-            before, begin = whole + self.dialect.write_text(REPLY), place + 1
+            goes_on = not before or whole.startswith(before) or not self.replaces
+            new = self._continued(before, whole, place) if goes_on else whole
+            _require_all(messages[begin:place], [one["content"] for one in shown[begin:place]], new, begin)
+            prompt, reply = tuple(self._ids(new)), replies[place]
+            written = self.write(reply) if reply.reasoning else self.reply(reply.content)
+            yield Piece(prompt, written, messages[place].teaches, replaces=bool(before) and not goes_on)
+            told = self._shown(reply) if self.replaces else _UNSEEN
+            text = self.dialect.write(told) if told.reasoning else self.dialect.write_text(told.content)
+            before, begin = whole + text, place + 1
+
+    def _said(self, content: str) -> ModelReply:
+        """Return a reply of a conversation in which thoughts, if it has any, stand in its text between marks."""
+        thinking = self.dialect.thinking
+        if thinking is not None and self.dialect.thinks:
+            begin, end = thinking.marks
+            thought, mark, rest = content.lstrip().partition(end)
+            if mark and thought.startswith(begin):
+                return ModelReply(rest.strip(), thought.removeprefix(begin).strip())
+        return ModelReply(content)
 
     def _continued(self, before: str, whole: str, place: int) -> str:
         """Return what a rendering adds to the one before it and the token that ended its reply."""
@@ -224,8 +245,8 @@ class ChatTokens:
         if not whole.startswith(before) or not mark or ended.strip():
             raise UnusableTemplate(
                 f"the chat template writes what comes before message {place + 1} in another way than before the reply "
-                "ahead of it, so that the model would be taught on a context that it never sees: give a template that "
-                "only adds to what is there"
+                "ahead of it, so that the model would be taught on a context that it never sees: give "
+                'rollout.template.context = "replaced", or a template that only adds to what is there'
             )
         return rest
 
@@ -397,14 +418,14 @@ def _key(roles: MessageRoles, options: TemplateOptions, tools: tuple[Tool, ...])
     return json.dumps([one.model_dump(mode="json") for one in (roles, options, *tools)], sort_keys=True)
 
 
-def _require_all(messages: Sequence[dict[str, str]], text: str, first: int) -> None:
+def _require_all(messages: Sequence[Message], contents: Sequence[str], text: str, first: int) -> None:
     """Raise UnusableTemplate for a message whose content is not in the text, in the messages' order."""
     behind = 0
-    for number, message in enumerate(messages, first + 1):
-        content = message["content"].strip()
+    for number, (message, given) in enumerate(zip(messages, contents, strict=True), first + 1):
+        content = given.strip()
         found = next((at for one in _spellings(content) if (at := text.find(one, behind)) >= 0), None)
         if found is None:
-            raise UnusableTemplate(f"the chat template leaves out message {number}, of role {message['role']!r}")
+            raise UnusableTemplate(f"the chat template leaves out message {number}, of role {message.role!r}")
         behind = found + len(content)
 
 

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from gymfleet_contracts.conversation import Conversation
 from gymfleet_contracts.recipe import RecipeError
+from gymfleet_contracts.rollout import TemplateOptions
 from gymfleet_contracts.stages import PlannedStage
+from gymfleet_kit.chat.tokenizer import ModelTokenizer
 from gymfleet_kit.plugins import PluginError
 from gymfleet_trainer.errors import NothingLeft, PluginFailed, RunDirectoryError, TrainerError
 from gymfleet_trainer.model.batching import TrainSequence
+from gymfleet_trainer.model.scratch import CHAT_TEMPLATES, MARKERS
 from gymfleet_trainer.run.context import RunContext
 from gymfleet_trainer.run.conversations import render
 from gymfleet_trainer.run.plan import own_sources, stages_of
@@ -268,3 +271,61 @@ def test_a_converter_is_made_before_anything_is_started(kind: str, tmp_path: Pat
     plugin = tmp_path / "mine.py"
     plugin.write_text("x = 1")
     assert list(own_sources(stages("x.jsonl", {"use": str(plugin)}))) == [str(plugin)]
+
+
+THINKS: list[dict[str, Any]] = [
+    {"from": "human", "value": "a"}, {"from": "gpt", "value": "<think>alpha</think>bb"},
+    {"from": "human", "value": "c"}, {"from": "gpt", "value": "<think>beta</think>dd"},
+]  # fmt: skip
+
+
+def thinking_model(path: Path, *, forgets: bool) -> Path:
+    """A template that begins thoughts in the prompt, and writes all of them or those of the last message alone."""
+    template = CHAT_TEMPLATES["tools"]
+    if forgets:
+        template = template.replace(
+            "'<think>' + (message.reasoning_content or '') + '</think>'",
+            "'<think>' + (message.reasoning_content or '') + '</think>' if loop.last else ''",
+        )
+    tokenizer = build_tokenizer(chat_template=template)
+    tokenizer.add_tokens(list(MARKERS["tools"]))
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def texts(model: Path, sequences: list[TrainSequence]) -> list[tuple[str, str]]:
+    """Each sequence, and what of it is learned."""
+    decode = ModelTokenizer.load(model).decode
+    return [
+        (decode(one.token_ids), decode([id_ for id_, on in zip(one.token_ids, one.loss_mask, strict=True) if on]))
+        for one in sequences
+    ]
+
+
+def test_thoughts_in_a_text_are_thoughts(tmp_path: Path) -> None:
+    model = thinking_model(tmp_path / "model", forgets=False)
+
+    [(text, learned)] = texts(model, render([conversation(THINKS)], model, 1024).sequences)
+
+    assert learned == "alpha</think>bb<|im_end|>beta</think>dd<|im_end|>"
+    assert text.count("<think>") == 2, "which the prompts begin"
+
+
+def test_a_reply_without_thoughts_ends_those_that_the_prompt_began(tmp_path: Path) -> None:
+    model = thinking_model(tmp_path / "model", forgets=False)
+
+    [(_, learned)] = texts(model, render([conversation(CHATS[0])], model, 1024).sequences)
+
+    assert learned == "</think>dd<|im_end|>"
+
+
+def test_a_template_that_forgets_thoughts_makes_several_sequences(tmp_path: Path) -> None:
+    model = thinking_model(tmp_path / "model", forgets=True)
+    with pytest.raises(TrainerError, match='give rollout.template.context = "replaced"'.replace(".", r"\.")):
+        render([conversation(THINKS)], model, 1024)
+
+    found = texts(model, render([conversation(THINKS)], model, 1024, TemplateOptions(context="replaced")).sequences)
+
+    assert [learned for _, learned in found] == ["alpha</think>bb<|im_end|>", "beta</think>dd<|im_end|>"]
+    assert "alpha" not in found[1][0]
+    assert "bb<|im_end|>" in found[1][0]

@@ -179,11 +179,19 @@ class RunContext:
         """Return preferences as pairs in tokens of the model that is trained. Raises TrainerError."""
         if not preferences:
             return Found()
-        return await self.worker.run(render_pairs, preferences, self.tokenizer(), self.recipe.inference.max_model_len)
+        return await self.worker.run(
+            render_pairs,
+            preferences,
+            self.tokenizer(),
+            self.recipe.inference.max_model_len,
+            self.recipe.rollout.template,
+        )
 
     async def rendered(self, conversations: Sequence[Conversation]) -> Rendered:
         """Return conversations as token sequences of the model that is trained. Raises TrainerError."""
-        return await self.worker.run(render, conversations, self.tokenizer(), self.recipe.inference.max_model_len)
+        return await self.worker.run(
+            render, conversations, self.tokenizer(), self.recipe.inference.max_model_len, self.recipe.rollout.template
+        )
 
     def tokenizer(self) -> Path:
         """Return a directory with tokenizer and chat template of the model that is trained. Raises TrainerError."""

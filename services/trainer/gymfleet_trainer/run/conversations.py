@@ -6,9 +6,10 @@ from pathlib import Path
 
 from gymfleet_contracts.conversation import Conversation, Message
 from gymfleet_contracts.data_records import Preference
+from gymfleet_contracts.rollout import TemplateOptions
 from gymfleet_kit.chat.template import UnusableTemplate
 from gymfleet_kit.chat.tokenizer import UnusableTokenizer
-from gymfleet_kit.chat.tokens import ChatTokens
+from gymfleet_kit.chat.tokens import AS_IT_IS, ChatTokens
 
 from gymfleet_trainer.errors import TrainerError
 from gymfleet_trainer.learning.pairs import Found, LeftOut, Side, pair_of
@@ -23,16 +24,20 @@ class Rendered:
     num_too_long: int
 
 
-def render(conversations: Sequence[Conversation], model: Path, max_tokens: int) -> Rendered:
+def render(
+    conversations: Sequence[Conversation], model: Path, max_tokens: int, options: TemplateOptions = AS_IT_IS
+) -> Rendered:
     """Return conversations as the tokens of the model in a directory; those of more than `max_tokens` are left out.
+
+    Where the chat template replaces contexts, a conversation is several sequences.
 
     Raises TrainerError for a model without a usable chat template, and for a conversation that it cannot carry.
     """
     if not conversations:
         return Rendered([], 0)
-    chat = _chat(model)
+    chat = _chat(model, options)
     found = [
-        _sequence(
+        _sequences(
             chat,
             one.messages,
             f"conversation/{number}",
@@ -42,25 +47,27 @@ def render(conversations: Sequence[Conversation], model: Path, max_tokens: int) 
         )
         for number, one in enumerate(conversations)
     ]
-    fitting = [sequence for sequence in found if sequence is not None]
-    return Rendered(fitting, len(found) - len(fitting))
+    fitting = [sequences for sequences in found if sequences is not None]
+    return Rendered([one for sequences in fitting for one in sequences], len(found) - len(fitting))
 
 
-def render_pairs(preferences: Sequence[Preference], model: Path, max_tokens: int) -> Found:
+def render_pairs(
+    preferences: Sequence[Preference], model: Path, max_tokens: int, options: TemplateOptions = AS_IT_IS
+) -> Found:
     """Return preferences as pairs in the tokens of the model in a directory, without those that are too long.
 
     Replies that the prompt holds have no loss. Raises TrainerError as `render`.
     """
-    found, chat = Found(), _chat(model)
+    found, chat = Found(), _chat(model, options)
     for number, one in enumerate(preferences):
         prompt = [message.model_copy(update={"learned": False}) for message in one.prompt]
         where, task = one.source or f"preference {number + 1}", one.task
         rows = [
-            _sequence(chat, [*prompt, *said], f"preference/{number}/{place}", f"{where}, {side}", max_tokens)
+            _sequences(chat, [*prompt, *said], f"preference/{number}/{place}", f"{where}, {side}", max_tokens)
             for place, (side, said) in enumerate((("chosen", one.chosen), ("rejected", one.rejected)))
         ]
         named = "" if task is None else f"{task.env}/{task.split}/{task.task_id}"
-        sides = [Side(named, row.trajectory_id, 0.0, (row,)) for row in rows if row is not None]
+        sides = [Side(named, side[0].trajectory_id, 0.0, tuple(side)) for side in rows if side is not None]
         if len(sides) < 2:
             found.left_out[LeftOut.TOO_LONG] += 1
         elif (pair := pair_of(*sides)) is None:
@@ -70,28 +77,35 @@ def render_pairs(preferences: Sequence[Preference], model: Path, max_tokens: int
     return found
 
 
-def _chat(model: Path) -> ChatTokens:
+def _chat(model: Path, options: TemplateOptions) -> ChatTokens:
     try:
-        return ChatTokens.load(model)
+        return ChatTokens.load(model, options)
     except (UnusableTokenizer, UnusableTemplate) as error:
         raise TrainerError(f"conversations cannot be learned by this model: {error}") from None
 
 
-def _sequence(
+def _sequences(
     chat: ChatTokens, messages: Sequence[Message], name: str, where: str, max_tokens: int, reward: float = 0.0
-) -> TrainSequence | None:
-    token_ids: list[int] = []
-    mask: list[bool] = []
+) -> list[TrainSequence] | None:
+    """Return the sequences with something to learn, the reward at the end of the last; None where one is too long."""
+    found: list[tuple[list[int], list[bool]]] = []
     try:
         for piece in chat.pieces(messages):
+            if piece.replaces or not found:
+                found.append(([], []))
+            token_ids, mask = found[-1]
             token_ids += (*piece.prompt, *piece.reply)
             mask += [False] * len(piece.prompt) + [piece.learned] * len(piece.reply)
             if len(token_ids) > max_tokens:  # the time to render all of it grows with the square of its length
                 return None
     except UnusableTemplate as error:
         raise TrainerError(f"{where}: {error}") from None
-    if not token_ids:
+    found = [(token_ids, mask) for token_ids, mask in found if any(mask)]
+    if not found:
         raise TrainerError(f"{where}: none of its messages is learned from")
-    nothing = [0.0] * len(token_ids)
-    rewards = [*nothing[1:], reward]
-    return TrainSequence(token_ids, mask, nothing, rewards, 0, name)
+    sequences = []
+    for place, (token_ids, mask) in enumerate(found, 1):
+        nothing = [0.0] * len(token_ids)
+        rewards = [*nothing[1:], reward if place == len(found) else 0.0]
+        sequences.append(TrainSequence(token_ids, mask, nothing, rewards, 0, name))
+    return sequences
