@@ -4,6 +4,9 @@
 `python -m venv .venv-trl && .venv-trl/bin/pip install trl` makes one; without it only ours is measured. Of TRL the
 fastest setting counts, of several sizes of a micro-batch, and for SFT of padded rows, sorted by length, and of packed
 ones. Both see the same rows in the same updates, so that the losses can be compared.
+
+The data is what an agent's is: episodes of an environment's expert in the react format, whose prompts begin with the
+environment's instructions; and pairs of the expert's reply at one turn and one that it gave elsewhere.
 """
 
 import json
@@ -11,13 +14,19 @@ import random
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from statistics import median
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
+from gymfleet_contracts.conversation import Message
+from gymfleet_contracts.formats.react import React
 from gymfleet_contracts.recipe import ScratchModel
+from gymfleet_contracts.reply_format import FormatOptions
+from gymfleet_envs.textcraft.environment import TextCraft
+from gymfleet_kit.chat.tokens import ChatTokens
 from gymfleet_trainer.algorithms.dpo import Dpo, DpoOptions
 from gymfleet_trainer.learning.engine import UpdateEngine
 from gymfleet_trainer.learning.options import SupervisedOptions, UpdateOptions
@@ -29,7 +38,6 @@ from gymfleet_trainer.model.policy_model import PolicyModel
 from gymfleet_trainer.model.scratch import build_scratch_model
 from transformers.utils import logging as transformers_logging
 
-from benchmarks.bench_trainer import episodes
 from benchmarks.command import BenchmarkCommand, Size
 from benchmarks.record import Row, record
 
@@ -43,6 +51,7 @@ SIZES: Final = {
 }
 
 Tokens = dict[str, list[int]]
+Messages: TypeAlias = list[Message]
 
 
 class Done(NamedTuple):
@@ -58,22 +67,26 @@ def main() -> None:
     command.add_argument("--trl", help="Python of an environment with TRL")
     options = command.options()
     transformers_logging.disable_progress_bar()
+    played = demonstrations(options.updates * options.per_update)
+    texts = [message.content for messages in played for message in messages]
     with tempfile.TemporaryDirectory() as directory:
-        path = build_scratch_model(["a"], ScratchModel(), directory, 0, max_position=1024)
-        rows = measure(path, options.updates, options.per_update, options.trl)
+        path = build_scratch_model(texts, ScratchModel(vocab_size=1024), directory, 0, max_position=4096)
+        rows = measure(path, played, options.per_update, options.trl)
     record("trl", rows, options)
 
 
-def measure(path: Path, updates: int, per_update: int, trl: str | None) -> list[Row]:
+def measure(path: Path, played: Sequence[Messages], per_update: int, trl: str | None) -> list[Row]:
     """Every figure, for the model in `path`."""
-    vocab_size = PolicyModel.from_pretrained(path).config.vocab_size
+    updates, chat = len(played) // per_update, ChatTokens.load(path)
     sizes = [size for size in MICROBATCHES if per_update % size == 0]
     rows: list[Row] = []
     for name, data, update, settings in (
-        ("SFT", sft_rows(vocab_size, updates, per_update), sft_update(path, updates), (False, True)),
-        ("DPO", dpo_pairs(vocab_size, updates * per_update), dpo_update(path, updates), (False,)),
+        ("SFT", sft_rows(chat, played, per_update), sft_update(path, updates), (False, True)),
+        ("DPO", dpo_pairs(chat, played), dpo_update(path, updates), (False,)),
     ):
-        num_tokens = sum(map(_num_tokens, data[per_update:]))
+        lengths = [_num_tokens(row) for row in data]
+        rows.append(Row.of(f"{name}: tokens of the median row, both sides of a pair", median(lengths), "tokens"))
+        num_tokens = sum(lengths[per_update:])
         jobs = {
             f"{'packed, ' if packed else ''}micro-batches of {size}": {
                 "kind": name.lower(), "rows": data, "per_update": per_update, "microbatch": size, "packed": packed,
@@ -109,27 +122,54 @@ def _compared(name: str, num_tokens: int, ours: Done, others: Mapping[str, Done]
     ]
 
 
-def sft_rows(vocab_size: int, updates: int, per_update: int) -> list[Tokens]:
-    """Episodes of agents; those of an update are sorted by length, which is what TRL's padding likes best."""
-    rows = []
-    for number in range(updates):
-        batch = episodes(vocab_size, per_update, seed=number)
-        for row in sorted(batch, key=lambda row: len(row.token_ids)):
-            labels = [token if trained else -100 for token, trained in zip(row.token_ids, row.loss_mask, strict=True)]
-            rows.append({"input_ids": list(row.token_ids), "labels": labels})
-    return rows
+def demonstrations(count: int) -> list[Messages]:
+    """Episodes of TextCraft's expert, as a policy would be shown them and would have replied."""
+    source, react = TextCraft.task_source(None), React(FormatOptions())
+    rules = f"{TextCraft.instructions}\n\n{react.instructions}"
+    found: list[Messages] = []
+    index = 0
+    while len(found) < count:
+        environment = TextCraft()
+        shown = environment.reset(source.by_index("train", source.default_level, index).data, 0)
+        index += 1
+        messages = [Message(role="user", content=f"{rules}\n\n{shown}")]
+        while (move := environment.expert()) is not None:
+            outcome = environment.step(move.action)
+            messages.append(Message(role="assistant", content=react.render(move.thought, move.action)))
+            if outcome.terminated:
+                break
+            messages.append(Message(role="user", content=outcome.observation))
+        if messages[-1].role == "assistant":
+            found.append(messages)
+    return found
 
 
-def dpo_pairs(vocab_size: int, count: int, *, seed: int = 0) -> list[Tokens]:
-    """Pairs as one turn of an agent makes them: prompts of 60 to 300 tokens, replies of 10 to 60."""
+def sft_rows(chat: ChatTokens, played: Sequence[Messages], per_update: int) -> list[Tokens]:
+    """The episodes; those of an update are sorted by length, which is what TRL's padding likes best."""
+    rows: list[Tokens] = []
+    for messages in played:
+        ids, labels = [], []
+        for piece in chat.pieces(messages):
+            ids += [*piece.prompt, *piece.reply]
+            labels += [*[-100] * len(piece.prompt), *piece.reply]
+        rows.append({"input_ids": ids, "labels": labels})
+    updates = [rows[start : start + per_update] for start in range(0, len(rows), per_update)]
+    return [row for update in updates for row in sorted(update, key=lambda row: len(row["input_ids"]))]
+
+
+def dpo_pairs(chat: ChatTokens, played: Sequence[Messages], *, seed: int = 0) -> list[Tokens]:
+    """A turn of each episode: what the expert replied, and what it replied at another turn of another episode."""
     rng = random.Random(seed)
-
-    def some(shortest: int, longest: int) -> list[int]:
-        return [rng.randrange(5, vocab_size) for _ in range(rng.randint(shortest, longest))]
-
-    return [
-        {"prompt_ids": some(60, 300), "chosen_ids": some(10, 60), "rejected_ids": some(10, 60)} for _ in range(count)
-    ]
+    pieces = [list(chat.pieces(messages)) for messages in played]
+    replies = sorted({piece.reply for own in pieces for piece in own})
+    pairs: list[Tokens] = []
+    for own in pieces:
+        place = rng.randrange(len(own))
+        prompt = [token for piece in own[:place] for token in (*piece.prompt, *piece.reply)] + list(own[place].prompt)
+        chosen = own[place].reply
+        rejected = rng.choice([reply for reply in replies if reply != chosen])
+        pairs.append({"prompt_ids": prompt, "chosen_ids": list(chosen), "rejected_ids": list(rejected)})
+    return pairs
 
 
 def _run(rows: list[Tokens], per_update: int, update: Callable[[list[Tokens]], float]) -> Done:

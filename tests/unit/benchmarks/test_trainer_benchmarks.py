@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from gymfleet_contracts.recipe import ScratchModel
+from gymfleet_kit.chat.tokens import ChatTokens
 from gymfleet_trainer.model.flops import DecoderShape
 from gymfleet_trainer.model.scratch import build_scratch_model
 from transformers import Qwen3Config
@@ -55,21 +56,29 @@ def test_the_plain_loop_is_the_best_of_several_numbers_of_rows(tmp_path: Path, m
 
 
 def test_the_benchmark_beside_trl_runs_small_without_it(tmp_path: Path) -> None:
-    path = build_scratch_model(["a"], SMALL, tmp_path, 0, max_position=512)
+    path = build_scratch_model(["a"], SMALL, tmp_path, 0, max_position=4096)
 
-    rows = bench_trl.measure(path, 2, 2, None)
+    rows = {row.name: row for row in bench_trl.measure(path, bench_trl.demonstrations(4), 2, None)}
 
-    assert [row.name for row in rows] == ["SFT", "DPO"]
-    assert all(row.value > 0 and row.unit == "tokens/s" for row in rows)
+    assert {"SFT", "DPO"} < rows.keys()
+    assert all(row.value > 0 for row in rows.values())
 
 
-def test_a_row_for_trl_has_the_tokens_and_the_losses_of_ours() -> None:
-    rows = bench_trl.sft_rows(300, 2, 4)
+def test_rows_for_trl_are_an_experts_episodes_and_have_the_tokens_and_the_losses_of_ours(tmp_path: Path) -> None:
+    played = bench_trl.demonstrations(4)
+    chat = ChatTokens.load(build_scratch_model(["a"], SMALL, tmp_path, 0, max_position=4096))
+
+    rows, pairs = bench_trl.sft_rows(chat, played, 4), bench_trl.dpo_pairs(chat, played)
 
     lengths = [len(row["input_ids"]) for row in rows]
-    assert lengths[:4] == sorted(lengths[:4])
+    assert lengths == sorted(lengths)
     for row in rows:
         trained = [(token, label) for token, label in zip(row["input_ids"], row["labels"], strict=True) if label >= 0]
-        assert trained
         assert all(token == label for token, label in trained)
-        assert row["labels"][:100] == [-100] * 100, "the prompt"
+        assert trained[-1][0] == chat.turn_end_id
+        assert "Thought:" in chat.text([token for token, _ in trained])
+    for pair, messages in zip(pairs, played, strict=True):
+        said = [message.content for message in messages if message.role == "assistant"]
+        assert chat.text(pair["chosen_ids"]) in said
+        assert pair["chosen_ids"] != pair["rejected_ids"]
+        assert pair["prompt_ids"][:20] == pairs[0]["prompt_ids"][:20], "the environment's instructions"
