@@ -29,7 +29,7 @@ def test_the_script_runs_every_check_small_and_writes_one_file(tmp_path: Path) -
 
 
 def test_a_check_that_takes_too_long_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(CHECKS, "attention", (CHECKS["attention"][0], 0.01))  # type: ignore[index]
+    monkeypatch.setitem(CHECKS, "attention", (CHECKS["attention"][0], 0.01))
 
     found = checked("attention", smoke=True)
 

@@ -26,7 +26,11 @@ _NASTY: Final = "a \"b\" 'c' \\ <d> {e} [f] & é\nline, two"
 _MAX_ARGUMENTS: Final = 64
 _MAX_TRIES: Final = 64
 _IS_NAME: Final = re.compile(TOOL_NAME)
+_SPACE: Final = re.compile(r"\s+|(?<=[>\]])(?=[<\[])")
+"""Where whitespace may stand in a literal: where it does, and between two tags."""
 _WORD: Final = re.compile(r"\s*+[\w-]{1,64}")
+_PYTHON: Final = {"True": True, "False": False}
+"""What templates make of values that they turn into text by Jinja's `string`."""
 _CDATA: Final = re.compile(r"<!\[CDATA\[(.*)\]\]>", re.DOTALL)
 
 Written = Callable[[ToolCall], str]
@@ -299,8 +303,8 @@ class _Tagged(CallSyntax):
             raw = _unescaped(text[begin:stop])
             if is_text:
                 return raw, after, is_last
-            value = _decoded(raw)
-            if value is not None or raw.strip() == "null":
+            value = _PYTHON.get(raw.strip(), _decoded(raw))
+            if value is not None or raw.strip() in ("null", "None"):
                 return value, after, is_last
             if behind:
                 return raw, after, is_last
@@ -317,7 +321,7 @@ class _Literal:
     def __init__(self, text: str, *, value_before: bool = False, value_after: bool = False) -> None:
         stripped = text.strip()
         self.empty: Final = not stripped
-        middle = r"\s*".join(re.escape(part) for part in stripped.split())
+        middle = r"\s*".join(re.escape(part) for part in _SPACE.split(stripped))
         middle = re.sub(r"(?<![\w\\])\d+(?!\w)", r"\\d+", middle.replace(re.escape(CALL_ID), r"[\w-]*"))
         before = re.escape(text[: text.index(stripped)]) if value_before else ""
         behind = re.escape(text[text.index(stripped) + len(stripped) :]) if value_after else ""

@@ -81,3 +81,28 @@ def test_its_weights_come_back(policy: PolicyModel) -> None:
     other.load_weights(model.weights())
 
     assert torch.equal(other.numbers(batch), model.numbers(batch))
+
+
+@pytest.mark.parametrize("reads", ["episode", "turns"])
+def test_rows_that_begin_alike_have_the_numbers_and_the_gradients_that_each_has_alone(
+    policy: PolicyModel, reads: Reads
+) -> None:
+    prompt = [5 + place % 11 for place in range(40)]
+    rows = [row([*prompt, 7, 8, 9], 20, 42), row([*prompt, 4], 20, 40), row([*prompt, 7, 8, 5, 6], 39, 43)]
+    model = drawn(policy, reads)
+    (together,) = pack(rows, 1000)
+    assert together.num_computed < together.num_tokens, "what they begin with is computed once"
+    weights = torch.linspace(1.0, 2.0, 6)
+
+    def gradients(numbers: torch.Tensor) -> list[torch.Tensor]:
+        model.zero_grad()
+        (numbers * weights).sum().backward()  # type: ignore[no-untyped-call]
+        return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+    order = [rows[index] for index in together.indices]
+    shared = model.numbers(together)
+    apart = torch.cat([model.numbers(batch) for one in order for batch in pack([one], 1000)])
+
+    assert shared.tolist() == pytest.approx(apart.tolist(), abs=1e-5)
+    for one, other in zip(gradients(shared), gradients(apart), strict=True):
+        assert torch.allclose(one, other, atol=1e-4)

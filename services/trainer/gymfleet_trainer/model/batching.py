@@ -247,7 +247,8 @@ class PackedBatch:
         if self.shared is not None:
             return self.shared
         segments = Segments(self.lengths, self.cu_seqlens)
-        return ModelInputs(self.tokens, self.positions, segments, self.trained - 1, self.tokens[self.trained])
+        targets = self.tokens[self.trained]
+        return ModelInputs(self.tokens, self.positions, segments, self.trained - 1, targets, self.trained)
 
     def scattered(self, predicted: Tensor) -> Tensor:
         """Return (T,) values of all tokens, 0 where none is trained, of the (P,) predictions of the `inputs`."""

@@ -64,8 +64,9 @@ class RewardModel(nn.Module):
     def forward(self, batch: PackedBatch) -> Tensor:
         """See `numbers`. It is called through the module, which gathers a sharded model's weights."""
         with fast_float32_matmul(batch.tokens.device):
-            hidden = packed_hidden_states(self.hf.model, batch.inputs, self.compute_dtype)
-            numbers: Tensor = self.hf.score(hidden[batch.trained].to(self.dtype))[:, 0]
+            inputs = batch.inputs
+            hidden = packed_hidden_states(self.hf.model, inputs, self.compute_dtype)
+            numbers: Tensor = self.hf.score(inputs.states_at(hidden).to(self.dtype))[:, 0]
         return numbers
 
     def save_pretrained(self, directory: Path) -> None:

@@ -39,6 +39,8 @@ class ModelInputs:
     """(P,) int64, the tokens after which others are predicted."""
     targets: Tensor
     """(P,) int64, the token ids that are predicted there."""
+    places: Tensor
+    """(P,) int64, where these tokens stand themselves."""
     uses: Tensor | None = None
     """(N,) int64, which of the P predictions each trained token has; without it N is P, and each has its own."""
 
@@ -46,13 +48,17 @@ class ModelInputs:
         """Return the (P, hidden) states that predict, of (U, hidden)."""
         return hidden[self.states] if self.uses is None else _taken(hidden, self.states)
 
+    def states_at(self, hidden: Tensor) -> Tensor:
+        """Return the (N, hidden) states of the trained tokens themselves, of (U, hidden)."""
+        return hidden[self.places] if self.uses is None else _taken(_taken(hidden, self.places), self.uses)
+
     def of_trained(self, predicted: Tensor) -> Tensor:
         """Return the (N,) values of the trained tokens, of (P,)."""
         return predicted if self.uses is None else _taken(predicted, self.uses)
 
     def to(self, device: torch.device | str) -> "ModelInputs":
         """Return the inputs on `device`."""
-        names = ("tokens", "positions", "states", "targets")
+        names = ("tokens", "positions", "states", "targets", "places")
         moved = {name: getattr(self, name).to(device, non_blocking=True) for name in names}
         uses = None if self.uses is None else self.uses.to(device, non_blocking=True)
         return replace(self, **moved, uses=uses, segments=self.segments.to(device))
@@ -130,6 +136,7 @@ def shared_inputs(rows: Sequence["TrainSequence"], trained: Tensor) -> ModelInpu
         segments=Segments(lengths, torch.tensor(starts, dtype=torch.int32), _paths(pieces, lengths, starts)),
         states=states,
         targets=tokens[distinct],
+        places=distinct,
         uses=uses,
     )
 
