@@ -203,9 +203,7 @@ def test_an_adapter_of_another_rank_is_refused(model_dir: Path, policy: AdaptedP
         policy.load_adapter(tmp_path)
 
 
-def test_a_reference_is_the_policy_at_its_start_without_a_copy_of_the_weights(
-    model_dir: Path, tmp_path: Path
-) -> None:
+def test_a_reference_is_the_policy_at_its_start_without_a_copy_of_the_weights(model_dir: Path, tmp_path: Path) -> None:
     policy = AdaptedPolicy.adapting(model_dir, SECTION, seed=3)
     given = sequences(policy)
     plain = logprobs(policy, given)

@@ -48,21 +48,23 @@ def require_adapter(base: Shapes, directory: Path, max_rank: int) -> None:
 
     Raises WeightsRejected.
     """
+    given = tensor_shapes(directory)
     if not is_adapter(directory):
         raise WeightsRejected(
-            f"{directory} holds no adapter ({_ADAPTER}), and this service was started for adapters: "
-            "GYMFLEET_ROLLOUT_MAX_LORA_RANK = 0 is for whole weights"
+            f"{directory} holds no {_ADAPTER}, and this service was started for adapters: "
+            "GYMFLEET_ROLLOUT_MAX_LORA_RANK=0 is for whole weights"
         )
-    given = tensor_shapes(directory)
-    ends = {end: {name.removesuffix(end) for name in given if name.endswith(end)} for end in (_FIRST, _SECOND)}
-    layers = ends[_FIRST] & ends[_SECOND]
-    if strange := sorted(given.keys() - {layer + end for layer in layers for end in ends}):
-        raise WeightsRejected(f"{directory} has {', '.join(strange[:_LISTED])}, which is no pair of an adapter's weights")
+    layers = {name.removesuffix(_FIRST) for name in given if name.endswith(_FIRST)}
+    pairs = {layer + end for layer in layers for end in (_FIRST, _SECOND)}
+    if strange := sorted(given.keys() ^ pairs):
+        raise WeightsRejected(
+            f"{directory} lacks, or has beside the pairs of an adapter, {', '.join(strange[:_LISTED])}"
+        )
     for layer in sorted(layers):
-        (rank, num_inputs), (num_outputs, other) = given[layer + _FIRST], given[layer + _SECOND]
-        wanted = base.get(f"{layer.removeprefix(_PREFIX)}.weight")
-        if (num_outputs, num_inputs) != wanted or rank != other:
-            raise WeightsRejected(f"{directory} has an adapter for {layer}, which is no such layer of this model")
+        rank = given[layer + _FIRST][0]
+        num_outputs, num_inputs = base.get(f"{layer.removeprefix(_PREFIX)}.weight", (0, 0))
+        if (given[layer + _FIRST], given[layer + _SECOND]) != ((rank, num_inputs), (num_outputs, rank)):
+            raise WeightsRejected(f"{directory} has an adapter of {layer}, which is no such layer of this model")
         if rank > max_rank:
             raise WeightsRejected(
                 f"{directory} is an adapter of rank {rank}, and this service was started for rank {max_rank} at most: "

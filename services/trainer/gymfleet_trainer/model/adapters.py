@@ -143,7 +143,9 @@ def take(model: nn.Module, adapter: str, given: Mapping[str, Tensor]) -> None:
         own.copy_(sharded_like(own, given[name]))
 
 
-def write_adapter(directory: Path, config: LoraConfig, tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> None:
+def write_adapter(
+    directory: Path, config: LoraConfig, tensors: Mapping[str, Tensor], dtype: torch.dtype | None
+) -> None:
     """Write whole tensors, in a dtype or as they are, and their config as peft and vLLM read them."""
     config.save_pretrained(str(directory))
     cast = {name: (value if dtype is None else value.to(dtype)).contiguous() for name, value in tensors.items()}
