@@ -22,7 +22,15 @@ from gymfleet_contracts._model import WireModel
 from gymfleet_contracts.faults import faults
 from gymfleet_contracts.reply_format import FormatSection
 from gymfleet_contracts.reward import RewardSection, RewardSpec
-from gymfleet_contracts.rollout import ActionSpace, Budget, EpisodeLimits, MessageRoles, Sampling, StrategySpec, TemplateOptions
+from gymfleet_contracts.rollout import (
+    ActionSpace,
+    Budget,
+    EpisodeLimits,
+    MessageRoles,
+    Sampling,
+    StrategySpec,
+    TemplateOptions,
+)
 from gymfleet_contracts.session import EnvironmentName, Split
 from gymfleet_contracts.stages import PlannedStage, StageName, StageSection, planned
 from gymfleet_contracts.trajectory import AGENT, RoleName, StrategyName
@@ -170,7 +178,7 @@ class LoraSection(WireModel):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of an adapter's inputs that an update leaves out, at random."""
     target_modules: Literal["all-linear"] | Annotated[tuple[ModuleName, ...], Field(min_length=1)] = "all-linear"
-    """The linear layers that get adapters, by the ends of their names, as `["q_proj", "v_proj"]`; or all of the decoder."""
+    """The decoder's linear layers that get adapters, by the ends of their names, as `["q_proj", "v_proj"]`; or all."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision in which adapters are held and updated. They are published in that of the engine."""
     max_loras: Annotated[int, Field(ge=2, le=64)] = 2

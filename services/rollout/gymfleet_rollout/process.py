@@ -52,8 +52,8 @@ def run(recipe_file: Path | None, run_dir: Path | None) -> None:
         raise SystemExit(2)
     if settings.max_lora_rank and not backend.facts.adapters:
         sys.stderr.write(
-            f"error: the backend {settings.backend} loads no adapters, as [model.lora] or GYMFLEET_ROLLOUT_MAX_LORA_RANK "
-            "wants: take embedded or server, or train whole weights\n"
+            f"error: the backend {settings.backend} loads no adapters, which [model.lora] or "
+            "GYMFLEET_ROLLOUT_MAX_LORA_RANK asks for: take embedded or server, or train whole weights\n"
         )
         raise SystemExit(2)
     compiler = os.environ.get("CXX", "g++")

@@ -184,7 +184,8 @@ def test_an_adapter_is_published_in_the_engines_dtype(policy: AdaptedPolicy, tmp
 def test_it_is_loaded_again_or_begins_anew(model_dir: Path, policy: AdaptedPolicy, tmp_path: Path) -> None:
     given = sequences(policy)
     expected = logprobs(policy, given)
-    policy.save_adapter(tmp_path / "model" / "adapter") if (tmp_path / "model").mkdir() is None else None
+    (tmp_path / "model").mkdir()
+    policy.save_adapter(tmp_path / "model" / "adapter")
     other = AdaptedPolicy.adapting(model_dir, SECTION, seed=9)
 
     other.load_adapter(tmp_path / "model")
@@ -252,7 +253,7 @@ def test_models_of_their_own_begin_as_the_merged_policy(
 
     ours = make(policy)
 
-    given = {name: value for name, value in merged.state_dict().items()}
+    given = merged.state_dict()
     assert ours.state_dict().keys() == given.keys()
     assert all(torch.allclose(value, given[name], atol=1e-6) for name, value in ours.state_dict().items())
     assert all(one.requires_grad for one in ours.parameters())

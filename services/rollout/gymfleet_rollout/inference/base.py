@@ -118,9 +118,9 @@ class Engine(ABC):
     async def load(self, weights_path: Path) -> None:
         """Replace the weights in place and drop every cached block. Call it with no request in flight.
 
-        With `max_lora_rank` the directory holds an adapter, which is loaded beside the one before it under a name that
-        none had: a known name would find its cached blocks. Requests name it from then on. The directory of the config's
-        `model` stands for the model without an adapter.
+        With `max_lora_rank` the directory holds an adapter, which is loaded beside the one before it, under a name that
+        none has had: a known name would find its cached blocks. Requests name it from then on. The config's `model`
+        stands for the model without an adapter.
 
         Raises WeightsRejected, EngineDown or EngineDied.
         """

@@ -75,13 +75,11 @@ class AdaptedPolicy(PolicyModel):
         return AdapterReference(self, adds_nothing=adds_nothing(tensors))
 
     def executor(self, parameters: Sequence[nn.Parameter]) -> MicrobatchExecutor:
-        """Return the executor for micro-batches that are differentiated by `parameters`."""
-        if self.ranks is not None:
-            return self.ranks
-        threads = Threads(self.device, list(self.parameters()))
-        if self._adapter.lora_dropout:
-            threads.width = 1  # threads would draw from one generator in any order
-        return threads
+        """See `PolicyModel.executor`. How many run at a time is a matter of all weights, and of dropout."""
+        executor = super().executor([*parameters, *self.hf.parameters()])
+        if self._adapter.lora_dropout and isinstance(executor, Threads):
+            executor.width = 1  # threads would draw from one generator in any order
+        return executor
 
     def body_tensors(self) -> Iterator[Tensor]:
         """Yield the weights and buffers of the body, with what the adapter adds to them."""
