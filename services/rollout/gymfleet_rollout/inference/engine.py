@@ -91,13 +91,14 @@ def build_core(config: EngineConfig) -> "VllmCore":
         worker_extension_cls=_EXTENSION,
         disable_log_stats=True,
         use_tqdm_on_load=False,  # it would print a progress bar for each policy version
-        **_adapter_arguments(config),
+        **adapter_arguments(config),
     )
     engine = LLMEngine.from_engine_args(arguments)
     return VllmCore(engine, base=config.model)
 
 
-def _adapter_arguments(config: EngineConfig) -> dict[str, Any]:
+def adapter_arguments(config: EngineConfig) -> dict[str, Any]:
+    """Return what vLLM is told so that it loads adapters, if any are to come."""
     if not config.max_lora_rank:
         return {}
     rank = next(rank for rank in _LORA_RANKS if rank >= config.max_lora_rank)
