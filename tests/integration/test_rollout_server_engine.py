@@ -1,4 +1,4 @@
-"""What a vLLM server is asked, and what is made of its answers. Real ones: tests/conformance/test_inference_backends.py."""
+"""What a vLLM server is asked, and what its answers mean. Real ones: tests/conformance/test_inference_backends.py."""
 
 import asyncio
 import json
