@@ -97,6 +97,24 @@ def test_two_workers_train_as_one(pair: RankPool, tiny_model: Path, tmp_path: Pa
     assert all(float(value.abs().mean()) > 1e-4 for name, value in ours.items()), "and training did move them"
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_two_workers_hold_frozen_weights_in_bfloat16(
+    pair: RankPool, tiny_model: Path, tmp_path: Path, dtype: str
+) -> None:
+    """Beside adapters of either precision; sums of bfloat16 differ by their order, so a first update is compared."""
+    model = {"path": "unused", "lora": {**MODEL["lora"], "dtype": dtype}}  # type: ignore[dict-item]
+    recipe = make_recipe(rl={**RL, "kl": {"coefficient": 0.1}}, model=model, trainer_dtype="bfloat16")
+    one, two = (Work(recipe, tiny_model, tmp_path / name, steps=range(1)) for name in ("one", "two"))
+
+    (alone,) = learn(None, one)
+    (together,) = pair.run(learn, two)[0]
+
+    assert together["grad_norm"] == pytest.approx(alone["grad_norm"], rel=0.02)
+    assert together["num_trained_tokens"] == alone["num_trained_tokens"]
+    for directory in (one.directory, two.directory):
+        assert {str(value.dtype) for value in adapter(directory).values()} == {f"torch.{dtype}"}
+
+
 @pytest.mark.parametrize("writer", ["one writes", "two write"])
 def test_a_checkpoint_goes_on_with_another_number_of_workers(
     pair: RankPool, tiny_model: Path, tmp_path: Path, writer: str
