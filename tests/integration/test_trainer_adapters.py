@@ -9,8 +9,12 @@ import torch
 from gymfleet_contracts.recipe import LoraSection, Recipe
 from gymfleet_trainer.distributed.ranks import Ranks
 from gymfleet_trainer.learning.learner import LocalLearner
+from gymfleet_trainer.learning.options import PreferenceUpdates
+from gymfleet_trainer.learning.pairs import PREFERRED
 from gymfleet_trainer.model.adapted_policy import AdaptedPolicy
 from gymfleet_trainer.model.adapters import adapter_tensors
+from gymfleet_trainer.model.batching import TrainSequence
+from gymfleet_trainer.model.optimizer import OptimizerOptions
 from gymfleet_trainer.stages.reinforce import Reinforce
 from gymfleet_trainer.stages.sft import Supervised
 from peft import PeftModel
@@ -241,6 +245,37 @@ def test_a_stage_starts_from_the_model_of_another_or_from_the_beginning(tiny_mod
     learner.start_from(None)
     assert learner.sampled_logprobs(PROMPTS, SAMPLES) == start
     assert isinstance(learner._model, AdaptedPolicy)
+
+
+def test_a_stage_of_preferences_compares_with_the_policy_at_its_start(tiny_model: Path, tmp_path: Path) -> None:
+    learner = LocalLearner(make_recipe(model=MODEL), str(tiny_model), tmp_path / "references")
+    nothing = [0.0] * 4
+    rows = [
+        TrainSequence(
+            [5, 6, 7, 8 + sample], [False, False, False, True], nothing, nothing, 1, f"run-1/g/{sample}", unit="pair",
+            fields={PREFERRED: torch.full((4,), preferred)},
+        )
+        for sample, preferred in enumerate((1.0, 0.0))
+    ]  # fmt: skip
+    updates = PreferenceUpdates(algorithm="dpo", optimizer=OptimizerOptions(learning_rate=1e-2))
+
+    for stage in ("better", "again"):
+        learner.begin(stage, updates)
+        margins = [learner.update_rows(rows)["preference_margin"] for _ in range(3)]
+        assert margins[0] == 0.0
+        assert margins[2] > margins[1] > 0.0
+    learner.begin("by another", updates.model_copy(update={"reference": str(tiny_model)}))
+    assert learner.update_rows(rows)["preference_margin"] > margins[2], "what both stages gained"
+
+
+def test_what_a_judge_begins_as_is_whole(tiny_model: Path, tmp_path: Path) -> None:
+    learner = LocalLearner(make_recipe(rl=RL, model=MODEL), str(tiny_model), tmp_path / "references")
+    learner.begin("reinforce", stage_of(make_recipe(rl=RL), Reinforce).options)
+    learner.update(groups_of(make_recipe(rl=RL), 0), {1: 0}.get)
+
+    kept = AutoModelForCausalLM.from_pretrained(str(learner._kept_policy(whole=True)))
+
+    assert logprobs_by(kept) == pytest.approx(flat(learner.sampled_logprobs(PROMPTS, SAMPLES)), abs=1e-4)
 
 
 def test_without_the_table_the_recipe_says_what_it_said() -> None:

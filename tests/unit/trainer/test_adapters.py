@@ -244,6 +244,24 @@ def test_policy_and_reference_in_one_loss_on_two_threads(policy: AdaptedPolicy) 
         assert torch.allclose(ours[1], expected[1], atol=1e-6)
 
 
+def test_activations_computed_anew_are_the_policys(model_dir: Path) -> None:
+    """Also where the reference was asked in between."""
+    found: list[list[Tensor]] = []
+    for anew in (False, True):
+        policy = moved(AdaptedPolicy.adapting(model_dir, SECTION, seed=3, gradient_checkpointing=anew))
+        reference = policy.as_reference()
+        moved(policy, seed=7)
+        (batch,) = pack(sequences(policy), 100_000)
+        logprobs = policy.token_logprobs(batch).logprobs
+        gap = logprobs - reference.token_logprobs(batch).logprobs
+        gap.square().sum().backward()  # type: ignore[no-untyped-call]
+        found.append([value.grad for value in adapter_tensors(policy.hf).values() if value.grad is not None])
+
+    assert len(found[0]) == len(found[1]) == 28
+    for kept, computed in zip(*found, strict=True):
+        assert (kept - computed).abs().max() <= 1e-5 * kept.abs().max()
+
+
 @pytest.mark.parametrize("make", [ValueModel, lambda policy: RewardModel(policy, "episode")])
 def test_models_of_their_own_begin_as_the_merged_policy(
     policy: AdaptedPolicy, tmp_path: Path, make: Callable[[PolicyModel], Any]
