@@ -15,6 +15,8 @@ from gymfleet_contracts.recipe import (
 from gymfleet_contracts.reply_format import FormatSection
 from gymfleet_contracts.reward import RewardSpec
 
+from tests.fixtures.paths import ROOT
+
 MINIMAL = """
 name = "maze-grpo"
 [model]
@@ -473,6 +475,16 @@ def test_adapters(tmp_path: Path) -> None:
     assert usual is not None
     assert (usual.rank, usual.alpha, usual.dropout, usual.target_modules) == (16, 32.0, 0.0, "all-linear")
     assert (usual.dtype, usual.max_loras) == ("float32", 2)
+
+
+def test_the_adapters_of_the_page_about_them(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "lora.md").read_text(encoding="utf-8")
+    table = page.split("```toml\n")[1].split("```")[0]
+
+    lora = load(tmp_path, 'name = "r"\n' + table).model.lora
+
+    assert lora is not None
+    assert (lora.rank, lora.alpha, len(lora.target_modules)) == (32, 64.0, 4)
 
 
 def test_a_recipe_without_adapters_is_written_as_it_always_was(tmp_path: Path) -> None:
