@@ -78,6 +78,18 @@ def build_tiny_model(
     return path
 
 
+def build_adapter(path: Path, base: Path, *, seed: int, rank: int = 4) -> Path:
+    """Write an adapter of `base` to `path`, as peft writes one, with random weights that change much."""
+    import torch  # noqa: PLC0415 - heavy
+    from peft import LoraConfig, get_peft_model  # noqa: PLC0415 - heavy
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415 - heavy
+
+    torch.manual_seed(seed)
+    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", init_lora_weights=False)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(base), config).save_pretrained(path)
+    return path
+
+
 def build_reward_model(
     path: Path, *, turns: bool = False, seed: int = 0, num_labels: int = 1, vocab_size: int | None = None,
     step_tag: str | None = None,

@@ -19,16 +19,20 @@ START_TIMEOUT_S: Final = 200.0
 
 @contextmanager
 def vllm_server(
-    model: Path, log: Path, *, max_model_len: int, max_num_seqs: int = 64, block_size: int = 32
+    model: Path, log: Path, *, max_model_len: int, max_num_seqs: int = 64, block_size: int = 32, lora_rank: int = 0
 ) -> Iterator[str]:
-    """The URL of a running server; it ends with the block."""
+    """The URL of a running server, which takes adapters if a rank of them is given; it ends with the block."""
     settings = {
         "--max-model-len": str(max_model_len), "--block-size": str(block_size), "--max-num-seqs": str(max_num_seqs),
         "--kv-cache-memory-bytes": str(2**29), "--generation-config": "vllm",
         "--logprobs-mode": "processed_logprobs",
         "--worker-extension-cls": f"{PolicyLoader.__module__}.{PolicyLoader.__qualname__}",
     }  # fmt: skip
-    with _running(model, log, settings, "--enable-scale-out") as url:
+    flags = ["--enable-scale-out"]
+    if lora_rank:
+        flags.append("--enable-lora")
+        settings |= {"--max-lora-rank": str(lora_rank), "--max-loras": "2"}
+    with _running(model, log, settings, *flags) as url:
         yield url
 
 
@@ -53,6 +57,7 @@ def _running(model: Path, log: Path, settings: dict[str, str], *more_flags: str)
     environment = os.environ | {
         "VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
         "TORCHDYNAMO_DISABLE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
     }  # fmt: skip
     with log.open("wb") as output:
         process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)

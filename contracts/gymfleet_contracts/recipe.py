@@ -36,6 +36,7 @@ from gymfleet_contracts.stages import PlannedStage, StageName, StageSection, pla
 from gymfleet_contracts.trajectory import AGENT, RoleName, StrategyName
 
 Replicas = Annotated[int, Field(ge=1, le=256)]
+ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*$")]
 
 _EVALUATOR: Final = "rollout.evaluator"
 MIN_TRAIN_TEMPERATURE: Final = 0.01
@@ -167,12 +168,30 @@ class ScratchModel(WireModel):
     before replies, for `rollout.format = { use = "tool_call", style = "template" }`."""
 
 
+class LoraSection(WireModel):
+    """Low-rank adapters, which are trained and published instead of the model's weights."""
+
+    rank: Annotated[int, Field(ge=1, le=512)] = 16
+    """Width of an adapter: beside each matrix of m by n weights, m + n times so many are trained."""
+    alpha: PositiveFloat = 32.0
+    """What an adapter adds is multiplied by `alpha / rank`."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of an adapter's inputs that an update leaves out, at random."""
+    target_modules: Literal["all-linear"] | Annotated[tuple[ModuleName, ...], Field(min_length=1)] = "all-linear"
+    """The decoder's linear layers that get adapters, by the ends of their names, as `["q_proj", "v_proj"]`; or all."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Precision in which adapters are held and updated. They are published in that of the engine."""
+    max_loras: Annotated[int, Field(ge=2, le=64)] = 2
+    """Adapters that an engine has room for: the live version, and the one that is staged."""
+
+
 class ModelSection(WireModel):
     """Either a Hugging Face id or local path, or a model from scratch."""
 
     path: str | None = None
     """A Hugging Face id, or a directory in its format."""
     scratch: ScratchModel | None = None
+    lora: LoraSection | None = Field(default=None, exclude_if=lambda given: given is None)
 
     @model_validator(mode="after")
     def one_source(self) -> Self:

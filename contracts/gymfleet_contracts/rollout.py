@@ -275,6 +275,8 @@ class Policy(WireModel):
     backend: str
     dtype: str
     num_engines: int
+    max_lora_rank: int = 0
+    """The highest rank of the adapters that versions are; 0 where versions are whole weights."""
     tokens_generated: int
     """In replies that have ended."""
     tokens_sampled: int = 0

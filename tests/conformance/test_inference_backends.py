@@ -5,6 +5,8 @@ same safetensors; a healthy float32 engine agrees to about 1e-6.
 """
 
 import asyncio
+import json
+import shutil
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -12,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pytest
 import pytest_asyncio
 import torch
@@ -26,10 +29,11 @@ from gymfleet_rollout.inference.server import ServerEngine
 from gymfleet_rollout.inference.worker_extension import PolicyLoader
 from gymfleet_rollout.model import vocab_size
 from gymfleet_rollout.policy import Policy
+from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from tests.models import build_tiny_model
+from tests.models import build_adapter, build_tiny_model
 from tests.vllm_server import vllm_server
 
 pytestmark = [
@@ -47,12 +51,18 @@ TOLERANCE: Final = 1e-3
 LONG_PROMPT: Final = tuple(5 + (7 * i) % 300 for i in range(3 * BLOCK_SIZE))
 PROMPTS: Final = (LONG_PROMPT, (7, 8, 9), tuple(range(20, 60)))
 GREEDY: Final = Sampling(temperature=0.0)
+ADAPTER: Final = "adapter_config.json"
+RANK: Final = 4
 
 
 @lru_cache(maxsize=16)
 def reference(path: Path) -> Any:
-    """The same weights in transformers."""
+    """The same weights in transformers, or by peft in the model of an adapter."""
     torch.set_num_threads(1)
+    if (path / ADAPTER).is_file():
+        base = json.loads((path / ADAPTER).read_text())["base_model_name_or_path"]
+        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+        return PeftModel.from_pretrained(model, str(path)).eval()
     return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
 
 
@@ -89,8 +99,13 @@ class Bench:
     def __post_init__(self) -> None:
         self.live = self.models[0]
 
+    @property
+    def adapted(self) -> bool:
+        return (self.models[-1] / ADAPTER).is_file()
+
     def others(self) -> list[Path]:
-        return [path for path in self.models if path != self.live]
+        versions = self.models[1:] if self.adapted else self.models
+        return [path for path in versions if path != self.live]
 
     async def ask(
         self, prompt: Sequence[int] = LONG_PROMPT, max_tokens: int = 16, sampling: Sampling = GREEDY,
@@ -118,24 +133,33 @@ class Bench:
 @pytest_asyncio.fixture(
     scope="module",
     loop_scope="module",
-    params=["embedded", "embedded-tied", "server-tied"],
+    params=["embedded", "embedded-tied", "embedded-adapters", "server-tied", "server-adapters"],
 )
 async def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
     directory = tmp_path_factory.mktemp("weights")
     tied = "tied" in request.param
-    models = [build_tiny_model(directory / str(seed), tie_embeddings=tied, seed=seed) for seed in range(3)]
+    rank = RANK if request.param.endswith("-adapters") else 0
+    models = [build_tiny_model(directory / "0", tie_embeddings=tied, seed=0)]
+    for seed in range(1, 4):
+        place = directory / str(seed)
+        models.append(
+            build_adapter(place, models[0], seed=seed, rank=RANK)
+            if rank
+            else build_tiny_model(place, tie_embeddings=tied, seed=seed)
+        )
     engine: Engine
-    with backend_url(request.param, models[0], directory) as url:
+    with backend_url(request.param, models[0], directory, rank) as url:
         if url is None:
             config = EngineConfig(
-                model=models[0], max_model_len=MAX_MODEL_LEN, max_num_seqs=64, block_size=BLOCK_SIZE, kv_cache_gib=0.25
-            )
+                model=models[0], max_model_len=MAX_MODEL_LEN, max_num_seqs=64, block_size=BLOCK_SIZE,
+                kv_cache_gib=0.25, max_lora_rank=rank,
+            )  # fmt: skip
             engine = EmbeddedEngine(config)
         else:
-            engine = ServerEngine(url, weights_path=models[0], concurrency=64, start_timeout_s=60)
+            engine = ServerEngine(url, weights_path=models[0], concurrency=64, start_timeout_s=60, lora_rank=rank)
         policy = Policy(
             [engine], model="tiny", base_path=models[0], backend="test", dtype="float32",
-            vocab_size=vocab_size(models[0]),
+            vocab_size=vocab_size(models[0]), max_lora_rank=rank,
         )  # fmt: skip
         await policy.start()
         try:
@@ -145,11 +169,13 @@ async def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 
 @contextmanager
-def backend_url(param: str, model: Path, directory: Path) -> Iterator[str | None]:
+def backend_url(param: str, model: Path, directory: Path, rank: int) -> Iterator[str | None]:
     if param.startswith("embedded"):
         yield None
     else:
-        with vllm_server(model, directory / "server.log", max_model_len=MAX_MODEL_LEN, block_size=BLOCK_SIZE) as url:
+        with vllm_server(
+            model, directory / "server.log", max_model_len=MAX_MODEL_LEN, block_size=BLOCK_SIZE, lora_rank=2 * rank
+        ) as url:
             yield url
 
 
@@ -359,31 +385,44 @@ async def test_versions_only_grow_and_are_decided_one_by_one(bench: Bench) -> No
 
 def copy_of(path: Path, target: Path, edit: Any) -> Path:
     """The model with its tensors edited in place."""
-    tensors = load_file(path / "model.safetensors")
+    file = weights_in(path)
+    tensors = load_file(file)
     edit(tensors)
-    target.mkdir()
-    save_file(tensors, target / "model.safetensors")
+    shutil.copytree(path, target)
+    save_file(tensors, target / file.name)
     return target
 
 
-NORM: Final = "model.norm.weight"
+def weights_in(path: Path) -> Path:
+    (file,) = path.glob("*.safetensors")
+    return file
+
+
+def tensor_of(path: Path, layer: str) -> str:
+    """The name of a layer's weights, or of the half of its adapter that is 0 at the start."""
+    adapted = (path / ADAPTER).is_file()
+    return f"base_model.model.{layer}.lora_B.weight" if adapted else f"{layer}.weight"
+
+
+LAYER: Final = "model.layers.0.self_attn.o_proj"
 
 
 def _damage(kind: str, path: Path, target: Path) -> Path:
     if kind == "absent":
         return target
     if kind == "truncated":
-        whole = copy_of(path, target, lambda tensors: None) / "model.safetensors"
+        whole = weights_in(copy_of(path, target, lambda tensors: None))
         whole.write_bytes(whole.read_bytes()[:-100])
         return target
     if kind == "not safetensors":
         target.mkdir()
         (target / "model.safetensors").write_bytes(b"\xff" * 64)
         return target
+    name = tensor_of(path, LAYER)
     edits = {
-        "tensor missing": lambda tensors: tensors.pop(NORM),
+        "tensor missing": lambda tensors: tensors.pop(name),
         "tensor unknown": lambda tensors: tensors.update(surprise=torch.zeros(3)),
-        "other shape": lambda tensors: tensors.update({NORM: torch.ones(7)}),
+        "other shape": lambda tensors: tensors.update({name: torch.ones(7)}),
     }
     return copy_of(path, target, edits[kind])
 
@@ -394,9 +433,9 @@ def _damage(kind: str, path: Path, target: Path) -> Path:
         ("absent", "not a directory"),
         ("truncated", "cut short"),
         ("not safetensors", "not a"),
-        ("tensor missing", NORM),
+        ("tensor missing", LAYER),
         ("tensor unknown", "surprise"),
-        ("other shape", NORM),
+        ("other shape", LAYER),
     ],
 )
 async def test_damaged_weights_are_refused_before_they_are_loaded(
@@ -418,10 +457,11 @@ async def test_a_probe_that_the_engine_cannot_take_is_refused(bench: Bench, prom
     await bench.agrees()
 
 
-@pytest.mark.parametrize("tensor", ["model.layers.1.mlp.down_proj.weight", "model.layers.0.self_attn.q_proj.weight"])
-async def test_fault_one_tensor_keeps_its_old_value(bench: Bench, tmp_path: Path, tensor: str) -> None:
-    new = bench.others()[0]
-    old = load_file(bench.live / "model.safetensors")[tensor]
+@pytest.mark.parametrize("layer", ["model.layers.1.mlp.down_proj", "model.layers.0.self_attn.q_proj"])
+async def test_fault_one_tensor_keeps_its_old_value(bench: Bench, tmp_path: Path, layer: str) -> None:
+    new, another = bench.others()[:2]
+    tensor = tensor_of(new, layer)
+    old = load_file(weights_in(another))[tensor]
     half_new = copy_of(new, tmp_path / "half", lambda tensors: tensors.update({tensor: old}))
     body = bench.body(half_new)
 
@@ -465,8 +505,8 @@ async def test_fault_stale_prefix_cache(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """Both guards off, the reset and the salt: blocks of the old version answer for the new one."""
-    if request.node.callspec.params["bench"] == "server-tied":
-        return  # the server's cache cannot be kept from being reset from here
+    if request.node.callspec.params["bench"] in ("server-tied", "server-adapters", "embedded-adapters"):
+        return  # a server's cache cannot be kept from being reset from here; adapters have names, as a third guard
     add = VllmCore.add
 
     def unsalted(self: VllmCore, request: GenerationRequest) -> str:
@@ -489,16 +529,85 @@ async def test_fault_stale_prefix_cache(
 async def test_either_guard_alone_keeps_the_prefix_cache_clean(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    if request.node.callspec.params["bench"] == "server-tied":
+    if request.node.callspec.params["bench"].startswith("server"):
         return
 
     def load_alone(self: VllmCore, weights_path: Path) -> None:
-        self._engine.collective_rpc("load_policy", args=(str(weights_path),))
+        if bench.adapted:
+            self._load_adapter(weights_path)
+        else:
+            self._engine.collective_rpc("load_policy", args=(str(weights_path),))
 
     with monkeypatch.context() as patch:
         patch.setattr(VllmCore, "load", load_alone)
         await bench.publish(bench.others()[0])
 
+    await bench.agrees()
+
+
+# --- adapters
+
+
+async def test_versions_of_the_other_kind_are_refused(bench: Bench, tmp_path: Path) -> None:
+    if bench.adapted:
+        other, complaint = bench.models[0], "started for adapters"
+    else:
+        other = build_adapter(tmp_path / "adapter", bench.models[0], seed=1)
+        complaint = "started for whole weights"
+
+    with pytest.raises(PolicyUpdateFailed, match=complaint):
+        await bench.policy.stage(bench.body(other))
+
+    await bench.agrees()
+    assert bench.policy.state().max_lora_rank == (RANK if bench.adapted else 0)
+
+
+async def test_a_rank_that_the_service_was_not_started_for_is_refused(bench: Bench, tmp_path: Path) -> None:
+    if bench.adapted:
+        other = build_adapter(tmp_path / "adapter", bench.models[0], seed=1, rank=RANK + 1)
+
+        with pytest.raises(PolicyUpdateFailed, match=f"of rank {RANK + 1}.* for rank {RANK} at most"):
+            await bench.policy.stage(bench.body(other))
+
+        await bench.agrees()
+
+
+async def test_the_version_before_stays_in_the_engine(bench: Bench, request: pytest.FixtureRequest) -> None:
+    if request.node.callspec.params["bench"] != "embedded-adapters":
+        return
+    for _ in range(3):
+        await bench.publish(bench.others()[0])
+    assert isinstance(bench.engine, EmbeddedEngine)
+
+    held = await bench.engine.between_steps(lambda core: core._engine.list_loras())  # type: ignore[attr-defined]
+    named = await bench.engine.between_steps(lambda core: core._adapter)  # type: ignore[attr-defined]
+
+    assert held == {named.lora_int_id - 1, named.lora_int_id}
+    assert named.lora_path == str(bench.live)
+
+
+async def test_fault_an_adapter_under_a_known_name(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """All guards off, the reset, the salt and the name: blocks of the old adapter answer for the new one."""
+    if request.node.callspec.params["bench"] != "embedded-adapters":
+        return
+    add, path = VllmCore.add, bench.others()[0]
+
+    def one_for_all(self: VllmCore, request: GenerationRequest) -> str:
+        self._adapter = None if self._adapter is None else msgspec.structs.replace(
+            self._adapter, lora_name="one for all", lora_path="anywhere"
+        )  # fmt: skip
+        return add(self, replace(request, cache_salt="one for all"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(VllmCore, "add", one_for_all)
+        patch.setattr(VllmCore, "load", VllmCore._load_adapter)
+        staged = await bench.policy.stage(body := bench.body(path))
+    await bench.policy.refuse(body.version)
+
+    assert probe_gap(path, staged.engines[0]) > TOLERANCE
+    await bench.publish(path)
     await bench.agrees()
 
 

@@ -1,13 +1,16 @@
-"""What is made of a vLLM server's answers. Real servers: tests/conformance/test_inference_backends.py."""
+"""What a vLLM server is asked, and what its answers mean. Real ones: tests/conformance/test_inference_backends.py."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
 from gymfleet_contracts.rollout import Sampling
-from gymfleet_rollout.inference.base import Continuation, GenerationRequest, InferenceError
+from gymfleet_rollout.inference.base import Continuation, EngineDown, GenerationRequest, InferenceError
 from gymfleet_rollout.inference.server import ServerEngine
 
 
@@ -130,3 +133,142 @@ async def test_without_a_reply_on_its_way_nothing_is_asked(
     await asyncio.sleep(0.05)
 
     assert server.num_sampled == 0, "a check of health is no sign of life"
+
+
+class AdapterServer:
+    """Notes what it is asked, and answers as vLLM does where adapters come and go."""
+
+    def __init__(self, *, rank: int = 8, takes: bool = True) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.known: set[str] = set()
+        self.label = ""
+        self.rank = rank
+        self.takes = takes
+
+    def asked(self, path: str) -> list[Any]:
+        return [body for call, body in self.calls if call == path]
+
+    async def answer(self, request: web.Request) -> web.Response:
+        text = await request.text()
+        body = json.loads(text) if text else None
+        self.calls.append((request.path, body))
+        answer: dict[str, Callable[[Any], web.Response]] = {
+            "/v1/models": lambda _: web.json_response({"data": [{"id": "m", "max_model_len": 100}]}),
+            "/collective_rpc": lambda _: web.json_response({"results": [{"max_lora_rank": self.rank, "model": "m"}]}),
+            "/reset_prefix_cache": lambda _: web.json_response({"success": True}),
+            "/update_weight_version": self._labelled,
+            "/v1/load_lora_adapter": self._load,
+            "/v1/unload_lora_adapter": self._unload,
+            "/inference/v1/generate": self._generate,
+        }
+        return answer.get(request.path, lambda _: web.Response())(body)
+
+    def _labelled(self, body: Any) -> web.Response:
+        self.label = body["new_version"]
+        return web.Response()
+
+    def _load(self, body: Any) -> web.Response:
+        if not self.takes:
+            return web.Response(status=404)
+        if "lora_name" not in body:
+            return web.Response(status=400)
+        self.known.add(body["lora_name"])
+        return web.Response()
+
+    def _unload(self, body: Any) -> web.Response:
+        if body["lora_name"] not in self.known:
+            return web.Response(status=404)
+        self.known.remove(body["lora_name"])
+        return web.Response()
+
+    def _generate(self, body: Any) -> web.Response:
+        if body["model"] is not None and body["model"] not in self.known:
+            return web.Response(status=404)
+        choice = {
+            "finish_reason": "length", "token_ids": [4], "logprobs": {"content": [{"logprob": 0.0}]},
+            "weight_versions": [{"version": self.label}],
+        }  # fmt: skip
+        return web.json_response({"choices": [choice]})
+
+
+@asynccontextmanager
+async def serving(server: AdapterServer, *, rank: int = 8) -> AsyncIterator[ServerEngine]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", server.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    replica = ServerEngine(
+        f"http://{host}:{port}", weights_path=Path("/base"), concurrency=4, start_timeout_s=5, lora_rank=rank
+    )
+    try:
+        yield replica
+    finally:
+        await replica.close()
+        await runner.cleanup()
+
+
+async def test_requests_name_the_newest_adapter_and_the_one_before_it_stays() -> None:
+    async with serving(server := AdapterServer()) as replica:
+        await replica.start()
+        await ask(replica)
+        for version in ("v1", "v2", "v3", "v3"):
+            await replica.load(Path("/weights") / version)
+            await ask(replica)
+
+    loaded = [body for body in server.asked("/v1/load_lora_adapter") if body]
+    names = [body["lora_name"] for body in loaded]
+    assert [body["lora_path"] for body in loaded] == [f"/weights/{name}" for name in ("v1", "v2", "v3", "v3")]
+    assert len(set(names)) == 4, "a new name for each load"
+    assert [name.partition(".")[0] for name in names] == ["v1", "v2", "v3", "v3"]
+    assert [body["model"] for body in server.asked("/inference/v1/generate")] == [None, None, *names]
+    assert server.known == set(names[-2:])
+    assert [body["method"] for body in server.asked("/collective_rpc")] == ["describe_policy"], "no weights are loaded"
+    assert len(server.asked("/reset_prefix_cache")) == 5
+
+
+async def test_the_model_of_the_start_is_named_by_nothing() -> None:
+    async with serving(server := AdapterServer()) as replica:
+        await replica.start()
+        await replica.load(Path("/weights/v1"))
+        await replica.load(Path("/base"))
+        await ask(replica)
+
+    assert server.asked("/inference/v1/generate")[-1]["model"] is None
+
+
+async def test_a_server_that_forgot_its_adapter_was_restarted() -> None:
+    async with serving(server := AdapterServer()) as replica:
+        await replica.start()
+        await replica.load(Path("/weights/v1"))
+        server.known.clear()
+
+        with pytest.raises(EngineDown, match="does not know the adapter that it was given: it was restarted"):
+            await ask(replica)
+        await replica.load(Path("/weights/v1"))
+        assert (await ask(replica)).token_ids == [4]
+
+
+@pytest.mark.parametrize(
+    ("server", "complaint"),
+    [
+        (AdapterServer(rank=4), "adapters of rank 4 at most, and 8 is wanted; start it with --enable-lora"),
+        (AdapterServer(rank=0), "adapters of rank 0 at most"),
+        (AdapterServer(takes=False), "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"),
+    ],
+)
+async def test_a_server_that_was_not_started_for_adapters_is_refused(server: AdapterServer, complaint: str) -> None:
+    async with serving(server) as replica:
+        with pytest.raises(InferenceError, match=complaint):
+            await replica.start()
+
+
+async def test_without_adapters_weights_are_loaded_as_ever() -> None:
+    async with serving(server := AdapterServer(rank=0), rank=0) as replica:
+        await replica.start()
+        await replica.load(Path("/weights/v1"))
+
+    bodies = server.asked("/collective_rpc")
+    assert [body["kwargs"].get("weights_path") for body in bodies] == [None, "/base", "/weights/v1"]
+    assert not server.asked("/v1/load_lora_adapter")

@@ -58,6 +58,8 @@ class BackendFacts(BaseModel):
 
     compiles: bool = False
     """With `enforce_eager = false` it compiles the model on this machine, which takes a C++ compiler."""
+    adapters: bool = False
+    """Its engines load adapters, as `[model.lora]` wants."""
 
 
 OptionsT = TypeVar("OptionsT", bound=BackendOptions)

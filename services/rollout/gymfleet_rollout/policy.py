@@ -32,8 +32,9 @@ from gymfleet_rollout.inference.base import (
     Generation,
     GenerationRequest,
     InferenceError,
+    WeightsRejected,
 )
-from gymfleet_rollout.inference.weights import require_same_tensors, tensor_shapes
+from gymfleet_rollout.inference.weights import is_adapter, require_adapter, require_same_tensors, tensor_shapes
 
 log = structlog.get_logger()
 
@@ -59,6 +60,7 @@ class Policy:
         model: the model name shown to callers.
         base_path: the directory with the weights of version 0.
         vocab_size: every token id is smaller than this.
+        max_lora_rank: versions are adapters of this rank at most, to the weights of version 0; with 0 whole weights.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Policy:
         backend: str,
         dtype: str,
         vocab_size: int,
+        max_lora_rank: int = 0,
     ) -> None:
         self._engines = EnginePool(engines, dtype=dtype, vocab_size=vocab_size, revive=self._revive)
         self._model = model
@@ -77,6 +80,7 @@ class Policy:
         self._dtype = dtype
         self._vocab_size = vocab_size
         self._base_path = base_path
+        self._max_lora_rank = max_lora_rank
         self._live = 0
         self._live_path = base_path
         self._staged: _Staged | None = None
@@ -120,6 +124,7 @@ class Policy:
             backend=self._backend,
             dtype=self._dtype,
             num_engines=len(self._engines),
+            max_lora_rank=self._max_lora_rank,
             tokens_generated=self._tokens_generated,
             tokens_sampled=self._tokens_sampled,
         )
@@ -310,6 +315,14 @@ class Policy:
             raise PolicyUpdateFailed(f"every token of a probe prompt must be in 0 to {self._vocab_size - 1}")
 
     def _require_loadable(self, path: Path) -> None:
+        if self._max_lora_rank:
+            require_adapter(tensor_shapes(self._base_path), path, self._max_lora_rank)
+            return
+        if is_adapter(path):
+            raise WeightsRejected(
+                f"{path} holds an adapter, and this service was started for whole weights: set "
+                "GYMFLEET_ROLLOUT_MAX_LORA_RANK"
+            )
         require_same_tensors(tensor_shapes(self._base_path), tensor_shapes(path), path)
 
     async def _load_and_probe(self, body: StageVersion, path: Path) -> _Staged:

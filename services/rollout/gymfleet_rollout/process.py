@@ -50,6 +50,12 @@ def run(recipe_file: Path | None, run_dir: Path | None) -> None:
             f"error: {place} of {recipe.name} has nodes valued by the reward service: set GYMFLEET_ROLLOUT_REWARD_URL\n"
         )
         raise SystemExit(2)
+    if settings.max_lora_rank and not backend.facts.adapters:
+        sys.stderr.write(
+            f"error: the backend {settings.backend} loads no adapters, which [model.lora] or "
+            "GYMFLEET_ROLLOUT_MAX_LORA_RANK asks for: take embedded or server, or train whole weights\n"
+        )
+        raise SystemExit(2)
     compiler = os.environ.get("CXX", "g++")
     if backend.facts.compiles and not settings.enforce_eager and shutil.which(compiler) is None:
         sys.stderr.write(

@@ -35,11 +35,13 @@ class _RecipeSource(InitSettingsSource):
 
 
 def _given(recipe: Recipe, run_dir: Path) -> dict[str, Any]:
+    lora = recipe.model.lora
     return {
         **recipe.inference.sizes.model_dump(mode="json"),
         "backend": recipe.inference.backend,
         "backend_options": recipe.inference.options,
         "seed": recipe.seed,
+        **({} if lora is None else {"max_lora_rank": lora.rank, "max_loras": lora.max_loras}),
         "model": initial_model(recipe, run_dir),
         "plugins": sorted(
             {one.use for one in recipe.formats().values()} | {one.use for one in recipe.strategies().values()}

@@ -169,6 +169,7 @@ class RolloutService:
             backend=settings.backend,
             dtype=settings.dtype,
             vocab_size=vocab_size(model_path),
+            max_lora_rank=settings.max_lora_rank,
         )
         await policy.start()
         # torch and vLLM leave about a million objects that live as long as the process. If every

@@ -71,6 +71,10 @@ class RolloutSettings(HttpSettings):
     """Memory for keys and values."""
     enforce_eager: bool = _ENGINE.enforce_eager
     """Run without compiled graphs."""
+    max_lora_rank: Annotated[int, Field(ge=0, le=512)] = 0
+    """The highest rank of the adapters that the policy's versions are; 0 where they are whole weights."""
+    max_loras: Annotated[int, Field(ge=2, le=64)] = 2
+    """Adapters that an engine has room for."""
     block_size: Annotated[int, Field(ge=32, multiple_of=32)] = 32
     """Tokens per block of the cache."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0

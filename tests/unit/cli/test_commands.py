@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from gymfleet_cli.commands import envs, fleet
-from gymfleet_cli.commands.evaluate import Target, measurement
+from gymfleet_cli.commands.evaluate import Target, measurement, resolve
 from gymfleet_cli.commands.train import clear_run
 from gymfleet_cli.console import out, printable
 from gymfleet_cli.main import run
@@ -116,6 +116,22 @@ def test_episodes_of_eval_reach_the_trainer() -> None:
 
     assert few.command[:2] == ("eval", "walk.toml")
     assert few.command == (*usual.command, "--num-tasks", "20")
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_engines_that_measure_an_adapter_have_the_model_that_the_run_began_with(adapted: bool) -> None:
+    checkpoint = write_run(Path("run")) / "checkpoints" / "checkpoint-000002"
+    (checkpoint / "model").mkdir(parents=True)
+    (checkpoint / "model" / ("adapter_config.json" if adapted else "config.json")).touch()
+    (checkpoint / "tokenizer.json").touch()
+    (Path("run") / "recipe.toml").write_text(RECIPE)
+    model = {"path": "some/model", **({"lora": {}} if adapted else {})}
+
+    found = resolve(checkpoint, None)
+    work = measurement(found, make_recipe(model=model), None, Path("result.json"))
+
+    assert str(checkpoint) in work.command
+    assert work.model == (None if adapted else str(checkpoint.resolve()))
 
 
 def test_stages_with_episodes_are_in_the_order_of_the_run() -> None:

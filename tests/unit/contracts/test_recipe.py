@@ -15,6 +15,8 @@ from gymfleet_contracts.recipe import (
 from gymfleet_contracts.reply_format import FormatSection
 from gymfleet_contracts.reward import RewardSpec
 
+from tests.fixtures.paths import ROOT
+
 MINIMAL = """
 name = "maze-grpo"
 [model]
@@ -461,6 +463,55 @@ def test_the_goal_counts_unless_it_is_switched_off(tmp_path: Path) -> None:
     assert load(tmp_path, MINIMAL).reward.used == {"goal": "goal"}
     assert load(tmp_path, MINIMAL + "[reward.format]").reward.used == {"goal": "goal", "format": "format"}
     assert load(tmp_path, MINIMAL + "[reward.goal]\nenabled = false").reward.used == {}
+
+
+def test_adapters(tmp_path: Path) -> None:
+    table = '[model.lora]\nrank = 8\nalpha = 4\ntarget_modules = ["q_proj", "mlp.up_proj"]\n'
+
+    given = load(tmp_path, MINIMAL + table).model.lora
+    assert given is not None
+    assert (given.rank, given.alpha, given.target_modules) == (8, 4.0, ("q_proj", "mlp.up_proj"))
+    usual = load(tmp_path, MINIMAL + "[model.lora]\n").model.lora
+    assert usual is not None
+    assert (usual.rank, usual.alpha, usual.dropout, usual.target_modules) == (16, 32.0, 0.0, "all-linear")
+    assert (usual.dtype, usual.max_loras) == ("float32", 2)
+
+
+def test_the_adapters_of_the_page_about_them(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "lora.md").read_text(encoding="utf-8")
+    table = page.split("```toml\n")[1].split("```")[0]
+
+    lora = load(tmp_path, 'name = "r"\n' + table).model.lora
+
+    assert lora is not None
+    assert (lora.rank, lora.alpha, len(lora.target_modules)) == (32, 64.0, 4)
+
+
+def test_a_recipe_without_adapters_is_written_as_it_always_was(tmp_path: Path) -> None:
+    """Its hash binds a run's directory."""
+    recipe = load(tmp_path, MINIMAL)
+
+    assert recipe.model.lora is None
+    assert set(recipe.model.model_dump(mode="json")) == {"path", "scratch"}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("ranks = 8", "model.lora.ranks"),
+        ("rank = 0", "model.lora.rank"),
+        ("rank = 513", "model.lora.rank"),
+        ("dropout = 1.0", "model.lora.dropout"),
+        ("alpha = 0", "model.lora.alpha"),
+        ("target_modules = []", "model.lora.target_modules"),
+        ('target_modules = "q_proj"', "model.lora.target_modules"),
+        ('target_modules = [".*"]', "model.lora.target_modules"),
+        ("max_loras = 1", "model.lora.max_loras"),
+    ],
+)
+def test_a_mistake_in_the_adapters_is_named(tmp_path: Path, line: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        load(tmp_path, f"{MINIMAL}[model.lora]\n{line}\n")
 
 
 def test_several_mistakes_are_all_named(tmp_path: Path) -> None:

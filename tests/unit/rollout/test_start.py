@@ -14,8 +14,9 @@ import torch
 from gymfleet_contracts.recipe import EngineSizes, Recipe
 from gymfleet_kit.plugins import PluginError
 from gymfleet_rollout.backend import InferenceBackend, backend_of
-from gymfleet_rollout.inference.base import WeightsRejected
-from gymfleet_rollout.inference.weights import require_same_tensors, tensor_shapes
+from gymfleet_rollout.inference.base import EngineConfig, WeightsRejected
+from gymfleet_rollout.inference.engine import adapter_arguments
+from gymfleet_rollout.inference.weights import require_adapter, require_same_tensors, tensor_shapes
 from gymfleet_rollout.model import ModelNotFound, find_model, longest_context, vocab_size
 from gymfleet_rollout.recipe import settings_for
 from gymfleet_rollout.service import engine_config
@@ -241,6 +242,91 @@ def test_the_same_tensors_or_none(given: dict[str, tuple[int, ...]], complaint: 
 
     with pytest.raises(WeightsRejected, match=complaint):
         require_same_tensors(expected, given, Path("w"))
+
+
+PAIR = {"base_model.model.a.lora_A.weight": (4, 3), "base_model.model.a.lora_B.weight": (2, 4)}
+FIRST, SECOND = PAIR
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        pytest.param({}, None, id="sound"),
+        pytest.param({SECOND: None}, f"has beside the pairs of an adapter, {SECOND}", id="a half of one"),
+        pytest.param({FIRST: None}, f"has beside the pairs of an adapter, {SECOND}", id="the other half"),
+        pytest.param({"a": (2, 3)}, "has beside the pairs of an adapter, a", id="a weight of the model"),
+        pytest.param({FIRST: (4, 5)}, "an adapter of base_model.model.a, which is no such layer", id="other inputs"),
+        pytest.param({SECOND: (9, 4)}, "which is no such layer", id="other outputs"),
+        pytest.param({SECOND: (2, 3)}, "which is no such layer", id="two ranks"),
+        pytest.param({FIRST: (3,)}, "which is no such layer", id="a vector"),
+        pytest.param(
+            {FIRST.replace(".a.", ".b."): (4, 3), SECOND.replace(".a.", ".b."): (2, 4)},
+            "an adapter of base_model.model.b, which is no such layer",
+            id="a layer that the model has not got",
+        ),
+        pytest.param(
+            {FIRST: (5, 3), SECOND: (2, 5)}, "rank 5, .* rank 4 at most: GYMFLEET_ROLLOUT_MAX_LORA_RANK=5", id="rank"
+        ),
+    ],
+)
+def test_an_adapter_fits_the_model(tmp_path: Path, changes: dict[str, Any], complaint: str | None) -> None:
+    shapes = {name: shape for name, shape in {**PAIR, **changes}.items() if shape is not None}
+    save_file({name: torch.zeros(shape) for name, shape in shapes.items()}, tmp_path / "adapter_model.safetensors")
+    (tmp_path / "adapter_config.json").write_text("{}")
+    base = {"a.weight": (2, 3), "head.weight": (7,)}
+    if complaint is None:
+        require_adapter(base, tmp_path, 4)
+        return
+
+    with pytest.raises(WeightsRejected, match=complaint):
+        require_adapter(base, tmp_path, 4)
+
+
+def test_weights_are_no_adapter(model: Path) -> None:
+    with pytest.raises(
+        WeightsRejected, match=r"holds no adapter_config\.json, and this service was started for adapters"
+    ):
+        require_adapter({}, model, 4)
+
+
+@pytest.mark.parametrize(("rank", "started_for"), [(1, 1), (2, 8), (8, 8), (9, 16), (257, 320), (512, 512)])
+def test_an_engine_is_started_for_the_next_rank_that_there_is(rank: int, started_for: int) -> None:
+    config = EngineConfig(model=Path("m"), max_lora_rank=rank, max_loras=3)
+
+    assert adapter_arguments(config) == {"enable_lora": True, "max_lora_rank": started_for, "max_loras": 3}
+    assert adapter_arguments(EngineConfig(model=Path("m"))) == {}
+
+
+def test_the_recipe_says_for_which_adapters_engines_are_started(
+    monkeypatch: pytest.MonkeyPatch, model: Path, tmp_path: Path
+) -> None:
+    recipe = recipe_of('[model]\npath = "org/m"\n[model.lora]\nrank = 12\nmax_loras = 3')
+
+    found = engine_config(settings_for(recipe, tmp_path)(), model)  # type: ignore[call-arg]
+    assert (found.max_lora_rank, found.max_loras) == (12, 3)
+    found = engine_config(settings_for(recipe_of(), tmp_path)(), model)  # type: ignore[call-arg]
+    assert found.max_lora_rank == 0
+    monkeypatch.setenv(f"{PREFIX}MAX_LORA_RANK", "64")
+    assert settings_for(recipe, tmp_path)().max_lora_rank == 64  # type: ignore[call-arg]
+
+
+def test_a_backend_that_loads_no_adapters_is_told(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from gymfleet_rollout.backend import InferenceBackend\n\n\nclass Mine(InferenceBackend):\n"
+        "    def engine(self, replica, config):\n        raise NotImplementedError\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "gymfleet_rollout.main"],
+        env={
+            f"{PREFIX}MODEL": str(model), f"{PREFIX}BACKEND": str(tmp_path / "mine.py"), f"{PREFIX}MAX_LORA_RANK": "8",
+            "PATH": "",
+        },
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 2
+    assert "mine.py loads no adapters, which [model.lora] or GYMFLEET_ROLLOUT_MAX_LORA_RANK asks for" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 MEASURE = '[[stages]]\nkind = "measure"\n'

@@ -23,7 +23,7 @@ from gymfleet_trainer.learning.plugins import algorithm_of
 from gymfleet_trainer.learning.policy_gradient import ClippedOptions
 from gymfleet_trainer.learning.sft_update import SftUpdater
 from gymfleet_trainer.model.batching import TrainSequence, pack, sequences_from_trajectory
-from gymfleet_trainer.model.policy_model import PolicyModel
+from gymfleet_trainer.model.policy_model import PolicyModel, Reference
 from torch import Tensor
 
 from tests.fixtures.rewards import make_spec, scored
@@ -74,7 +74,7 @@ def sampled(model: PolicyModel, groups: int = 4, samples: int = 3, seed: int = 0
 
 
 @torch.no_grad()
-def logprobs(model: PolicyModel, sequences: list[TrainSequence]) -> list[Tensor]:
+def logprobs(model: PolicyModel | Reference, sequences: list[TrainSequence]) -> list[Tensor]:
     return [model.token_logprobs(pack([sequence], 10_000)[0]).logprobs for sequence in sequences]
 
 

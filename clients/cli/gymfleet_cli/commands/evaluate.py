@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from gymfleet_contracts.recipe import Recipe, initial_model
@@ -17,6 +17,9 @@ from gymfleet_cli.report.data import Measurement
 from gymfleet_cli.run_directory import RUN_STATE
 from gymfleet_cli.running import Work, lock_run, run_plan, work_with_services
 from gymfleet_cli.supervisor.sweep import sweep
+
+_MODELS: Final = ("config.json", "adapter_config.json")
+"""One of them is in a model's directory, or in an adapter's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,8 @@ def measurement(found: Target, recipe: Recipe, episodes: int | None, result_file
         str(result_file),
         *(() if episodes is None else ("--num-tasks", str(episodes))),
     )
+    # An adapter is put beside the model that the run began with, which engines then load.
+    is_engines = found.checkpoint is not None and recipe.model.lora is None
     has_tokenizer = (checkpoint / "tokenizer.json").is_file()
     return Work(
         recipe=recipe,
@@ -80,7 +85,7 @@ def measurement(found: Target, recipe: Recipe, episodes: int | None, result_file
         run_dir=found.run_dir,
         command=command,
         build=found.checkpoint is None,
-        model=str(checkpoint.resolve()) if found.checkpoint and has_tokenizer else None,
+        model=str(checkpoint.resolve()) if is_engines and has_tokenizer else None,
     )
 
 
@@ -97,7 +102,7 @@ def resolve(target: Path, run_dir: Path | None) -> Target:
         raise UsageProblem(f"{home} has no recipe.toml; give the recipe, or the run with --run-dir")
     if home.resolve() == target.resolve():
         return Target(recipe=recipe, run_dir=home, checkpoint=last_model(home))
-    if not any((path / "config.json").is_file() for path in (target, target / "model")):
+    if not any((path / name).is_file() for path in (target, target / "model") for name in _MODELS):
         raise UsageProblem(f"{target} is neither a run, nor a checkpoint, nor a model directory")
     return Target(recipe=recipe, run_dir=home, checkpoint=target)
 

@@ -6,7 +6,7 @@ from typing import Final, Self
 from gymfleet_kit.discovery import Discovery
 from pydantic import AnyHttpUrl, ConfigDict, JsonValue, PositiveFloat, model_validator
 
-from gymfleet_rollout.backend import BackendOptions, EngineConfig, InferenceBackend
+from gymfleet_rollout.backend import BackendFacts, BackendOptions, EngineConfig, InferenceBackend
 from gymfleet_rollout.inference.server import ServerEngine
 
 _NONE_NAMED: Final = "give urls, or discover, as a list of the vLLM servers that there are"
@@ -43,6 +43,7 @@ class Server(InferenceBackend[ServerOptions]):
     """vLLM servers, each asked directly."""
 
     Options = ServerOptions
+    facts = BackendFacts(adapters=True)
 
     def __init__(self, options: ServerOptions) -> None:
         super().__init__(options)
@@ -59,4 +60,5 @@ class Server(InferenceBackend[ServerOptions]):
             weights_path=config.model,
             concurrency=config.max_num_seqs,
             start_timeout_s=self.options.start_timeout_s,
+            lora_rank=config.max_lora_rank,
         )

@@ -91,6 +91,10 @@ class EngineConfig(EngineSizes):
     block_size: int = 32
     seed: int = 0
     threads: int = 1
+    max_lora_rank: int = 0
+    """The highest rank of the adapters that are loaded; with 0 there are none, and versions are whole weights."""
+    max_loras: int = 2
+    """Adapters that are held at a time."""
 
 
 class Engine(ABC):
@@ -125,6 +129,10 @@ class Engine(ABC):
     @abstractmethod
     async def load(self, weights_path: Path) -> None:
         """Replace the weights in place and drop every cached block. Call it with no request in flight.
+
+        With `max_lora_rank` the directory holds an adapter, which is loaded beside the one before it, under a name that
+        none has had: a known name would find its cached blocks. Requests name it from then on. The config's `model`
+        stands for the model without an adapter.
 
         Raises WeightsRejected, EngineDown or EngineDied.
         """

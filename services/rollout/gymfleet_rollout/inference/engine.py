@@ -18,6 +18,8 @@ from gymfleet_rollout.inference.base import EngineConfig, GenerationRequest
 
 _GIB: Final = 1024**3
 _EXTENSION: Final = "gymfleet_rollout.inference.worker_extension.PolicyLoader"
+_LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Those that vLLM can be started for; adapters of lower ranks are padded."""
 
 StepOutput = tuple[str, list[int], list[float], str | None]
 
@@ -89,9 +91,18 @@ def build_core(config: EngineConfig) -> "VllmCore":
         worker_extension_cls=_EXTENSION,
         disable_log_stats=True,
         use_tqdm_on_load=False,  # it would print a progress bar for each policy version
+        **adapter_arguments(config),
     )
     engine = LLMEngine.from_engine_args(arguments)
-    return VllmCore(engine)
+    return VllmCore(engine, base=config.model)
+
+
+def adapter_arguments(config: EngineConfig) -> dict[str, Any]:
+    """Return what vLLM is told so that it loads adapters, if any are to come."""
+    if not config.max_lora_rank:
+        return {}
+    rank = next(rank for rank in _LORA_RANKS if rank >= config.max_lora_rank)
+    return {"enable_lora": True, "max_lora_rank": rank, "max_loras": config.max_loras}
 
 
 @lru_cache(maxsize=4096)
@@ -119,10 +130,15 @@ def _params(sampling: Sampling, max_tokens: int, stop: tuple[int, ...]) -> Any:
 class VllmCore:
     """The running engine."""
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: Any, *, base: Path) -> None:
         from vllm.v1.engine import EngineCoreRequest  # noqa: PLC0415 - heavy
 
         self._engine = engine
+        self._base = base
+        self._adapter: Any = None
+        """vLLM's name for the adapter of new requests."""
+        self._before: Any = None
+        self._num_adapters = 0
         self._core = engine.engine_core
         self._request_type = EngineCoreRequest
         self._ids = count()
@@ -143,7 +159,7 @@ class VllmCore:
                 sampling_params=params,
                 pooling_params=None,
                 arrival_time=0.0,
-                lora_request=None,
+                lora_request=self._adapter,
                 cache_salt=request.cache_salt,
                 data_parallel_rank=None,
                 external_req_id=request_id,
@@ -162,9 +178,25 @@ class VllmCore:
 
     def load(self, weights_path: Path) -> None:
         """See `Core.load`."""
-        self._engine.collective_rpc("load_policy", args=(str(weights_path),))
+        if self._engine.vllm_config.lora_config is None:
+            self._engine.collective_rpc("load_policy", args=(str(weights_path),))
+        else:
+            self._load_adapter(weights_path)
         if not self._core.reset_prefix_cache():
             raise RuntimeError("the prefix cache could not be reset: a request still holds blocks of it")
+
+    def _load_adapter(self, path: Path) -> None:
+        """Let new requests name the adapter in a directory, or none for the model's own; keep the one before it."""
+        from vllm.lora.request import LoRARequest  # noqa: PLC0415 - heavy
+
+        loaded = None
+        if path != self._base:
+            self._num_adapters += 1
+            loaded = LoRARequest(f"{path.name}.{self._num_adapters}", self._num_adapters, str(path))
+            self._engine.add_lora(loaded)
+        if self._before is not None:
+            self._engine.remove_lora(self._before.lora_int_id)
+        self._before, self._adapter = self._adapter, loaded
 
     def close(self) -> None:
         """Free the weights, the cache and the process group, so that another engine can be built."""

@@ -6,6 +6,9 @@ It is started with:
         --enable-scale-out --logprobs-mode processed_logprobs --generation-config vllm
         --worker-extension-cls gymfleet_rollout.inference.worker_extension.PolicyLoader
 
+and, where versions are adapters, with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and
+`--enable-lora --max-lora-rank RANK --max-loras 2`.
+
 The routes that replace weights have no authentication: bind the server to a
 private address. Every engine is called directly, never through a load balancer.
 Its weights carry a label that comes back with every reply, so that a server
@@ -13,9 +16,11 @@ that was restarted without our knowledge is noticed at its first token.
 """
 
 import asyncio
+import contextlib
 import math
 import re
 import secrets
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
@@ -90,8 +95,25 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
+class _Described(msgspec.Struct):
+    max_lora_rank: int = 0
+
+
+class _Workers(msgspec.Struct):
+    results: list[_Described]
+
+
+class _Refused(InferenceError):
+    """The server answered with a status that is an error."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 _decode_generated: Final = msgspec.json.Decoder(_Generated).decode
 _decode_models: Final = msgspec.json.Decoder(_Models).decode
+_decode_workers: Final = msgspec.json.Decoder(_Workers).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -103,6 +125,7 @@ class ServerEngine(Engine):
         concurrency: how many requests are sent at once; the others wait here,
             because a connection pool is not a queue.
         start_timeout_s: how long a server may take to come up.
+        lora_rank: the rank that the server must take adapters of; with 0 it is given whole weights.
     """
 
     def __init__(
@@ -113,12 +136,17 @@ class ServerEngine(Engine):
         concurrency: int,
         start_timeout_s: float = 600.0,
         request_timeout_s: float = 600.0,
+        lora_rank: int = 0,
     ) -> None:
         self.name = url.rstrip("/")
         self.max_model_len = 0
         self._start_timeout_s = start_timeout_s
         self._slots = asyncio.Semaphore(concurrency)
         self._weights_path = weights_path
+        self._lora_rank = lora_rank
+        self._adapter: str | None = None
+        """The server's name for the adapter that requests name."""
+        self._before: str | None = None
         self._label = ""
         self._tasks: set[asyncio.Task[Continuation]] = set()
         self._draining = False
@@ -142,12 +170,14 @@ class ServerEngine(Engine):
             raise InferenceError(f"{self.name} is not a vLLM server: {error}") from error
         self.max_model_len = models.data[0].max_model_len or 0
         try:
-            await self._rpc("describe_policy", {})
+            described = await self._rpc("describe_policy", {})
         except InferenceError as error:
             raise InferenceError(
                 f"{self.name} cannot be given weights; start it with VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls "
                 f"gymfleet_rollout.inference.worker_extension.PolicyLoader ({error})"
             ) from error
+        if self._lora_rank:
+            await self._require_adapters(described)
         await self.load(self._weights_path)  # an earlier process of this service may have left other weights
         await self._require_processed_logprobs()
 
@@ -155,6 +185,7 @@ class ServerEngine(Engine):
         """See `Engine.generate`."""
         sampling = request.sampling
         body = {
+            "model": self._adapter,
             "token_ids": list(request.prompt_token_ids),
             "cache_salt": request.cache_salt,
             "sampling_params": {
@@ -219,7 +250,10 @@ class ServerEngine(Engine):
         self._epoch += 1  # requests aborted from here on are not the server's fault
         await self._request("POST", "/pause", params={"mode": "abort"})
         try:
-            await self._rpc("load_policy", {"weights_path": str(weights_path)}, timeout_s=_LOAD_TIMEOUT_S)
+            if self._lora_rank:
+                await self._load_adapter(weights_path, label)
+            else:
+                await self._rpc("load_policy", {"weights_path": str(weights_path)}, timeout_s=_LOAD_TIMEOUT_S)
             reply = await self._request("POST", "/reset_prefix_cache")
             if not msgspec.json.decode(reply, type=_Reset).success:
                 raise WeightsRejected(f"{self.name} did not reset its prefix cache")
@@ -231,6 +265,18 @@ class ServerEngine(Engine):
             raise WeightsRejected(str(error)) from error
         finally:
             await self._request("POST", "/resume")
+
+    async def _load_adapter(self, path: Path, label: str) -> None:
+        """Let requests name the adapter in a directory, or none for the model's own; keep the one before it."""
+        name = None
+        if path != self._weights_path:
+            name = f"{path.name}.{label}"
+            body = _encode({"lora_name": name, "lora_path": str(path)})
+            await self._request("POST", "/v1/load_lora_adapter", content=body, timeout_s=_LOAD_TIMEOUT_S)
+        if self._before is not None:
+            with contextlib.suppress(_Refused):  # a server that was restarted does not know it
+                await self._request("POST", "/v1/unload_lora_adapter", content=_encode({"lora_name": self._before}))
+        self._before, self._adapter = self._adapter, name
 
     async def check(self) -> None:
         """Check vLLM's own health, which says that its engine process is alive."""
@@ -268,7 +314,12 @@ class ServerEngine(Engine):
             before = total
 
     async def _sample(self, body: bytes, epoch: int) -> Continuation:
-        reply = await self._request("POST", "/inference/v1/generate", content=body)
+        try:
+            reply = await self._request("POST", "/inference/v1/generate", content=body)
+        except _Refused as error:
+            if error.status == HTTPStatus.NOT_FOUND and self._adapter is not None:
+                raise EngineDown(f"{self.name} does not know the adapter that it was given: it was restarted") from None
+            raise
         try:
             choice = _decode_generated(reply).choices[0]
         except (msgspec.MsgspecError, IndexError) as error:
@@ -284,9 +335,9 @@ class ServerEngine(Engine):
             raise InferenceError(f"{self.name} ended a request with {choice.finish_reason!r}")
         return Continuation(choice.token_ids, logprobs, REPLY_ENDS[choice.finish_reason])
 
-    async def _rpc(self, method: str, kwargs: dict[str, str], *, timeout_s: float = _CONTROL_TIMEOUT_S) -> None:
+    async def _rpc(self, method: str, kwargs: dict[str, str], *, timeout_s: float = _CONTROL_TIMEOUT_S) -> bytes:
         body = _encode({"method": method, "kwargs": kwargs})
-        await self._request("POST", "/collective_rpc", content=body, timeout_s=timeout_s)
+        return await self._request("POST", "/collective_rpc", content=body, timeout_s=timeout_s)
 
     async def _request(
         self,
@@ -308,8 +359,8 @@ class ServerEngine(Engine):
             raise EngineDown(f"{method} {self.name}{path}: {type(error).__name__} {error}") from error
         if reply.ok:
             return body
-        kind = EngineDown if reply.status in _DOWN_STATUS else InferenceError
-        raise kind(f"{method} {self.name}{path}: {reply.status} {body[:300].decode(errors='replace')}")
+        message = f"{method} {self.name}{path}: {reply.status} {body[:300].decode(errors='replace')}"
+        raise EngineDown(message) if reply.status in _DOWN_STATUS else _Refused(message, reply.status)
 
     def _session(self) -> aiohttp.ClientSession:
         """Create the session on the loop that uses it. It is not httpx, which costs ten times the CPU per request."""
@@ -318,6 +369,25 @@ class ServerEngine(Engine):
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_EXPIRY_S)
             self._http = aiohttp.ClientSession(connector=connector, trust_env=False)
         return self._http
+
+    async def _require_adapters(self, described: bytes) -> None:
+        """Require a server that was started for adapters of the rank, and takes them while it runs."""
+        try:
+            rank = min((worker.max_lora_rank for worker in _decode_workers(described).results), default=0)
+        except msgspec.MsgspecError as error:
+            raise InferenceError(f"{self.name} has another version of PolicyLoader: {error}") from error
+        if rank < self._lora_rank:
+            raise InferenceError(
+                f"{self.name} takes adapters of rank {rank} at most, and {self._lora_rank} is wanted; start it with "
+                "--enable-lora --max-lora-rank"
+            )
+        try:
+            await self._request("POST", "/v1/load_lora_adapter", content=b"{}")
+        except _Refused as error:  # as it must, of a request that names nothing
+            if error.status == HTTPStatus.NOT_FOUND:
+                raise InferenceError(
+                    f"{self.name} takes no adapters while it runs; start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
+                ) from error
 
     async def _require_processed_logprobs(self) -> None:
         """Require processed log-probabilities: with top_k = 1 that of the one token left is 0, its raw one is not."""

@@ -9,6 +9,9 @@ from gymfleet_rollout.inference.base import WeightsRejected
 
 _MAX_HEADER_BYTES: Final = 100 * 1024 * 1024
 _HEAD: Final = "lm_head.weight"
+_ADAPTER: Final = "adapter_config.json"
+_PREFIX: Final = "base_model.model."
+_FIRST, _SECOND = ".lora_A.weight", ".lora_B.weight"
 _LISTED: Final = 5
 
 Shapes = dict[str, tuple[int, ...]]
@@ -38,6 +41,40 @@ def require_same_tensors(expected: Shapes, given: Shapes, directory: Path) -> No
     for fault, names in (("lacks", missing), ("has unknown", unknown), ("has other shapes for", reshaped)):
         if names:
             raise WeightsRejected(f"{directory} {fault} {', '.join(names[:_LISTED])} ({len(names)} tensors)")
+
+
+def require_adapter(base: Shapes, directory: Path, max_rank: int) -> None:
+    """Refuse an adapter that has a layer which the model has not got, or only a half of one, or too high a rank.
+
+    Raises WeightsRejected.
+    """
+    given = tensor_shapes(directory)
+    if not is_adapter(directory):
+        raise WeightsRejected(
+            f"{directory} holds no {_ADAPTER}, and this service was started for adapters: "
+            "GYMFLEET_ROLLOUT_MAX_LORA_RANK=0 is for whole weights"
+        )
+    layers = {name.removesuffix(_FIRST) for name in given if name.endswith(_FIRST)}
+    pairs = {layer + end for layer in layers for end in (_FIRST, _SECOND)}
+    if strange := sorted(given.keys() ^ pairs):
+        raise WeightsRejected(
+            f"{directory} lacks, or has beside the pairs of an adapter, {', '.join(strange[:_LISTED])}"
+        )
+    for layer in sorted(layers):
+        rank = given[layer + _FIRST][0]
+        num_outputs, num_inputs = base.get(f"{layer.removeprefix(_PREFIX)}.weight", (0, 0))
+        if (given[layer + _FIRST], given[layer + _SECOND]) != ((rank, num_inputs), (num_outputs, rank)):
+            raise WeightsRejected(f"{directory} has an adapter of {layer}, which is no such layer of this model")
+        if rank > max_rank:
+            raise WeightsRejected(
+                f"{directory} is an adapter of rank {rank}, and this service was started for rank {max_rank} at most: "
+                f"GYMFLEET_ROLLOUT_MAX_LORA_RANK={rank}"
+            )
+
+
+def is_adapter(directory: Path) -> bool:
+    """Return whether a directory holds an adapter and not whole weights."""
+    return (directory / _ADAPTER).is_file()
 
 
 def _header(file: Path) -> Shapes:

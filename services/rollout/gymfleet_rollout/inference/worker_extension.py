@@ -45,7 +45,11 @@ class PolicyLoader:
                 num_heads += 1
         return {"num_heads": num_heads}
 
-    def describe_policy(self) -> dict[str, str]:
+    def describe_policy(self) -> dict[str, str | int]:
         """Say which engine this is; answers only if the extension was loaded."""
-        config = self.model_runner.model_config
-        return {"model": str(config.model), "dtype": str(config.dtype).removeprefix("torch.")}
+        config, lora = self.model_runner.model_config, self.model_runner.lora_config
+        return {
+            "model": str(config.model),
+            "dtype": str(config.dtype).removeprefix("torch."),
+            "max_lora_rank": 0 if lora is None else int(lora.max_lora_rank),
+        }

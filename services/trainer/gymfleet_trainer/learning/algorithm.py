@@ -22,7 +22,7 @@ from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, sequence
 from gymfleet_trainer.model.critic import ValueModel
 from gymfleet_trainer.model.microbatches import Sums
 from gymfleet_trainer.model.optimizer import OptimizerOptions
-from gymfleet_trainer.model.policy_model import PolicyModel, TokenLogprobs
+from gymfleet_trainer.model.policy_model import PolicyModel, Reference, TokenLogprobs
 
 OLD_LOGPROBS = "old_logprobs"
 
@@ -122,7 +122,7 @@ class TokenOutputs:
         counts: GlobalCounts,
         *,
         policy: PolicyModel,
-        reference: PolicyModel | None,
+        reference: Reference | None,
         critic: ValueModel | None,
         trained: frozenset[Trained],
         temperature: float,

@@ -27,7 +27,7 @@ from gymfleet_trainer.model.batching import PackedBatch, TrainSequence
 from gymfleet_trainer.model.critic import ValueModel
 from gymfleet_trainer.model.microbatches import MicrobatchExecutor, Sums
 from gymfleet_trainer.model.optimizer import build_optimizer
-from gymfleet_trainer.model.policy_model import PolicyModel
+from gymfleet_trainer.model.policy_model import PolicyModel, Reference
 from gymfleet_trainer.model.temperatures import pack_by_temperature
 
 Rows = dict[int, Tensor]
@@ -49,7 +49,7 @@ class UpdateEngine(Models):
         *,
         seed: int = 0,
         temperature: float = 1.0,
-        reference: PolicyModel | None = None,
+        reference: Reference | None = None,
         sampler_is_exact: bool = False,
     ) -> None:
         """Take the policy to train.
@@ -77,7 +77,7 @@ class UpdateEngine(Models):
         num_ahead = sum(Trained.POLICY not in algorithm.trains(step) for step in range(section.steps))
         self.optimizer = build_optimizer(model, section.optimizer, num_updates - num_ahead * per_step)
         copied = reference is None and Need.REFERENCE in algorithm.needs
-        self.reference = model.frozen_copy() if copied else reference
+        self.reference: Reference | None = model.as_reference() if copied else reference
         self.reference_is_refreshed = False
         """Whether the reference is another one than at the start of the stage, so that a checkpoint must have it."""
         self.critic = ValueModel(model) if Need.CRITIC in algorithm.needs else None
@@ -276,7 +276,7 @@ class UpdateEngine(Models):
         if self.critic_optimizer is not None and Trained.CRITIC in trained:
             totals.add_norm(self.critic_optimizer.step(), "value_")
 
-    def _logprobs_of(self, model: PolicyModel) -> Callable[[PackedBatch], Tensor]:
+    def _logprobs_of(self, model: PolicyModel | Reference) -> Callable[[PackedBatch], Tensor]:
         return lambda batch: model.token_logprobs(batch, temperature=batch.temperature).logprobs
 
     def _computed(self, rows: Sequence[TrainSequence], of: Callable[[PackedBatch], Tensor]) -> list[Tensor]:

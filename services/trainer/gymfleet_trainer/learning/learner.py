@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import torch
-from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.recipe import LoraSection, Recipe
 from gymfleet_contracts.rollout import Sampling
 from gymfleet_contracts.trajectory import ScoredTrajectory, Turn
 from gymfleet_kit.chat.transcripts import Transcripts
@@ -34,9 +34,11 @@ from gymfleet_trainer.learning.options import (
 from gymfleet_trainer.learning.plugins import algorithm_of, blamed
 from gymfleet_trainer.learning.reward_update import RewardUpdater
 from gymfleet_trainer.learning.sft_update import SftUpdater
+from gymfleet_trainer.model.adapted_policy import AdaptedPolicy
+from gymfleet_trainer.model.adapters import ADAPTER
 from gymfleet_trainer.model.batching import TrainSequence, sequences_from_trajectory
 from gymfleet_trainer.model.judge_model import JudgeModel
-from gymfleet_trainer.model.policy_model import PolicyModel
+from gymfleet_trainer.model.policy_model import PolicyModel, Reference
 from gymfleet_trainer.model.temperatures import pack_by_temperature
 from gymfleet_trainer.publish.probe import Parity, compare
 from gymfleet_trainer.run.groups import Group
@@ -146,7 +148,7 @@ class LocalLearner:
         self._device = device_of(recipe.trainer_device)
         torch.manual_seed(recipe.seed)
         disable_progress_bar()  # one bar per saved version would flood the log
-        self._model = self._load(source)
+        self._model = self._load(source) if recipe.model.lora is None else self._adapting(source, recipe.model.lora)
         self._stage = ""
         self._training: Training | None = None
         self._previous: Path | None = None
@@ -155,7 +157,7 @@ class LocalLearner:
         self._reward: RewardUpdater | None = None
         self._novelty: Novelty | None = None
         self._restored: dict[str, Any] = {}
-        self._refreshed: PolicyModel | None = None
+        self._refreshed: Reference | None = None
         """The reference policy of the loaded checkpoint, where it was refreshed since the start of the stage."""
         self._checked_version = -1
 
@@ -168,7 +170,10 @@ class LocalLearner:
 
     def start_from(self, model: Path | None) -> None:
         """Replace the weights by those that an earlier stage left in a directory, or by those of the run's start."""
-        self._model = self._load(self._source if model is None else str(model))
+        if isinstance(self._model, AdaptedPolicy):
+            self._model.load_adapter(model)
+        else:
+            self._model = self._load(self._source if model is None else str(model))
 
     def begin(self, stage: str, training: Training, previous: Path | None = None) -> None:
         """See `Learner`."""
@@ -289,12 +294,20 @@ class LocalLearner:
     # --- on disk
 
     def save_weights(self, directory: Path) -> None:
-        """Write config and safetensors in the form that the engine loads."""
-        self._model.save_pretrained(directory)
+        """Write config and safetensors in the form that the engine loads: with `[model.lora]` the adapter alone."""
+        if isinstance(self._model, AdaptedPolicy):
+            self._model.save_adapter(directory, dtype=getattr(torch, self._recipe.inference.dtype))
+        else:
+            self._model.save_pretrained(directory)
 
     def save_model(self, directory: Path) -> None:
-        """Write weights, config and tokenizer, as a model that transformers can load from `directory`."""
-        self.save_weights(directory)
+        """Write weights, config and tokenizer, as a model that transformers can load from `directory`.
+
+        With `[model.lora]` that is the merged model; the adapter lies in a directory inside it.
+        """
+        self._model.save_pretrained(directory)
+        if isinstance(self._model, AdaptedPolicy):
+            self._model.save_adapter(directory / ADAPTER)
         self._save_tokenizer(directory)
 
     def save_reward_model(self, directory: Path) -> None:
@@ -322,7 +335,11 @@ class LocalLearner:
         """Write everything that `load_checkpoint` needs to continue as if nothing had happened."""
         if self._writes:
             (directory / MODEL).mkdir()
-        self.save_model(directory / MODEL)
+        if isinstance(self._model, AdaptedPolicy):
+            self._model.save_adapter(directory / MODEL)
+            self._save_tokenizer(directory / MODEL)
+        else:
+            self.save_model(directory / MODEL)
         states: dict[str, Any] = {"torch": torch.get_rng_state(), "stage": self._stage, **self._restored}
         if self._sft is not None:
             states["sft"] = self._sft.state_dict()
@@ -346,12 +363,12 @@ class LocalLearner:
 
     def load_checkpoint(self, directory: Path) -> None:
         """Load weights, optimiser and random state from a checkpoint."""
-        self._model = self._load(str(directory / MODEL))
+        self.start_from(directory / MODEL)
         self._sft = self._rl = self._reward = self._novelty = None
         self._restored = torch.load(directory / _OPTIMIZER, map_location="cpu", weights_only=True)
         torch.set_rng_state(self._restored.pop("torch"))
         refreshed = directory / _REFERENCE
-        self._refreshed = self._load(str(refreshed), frozen=True) if refreshed.is_dir() else None
+        self._refreshed = self._loaded_reference(refreshed) if refreshed.is_dir() else None
 
     @property
     def _roles(self) -> tuple[str, ...] | None:
@@ -364,6 +381,23 @@ class LocalLearner:
 
     def _load(self, path: str, *, frozen: bool = False) -> PolicyModel:
         return self._loaded(PolicyModel, path, frozen=frozen)
+
+    def _adapting(self, path: str, section: LoraSection) -> AdaptedPolicy:
+        return AdaptedPolicy.adapting(
+            path,
+            section,
+            seed=self._recipe.seed,
+            dtype=self._recipe.trainer_dtype,
+            device=self._device,
+            gradient_checkpointing=self._device.type == "cuda",
+            ranks=self._ranks,
+        )
+
+    def _loaded_reference(self, directory: Path) -> Reference:
+        """Load what `_save_reference` wrote, or a checkpoint of it."""
+        if isinstance(self._model, AdaptedPolicy):
+            return self._model.reference(directory)
+        return self._load(str(directory), frozen=True)
 
     def _loaded(self, kind: type[ModelT], path: str, *, frozen: bool = False) -> ModelT:
         return kind.from_pretrained(
@@ -397,7 +431,7 @@ class LocalLearner:
     def _new_reward_model(self, options: RewardModelOptions, previous: Path | None) -> RewardUpdater:
         if isinstance(options, GenerativeJudgeOptions):
             # Loaded once more: a copy in memory would not keep the ranks' shards, nor weights that are tied.
-            return RewardUpdater(self._loaded(JudgeModel, str(previous or self._kept_policy())), options)
+            return RewardUpdater(self._loaded(JudgeModel, str(previous or self._kept_policy(whole=True))), options)
         return RewardUpdater(self._model, options, previous)
 
     def _engine(self) -> UpdateEngine:
@@ -425,20 +459,20 @@ class LocalLearner:
                 self._novelty.load_state_dict(self._restored.pop("novelty", {}))
         return self._rl
 
-    def _reference_policy(self) -> PolicyModel:
+    def _reference_policy(self) -> Reference:
         if self._refreshed is not None:
             refreshed, self._refreshed = self._refreshed, None
             return refreshed
         if isinstance(self._training, PreferenceUpdates) and (given := self._training.reference) is not None:
             return self._given_reference(given)
-        return self._load(str(self._kept_policy()), frozen=True)
+        return self._loaded_reference(self._kept_policy())
 
-    def _kept_policy(self) -> Path:
-        """Return where the policy lies on disk as it was when the stage began."""
+    def _kept_policy(self, *, whole: bool = False) -> Path:
+        """Return where the policy lies on disk as it was when the stage began: its adapter, unless it must be whole."""
         place = self._references / self._stage
         exists = place.is_dir()
         if not (exists if self._ranks is None else self._ranks.agree(exists)):
-            self._save_reference(place)
+            self._save_reference(place, whole=whole)
         return place
 
     def _given_reference(self, path: str) -> PolicyModel:
@@ -454,12 +488,15 @@ class LocalLearner:
             )
         return reference
 
-    def _save_reference(self, place: Path) -> None:
+    def _save_reference(self, place: Path, *, whole: bool) -> None:
         temporary = place.with_name(f".{place.name}.writing")
         if self._writes:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
-        self._model.save_pretrained(temporary)
+        if isinstance(self._model, AdaptedPolicy) and not whole:
+            self._model.save_adapter(temporary)
+        else:
+            self._model.save_pretrained(temporary)
         if self._writes:
             os.sync()
             temporary.rename(place)

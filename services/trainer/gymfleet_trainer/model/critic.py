@@ -31,7 +31,7 @@ class ValueModel(nn.Module):
             shard(self, self.body.layers, policy.ranks, policy.device)
         self.to_empty(device=policy.device)
         with torch.no_grad():
-            for own, given in zip(tensors_of(self.body), tensors_of(theirs), strict=True):
+            for own, given in zip(tensors_of(self.body), policy.body_tensors(), strict=True):
                 own.copy_(given)
             for parameter in self.head.parameters():
                 parameter.zero_()

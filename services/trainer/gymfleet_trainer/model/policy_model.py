@@ -1,10 +1,10 @@
 """A Hugging Face causal language model that gives log-probabilities of packed tokens."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -63,23 +63,19 @@ class PolicyModel(nn.Module):
         With `ranks`, each of them calls this and keeps its shard. A frozen model has no gradients.
         """
         compute_dtype: torch.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
-        model = AutoModelForCausalLM.from_pretrained(
-            str(path), dtype=_at_least_float32(compute_dtype), attn_implementation=PACKED_ATTENTION
-        )
-        model.config.use_cache = False
-        for parameter in model.parameters():
-            # A file's tensors begin anywhere in memory: products with them differ in the last bit from those with
-            # copies, and the policy from its own reference.
-            parameter.data = parameter.data.clone()
+        model = read_model(path, _at_least_float32(compute_dtype))
         if gradient_checkpointing:
             recompute_activations(model)
         model.train(not frozen).requires_grad_(not frozen)
-        policy = cls(model, compute_dtype=compute_dtype)
+        return cls(model, compute_dtype=compute_dtype).placed(device, ranks)
+
+    def placed(self, device: torch.device | str, ranks: Ranks | None) -> Self:
+        """Move the model to a device, or keep this rank's shard of it there; return it."""
         if ranks is None:
-            return policy.to(device)
-        shard(policy, model.model.layers, ranks, torch.device(device))
-        policy.ranks = ranks
-        return policy
+            return self.to(device)
+        shard(self, self.hf.model.layers, ranks, torch.device(device))
+        self.ranks = ranks
+        return self
 
     @property
     def device(self) -> torch.device:
@@ -88,8 +84,8 @@ class PolicyModel(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the dtype of the weights and of everything that is computed from log-probabilities."""
-        return next(self.parameters()).dtype
+        """Return the dtype of the trained weights and of everything that is computed from log-probabilities."""
+        return _at_least_float32(self.compute_dtype)
 
     @property
     def config(self) -> Any:
@@ -97,8 +93,16 @@ class PolicyModel(nn.Module):
         return self.hf.config
 
     def frozen_copy(self) -> "PolicyModel":
-        """Return an independent copy without gradients, as the reference policy."""
+        """Return an independent copy without gradients."""
         return copy.deepcopy(self).requires_grad_(requires_grad=False).eval()
+
+    def as_reference(self) -> "Reference":
+        """Return the policy as it is now, as the reference policy."""
+        return self.frozen_copy()
+
+    def body_tensors(self) -> Iterator[Tensor]:
+        """Yield the weights and buffers of the body, as another model of its shape can take them."""
+        yield from (*self.hf.model.parameters(), *self.hf.model.buffers())
 
     @torch.no_grad()
     def copy_weights(self, other: "PolicyModel") -> None:
@@ -151,6 +155,32 @@ class PolicyModel(nn.Module):
         state = collected_state(self.hf.state_dict(keep_vars=True))
         if self.ranks.first:
             self.hf.save_pretrained(str(directory), state_dict=state, safe_serialization=True)
+
+
+class Reference(Protocol):
+    """The policy as it once was: what the updates of today's are measured by."""
+
+    def token_logprobs(
+        self, batch: PackedBatch, *, temperature: float = 1.0, with_entropy: bool = False
+    ) -> TokenLogprobs:
+        """See `PolicyModel.token_logprobs`. Called without gradients."""
+
+    def copy_weights(self, other: PolicyModel) -> None:
+        """Become the policy as it is now."""
+
+    def save_pretrained(self, directory: str | Path) -> None:
+        """Write what it needs to be loaded again. For a sharded model every rank calls this."""
+
+
+def read_model(path: str | Path, dtype: torch.dtype) -> Any:
+    """Load a transformers model from a hub id or a local path, with packed attention."""
+    model = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype, attn_implementation=PACKED_ATTENTION)
+    model.config.use_cache = False
+    for parameter in model.parameters():
+        # A file's tensors begin anywhere in memory: products with them differ in the last bit from those with
+        # copies, and the policy from its own reference.
+        parameter.data = parameter.data.clone()
+    return model
 
 
 def recompute_activations(model: Any) -> None:
@@ -227,7 +257,8 @@ class _HeadLogprobs(torch.autograd.Function):
         hidden, weight, targets, log_norm, entropy = ctx.saved_tensors
         grad_logp = torch.zeros_like(log_norm) if grad_logp is None else grad_logp
         grad_hidden = torch.empty_like(hidden)
-        grad_weight = torch.zeros_like(weight, dtype=_at_least_float32(weight.dtype))
+        trained = ctx.needs_input_grad[1]
+        grad_weight = torch.zeros_like(weight, dtype=_at_least_float32(weight.dtype)) if trained else None
         for rows in _chunks(hidden, weight):
             logprobs = _logits(hidden[rows], weight, ctx.temperature).sub_(log_norm[rows, None])
             grad = logprobs.exp()
@@ -239,8 +270,9 @@ class _HeadLogprobs(torch.autograd.Function):
             grad.scatter_add_(-1, targets[rows, None], grad_logp[rows, None])
             grad = grad.div_(ctx.temperature).to(hidden.dtype)
             torch.mm(grad, weight, out=grad_hidden[rows])
-            grad_weight += grad.T @ hidden[rows]
-        return grad_hidden, grad_weight.to(weight.dtype), None, None, None
+            if grad_weight is not None:
+                grad_weight += grad.T @ hidden[rows]
+        return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None, None
 
 
 def _chunks(hidden: Tensor, weight: Tensor) -> list[slice]:

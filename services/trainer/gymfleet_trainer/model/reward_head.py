@@ -46,7 +46,7 @@ class RewardModel(nn.Module):
             shard(self, self.hf.model.layers, policy.ranks, policy.device)
         self.to_empty(device=policy.device)
         with torch.no_grad():
-            for own, given in zip(tensors_of(self.hf.model), tensors_of(policy.hf.model), strict=True):
+            for own, given in zip(tensors_of(self.hf.model), policy.body_tensors(), strict=True):
                 own.copy_(given)
             for parameter in self.hf.score.parameters():
                 parameter.zero_()

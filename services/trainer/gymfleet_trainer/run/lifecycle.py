@@ -2,14 +2,15 @@
 
 import contextlib
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 from gymfleet_client.errors import ClientError, TransportError
 from gymfleet_client.rest import GatewayClient
-from gymfleet_contracts.recipe import EnvironmentSection, Recipe
+from gymfleet_contracts.recipe import EnvironmentSection, Recipe, RecipeError
+from gymfleet_contracts.rollout import Policy
 from gymfleet_contracts.session import EnvironmentSpec
 from gymfleet_contracts.stages import PlannedStage
 from gymfleet_contracts.streams import (
@@ -27,6 +28,7 @@ from gymfleet_kit.streams import OUTAGE, RedisClient, connect, disconnect
 
 from gymfleet_trainer.errors import PluginFailed, RunDirectoryError, Stalled, TrainerError, WorkersLost
 from gymfleet_trainer.learning.learner import Learner, LearnerFactory, LocalLearner
+from gymfleet_trainer.model.adapters import require_modules
 from gymfleet_trainer.publish.policy_endpoint import readiness
 from gymfleet_trainer.publish.publisher import Publisher
 from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
@@ -167,10 +169,15 @@ async def evaluate_only(
     `directory` is a separate scratch directory, so nothing of the checkpoint's run is touched.
     """
     path = checkpoint / "model" if (checkpoint / "model").is_dir() else checkpoint
-    if not (path / "config.json").is_file():
+    adapted = recipe.model.lora is not None
+    if not adapted and not (path / "config.json").is_file():
         raise RunDirectoryError(f"{checkpoint} is neither a checkpoint nor a Hugging Face model directory")
+    # What an adapter belongs to is the model that the run around this directory began with.
+    source = initial_model(recipe, RunDirectory(directory.path.parent)) if adapted else str(path)
     stage = Measure(PlannedStage("eval", "measure", "stages.eval", {}, {}), options)
-    async with opened(recipe, directory, settings, reporter, run_id, stage, start_from=str(path)) as run:
+    async with opened(recipe, directory, settings, reporter, run_id, stage, start_from=source) as run:
+        if adapted and str(path) != source:
+            await run.worker.run(run.learner.start_from, path)
         result, _ = await measure(run)
         await _clean_up(run)
         return result
@@ -225,6 +232,8 @@ async def _restore(
     checkpoints.sweep()
     last = checkpoints.latest()
     source = start_from or initial_model(recipe, directory)
+    if recipe.model.lora is not None:
+        await worker.run(require_modules, source, recipe.model.lora)  # before workers start, whose errors end them
     if last is None:
         state = RunState(run_id=run_id, recipe_hash=recipe_hash(recipe))
         learner = await worker.run(make_learner, recipe, source, directory.references)
@@ -263,7 +272,25 @@ async def _services(
         raise Stalled(
             f"after {settings.services_timeout_s:g} s: {missing}; put that right and run the same command again"
         ) from None
+    _require_engines_for(recipe, await endpoint.present())
     return [await _environment(env, settings) for env in recipe.environments]
+
+
+def _require_engines_for(recipe: Recipe, present: Mapping[str, Policy]) -> None:
+    """Raise RecipeError if engines were started for other versions than the run publishes: whole weights, or adapters.
+
+    One that joins later refuses what it cannot load, and is left out.
+    """
+    rank = 0 if recipe.model.lora is None else recipe.model.lora.rank
+    for url, policy in present.items():
+        if rank <= policy.max_lora_rank and bool(rank) == bool(policy.max_lora_rank):
+            continue
+        made_for = f"adapters of rank {policy.max_lora_rank} at most" if policy.max_lora_rank else "whole weights"
+        wanted = f"adapters of rank {rank} (model.lora.rank)" if rank else "whole weights, as there is no [model.lora]"
+        raise RecipeError(
+            f"the run publishes {wanted}, and the engines of {url} were started for {made_for}: start the rollout "
+            f"service with this recipe, or with GYMFLEET_ROLLOUT_MAX_LORA_RANK={rank}"
+        )
 
 
 async def _missing(settings: TrainerSettings, redis: RedisClient, endpoint: RolloutReplicas) -> str:

@@ -1,0 +1,135 @@
+"""A policy with adapters: its weights are frozen, and what is trained, published and kept are small matrices."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from gymfleet_contracts.recipe import LoraSection
+from peft import LoraConfig
+from torch import Tensor, nn
+
+from gymfleet_trainer.distributed.ranks import Ranks
+from gymfleet_trainer.distributed.sharding import collected_state
+from gymfleet_trainer.model.adapters import (
+    POLICY,
+    REFERENCE,
+    adapter_tensors,
+    add_adapters,
+    adds_nothing,
+    applied,
+    is_adapter,
+    merged_name,
+    read_adapter,
+    take,
+    write_adapter,
+)
+from gymfleet_trainer.model.batching import PackedBatch
+from gymfleet_trainer.model.microbatches import MicrobatchExecutor, Threads
+from gymfleet_trainer.model.policy_model import PolicyModel, TokenLogprobs, read_model, recompute_activations
+
+
+class AdaptedPolicy(PolicyModel):
+    """A `PolicyModel` whose frozen weights are held in the dtype of the computation, as no update is lost in them."""
+
+    def __init__(self, model: Any, *, compute_dtype: torch.dtype, adapter: LoraConfig) -> None:
+        """Take a transformers model with adapters."""
+        super().__init__(model, compute_dtype=compute_dtype)
+        self._adapter = adapter
+        self._first = {name: value.detach().clone() for name, value in adapter_tensors(model).items()}
+
+    @classmethod
+    def adapting(
+        cls,
+        path: str | Path,
+        section: LoraSection,
+        *,
+        seed: int = 0,
+        dtype: torch.dtype | str = torch.float32,
+        device: torch.device | str = "cpu",
+        gradient_checkpointing: bool = False,
+        ranks: Ranks | None = None,
+    ) -> Self:
+        """Load a hub id or a local path, with adapters that begin as the seed says and change nothing yet.
+
+        The other arguments are those of `from_pretrained`. Raises RecipeError if the model has not got the layers.
+        """
+        compute_dtype: torch.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+        model = read_model(path, compute_dtype)
+        adapter = add_adapters(model, section, seed=seed)
+        if gradient_checkpointing:
+            recompute_activations(model)
+        model.train()
+        return cls(model, compute_dtype=compute_dtype, adapter=adapter).placed(device, ranks)
+
+    def as_reference(self) -> "AdapterReference":
+        """Return the policy as it is now, without a copy of the weights. Earlier ones become this one too."""
+        reference = AdapterReference(self)
+        reference.copy_weights(self)
+        return reference
+
+    def reference(self, directory: Path) -> "AdapterReference":
+        """Return the policy as `save_adapter` wrote it. Raises RunDirectoryError. Earlier ones become this one too."""
+        tensors = read_adapter(directory, self.hf)
+        take(self.hf, REFERENCE, tensors)
+        return AdapterReference(self, adds_nothing=adds_nothing(tensors))
+
+    def executor(self, parameters: Sequence[nn.Parameter]) -> MicrobatchExecutor:
+        """See `PolicyModel.executor`. How many run at a time is a matter of all weights, and of dropout."""
+        executor = super().executor([*parameters, *self.hf.parameters()])
+        if self._adapter.lora_dropout and isinstance(executor, Threads):
+            executor.width = 1  # threads would draw from one generator in any order
+        return executor
+
+    def body_tensors(self) -> Iterator[Tensor]:
+        """Yield the weights and buffers of the body, with what the adapter adds to them."""
+        body = self.hf.model
+        for name, value in body.named_parameters():
+            if not is_adapter(name):
+                yield merged_name(body, name, value)[1]
+        yield from body.buffers()
+
+    def save_pretrained(self, directory: str | Path) -> None:
+        """Write the model that the adapter is merged into, as any other; see `PolicyModel.save_pretrained`."""
+        plain = (item for item in self.hf.state_dict(keep_vars=True).items() if not is_adapter(item[0]))
+        state = collected_state(dict(merged_name(self.hf, name, value) for name, value in plain))
+        if self.ranks is None or self.ranks.first:
+            self.hf.save_pretrained(str(directory), state_dict=state, safe_serialization=True)
+
+    def save_adapter(self, directory: Path, *, dtype: torch.dtype | None = None, name: str = POLICY) -> None:
+        """Write the adapter alone, in a dtype or as it is. For a sharded model every rank calls this."""
+        tensors = collected_state(adapter_tensors(self.hf, name))
+        if self.ranks is None or self.ranks.first:
+            directory.mkdir(exist_ok=True)
+            write_adapter(directory, self._adapter, tensors, dtype)
+
+    def load_adapter(self, directory: Path | None) -> None:
+        """Take the adapter from a directory that it was saved in; without one it begins anew.
+
+        Raises RunDirectoryError if it does not fit.
+        """
+        take(self.hf, POLICY, self._first if directory is None else read_adapter(directory, self.hf))
+
+
+class AdapterReference:
+    """The policy as it was: its weights with the reference adapter, or with none where that adds nothing."""
+
+    def __init__(self, policy: AdaptedPolicy, *, adds_nothing: bool = False) -> None:
+        self._policy = policy
+        self._adapter = None if adds_nothing else REFERENCE
+
+    def token_logprobs(
+        self, batch: PackedBatch, *, temperature: float = 1.0, with_entropy: bool = False
+    ) -> TokenLogprobs:
+        """See `PolicyModel.token_logprobs`; without gradients."""
+        with torch.no_grad(), applied(self._adapter):
+            return self._policy.token_logprobs(batch, temperature=temperature, with_entropy=with_entropy)
+
+    def copy_weights(self, other: PolicyModel) -> None:
+        """Become the policy as it is now."""
+        take(self._policy.hf, REFERENCE, adapter_tensors(other.hf))
+        self._adapter = REFERENCE
+
+    def save_pretrained(self, directory: str | Path) -> None:
+        """Write the adapter. For a sharded model every rank calls this, and the first one writes."""
+        self._policy.save_adapter(Path(directory), name=REFERENCE)
