@@ -45,6 +45,8 @@ RL: dict[str, Any] = {
     "steps": 4, "groups_per_step": 5, "group_size": 3, "tokens_per_microbatch": 40,
     "optimizer": {"learning_rate": 1e-3, "schedule": "cosine", "warmup_steps": 2},
 }  # fmt: skip
+FORKED: dict[str, Any] = {**RL, "tokens_per_microbatch": 128}
+"""With room for two episodes that share turns."""
 # A gradient that is next to nothing is divided by its own size in AdamW's first update: another order of the same sum
 # then moves that weight visibly (9e-5 of one in 218,000), unless epsilon is above what rounding makes of it.
 PPO: dict[str, Any] = {
@@ -162,11 +164,11 @@ def test_two_workers_train_as_one(pair: RankPool, tiny_model: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     "rl",
     [
-        pytest.param({**RL, "kl": {"coefficient": 0.1}}, id="grpo"),
+        pytest.param({**FORKED, "kl": {"coefficient": 0.1}}, id="grpo"),
         pytest.param({**PPO, "tokens_per_microbatch": 4096}, id="ppo, in as few micro-batches as there are workers"),
-        pytest.param({**RL, "algorithm": "gigpo"}, id="gigpo"),
-        pytest.param({**RL, "algorithm": "monte_carlo"}, id="monte_carlo"),
-        pytest.param({**PPO, "algorithm": "turn_ppo"}, id="turn_ppo"),
+        pytest.param({**FORKED, "algorithm": "gigpo"}, id="gigpo"),
+        pytest.param({**FORKED, "algorithm": "monte_carlo"}, id="monte_carlo"),
+        pytest.param({**PPO, "algorithm": "turn_ppo", "tokens_per_microbatch": 128}, id="turn_ppo"),
     ],
 )
 def test_two_workers_train_as_one_on_episodes_that_share_turns(
