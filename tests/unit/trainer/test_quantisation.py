@@ -52,3 +52,15 @@ def test_nothing_stays_nothing() -> None:
     assert dequantised(codes, scales, SIGNED).tolist() == [[0.0] * 5] * 2
     assert dequantised(torch.zeros(2, 5, dtype=torch.uint8), torch.zeros(2, 1), SIGNED).abs().max() == 0
     assert (num_blocks(1), num_blocks(BLOCK), num_blocks(BLOCK + 1)) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("table", [SIGNED, UNSIGNED])
+def test_the_bounds_between_two_numbers_are_exact(table: Tensor) -> None:
+    middles = (table[1:] + table[:-1]) / 2
+    around = torch.stack([middles.nextafter(-torch.ones(255)), middles, middles.nextafter(torch.ones(255))])
+    blocks = torch.cat([around, torch.ones(3, 1)], dim=1)  # with a scale of 1
+
+    codes, _ = quantised(blocks, table)
+
+    assert codes[0, :-1].tolist() == codes[1, :-1].tolist() == list(range(255))
+    assert codes[2, :-1].tolist() == list(range(1, 256))

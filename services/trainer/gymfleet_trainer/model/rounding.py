@@ -4,24 +4,20 @@ An update that is smaller than half of what bfloat16 resolves is lost by roundin
 Rounded stochastically it is made as often as it is right in the mean.
 """
 
-from typing import Final, TypeVar
+import hashlib
+from typing import Final
 
 import torch
 from torch import Tensor
 
-_MASK: Final = (1 << 32) - 1
 _CUT: Final = 16
 """Bits of a float32 that bfloat16 leaves out."""
 
-Bits = TypeVar("Bits", int, Tensor)
-
 
 def noise_key(seed: int, step: int, parameter: int) -> int:
-    """Return what tells the noise of one parameter's update from that of all others."""
-    key = 0
-    for number in (seed, step, parameter):
-        key = _mixed((key ^ number) & _MASK)
-    return key
+    """Return what tells the noise of one parameter's update from that of all others: 32 bits, with a sign."""
+    digest = hashlib.blake2b(f"{seed}/{step}/{parameter}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little", signed=True)
 
 
 def stochastically_rounded(values: Tensor, key: int, first: int = 0) -> Tensor:
@@ -35,14 +31,18 @@ def stochastically_rounded(values: Tensor, key: int, first: int = 0) -> Tensor:
         key: of `noise_key`.
         first: the number of the first element.
     """
-    numbers = torch.arange(first, first + values.numel(), device=values.device)
-    noise = _mixed((numbers & _MASK) ^ key) & ((1 << _CUT) - 1)
-    bits = values.contiguous().view(torch.int32) + noise.view(values.shape).to(torch.int32)
+    numbers = torch.arange(values.numel(), dtype=torch.int32, device=values.device) + _wrapped(first)
+    bits = values.contiguous().view(torch.int32) + _noise(numbers ^ key).view(values.shape)
     return (bits & -(1 << _CUT)).view(torch.float32).to(torch.bfloat16)
 
 
-def _mixed(bits: Bits) -> Bits:
-    """Return 32 well mixed bits of 32 bits (`lowbias32` of C. Wellons, "Prospecting for Hash Functions", 2018)."""
-    bits = ((bits ^ (bits >> 16)) * 0x7FEB352D) & _MASK
-    bits = ((bits ^ (bits >> 15)) * 0x846CA68B) & _MASK
-    return bits ^ (bits >> 16)
+def _noise(bits: Tensor) -> Tensor:
+    """Return 16 of the bits that `lowbias32` mixes of 32 (C. Wellons, "Prospecting for Hash Functions", 2018)."""
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        bits = (bits ^ ((bits >> shift) & ((1 << 32 - shift) - 1))) * _wrapped(factor)  # products wrap around
+    return (bits ^ (bits >> 16)) & ((1 << _CUT) - 1)
+
+
+def _wrapped(number: int) -> int:
+    """Return the int32 with the lowest 32 bits of a number."""
+    return (number + (1 << 31)) % (1 << 32) - (1 << 31)
