@@ -14,6 +14,7 @@ from gymfleet_trainer.distributed.sharding import (
     Placement,
     collected_state,
     first_row,
+    local,
     sharded_like,
     zero_rows,
 )
@@ -198,6 +199,7 @@ def test_a_process_alone_may_keep_its_weights_in_shards_too(tiny_model: Path) ->
             model.token_logprobs(batch).logprobs.sum().backward()  # type: ignore[no-untyped-call]
         for one, other in zip(plain.parameters(), kept.parameters(), strict=True):
             assert isinstance(other.grad, DTensor)
+            assert one.grad is not None
             assert torch.equal(other.grad.full_tensor(), one.grad)
     finally:
         dist.destroy_process_group()
@@ -209,5 +211,5 @@ def test_rows_are_counted_as_they_are_cut(second_of_two: Ranks, rows: int) -> No
     cut(module, [], Placement(second_of_two, torch.device("cpu"), torch.float32))
 
     assert first_row(module.weight) == (rows + 1) // 2
-    assert zero_rows(module.weight, (2,), torch.uint8).to_local().shape == (rows // 2, 2)
+    assert local(zero_rows(module.weight, (2,), torch.uint8)).shape == (rows // 2, 2)
     assert first_row(torch.ones(rows, 3)) == 0

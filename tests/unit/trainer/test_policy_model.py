@@ -177,7 +177,18 @@ def test_bfloat16_computes_in_bfloat16_and_keeps_float32_weights(model_dir: Path
     mixed = PolicyModel.from_pretrained(model_dir, dtype="bfloat16")
     (batch, *_) = pack(sequences_for(exact), 200)
 
+    products: list[torch.dtype] = []
+
+    def note(_: Any, __: Any, output: Tensor) -> None:
+        assert not torch.is_autocast_cache_enabled(), "it would keep copies of all weights"
+        products.append(output.dtype)
+
+    for layer in mixed.hf.model.layers:
+        layer.self_attn.q_proj.register_forward_hook(note)
+        layer.mlp.down_proj.register_forward_hook(note)
+
     assert mixed.hidden_states(batch.inputs).dtype == torch.bfloat16
+    assert products == [torch.bfloat16] * 2 * len(mixed.hf.model.layers)
     assert all(parameter.dtype == torch.float32 for parameter in mixed.parameters())
     difference = (exact.token_logprobs(batch).logprobs - mixed.token_logprobs(batch).logprobs).abs()
     assert 0 < difference[batch.loss_mask].mean() < 0.05

@@ -38,21 +38,20 @@ def test_coarse_weights_compute_in_the_dtype_of_what_they_are_given() -> None:
     layer = nn.Linear(6, 1)
     layer.to(torch.bfloat16)
     exact = copy.deepcopy(layer).float()
-    recast_linears(layer_in := nn.Sequential(layer))
+    recast_linears(nn.Sequential(layer))
     given = torch.randn(3, 6)
 
-    assert torch.equal(layer_in(given), exact(given))
-    assert layer_in(given).dtype == torch.float32
+    assert torch.equal(layer(given), exact(given))
+    assert layer(given).dtype == torch.float32
 
 
 def test_frozen_weights_have_no_gradient() -> None:
-    layers = nn.Sequential(nn.Linear(6, 5))
-    recast_linears(layers)
-    layers.requires_grad_(requires_grad=False)
+    layer = nn.Linear(6, 5).requires_grad_(requires_grad=False)
+    recast_linears(nn.Sequential(layer))
     hidden = torch.randn(3, 6, dtype=torch.bfloat16, requires_grad=True)
 
-    layers(hidden).sum().backward()
+    layer(hidden).sum().backward()
 
     assert hidden.grad is not None
-    assert torch.allclose(hidden.grad, layers[0].weight.bfloat16().sum(0).expand(3, 6), atol=1e-2)
-    assert layers[0].weight.grad is None
+    assert torch.allclose(hidden.grad, layer.weight.bfloat16().sum(0).expand(3, 6), atol=1e-2)
+    assert layer.weight.grad is None

@@ -15,8 +15,8 @@ from tests.fixtures.scored import make_recipe
 
 
 def recipe_of(engine: str, trainer: str = "float32", given: float | str | None = None) -> Recipe:
-    publish = {} if given is None else {"publish": {"parity_tolerance": given}}
-    return make_recipe(inference={"max_model_len": 4096, "dtype": engine}, trainer_dtype=trainer, **publish)
+    publish = None if given is None else {"parity_tolerance": given}
+    return make_recipe(inference={"max_model_len": 4096, "dtype": engine}, trainer_dtype=trainer, publish=publish)
 
 
 def state() -> RunState:

@@ -29,18 +29,17 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(hidden, weight)
-        ctx.bias_dtype = None if bias is None else bias.dtype
         return F.linear(hidden, weight.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight = ctx.saved_tensors
         of_hidden, of_weight, of_bias = ctx.needs_input_grad
-        rows = grad.flatten(0, -2)
+        rows = grad.flatten(0, -2)  # autograd casts the gradients of weights to the weights' dtype
         return (
             grad @ weight.to(grad.dtype) if of_hidden else None,
-            (rows.T @ hidden.flatten(0, -2)).to(weight.dtype) if of_weight else None,
-            rows.sum(0).to(ctx.bias_dtype) if of_bias else None,
+            rows.T @ hidden.flatten(0, -2) if of_weight else None,
+            rows.sum(0) if of_bias else None,
         )
 
 
