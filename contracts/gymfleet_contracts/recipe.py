@@ -20,6 +20,7 @@ from pydantic import (
 
 from gymfleet_contracts._model import WireModel
 from gymfleet_contracts.faults import faults
+from gymfleet_contracts.parity import ParityLimits, parity_limits
 from gymfleet_contracts.reply_format import FormatSection
 from gymfleet_contracts.reward import RewardSection, RewardSpec
 from gymfleet_contracts.rollout import (
@@ -318,8 +319,9 @@ class AlgorithmFacts(WireModel):
 class PublishSection(WireModel):
     """What a new version must prove before it is sampled from."""
 
-    parity_tolerance: PositiveFloat = 0.001
-    """Largest mean absolute difference in log-probability between trainer and engine."""
+    parity_tolerance: PositiveFloat | Literal["auto"] = "auto"
+    """Largest mean absolute difference in log-probability between trainer and engine. `"auto"` follows the coarser
+    dtype of the two, and what the run's first batch shows to be normal."""
     probe_prompts: PositiveInt = 16
     """Prompts of the probe."""
     probe_max_tokens: PositiveInt = 16
@@ -352,7 +354,9 @@ class ScaleSection(WireModel):
 
 
 class TrainerSection(WireModel):
-    """How many processes train the policy together, and what they survive. Changes no result but by rounding."""
+    """How many processes train the policy together, what they survive, and where they keep what they need. Changes no
+    result but by rounding.
+    """
 
     workers: PositiveInt = 1
     """Processes. Each holds a shard of the weights and takes a share of every update; more than one run under Ray
@@ -361,6 +365,12 @@ class TrainerSection(WireModel):
     """How often the workers are started again after one of them died, before the run stops."""
     collective_timeout_s: PositiveFloat = 600.0
     """A worker that the others have waited for so long counts as dead."""
+    gradient_checkpointing: Literal["auto"] | bool = "auto"
+    """Keep only what goes into each layer, and compute the rest anew in the backward pass; `"auto"` does so on a
+    GPU."""
+    cpu_offload: bool = False
+    """Keep weights, gradients and moments in main memory and update them there; a GPU gets one layer at a time. Without
+    a GPU they are there anyway."""
 
 
 class Recipe(WireModel):
@@ -387,6 +397,23 @@ class Recipe(WireModel):
     checkpoint: CheckpointSection = CheckpointSection()
     scale: ScaleSection = ScaleSection()
     trainer: TrainerSection = TrainerSection()
+
+    @property
+    def parity_limits(self) -> ParityLimits:
+        """What may be tolerated between this engine and this trainer."""
+        return parity_limits(self.inference.dtype, self.trainer_dtype)
+
+    @model_validator(mode="after")
+    def tolerance_suits_the_dtypes(self) -> Self:
+        """Refuse a tolerance that no engine of such a dtype could keep to."""
+        given, limits = self.publish.parity_tolerance, self.parity_limits
+        if given != "auto" and given < limits.least:
+            coarse = "inference.dtype" if self.inference.dtype == limits.dtype else "trainer_dtype"
+            raise ValueError(
+                f'publish.parity_tolerance = {given:g} is for float32, and {coarse} is "{limits.dtype}", in which no '
+                f'two programs agree so closely: give "auto", or at least {limits.least:g}'
+            )
+        return self
 
     @model_validator(mode="after")
     def environments_are_told_apart(self) -> Self:

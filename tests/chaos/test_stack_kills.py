@@ -34,6 +34,7 @@ def test_one_kill_of_every_kind(tiny_model: Path, tmp_path: Path) -> None:
         max_staleness=0,
         learning_rate=1e-4,
         more="",
+        inference="",
         sft=WARM_START,
     )
     recipe.write_text(text, encoding="utf-8")

@@ -94,6 +94,19 @@ def test_step_time_is_the_mean_of_each_part(tmp_path: Path) -> None:
     assert seconds == {"generation": 3.0, "environment": 0.5, "reward": 0.25, "update": 1.0, "publish": 0.25}
 
 
+def test_the_tolerance_is_the_recipes_or_what_the_first_batch_made_of_it(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    given = RunData.load(RunFiles.open(run)).tolerance
+    recipe = run / "recipe.toml"
+    text = recipe.read_text().replace("parity_tolerance = 0.01", "")
+    recipe.write_text(text + '[inference]\ndtype = "bfloat16"\n')
+    before = RunData.load(RunFiles.open(run)).tolerance
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"kind": "parity_tolerance", "step": 1, "tolerance": 0.03}) + "\n")
+
+    assert (given, before, RunData.load(RunFiles.open(run)).tolerance) == (0.01, 0.1, 0.03)
+
+
 def test_page_stands_alone(tmp_path: Path) -> None:
     page = page_of(write_run(tmp_path / "run"))
 

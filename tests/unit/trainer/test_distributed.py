@@ -10,7 +10,17 @@ import torch
 import torch.distributed as dist
 from gymfleet_trainer.distributed.ranks import Ranks, share
 from gymfleet_trainer.distributed.ray_settings import prepare_ray
-from gymfleet_trainer.distributed.sharding import collected_state, sharded_like
+from gymfleet_trainer.distributed.sharding import (
+    Placement,
+    collected_state,
+    first_row,
+    local,
+    sharded_like,
+    zero_rows,
+)
+from gymfleet_trainer.distributed.sharding import (
+    shard as cut,
+)
 from gymfleet_trainer.errors import WorkersLost
 from gymfleet_trainer.learning.engine import UpdateEngine
 from gymfleet_trainer.learning.losses import GlobalCounts
@@ -175,3 +185,31 @@ def test_threads_are_for_small_models_on_the_cpu(monkeypatch: pytest.MonkeyPatch
     assert Threads(torch.device("cpu"), [torch.empty(10)]).width == 4
     assert Threads(torch.device("cpu"), [torch.empty(50_000_001, device="meta")]).width == 1
     assert Threads(torch.device("cuda"), [torch.empty(10)]).width == 1
+
+
+def test_a_process_alone_may_keep_its_weights_in_shards_too(tiny_model: Path) -> None:
+    (batch,) = pack([train_sequence([5, 6, 7, 8], ".xxx")], 100)
+    plain = PolicyModel.from_pretrained(tiny_model)
+    try:
+        ranks = Ranks.alone()
+        kept = PolicyModel.from_pretrained(tiny_model, ranks=ranks, cpu_offload=True)
+
+        assert (ranks.rank, ranks.width) == (Ranks.alone().rank, Ranks.alone().width) == (0, 1)
+        for model in (plain, kept):
+            model.token_logprobs(batch).logprobs.sum().backward()  # type: ignore[no-untyped-call]
+        for one, other in zip(plain.parameters(), kept.parameters(), strict=True):
+            assert isinstance(other.grad, DTensor)
+            assert one.grad is not None
+            assert torch.equal(other.grad.full_tensor(), one.grad)
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("rows", [1, 4, 5])
+def test_rows_are_counted_as_they_are_cut(second_of_two: Ranks, rows: int) -> None:
+    module = torch.nn.Linear(3, rows, bias=False)
+    cut(module, [], Placement(second_of_two, torch.device("cpu"), torch.float32))
+
+    assert first_row(module.weight) == (rows + 1) // 2
+    assert local(zero_rows(module.weight, (2,), torch.uint8)).shape == (rows // 2, 2)
+    assert first_row(torch.ones(rows, 3)) == 0

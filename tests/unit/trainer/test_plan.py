@@ -376,3 +376,20 @@ def test_what_was_changed_has_another_hash(tmp_path: Path) -> None:
     after = own_sources(recipe)
 
     assert {path for path in before if before[path] != after[path]} == {str(reply_format)}
+
+
+@pytest.mark.parametrize(
+    ("options", "table"),
+    [
+        ({"optimizer": {"master_dtype": "bfloat16"}}, "stages.reinforce.optimizer"),
+        (
+            {"algorithm": "ppo", "critic": {"optimizer": {"master_dtype": "bfloat16"}}},
+            "stages.reinforce.critic.optimizer",
+        ),
+    ],
+)
+def test_weights_are_not_held_in_less_than_they_are_computed_with(options: dict[str, Any], table: str) -> None:
+    with pytest.raises(RecipeError, match=f'^{table}.master_dtype = "bfloat16" and trainer_dtype = "float32": [^\n]*$'):
+        stages_of(make_recipe(rl={**SMALL, **options}))
+
+    assert stages_of(make_recipe(rl={**SMALL, **options}, trainer_dtype="bfloat16"))

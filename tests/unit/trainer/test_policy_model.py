@@ -1,5 +1,6 @@
 """The policy against transformers' own forward pass, one sequence at a time."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from gymfleet_trainer.model import policy_model
 from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, pack
 from gymfleet_trainer.model.policy_model import PolicyModel, selected_logprobs
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
@@ -175,8 +177,83 @@ def test_bfloat16_computes_in_bfloat16_and_keeps_float32_weights(model_dir: Path
     mixed = PolicyModel.from_pretrained(model_dir, dtype="bfloat16")
     (batch, *_) = pack(sequences_for(exact), 200)
 
+    products: list[torch.dtype] = []
+
+    def note(_: Any, __: Any, output: Tensor) -> None:
+        assert not torch.is_autocast_cache_enabled(), "it would keep copies of all weights"
+        products.append(output.dtype)
+
+    for layer in mixed.hf.model.layers:
+        layer.self_attn.q_proj.register_forward_hook(note)
+        layer.mlp.down_proj.register_forward_hook(note)
+
     assert mixed.hidden_states(batch.inputs).dtype == torch.bfloat16
+    assert products == [torch.bfloat16] * 2 * len(mixed.hf.model.layers)
     assert all(parameter.dtype == torch.float32 for parameter in mixed.parameters())
     difference = (exact.token_logprobs(batch).logprobs - mixed.token_logprobs(batch).logprobs).abs()
     assert 0 < difference[batch.loss_mask].mean() < 0.05
     assert all(grad.dtype == torch.float32 for grad in grads_of(mixed, batch))
+
+
+def test_weights_in_bfloat16_are_computed_with_as_they_are(model_dir: Path) -> None:
+    model = PolicyModel.from_pretrained(model_dir, dtype="bfloat16", masters=torch.bfloat16)
+    (batch, *_) = pack(sequences_for(model), 200)
+
+    assert (model.masters, model.dtype) == (torch.bfloat16, torch.float32)
+    assert all(parameter.dtype == torch.bfloat16 for parameter in model.parameters())
+    assert all(buffer.dtype == torch.float32 for buffer in model.buffers()), "positions are not rounded"
+    assert model.token_logprobs(batch).logprobs.dtype == torch.float32
+    assert all(grad.dtype == torch.bfloat16 for grad in grads_of(model, batch))
+
+
+@pytest.mark.parametrize("gradient_checkpointing", [False, True])
+def test_no_copy_of_a_weight_is_kept_for_the_backward_pass(model_dir: Path, gradient_checkpointing: bool) -> None:
+    model = PolicyModel.from_pretrained(model_dir, dtype="bfloat16", gradient_checkpointing=gradient_checkpointing)
+    (batch, *_) = pack(sequences_for(model), 200)
+    shapes = {parameter.shape for parameter in model.parameters() if parameter.ndim == 2}
+    assert (batch.num_tokens, model.config.hidden_size) not in shapes
+    kept: list[torch.Size] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.dtype == torch.bfloat16 and shapes & {tensor.shape, tensor.shape[::-1]}:
+            kept.append(tensor.shape)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model.token_logprobs(batch)
+
+    assert not kept
+
+
+def test_rounded_weights_are_those_that_are_published(model_dir: Path, tmp_path: Path) -> None:
+    model = PolicyModel.from_pretrained(model_dir)
+    (batch, *_) = pack(sequences_for(model), 200)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.003)
+    before = model.token_logprobs(batch).logprobs
+
+    model.save_pretrained(tmp_path / "published", torch.bfloat16)
+    with model.rounded(torch.bfloat16):
+        rounded = model.token_logprobs(batch).logprobs
+
+    published = PolicyModel.from_pretrained(tmp_path / "published")
+    stored = load_file(tmp_path / "published" / "model.safetensors")
+    assert {value.dtype for value in stored.values()} == {torch.bfloat16}
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    assert (tmp_path / "published" / "model.safetensors").stat().st_size < 2 * weights + 10_000
+    assert published.config.dtype == torch.float32, "as it was asked for here"
+    assert json.loads((tmp_path / "published" / "config.json").read_text())["dtype"] == "bfloat16"
+    assert torch.equal(published.token_logprobs(batch).logprobs, rounded)
+    assert not torch.allclose(before, rounded, atol=1e-5)
+    assert torch.equal(model.token_logprobs(batch).logprobs, before), "the weights are again what they were"
+
+
+def test_a_finer_dtype_rounds_nothing(model_dir: Path) -> None:
+    model = PolicyModel.from_pretrained(model_dir)
+    before = [parameter.data_ptr() for parameter in model.parameters()]
+
+    with model.rounded(torch.float32):
+        assert [parameter.data_ptr() for parameter in model.parameters()] == before
+        (batch, *_) = pack(sequences_for(model), 200)
+        assert model.token_logprobs(batch).logprobs.dtype == torch.float32

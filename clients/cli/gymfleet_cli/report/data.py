@@ -60,6 +60,12 @@ class Publish(_Line):
     pause_s: float = 0.0
 
 
+class Calibrated(_Line):
+    """The tolerance of parity that the first batch has set."""
+
+    tolerance: float
+
+
 @dataclass(frozen=True, slots=True)
 class Pair:
     """The same held-out task, before and after."""
@@ -101,7 +107,7 @@ class RunData:
             environments=tuple(map(_described, recipe.environments)) if recipe else (),
             summary=files.summary(),
             recipe_text=files.recipe_text(),
-            tolerance=recipe.publish.parity_tolerance if recipe else None,
+            tolerance=_tolerance(files, recipe),
             stages=tuple(stages),
             measurements=measurements,
             before=before,
@@ -124,6 +130,16 @@ class RunData:
             "publish": sum(published.get(step.step, 0.0) for step in self.steps),
         }
         return {name: seconds / len(self.steps) for name, seconds in totals.items()}
+
+
+def _tolerance(files: RunFiles, recipe: Recipe | None) -> float | None:
+    """Return the recipe's tolerance, or the one that the run came to; before its first batch the one until then."""
+    if recipe is None:
+        return None
+    if (given := recipe.publish.parity_tolerance) != "auto":
+        return given
+    found: list[Calibrated] = list(_lines(files, "parity_tolerance", Calibrated))
+    return found[-1].tolerance if found else recipe.parity_limits.ceiling
 
 
 def _lines(files: RunFiles, kind: str, model: type[Any]) -> Iterable[Any]:

@@ -5,7 +5,7 @@ that has no micro-batch left runs one whose result does not count.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -27,6 +27,14 @@ class Ranks:
     def __init__(self) -> None:
         self.rank = dist.get_rank()
         self.width = dist.get_world_size()
+
+    @classmethod
+    def alone(cls) -> Self:
+        """Return the only rank of a process group of one, which is made if this process is in none."""
+        if not dist.is_initialized():
+            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+        return cls()
 
     @property
     def first(self) -> bool:

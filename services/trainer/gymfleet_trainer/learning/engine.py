@@ -26,7 +26,7 @@ from gymfleet_trainer.learning.options import UpdateOptions
 from gymfleet_trainer.model.batching import PackedBatch, TrainSequence
 from gymfleet_trainer.model.critic import ValueModel
 from gymfleet_trainer.model.microbatches import MicrobatchExecutor, Sums
-from gymfleet_trainer.model.optimizer import build_optimizer
+from gymfleet_trainer.model.optimizer import PolicyOptimizer, build_optimizer, masters_of
 from gymfleet_trainer.model.policy_model import PolicyModel, Reference
 from gymfleet_trainer.model.temperatures import pack_by_temperature
 
@@ -80,10 +80,11 @@ class UpdateEngine(Models):
         self.reference: Reference | None = model.as_reference() if copied else reference
         self.reference_is_refreshed = False
         """Whether the reference is another one than at the start of the stage, so that a checkpoint must have it."""
-        self.critic = ValueModel(model) if Need.CRITIC in algorithm.needs else None
-        self.critic_optimizer = (
-            None if self.critic is None else build_optimizer(self.critic, algorithm.critic_optimizer, num_updates)
-        )
+        self.critic: ValueModel | None = None
+        self.critic_optimizer: PolicyOptimizer | None = None
+        if Need.CRITIC in algorithm.needs:
+            self.critic = ValueModel(model, masters_of(algorithm.critic_optimizer))
+            self.critic_optimizer = build_optimizer(self.critic, algorithm.critic_optimizer, num_updates)
         self._rng = random.Random(seed)
 
     def update(self, rows: list[TrainSequence]) -> dict[str, float]:

@@ -38,6 +38,7 @@ from gymfleet_trainer.model.adapted_policy import AdaptedPolicy
 from gymfleet_trainer.model.adapters import ADAPTER
 from gymfleet_trainer.model.batching import TrainSequence, sequences_from_trajectory
 from gymfleet_trainer.model.judge_model import JudgeModel
+from gymfleet_trainer.model.optimizer import masters_of
 from gymfleet_trainer.model.policy_model import PolicyModel, Reference
 from gymfleet_trainer.model.temperatures import pack_by_temperature
 from gymfleet_trainer.publish.probe import Parity, compare
@@ -146,6 +147,10 @@ class LocalLearner:
         self._references = references
         self._ranks = ranks
         self._device = device_of(recipe.trainer_device)
+        if recipe.trainer.cpu_offload and ranks is None and self._device.type != "cpu":
+            self._ranks = Ranks.alone()  # the weights of a single process too come to its GPU layer by layer
+        self._masters: torch.dtype | None = None
+        """What the policy's weights are held in; None for the dtype of the trainer, or float32."""
         torch.manual_seed(recipe.seed)
         disable_progress_bar()  # one bar per saved version would flood the log
         self._model = self._load(source) if recipe.model.lora is None else self._adapting(source, recipe.model.lora)
@@ -181,6 +186,8 @@ class LocalLearner:
         self._sft = self._rl = self._reward = self._novelty = None
         if self._restored.get("stage") != stage:
             self._restored, self._refreshed = {}, None
+        if not isinstance(training, RewardModelOptions):  # which leaves the policy as it is
+            self._hold_in(masters_of(training.optimizer))
 
     def end(self) -> None:
         """Drop the stage's optimiser."""
@@ -238,12 +245,16 @@ class LocalLearner:
     # --- parity with the engine
 
     def sampled_logprobs(self, prompts: list[list[int]], samples: list[list[int]]) -> list[list[float]]:
-        """Return the log-probabilities, at temperature 1, of each sample's tokens after its prompt."""
+        """Return the log-probabilities, at temperature 1, of each sample's tokens after its prompt.
+
+        They are those of the weights as they are published.
+        """
         sequences = [
             _unweighted([*prompt, *sample], len(prompt), str(index))
             for index, (prompt, sample) in enumerate(zip(prompts, samples, strict=True))
         ]
-        rows = self._logprobs(sequences, temperature=1.0)
+        with self._model.rounded(self._published_dtype):  # or it would compare with other weights than the engine has
+            rows = self._logprobs(sequences, temperature=1.0)
         return [row[len(prompt) :] for row, prompt in zip(rows, prompts, strict=True)]
 
     def batch_parity(self, trajectories: Sequence[ScoredTrajectory], version: int) -> Parity | None:
@@ -294,11 +305,11 @@ class LocalLearner:
     # --- on disk
 
     def save_weights(self, directory: Path) -> None:
-        """Write config and safetensors in the form that the engine loads: with `[model.lora]` the adapter alone."""
+        """Write what the engine loads, in its dtype: the model, or with `[model.lora]` the adapter alone."""
         if isinstance(self._model, AdaptedPolicy):
-            self._model.save_adapter(directory, dtype=getattr(torch, self._recipe.inference.dtype))
+            self._model.save_adapter(directory, dtype=self._published_dtype)
         else:
-            self._model.save_pretrained(directory)
+            self._model.save_pretrained(directory, self._published_dtype)
 
     def save_model(self, directory: Path) -> None:
         """Write weights, config and tokenizer, as a model that transformers can load from `directory`.
@@ -376,11 +387,16 @@ class LocalLearner:
         return None if training is None or isinstance(training, RewardModelOptions) else training.roles
 
     @property
+    def _published_dtype(self) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self._recipe.inference.dtype)
+        return dtype
+
+    @property
     def _writes(self) -> bool:
         return self._ranks is None or self._ranks.first
 
     def _load(self, path: str, *, frozen: bool = False) -> PolicyModel:
-        return self._loaded(PolicyModel, path, frozen=frozen)
+        return self._loaded(PolicyModel, path, self._masters, frozen=frozen)
 
     def _adapting(self, path: str, section: LoraSection) -> AdaptedPolicy:
         return AdaptedPolicy.adapting(
@@ -389,8 +405,9 @@ class LocalLearner:
             seed=self._recipe.seed,
             dtype=self._recipe.trainer_dtype,
             device=self._device,
-            gradient_checkpointing=self._device.type == "cuda",
+            gradient_checkpointing=self._recomputes,
             ranks=self._ranks,
+            cpu_offload=self._recipe.trainer.cpu_offload,
         )
 
     def _loaded_reference(self, directory: Path) -> Reference:
@@ -399,15 +416,44 @@ class LocalLearner:
             return self._model.reference(directory)
         return self._load(str(directory), frozen=True)
 
-    def _loaded(self, kind: type[ModelT], path: str, *, frozen: bool = False) -> ModelT:
+    @property
+    def _recomputes(self) -> bool:
+        recomputes = self._recipe.trainer.gradient_checkpointing
+        return self._device.type == "cuda" if recomputes == "auto" else recomputes
+
+    def _loaded(self, kind: type[ModelT], path: str, masters: torch.dtype | None, *, frozen: bool = False) -> ModelT:
         return kind.from_pretrained(
             path,
             dtype=self._recipe.trainer_dtype,
             device=self._device,
-            gradient_checkpointing=self._device.type == "cuda",
+            masters=masters,
+            gradient_checkpointing=self._recomputes,
             ranks=self._ranks,
+            cpu_offload=self._recipe.trainer.cpu_offload,
             frozen=frozen,
         )
+
+    def _hold_in(self, masters: torch.dtype | None) -> None:
+        """Hold the policy's weights, and those of its reference, in another dtype, rounded to the nearest."""
+        if masters == self._masters or isinstance(self._model, AdaptedPolicy):  # adapters say it themselves
+            return
+        self._masters = masters
+        self._model = self._held(self._model)
+        if isinstance(self._refreshed, PolicyModel):
+            self._refreshed = self._held(self._refreshed, frozen=True)
+
+    def _held(self, model: PolicyModel, *, frozen: bool = False) -> PolicyModel:
+        # FSDP2 keeps what it learned of the dtype at the first pass: a model is loaded once more.
+        place = self._references / ".held"
+        if self._writes:
+            shutil.rmtree(place, ignore_errors=True)  # what a killed process left
+        self._save_reference(place, model)
+        held = self._load(str(place), frozen=frozen)
+        if self._ranks is not None:
+            self._ranks.agree(None)  # no rank removes it before all have loaded it
+        if self._writes:
+            shutil.rmtree(place)
+        return held
 
     def _reward_model(self) -> RewardUpdater:
         options = self._training
@@ -431,7 +477,8 @@ class LocalLearner:
     def _new_reward_model(self, options: RewardModelOptions, previous: Path | None) -> RewardUpdater:
         if isinstance(options, GenerativeJudgeOptions):
             # Loaded once more: a copy in memory would not keep the ranks' shards, nor weights that are tied.
-            return RewardUpdater(self._loaded(JudgeModel, str(previous or self._kept_policy(whole=True))), options)
+            source, masters = str(previous or self._kept_policy(whole=True)), masters_of(options.optimizer)
+            return RewardUpdater(self._loaded(JudgeModel, source, masters), options)
         return RewardUpdater(self._model, options, previous)
 
     def _engine(self) -> UpdateEngine:
@@ -472,7 +519,7 @@ class LocalLearner:
         place = self._references / self._stage
         exists = place.is_dir()
         if not (exists if self._ranks is None else self._ranks.agree(exists)):
-            self._save_reference(place, whole=whole)
+            self._save_reference(place, self._model, whole=whole)
         return place
 
     def _given_reference(self, path: str) -> PolicyModel:
@@ -488,15 +535,15 @@ class LocalLearner:
             )
         return reference
 
-    def _save_reference(self, place: Path, *, whole: bool) -> None:
+    def _save_reference(self, place: Path, model: PolicyModel, *, whole: bool = False) -> None:
         temporary = place.with_name(f".{place.name}.writing")
         if self._writes:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
-        if isinstance(self._model, AdaptedPolicy) and not whole:
-            self._model.save_adapter(temporary)
+        if isinstance(model, AdaptedPolicy) and not whole:
+            model.save_adapter(temporary)
         else:
-            self._model.save_pretrained(temporary)
+            model.save_pretrained(temporary)
         if self._writes:
             os.sync()
             temporary.rename(place)

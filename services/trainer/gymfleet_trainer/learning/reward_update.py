@@ -17,7 +17,7 @@ from gymfleet_trainer.learning.reward_losses import bradley_terry_loss, step_los
 from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, pack
 from gymfleet_trainer.model.judge_model import JudgeModel
 from gymfleet_trainer.model.microbatches import Sums
-from gymfleet_trainer.model.optimizer import build_optimizer
+from gymfleet_trainer.model.optimizer import build_optimizer, masters_of
 from gymfleet_trainer.model.policy_model import PolicyModel
 from gymfleet_trainer.model.reward_head import RewardModel
 
@@ -47,7 +47,7 @@ class RewardUpdater:
         if isinstance(policy, JudgeModel):
             self.model = policy
         else:
-            self.model = RewardModel(policy, options.reads)
+            self.model = RewardModel(policy, options.reads, masters_of(options.optimizer))
             if previous is not None:
                 self.model.load_pretrained(previous)
         self._executor = policy.executor(list(self.model.parameters()))

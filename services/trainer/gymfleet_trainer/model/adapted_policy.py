@@ -49,6 +49,7 @@ class AdaptedPolicy(PolicyModel):
         device: torch.device | str = "cpu",
         gradient_checkpointing: bool = False,
         ranks: Ranks | None = None,
+        cpu_offload: bool = False,
     ) -> Self:
         """Load a hub id or a local path, with adapters that begin as the seed says and change nothing yet.
 
@@ -60,7 +61,14 @@ class AdaptedPolicy(PolicyModel):
         if gradient_checkpointing:
             recompute_activations(model)
         model.train()
-        return cls(model, compute_dtype=compute_dtype, adapter=adapter).placed(device, ranks)
+        return cls(model, compute_dtype=compute_dtype, adapter=adapter).placed(device, ranks, cpu_offload=cpu_offload)
+
+    @property
+    def masters(self) -> torch.dtype:
+        """Return the dtype of weights that are trained whole beside it, such as a critic's: the frozen ones may have
+        less.
+        """
+        return self.dtype
 
     def as_reference(self) -> "AdapterReference":
         """Return the policy as it is now, without a copy of the weights. Earlier ones become this one too."""
@@ -89,10 +97,10 @@ class AdaptedPolicy(PolicyModel):
                 yield merged_name(body, name, value)[1]
         yield from body.buffers()
 
-    def save_pretrained(self, directory: str | Path) -> None:
+    def save_pretrained(self, directory: str | Path, dtype: torch.dtype | None = None) -> None:
         """Write the model that the adapter is merged into, as any other; see `PolicyModel.save_pretrained`."""
         plain = (item for item in self.hf.state_dict(keep_vars=True).items() if not is_adapter(item[0]))
-        state = collected_state(dict(merged_name(self.hf, name, value) for name, value in plain))
+        state = collected_state(dict(merged_name(self.hf, name, value) for name, value in plain), dtype)
         if self.ranks is None or self.ranks.first:
             self.hf.save_pretrained(str(directory), state_dict=state, safe_serialization=True)
 

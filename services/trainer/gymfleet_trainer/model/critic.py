@@ -10,6 +10,7 @@ from gymfleet_trainer.distributed.sharding import collected_state, shard, sharde
 from gymfleet_trainer.model.batching import PackedBatch
 from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul
 from gymfleet_trainer.model.policy_model import PolicyModel, packed_hidden_states, recompute_activations
+from gymfleet_trainer.model.recast import recast_linears
 
 
 class ValueModel(nn.Module):
@@ -18,18 +19,20 @@ class ValueModel(nn.Module):
     For a sharded policy it is sharded in the same way: every rank creates one, and copies the shards that it has.
     """
 
-    def __init__(self, policy: PolicyModel) -> None:
+    def __init__(self, policy: PolicyModel, masters: torch.dtype | None = None) -> None:
+        """Take the policy, and the dtype of the weights, without which it is the policy's."""
         super().__init__()
-        theirs = policy.hf.model
+        theirs, placement = policy.hf.model, policy.placement
         with torch.device("meta"):  # no memory until it is sharded, because no rank has room for a whole one
             self.body = type(theirs)(theirs.config)
             self.head = nn.Linear(theirs.config.hidden_size, 1)
-            self.to(policy.dtype)
+            self.to(masters or policy.masters)
+        recast_linears(self)
         if theirs.is_gradient_checkpointing:
             recompute_activations(self.body)
-        if policy.ranks is not None:
-            shard(self, self.body.layers, policy.ranks, policy.device)
-        self.to_empty(device=policy.device)
+        if placement is not None:
+            shard(self, self.body.layers, placement, exact=[self.head])
+        allocate(self, policy)
         with torch.no_grad():
             for own, given in zip(tensors_of(self.body), policy.body_tensors(), strict=True):
                 own.copy_(given)
@@ -39,7 +42,7 @@ class ValueModel(nn.Module):
         self.dtype = policy.dtype
 
     def values(self, batch: PackedBatch) -> Tensor:
-        """Return (T,) values in the weights' dtype, of the state in which each trained token is written; 0 elsewhere.
+        """Return (T,) values in the policy's `dtype`, of the state in which each trained token is written; 0 elsewhere.
 
         The state before token t is the body's output at t - 1, as for the log-probability of t.
         """
@@ -62,6 +65,13 @@ class ValueModel(nn.Module):
         """Load what `weights` returned, with the same number of shards or none."""
         own = self.state_dict()
         self.load_state_dict({name: sharded_like(own[name], value) for name, value in weights.items()})
+
+
+def allocate(module: nn.Module, policy: PolicyModel) -> None:
+    """Give memory to a module without any, where the policy has its own; its values are arbitrary."""
+    module.to_empty(device=next(policy.parameters()).device)
+    for buffer in module.buffers():
+        buffer.data = buffer.data.to(policy.device)  # also where weights are in main memory
 
 
 def tensors_of(module: nn.Module) -> list[Tensor]:

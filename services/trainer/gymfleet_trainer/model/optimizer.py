@@ -1,4 +1,4 @@
-"""AdamW with a learning-rate schedule and gradient clipping."""
+"""The optimiser of a model, with a learning-rate schedule and gradient clipping."""
 
 import math
 from typing import Annotated, Any, Literal
@@ -8,23 +8,31 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat
 from torch import Tensor, nn
 
 from gymfleet_trainer.distributed.sharding import collected_state, sharded_like, whole
+from gymfleet_trainer.model.master_optimizers import Adafactor, AdamW, MasterOptimizer
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class OptimizerOptions(BaseModel):
-    """AdamW, a linear warm-up and a constant, cosine or linear schedule."""
+    """An optimiser, a linear warm-up and a constant, cosine or linear schedule."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    kind: Literal["adamw", "adamw_8bit", "adafactor"] = "adamw"
+    """adamw: two moments in float32, 8 bytes per weight; adamw_8bit: both in 8 bits, with a scale for every 256 of
+    them; adafactor: sums over rows and columns instead of moments, next to nothing, and a learning rate that is
+    relative to the size of the weights."""
+    master_dtype: Literal["float32", "bfloat16"] = "float32"
+    """What the weights are held in while they are trained. bfloat16 is half as much, gradients included; updates are
+    then rounded stochastically, as they would be too small otherwise. It takes trainer_dtype bfloat16."""
     learning_rate: Annotated[float, Field(ge=0)] = 1e-6
     """Peak of the schedule."""
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)
-    """Of AdamW."""
+    """Of adamw and adamw_8bit."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """Of AdamW."""
+    """Decoupled, as in AdamW."""
     eps: PositiveFloat = 1e-8
-    """Of AdamW."""
+    """Of adamw and adamw_8bit."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Updates of linear growth at the start."""
     schedule: Literal["constant", "cosine", "linear"] = "constant"
@@ -36,7 +44,7 @@ class OptimizerOptions(BaseModel):
 
 
 class PolicyOptimizer:
-    """AdamW over one model, without weight decay on norms, biases and embeddings."""
+    """An optimiser over one model, without weight decay on norms, biases and embeddings."""
 
     def __init__(self, model: nn.Module, section: OptimizerOptions, total_steps: int) -> None:
         self.section = section
@@ -44,13 +52,7 @@ class PolicyOptimizer:
         self.num_steps = 0
         """Updates made so far."""
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._adamw = torch.optim.AdamW(
-            _parameter_groups(model, section.weight_decay),
-            lr=section.learning_rate,
-            betas=section.betas,
-            eps=section.eps,
-            fused=True,
-        )
+        self._inner = _inner(section, _parameter_groups(model, section.weight_decay))
 
     @property
     def learning_rate(self) -> float:
@@ -65,34 +67,42 @@ class PolicyOptimizer:
         """
         norm = whole(nn.utils.clip_grad_norm_(self.parameters, self.section.max_grad_norm))
         if torch.isfinite(norm):
-            for group in self._adamw.param_groups:
+            for group in self._inner.param_groups:
                 group["lr"] = self.learning_rate
-            self._adamw.step()
+            self._inner.step()
         self.num_steps += 1
-        self._adamw.zero_grad(set_to_none=True)
+        self._inner.zero_grad()
         return norm
 
     def state_dict(self) -> dict[str, Any]:
         """Return moments and schedule position. With shards, all ranks call this and the first gets the moments."""
-        adamw = self._adamw.state_dict()
-        moments = {index: collected_state(state) for index, state in adamw["state"].items()}
-        return {"adamw": adamw | {"state": moments}, "num_steps": self.num_steps}
+        inner = self._inner.state_dict()
+        moments = {index: collected_state(state) for index, state in inner["state"].items()}
+        return {self.section.kind: inner | {"state": moments}, "num_steps": self.num_steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from where `state_dict` was taken, with the same number of shards or none."""
-        adamw = state["adamw"]
-        parameters = [parameter for group in self._adamw.param_groups for parameter in group["params"]]
-        moments = {
-            index: {name: sharded_like(parameters[index], value) for name, value in moments.items()}
-            for index, moments in adamw["state"].items()
-        }
-        self._adamw.load_state_dict(adamw | {"state": moments})
+        inner = state[self.section.kind]
+        if isinstance(self._inner, MasterOptimizer):
+            self._inner.load_state_dict(inner)
+        else:
+            parameters = [parameter for group in self._inner.param_groups for parameter in group["params"]]
+            moments = {
+                index: {name: sharded_like(parameters[index], value) for name, value in moments.items()}
+                for index, moments in inner["state"].items()
+            }
+            self._inner.load_state_dict(inner | {"state": moments})
         self.num_steps = int(state["num_steps"])
 
 
 def build_optimizer(model: nn.Module, section: OptimizerOptions, total_steps: int) -> PolicyOptimizer:
     """Create the optimiser that a recipe describes; a cosine or linear schedule ends at `total_steps`."""
     return PolicyOptimizer(model, section, total_steps)
+
+
+def masters_of(section: OptimizerOptions) -> torch.dtype | None:
+    """Return the dtype in which weights are held for an optimiser; None for that of the trainer, or float32."""
+    return torch.bfloat16 if section.master_dtype == "bfloat16" else None
 
 
 def scheduled_rate(section: OptimizerOptions, step: int, total_steps: int) -> float:
@@ -104,6 +114,17 @@ def scheduled_rate(section: OptimizerOptions, step: int, total_steps: int) -> fl
     progress = min(1.0, (step - section.warmup_steps) / max(1, total_steps - section.warmup_steps))
     remaining = 1 - progress if section.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
     return section.learning_rate * (section.min_lr_ratio + (1 - section.min_lr_ratio) * remaining)
+
+
+def _inner(section: OptimizerOptions, groups: list[dict[str, Any]]) -> torch.optim.AdamW | MasterOptimizer:
+    rate, betas, eps = section.learning_rate, section.betas, section.eps
+    if section.kind == "adamw" and section.master_dtype == "float32":
+        return torch.optim.AdamW(groups, lr=rate, betas=betas, eps=eps, fused=True)
+    seed = torch.initial_seed()  # that of the recipe, which every process gives torch at its start
+    if section.kind == "adafactor":
+        return Adafactor(groups, learning_rate=rate, seed=seed)
+    in_8_bits = section.kind == "adamw_8bit"
+    return AdamW(groups, learning_rate=rate, seed=seed, betas=betas, eps=eps, in_8_bits=in_8_bits)
 
 
 def _parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -1,7 +1,9 @@
 """A Hugging Face causal language model that gives log-probabilities of packed tokens."""
 
 import copy
+import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -11,11 +13,12 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from gymfleet_trainer.distributed.ranks import Ranks
-from gymfleet_trainer.distributed.sharding import collected_state, shard
+from gymfleet_trainer.distributed.sharding import Placement, collected_state, shard
 from gymfleet_trainer.model.attention import PACKED_ATTENTION
 from gymfleet_trainer.model.batching import PackedBatch
 from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul
 from gymfleet_trainer.model.microbatches import MicrobatchExecutor, Threads
+from gymfleet_trainer.model.recast import recast_linears
 from gymfleet_trainer.model.trees import ModelInputs
 
 _MAX_LOGITS = {"cpu": 1 << 25, "cuda": 1 << 28}
@@ -27,16 +30,16 @@ class TokenLogprobs:
     """Values per token of a packed batch, aligned with it; 0 where no token is trained."""
 
     logprobs: Tensor
-    """(T,) in the weights' dtype, with grad unless under `torch.no_grad`."""
+    """(T,) in the model's `dtype`, with grad unless under `torch.no_grad`."""
     entropy: Tensor | None
     """(T,) likewise, the entropy of the distribution that the token was drawn from."""
 
 
 class PolicyModel(nn.Module):
-    """A model with weights in float32; with `compute_dtype` bfloat16, matrix products run in it under autocast.
+    """A model with weights in float32; with `compute_dtype` bfloat16, matrix products run in it.
 
-    Optimiser steps of reinforcement learning are smaller than bfloat16 resolves, so master weights stay float32.
-    With float64 everything is float64.
+    Optimiser steps of reinforcement learning are smaller than bfloat16 resolves, so master weights stay float32,
+    unless an optimiser rounds them stochastically. With float64 everything is float64.
     """
 
     def __init__(self, model: Any, *, compute_dtype: torch.dtype = torch.float32) -> None:
@@ -44,8 +47,8 @@ class PolicyModel(nn.Module):
         super().__init__()
         self.hf = model
         self.compute_dtype = compute_dtype
-        self.ranks: Ranks | None = None
-        """The ranks that share the weights; None if the weights are whole."""
+        self.placement: Placement | None = None
+        """Where the shards of the weights are; None if the weights are whole."""
 
     @classmethod
     def from_pretrained(
@@ -54,37 +57,58 @@ class PolicyModel(nn.Module):
         *,
         dtype: torch.dtype | str = torch.float32,
         device: torch.device | str = "cpu",
+        masters: torch.dtype | None = None,
         gradient_checkpointing: bool = False,
         ranks: Ranks | None = None,
+        cpu_offload: bool = False,
         frozen: bool = False,
     ) -> Self:
-        """Load a hub id or a local path. `dtype` is that of the computation; weights are held in at least float32.
+        """Load a hub id or a local path.
 
-        With `ranks`, each of them calls this and keeps its shard. A frozen model has no gradients.
+        Args:
+            path: the hub id or path.
+            dtype: the dtype of the computation.
+            device: where it is computed.
+            masters: the dtype in which weights are held; at least float32 without it.
+            gradient_checkpointing: recompute activations in the backward pass.
+            ranks: each of them calls this, and keeps its shard.
+            cpu_offload: the shards are kept in main memory; without `ranks` it means nothing.
+            frozen: the model has no gradients.
         """
         compute_dtype: torch.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
-        model = read_model(path, _at_least_float32(compute_dtype))
+        model = read_model(path, masters or _at_least_float32(compute_dtype))
         if gradient_checkpointing:
             recompute_activations(model)
         model.train(not frozen).requires_grad_(not frozen)
-        return cls(model, compute_dtype=compute_dtype).placed(device, ranks)
+        recast_linears(model.model)
+        return cls(model, compute_dtype=compute_dtype).placed(device, ranks, cpu_offload=cpu_offload)
 
-    def placed(self, device: torch.device | str, ranks: Ranks | None) -> Self:
+    def placed(self, device: torch.device | str, ranks: Ranks | None, *, cpu_offload: bool = False) -> Self:
         """Move the model to a device, or keep this rank's shard of it there; return it."""
         if ranks is None:
             return self.to(device)
-        shard(self, self.hf.model.layers, ranks, torch.device(device))
-        self.ranks = ranks
+        self.placement = Placement(ranks, torch.device(device), self.compute_dtype, cpu_offload)
+        shard(self, self.hf.model.layers, self.placement)
         return self
 
     @property
+    def ranks(self) -> Ranks | None:
+        """Return the ranks that share the weights; None if the weights are whole."""
+        return None if self.placement is None else self.placement.ranks
+
+    @property
     def device(self) -> torch.device:
-        """Return the device of the weights."""
-        return next(self.parameters()).device
+        """Return the device of the computation."""
+        return next(self.parameters()).device if self.placement is None else self.placement.device
+
+    @property
+    def masters(self) -> torch.dtype:
+        """Return the dtype of the weights."""
+        return next(self.parameters()).dtype
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the dtype of the trained weights and of everything that is computed from log-probabilities."""
+        """Return the dtype of log-probabilities and of everything that is computed from them."""
         return _at_least_float32(self.compute_dtype)
 
     @property
@@ -137,24 +161,48 @@ class PolicyModel(nn.Module):
             hidden = inputs.states_of(self.hidden_states(inputs))
             logprobs, entropy = selected_logprobs(
                 hidden,
-                self.hf.lm_head.weight.to(hidden.dtype),
+                self.hf.lm_head.weight,
                 inputs.targets,
                 temperature=temperature,
                 with_entropy=with_entropy,
             )
         return batch.scattered(logprobs), batch.scattered(entropy) if entropy is not None else None
 
-    def save_pretrained(self, directory: str | Path) -> None:
+    @contextmanager
+    def rounded(self, dtype: torch.dtype) -> Iterator[None]:
+        """Have the weights as `save_pretrained` writes them in `dtype`, within the context.
+
+        The weights are held twice meanwhile, which is less than an update needs.
+        """
+        if torch.promote_types(dtype, self.masters) == dtype:
+            yield
+            return
+        parameters = list(self.parameters())
+        kept = [parameter.detach().clone() for parameter in parameters]
+        try:
+            with torch.no_grad():
+                for parameter in parameters:
+                    parameter.copy_(parameter.to(dtype))
+            yield
+        finally:
+            with torch.no_grad():
+                for parameter, value in zip(parameters, kept, strict=True):
+                    parameter.copy_(value)
+
+    def save_pretrained(self, directory: str | Path, dtype: torch.dtype | None = None) -> None:
         """Write config and safetensors as transformers and vLLM read them; tied weights are written once.
 
-        For a sharded model every rank calls this, and the first one writes.
+        They are written as they are held, or in `dtype`. For a sharded model every rank calls this, and the first one
+        writes.
         """
-        if self.ranks is None:
-            self.hf.save_pretrained(str(directory), safe_serialization=True)
+        state = collected_state(self.hf.state_dict(keep_vars=True), dtype)
+        if self.ranks is not None and not self.ranks.first:
             return
-        state = collected_state(self.hf.state_dict(keep_vars=True))
-        if self.ranks.first:
-            self.hf.save_pretrained(str(directory), state_dict=state, safe_serialization=True)
+        self.hf.save_pretrained(str(directory), state_dict=state, safe_serialization=True)
+        if dtype is not None:
+            config = Path(directory, "config.json")
+            written = json.loads(config.read_text(encoding="utf-8"))
+            config.write_text(json.dumps({**written, "dtype": str(dtype).removeprefix("torch.")}, indent=2))
 
 
 class Reference(Protocol):
@@ -190,9 +238,11 @@ def recompute_activations(model: Any) -> None:
 
 def packed_hidden_states(body: Any, inputs: ModelInputs, compute_dtype: torch.dtype) -> Tensor:
     """Run a decoder body over U packed tokens and return (U, hidden)."""
-    device = inputs.tokens.device
-    mixed = compute_dtype != _at_least_float32(compute_dtype)
-    with torch.autocast(device.type, dtype=compute_dtype, enabled=mixed):
+    # Weights of shards were gathered in the dtype of the computation. Others are cast: without autocast's cache, which
+    # would keep the copies of all of them until the forward pass ends, and by `RecastLinear`, which keeps none for the
+    # backward pass.
+    mixed = body.embed_tokens.weight.dtype != compute_dtype
+    with torch.autocast(inputs.tokens.device.type, dtype=compute_dtype, enabled=mixed, cache_enabled=False):
         embedded = body.embed_tokens(inputs.tokens[None])
         output = body(
             inputs_embeds=embedded.to(compute_dtype),
@@ -210,8 +260,8 @@ def selected_logprobs(
     """Return log-probabilities (and entropies) of `targets` without ever holding all logits.
 
     Args:
-        hidden: (N, hidden), the states that predict the targets.
-        weight: (V, hidden), the head.
+        hidden: (N, hidden), the states that predict the targets, in the dtype of the matrix product.
+        weight: (V, hidden), the head, in any dtype.
         targets: (N,) int64.
         temperature: logits are divided by it.
         with_entropy: also return the entropies.
@@ -238,8 +288,9 @@ class _HeadLogprobs(torch.autograd.Function):
         logprobs = torch.empty(len(targets), dtype=_at_least_float32(hidden.dtype), device=hidden.device)
         entropy = torch.zeros_like(logprobs)
         log_norm = torch.empty_like(logprobs)
+        head = weight.to(hidden.dtype)
         for rows in _chunks(hidden, weight):
-            logits = _logits(hidden[rows], weight, temperature)
+            logits = _logits(hidden[rows], head, temperature)
             log_norm[rows] = logits.logsumexp(-1)
             logprobs[rows] = logits.gather(-1, targets[rows, None])[:, 0] - log_norm[rows]
             if with_entropy:
@@ -259,8 +310,9 @@ class _HeadLogprobs(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden)
         trained = ctx.needs_input_grad[1]
         grad_weight = torch.zeros_like(weight, dtype=_at_least_float32(weight.dtype)) if trained else None
+        head = weight.to(hidden.dtype)
         for rows in _chunks(hidden, weight):
-            logprobs = _logits(hidden[rows], weight, ctx.temperature).sub_(log_norm[rows, None])
+            logprobs = _logits(hidden[rows], head, ctx.temperature).sub_(log_norm[rows, None])
             grad = logprobs.exp()
             if grad_entropy is not None:
                 slope = logprobs.add_(entropy[rows, None]).mul_(grad_entropy[rows, None]).add_(grad_logp[rows, None])
@@ -269,7 +321,7 @@ class _HeadLogprobs(torch.autograd.Function):
                 grad.mul_(-grad_logp[rows, None])
             grad.scatter_add_(-1, targets[rows, None], grad_logp[rows, None])
             grad = grad.div_(ctx.temperature).to(hidden.dtype)
-            torch.mm(grad, weight, out=grad_hidden[rows])
+            torch.mm(grad, head, out=grad_hidden[rows])
             if grad_weight is not None:
                 grad_weight += grad.T @ hidden[rows]
         return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None, None

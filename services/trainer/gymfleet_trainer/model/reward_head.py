@@ -13,8 +13,9 @@ from gymfleet_trainer.distributed.sharding import collected_state, shard, sharde
 from gymfleet_trainer.model.attention import PACKED_ATTENTION
 from gymfleet_trainer.model.batching import PackedBatch
 from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul
-from gymfleet_trainer.model.critic import tensors_of
+from gymfleet_trainer.model.critic import allocate, tensors_of
 from gymfleet_trainer.model.policy_model import PolicyModel, packed_hidden_states, recompute_activations
+from gymfleet_trainer.model.recast import recast_linears
 
 Reads: TypeAlias = Literal["episode", "turns"]
 """`episode`: one number, at the last token of a transcript; `turns`: one at the token that ends each turn."""
@@ -31,20 +32,22 @@ class RewardModel(nn.Module):
     For a sharded policy it is sharded in the same way, as a `ValueModel` is.
     """
 
-    def __init__(self, policy: PolicyModel, reads: Reads) -> None:
+    def __init__(self, policy: PolicyModel, reads: Reads, masters: torch.dtype | None = None) -> None:
+        """Take the policy, where numbers are read, and the dtype of the weights, without which it is the policy's."""
         super().__init__()
         config = copy.deepcopy(policy.config)
         config.num_labels = 1
         config.classifier_dropout = 0.0  # the head that was trained is the one that scores
         with torch.device("meta"):  # as for a critic: no rank has room for a whole one
             self.hf = _HEADS[reads].from_config(config, attn_implementation=PACKED_ATTENTION)
-            self.to(policy.dtype)
+            self.to(masters or policy.masters)
+        recast_linears(self)
         self.hf.config.use_cache = False
         if policy.hf.model.is_gradient_checkpointing:
             recompute_activations(self.hf)
-        if policy.ranks is not None:
-            shard(self, self.hf.model.layers, policy.ranks, policy.device)
-        self.to_empty(device=policy.device)
+        if policy.placement is not None:
+            shard(self, self.hf.model.layers, policy.placement, exact=[self.hf.score])
+        allocate(self, policy)
         with torch.no_grad():
             for own, given in zip(tensors_of(self.hf.model), policy.body_tensors(), strict=True):
                 own.copy_(given)
@@ -57,7 +60,7 @@ class RewardModel(nn.Module):
         self.device = policy.device
 
     def numbers(self, batch: PackedBatch) -> Tensor:
-        """Return (N,) numbers in the weights' dtype, read at the tokens where `loss_mask` is True, in their order."""
+        """Return (N,) numbers in the policy's `dtype`, read at the tokens where `loss_mask` is True, in their order."""
         numbers: Tensor = self(batch)
         return numbers
 

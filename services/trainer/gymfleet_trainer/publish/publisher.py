@@ -18,6 +18,7 @@ from gymfleet_trainer.publish.policy_endpoint import NoAnswer, VersionRefused
 from gymfleet_trainer.publish.probe import Parity
 from gymfleet_trainer.publish.published_weights import PublishedWeights
 from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
+from gymfleet_trainer.publish.tolerance import tolerance
 from gymfleet_trainer.run.checkpoint import Checkpoints
 from gymfleet_trainer.run.run_directory import RunDirectory
 from gymfleet_trainer.run.state import RunState
@@ -66,7 +67,7 @@ class Publisher:
         self._fleet = fleet
         self._weights = PublishedWeights(directory.weights, model.save_weights, worker)
         self._check = ParityCheck(model, worker, recipe)
-        self._section = recipe.publish
+        self._recipe = recipe
         self._directory = directory
         self._checkpoints = checkpoints
         self._newest: StageVersion | None = None
@@ -97,10 +98,10 @@ class Publisher:
             version=version,
             weights_path=str(path),
             probe_prompts=tuple(tuple(prompt) for prompt in self._check.prompts(state)),
-            probe_max_tokens=self._section.probe_max_tokens,
+            probe_max_tokens=self._recipe.publish.probe_max_tokens,
             decision_timeout_s=_DECISION_TIMEOUT_S,
         )
-        staged, parity, attempts = await self._until_agreed(body, replicas)
+        staged, parity, attempts = await self._until_agreed(state, body, replicas)
         self._newest = body
         self._fleet.count(present, len(present) - len(replicas))
         self._refused.clear()
@@ -143,7 +144,7 @@ class Publisher:
         if any(policy.live_version > state.version for policy in due.values()):
             await self.publish(state)  # only a higher number can replace the version that is live there
             return True
-        brought = [url for url, policy in due.items() if await self._bring_up(url, self._newest, policy)]
+        brought = [url for url, policy in due.items() if await self._bring_up(state, url, self._newest, policy)]
         self._fleet.count(present, len(behind) - len(brought))
         if not brought and self._refused >= present.keys():
             raise PublishRefused(self._refusal(self._newest, "no replica agrees with the trainer"))
@@ -152,10 +153,10 @@ class Publisher:
     def _is_due(self, url: str) -> bool:
         return url not in self._refused and time.monotonic() >= self._not_before.get(url, 0.0)
 
-    async def _bring_up(self, url: str, body: StageVersion, policy: Policy) -> bool:
+    async def _bring_up(self, state: RunState, url: str, body: StageVersion, policy: Policy) -> bool:
         try:
             await self._take_back({url: policy})
-            await self._until_agreed(body, [url], alone=True)
+            await self._until_agreed(state, body, [url], alone=True)
         except PublishRefused as error:
             self._refused.add(url)
             log.error("replica.refused", replica=url, version=body.version, reason=str(error))
@@ -180,21 +181,21 @@ class Publisher:
         return version
 
     async def _until_agreed(
-        self, body: StageVersion, replicas: Iterable[str], *, alone: bool = False
+        self, state: RunState, body: StageVersion, replicas: Iterable[str], *, alone: bool = False
     ) -> tuple[list[StagedVersion], Parity, int]:
         """Stage, compare and commit, with one retry after a failure. With `alone`, raise NoAnswer without waiting."""
         reason = ""
-        replicas = list(replicas)
+        replicas, allowed = list(replicas), tolerance(self._recipe, state)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 staged = await self._fleet.stage(body, replicas, alone=alone)
                 parity, replica = await self._check.compare(body, staged)
-                if parity.within(self._section.parity_tolerance):
+                if parity.within(allowed):
                     await self._fleet.commit(body.version, staged)
                     return list(staged.values()), parity, attempt
                 reason = (
                     f"mean |difference| in log-probability is {parity.mean_abs:.6g} over {parity.num_tokens} tokens "
-                    f"at {replica}, publish.parity_tolerance allows {self._section.parity_tolerance:g}"
+                    f"at {replica}, publish.parity_tolerance allows {allowed:g}"
                 )
             except VersionRefused as refusal:
                 reason = f"the rollout service refused: {refusal}"

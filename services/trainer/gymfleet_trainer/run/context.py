@@ -20,6 +20,7 @@ from gymfleet_trainer.learning.pairs import Found
 from gymfleet_trainer.metrics import HELD, PARITY, TOLERANCE, VERSION
 from gymfleet_trainer.publish.publisher import Publication, Publisher
 from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
+from gymfleet_trainer.publish.tolerance import tolerance
 from gymfleet_trainer.run.checkpoint import Checkpoints
 from gymfleet_trainer.run.collect import Collector
 from gymfleet_trainer.run.conversations import Rendered, render, render_pairs
@@ -217,7 +218,7 @@ class RunContext:
 
     async def publish(self) -> Publication:
         """Publish the current weights."""
-        TOLERANCE.set(self.recipe.publish.parity_tolerance)
+        TOLERANCE.set(tolerance(self.recipe, self.state))
         publication = await self.publisher.publish(self.state)
         self._published_age = self.state.age
         VERSION.set(publication.version)

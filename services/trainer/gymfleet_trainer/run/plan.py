@@ -1,5 +1,6 @@
 """The stages of a recipe, with their options checked, and the files of the plug-ins that the recipe names."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from gymfleet_contracts.recipe import Recipe, RecipeError
@@ -31,11 +32,32 @@ def stages_of(recipe: Recipe) -> list[Stage[Any]]:
     except StagesError as error:
         raise RecipeError(str(error)) from None
     for stage, planned in zip(stages, plan, strict=True):
+        _require_dtype(recipe, planned)
         stage.check(recipe, planned)
         # Unacknowledged deliveries stay below the stream length at which producers wait.
         if (number := stage.held(recipe)) > _MAX_HELD:
             raise RecipeError(f"{stage.table}: {number} episodes would be open at once; at most {_MAX_HELD} can be")
     return stages
+
+
+def _require_dtype(recipe: Recipe, planned: PlannedStage) -> None:
+    """Raise `RecipeError` if weights would be held in less than the trainer computes in."""
+    if recipe.trainer_dtype == "bfloat16":
+        return
+    for table in _in_bfloat16(planned.options, planned.table):
+        raise RecipeError(
+            f'{table}.master_dtype = "bfloat16" and trainer_dtype = "{recipe.trainer_dtype}": weights that are held in '
+            'bfloat16 are computed with in bfloat16; give trainer_dtype = "bfloat16"'
+        )
+
+
+def _in_bfloat16(options: Mapping[str, Any], table: str) -> Iterator[str]:
+    """Yield the tables of optimisers whose weights are in bfloat16."""
+    if options.get("master_dtype") == "bfloat16":
+        yield table
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _in_bfloat16(value, f"{table}.{name}")
 
 
 def _stage(kind: type[Stage[Any]], planned: PlannedStage) -> Stage[Any]:

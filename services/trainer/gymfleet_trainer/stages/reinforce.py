@@ -19,7 +19,8 @@ from gymfleet_trainer.errors import PublishRefused, TooManyFailures
 from gymfleet_trainer.learning.algorithm import Algorithm, Need, Trained, Verdict
 from gymfleet_trainer.learning.options import ReinforceOptions
 from gymfleet_trainer.learning.plugins import algorithm_of, verdict_on
-from gymfleet_trainer.metrics import GROUPS, STEP, TOKENS
+from gymfleet_trainer.metrics import GROUPS, STEP, TOKENS, TOLERANCE
+from gymfleet_trainer.publish.tolerance import calibrated, tolerance
 from gymfleet_trainer.run.batch import batch_metrics, book_batch, contradiction, most_spread, refusal
 from gymfleet_trainer.run.context import RunContext
 from gymfleet_trainer.run.divergence import DivergenceWatch
@@ -366,13 +367,18 @@ class Steps:
             "batch_parity", step=state.step + 1, version=state.version, mean_abs=parity.mean_abs,
             max_abs=parity.max_abs, tokens=parity.num_tokens,
         )  # fmt: skip
-        tolerance = run.recipe.publish.parity_tolerance
-        if not parity.within(tolerance):
+        allowed = tolerance(run.recipe, state)
+        if not parity.within(allowed):
             raise PublishRefused(
                 f"step {state.step + 1}: tokens sampled by version {state.version} differ from the trainer's "
                 f"log-probabilities by {parity.mean_abs:.6g} on average over {parity.num_tokens} tokens, "
-                f"publish.parity_tolerance allows {tolerance:g}; nothing was trained on them"
+                f"publish.parity_tolerance allows {allowed:g}; nothing was trained on them"
             )
+        if calibrated(run.recipe, state, parity):
+            allowed = tolerance(run.recipe, state)
+            TOLERANCE.set(allowed)
+            run.directory.metric("parity_tolerance", step=state.step + 1, tolerance=allowed, mean_abs=parity.mean_abs)
+            log.info("parity.calibrated", tolerance=allowed, mean_abs=parity.mean_abs)
 
     async def _measure_if_due(self) -> None:
         run, state, every = self._run, self._run.state, self._rl.measure

@@ -1,0 +1,31 @@
+"""How far the log-probabilities of engine and trainer may be apart, by the dtypes in which they compute."""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class ParityLimits:
+    """Mean absolute differences in log-probability, in nats."""
+
+    dtype: str
+    """The dtype that they are for."""
+    least: float
+    """The smallest tolerance that makes sense: below it sound engines are refused."""
+    floor: float
+    """The smallest tolerance that "auto" comes to."""
+    ceiling: float
+    """The largest, and what holds before the first batch. Wrong weights are farther off: a stale head by 0.5."""
+
+
+_LIMITS: Final = (
+    ParityLimits("bfloat16", least=0.002, floor=0.01, ceiling=0.1),  # random models: 0.003 to 0.037
+    ParityLimits("float16", least=0.0003, floor=0.002, ceiling=0.02),
+    ParityLimits("float32", least=0.0, floor=0.001, ceiling=0.001),
+)
+"""From coarse to fine."""
+
+
+def parity_limits(*dtypes: str) -> ParityLimits:
+    """Return the limits of the coarsest of the dtypes; finer ones than float32 count as float32."""
+    return next((limits for limits in _LIMITS if limits.dtype in dtypes), _LIMITS[-1])
