@@ -383,8 +383,8 @@ class Recipe(WireModel):
     seed: Annotated[int, Field(ge=0)] = 0
     """Seeds model, task order and engine."""
     trainer_dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Precision of the trainer's computation: float32, bfloat16 (with weights in float32), or float64, which is slow
-    and meant for comparisons."""
+    """Precision of the trainer's computation: float32, bfloat16 (with weights in the `master_dtype` of the optimiser),
+    or float64, which is slow and meant for comparisons."""
     trainer_device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto, cpu or cuda; auto takes a GPU when there is one."""
     environments: Annotated[tuple[EnvironmentSection, ...], Field(min_length=1, max_length=64)]
