@@ -20,7 +20,7 @@ class ValueModel(nn.Module):
 
     def __init__(self, policy: PolicyModel) -> None:
         super().__init__()
-        theirs = policy.hf.model
+        theirs = policy.body
         with torch.device("meta"):  # no memory until it is sharded, because no rank has room for a whole one
             self.body = type(theirs)(theirs.config)
             self.head = nn.Linear(theirs.config.hidden_size, 1)

@@ -8,13 +8,14 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
+from transformers import GenerationConfig
 
 from gymfleet_trainer.distributed.ranks import Ranks
 from gymfleet_trainer.distributed.sharding import collected_state, shard
 from gymfleet_trainer.model.attention import PACKED_ATTENTION
 from gymfleet_trainer.model.batching import PackedBatch
 from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul
+from gymfleet_trainer.model.families import decoder_of, logit_scale, model_class, require_supported
 from gymfleet_trainer.model.microbatches import MicrobatchExecutor, Threads
 from gymfleet_trainer.model.trees import ModelInputs
 
@@ -43,6 +44,9 @@ class PolicyModel(nn.Module):
         """Take a transformers model that was loaded with `attn_implementation = PACKED_ATTENTION`."""
         super().__init__()
         self.hf = model
+        text = model.config.get_text_config()
+        self.logit_scale = logit_scale(text)
+        self.logit_softcap: float | None = getattr(text, "final_logit_softcapping", None)
         self.compute_dtype = compute_dtype
         self.ranks: Ranks | None = None
         """The ranks that share the weights; None if the weights are whole."""
@@ -60,24 +64,30 @@ class PolicyModel(nn.Module):
     ) -> Self:
         """Load a hub id or a local path. `dtype` is that of the computation; weights are held in at least float32.
 
-        With `ranks`, each of them calls this and keeps its shard. A frozen model has no gradients.
+        With `ranks`, each of them calls this and keeps its shard. A frozen model has no gradients, nor have the parts
+        of a model that see images. Raises UnsupportedModel.
         """
         compute_dtype: torch.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
-        model = AutoModelForCausalLM.from_pretrained(
+        model = model_class(path).from_pretrained(
             str(path), dtype=_at_least_float32(compute_dtype), attn_implementation=PACKED_ATTENTION
         )
+        require_supported(model, source=str(path))
         model.config.use_cache = False
+        make_writable(model)
+        never_drop(model)
         for parameter in model.parameters():
             # A file's tensors begin anywhere in memory: products with them differ in the last bit from those with
             # copies, and the policy from its own reference.
             parameter.data = parameter.data.clone()
         if gradient_checkpointing:
             recompute_activations(model)
-        model.train(not frozen).requires_grad_(not frozen)
+        model.train(not frozen).requires_grad_(requires_grad=False)
         policy = cls(model, compute_dtype=compute_dtype)
+        for part in (policy.body, model.lm_head):
+            part.requires_grad_(not frozen)
         if ranks is None:
             return policy.to(device)
-        shard(policy, model.model.layers, ranks, torch.device(device))
+        shard(policy, policy.body.layers, ranks, torch.device(device))
         policy.ranks = ranks
         return policy
 
@@ -93,8 +103,13 @@ class PolicyModel(nn.Module):
 
     @property
     def config(self) -> Any:
-        """Return the transformers config."""
-        return self.hf.config
+        """Return the transformers config of what reads and writes text."""
+        return self.hf.config.get_text_config()
+
+    @property
+    def body(self) -> Any:
+        """Return the decoder without its head."""
+        return decoder_of(self.hf)
 
     def frozen_copy(self) -> "PolicyModel":
         """Return an independent copy without gradients, as the reference policy."""
@@ -112,7 +127,7 @@ class PolicyModel(nn.Module):
 
     def hidden_states(self, inputs: ModelInputs) -> Tensor:
         """Return the body's last hidden states, (U, hidden), in the dtype of the computation."""
-        return packed_hidden_states(self.hf.model, inputs, self.compute_dtype)
+        return packed_hidden_states(self.body, inputs, self.compute_dtype)
 
     def token_logprobs(
         self, batch: PackedBatch, *, temperature: float = 1.0, with_entropy: bool = False
@@ -135,7 +150,8 @@ class PolicyModel(nn.Module):
                 hidden,
                 self.hf.lm_head.weight.to(hidden.dtype),
                 inputs.targets,
-                temperature=temperature,
+                temperature=temperature / self.logit_scale,
+                softcap=self.logit_softcap,
                 with_entropy=with_entropy,
             )
         return batch.scattered(logprobs), batch.scattered(entropy) if entropy is not None else None
@@ -158,6 +174,27 @@ def recompute_activations(model: Any) -> None:
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
+def make_writable(model: Any) -> None:
+    """Replace a generation config that transformers reads and refuses to write, as published ones may have.
+
+    The file that it was read from is kept beside trained weights as it is: see `files.py`.
+    """
+    try:
+        model.generation_config.validate(strict=True)
+    except ValueError:
+        model.generation_config = GenerationConfig.from_model_config(model.config)
+
+
+def never_drop(model: nn.Module) -> None:
+    """Turn dropout off: log-probabilities must be those of the sampler, which has none."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name, value in vars(module).items():
+            if name.endswith("dropout") and isinstance(value, float):
+                setattr(module, name, 0.0)
+
+
 def packed_hidden_states(body: Any, inputs: ModelInputs, compute_dtype: torch.dtype) -> Tensor:
     """Run a decoder body over U packed tokens and return (U, hidden)."""
     device = inputs.tokens.device
@@ -175,7 +212,13 @@ def packed_hidden_states(body: Any, inputs: ModelInputs, compute_dtype: torch.dt
 
 
 def selected_logprobs(
-    hidden: Tensor, weight: Tensor, targets: Tensor, *, temperature: float = 1.0, with_entropy: bool = False
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    temperature: float = 1.0,
+    softcap: float | None = None,
+    with_entropy: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Return log-probabilities (and entropies) of `targets` without ever holding all logits.
 
@@ -184,6 +227,7 @@ def selected_logprobs(
         weight: (V, hidden), the head.
         targets: (N,) int64.
         temperature: logits are divided by it.
+        softcap: before that they become `softcap * tanh(logits / softcap)`, unless it is None.
         with_entropy: also return the entropies.
 
     Returns:
@@ -191,32 +235,39 @@ def selected_logprobs(
     """
     if temperature <= 0:
         raise ValueError(f"temperature must be above 0, not {temperature}: greedy sampling has no log-probabilities")
-    logprobs, entropy = _HeadLogprobs.apply(hidden, weight, targets, temperature, with_entropy)  # type: ignore[no-untyped-call]
+    logprobs, entropy = _HeadLogprobs.apply(hidden, weight, targets, temperature, softcap, with_entropy)  # type: ignore[no-untyped-call]
     return logprobs, entropy if with_entropy else None
 
 
 class _HeadLogprobs(torch.autograd.Function):
     """Compute head, log-softmax and entropy in chunks; the backward pass recomputes each chunk's logits.
 
-    With p = softmax(z): d logp_y / dz = onehot(y) - p, and dH / dz = -p (log p + H).
+    With p = softmax(z): d logp_y / dz = onehot(y) - p, and dH / dz = -p (log p + H). A soft cap c makes of x the logit
+    z = c tanh(x / c), with dz / dx = 1 - (z / c)^2.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, with_entropy: bool
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        temperature: float,
+        softcap: float | None,
+        with_entropy: bool,
     ) -> tuple[Tensor, Tensor]:
         logprobs = torch.empty(len(targets), dtype=_at_least_float32(hidden.dtype), device=hidden.device)
         entropy = torch.zeros_like(logprobs)
         log_norm = torch.empty_like(logprobs)
         for rows in _chunks(hidden, weight):
-            logits = _logits(hidden[rows], weight, temperature)
+            logits = _logits(hidden[rows], weight, temperature, softcap)
             log_norm[rows] = logits.logsumexp(-1)
             logprobs[rows] = logits.gather(-1, targets[rows, None])[:, 0] - log_norm[rows]
             if with_entropy:
                 probabilities = (logits - log_norm[rows, None]).exp_()
                 entropy[rows] = log_norm[rows] - torch.linalg.vecdot(probabilities, logits)
         ctx.save_for_backward(hidden, weight, targets, log_norm, entropy)
-        ctx.temperature = temperature
+        ctx.temperature, ctx.softcap = temperature, softcap
         ctx.set_materialize_grads(False)  # None tells an entropy that is only reported from one that is trained on
         if not with_entropy:
             ctx.mark_non_differentiable(entropy)
@@ -229,18 +280,21 @@ class _HeadLogprobs(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros_like(weight, dtype=_at_least_float32(weight.dtype))
         for rows in _chunks(hidden, weight):
-            logprobs = _logits(hidden[rows], weight, ctx.temperature).sub_(log_norm[rows, None])
-            grad = logprobs.exp()
+            logprobs = _logits(hidden[rows], weight, ctx.temperature, ctx.softcap)
+            slope_of_cap = None if ctx.softcap is None else 1 - (logprobs * (ctx.temperature / ctx.softcap)).square_()
+            grad = logprobs.sub_(log_norm[rows, None]).exp()
             if grad_entropy is not None:
                 slope = logprobs.add_(entropy[rows, None]).mul_(grad_entropy[rows, None]).add_(grad_logp[rows, None])
                 grad.mul_(slope.neg_())
             else:
                 grad.mul_(-grad_logp[rows, None])
             grad.scatter_add_(-1, targets[rows, None], grad_logp[rows, None])
+            if slope_of_cap is not None:
+                grad.mul_(slope_of_cap)
             grad = grad.div_(ctx.temperature).to(hidden.dtype)
             torch.mm(grad, weight, out=grad_hidden[rows])
             grad_weight += grad.T @ hidden[rows]
-        return grad_hidden, grad_weight.to(weight.dtype), None, None, None
+        return grad_hidden, grad_weight.to(weight.dtype), None, None, None, None
 
 
 def _chunks(hidden: Tensor, weight: Tensor) -> list[slice]:
@@ -249,8 +303,10 @@ def _chunks(hidden: Tensor, weight: Tensor) -> list[slice]:
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
-def _logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
+def _logits(hidden: Tensor, weight: Tensor, temperature: float, softcap: float | None) -> Tensor:
     logits = (hidden @ weight.T).to(_at_least_float32(hidden.dtype))
+    if softcap is not None:
+        logits.div_(softcap).tanh_().mul_(softcap)
     return logits if temperature == 1.0 else logits.div_(temperature)
 
 

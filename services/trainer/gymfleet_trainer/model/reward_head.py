@@ -33,20 +33,20 @@ class RewardModel(nn.Module):
 
     def __init__(self, policy: PolicyModel, reads: Reads) -> None:
         super().__init__()
-        config = copy.deepcopy(policy.config)
+        config = copy.deepcopy(policy.body.config)
         config.num_labels = 1
         config.classifier_dropout = 0.0  # the head that was trained is the one that scores
         with torch.device("meta"):  # as for a critic: no rank has room for a whole one
             self.hf = _HEADS[reads].from_config(config, attn_implementation=PACKED_ATTENTION)
             self.to(policy.dtype)
         self.hf.config.use_cache = False
-        if policy.hf.model.is_gradient_checkpointing:
+        if policy.body.is_gradient_checkpointing:
             recompute_activations(self.hf)
         if policy.ranks is not None:
             shard(self, self.hf.model.layers, policy.ranks, policy.device)
         self.to_empty(device=policy.device)
         with torch.no_grad():
-            for own, given in zip(tensors_of(self.hf.model), tensors_of(policy.hf.model), strict=True):
+            for own, given in zip(tensors_of(self.hf.model), tensors_of(policy.body), strict=True):
                 own.copy_(given)
             for parameter in self.hf.score.parameters():
                 parameter.zero_()
