@@ -16,7 +16,6 @@ from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.rollout import Sampling
 from gymfleet_contracts.trajectory import ScoredTrajectory, Turn
 from gymfleet_kit.chat.transcripts import Transcripts
-from transformers import AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from gymfleet_trainer.distributed.ranks import Ranks, device_of
@@ -35,6 +34,7 @@ from gymfleet_trainer.learning.plugins import algorithm_of, blamed
 from gymfleet_trainer.learning.reward_update import RewardUpdater
 from gymfleet_trainer.learning.sft_update import SftUpdater
 from gymfleet_trainer.model.batching import TrainSequence, sequences_from_trajectory
+from gymfleet_trainer.model.files import GENERATION, READING, keep_files
 from gymfleet_trainer.model.judge_model import JudgeModel
 from gymfleet_trainer.model.policy_model import PolicyModel
 from gymfleet_trainer.model.temperatures import pack_by_temperature
@@ -46,7 +46,6 @@ _OPTIMIZER: Final = "optimizer.pt"
 _REFERENCE: Final = "reference"
 _MICROBATCH_TOKENS: Final = 8192
 _PARITY_SEQUENCES: Final = 32
-_TOKENIZER_FILES: Final = ("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "chat_template*")
 
 
 ModelT = TypeVar("ModelT", bound=PolicyModel)
@@ -291,11 +290,12 @@ class LocalLearner:
     def save_weights(self, directory: Path) -> None:
         """Write config and safetensors in the form that the engine loads."""
         self._model.save_pretrained(directory)
+        self._keep(directory, GENERATION)
 
     def save_model(self, directory: Path) -> None:
         """Write weights, config and tokenizer, as a model that transformers can load from `directory`."""
         self.save_weights(directory)
-        self._save_tokenizer(directory)
+        self._keep(directory, READING)
 
     def save_reward_model(self, directory: Path) -> None:
         """Write the reward model, its tokenizer and what names its template, as the reward service loads it.
@@ -303,20 +303,14 @@ class LocalLearner:
         Of a judge, what a server of language models loads.
         """
         self._reward_model().save_pretrained(directory)
-        self._save_tokenizer(directory)
-        if self._writes and not isinstance(self._training, GenerativeJudgeOptions):
+        writes_text = isinstance(self._training, GenerativeJudgeOptions)
+        self._keep(directory, GENERATION + READING if writes_text else READING)
+        if self._writes and not writes_text:
             Transcripts(directory).note(directory)
 
-    def _save_tokenizer(self, directory: Path) -> None:
-        if not self._writes:
-            return
-        source = Path(self._source)
-        if not source.is_dir():
-            AutoTokenizer.from_pretrained(self._source).save_pretrained(str(directory))
-            return
-        for pattern in _TOKENIZER_FILES:
-            for path in source.glob(pattern):
-                shutil.copyfile(path, directory / path.name)
+    def _keep(self, directory: Path, patterns: tuple[str, ...]) -> None:
+        if self._writes:
+            keep_files(self._source, directory, patterns)
 
     def save_checkpoint(self, directory: Path) -> None:
         """Write everything that `load_checkpoint` needs to continue as if nothing had happened."""
