@@ -166,7 +166,7 @@ def test_what_is_no_model_is_said_in_one_line(given: str | None, tmp_path: Path)
 
 
 def test_positions_that_depend_on_the_length_are_refused_beyond_the_trained_length(tmp_path: Path) -> None:
-    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
     config = config_of("phi3").to_dict() | {
         "rope_parameters": {**rope, "original_max_position_embeddings": 128, "partial_rotary_factor": 1.0},
         "original_max_position_embeddings": 128,

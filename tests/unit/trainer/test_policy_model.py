@@ -78,7 +78,7 @@ def test_chunks_of_the_head_change_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         return [logprobs, entropy, *torch.autograd.grad((logprobs * slope + entropy * slope.flip(0)).sum(), [h, w])]
 
     whole = run()
-    monkeypatch.setitem(policy_model._MAX_LOGITS, "cpu", 4 * 11)
+    monkeypatch.setitem(policy_model.MAX_LOGITS, "cpu", 4 * 11)
     chunked = run()
 
     for one, other in zip(whole, chunked, strict=True):

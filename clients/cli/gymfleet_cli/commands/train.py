@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from gymfleet_contracts.recipe import Recipe, RecipeError, ScaleSection, TrainerSection, load_recipe
 
+from gymfleet_cli.commands.plan import require_model
 from gymfleet_cli.composing import composed
 from gymfleet_cli.console import CliError, UsageProblem, err, out, plain
 from gymfleet_cli.gateway import describe
@@ -85,6 +86,7 @@ def train(
             out.print(plain(f"{directory}: this run is finished; --fresh starts it anew"), soft_wrap=True)
             _print_outcome(directory)
             return
+        require_model(loaded)
         file = str(recipe) if recipe is not None and not changes else recipe_file(loaded, state_dir)
         if recipe is None:
             out.print(plain(to_toml(loaded)), soft_wrap=True)

@@ -36,14 +36,14 @@ FAMILIES: Final = (
     Family("Mistral", "mistral", "sliding window (7B v0.1)", True),
     Family("Mixtral", "mixtral", "experts; sliding window"),
     Family("Ministral", "ministral", "sliding window by layer"),
-    Family("Qwen2, Qwen2.5, QwQ", "qwen2", "biases of query, key and value; sliding window by layer", True),
+    Family("Qwen2, Qwen2.5, QwQ", "qwen2", "biases of query, key and value", True),
     Family("Qwen2-MoE", "qwen2_moe", "experts, one of them shared"),
-    Family("Qwen3", "qwen3", "norms of query and key; sliding window by layer", True),
+    Family("Qwen3", "qwen3", "norms of query and key", True),
     Family("Qwen3-MoE", "qwen3_moe", "experts; norms of query and key", True),
     Family("Gemma", "gemma", "scaled embeddings"),
     Family("Gemma 2", "gemma2", "scaled embeddings; soft-capped scores and logits; sliding window by layer", True),
-    Family("Gemma 3, text", "gemma3_text", "scaled embeddings; sliding window by layer; norms of query and key"),
-    Family("Gemma 3, with vision", "gemma3", "as its text; what sees images is kept as it is", True),
+    Family("Gemma 3, text", "gemma3_text", "scaled embeddings; sliding window by layer; norms of query and key", True),
+    Family("Gemma 3, with vision", "gemma3", "as its text; what sees images is kept as it is"),
     Family("Phi-3, Phi-3.5, Phi-4", "phi3", "fused projections; partial rotation; sliding window", True),
     Family("Qwen2-VL", "qwen2_vl", "positions in three parts; what sees images is kept as it is"),
     Family("Qwen2.5-VL", "qwen2_5_vl", "as Qwen2-VL"),
@@ -167,15 +167,30 @@ def model_class(source: str | Path) -> Any:
     return _class_of(AutoConfig.from_pretrained(str(source)))
 
 
+def is_of_text(config: Any) -> bool:
+    """Return whether a config is of a model that reads text alone, or has a text model's class all the same."""
+    return type(config) in AutoModelForCausalLM._model_mapping  # noqa: SLF001 - there is no other way to ask
+
+
 def _class_of(config: Any) -> Any:
-    has_vision = type(config) not in AutoModelForCausalLM._model_mapping  # noqa: SLF001 - there is no other way to ask
-    return AutoModelForImageTextToText if has_vision else AutoModelForCausalLM
+    return AutoModelForCausalLM if is_of_text(config) else AutoModelForImageTextToText
 
 
-def empty_model(config: Any) -> Any:
-    """Return a model of a config on the meta device: its layers and shapes, and no memory."""
-    with torch.device("meta"):
-        return _class_of(config).from_config(config)
+def empty_model(
+    config: Any, *, device: str = "meta", attention: str | None = None, dtype: torch.dtype = torch.float32
+) -> Any:
+    """Return a model of a config with fresh weights: on the meta device its layers and shapes, and no memory."""
+    with torch.device(device):
+        return _class_of(config).from_config(config, attn_implementation=attention, dtype=dtype)
+
+
+def config_of(source: str | Path) -> Any:
+    """Return the config of a directory or hub id. Raises UnsupportedModel where there is none."""
+    try:
+        return AutoConfig.from_pretrained(str(source))
+    except (OSError, ValueError, KeyError) as error:
+        told = " ".join(str(error).split())
+        raise UnsupportedModel(f"{source}: transformers reads no config of a model there: {told:.200}") from None
 
 
 def examine(source: str | Path, *, context: int) -> Any:
@@ -188,11 +203,7 @@ def examine(source: str | Path, *, context: int) -> Any:
     Raises:
         UnsupportedModel: it cannot, or there is no such model; the message names every reason.
     """
-    try:
-        config = AutoConfig.from_pretrained(str(source))
-    except (OSError, ValueError, KeyError) as error:
-        told = " ".join(str(error).split())
-        raise UnsupportedModel(f"{source}: transformers reads no config of a model there: {told:.200}") from None
+    config = config_of(source)
     _refuse(source, _faults_of_config(config, context))
     try:
         model = empty_model(config)
@@ -224,9 +235,9 @@ def _faults_of_config(config: Any, context: int | None) -> Iterator[str]:
     rope = getattr(text, "rope_parameters", None) or {}
     by_layer = rope.values() if rope and all(isinstance(one, dict) for one in rope.values()) else [rope]
     longest = getattr(text, "max_position_embeddings", None)
-    for one in by_layer:
-        kind = one.get("rope_type")
-        trained = int(one.get("original_max_position_embeddings") or longest or 0)
+    for table in by_layer:
+        kind = table.get("rope_type")
+        trained = int(table.get("original_max_position_embeddings") or longest or 0)
         if kind in ("longrope", "dynamic") and context is not None and context > trained > 0:
             yield (
                 f"it has positions ({kind}) that are others in sequences of more than {trained} tokens, and the "

@@ -19,7 +19,7 @@ from gymfleet_trainer.model.families import decoder_of, logit_scale, model_class
 from gymfleet_trainer.model.microbatches import MicrobatchExecutor, Threads
 from gymfleet_trainer.model.trees import ModelInputs
 
-_MAX_LOGITS = {"cpu": 1 << 25, "cuda": 1 << 28}
+MAX_LOGITS = {"cpu": 1 << 25, "cuda": 1 << 28}
 """Logits held at once, by device; more are computed in chunks. A GPU needs large products to stay busy."""
 
 
@@ -299,7 +299,7 @@ class _HeadLogprobs(torch.autograd.Function):
 
 def _chunks(hidden: Tensor, weight: Tensor) -> list[slice]:
     rows = len(hidden)
-    step = max(1, _MAX_LOGITS.get(hidden.device.type, 1 << 25) // len(weight))
+    step = max(1, MAX_LOGITS.get(hidden.device.type, 1 << 25) // len(weight))
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
