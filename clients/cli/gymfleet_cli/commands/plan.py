@@ -24,7 +24,9 @@ def plan(
     gpus: Annotated[str, typer.Option(help="What there is: 8xH200, 4x80GiB, or 1xcpu for this machine without a GPU.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Override a key: --set stages.reinforce.tokens_per_microbatch=4096. Repeat for several."),
+        typer.Option(
+            "--set", help="Override a key: --set stages.reinforce.tokens_per_microbatch=4096. Repeat for several."
+        ),
     ] = None,
 ) -> None:
     """Say what of a run lies where: weights, gradients, optimiser, activations, the engine's weights and its cache.
@@ -38,13 +40,13 @@ def plan(
 
 
 def require_model(recipe: Recipe) -> None:
-    """Raise `UsageProblem` for a recipe whose model the trainer cannot compute; one from scratch is never asked about."""
+    """Raise `UsageProblem` for a recipe that names a model which the trainer cannot compute."""
     if recipe.model.path is not None:
         asked_of_trainer("examine", recipe)
 
 
 def asked_of_trainer(command: str, recipe: Recipe, *arguments: str) -> str:
-    """Return what a command of the trainer prints about a recipe. Raises `UsageProblem` or `CliError` with its reason."""
+    """Return what a command of the trainer prints of a recipe. Raises `UsageProblem` or `CliError` with its reason."""
     with tempfile.TemporaryDirectory(prefix="gymfleet-") as place:
         file = Path(place) / "recipe.toml"
         file.write_text(to_toml(recipe), encoding="utf-8")
@@ -91,7 +93,9 @@ def _merged(devices: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             {**one, "name": one["name"] if one["name"] == other["name"] else f"{one['name']} to {other['name']}"}
             for one, other in zip(first["processes"], last["processes"], strict=True)
         ]
-        merged.append({**first, "name": f"{len(group)} devices, {first['name']} to {last['name']}, each", "processes": processes})
+        merged.append(
+            {**first, "name": f"{len(group)} devices, {first['name']} to {last['name']}, each", "processes": processes}
+        )
     return merged
 
 

@@ -86,7 +86,6 @@ def train(
             out.print(plain(f"{directory}: this run is finished; --fresh starts it anew"), soft_wrap=True)
             _print_outcome(directory)
             return
-        require_model(loaded)
         file = str(recipe) if recipe is not None and not changes else recipe_file(loaded, state_dir)
         if recipe is None:
             out.print(plain(to_toml(loaded)), soft_wrap=True)
@@ -124,6 +123,7 @@ def _composed(env: str | None, algorithm: str, model: str | None, level: str | N
 
 def _work(work: Work, env: str | None, state_dir: Path, ports_from: int | None) -> None:
     plan = run_plan(work.recipe, env, work.run_dir, state_dir, ports_from)
+    require_model(work.recipe)
     err.print(plain(f"run directory {work.run_dir} · logs {state_dir / 'logs'}"), soft_wrap=True)
     work_with_services(plan, work, RunDisplay(err, partial(read_progress, work.run_dir)))
 

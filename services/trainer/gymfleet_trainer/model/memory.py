@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from transformers import AttentionInterface
 from transformers.integrations import moe
 
 from gymfleet_trainer.model import policy_model
-from gymfleet_trainer.model.attention import PACKED_ATTENTION
+from gymfleet_trainer.model.attention import PACKED_ATTENTION, packed_attention
 from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, pack
 from gymfleet_trainer.model.cpu_matmul import onednn_is_exact
 from gymfleet_trainer.model.families import decoder_of, empty_model, is_of_text
@@ -69,17 +68,14 @@ class Microbatch:
         length = min(self.length, self.tokens)
         count = max(1, self.tokens // length)
         rows = [
-            TrainSequence([index % 7, *[0] * (length - 1)], [True] * length, [0.0] * length, [0.0] * length, 0, f"{index}")
+            TrainSequence([index, *[0] * (length - 1)], [True] * length, [0.0] * length, [0.0] * length, 0, f"{index}")
             for index in range(count)
         ]
-        with patch("gymfleet_trainer.model.trees.SHORTEST", 1 << 30):
-            (batch,) = pack(rows, count * length)
+        (batch,) = pack(rows, count * length)
         return batch
 
 
-def microbatch_bytes(
-    config: Any, microbatch: Microbatch, *, dtype: torch.dtype, on_gpu: bool, recompute: bool
-) -> int:
+def microbatch_bytes(config: Any, microbatch: Microbatch, *, dtype: torch.dtype, on_gpu: bool, recompute: bool) -> int:
     """Return the largest number of bytes that are in use in one forward and backward pass, beside those that stay.
 
     Weights, and the gradients that a micro-batch before this one left, stay. What the loss itself keeps is little.
@@ -104,22 +100,22 @@ def microbatch_bytes(
         policy = PolicyModel(model, compute_dtype=dtype)
         for parameter in policy.parameters():
             parameter.grad = torch.empty_like(parameter)
-        live = _LiveBytes()
+        live = LiveBytes()
         with live:
             policy.token_logprobs(batch.to("cpu")).logprobs.sum().backward()  # type: ignore[no-untyped-call]
     return live.most
 
 
-class _LiveBytes(TorchDispatchMode):
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Count the bytes of all tensors that were made inside and still exist."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.most = 0
         self._now = 0
         self._known: dict[int, int] = {}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given: set[int] = set()
         tree_map_only(Tensor, lambda one: given.add(id(one.untyped_storage())), (args, kwargs or {}))
         result = func(*args, **(kwargs or {}))
@@ -143,12 +139,15 @@ class _LiveBytes(TorchDispatchMode):
 @contextmanager
 def _as_on(*, on_gpu: bool) -> Iterator[None]:
     """Let the head take as many logits at once as it does on the device that is planned for."""
-    logits = policy_model.MAX_LOGITS
-    with (
-        patch.dict(logits, {"cpu": logits["cuda" if on_gpu else "cpu"]}),
-        patch.object(moe, "_grouped_mm", _experts),  # its stand-in for shapes knows bfloat16 alone
-    ):
+    logits, product = policy_model.MAX_LOGITS, moe._grouped_mm  # noqa: SLF001 - it has no other name
+    before = dict(logits)
+    logits["cpu"] = logits["cuda" if on_gpu else "cpu"]
+    moe._grouped_mm = _experts  # noqa: SLF001 - what stands for it on shapes knows bfloat16 alone
+    try:
         yield
+    finally:
+        logits.update(before)
+        moe._grouped_mm = product  # noqa: SLF001
 
 
 class _Grouped(torch.autograd.Function):
@@ -180,13 +179,17 @@ class _Kept(torch.autograd.Function):
 
 
 def _kernel(
-    module: nn.Module,  # noqa: ARG001  (the interface passes it)
+    module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,  # noqa: ARG001  (as it passes this)
-    **_: Any,
+    attention_mask: Tensor | None,
+    *,
+    softcap: float | None = None,
+    **options: Any,
 ) -> tuple[Tensor, None]:
+    if softcap is not None:  # for which there is no kernel
+        return packed_attention(module, query, key, value, attention_mask, softcap=softcap, **options)
     if torch.is_autocast_enabled("cpu"):
         query, key, value = (one.to(torch.get_autocast_dtype("cpu")) for one in (query, key, value))
     output: Tensor = _Kept.apply(query, key, value)  # type: ignore[no-untyped-call]
