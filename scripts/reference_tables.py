@@ -31,6 +31,8 @@ from gymfleet_trainer.settings import TrainerSettings
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from scripts import models_page
+
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 SETTINGS: Final[tuple[type[Any], ...]] = (
     EnvServerSettings, GatewaySettings, RolloutSettings, RewardSettings, TrainerSettings,
@@ -183,9 +185,10 @@ def _inner_model(field: FieldInfo) -> type[BaseModel] | None:
 
 
 def main() -> None:
-    """Write both pages."""
+    """Write all pages."""
     for page, text in ((DOCS / "recipes.md", recipe_page()), (DOCS / "reference.md", settings_page())):
         page.write_text(text, encoding="utf-8")
+    models_page.main()
 
 
 if __name__ == "__main__":

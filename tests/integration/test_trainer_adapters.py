@@ -173,9 +173,11 @@ def test_what_is_saved_says_what_the_learner_says(
     base = AutoModelForCausalLM.from_pretrained(str(tiny_model))
     assert max(abs(a - b) for a, b in zip(logprobs_by(base), ours, strict=True)) > 1e-3
     merged = AutoModelForCausalLM.from_pretrained(str(tmp_path / "model"))
-    assert logprobs_by(merged) == pytest.approx(ours, abs=1e-4)
     assert AutoTokenizer.from_pretrained(str(tmp_path / "model")).get_vocab()
     adapted = PeftModel.from_pretrained(base, str(tmp_path / "model" / "adapter"))
+    assert logprobs_by(merged) == pytest.approx(logprobs_by(adapted), abs=1e-4)
+    for parameter in adapted.parameters():  # what is probed is the policy in the precision of the engine
+        parameter.data = parameter.data.bfloat16().float()
     assert logprobs_by(adapted) == pytest.approx(ours, abs=1e-4)
 
     published = load_file(tmp_path / "published" / "adapter_model.safetensors")

@@ -27,6 +27,7 @@ from gymfleet_cli.commands import (
     hub,
     keys,
     new,
+    plan,
     play,
     plugins,
     report,
@@ -52,6 +53,7 @@ app.command()(fleet.up)
 app.command()(fleet.down)
 app.command()(fleet.status)
 app.command()(train.train)
+app.command()(plan.plan)
 app.command("eval")(evaluate.evaluate)
 app.command()(collect.collect)
 app.command()(events.events)

@@ -8,6 +8,8 @@ from typing import Final
 from gymfleet_contracts.recipe import MODEL_BUILT
 
 _WANTED: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
+_TWICE: Final = "consolidated*"
+"""The weights once more, in Mistral's own form."""
 
 
 class ModelNotFound(Exception):
@@ -40,7 +42,7 @@ def find_model(model: str) -> Path:
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - needed for hub ids alone
 
     try:
-        return _require_files(Path(snapshot_download(model, allow_patterns=list(_WANTED))))
+        return _require_files(Path(snapshot_download(model, allow_patterns=list(_WANTED), ignore_patterns=[_TWICE])))
     except ModelNotFound:
         raise
     except Exception as error:
@@ -72,6 +74,6 @@ def _number(path: Path, name: str) -> int:
 def _require_files(path: Path) -> Path:
     if not (path / "config.json").is_file():
         raise ModelNotFound(f"{path} holds no config.json: not a model directory")
-    if not any(path.glob("*.safetensors")):
-        raise ModelNotFound(f"{path} holds no *.safetensors file")
+    if all(file.match(_TWICE) for file in path.glob("*.safetensors")):
+        raise ModelNotFound(f"{path} holds no *.safetensors file of the form that transformers writes")
     return path

@@ -19,6 +19,12 @@ class RunDirectoryError(TrainerError):
     exit_code = 2
 
 
+class UnsupportedModel(TrainerError):
+    """The trainer cannot compute this model as the engine does, or cannot read it. Choose another."""
+
+    exit_code = 2
+
+
 class Stalled(TrainerError):
     """Nothing arrived before the deadline. Start the missing service; the same command resumes."""
 

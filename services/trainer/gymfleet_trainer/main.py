@@ -1,8 +1,9 @@
-"""`gymfleet-trainer`: build the initial model, run a recipe, or measure a checkpoint."""
+"""`gymfleet-trainer`: examine or build the initial model, plan its memory, run a recipe, or measure a checkpoint."""
 
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -104,9 +105,31 @@ def _augmenters() -> PluginRoom:
     return PluginRoom(augmenting.AUGMENTERS, augmenter_checks.examine)
 
 
-def _build(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> int:
-    from gymfleet_trainer.run.build import build, initial_model, nothing_to_build  # noqa: PLC0415 - it imports the client
+def _examine(arguments: argparse.Namespace, recipe: Recipe, *_: object) -> int:  # noqa: ARG001 - as the others
+    from gymfleet_trainer.run.build import require_model  # noqa: PLC0415 - it imports the client
 
+    require_model(recipe)
+    return 0
+
+
+def _plan(arguments: argparse.Namespace, recipe: Recipe, _: RunDirectory, settings: TrainerSettings) -> int:
+    from gymfleet_trainer.run.devices import Devices  # noqa: PLC0415 - beside the next
+    from gymfleet_trainer.run.memory_plan import memory_plan  # noqa: PLC0415 - torch takes seconds to import
+
+    plan = memory_plan(recipe, Devices.parse(arguments.gpus), threads=settings.torch_threads)
+    sys.stdout.write(f"{json.dumps(plan.as_dict())}\n")
+    return 0
+
+
+def _build(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> int:
+    from gymfleet_trainer.run.build import (  # noqa: PLC0415 - it imports the client
+        build,
+        initial_model,
+        nothing_to_build,
+        require_model,
+    )
+
+    require_model(recipe)
     if nothing_to_build(recipe, directory):
         sys.stdout.write(f"{initial_model(recipe, directory)}\n")
         return 0
@@ -121,9 +144,11 @@ def _run(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirectory,
 
 
 def _run_locked(path: Path, recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> int:
+    from gymfleet_trainer.run.build import require_model  # noqa: PLC0415 - it imports the client
     from gymfleet_trainer.run.plan import own_sources, stages_of  # noqa: PLC0415 - torch takes seconds
 
     stages_of(recipe)  # before anything of the run is written
+    require_model(recipe)
     run_id = directory.claim(recipe, path)
     directory.pin(own_sources(recipe))
     if directory.finished:
@@ -240,6 +265,8 @@ def _interruptible(work: Callable[[], Coroutine[Any, Any, None]]) -> int:
 
 
 _COMMANDS: Final[dict[str, Callable[[argparse.Namespace, Recipe, RunDirectory, TrainerSettings], int]]] = {
+    "examine": _examine,
+    "plan": _plan,
     "build": _build,
     "run": _run,
     "eval": _eval,
@@ -250,13 +277,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gymfleet-trainer", description="Train a policy as a recipe says.")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (
+        ("examine", "say whether the trainer can compute the recipe's model"),
+        ("plan", "print, as JSON, what of the recipe lies where, and what does not fit"),
         ("build", "make the model that the recipe starts from"),
         ("run", "run the recipe, or resume an interrupted run"),
         ("eval", "measure a checkpoint on the recipe's held-out tasks"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("recipe", type=Path)
-        command.add_argument("--run-dir", type=Path, required=True)
+        command.add_argument("--run-dir", type=Path, required=name not in ("examine", "plan"), default=Path())
+        if name == "plan":
+            command.add_argument("--gpus", required=True, help="8xH200, 4x80GiB, or 1xcpu for this machine without one")
     commands.add_parser("describe", help="print what plug-ins are and which options they take")
     commands.add_parser("check", help="try what plug-ins promise")
     commands.choices["eval"].add_argument("--checkpoint", type=Path, required=True)

@@ -13,8 +13,10 @@ from gymfleet_env_gateway.metrics import SessionGauges
 from gymfleet_env_server.catalogue import load_entry
 from gymfleet_env_server.metrics import SessionMetrics
 from gymfleet_envs.environment import EngineLost
+from gymfleet_trainer.model.families import FAMILIES, REFUSED
 from gymfleet_trainer.run.plan import stages_of
 
+from scripts import models_page
 from scripts.reference_tables import recipe_page, recipe_tables, settings_page, tables_on
 from tests.fixtures.paths import ROOT
 
@@ -31,6 +33,11 @@ def test_tables_of_settings_and_recipe_keys_are_those_of_the_models() -> None:
     assert REFERENCE.read_text(encoding="utf-8") == settings_page(), told
     assert recipe_page().count("\n| `") > 100
     assert settings_page().count("| `GYMFLEET_") > 100
+
+
+def test_families_and_refusals_of_the_page_are_those_of_the_trainer() -> None:
+    assert models_page.PAGE.read_text(encoding="utf-8") == models_page.models_page(), "`make tables` writes them"
+    assert models_page.models_page().count("\n| ") > len(FAMILIES) + len(REFUSED)
 
 
 def test_every_table_of_a_recipe_is_on_its_page() -> None:

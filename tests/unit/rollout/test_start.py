@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 import tomllib
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -199,10 +200,71 @@ def test_a_missing_compiler_is_named(model: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_shapes_are_read_from_all_files(model: Path) -> None:
-    save_file({"b": torch.zeros(5)}, model / "model-2.safetensors")
+def sharded(model: Path, listed: dict[str, str]) -> Path:
+    """The same model in two files and an index of them."""
+    (model / "model.safetensors").rename(model / "model-1.safetensors")
+    save_file({"b": torch.zeros(5), "left.over": torch.zeros(1)}, model / "model-2.safetensors")
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
+    return model
+
+
+LISTED = {"a": "model-1.safetensors", "lm_head.weight": "model-1.safetensors", "b": "model-2.safetensors"}
+
+
+def test_shapes_are_read_from_the_files_and_for_the_tensors_of_the_index(model: Path) -> None:
+    sharded(model, LISTED)
+    (model / "consolidated.safetensors").write_bytes(b"another form, which is not even read")
 
     assert tensor_shapes(model) == {"a": (2, 3), "lm_head.weight": (4,), "b": (5,)}
+
+
+def test_shapes_are_read_from_all_files_where_none_is_said_to_be_the_model(model: Path) -> None:
+    sharded(model, LISTED)
+    (model / "model.safetensors.index.json").unlink()
+    save_file({"other.name.for.a": torch.zeros(2, 3)}, model / "consolidated-1.safetensors")
+
+    assert tensor_shapes(model) == {"a": (2, 3), "lm_head.weight": (4,), "b": (5,), "left.over": (1,)}
+
+
+def test_what_lies_beside_the_model_is_not_of_it(model: Path) -> None:
+    save_file({"other.name.for.a": torch.zeros(2, 3)}, model / "consolidated.safetensors")
+    (model / "pytorch_model.bin").write_bytes(b"the same once more")
+
+    assert tensor_shapes(model) == {"a": (2, 3), "lm_head.weight": (4,)}
+
+
+def test_tables_that_are_computed_are_no_tensors_of_a_model(model: Path) -> None:
+    save_file(
+        {"a": torch.zeros(1), "layers.0.self_attn.rotary_emb.inv_freq": torch.ones(2)}, model / "model.safetensors"
+    )
+
+    assert tensor_shapes(model) == {"a": (1,)}
+
+
+@pytest.mark.parametrize(
+    ("listed", "complaint"),
+    [
+        (LISTED | {"c": "model-2.safetensors"}, r"lists c \(1 tensors\), which its files have not got"),
+        (LISTED | {"c": "model-3.safetensors"}, r"model-3\.safetensors is not a readable"),
+        (LISTED | {"c": "../elsewhere.safetensors"}, "by the names of files beside it"),
+        ({}, "by the names of files beside it"),
+        (None, "is not a readable index"),
+    ],
+)
+def test_an_index_that_does_not_fit_is_rejected(model: Path, listed: Any, complaint: str) -> None:
+    sharded(model, listed)
+
+    with pytest.raises(WeightsRejected, match=complaint):
+        tensor_shapes(model)
+
+
+@pytest.mark.parametrize(("tied", "accepted"), [(True, True), (None, True), (False, False)])
+def test_a_head_may_be_left_out_of_a_tied_model_alone(tied: bool | None, accepted: bool, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({} if tied is None else {"tie_word_embeddings": tied}))
+    expected: dict[str, tuple[int, ...]] = {"a": (1,), "language_model.lm_head.weight": (2,)}
+
+    with nullcontext() if accepted else pytest.raises(WeightsRejected, match=r"lacks language_model\.lm_head"):
+        require_same_tensors(expected, {"a": (1,)}, tmp_path)
 
 
 @pytest.mark.parametrize(

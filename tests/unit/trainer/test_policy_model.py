@@ -80,25 +80,27 @@ def test_chunks_of_the_head_change_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         return [logprobs, entropy, *torch.autograd.grad((logprobs * slope + entropy * slope.flip(0)).sum(), [h, w])]
 
     whole = run()
-    monkeypatch.setitem(policy_model._MAX_LOGITS, "cpu", 4 * 11)
+    monkeypatch.setitem(policy_model.MAX_LOGITS, "cpu", 4 * 11)
     chunked = run()
 
     for one, other in zip(whole, chunked, strict=True):
         assert torch.allclose(one, other, atol=1e-6)
 
 
+@pytest.mark.parametrize("softcap", [None, 1.5])
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (1.0, 0.0), (0.0, 1.0)])
-def test_the_heads_gradient_is_right(weights: tuple[float, float]) -> None:
+def test_the_heads_gradient_is_right(weights: tuple[float, float], softcap: float | None) -> None:
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(5, 4, generator=generator, requires_grad=True)
     weight = torch.randn(7, 4, generator=generator, requires_grad=True)
     targets = torch.randint(7, (5,), generator=generator)
-    plain = (hidden @ weight.T / 0.7).log_softmax(-1)
+    logits = hidden @ weight.T
+    plain = ((logits if softcap is None else softcap * torch.tanh(logits / softcap)) / 0.7).log_softmax(-1)
     parts = plain.gather(-1, targets[:, None]).square().sum(), (plain.exp() * plain).sum(-1).square().sum()
     loss = sum((share * part for share, part in zip(weights, parts, strict=True)), torch.zeros(()))
     wanted = torch.autograd.grad(loss, [hidden, weight])
 
-    logprobs, entropy = selected_logprobs(hidden, weight, targets, temperature=0.7, with_entropy=True)
+    logprobs, entropy = selected_logprobs(hidden, weight, targets, temperature=0.7, softcap=softcap, with_entropy=True)
     assert entropy is not None
     used = [(share, part) for share, part in zip(weights, (logprobs, entropy), strict=True) if share]
     ours = sum((share * part.square().sum() for share, part in used), torch.zeros(()))

@@ -270,7 +270,7 @@ def tree_of(lengths: tuple[int, ...]) -> Segments:
     return batch.inputs.segments
 
 
-def by_rows(qkv: list[Tensor], segments: Segments) -> Tensor:
+def by_rows(qkv: list[Tensor], segments: Segments, window: int | None = None) -> Tensor:
     """Every segment's queries in the whole row that leads there, one row after the other."""
     assert segments.paths is not None
     bounds = segments.cu_seqlens.tolist()
@@ -278,7 +278,9 @@ def by_rows(qkv: list[Tensor], segments: Segments) -> Tensor:
     for place, before in enumerate(segments.paths.ancestors):
         where = [token for one in (*before, place) for token in range(bounds[one], bounds[one + 1])]
         query, key, value = (tensor[:, :, where] for tensor in qkv)
-        whole = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        distance = torch.arange(len(where))[:, None] - torch.arange(len(where))[None]
+        mask = (distance >= 0) & (distance < (window or len(where)))
+        whole = F.scaled_dot_product_attention(query, key, value, mask, enable_gqa=True)
         outputs.append(whole[:, :, -segments.lengths[place] :])
     return torch.cat(outputs, dim=2).transpose(1, 2)
 
@@ -322,16 +324,25 @@ def test_a_segment_attends_to_those_that_it_goes_on_from(
         assert torch.allclose(actual_grad, expected_grad, atol=20 * tolerance)
 
 
-def test_a_kernel_for_many_lengths_gets_the_keys_of_whole_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("window", [None, 100])
+def test_a_kernel_for_many_lengths_gets_the_keys_of_whole_paths(
+    window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A stand-in for flash-attention: the causal mask is aligned to the last query and the last key."""
 
-    def varlen(q: Tensor, k: Tensor, v: Tensor, q_ends: Tensor, k_ends: Tensor, longest: int, path: int) -> Tensor:
+    def varlen(
+        q: Tensor, k: Tensor, v: Tensor, q_ends: Tensor, k_ends: Tensor, longest: int, path: int,
+        window_size: tuple[int, int] = (-1, 0),
+    ) -> Tensor:  # fmt: skip
+        assert window_size == ((-1, 0) if window is None else (window - 1, 0)), "so many before it, none after it"
         assert (longest, path) == (max(LENGTHS), 5 + 3 + 140)
         outputs = []
         for place in range(len(LENGTHS)):
             own, keys = slice(*q_ends[place : place + 2].tolist()), slice(*k_ends[place : place + 2].tolist())
             size, width = own.stop - own.start, keys.stop - keys.start
             mask = torch.ones(size, width, dtype=torch.bool).tril(width - size)
+            if window_size[0] >= 0:
+                mask = mask.triu(width - size - window_size[0])
             parts = (q[own].transpose(0, 1), k[keys].transpose(0, 1), v[keys].transpose(0, 1))
             outputs.append(F.scaled_dot_product_attention(*parts, mask).transpose(0, 1))
         return torch.cat(outputs)
@@ -343,18 +354,34 @@ def test_a_kernel_for_many_lengths_gets_the_keys_of_whole_paths(monkeypatch: pyt
     segments = tree_of(LENGTHS)
     query, key, value = qkv = projections(sum(LENGTHS), torch.float64)
 
-    actual = attention._varlen(query, key, value, None, segments)
+    actual = attention._varlen(query, key, value, None, segments, window)
 
-    assert torch.allclose(actual, by_rows(qkv, segments), atol=1e-12)
+    assert torch.allclose(actual, by_rows(qkv, segments, window), atol=1e-12)
 
 
-def test_a_path_must_fit_into_the_sliding_window() -> None:
-    segments = tree_of(LENGTHS)
-    qkv = projections(sum(LENGTHS), torch.float32)
+@pytest.mark.parametrize("window", [1, 4, 100, 147, 148])
+@pytest.mark.parametrize(
+    ("lengths", "dtype", "tolerance"),
+    [
+        pytest.param(LENGTHS, torch.float64, 1e-12, id="in blocks"),
+        pytest.param((5, 3, 1, MAX_SEGMENT, 7), torch.float64, 1e-12, id="the path is too long: the fused kernel"),
+        pytest.param(LENGTHS, torch.bfloat16, 0.05, id="the fused kernel"),
+    ],
+)
+def test_a_window_reaches_into_what_a_segment_goes_on_from(
+    lengths: tuple[int, ...], dtype: torch.dtype, tolerance: float, window: int
+) -> None:
+    segments = tree_of(lengths)
+    qkv = projections(sum(lengths), dtype)
+    upstream = torch.randn(1, sum(lengths), 4, 8, generator=torch.Generator().manual_seed(1)).to(dtype)
 
-    attend(qkv, segments, sliding_window=148)
-    with pytest.raises(ValueError, match="segments of 148 tokens exceed the sliding window of 147"):
-        attend(qkv, segments, sliding_window=147)
+    actual = attend(qkv, segments, sliding_window=window)
+    expected = by_rows(qkv, segments, window)
+
+    assert torch.allclose(actual, expected, atol=tolerance)
+    pairs = zip(torch.autograd.grad(actual, qkv, upstream), torch.autograd.grad(expected, qkv, upstream), strict=True)
+    for actual_grad, expected_grad in pairs:
+        assert torch.allclose(actual_grad, expected_grad, atol=20 * tolerance)
 
 
 # --- models

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from gymfleet_contracts.recipe import Recipe, RecipeError, ScaleSection, TrainerSection, load_recipe
 
+from gymfleet_cli.commands.plan import require_model
 from gymfleet_cli.composing import composed
 from gymfleet_cli.console import CliError, UsageProblem, err, out, plain
 from gymfleet_cli.gateway import describe
@@ -122,6 +123,7 @@ def _composed(env: str | None, algorithm: str, model: str | None, level: str | N
 
 def _work(work: Work, env: str | None, state_dir: Path, ports_from: int | None) -> None:
     plan = run_plan(work.recipe, env, work.run_dir, state_dir, ports_from)
+    require_model(work.recipe)
     err.print(plain(f"run directory {work.run_dir} · logs {state_dir / 'logs'}"), soft_wrap=True)
     work_with_services(plan, work, RunDisplay(err, partial(read_progress, work.run_dir)))
 

@@ -85,6 +85,9 @@ def build_core(config: EngineConfig) -> "VllmCore":
         seed=config.seed,
         enable_prefix_caching=True,
         skip_tokenizer_init=True,
+        # Not Mistral's own form, where that lies beside this one: versions are published in this one.
+        config_format="hf",
+        load_format="safetensors",
         generation_config="vllm",
         logprobs_mode="processed_logprobs",
         distributed_executor_backend="uni",

@@ -1,9 +1,13 @@
-"""The contents of a directory of safetensors, read from the headers alone."""
+"""The contents of a directory of safetensors, read from the headers alone.
+
+A published model's directory may hold more than its weights: `consolidated.safetensors` says the same once more under
+Mistral's own names, and old checkpoints of Llama hold tables that are computed. Neither is a tensor of the model.
+"""
 
 import json
 import struct
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gymfleet_rollout.inference.base import WeightsRejected
 
@@ -12,22 +16,55 @@ _HEAD: Final = "lm_head.weight"
 _ADAPTER: Final = "adapter_config.json"
 _PREFIX: Final = "base_model.model."
 _FIRST, _SECOND = ".lora_A.weight", ".lora_B.weight"
+_COMPUTED: Final = "rotary_emb.inv_freq"
+_SINGLE: Final = "model.safetensors"
+_INDEX: Final = "model.safetensors.index.json"
+_OTHER_FORM: Final = "consolidated"
 _LISTED: Final = 5
 
 Shapes = dict[str, tuple[int, ...]]
 
 
 def tensor_shapes(directory: Path) -> Shapes:
-    """Return the shape of every tensor in the directory's `*.safetensors`, by name. Raises WeightsRejected."""
+    """Return the shape of every tensor of the model in a directory, by name. Raises WeightsRejected.
+
+    They are those that `model.safetensors.index.json` lists, if it is there.
+    """
     if not directory.is_dir():
         raise WeightsRejected(f"{directory} is not a directory that this service can read")
-    files = sorted(directory.glob("*.safetensors"))
-    if not files:
-        raise WeightsRejected(f"{directory} holds no *.safetensors file")
+    index = directory / _INDEX
+    listed = _listed(index) if index.is_file() else None
     shapes: Shapes = {}
-    for file in files:
+    for file in _files(directory, listed):
         shapes.update(_header(file))
-    return shapes
+    if listed is not None:
+        if lacking := sorted(listed.keys() - shapes.keys()):
+            raise WeightsRejected(f"{index} lists {_some(lacking)}, which its files have not got")
+        shapes = {name: shapes[name] for name in listed}
+    return {name: shape for name, shape in shapes.items() if not name.endswith(_COMPUTED)}
+
+
+def _files(directory: Path, listed: dict[str, str] | None) -> list[Path]:
+    if listed is not None:
+        return [directory / name for name in sorted(set(listed.values()))]
+    if (single := directory / _SINGLE).is_file():
+        return [single]
+    files = sorted(file for file in directory.glob("*.safetensors") if not file.name.startswith(_OTHER_FORM))
+    if not files:
+        raise WeightsRejected(f"{directory} holds no *.safetensors file of the model")
+    return files
+
+
+def _listed(index: Path) -> dict[str, str]:
+    """Return the file of each tensor, as the index has it."""
+    try:
+        document: Any = json.loads(index.read_text(encoding="utf-8"))
+        listed = {str(name): str(file) for name, file in document["weight_map"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WeightsRejected(f"{index} is not a readable index: {error}") from error
+    if not listed or any(Path(file).name != file for file in listed.values()):
+        raise WeightsRejected(f"{index} must list tensors by the names of files beside it")
+    return listed
 
 
 def require_same_tensors(expected: Shapes, given: Shapes, directory: Path) -> None:
@@ -35,12 +72,27 @@ def require_same_tensors(expected: Shapes, given: Shapes, directory: Path) -> No
 
     The output head of a tied model may be included or left out. Raises WeightsRejected.
     """
-    missing = sorted(expected.keys() - given.keys() - {_HEAD})
-    unknown = sorted(given.keys() - expected.keys() - {_HEAD})
+    missing = sorted(name for name in expected.keys() - given.keys() if not _may_be_left_out(name, directory))
+    unknown = sorted(name for name in given.keys() - expected.keys() if not name.endswith(_HEAD))
     reshaped = sorted(name for name in expected.keys() & given.keys() if expected[name] != given[name])
     for fault, names in (("lacks", missing), ("has unknown", unknown), ("has other shapes for", reshaped)):
         if names:
-            raise WeightsRejected(f"{directory} {fault} {', '.join(names[:_LISTED])} ({len(names)} tensors)")
+            raise WeightsRejected(f"{directory} {fault} {_some(names)}")
+
+
+def _may_be_left_out(name: str, directory: Path) -> bool:
+    """Return whether a tensor is a head whose model says that it is tied, or does not say that it is not."""
+    if not name.endswith(_HEAD):
+        return False
+    try:
+        config: Any = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        return config.get("tie_word_embeddings") is not False
+    except (OSError, ValueError, AttributeError):
+        return True
+
+
+def _some(names: list[str]) -> str:
+    return f"{', '.join(names[:_LISTED])} ({len(names)} tensors)"
 
 
 def require_adapter(base: Shapes, directory: Path, max_rank: int) -> None:

@@ -29,17 +29,26 @@ class PolicyLoader:
         """Load Hugging Face safetensors from a directory, overwriting the weights in place.
 
         With tied embeddings vLLM reloads the embedding but keeps the output head's old
-        packed copy, which gives wrong logits and no error. So every head is packed again.
+        packed copy, which gives wrong logits and no error. So every head is packed again. The experts of the CPU build
+        are packed when their kernel is made and never again, with the same effect: so it is made anew.
         """
+        from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (  # noqa: PLC0415 - as below
+            UnquantizedFusedMoEMethod,
+        )
         from vllm.model_executor.layers.vocab_parallel_embedding import (  # noqa: PLC0415 - exists in the worker alone
             ParallelLMHead,
             UnquantizedEmbeddingMethod,
         )
+        from vllm.platforms import current_platform  # noqa: PLC0415 - as above
 
         _RELOADING.addFilter(_UNFOUNDED)  # adding it again changes nothing
+        modules = list(self.model_runner.get_model().modules())
+        for method in (getattr(module, "quant_method", None) for module in modules):
+            if isinstance(method, UnquantizedFusedMoEMethod) and current_platform.is_cpu():
+                method.moe_kernel = None
         self.model_runner.reload_weights(weights_path=weights_path)
         num_heads = 0
-        for module in self.model_runner.get_model().modules():
+        for module in modules:
             if isinstance(module, ParallelLMHead) and isinstance(module.quant_method, UnquantizedEmbeddingMethod):
                 module.quant_method.process_weights_after_loading(module)
                 num_heads += 1

@@ -16,7 +16,6 @@ from gymfleet_contracts.recipe import LoraSection, Recipe
 from gymfleet_contracts.rollout import Sampling
 from gymfleet_contracts.trajectory import ScoredTrajectory, Turn
 from gymfleet_kit.chat.transcripts import Transcripts
-from transformers import AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from gymfleet_trainer.distributed.ranks import Ranks, device_of
@@ -37,6 +36,7 @@ from gymfleet_trainer.learning.sft_update import SftUpdater
 from gymfleet_trainer.model.adapted_policy import AdaptedPolicy
 from gymfleet_trainer.model.adapters import ADAPTER
 from gymfleet_trainer.model.batching import TrainSequence, sequences_from_trajectory
+from gymfleet_trainer.model.files import GENERATION, READING, keep_files
 from gymfleet_trainer.model.judge_model import JudgeModel
 from gymfleet_trainer.model.optimizer import masters_of
 from gymfleet_trainer.model.policy_model import PolicyModel, Reference
@@ -49,7 +49,6 @@ _OPTIMIZER: Final = "optimizer.pt"
 _REFERENCE: Final = "reference"
 _MICROBATCH_TOKENS: Final = 8192
 _PARITY_SEQUENCES: Final = 32
-_TOKENIZER_FILES: Final = ("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "chat_template*")
 
 
 ModelT = TypeVar("ModelT", bound=PolicyModel)
@@ -310,6 +309,7 @@ class LocalLearner:
             self._model.save_adapter(directory, dtype=self._published_dtype)
         else:
             self._model.save_pretrained(directory, self._published_dtype)
+            self._keep(directory, GENERATION)
 
     def save_model(self, directory: Path) -> None:
         """Write weights, config and tokenizer, as a model that transformers can load from `directory`.
@@ -319,7 +319,8 @@ class LocalLearner:
         self._model.save_pretrained(directory)
         if isinstance(self._model, AdaptedPolicy):
             self._model.save_adapter(directory / ADAPTER)
-        self._save_tokenizer(directory)
+        self._keep(directory, GENERATION)
+        self._keep(directory, READING)
 
     def save_reward_model(self, directory: Path) -> None:
         """Write the reward model, its tokenizer and what names its template, as the reward service loads it.
@@ -327,20 +328,14 @@ class LocalLearner:
         Of a judge, what a server of language models loads.
         """
         self._reward_model().save_pretrained(directory)
-        self._save_tokenizer(directory)
-        if self._writes and not isinstance(self._training, GenerativeJudgeOptions):
+        writes_text = isinstance(self._training, GenerativeJudgeOptions)
+        self._keep(directory, GENERATION + READING if writes_text else READING)
+        if self._writes and not writes_text:
             Transcripts(directory).note(directory)
 
-    def _save_tokenizer(self, directory: Path) -> None:
-        if not self._writes:
-            return
-        source = Path(self._source)
-        if not source.is_dir():
-            AutoTokenizer.from_pretrained(self._source).save_pretrained(str(directory))
-            return
-        for pattern in _TOKENIZER_FILES:
-            for path in source.glob(pattern):
-                shutil.copyfile(path, directory / path.name)
+    def _keep(self, directory: Path, patterns: tuple[str, ...]) -> None:
+        if self._writes:
+            keep_files(self._source, directory, patterns)
 
     def save_checkpoint(self, directory: Path) -> None:
         """Write everything that `load_checkpoint` needs to continue as if nothing had happened."""
@@ -348,7 +343,7 @@ class LocalLearner:
             (directory / MODEL).mkdir()
         if isinstance(self._model, AdaptedPolicy):
             self._model.save_adapter(directory / MODEL)
-            self._save_tokenizer(directory / MODEL)
+            self._keep(directory / MODEL, READING)
         else:
             self.save_model(directory / MODEL)
         states: dict[str, Any] = {"torch": torch.get_rng_state(), "stage": self._stage, **self._restored}

@@ -17,7 +17,7 @@ from gymfleet_trainer.model.microbatches import Sums
 from gymfleet_trainer.model.optimizer import build_optimizer
 from gymfleet_trainer.model.policy_model import PolicyModel
 
-_TOKENS_PER_MICROBATCH = 4096
+TOKENS_PER_MICROBATCH = 4096
 _HARDNESS: Final[Mapping[str, Callable[[TrainSequence], float]]] = {
     "length": lambda sequence: len(sequence.token_ids),
     "turns": lambda sequence: sum(now and not before for before, now in pairwise([False, *sequence.loss_mask])),
@@ -87,7 +87,7 @@ class SftUpdater:
         executor = self.model.executor(self.optimizer.parameters)
         packed = pack(
             [s for s in part if s.num_trained],
-            _TOKENS_PER_MICROBATCH,
+            TOKENS_PER_MICROBATCH,
             multiple_of=executor.width,
             dtype=self.model.dtype,
         )

@@ -91,7 +91,7 @@ class AdaptedPolicy(PolicyModel):
 
     def body_tensors(self) -> Iterator[Tensor]:
         """Yield the weights and buffers of the body, with what the adapter adds to them."""
-        body = self.hf.model
+        body = self.body
         for name, value in body.named_parameters():
             if not is_adapter(name):
                 yield merged_name(body, name, value)[1]

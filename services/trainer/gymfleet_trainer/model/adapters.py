@@ -17,10 +17,11 @@ from peft.tuners.lora import Linear
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 
 from gymfleet_trainer.distributed.sharding import sharded_like
 from gymfleet_trainer.errors import RunDirectoryError
+from gymfleet_trainer.model.families import decoder_of, empty_model
 
 POLICY: Final = "default"
 REFERENCE: Final = "reference"
@@ -103,7 +104,7 @@ def adapted_modules(model: Any, section: LoraSection) -> tuple[str, ...]:
 
     Raises RecipeError if the model has no such layer for one of the recipe's names.
     """
-    layers = model.get_submodule(model.base_model_prefix).layers
+    layers = decoder_of(model).layers
     names = [name for name, module in layers.named_modules() if isinstance(module, nn.Linear)]
     ends = sorted({name.rpartition(".")[2] for name in names})
     if section.target_modules == _ALL:
@@ -118,8 +119,7 @@ def adapted_modules(model: Any, section: LoraSection) -> tuple[str, ...]:
 
 def require_modules(source: str, section: LoraSection) -> None:
     """Raise RecipeError as `adapted_modules` does, from the model's config alone."""
-    with torch.device("meta"):
-        adapted_modules(AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source)), section)
+    adapted_modules(empty_model(AutoConfig.from_pretrained(source)), section)
 
 
 def adapted_layers(model: nn.Module) -> dict[str, AdaptedLinear]:

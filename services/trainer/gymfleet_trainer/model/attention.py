@@ -2,6 +2,7 @@
 
 Segments are placed end to end in one row. Each attends to itself, and to those that it goes on from, if any; there is
 no padding. The segments' bounds are passed as a keyword argument through the model's forward to `packed_attention`.
+A layer with a sliding window sees only the last tokens of that; one with soft-capped scores has them squeezed by tanh.
 """
 
 import inspect
@@ -13,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from gymfleet_trainer.model.cpu_attention import MAX_SEGMENT, blocked_attention
+from gymfleet_trainer.model.cpu_attention import MAX_SEGMENT, blocked_attention, visible
 from gymfleet_trainer.model.segments import Segments
 
 PACKED_ATTENTION: Final = "gymfleet_packed"
@@ -30,6 +31,8 @@ def packed_attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     segments: Segments | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
@@ -43,7 +46,9 @@ def packed_attention(
         attention_mask: must be None; bounds come from `segments`.
         scaling: factor of the scores, `D ** -0.5` when None.
         dropout: must be 0, or the old log-probabilities would not be those of the sampler.
-        sliding_window: must cover the longest segment with what it goes on from, or be None.
+        sliding_window: how many tokens each one attends to at the most, with itself; all before it when None.
+        softcap: bound of the scores, of which `softcap * tanh(scores / softcap)` is taken; unbounded when None.
+        s_aux: must be None: there are no attention sinks.
         segments: bounds within the row.
 
     Returns:
@@ -53,20 +58,33 @@ def packed_attention(
         raise ValueError(f"{PACKED_ATTENTION} attention needs `segments`: call the model through PolicyModel")
     if attention_mask is not None or dropout or query.shape[0] != 1:
         raise ValueError(f"{PACKED_ATTENTION} attention takes one packed row, without a mask and without dropout")
-    if sliding_window is not None and segments.longest > sliding_window:
-        raise ValueError(f"segments of {segments.longest} tokens exceed the sliding window of {sliding_window}")
+    if s_aux is not None:
+        raise ValueError(f"{PACKED_ATTENTION} attention has no sinks: require_supported refuses such models")
     device = query.device.type
     if torch.is_autocast_enabled(device):
         # Norms leave query and key in float32 here, but the kernels need the same dtype for all three.
         query, key, value = (tensor.to(torch.get_autocast_dtype(device)) for tensor in (query, key, value))
-    if query.is_cuda and _VARLEN is not None and query.dtype != torch.float32:
-        return _varlen(query, key, value, scaling, segments), None
+    window = None if sliding_window is None or sliding_window >= segments.longest else sliding_window
+    if query.is_cuda and _has_kernel(window, softcap) and query.dtype != torch.float32:
+        return _varlen(query, key, value, scaling, segments, window), None
     if device == "cpu" and query.dtype in (torch.float32, torch.float64) and segments.longest <= MAX_SEGMENT:
-        return blocked_attention(query, key, value, scaling, segments), None
-    return _per_segment(query, key, value, scaling, segments), None
+        return blocked_attention(query, key, value, scaling, segments, window=window, softcap=softcap), None
+    return _per_segment(query, key, value, scaling, segments, window, softcap), None
 
 
-def _per_segment(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, segments: Segments) -> Tensor:
+def _has_kernel(window: int | None, softcap: float | None) -> bool:
+    return _VARLEN is not None and softcap is None and (window is None or _VARLEN_WINDOWS)
+
+
+def _per_segment(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float | None,
+    segments: Segments,
+    window: int | None,
+    softcap: float | None,
+) -> Tensor:
     """Make one fused call per segment. Split and concatenate: slices would cost a full-size gradient per segment."""
     grouped = query.shape[1] != key.shape[1]
     queries, keys, values = (torch.split(tensor, list(segments.lengths), dim=2) for tensor in (query, key, value))
@@ -74,18 +92,39 @@ def _per_segment(query: Tensor, key: Tensor, value: Tensor, scaling: float | Non
     for place, q in enumerate(queries):
         before = segments.paths.ancestors[place] if segments.paths is not None else ()
         k, v = (_along(parts, before, place) for parts in (keys, values))
-        mask = q.new_ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2]) if before else None
+        plain = not before and (window is None or window >= q.shape[2])
+        mask = None if plain and softcap is None else visible(q.shape[2], k.shape[2], window, q.device)
+        if softcap is not None:
+            attended.append(_capped(q, k, v, mask, scaling, softcap))
+            continue
         attended.append(
             F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, scale=scaling, enable_gqa=grouped)
         )
     return torch.cat(attended, dim=2).transpose(1, 2)
 
 
+def _capped(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None, softcap: float
+) -> Tensor:
+    """Compute the attention that no fused kernel has, with all scores in memory."""
+    heads, kv_heads, num_queries, dim = query.shape[1], key.shape[1], query.shape[2], query.shape[3]
+    stacked = query.reshape(1, kv_heads, heads // kv_heads * num_queries, dim)
+    scores = stacked @ key.transpose(2, 3) * (dim**-0.5 if scaling is None else scaling)
+    capped = softcap * torch.tanh(scores.view(1, heads, num_queries, -1) / softcap)
+    if mask is not None:
+        capped = capped.masked_fill(~mask, -torch.inf)
+    probabilities = torch.softmax(capped, -1, dtype=torch.promote_types(query.dtype, torch.float32)).to(query.dtype)
+    attended = probabilities.view(1, kv_heads, heads // kv_heads * num_queries, -1) @ value
+    return attended.view(1, heads, num_queries, value.shape[3])
+
+
 def _along(parts: Sequence[Tensor], before: tuple[int, ...], place: int) -> Tensor:
     return torch.cat([parts[index] for index in (*before, place)], dim=2) if before else parts[place]
 
 
-def _varlen(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, segments: Segments) -> Tensor:
+def _varlen(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float | None, segments: Segments, window: int | None = None
+) -> Tensor:
     """Run one flash-attention kernel for all segments.
 
     Where there are more keys than queries, its causal mask is aligned to the last of both.
@@ -95,7 +134,7 @@ def _varlen(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, se
     bounds = path_bounds = segments.cu_seqlens
     if (paths := segments.paths) is not None:
         k, v, path_bounds = k[paths.tokens], v[paths.tokens], paths.cu_seqlens
-    options = dict(_VARLEN_CAUSAL)
+    options: dict[str, Any] = dict(_VARLEN_CAUSAL) if window is None else {"window_size": (window - 1, 0)}
     if k.shape[1] != heads:
         if _VARLEN_GROUPED:
             options["enable_gqa"] = True
@@ -120,9 +159,8 @@ def _find_varlen() -> Any:
 _VARLEN: Final = _find_varlen()
 _VARLEN_PARAMETERS: Final = frozenset(inspect.signature(_VARLEN).parameters) if _VARLEN is not None else frozenset()
 # torch 2.10 takes `is_causal`; later versions take a window that is unbounded backwards and empty forwards.
-_VARLEN_CAUSAL: Final[dict[str, Any]] = (
-    {"window_size": (-1, 0)} if "window_size" in _VARLEN_PARAMETERS else {"is_causal": True}
-)
+_VARLEN_WINDOWS: Final = "window_size" in _VARLEN_PARAMETERS
+_VARLEN_CAUSAL: Final[dict[str, Any]] = {"window_size": (-1, 0)} if _VARLEN_WINDOWS else {"is_causal": True}
 _VARLEN_GROUPED: Final = "enable_gqa" in _VARLEN_PARAMETERS
 
 AttentionInterface.register(PACKED_ATTENTION, packed_attention)

@@ -2,7 +2,7 @@
 
 For the few hundred tokens of an agent's episode this is about 1.7 times as fast as PyTorch's fused kernel, whose
 backward pass is slow on CPUs. Key and value heads are not repeated for grouped queries: the group's queries are
-stacked instead. Blocks skip most of what is above the diagonal.
+stacked instead. Blocks skip most of what is above the diagonal, and of what is outside of a sliding window.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,16 @@ MAX_SEGMENT: Final = 1024
 _BLOCK: Final = 128
 
 
-def blocked_attention(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, segments: Segments) -> Tensor:
+def blocked_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float | None,
+    segments: Segments,
+    *,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
     """Compute differentiable causal attention within each segment, and to those that it goes on from.
 
     Args:
@@ -28,18 +37,35 @@ def blocked_attention(query: Tensor, key: Tensor, value: Tensor, scaling: float 
         value: (1, H_kv, T, D).
         scaling: factor of the scores, `D ** -0.5` when None.
         segments: the segments; their lengths add up to T.
+        window: how many tokens each one attends to at the most, with itself.
+        softcap: bound of the scores.
 
     Returns:
         (1, T, H, D).
     """
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    output: Tensor = _BlockedAttention.apply(query, key, value, scale, segments)  # type: ignore[no-untyped-call]
+    output: Tensor = _BlockedAttention.apply(query, key, value, scale, segments, window, softcap)  # type: ignore[no-untyped-call]
     return output
+
+
+def visible(num_queries: int, num_keys: int, window: int | None, device: torch.device | None = None) -> Tensor:
+    """Return the (queries, keys) bool mask of what the last of the keys' tokens, the queries, attend to."""
+    mask = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).tril(num_keys - num_queries)
+    return mask if window is None else mask.triu(num_keys - num_queries - window + 1)
 
 
 class _BlockedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, segments: Segments) -> Tensor:
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float,
+        segments: Segments,
+        window: int | None,
+        softcap: float | None,
+    ) -> Tensor:
         groups = _by_group(query, key)
         num_kv, group, num_tokens, dim = groups.shape
         scaled = groups * scale
@@ -48,18 +74,22 @@ class _BlockedAttention(torch.autograd.Function):
         kept: list[Tensor] = []
         for path in _paths(segments):
             keys, values = _along(key[0], path), _along(value[0], path)
-            for first, last, width in _blocks(path):
+            for first, last, oldest, width in _blocks(path, window):
                 size = last - first
-                scores = torch.bmm(_stack(scaled, first, last), keys[:, :width].transpose(1, 2))
-                scores.view(num_kv, group, size, width)[..., width - size :].add_(above[:size, :size])
+                scores = torch.bmm(_stack(scaled, first, last), keys[:, oldest:width].transpose(1, 2))
+                if softcap is not None:
+                    scores.div_(softcap).tanh_().mul_(softcap)
+                by_query = scores.view(num_kv, group, size, width - oldest)
+                by_query[..., width - oldest - size :].add_(above[:size, :size])
+                if window is not None and width > window:
+                    by_query.masked_fill_(~visible(size, width - oldest, window), -torch.inf)
                 probabilities = torch.softmax(scores, -1)
-                attended = torch.bmm(probabilities, values[:, :width])
+                attended = torch.bmm(probabilities, values[:, oldest:width])
                 output[first:last] = attended.view(num_kv, group, size, dim).permute(2, 0, 1, 3)
                 if any(ctx.needs_input_grad):
                     kept.append(probabilities)
         ctx.save_for_backward(scaled, key, value, *kept)
-        ctx.scale = scale
-        ctx.segments = segments
+        ctx.scale, ctx.segments, ctx.window, ctx.softcap = scale, segments, window, softcap
         return output.view(1, num_tokens, num_kv * group, dim)
 
     @staticmethod
@@ -75,19 +105,23 @@ class _BlockedAttention(torch.autograd.Function):
         for path in _paths(ctx.segments):
             keys, values = _along(key[0], path), _along(value[0], path)
             grad_keys, grad_values = _sums_along(by_head_key, path), _sums_along(by_head_value, path)
-            for first, last, width in _blocks(path):
+            for first, last, oldest, width in _blocks(path, ctx.window):
                 rows, probabilities = _stack(grads, first, last), next(remaining)
-                grad_values[:, :width] += torch.bmm(probabilities.transpose(1, 2), rows)
-                slope = torch.bmm(rows, values[:, :width].transpose(1, 2))
+                grad_values[:, oldest:width] += torch.bmm(probabilities.transpose(1, 2), rows)
+                slope = torch.bmm(rows, values[:, oldest:width].transpose(1, 2))
                 # Use the fused gradient of softmax, which saves two passes over the largest tensor here.
                 slope = torch._softmax_backward_data(slope, probabilities, -1, slope.dtype)  # noqa: SLF001
-                by_query = torch.bmm(slope, keys[:, :width]).mul_(ctx.scale)
+                queries = _stack(scaled, first, last)
+                if ctx.softcap is not None:
+                    squeezed = torch.bmm(queries, keys[:, oldest:width].transpose(1, 2)).div_(ctx.softcap).tanh_()
+                    slope.mul_(squeezed.square_().neg_().add_(1))
+                by_query = torch.bmm(slope, keys[:, oldest:width]).mul_(ctx.scale)
                 grad_query[first:last] = by_query.view(num_kv, group, last - first, dim).permute(2, 0, 1, 3)
-                grad_keys[:, :width] += torch.bmm(slope.transpose(1, 2), _stack(scaled, first, last))
+                grad_keys[:, oldest:width] += torch.bmm(slope.transpose(1, 2), queries)
             _add_along(by_head_key, path, grad_keys)
             _add_along(by_head_value, path, grad_values)
         heads = grad_query.view(1, num_tokens, num_kv * group, dim).transpose(1, 2)
-        return heads, by_head_key[None], by_head_value[None], None, None
+        return heads, by_head_key[None], by_head_value[None], None, None, None, None
 
 
 def _by_group(query: Tensor, key: Tensor) -> Tensor:
@@ -133,10 +167,11 @@ def _add_along(by_head: Tensor, path: _Path, sums: Tensor) -> None:
             by_head[:, start:end] += part
 
 
-def _blocks(path: _Path) -> Iterator[tuple[int, int, int]]:
-    """Yield, for each block, its first and last (exclusive) query, and how much of the path it attends to."""
+def _blocks(path: _Path, window: int | None) -> Iterator[tuple[int, int, int, int]]:
+    """Yield, for each block, its first and last (exclusive) query, and those of the path's tokens that it sees."""
     start, end = path[-1]
     context = sum(last - first for first, last in path[:-1])
     for first in range(start, end, _BLOCK):
         last = min(first + _BLOCK, end)
-        yield first, last, context + last - start
+        oldest = 0 if window is None else max(0, context + first - start - window + 1)
+        yield first, last, oldest, context + last - start

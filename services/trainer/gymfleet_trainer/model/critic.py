@@ -22,7 +22,7 @@ class ValueModel(nn.Module):
     def __init__(self, policy: PolicyModel, masters: torch.dtype | None = None) -> None:
         """Take the policy, and the dtype of the weights, without which it is the policy's."""
         super().__init__()
-        theirs, placement = policy.hf.model, policy.placement
+        theirs, placement = policy.body, policy.placement
         with torch.device("meta"):  # no memory until it is sharded, because no rank has room for a whole one
             self.body = type(theirs)(theirs.config)
             self.head = nn.Linear(theirs.config.hidden_size, 1)

@@ -21,7 +21,7 @@ Sums = dict[str, Tensor | float]
 LossOf = Callable[[PackedBatch], tuple[Tensor, Sums]]
 """Returns () float with grad, and sums for the metrics."""
 
-_MAX_PARAMETERS = 50_000_000
+MAX_PARAMETERS = 50_000_000
 """Models above this size fill the cores with a single product, and their gradients are too large to hold several."""
 
 
@@ -51,7 +51,7 @@ class Threads:
     """Run micro-batches within one process: one per thread on the CPU with small models, otherwise one at a time."""
 
     def __init__(self, device: torch.device, parameters: Sequence[Tensor]) -> None:
-        small = sum(parameter.numel() for parameter in parameters) <= _MAX_PARAMETERS
+        small = sum(parameter.numel() for parameter in parameters) <= MAX_PARAMETERS
         self.width = torch.get_num_threads() if device.type == "cpu" and small else 1
 
     def map(self, work: Callable[[PackedBatch], Result], batches: Sequence[PackedBatch]) -> Iterator[Result]:

@@ -10,18 +10,19 @@ from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
+from transformers import GenerationConfig
 
 from gymfleet_trainer.distributed.ranks import Ranks
 from gymfleet_trainer.distributed.sharding import Placement, collected_state, shard
 from gymfleet_trainer.model.attention import PACKED_ATTENTION
 from gymfleet_trainer.model.batching import PackedBatch
 from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul
+from gymfleet_trainer.model.families import decoder_of, logit_scale, model_class, require_supported
 from gymfleet_trainer.model.microbatches import MicrobatchExecutor, Threads
 from gymfleet_trainer.model.recast import recast_linears
 from gymfleet_trainer.model.trees import ModelInputs
 
-_MAX_LOGITS = {"cpu": 1 << 25, "cuda": 1 << 28}
+MAX_LOGITS = {"cpu": 1 << 25, "cuda": 1 << 28}
 """Logits held at once, by device; more are computed in chunks. A GPU needs large products to stay busy."""
 
 
@@ -46,6 +47,9 @@ class PolicyModel(nn.Module):
         """Take a transformers model that was loaded with `attn_implementation = PACKED_ATTENTION`."""
         super().__init__()
         self.hf = model
+        text = model.config.get_text_config()
+        self.logit_scale = logit_scale(text)
+        self.logit_softcap: float | None = getattr(text, "final_logit_softcapping", None)
         self.compute_dtype = compute_dtype
         self.placement: Placement | None = None
         """Where the shards of the weights are; None if the weights are whole."""
@@ -73,22 +77,28 @@ class PolicyModel(nn.Module):
             gradient_checkpointing: recompute activations in the backward pass.
             ranks: each of them calls this, and keeps its shard.
             cpu_offload: the shards are kept in main memory; without `ranks` it means nothing.
-            frozen: the model has no gradients.
+            frozen: the model has no gradients; nor have, in any, the parts that see images.
+
+        Raises:
+            UnsupportedModel: the trainer does not compute what a layer of this model does.
         """
         compute_dtype: torch.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
         model = read_model(path, masters or _at_least_float32(compute_dtype))
         if gradient_checkpointing:
             recompute_activations(model)
-        model.train(not frozen).requires_grad_(not frozen)
-        recast_linears(model.model)
-        return cls(model, compute_dtype=compute_dtype).placed(device, ranks, cpu_offload=cpu_offload)
+        model.train(not frozen).requires_grad_(requires_grad=False)
+        policy = cls(model, compute_dtype=compute_dtype)
+        recast_linears(policy.body)
+        for part in (policy.body, model.lm_head):
+            part.requires_grad_(not frozen)
+        return policy.placed(device, ranks, cpu_offload=cpu_offload)
 
     def placed(self, device: torch.device | str, ranks: Ranks | None, *, cpu_offload: bool = False) -> Self:
         """Move the model to a device, or keep this rank's shard of it there; return it."""
         if ranks is None:
             return self.to(device)
         self.placement = Placement(ranks, torch.device(device), self.compute_dtype, cpu_offload)
-        shard(self, self.hf.model.layers, self.placement)
+        shard(self, self.body.layers, self.placement)
         return self
 
     @property
@@ -113,8 +123,13 @@ class PolicyModel(nn.Module):
 
     @property
     def config(self) -> Any:
-        """Return the transformers config."""
-        return self.hf.config
+        """Return the transformers config of what reads and writes text."""
+        return self.hf.config.get_text_config()
+
+    @property
+    def body(self) -> Any:
+        """Return the decoder without its head."""
+        return decoder_of(self.hf)
 
     def frozen_copy(self) -> "PolicyModel":
         """Return an independent copy without gradients."""
@@ -126,7 +141,7 @@ class PolicyModel(nn.Module):
 
     def body_tensors(self) -> Iterator[Tensor]:
         """Yield the weights and buffers of the body, as another model of its shape can take them."""
-        yield from (*self.hf.model.parameters(), *self.hf.model.buffers())
+        yield from (*self.body.parameters(), *self.body.buffers())
 
     @torch.no_grad()
     def copy_weights(self, other: "PolicyModel") -> None:
@@ -140,7 +155,7 @@ class PolicyModel(nn.Module):
 
     def hidden_states(self, inputs: ModelInputs) -> Tensor:
         """Return the body's last hidden states, (U, hidden), in the dtype of the computation."""
-        return packed_hidden_states(self.hf.model, inputs, self.compute_dtype)
+        return packed_hidden_states(self.body, inputs, self.compute_dtype)
 
     def token_logprobs(
         self, batch: PackedBatch, *, temperature: float = 1.0, with_entropy: bool = False
@@ -163,7 +178,8 @@ class PolicyModel(nn.Module):
                 hidden,
                 self.hf.lm_head.weight,
                 inputs.targets,
-                temperature=temperature,
+                temperature=temperature / self.logit_scale,
+                softcap=self.logit_softcap,
                 with_entropy=with_entropy,
             )
         return batch.scattered(logprobs), batch.scattered(entropy) if entropy is not None else None
@@ -221,9 +237,12 @@ class Reference(Protocol):
 
 
 def read_model(path: str | Path, dtype: torch.dtype) -> Any:
-    """Load a transformers model from a hub id or a local path, with packed attention."""
-    model = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype, attn_implementation=PACKED_ATTENTION)
+    """Load a transformers model from a hub id or a local path, with packed attention. Raises UnsupportedModel."""
+    model = model_class(path).from_pretrained(str(path), dtype=dtype, attn_implementation=PACKED_ATTENTION)
+    require_supported(model, source=str(path))
     model.config.use_cache = False
+    make_writable(model)
+    never_drop(model)
     for parameter in model.parameters():
         # A file's tensors begin anywhere in memory: products with them differ in the last bit from those with
         # copies, and the policy from its own reference.
@@ -234,6 +253,27 @@ def read_model(path: str | Path, dtype: torch.dtype) -> Any:
 def recompute_activations(model: Any) -> None:
     """Let the layers of a transformers model keep only their inputs, and recompute the rest when it is needed."""
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+
+def make_writable(model: Any) -> None:
+    """Replace a generation config that transformers reads and refuses to write, as published ones may have.
+
+    The file that it was read from is kept beside trained weights as it is: see `files.py`.
+    """
+    try:
+        model.generation_config.validate(strict=True)
+    except ValueError:
+        model.generation_config = GenerationConfig.from_model_config(model.config)
+
+
+def never_drop(model: nn.Module) -> None:
+    """Turn dropout off: log-probabilities must be those of the sampler, which has none."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name, value in vars(module).items():
+            if name.endswith("dropout") and isinstance(value, float):
+                setattr(module, name, 0.0)
 
 
 def packed_hidden_states(body: Any, inputs: ModelInputs, compute_dtype: torch.dtype) -> Tensor:
@@ -255,7 +295,13 @@ def packed_hidden_states(body: Any, inputs: ModelInputs, compute_dtype: torch.dt
 
 
 def selected_logprobs(
-    hidden: Tensor, weight: Tensor, targets: Tensor, *, temperature: float = 1.0, with_entropy: bool = False
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    temperature: float = 1.0,
+    softcap: float | None = None,
+    with_entropy: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Return log-probabilities (and entropies) of `targets` without ever holding all logits.
 
@@ -264,6 +310,7 @@ def selected_logprobs(
         weight: (V, hidden), the head, in any dtype.
         targets: (N,) int64.
         temperature: logits are divided by it.
+        softcap: before that they become `softcap * tanh(logits / softcap)`, unless it is None.
         with_entropy: also return the entropies.
 
     Returns:
@@ -271,33 +318,40 @@ def selected_logprobs(
     """
     if temperature <= 0:
         raise ValueError(f"temperature must be above 0, not {temperature}: greedy sampling has no log-probabilities")
-    logprobs, entropy = _HeadLogprobs.apply(hidden, weight, targets, temperature, with_entropy)  # type: ignore[no-untyped-call]
+    logprobs, entropy = _HeadLogprobs.apply(hidden, weight, targets, temperature, softcap, with_entropy)  # type: ignore[no-untyped-call]
     return logprobs, entropy if with_entropy else None
 
 
 class _HeadLogprobs(torch.autograd.Function):
     """Compute head, log-softmax and entropy in chunks; the backward pass recomputes each chunk's logits.
 
-    With p = softmax(z): d logp_y / dz = onehot(y) - p, and dH / dz = -p (log p + H).
+    With p = softmax(z): d logp_y / dz = onehot(y) - p, and dH / dz = -p (log p + H). A soft cap c makes of x the logit
+    z = c tanh(x / c), with dz / dx = 1 - (z / c)^2.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, with_entropy: bool
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        temperature: float,
+        softcap: float | None,
+        with_entropy: bool,
     ) -> tuple[Tensor, Tensor]:
         logprobs = torch.empty(len(targets), dtype=_at_least_float32(hidden.dtype), device=hidden.device)
         entropy = torch.zeros_like(logprobs)
         log_norm = torch.empty_like(logprobs)
         head = weight.to(hidden.dtype)
         for rows in _chunks(hidden, weight):
-            logits = _logits(hidden[rows], head, temperature)
+            logits = _logits(hidden[rows], head, temperature, softcap)
             log_norm[rows] = logits.logsumexp(-1)
             logprobs[rows] = logits.gather(-1, targets[rows, None])[:, 0] - log_norm[rows]
             if with_entropy:
                 probabilities = (logits - log_norm[rows, None]).exp_()
                 entropy[rows] = log_norm[rows] - torch.linalg.vecdot(probabilities, logits)
         ctx.save_for_backward(hidden, weight, targets, log_norm, entropy)
-        ctx.temperature = temperature
+        ctx.temperature, ctx.softcap = temperature, softcap
         ctx.set_materialize_grads(False)  # None tells an entropy that is only reported from one that is trained on
         if not with_entropy:
             ctx.mark_non_differentiable(entropy)
@@ -312,29 +366,34 @@ class _HeadLogprobs(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight, dtype=_at_least_float32(weight.dtype)) if trained else None
         head = weight.to(hidden.dtype)
         for rows in _chunks(hidden, weight):
-            logprobs = _logits(hidden[rows], head, ctx.temperature).sub_(log_norm[rows, None])
-            grad = logprobs.exp()
+            logprobs = _logits(hidden[rows], head, ctx.temperature, ctx.softcap)
+            slope_of_cap = None if ctx.softcap is None else 1 - (logprobs * (ctx.temperature / ctx.softcap)).square_()
+            grad = logprobs.sub_(log_norm[rows, None]).exp()
             if grad_entropy is not None:
                 slope = logprobs.add_(entropy[rows, None]).mul_(grad_entropy[rows, None]).add_(grad_logp[rows, None])
                 grad.mul_(slope.neg_())
             else:
                 grad.mul_(-grad_logp[rows, None])
             grad.scatter_add_(-1, targets[rows, None], grad_logp[rows, None])
+            if slope_of_cap is not None:
+                grad.mul_(slope_of_cap)
             grad = grad.div_(ctx.temperature).to(hidden.dtype)
             torch.mm(grad, head, out=grad_hidden[rows])
             if grad_weight is not None:
                 grad_weight += grad.T @ hidden[rows]
-        return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None, None
+        return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None, None, None
 
 
 def _chunks(hidden: Tensor, weight: Tensor) -> list[slice]:
     rows = len(hidden)
-    step = max(1, _MAX_LOGITS.get(hidden.device.type, 1 << 25) // len(weight))
+    step = max(1, MAX_LOGITS.get(hidden.device.type, 1 << 25) // len(weight))
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
-def _logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
+def _logits(hidden: Tensor, weight: Tensor, temperature: float, softcap: float | None) -> Tensor:
     logits = (hidden @ weight.T).to(_at_least_float32(hidden.dtype))
+    if softcap is not None:
+        logits.div_(softcap).tanh_().mul_(softcap)
     return logits if temperature == 1.0 else logits.div_(temperature)
 
 

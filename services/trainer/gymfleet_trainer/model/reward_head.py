@@ -35,7 +35,7 @@ class RewardModel(nn.Module):
     def __init__(self, policy: PolicyModel, reads: Reads, masters: torch.dtype | None = None) -> None:
         """Take the policy, where numbers are read, and the dtype of the weights, without which it is the policy's."""
         super().__init__()
-        config = copy.deepcopy(policy.config)
+        config = copy.deepcopy(policy.body.config)
         config.num_labels = 1
         config.classifier_dropout = 0.0  # the head that was trained is the one that scores
         with torch.device("meta"):  # as for a critic: no rank has room for a whole one
@@ -43,7 +43,7 @@ class RewardModel(nn.Module):
             self.to(masters or policy.masters)
         recast_linears(self)
         self.hf.config.use_cache = False
-        if policy.hf.model.is_gradient_checkpointing:
+        if policy.body.is_gradient_checkpointing:
             recompute_activations(self.hf)
         if policy.placement is not None:
             shard(self, self.hf.model.layers, policy.placement, exact=[self.hf.score])

@@ -92,7 +92,9 @@ def build_scratch_model(
     tokenizer = build_tokenizer(texts, section.vocab_size, section.chat_template)
     tokenizer.model_max_length = max_position
     tokenizer.save_pretrained(str(directory))
-    config = _config(section, tokenizer, max_position)
+    config = scratch_config(
+        section, max_position, len(tokenizer), end=tokenizer.eos_token_id, padding=tokenizer.pad_token_id
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config)
@@ -155,9 +157,12 @@ def _piece_counts(texts: Iterable[str], splitter: Any) -> Counter[str]:
     return counts
 
 
-def _config(section: ScratchModel, tokenizer: Any, max_position: int) -> Any:
+def scratch_config(
+    section: ScratchModel, max_position: int, vocab_size: int, *, end: int | None = None, padding: int | None = None
+) -> Any:
+    """Return the transformers config of a model from scratch; `end` and `padding` are ids of its tokens."""
     return Qwen3Config(
-        vocab_size=len(tokenizer),
+        vocab_size=vocab_size,
         hidden_size=section.hidden_size,
         intermediate_size=section.intermediate_size,
         num_hidden_layers=section.num_layers,
@@ -168,8 +173,8 @@ def _config(section: ScratchModel, tokenizer: Any, max_position: int) -> Any:
         tie_word_embeddings=section.tie_embeddings,
         initializer_range=_INIT_STD,
         bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=end,
+        pad_token_id=padding,
         use_cache=True,
     )
 

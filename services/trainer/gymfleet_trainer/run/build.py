@@ -53,6 +53,14 @@ def initial_model(recipe: Recipe, directory: RunDirectory) -> str:
     return str(directory.model_init)
 
 
+def require_model(recipe: Recipe) -> None:
+    """Raise UnsupportedModel for a recipe that names a model which the trainer cannot compute, or none."""
+    if recipe.model.path is not None:
+        from gymfleet_trainer.model.families import examine  # noqa: PLC0415 - transformers takes seconds to import
+
+        examine(recipe.model.path, context=recipe.inference.max_model_len)
+
+
 def nothing_to_build(recipe: Recipe, directory: RunDirectory) -> bool:
     """Return whether the recipe names a model or its own is complete. Takes no lock, since a run may hold it."""
     return recipe.model.scratch is None or _built(directory.model_init) == recipe_hash(recipe)

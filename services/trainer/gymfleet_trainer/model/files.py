@@ -1,0 +1,26 @@
+"""The files of a model beside its weights and config, which a trained one keeps as they are."""
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+GENERATION: Final = ("generation_config.json",)
+"""What vLLM and transformers sample by, and at which tokens they stop."""
+READING: Final = (
+    "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "spiece.model", "tekken.json",
+    "chat_template*", "*preprocessor_config.json", "processor_config.json",
+)  # fmt: skip
+"""How text and images become tokens: tokenizer, chat template, and what vLLM starts a model with vision by."""
+
+
+def keep_files(source: str, directory: Path, patterns: tuple[str, ...] = GENERATION + READING) -> None:
+    """Copy the files of a model, a directory or hub id, to a directory, over those that transformers wrote there."""
+    place = Path(source)
+    if not place.is_dir():
+        from huggingface_hub import snapshot_download  # noqa: PLC0415 - needed for hub ids alone
+
+        place = Path(snapshot_download(source, allow_patterns=list(patterns)))
+    for pattern in patterns:
+        for path in place.glob(pattern):
+            if path.is_file():
+                shutil.copyfile(path, directory / path.name)

@@ -1,0 +1,199 @@
+"""What a micro-batch takes beside weights and gradients: it is run on tensors that have shapes and no content.
+
+Every allocation of the trainer's own forward and backward pass is seen, and when it is freed. No formula stands for the
+layers of a family, and nothing is downloaded but a config.
+"""
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+from transformers import AttentionInterface
+from transformers.integrations import moe
+
+from gymfleet_trainer.model import policy_model
+from gymfleet_trainer.model.attention import PACKED_ATTENTION, packed_attention
+from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, pack
+from gymfleet_trainer.model.cpu_matmul import onednn_is_exact
+from gymfleet_trainer.model.families import decoder_of, empty_model, is_of_text
+from gymfleet_trainer.model.policy_model import PolicyModel, never_drop, recompute_activations
+
+_KERNEL: Final = "gymfleet_kernel"
+"""Attention that keeps what a GPU's kernel does: its inputs and its output."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """Numbers of parameters; those that are tied count once."""
+
+    total: int
+    trained: int
+    """Without what sees images."""
+    body: int
+    """The decoder without its head, as a critic has it."""
+    outer: int
+    """The decoder's embeddings and head, which no layer holds."""
+    largest_layer: int
+
+    @classmethod
+    def of(cls, model: Any) -> "ModelSize":
+        """Count those of a transformers model, on any device."""
+        body = decoder_of(model)
+        layers = [sum(one.numel() for one in layer.parameters()) for layer in body.layers]
+        trained = _numel(body, model.lm_head)
+        return cls(_numel(model), trained, _numel(body), trained - sum(layers), max(layers))
+
+
+def _numel(*modules: nn.Module) -> int:
+    return sum(one.numel() for one in {one for module in modules for one in module.parameters()})
+
+
+@dataclass(frozen=True, slots=True)
+class Microbatch:
+    """A micro-batch of rows that have nothing in common and on all tokens of which there is a loss: the largest."""
+
+    tokens: int
+    length: int
+    """Tokens of a row."""
+
+    def packed(self) -> PackedBatch:
+        """Return the batch, with token ids that do not matter."""
+        length = min(self.length, self.tokens)
+        count = max(1, self.tokens // length)
+        rows = [
+            TrainSequence([index, *[0] * (length - 1)], [True] * length, [0.0] * length, [0.0] * length, 0, f"{index}")
+            for index in range(count)
+        ]
+        (batch,) = pack(rows, count * length)
+        return batch
+
+
+def microbatch_bytes(config: Any, microbatch: Microbatch, *, dtype: torch.dtype, on_gpu: bool, recompute: bool) -> int:
+    """Return the largest number of bytes that are in use in one forward and backward pass, beside those that stay.
+
+    Weights, and the gradients that a micro-batch before this one left, stay. What the loss itself keeps is little.
+
+    Args:
+        config: a transformers config, of a model that `require_supported` takes.
+        microbatch: what is computed.
+        dtype: that of the computation; weights are held in at least float32.
+        on_gpu: whether a GPU's attention and chunks of logits are to be counted.
+        recompute: whether layers keep only their inputs.
+    """
+    batch = microbatch.packed()
+    text = config.get_text_config()
+    onednn_is_exact()  # measured now: without content there is nothing to measure
+    with FakeTensorMode(allow_non_fake_inputs=True), _as_on(on_gpu=on_gpu):
+        attention, held = _KERNEL if on_gpu else PACKED_ATTENTION, torch.promote_types(dtype, torch.float32)
+        model = empty_model(text if is_of_text(text) else config, device="cpu", attention=attention, dtype=held)
+        never_drop(model)
+        if recompute:
+            recompute_activations(model)
+        model.train()
+        policy = PolicyModel(model, compute_dtype=dtype)
+        for parameter in policy.parameters():
+            parameter.grad = torch.empty_like(parameter)
+        live = LiveBytes()
+        with live:
+            policy.token_logprobs(batch.to("cpu")).logprobs.sum().backward()  # type: ignore[no-untyped-call]
+    return live.most
+
+
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Count the bytes of all tensors that were made inside and still exist."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.most = 0
+        self._now = 0
+        self._known: dict[int, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given: set[int] = set()
+        tree_map_only(Tensor, lambda one: given.add(id(one.untyped_storage())), (args, kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        tree_map_only(Tensor, lambda one: self._see(one, given), result)
+        return result
+
+    def _see(self, tensor: Tensor, given: set[int]) -> None:
+        storage = tensor.untyped_storage()
+        key = id(storage)
+        if key in self._known or key in given:
+            return
+        self._known[key] = storage.nbytes()
+        self._now += storage.nbytes()
+        self.most = max(self.most, self._now)
+        weakref.finalize(storage, self._forget, key)
+
+    def _forget(self, key: int) -> None:
+        self._now -= self._known.pop(key, 0)
+
+
+@contextmanager
+def _as_on(*, on_gpu: bool) -> Iterator[None]:
+    """Let the head take as many logits at once as it does on the device that is planned for."""
+    logits, product = policy_model.MAX_LOGITS, moe._grouped_mm  # noqa: SLF001 - it has no other name
+    before = dict(logits)
+    logits["cpu"] = logits["cuda" if on_gpu else "cpu"]
+    moe._grouped_mm = _experts  # noqa: SLF001 - what stands for it on shapes knows bfloat16 alone
+    try:
+        yield
+    finally:
+        logits.update(before)
+        moe._grouped_mm = product  # noqa: SLF001
+
+
+class _Grouped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, weight)
+        return rows.new_empty(len(rows), weight.shape[-1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG004 - its content does not matter
+        return tuple(torch.empty_like(one) for one in ctx.saved_tensors)
+
+
+def _experts(rows: Tensor, weight: Tensor, offs: Tensor) -> Tensor:  # noqa: ARG001
+    output: Tensor = _Grouped.apply(rows.to(weight.dtype), weight)  # type: ignore[no-untyped-call]
+    return output
+
+
+class _Kept(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        output = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
+        ctx.save_for_backward(query, key, value, output, query.new_empty(query.shape[:3], dtype=torch.float32))
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG004 - its content does not matter
+        return tuple(torch.empty_like(one) for one in ctx.saved_tensors[:3])
+
+
+def _kernel(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    softcap: float | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    if softcap is not None:  # for which there is no kernel
+        return packed_attention(module, query, key, value, attention_mask, softcap=softcap, **options)
+    if torch.is_autocast_enabled("cpu"):
+        query, key, value = (one.to(torch.get_autocast_dtype("cpu")) for one in (query, key, value))
+    output: Tensor = _Kept.apply(query, key, value)  # type: ignore[no-untyped-call]
+    return output, None
+
+
+AttentionInterface.register(_KERNEL, _kernel)

@@ -1,0 +1,175 @@
+"""What lies where: counts by hand, a pass on shapes against the same pass with content, and what does not fit."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gymfleet_contracts.recipe import Recipe, RecipeError
+from gymfleet_trainer.errors import UnsupportedModel
+from gymfleet_trainer.model.families import empty_model
+from gymfleet_trainer.model.memory import LiveBytes, Microbatch, ModelSize, microbatch_bytes
+from gymfleet_trainer.model.policy_model import PolicyModel
+from gymfleet_trainer.run.devices import GIB, Devices
+from gymfleet_trainer.run.memory_plan import MemoryPlan, memory_plan
+
+from tests.fixtures.small_models import VOCAB, config_of, save_small_model
+
+REINFORCE = {"kind": "reinforce", "steps": 1, "tokens_per_microbatch": 512}
+
+
+def planned(gpus: str, stages: list[dict[str, Any]] | None = None, **changes: Any) -> MemoryPlan:
+    recipe: dict[str, Any] = {
+        "name": "plan", "environments": [{"name": "maze"}], "model": {"scratch": {"num_layers": 1}},
+        "inference": {"max_model_len": 512, "kv_cache_gib": 0.5},
+        "rollout": {"limits": {"max_context_tokens": 512}}, "stages": stages or [REINFORCE],
+    }  # fmt: skip
+    return memory_plan(Recipe.model_validate({**recipe, **changes}), Devices.parse(gpus))
+
+
+def parts(plan: MemoryPlan, device: int = 0, process: int = 0) -> dict[str, int]:
+    return {part.what: part.size_bytes for part in plan.devices[device].processes[process].parts}
+
+
+def test_parameters_are_counted_once() -> None:
+    # A layer: query and output 128 x 128, key and value 128 x 64, three of 128 x 96, two norms of 128.
+    layer = 2 * 128 * 128 + 2 * 128 * 64 + 3 * 128 * 96 + 2 * 128
+
+    untied = ModelSize.of(empty_model(config_of("llama")))
+    tied = ModelSize.of(empty_model(config_of("gemma")))
+    vision = ModelSize.of(empty_model(config_of("gemma3")))
+
+    assert untied == ModelSize(
+        total=4 * layer + 2 * VOCAB * 128 + 128, trained=4 * layer + 2 * VOCAB * 128 + 128,
+        body=4 * layer + VOCAB * 128 + 128, outer=2 * VOCAB * 128 + 128, largest_layer=layer,
+    )  # fmt: skip
+    assert tied.total == tied.trained == tied.body
+    assert vision.total > vision.trained == vision.body
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("model_type", ["llama", "gemma2", "qwen3_moe"])
+def test_a_pass_on_shapes_takes_what_one_with_content_takes(
+    model_type: str, recompute: bool, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    save_small_model(model_type, tmp_path)
+    microbatch = Microbatch(tokens=512, length=128)
+    policy = PolicyModel.from_pretrained(tmp_path, dtype=dtype, gradient_checkpointing=recompute)
+    batch = microbatch.packed()
+    for parameter in policy.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+
+    with LiveBytes() as live:
+        policy.token_logprobs(batch).logprobs.sum().backward()  # type: ignore[no-untyped-call]
+    counted = microbatch_bytes(config_of(model_type), microbatch, dtype=dtype, on_gpu=False, recompute=recompute)
+
+    assert (len(batch.lengths), batch.num_tokens, len(batch.trained)) == (4, 512, 4 * 127)
+    assert counted == pytest.approx(live.most, rel=0.05)
+
+
+def test_recomputation_and_a_gpus_kernel_take_less() -> None:
+    config, microbatch = config_of("llama"), Microbatch(tokens=2048, length=512)
+
+    def counted(*, on_gpu: bool, recompute: bool, given: Microbatch = microbatch) -> int:
+        return microbatch_bytes(config, given, dtype=torch.float32, on_gpu=on_gpu, recompute=recompute)
+
+    everything, without_scores = counted(on_gpu=False, recompute=False), counted(on_gpu=True, recompute=False)
+    assert everything > without_scores > counted(on_gpu=True, recompute=True)
+    assert counted(on_gpu=True, recompute=False, given=Microbatch(4096, 512)) == pytest.approx(
+        2 * without_scores, rel=0.15
+    )
+
+
+def test_every_trained_weight_takes_sixteen_bytes() -> None:
+    plan = planned("1xh100")
+
+    found, size = parts(plan), plan.num_parameters
+    assert found.keys() == {"weights", "gradients", "optimiser", "activations", "process"}
+    assert [found[what] for what in ("weights", "gradients", "optimiser")] == [4 * size, 4 * size, 8 * size]
+    engine = parts(plan, process=1)
+    assert (engine["weights"], engine["KV cache"]) == (4 * size, GIB // 2)
+    assert plan.faults == ()
+    assert plan.stage == "stages.reinforce"
+
+
+def test_references_critics_and_reward_models_are_held_beside_the_policy() -> None:
+    kl = planned("1xh100", [REINFORCE | {"kl": {"coefficient": 0.01}}])
+    ppo = planned("1xh100", [REINFORCE | {"algorithm": "ppo"}])
+    data = {"data": "episodes.jsonl"}
+    reward = planned("1xh100", [{"kind": "bradley_terry", "name": "goal", **data}])
+    size, head = kl.num_parameters, 512 * 128
+
+    assert parts(kl)["reference"] == 4 * size
+    assert parts(ppo)["critic with optimiser"] == 16 * (size - head)
+    assert parts(ppo)["activations"] == 2 * parts(kl)["activations"]
+    assert (parts(reward)["policy"], parts(reward)["weights"]) == (4 * size, 4 * (size - head))
+
+
+def test_the_stage_that_needs_most_is_planned_for() -> None:
+    sft = {"kind": "sft", "data": "episodes.jsonl"}
+
+    assert planned("1xh100", [sft, REINFORCE]).stage == "stages.sft", "4,096 tokens, and not 512"
+    assert planned("1xh100", [sft, REINFORCE | {"tokens_per_microbatch": 8192}]).stage == "stages.reinforce"
+
+
+def test_workers_take_the_first_gpus_and_engines_the_others() -> None:
+    plan = planned("8xh100", trainer={"workers": 4}, scale={"rollouts": 2})
+
+    names = [[process.name for process in device.processes] for device in plan.devices]
+    assert names == [[f"trainer, worker {rank}"] for rank in range(4)] + [["engine 0"], ["engine 1"], [], []]
+    size = plan.num_parameters
+    assert parts(plan)["optimiser"] == 8 * size // 4
+    assert "gathered layers" in parts(plan)
+    assert not any("share" in note for note in plan.notes)
+
+
+def test_without_a_gpu_left_they_share() -> None:
+    plan = planned("2xh100", trainer={"workers": 2})
+
+    assert [len(device.processes) for device in plan.devices] == [2, 1]
+    assert "2 workers and 1 engines share 2 GPUs" in plan.notes
+
+
+def test_what_does_not_fit_is_said_with_what_would_help() -> None:
+    small = planned("1x1.5GiB", trainer={"workers": 2})
+    weights = planned("1x2.6GiB", model={"scratch": {"num_layers": 1, "intermediate_size": 262_144}})
+    cache = planned("1xh100", inference={"max_model_len": 100_000, "kv_cache_gib": 0.1})
+
+    assert small.faults[0] == "trainer.workers = 2: each takes a GPU, and there are 1: lower it"
+    assert small.faults[1].startswith("GPU 0 (1.5 GiB) has 1.4 GiB, and ")
+    assert "most are KV cache of engine 0, 0.5 GiB; what helps: more GPUs, so that" in small.faults[1]
+    assert "optimiser of trainer, worker 0" in weights.faults[0]
+    assert weights.faults[0].endswith("or more trainer.workers, which share it")
+    assert (
+        "holds 52,428 tokens, and one sequence may have 100,000: give inference.kv_cache_gib at least 0.19"
+        in (cache.faults[0])
+    )
+
+
+def test_a_trainer_without_a_gpu_is_planned_in_the_memory_of_the_machine() -> None:
+    plan = planned("1xcpu", trainer_device="cpu")
+
+    (device,) = plan.devices
+    assert device.name == "this machine"
+    assert [process.name for process in device.processes] == ["trainer, worker 0", "engine 0"]
+    assert parts(plan)["process"] > 50 << 20, "what this very process has loaded"
+
+
+@pytest.mark.parametrize(
+    ("given", "count", "kind", "gib"),
+    [("8xH200", 8, "H200", 139.8), ("h100", 1, "H100", 79.2), ("4x80GiB", 4, "80 GiB", 80.0)],
+)
+def test_devices_are_read(given: str, count: int, kind: str, gib: float) -> None:
+    assert Devices.parse(given) == Devices(count, kind, int(gib * GIB))
+
+
+@pytest.mark.parametrize("given", ["", "8x", "x8", "0xH100", "8xH999", "2xcpu", "8 x H100"])
+def test_what_are_no_devices_is_refused(given: str) -> None:
+    with pytest.raises(RecipeError, match="--gpus"):
+        Devices.parse(given)
+
+
+def test_a_model_that_cannot_be_trained_is_not_planned(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match="no config of a model"):
+        planned("1xh100", model={"path": str(tmp_path)})
