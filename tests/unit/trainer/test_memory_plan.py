@@ -133,8 +133,12 @@ def test_without_a_gpu_left_they_share() -> None:
 
 def test_what_does_not_fit_is_said_with_what_would_help() -> None:
     small = planned("1x1.5GiB", trainer={"workers": 2})
-    weights = planned("1x2.6GiB", model={"scratch": {"num_layers": 1, "intermediate_size": 262_144}})
-    cache = planned("1xh100", inference={"max_model_len": 100_000, "kv_cache_gib": 0.1})
+    weights = planned(
+        "1x2.6GiB", [REINFORCE | {"tokens_per_microbatch": 64}], rollout={"limits": {"max_context_tokens": 64}},
+        model={"scratch": {"num_layers": 1, "intermediate_size": 262_144}},
+        inference={"max_model_len": 512, "kv_cache_gib": 0.5, "max_num_seqs": 1, "max_num_batched_tokens": 128},
+    )  # fmt: skip
+    cache = planned("1xh100", inference={"max_model_len": 400_000, "kv_cache_gib": 0.1})
 
     assert small.faults[0] == "trainer.workers = 2: each takes a GPU, and there are 1: lower it"
     assert small.faults[1].startswith("GPU 0 (1.5 GiB) has 1.4 GiB, and ")
@@ -142,7 +146,7 @@ def test_what_does_not_fit_is_said_with_what_would_help() -> None:
     assert "optimiser of trainer, worker 0" in weights.faults[0]
     assert weights.faults[0].endswith("or more trainer.workers, which share it")
     assert (
-        "holds 52,428 tokens, and one sequence may have 100,000: give inference.kv_cache_gib at least 0.19"
+        "holds 209,715 tokens, and one sequence may have 400,000: give inference.kv_cache_gib at least 0.19"
         in (cache.faults[0])
     )
 
