@@ -177,3 +177,20 @@ def test_what_are_no_devices_is_refused(given: str) -> None:
 def test_a_model_that_cannot_be_trained_is_not_planned(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel, match="no config of a model"):
         planned("1xh100", model={"path": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        pytest.param({"model": {"path": "x", "lora": {}}}, r"\[model.lora\]", id="adapters"),
+        pytest.param({"trainer": {"cpu_offload": True}}, "trainer.cpu_offload", id="offload"),
+        pytest.param(
+            {"stages": [{**REINFORCE, "optimizer": {"kind": "adafactor"}}]},
+            "the optimiser of stages.reinforce",
+            id="another optimiser",
+        ),
+    ],
+)
+def test_what_is_not_counted_is_one_line(changes: dict[str, Any], what: str) -> None:
+    with pytest.raises(RecipeError, match=f"gymfleet plan does not count {what} yet"):
+        planned("1xcpu", **changes)

@@ -24,6 +24,7 @@ from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, pack
 from gymfleet_trainer.model.cpu_matmul import onednn_is_exact
 from gymfleet_trainer.model.families import decoder_of, empty_model, is_of_text
 from gymfleet_trainer.model.policy_model import PolicyModel, never_drop, recompute_activations
+from gymfleet_trainer.model.recast import recast_linears
 
 _KERNEL: Final = "gymfleet_kernel"
 """Attention that keeps what a GPU's kernel does: its inputs and its output."""
@@ -98,6 +99,7 @@ def microbatch_bytes(config: Any, microbatch: Microbatch, *, dtype: torch.dtype,
             recompute_activations(model)
         model.train()
         policy = PolicyModel(model, compute_dtype=dtype)
+        recast_linears(policy.body)
         for parameter in policy.parameters():
             parameter.grad = torch.empty_like(parameter)
         live = LiveBytes()

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import torch
-from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.recipe import Recipe, RecipeError
 
 from gymfleet_trainer.learning.algorithm import Need
 from gymfleet_trainer.learning.options import GenerativeJudgeOptions, RewardModelOptions, SupervisedOptions
@@ -15,6 +15,7 @@ from gymfleet_trainer.learning.sft_update import TOKENS_PER_MICROBATCH
 from gymfleet_trainer.model.families import config_of, empty_model, examine
 from gymfleet_trainer.model.memory import Microbatch, ModelSize, microbatch_bytes
 from gymfleet_trainer.model.microbatches import MAX_PARAMETERS
+from gymfleet_trainer.model.optimizer import OptimizerOptions
 from gymfleet_trainer.model.scratch import scratch_config
 from gymfleet_trainer.run.devices import GIB, Devices
 from gymfleet_trainer.run.plan import stages_of
@@ -151,7 +152,9 @@ class _Planner:
 
     def _of_microbatches(self, options: Any, *, critic: bool) -> Iterator[Part]:
         microbatch = self.microbatch(options)
-        once = self.activations(microbatch, recompute=self.on_gpu) * (2 if critic else 1)
+        asked = self.recipe.trainer.gradient_checkpointing
+        recompute = self.on_gpu if asked == "auto" else asked
+        once = self.activations(microbatch, recompute=recompute) * (2 if critic else 1)
         few = self.size.trained <= MAX_PARAMETERS
         width = self.threads if not self.on_gpu and few and self.recipe.trainer.workers == 1 else 1
         helps = f"fewer tokens_per_microbatch than {microbatch.tokens}, or a shorter max_context_tokens"
@@ -192,10 +195,14 @@ def memory_plan(recipe: Recipe, devices: Devices, *, threads: int = 1) -> Memory
 
     Raises:
         UnsupportedModel: the trainer cannot compute the model.
+        RecipeError: the recipe has what is not counted yet.
     """
+    stages = stages_of(recipe)
+    if uncounted := ", ".join(_uncounted(recipe, stages)):
+        raise RecipeError(f"{recipe.name}: gymfleet plan does not count {uncounted} yet")
     config, name = _config(recipe)
     plan = _Planner(recipe, devices, config, ModelSize.of(empty_model(config)), threads)
-    trained = [(stage, plan.trainer_parts(stage)) for stage in _that_train(stages_of(recipe))]
+    trained = [(stage, plan.trainer_parts(stage)) for stage in _that_train(stages)]
     stage, parts = max(trained, key=lambda one: sum(part.size_bytes for part in one[1]), default=(None, ()))
     base = _CUDA_CONTEXT if devices.are_gpus else _resident_bytes()
     own = Part("process", base, "nothing")
@@ -215,6 +222,18 @@ def memory_plan(recipe: Recipe, devices: Devices, *, threads: int = 1) -> Memory
         notes=tuple(_notes(plan, stage, len(workers), len(engines))),
         faults=tuple(_faults(plan, placed)),
     )
+
+
+def _uncounted(recipe: Recipe, stages: Sequence[Stage[Any]]) -> Iterator[str]:
+    """Yield what changes how much is held, and is left out of the sums."""
+    if recipe.model.lora is not None:
+        yield "[model.lora]"
+    if recipe.trainer.cpu_offload:
+        yield "trainer.cpu_offload"
+    for stage in _that_train(stages):
+        optimizer = getattr(stage.options, "optimizer", OptimizerOptions())
+        if optimizer.kind != "adamw" or optimizer.master_dtype != "float32":
+            yield f"the optimiser of {stage.table}"
 
 
 def _config(recipe: Recipe) -> tuple[Any, str]:
