@@ -53,6 +53,8 @@ BLOCKS = {
     ("docs/dataset.md", '"""A year'): "run by tests/integration/test_dataset.py",
     ("docs/dataset.md", "[[environments]]"): "loaded by tests/integration/test_dataset.py",
     ("docs/dataset.md", '"""Look a word'): "run by tests/integration/test_dataset.py",
+    ("docs/chat-templates.md", "[rollout.format]"): "the same keys are in recipes/tool-calls.toml, which tests load",
+    ("docs/models.md", "gymfleet plan"): "run for this machine by tests/integration/test_memory_plan.py",
     ("docs/lora.md", "[model]"): "loaded by tests/unit/contracts/test_recipe.py",
     ("docs/lora.md", "VLLM_SERVER_DEV_MODE=1"): "not run: tests/vllm_server.py starts the same server",
     ("docs/lora.md", "from peft import"): "run, with a model of its own, by tests/integration/test_lora_run.py",
