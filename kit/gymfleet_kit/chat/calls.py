@@ -48,13 +48,19 @@ class Found(NamedTuple):
 class CallSyntax(ABC):
     """One way to write calls."""
 
+    before: "_Literal"
+    """What a call begins with; it may be empty."""
+
     @abstractmethod
     def read(self, text: str, tools: Mapping[str, Tool]) -> Found | None:
         """Return the last call in a text, or None. The text is a model's: anything may stand in it."""
 
-    @abstractmethod
     def begins(self, text: str) -> bool:
-        """Return whether a call begins somewhere in the text, whole or not."""
+        """Return whether a call begins somewhere in the text, whole or not.
+
+        Without a literal in front half a call cannot be told from a text.
+        """
+        return self.read(text, {}) is not None if self.before.empty else bool(self.before.places(text))
 
 
 def learned(written: Written) -> CallSyntax | None:
@@ -116,9 +122,6 @@ class _WholeJson(CallSyntax):
             return Found(start, after, call)
         return None
 
-    def begins(self, text: str) -> bool:
-        return any(True for _ in self._starts(text))
-
     def _starts(self, text: str) -> Iterator[tuple[int, int]]:
         """Yield where a call may begin and where its JSON does, the last one first."""
         if self.before.empty:  # at the beginning of a line
@@ -168,9 +171,6 @@ class _JsonArguments(CallSyntax):
                 return Found(start, after, call)
         return None
 
-    def begins(self, text: str) -> bool:
-        return any(True for _ in self.before.places(text))
-
 
 @dataclass(frozen=True, slots=True)
 class _Python(CallSyntax):
@@ -196,9 +196,6 @@ class _Python(CallSyntax):
             if end is not None and (call := _python_call(text[begin : end[0]])) is not None:
                 return Found(start, end[1], call)
         return None
-
-    def begins(self, text: str) -> bool:
-        return any(True for _ in self.before.places(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,12 +245,9 @@ class _Tagged(CallSyntax):
                 return Found(start, *found)
         return None
 
-    def begins(self, text: str) -> bool:
-        return any(True for _ in self.before.places(text))
-
     def _read(self, text: str, begin: int, tools: Mapping[str, Tool]) -> tuple[int, ToolCall] | None:
         named, alone = self.named.search(text, begin), self.alone.search(text, begin)
-        if alone is not None and (named is None or alone[0] < named[0] or alone[:2] == (named[0], named[1])):
+        if alone is not None and (named is None or alone[0] <= named[0]):
             call = _call(text[begin : alone[0]].strip(), {})
             return None if call is None else (alone[1], call)
         if named is None:

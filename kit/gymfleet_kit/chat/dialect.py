@@ -186,7 +186,8 @@ class Dialect:
         elif self.form is not None:
             call = self._without_thoughts(self._by_template(self.form.message(reply.calls[0]), self.call_end))
             before = f"{self._head}{reply.content}{self._tail}" if reply.content else ""
-            yield f"{thought}{before}{call if call[:1].isspace() or not before else chr(10) + call}"
+            gap = "\n" if before and not call[:1].isspace() else ""
+            yield f"{thought}{before}{gap}{call}"
 
     def _read_rest(self, reasoning: str, rest: str) -> ModelReply:
         content = rest.strip() if reasoning or self._syntax is not None else rest
@@ -194,8 +195,9 @@ class Dialect:
             found = self._syntax.read(rest, self._tools)
             if found is not None:
                 before, after = self._bare(rest[: found.start]).strip(), rest[found.end :].strip()
-                clean = not after and not self._syntax.begins(before)
-                return ModelReply(before, reasoning, (found.call,), clean=clean)
+                if self._syntax.begins(before) or self._syntax.begins(after):  # several calls are no action
+                    return ModelReply(content, reasoning, clean=False)
+                return ModelReply(before, reasoning, (found.call,), clean=not after)
             if self._syntax.begins(content):
                 return ModelReply(content, reasoning, clean=False)
         return ModelReply(self._bare(content), reasoning)

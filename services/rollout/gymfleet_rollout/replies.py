@@ -105,7 +105,10 @@ class Replies:
         stops = (*chat.stop_token_ids, chat.thoughts_end_id)
         thoughts = await self._sampled_by_policy(context, limit, sampling, stops)
         num_thoughts = len(thoughts.token_ids)
-        if thoughts.finish_reason != "stop" or thoughts.token_ids[-1] != chat.thoughts_end_id:
+        if thoughts.finish_reason == "length":
+            if chat.read(thoughts.token_ids).reply.reasoning:
+                return thoughts
+        elif thoughts.token_ids[-1] != chat.thoughts_end_id:  # the reply is at its end
             return thoughts
         if sampling.seed is not None:
             sampling = sampling.model_copy(update={"seed": sampling.seed + num_thoughts})

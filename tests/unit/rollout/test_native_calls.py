@@ -8,7 +8,6 @@ from gymfleet_contracts.reply_format import FormatSection
 from gymfleet_contracts.rollout import (
     EpisodeLimits,
     GroupRequest,
-    MessageRoles,
     Sampling,
     StrategySpec,
     TemplateOptions,
@@ -61,7 +60,7 @@ class Policy(ScriptedPolicy):
         while self.left and len(ids) < max_tokens and not (ids and ids[-1] in stop_token_ids):
             ids.append(self.left.pop(0))
         stopped = ids[-1] in stop_token_ids
-        if not stopped:
+        if not stopped and self.chat.read(ids).reply.reasoning:
             self.left = []
         spans = sampled_by(3 + len(self.calls) // 2, len(ids))
         return Generation(tuple(ids), (-0.5,) * len(ids), "stop" if stopped else "length", spans)
@@ -152,6 +151,17 @@ async def test_thoughts_have_a_limit_of_their_own() -> None:
     assert [action for _, _, action in door.actions] == ["open"], "of the second turn"
 
 
+async def test_a_reply_that_thinks_nothing_is_not_cut_at_the_limit_of_thoughts() -> None:
+    not_begun = CHAT_TEMPLATES["tools"].replace("assistant\\n<think>'", "assistant\\n'")
+    assert not_begun != CHAT_TEMPLATES["tools"]
+    reply = "<tool_call>act<arg_key>action<arg_value>open</tool_call>"
+    trajectory, policy = await played(not_begun, reply, max_reasoning_tokens=2)
+
+    [turn] = trajectory.turns
+    assert (turn.text, turn.action, turn.num_reasoning_tokens) == (reply, "open", 0)
+    assert len(policy.calls) == 2
+
+
 @pytest.mark.parametrize(
     "reply",
     [
@@ -168,8 +178,8 @@ async def test_what_is_no_call_is_no_action(reply: str) -> None:
     trajectory, _ = await played(CHAT_TEMPLATES["tools"], reply, call("open"), door=door)
 
     assert not trajectory.turns[0].format_valid
-    assert [action for _, _, action in door.actions] in (["open"], ["open", "open"])
-    assert trajectory.turns[0].action in (None, "open")
+    assert [action for _, _, action in door.actions] == ["open"], "of the second turn"
+    assert trajectory.turns[0].action is None
 
 
 async def test_contexts_are_replaced_where_the_template_forgets_thoughts() -> None:
@@ -222,4 +232,3 @@ async def test_a_template_without_a_place_for_thoughts_is_refused_before_anythin
 def test_dropping_wants_contexts_that_are_replaced() -> None:
     with pytest.raises(ValueError, match='give context = "replaced" with it'):
         TemplateOptions(reasoning="dropped")
-    assert MessageRoles() == MessageRoles()
