@@ -32,7 +32,7 @@ def episode(
     return replace(row, turns=tuple(TurnSpan(first + n, start, end, "") for n, (start, end) in enumerate(spans)))
 
 
-def returns(rows: list[TrainSequence], critic: Critic, **options: float) -> list[list[float]]:
+def returns(rows: list[TrainSequence], critic: Critic, **options: float | str) -> list[list[float]]:
     """Of each row's tokens: advantages before they are whitened, plus values."""
     own = {name: value for name, value in options.items() if name.startswith("turn")}
     within = {name: value for name, value in options.items() if name not in own}
@@ -83,6 +83,18 @@ def test_a_cut_episode_goes_on_from_the_value_of_its_last_state_over_several_row
 
     # Second turn 0.5 + 0.5 * 0.8 - 0.4 = 0.5; first 0.5 * 0.4 - 0.2 + 0.5 * 0.5 = 0.25.
     assert found == [pytest.approx([0, 0.45]), pytest.approx([0, 0.9])]
+
+
+def test_a_cut_that_counts_as_an_end_has_nothing_to_come() -> None:
+    rows = [
+        episode(".x", [0.0, 0.0], (1, 2)),
+        episode(".x", [0.0, 0.5], (1, 2), first=1, cut=True),
+    ]
+
+    found = returns(rows, Critic([0.0, 0.2], [0.0, 0.4]), turn_gamma=0.5, turn_lam=1.0, cuts="end")
+
+    # Second turn 0.5 - 0.4 = 0.1; first 0.5 * 0.4 - 0.2 + 0.5 * 0.1 = 0.05.
+    assert found == [pytest.approx([0, 0.25]), pytest.approx([0, 0.5])]
 
 
 def test_advantages_are_whitened_over_the_batch() -> None:

@@ -547,6 +547,24 @@ def test_the_final_state_is_the_one_after_the_final_prompt(model: PolicyModel) -
     assert abs(expected[0] - expected[1]) > 0.01
 
 
+def test_a_cut_that_counts_as_an_end_is_worth_what_it_was_rewarded(model: PolicyModel) -> None:
+    found = {}
+    for cuts in ("go_on", "end"):
+        updater = engine(model, section(algorithm="ppo", critic={"cuts": cuts, "gamma": 1.0, "lam": 1.0}))
+        assert updater.critic is not None
+        torch.nn.init.constant_(updater.critic.head.weight, 0.5)
+        rows = [
+            train_sequence([5, 6, 7, 8], "..xx", rewards=[0.0, 0.0, 0.0, 0.25], final_prompt=[9, 4, 3]),
+            train_sequence([5, 6, 7], "..x", rewards=[0.0, 0.0, 1.0], name="run/group/1"),
+        ]
+        prepared = updater.algorithm.prepare(rows, updater)
+        found[cuts] = [row.fields["returns"][row.mask()].tolist() for row in prepared]
+
+    assert found["end"] == [pytest.approx([0.25, 0.25]), pytest.approx([1.0])]
+    assert found["go_on"][0] != pytest.approx([0.25, 0.25], abs=0.01)
+    assert found["go_on"][1] == pytest.approx([1.0])
+
+
 def test_ppo_refuses_a_cut_without_its_final_prompt(model: PolicyModel) -> None:
     updater = engine(model, section(algorithm="ppo"))
 

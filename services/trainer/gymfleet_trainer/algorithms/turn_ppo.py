@@ -50,7 +50,7 @@ class TurnPpo(ActorCritic[TurnPpoOptions]):
         if not rows:
             return rows
         require_turns(rows, "turn_ppo")
-        values, final_values = values_of(rows, models)
+        values, final_values = values_of(rows, models, self.options.critic.cuts)
         rewards = self.penalised_rewards(rows, models)
         episodes = by_episode(rows)
         steps = [steps_of(rows, own, rewards) for own in episodes]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeAlias, TypeVar
 
 import torch
 from pydantic import Field, PositiveFloat
@@ -21,6 +21,8 @@ RETURNS = "returns"
 VALUE_SIZE = "value_size"
 """The metric that says how large the critic's values are: the mean of what they are without a sign."""
 
+Cuts: TypeAlias = Literal["go_on", "end"]
+
 
 class CriticOptions(AlgorithmOptions):
     """The value function: its own model, initialised from the policy's body."""
@@ -31,6 +33,9 @@ class CriticOptions(AlgorithmOptions):
     """Of generalised advantage estimation."""
     value_clip: PositiveFloat = 0.5
     """Clip range of the value loss."""
+    cuts: Cuts = "go_on"
+    """What follows where the recipe cut an episode: the value of the state that it was cut in, or with `"end"` nothing.
+    With `gamma` 1, and nowhere to fail but at the limit, every state that goes on comes to be worth a success."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Steps in which the critic alone is trained."""
     optimizer: OptimizerOptions = OptimizerOptions(learning_rate=1e-5)
@@ -86,7 +91,7 @@ class ActorCritic(Clipped[ActorCriticT]):
         """
         if not rows:
             return rows
-        values, final_values = values_of(rows, models)
+        values, final_values = values_of(rows, models, self.options.critic.cuts)
         rewards = [torch.tensor(row, dtype=models.dtype) for row in self.penalised_rewards(rows, models)]
         episodes = by_episode(rows)
         mask = joined([row.mask() for row in rows], episodes)
@@ -139,8 +144,11 @@ class ActorCritic(Clipped[ActorCriticT]):
         )
 
 
-def values_of(rows: Sequence[TrainSequence], models: Models) -> tuple[list[Tensor], Tensor]:
+def values_of(rows: Sequence[TrainSequence], models: Models, cuts: Cuts = "go_on") -> tuple[list[Tensor], Tensor]:
     """Return (L,) values per row, and (B,) values of the states where the recipe cut, 0 for ended episodes."""
+    if cuts == "end":
+        values = models.values(rows)
+        return values, values[0].new_zeros(len(rows))
     found = models.values([_with_final_state(row) for row in rows])
     ended = [row.final_prompt_token_ids is None for row in rows]
     final_values = torch.stack([values[-1] for values in found]).masked_fill(torch.tensor(ended), 0.0)
