@@ -346,7 +346,8 @@ def _of_the_environment(change: str, arguments: argparse.Namespace) -> str:
 
 def _directory(name: str, seed: int, arguments: argparse.Namespace) -> Path:
     kind = "smoke" if arguments.smoke else "short" if arguments.short else "tune" if arguments.tune else "full"
-    directory: Path = arguments.runs / f"{arguments.setting}-{kind}" / f"{name}-{seed}"
+    # A recipe that has changed begins again, beside what its earlier form came to.
+    directory: Path = arguments.runs / f"{arguments.setting}-{kind}" / f"{name}-{seed}-{_recipe_of(name)[:6]}"
     return directory
 
 
