@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gymfleet_contracts.conversation import Conversation, Message
 from gymfleet_contracts.data_records import Preference
-from gymfleet_contracts.rollout import TemplateOptions
+from gymfleet_contracts.rollout import MessageRoles, TemplateOptions
 from gymfleet_kit.chat.template import UnusableTemplate
 from gymfleet_kit.chat.tokenizer import UnusableTokenizer
 from gymfleet_kit.chat.tokens import AS_IT_IS, ChatTokens
@@ -35,18 +35,14 @@ def render(
     """
     if not conversations:
         return Rendered([], 0)
-    chat = _chat(model, options)
-    found = [
-        _sequences(
-            chat,
-            one.messages,
-            f"conversation/{number}",
-            one.source or f"conversation {number + 1}",
-            max_tokens,
-            one.reward or 0.0,
-        )
-        for number, one in enumerate(conversations)
-    ]
+    chat, found = _chat(model, options), []
+    for number, one in enumerate(conversations):
+        where = one.source or f"conversation {number + 1}"
+        try:
+            own = chat.under(MessageRoles(), options, one.tools)
+        except UnusableTemplate as error:
+            raise TrainerError(f"{where}: it declares functions in `tools`, and {error}") from None
+        found.append(_sequences(own, one.messages, f"conversation/{number}", where, max_tokens, one.reward or 0.0))
     fitting = [sequences for sequences in found if sequences is not None]
     return Rendered([one for sequences in fitting for one in sequences], len(found) - len(fitting))
 
