@@ -35,8 +35,8 @@ _JSON_ARGUMENTS: Final = re.compile(r'"(?:arguments|parameters|args|input|action
 def offered_tools(record: Record) -> frozenset[str]:
     """Return the names of the tools that are offered before the first reply that is learned from.
 
-    A conversation's `tools` say them. Where it has none, they are read from JSON schemas, from lists with `Name: ...`, and
-    from signatures; none where there is no such list.
+    A conversation's `tools` say them. Where it has none, they are read from JSON schemas, from lists with `Name: ...`,
+    and from signatures; none where there is no such list.
     """
     if isinstance(record, Conversation) and record.tools:
         return frozenset(tool.name for tool in record.tools)

@@ -16,8 +16,8 @@ _OF_A_TOOL = frozenset({"name", "description", "parameters", "strict"})
 
 
 def declared_in(given: JsonValue) -> tuple[Tool, ...]:
-    """Return what `tools` declares: a list of functions, each alone or in OpenAI's `{"type": "function", ...}`, or such a
-    list as JSON text. `strict` is a request to a server, and is left out. Raises `UnusableRecord`.
+    """Return what `tools` declares: a list of functions, each alone or in OpenAI's `{"type": "function", ...}`, or such
+    a list as JSON text. `strict` is a request to a server, and is left out. Raises `UnusableRecord`.
     """
     if isinstance(given, str):
         try:
