@@ -218,16 +218,16 @@ class ChatTokens:
             self.dialect.message(told[place]) if place in told else self._heard(one, called.get(place))
             for place, one in enumerate(messages[: last + 1])
         ]
-        before, begin, end = "", 0, self.dialect.text_end
+        before, text, begin, end = "", "", 0, self.dialect.text_end
         for place, reply in replies.items():
             whole = self._rendered(shown[:place])
-            goes_on = not before or whole.startswith(before) or not self.replaces
-            new = self._continued(before, whole, place, end) if goes_on else whole
+            goes_on = not before or whole.startswith(before + text) or not self.replaces
+            new = self._continued(before, text, whole, place, end) if goes_on else whole
             _require_all(messages[begin:place], [one["content"] for one in shown[begin:place]], new, begin)
             yield Piece(tuple(self._ids(new)), self.write(reply), messages[place].teaches, bool(before) and not goes_on)
             past = told[place]
             text = self.dialect.write(past) if past.reasoning or past.calls else self.dialect.write_text(past.content)
-            before, begin, end = whole + text, place + 1, self.dialect.end_of(reply)
+            before, begin, end = whole, place + 1, self.dialect.end_of(reply)
 
     def _said(self, message: Message, place: int) -> ModelReply:
         """Return a reply of a conversation; where it has thoughts, they may stand in its text between marks.
@@ -262,12 +262,17 @@ class ChatTokens:
         content = self.defuse(message.content)
         return {"role": message.role, "content": content} if called is None else answer_to(called, content)
 
-    def _continued(self, before: str, whole: str, place: int, end: Ending) -> str:
-        """Return what a rendering adds to the one before it and the token that ended its reply."""
+    def _continued(self, before: str, text: str, whole: str, place: int, end: Ending) -> str:
+        """Return what a rendering adds to the prompt before it, the reply to that, and the token that ended the reply.
+
+        How the template begins a reply of the past does not matter: the reply stands there as it was sampled.
+        """
         if not before:
             return whole
         ended, mark, rest = whole[len(before) :].partition(end.history)
-        if not whole.startswith(before) or not mark or ended.strip():
+        _, sentinel, tail = ended.partition(REPLY)
+        as_written = ended.strip() == text.strip() or (sentinel and tail.strip() == text.partition(REPLY)[2].strip())
+        if not whole.startswith(before) or not mark or not as_written:
             raise UnusableTemplate(
                 f"the chat template writes what comes before message {place + 1} in another way than before the reply "
                 "ahead of it, so that the model would be taught on a context that it never sees: give "

@@ -18,8 +18,11 @@ from gymfleet_trainer.run.conversations import render
 
 from tests.models import build_tokenizer
 
-PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
-TOOL = {"type": "function", "function": {"name": "weather", "description": "Looks.", "parameters": PARAMETERS}}
+PARAMETERS: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}}
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "weather", "description": "Looks.", "parameters": PARAMETERS},
+}
 WEATHER = Tool(name="weather", description="Looks.", parameters=PARAMETERS)
 MADE = MadeCall(name="weather", arguments={"city": "Kyoto"}, id="c1")
 ASKED = {"role": "user", "content": "Rain?"}

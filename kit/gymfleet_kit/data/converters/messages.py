@@ -93,8 +93,10 @@ class Messages(KeyedChat[MessagesOptions]):
         """Return one message."""
         role = self.role(given, self.options.role)
         if role == "tool":
-            named = {key: field(given, key, str) for key in ("tool_call_id", "name") if given.get(key) is not None}
-            return Message(role=role, content=self._content(given), **named)
+            answers, name = (
+                "" if given.get(key) is None else field(given, key, str) for key in ("tool_call_id", "name")
+            )
+            return Message(role=role, content=self._content(given), tool_call_id=answers, name=name)
         if role != "assistant":
             return Message(role=role, content=self._content(given))
         calls = calls_of(given)
