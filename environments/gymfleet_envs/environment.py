@@ -182,7 +182,7 @@ class EnvironmentClass(ABC, Generic[TaskT]):
 
     @classmethod
     def images(cls) -> Literal["beside", "only"] | None:
-        """Return whether observations show images, `beside` texts that say the same or as the `only` thing that says it;
+        """Return whether observations show images: `beside` texts that say the same, or as the `only` thing to see;
         None where they are texts.
         """
         return None
