@@ -14,13 +14,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from gymfleet_contracts.conversation import MadeCall, Message
+from gymfleet_contracts.conversation import MadeCall, Message, MessageImage
 from gymfleet_contracts.reply_format import ModelReply
 from gymfleet_contracts.rollout import MessageRoles, TemplateOptions
 from gymfleet_contracts.session import Tool, ToolCall
 
 from gymfleet_kit.chat.calls import CALL_ID, KEYS
 from gymfleet_kit.chat.dialect import ANSWER, REPLY, Dialect, Ending, answer_to, declared, plain
+from gymfleet_kit.chat.images import Seeing, shown_in
 from gymfleet_kit.chat.template import ChatTemplate, UnusableTemplate
 from gymfleet_kit.chat.thinking import KEEPING, dialect_that
 from gymfleet_kit.chat.tokenizer import ModelTokenizer
@@ -52,6 +53,8 @@ class Piece:
     learned: bool
     replaces: bool = False
     """The prompt replaces what is before it."""
+    images: tuple[MessageImage, ...] = ()
+    """Those that the prompt shows, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,12 +202,16 @@ class ChatTokens:
             return self.reply(reply.content)
         return (*self._ids(self.dialect.write(self._harmless(reply))), self._end_ids[bool(reply.calls)])
 
-    def pieces(self, messages: Sequence[Message]) -> Iterator[Piece]:
+    def pieces(self, messages: Sequence[Message], seeing: Seeing | None = None) -> Iterator[Piece]:
         """Yield a conversation's replies, up to the last one that is learned from, each with what comes before it.
 
         They are the tokens of an episode in which the same was said: replies are written as `reply` and `write` write
         them. Where contexts are continued, the template never sees their text. Raises UnusableTemplate if the template
         cannot carry this conversation.
+
+        Args:
+            messages: the conversation.
+            seeing: how many tokens an image is; without it a conversation with images is refused.
         """
         if untold := self.dialect.untold:
             raise UnusableTemplate(f"the chat template declares no functions: it leaves out {untold[0]!r}")
@@ -224,7 +231,10 @@ class ChatTokens:
             goes_on = not before or whole.startswith(before + text) or not self.replaces
             new = self._continued(before, text, whole, place, end) if goes_on else whole
             _require_all(messages[begin:place], [one["content"] for one in shown[begin:place]], new, begin)
-            yield Piece(tuple(self._ids(new)), self.write(reply), messages[place].teaches, bool(before) and not goes_on)
+            images = tuple(image for one in messages[begin if goes_on else 0 : place] for image in one.images)
+            new = shown_in(self._template, new, images, seeing)
+            replaces = bool(before) and not goes_on
+            yield Piece(tuple(self._ids(new)), self.write(reply), messages[place].teaches, replaces, images)
             past = told[place]
             text = self.dialect.write(past) if past.reasoning or past.calls else self.dialect.write_text(past.content)
             before, begin, end = whole, place + 1, self.dialect.end_of(reply)

@@ -36,6 +36,8 @@ def _between(given: Sequence[Message], found: Sequence[Message]) -> Iterator[str
             yield "learned"
         if one.reasoning != other.reasoning:
             yield "reasoning"
+        if one.images != other.images:
+            yield "images"
         if _ids(one) != _ids(other):
             yield "call_ids"
 

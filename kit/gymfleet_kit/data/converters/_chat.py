@@ -47,7 +47,7 @@ class ChatConverter(Converter[OptionsT]):
     calls: ClassVar[bool] = False
     """Whether messages may call functions."""
     apart: ClassVar[frozenset[str]] = frozenset()
-    """Which of `reasoning` and `call_ids` messages have a place for."""
+    """Which of `reasoning`, `call_ids` and `images` messages have a place for."""
 
     def convert(self, record: Mapping[str, JsonValue]) -> Iterator[DataRecord]:
         """Yield the conversation."""
@@ -152,6 +152,6 @@ def require_no_calls(messages: Sequence[Message]) -> None:
 
 def beside(messages: Sequence[Message]) -> frozenset[str]:
     """Return what messages hold beside their texts and calls, by the names of losses."""
-    found = {"reasoning"} if any(message.reasoning for message in messages) else set()
+    found = {name for name in ("reasoning", "images") if any(getattr(message, name) for message in messages)}
     ids = (message.tool_call_id or message.name or any(call.id for call in message.tool_calls) for message in messages)
     return frozenset(found | {"call_ids"} if any(ids) else found)

@@ -24,8 +24,8 @@ def messages_in(record: Mapping[str, JsonValue], name: str, role: str) -> tuple[
 
 def prompt_of(messages: Sequence[Message]) -> list[JsonValue]:
     """Return messages as a field has them. Raises `UnusableRecord` for calls of functions and thoughts."""
-    if any(message.tool_calls or message.reasoning for message in messages):
-        raise UnusableRecord("a message calls a function or has thoughts, and messages of this form are texts")
+    if any(message.tool_calls or message.reasoning or message.images for message in messages):
+        raise UnusableRecord("a message has calls, thoughts or images, and messages of this form are texts")
     return [{"role": message.role, "content": message.content} for message in messages]
 
 

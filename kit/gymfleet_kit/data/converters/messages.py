@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from gymfleet_contracts.conversation import Message, Role
+from gymfleet_contracts.conversation import Message, MessageImage, Role
 from pydantic import JsonValue
 
 from gymfleet_kit.data.converter import UnusableRecord, field
 from gymfleet_kit.data.converters._chat import ChatOptions, KeyedChat, require_no_calls
 from gymfleet_kit.data.converters._functions import calls_of, said_calls
+from gymfleet_kit.data.converters._images import parts_of, shown_in
 from gymfleet_kit.data.converters._tool_calls import calls_in, text_of
 
 
@@ -82,7 +83,7 @@ class Messages(KeyedChat[MessagesOptions]):
         },
     )
     calls = True
-    apart = frozenset({"reasoning", "call_ids"})
+    apart = frozenset({"reasoning", "call_ids", "images"})
 
     @property
     def key(self) -> str:
@@ -96,12 +97,14 @@ class Messages(KeyedChat[MessagesOptions]):
             answers, name = (
                 "" if given.get(key) is None else field(given, key, str) for key in ("tool_call_id", "name")
             )
-            return Message(role=role, content=self._content(given), tool_call_id=answers, name=name)
+            content, images = self._shown(given)
+            return Message(role=role, content=content, images=images, tool_call_id=answers, name=name)
         if role != "assistant":
-            return Message(role=role, content=self._content(given))
+            content, images = self._shown(given)
+            return Message(role=role, content=content, images=images)
         calls = calls_of(given)
         as_text = self.options.tool_calls == "text"
-        content = "" if calls and given.get(self.options.content) is None else self._content(given)
+        content = "" if calls and given.get(self.options.content) is None else self._shown(given)[0]
         thought = given.get(self.options.reasoning) is not None
         return Message(
             role=role,
@@ -121,7 +124,8 @@ class Messages(KeyedChat[MessagesOptions]):
             (self.options.reasoning, message.reasoning), ("tool_calls", said_calls(calls)),
             ("tool_call_id", message.tool_call_id), ("name", message.name),
         )  # fmt: skip
-        found: dict[str, JsonValue] = {self.options.role: self.names[message.role], self.options.content: content}
+        shown: JsonValue = parts_of(content, message.images) if message.images else content
+        found: dict[str, JsonValue] = {self.options.role: self.names[message.role], self.options.content: shown}
         found |= {key: value for key, value in said if key and value}
         return found | {"weight": 0} if message.role == "assistant" and not message.teaches else found
 
@@ -132,15 +136,9 @@ class Messages(KeyedChat[MessagesOptions]):
             found.pop("tools", None)
         return found
 
-    def _content(self, given: Mapping[str, JsonValue]) -> str:
+    def _shown(self, given: Mapping[str, JsonValue]) -> tuple[str, tuple[MessageImage, ...]]:
         parts = given.get(self.options.content)
-        return "".join(map(_text, parts)) if isinstance(parts, list) else field(given, self.options.content, str)
-
-
-def _text(part: JsonValue) -> str:
-    if not isinstance(part, dict) or part.get("type") != "text":
-        raise UnusableRecord("content: a part that is no text; images and the like are not learned from")
-    return field(part, "text", str)
+        return shown_in(parts) if isinstance(parts, list) else (field(given, self.options.content, str), ())
 
 
 def _learned(given: Mapping[str, JsonValue]) -> bool | None:
