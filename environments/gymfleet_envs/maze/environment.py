@@ -53,7 +53,9 @@ class Maze(Environment[MazeTask]):
     @classmethod
     def images(cls) -> Literal["beside", "only"] | None:
         """Return what the option says."""
-        return {"text": None, "both": "beside", "image": "only"}[cls.options.observation]  # type: ignore[return-value]
+        if cls.options.observation == "text":
+            return None
+        return "only" if cls.options.observation == "image" else "beside"
 
     def reset(self, task: MazeTask, seed: int) -> str:  # noqa: ARG002 - nothing is random within an episode
         """Stand at the start."""

@@ -4,8 +4,7 @@ import hashlib
 from typing import Any
 
 import pytest
-from gymfleet_contracts.observation import MAX_IMAGE_BYTES, MAX_PARTS, ImagePart, TextPart
-from gymfleet_contracts.observation import media_type_of
+from gymfleet_contracts.observation import MAX_IMAGE_BYTES, MAX_PARTS, ImagePart, TextPart, media_type_of
 from gymfleet_env_server.sessions.observation import CUT_MARK, shown
 from gymfleet_envs.environment import Image
 

@@ -204,7 +204,7 @@ def test_the_picture_shows_what_the_text_says_and_no_more_of_the_maze() -> None:
     cells = [
         [image.getpixel((x, y)) for x in range(side // 2, image.width, side)] for y in range(side // 2, 4 * side, side)
     ]
-    names = dict(zip(PALETTE, "?.#AG", strict=True))
+    names: dict[object, str] = dict(zip(PALETTE, "?.#AG", strict=True))
     assert ["".join(names[cell] for cell in row) for row in cells] == ["?????", "?.???", "#A#G?", "?#???"]
     assert (image.width, image.height) == (5 * side, 4 * side)
     assert {image.getpixel((x, y)) for x in range(side, 2 * side) for y in range(2 * side, 3 * side)} == {PALETTE[SELF]}

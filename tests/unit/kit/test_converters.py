@@ -132,7 +132,11 @@ def test_what_it_was_worth_stands_under_keys_of_the_options(options: dict[str, s
             {"messages": [{"role": "user", "content": 3}]},
             "message 1: content: text is wanted; it is a number",
         ),
-        ("messages", {"messages": [{"role": "user", "content": [{"type": "audio"}]}]}, "a part that is neither text nor"),
+        (
+            "messages",
+            {"messages": [{"role": "user", "content": [{"type": "audio"}]}]},
+            "a part that is neither text nor",
+        ),
         (
             "messages",
             {"messages": [{"role": "assistant", "content": None, "tool_calls": [{"function": 7}]}]},

@@ -91,8 +91,8 @@ def test_gradients_are_those_of_transformers_and_what_sees_has_none(kind: str) -
     policy.body.requires_grad_(requires_grad=True)
     rows = rows_of(plain.config)
 
-    torch.stack([reference(plain, one).sum() for one in rows]).sum().backward()
-    policy.token_logprobs(pack(rows, 1000)[0]).logprobs.sum().backward()
+    torch.autograd.backward(torch.stack([reference(plain, one).sum() for one in rows]).sum())
+    torch.autograd.backward(policy.token_logprobs(pack(rows, 1000)[0]).logprobs.sum())
 
     own = dict(policy.body.named_parameters())
     for name, parameter in plain.model.language_model.named_parameters():

@@ -120,6 +120,6 @@ def _opened(image: MessageImage) -> Any:
                 f"{image.mark} has {width} x {height} pixels; at most {MAX_SIDE} a side and {MAX_PIXELS} in all "
                 "are decoded"
             )
-        if getattr(opened, "n_frames", 1) > 1:
-            raise BadImage(f"{image.mark} is a film of {opened.n_frames} frames")
+        if (num_frames := int(getattr(opened, "n_frames", 1))) > 1:
+            raise BadImage(f"{image.mark} is a film of {num_frames} frames")
         return opened.convert("RGB")

@@ -302,7 +302,8 @@ def packed_hidden_states(
     # backward pass.
     mixed = body.embed_tokens.weight.dtype != compute_dtype
     with torch.autocast(inputs.tokens.device.type, dtype=compute_dtype, enabled=mixed, cache_enabled=False):
-        embedded, seen = body.embed_tokens(inputs.tokens[None]), {}
+        embedded = body.embed_tokens(inputs.tokens[None])
+        seen: dict[str, Any] = {}
         if inputs.images is not None and seeing is not None:
             embedded, seen = vision.placed(embedded, inputs.images, seeing(inputs.images))
         output = body(
