@@ -10,6 +10,7 @@ from gymfleet_contracts.rollout import TemplateOptions
 from gymfleet_contracts.session import Tool
 from gymfleet_kit.data.converter import UnusableRecord
 from gymfleet_kit.data.converting import converter_of
+from gymfleet_kit.data.filter import dialogue, replies
 from gymfleet_kit.data.inspecting import HALLUCINATED, OFFERED, _facts
 from gymfleet_kit.data.losses import differences
 from gymfleet_kit.data.tools import offered_tools, tool_use
@@ -153,6 +154,14 @@ def test_inspect_tells_calls_of_what_is_declared_from_others() -> None:
     assert (use.num_calls, dict(use.hallucinated)) == (2, {"weather": 1})
     assert f"calls:{OFFERED}" in _facts(conversation(WHOLE))
     assert f"calls:{HALLUCINATED}" in _facts(conversation(other))
+
+
+def test_filters_see_thoughts_and_calls() -> None:
+    one = conversation(chat(called(reasoning_content="I look."), ANSWER, DRY, tools=[TOOL]))
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Kyoto"}}\n</tool_call>'
+
+    assert replies(one) == [f"I look.\n{call}", "It is dry."]
+    assert dialogue(one)[1] == ("assistant", f"I look.\n{call}")
 
 
 def test_exactly_the_assistants_tokens_are_trained(model: Path) -> None:

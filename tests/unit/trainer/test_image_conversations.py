@@ -12,6 +12,7 @@ import pytest
 import torch
 from gymfleet_contracts.conversation import Conversation, Message, MessageImage
 from gymfleet_contracts.observation import MAX_IMAGE_BYTES
+from gymfleet_contracts.rollout import TemplateOptions
 from gymfleet_kit.data.arrow import encoded
 from gymfleet_kit.data.converter import UnusableRecord
 from gymfleet_kit.data.converting import converter_of
@@ -118,6 +119,22 @@ def test_later_turns_show_images_too(model: Path) -> None:
     places = [place for place, token in enumerate(sequence.token_ids) if token == pad]
     assert places == [place for image in sequence.images for place in range(image.start, image.end)]
     assert len(places) == 4 + 8
+
+
+def test_a_context_that_is_replaced_shows_all_of_its_images_again(tmp_path: Path) -> None:
+    marked = "{% if m.role == 'assistant' and not loop.last %}*{% endif %}{{ m.content }}"
+    model = written(tmp_path, template=TEMPLATE.replace("{{ m.content }}", marked))
+    said = [{"role": "assistant", "content": answer} for answer in ("Red or so.", "Blue or so.")]
+    asked = [{"role": "user", "content": [part(one)]} for one in (SMALL, WIDE)]
+    one = conversation({"messages": [asked[0], said[0], asked[1], said[1]]})
+
+    first, second = render([one], model, 4096, TemplateOptions(context="replaced")).sequences
+
+    assert [image.grid for image in first.images] == [(4, 4)]
+    assert [image.grid for image in second.images] == [(4, 4), (4, 8)]
+    assert "<|im_start|>assistant\n*Red or so.<|im_end|>" in build_tokenizer(extra_tokens=MARKS).decode(
+        second.token_ids
+    )
 
 
 def test_what_is_shown_changes_what_is_learned(model: Path) -> None:

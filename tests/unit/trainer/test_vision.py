@@ -8,7 +8,7 @@ from gymfleet_trainer.errors import UnsupportedModel
 from gymfleet_trainer.model.attention import PACKED_ATTENTION
 from gymfleet_trainer.model.batching import TrainSequence, pack
 from gymfleet_trainer.model.policy_model import PolicyModel, packed_hidden_states
-from gymfleet_trainer.model.vision import SEEING, SeenImage, positions_of
+from gymfleet_trainer.model.vision import SEEING, SeenImage, features_of, positions_of, prepare
 
 from tests.fixtures.small_models import small_model
 
@@ -100,6 +100,31 @@ def test_gradients_are_those_of_transformers_and_what_sees_has_none(kind: str) -
         assert grad is not None
         torch.testing.assert_close(grad, parameter.grad, atol=1e-4, rtol=1e-4)
     assert all(parameter.grad is None for parameter in packed.model.visual.parameters())
+
+
+def test_what_sees_is_never_differentiated() -> None:
+    model = small_model("qwen3_vl", attention=PACKED_ATTENTION)
+    (batch,) = pack([row(model.config, (4, 4), seed=1)], 1000)
+    prepare(model)
+    assert batch.images is not None
+
+    seen = features_of(model, batch.images)
+
+    assert all(parameter.requires_grad for parameter in model.model.visual.parameters())
+    assert not any(one.requires_grad for one in (seen.embeddings, *seen.by_layer))
+
+
+def test_equal_tokens_with_other_images_are_not_shared_and_texts_beside_them_neither() -> None:
+    config = small_model("qwen2_vl").config
+    begins = tuple(range(20, 60))
+    seeing = [row(config, (4, 4), seed=seed, begins=begins) for seed in (1, 2)]
+    texts = [row(config, seed=seed, begins=(*begins, 60 + seed)) for seed in (3, 4)]
+
+    assert [batch.num_computed for batch in pack(texts, 1000)] == [40 + 2]
+    assert [batch.num_computed for batch in pack([*seeing, *texts], 1000)] == [
+        sum(len(one.token_ids) for one in [*seeing, *texts])
+    ]
+    assert all(batch.num_computed <= 60 for batch in pack([*seeing, *texts], 60))
 
 
 @pytest.mark.parametrize("kind", SEEING)

@@ -346,10 +346,11 @@ class _Part(NamedTuple):
 
 def _trees(units: Sequence[list[int]], sequences: Sequence[TrainSequence]) -> list[list[_Unit]]:
     """Return the units in trees of those that begin alike, the ones that share the most next to each other."""
-    ordered = Ordered.of([sequences[unit[0]] for unit in units])
+    sharing = _may_share(sequences)
+    ordered = Ordered.of([sequences[unit[0]] for unit in units], sharing=sharing)
     trees: list[list[_Unit]] = []
     for place, common in zip(ordered.places, ordered.common, strict=True):
-        own = Ordered.of([sequences[index] for index in units[place]])
+        own = Ordered.of([sequences[index] for index in units[place]], sharing=sharing)
         num_tokens = sum(len(sequences[index].token_ids) for index in units[place])
         unit = _Unit(units[place], num_tokens - sum(map(surely_shared, own.common)), surely_shared(common))
         if unit.shared:
@@ -443,8 +444,13 @@ def _pack_one(sequences: Sequence[TrainSequence], chosen: list[int], dtype: torc
         units=tuple(segment.unit for segment in segments),
         fields={name: torch.cat([segment.fields[name] for segment in segments]) for name in _shared_names(segments)},
         images=images,
-        shared=shared_inputs(segments, trained) if images is None else None,
+        shared=shared_inputs(segments, trained) if _may_share(sequences) else None,
     )
+
+
+def _may_share(sequences: Sequence[TrainSequence]) -> bool:
+    """Return whether equal tokens are the same: not where some of them stand for images."""
+    return not any(sequence.images for sequence in sequences)
 
 
 def _shared_names(segments: Sequence[TrainSequence]) -> list[str]:

@@ -86,15 +86,12 @@ class Ordered:
     """How many tokens each begins with as the one before it does; 0 for the first."""
 
     @classmethod
-    def of(cls, rows: Sequence["TrainSequence"]) -> "Ordered":
-        """Return the order of some rows; those that are equal stay in theirs."""
+    def of(cls, rows: Sequence["TrainSequence"], *, sharing: bool = True) -> "Ordered":
+        """Return the order of some rows; those that are equal stay in theirs. Without `sharing` none begin alike."""
         tokens = [np.asarray(row.token_ids, dtype=np.int64) for row in rows]
         keys = [ids.tobytes() for ids in tokens]  # 8 bytes a token: rows that begin alike have keys that do
         places = sorted(range(len(rows)), key=keys.__getitem__)
-        common = [
-            0 if rows[one].images or rows[two].images else _common(tokens[one], tokens[two])  # tokens show no images
-            for one, two in pairwise(places)
-        ]
+        common = [_common(tokens[one], tokens[two]) if sharing else 0 for one, two in pairwise(places)]
         return cls(places, [0] * bool(places) + common)
 
 
