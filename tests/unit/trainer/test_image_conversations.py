@@ -122,8 +122,8 @@ def test_later_turns_show_images_too(model: Path) -> None:
 
 
 def test_a_context_that_is_replaced_shows_all_of_its_images_again(tmp_path: Path) -> None:
-    marked = "{% if m.role == 'assistant' and not loop.last %}*{% endif %}{{ m.content }}"
-    model = written(tmp_path, template=TEMPLATE.replace("{{ m.content }}", marked))
+    later = "{{ m.role }}{{ '!' if m.role == 'user' and loop.index0 + 2 < messages | length else '' }}"
+    model = written(tmp_path, template=TEMPLATE.replace("{{ m.role }}", later))
     said = [{"role": "assistant", "content": answer} for answer in ("Red or so.", "Blue or so.")]
     asked = [{"role": "user", "content": [part(one)]} for one in (SMALL, WIDE)]
     one = conversation({"messages": [asked[0], said[0], asked[1], said[1]]})
@@ -132,9 +132,9 @@ def test_a_context_that_is_replaced_shows_all_of_its_images_again(tmp_path: Path
 
     assert [image.grid for image in first.images] == [(4, 4)]
     assert [image.grid for image in second.images] == [(4, 4), (4, 8)]
-    assert "<|im_start|>assistant\n*Red or so.<|im_end|>" in build_tokenizer(extra_tokens=MARKS).decode(
-        second.token_ids
-    )
+    decoded = build_tokenizer(extra_tokens=MARKS).decode(second.token_ids)
+    assert decoded.count("<|im_start|>user!") == 1
+    assert decoded.count("<|image_pad|>") == 4 + 8
 
 
 def test_what_is_shown_changes_what_is_learned(model: Path) -> None:
