@@ -1,15 +1,22 @@
 """A conversation to learn from: what people's files hold, in one form."""
 
+import base64
+import hashlib
+import json
+from functools import cached_property
 from typing import Annotated, Final, Literal, Self, TypeAlias
 
-from pydantic import Discriminator, Field, StrictBool, Tag, TypeAdapter, model_validator
+from pydantic import Discriminator, Field, JsonValue, StrictBool, Tag, TypeAdapter, model_validator
 
 from gymfleet_contracts._model import WireModel, is_absent
-from gymfleet_contracts.session import EnvironmentName, Split
+from gymfleet_contracts.observation import MAX_IMAGE_BYTES, MAX_PARTS, ImageType, image_mark, media_type_of
+from gymfleet_contracts.session import TOOL_NAME, EnvironmentName, Split, Tool
 from gymfleet_contracts.trajectory import Finite, ScoredTrajectory
 
 MAX_MESSAGES: Final = 4096
 MAX_MESSAGE_CHARS: Final = 1_000_000
+MAX_CALLS: Final = 128
+"""Of one message, and of the functions that a conversation declares."""
 
 Role = Literal["system", "user", "assistant", "tool"]
 Label = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
@@ -18,11 +25,59 @@ NEGATIVE: Final = "negative"
 """The label of a conversation in which no tool may be called, as Agent-FLAN has them."""
 
 
+_CallId = Annotated[str, Field(max_length=256, exclude_if=lambda value: not value)]
+
+
+class MadeCall(WireModel):
+    """A call of a function that stands in a message."""
+
+    name: Annotated[str, Field(pattern=TOOL_NAME)]
+    arguments: dict[str, JsonValue] = Field(default_factory=dict)
+    id: _CallId = ""
+    """What the answer to it is told apart by, where the data say it; templates are given ids of our own."""
+
+
+class MessageImage(WireModel):
+    """An image that a message shows. In the text a mark stands in its place, as in an observation."""
+
+    media_type: ImageType
+    content: Annotated[str, Field(max_length=MAX_IMAGE_BYTES * 4 // 3 + 4)]
+    """The file, in base64."""
+
+    @model_validator(mode="after")
+    def is_an_image(self) -> Self:
+        """The content is what `media_type` says, and not too large."""
+        found = media_type_of(self.data)
+        if found != self.media_type:
+            raise ValueError(f"media_type: it is {self.media_type}, and the content begins as {found}")
+        return self
+
+    @cached_property
+    def data(self) -> bytes:
+        """The file itself."""
+        return base64.b64decode(self.content, validate=True)
+
+    @cached_property
+    def mark(self) -> str:
+        """What stands for it in the text."""
+        return image_mark(hashlib.sha256(self.data).hexdigest())
+
+
 class Message(WireModel):
     """One message, as the model's chat template is given it."""
 
     role: Role
     content: Annotated[str, Field(max_length=MAX_MESSAGE_CHARS)]
+    images: Annotated[tuple[MessageImage, ...], Field(max_length=MAX_PARTS, exclude_if=is_absent)] = ()
+    """What the user or a tool shows, in the order of the marks in the content."""
+    reasoning: Annotated[str, Field(max_length=MAX_MESSAGE_CHARS, exclude_if=lambda value: not value)] = ""
+    """What the assistant thought before it, where it stands apart from the content."""
+    tool_calls: Annotated[tuple[MadeCall, ...], Field(max_length=MAX_CALLS, exclude_if=is_absent)] = ()
+    """The functions that the assistant calls, behind the content."""
+    tool_call_id: _CallId = ""
+    """The call that a tool's message answers; without it the last one."""
+    name: _CallId = ""
+    """The function that a tool's message is the result of, where the data say it."""
     learned: StrictBool | None = None
     """Whether it is learned from; where nothing is said, an assistant's message is."""
 
@@ -33,10 +88,45 @@ class Message(WireModel):
             raise ValueError(f"learned: only an assistant's message can be learned from, not one of {self.role!r}")
         return self
 
+    @model_validator(mode="after")
+    def calls_and_answers_have_their_roles(self) -> Self:
+        """The assistant thinks and calls, and a tool answers."""
+        if self.role != "assistant" and (self.reasoning or self.tool_calls):
+            given = "tool_calls" if self.tool_calls else "reasoning"
+            raise ValueError(f"{given}: only an assistant's message has any, not one of {self.role!r}")
+        if self.role != "tool" and (self.tool_call_id or self.name):
+            given = "tool_call_id" if self.tool_call_id else "name"
+            raise ValueError(f"{given}: only a tool's message answers a call, not one of {self.role!r}")
+        return self
+
+    @model_validator(mode="after")
+    def images_have_their_marks(self) -> Self:
+        """The content has a mark for each image, in their order, and the assistant shows none."""
+        if self.images and self.role not in ("user", "tool"):
+            raise ValueError(f"images: a user or a tool shows them, not {self.role!r}")
+        place = 0
+        for number, image in enumerate(self.images, 1):
+            place = self.content.find(image.mark, place) + len(image.mark)
+            if place < len(image.mark):
+                raise ValueError(f"images: the content has no mark {image.mark} of image {number}, in their order")
+        marks = {image.mark for image in self.images}
+        if sum(self.content.count(mark) for mark in marks) != len(self.images):
+            raise ValueError("images: the content has more marks of them than there are images")
+        return self
+
     @property
     def teaches(self) -> bool:
         """Return whether it is learned from."""
         return self.role == "assistant" if self.learned is None else self.learned
+
+    @property
+    def text(self) -> str:
+        """Return all that it says as one text, for what counts and compares: thoughts, content, and calls as JSON."""
+        calls = [
+            json.dumps({"name": one.name, "arguments": one.arguments}, ensure_ascii=False) for one in self.tool_calls
+        ]
+        parts = (self.reasoning, self.content, *(f"<tool_call>\n{call}\n</tool_call>" for call in calls))
+        return "\n".join(part for part in parts if part)
 
 
 class ConversationTask(WireModel):
@@ -51,6 +141,8 @@ class Conversation(WireModel):
     """Messages in order, some of which are learned from, and what is known of their worth."""
 
     messages: Annotated[tuple[Message, ...], Field(min_length=2, max_length=MAX_MESSAGES)]
+    tools: Annotated[tuple[Tool, ...], Field(max_length=MAX_CALLS, exclude_if=is_absent)] = ()
+    """The functions that may be called, which the model's chat template declares."""
     task: ConversationTask | None = None
     success: StrictBool | None = None
     """Whether the task was solved; None where nobody knows."""
@@ -70,6 +162,14 @@ class Conversation(WireModel):
             raise ValueError("the first message is the assistant's: there is nothing that it replies to")
         if not any(message.teaches for message in self.messages):
             raise ValueError("none of its messages is learned from: that needs one of role 'assistant'")
+        return self
+
+    @model_validator(mode="after")
+    def tools_are_told_apart(self) -> Self:
+        """Two functions of one name could not be told apart."""
+        names = [tool.name for tool in self.tools]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"tools: two are called {', '.join(twice)}")
         return self
 
 

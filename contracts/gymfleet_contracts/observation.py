@@ -1,5 +1,6 @@
 """What an environment shows: text, or text and images. Images are named by the hash of their content."""
 
+from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
@@ -45,6 +46,26 @@ class ImageContent(WireModel):
 
     media_type: ImageType
     content: bytes
+
+
+_SIGNATURES: Final[Mapping[ImageType, bytes]] = {
+    "image/png": b"\x89PNG\r\n\x1a\n",
+    "image/jpeg": b"\xff\xd8\xff",
+}
+
+
+def media_type_of(content: bytes) -> ImageType:
+    """Return the media type that an image's first bytes say. Raises TypeError and ValueError for another thing."""
+    if not isinstance(content, bytes):
+        raise TypeError(f"the content of an image must be bytes, got {type(content).__name__}")
+    if len(content) > MAX_IMAGE_BYTES:
+        raise ValueError(f"an image has at most {MAX_IMAGE_BYTES} bytes, got {len(content)}")
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return "image/webp"
+    for media_type, signature in _SIGNATURES.items():
+        if content.startswith(signature):
+            return media_type
+    raise ValueError("an image must be PNG, JPEG or WebP")
 
 
 def image_mark(sha256: str) -> str:

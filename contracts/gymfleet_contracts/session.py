@@ -102,6 +102,8 @@ class EnvironmentSpec(WireModel):
     """The longest that a call of one of its tasks may take, where tasks have limits of their own."""
     tools: Annotated[tuple[Tool, ...], Field(exclude_if=is_absent)] = ()
     """The environment's actions as tools."""
+    images: Annotated[Literal["beside", "only"] | None, Field(exclude_if=is_absent)] = None
+    """Whether its observations show images: beside texts that say the same, or as the only thing that says it."""
     models: Annotated[tuple[ModelRole, ...], Field(exclude_if=is_absent)] = ()
     """The models that the environment asks itself. The server's operator says who answers; callers see none of it."""
     seats: Annotated[tuple[SeatName, ...], Field(max_length=MAX_SEATS, exclude_if=is_absent)] = ()

@@ -4,6 +4,11 @@ import json
 from collections import Counter
 from typing import Any, Final, NoReturn
 
+MAX_OBJECT_CHARS: Final = 65_536
+"""Of an object that `read_object` takes, such as the arguments of a call."""
+_MAX_DEPTH: Final = 16
+_SHOWN_CHARS: Final = 60
+
 
 class Ambiguous(ValueError):
     """Python's reader takes it, and others would not, or would read it otherwise."""
@@ -19,7 +24,27 @@ def refuse(constant: str) -> NoReturn:
     raise Ambiguous(f"{constant} is no number of JSON")
 
 
-_SHOWN_CHARS: Final = 60
+def read_object(text: str) -> dict[str, Any] | None:
+    """Return the JSON object that a text from outside is; None for any other, however it is made.
+
+    None also for one of more than `MAX_OBJECT_CHARS` or nested too deeply, that names a key twice, or holds NaN or half
+    a surrogate pair: what different readers understand in different ways is not understood.
+    """
+    if len(text) > MAX_OBJECT_CHARS:
+        return None
+    try:
+        found = loads(text)
+        json.dumps(found, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):  # UnicodeEncodeError is a ValueError
+        return None
+    return found if isinstance(found, dict) and not _is_deeper(found, _MAX_DEPTH) else None
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    inside = value.values() if isinstance(value, dict) else value
+    return depth <= 0 or any(_is_deeper(one, depth - 1) for one in inside)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Generic, Literal, Self, TypeAlias, TypeVar
 
 from gymfleet_contracts.session import Capabilities, EnvironmentSpec, ExpertMove, ForkSupport, ModelRole, Tool
 from pydantic import BaseModel, ConfigDict, JsonValue
@@ -181,6 +181,13 @@ class EnvironmentClass(ABC, Generic[TaskT]):
         return cls.blocking
 
     @classmethod
+    def images(cls) -> Literal["beside", "only"] | None:
+        """Return whether observations show images: `beside` texts that say the same, or as the `only` thing to see;
+        None where they are texts.
+        """
+        return None
+
+    @classmethod
     def longest_call_s(cls) -> float:
         """Return how long one call may take by the environment's own limits; 0 where it has none.
 
@@ -276,6 +283,7 @@ class EnvironmentClass(ABC, Generic[TaskT]):
             slots=cls.slots,
             step_timeout_s=cls.step_timeout_s,
             tools=cls.tools,
+            images=cls.images(),
             models=cls.models,
             seats=cls.seats,
         )

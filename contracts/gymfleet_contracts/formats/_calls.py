@@ -1,19 +1,14 @@
-"""Actions as calls of functions: which function spells which action, and calls as JSON from outside."""
+"""Actions as calls of functions: which function spells which action."""
 
-import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Final, Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from gymfleet_contracts import strict_json
 from gymfleet_contracts.reply_format import FormatOptions
 from gymfleet_contracts.session import TOOL_NAME, Tool
 
-MAX_CALL_CHARS: Final = 65_536
-"""Of a call that is read: a longer one is none."""
-_MAX_DEPTH: Final = 16
 _ARGUMENT: Final = re.compile(r"\{([a-z][a-z0-9_]{0,31})\}")
 
 
@@ -88,26 +83,3 @@ class Function(FormatOptions):
             values.append(value)
         values.append(rest)
         return dict(zip(self.names, values, strict=True)) if all(value.strip() for value in values) else None
-
-
-def read_object(text: str) -> dict[str, Any] | None:
-    """Return the JSON object that a text from outside is; None for any other, however it is made.
-
-    None also for one that is too long or nested too deeply, that names a key twice, or holds NaN or half a surrogate
-    pair: what different readers understand in different ways is not understood.
-    """
-    if len(text) > MAX_CALL_CHARS:
-        return None
-    try:
-        found = strict_json.loads(text)
-        json.dumps(found, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):  # UnicodeEncodeError is a ValueError
-        return None
-    return found if isinstance(found, dict) and not _is_deeper(found, _MAX_DEPTH) else None
-
-
-def _is_deeper(value: Any, depth: int) -> bool:
-    if not isinstance(value, dict | list):
-        return False
-    inside = value.values() if isinstance(value, dict) else value
-    return depth <= 0 or any(_is_deeper(one, depth - 1) for one in inside)

@@ -5,10 +5,11 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from gymfleet_contracts.formats._calls import Function, read_object
+from gymfleet_contracts.formats._calls import Function
 from gymfleet_contracts.reply_format import FormatOptions, ModelReply, ParsedReply, ReplyFormat, no_action
 from gymfleet_contracts.session import Tool
 from gymfleet_contracts.session import ToolCall as Call
+from gymfleet_contracts.strict_json import read_object
 
 _BEGIN: Final = "<tool_call>"
 _END: Final = "</tool_call>"

@@ -2,16 +2,24 @@
 
 import copy
 from pathlib import Path
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final, Literal, Self
 
 from gymfleet_contracts.session import ExpertMove
 
-from gymfleet_envs.environment import Environment, Outcome
+from gymfleet_envs.environment import Environment, Image, Options, Outcome
 from gymfleet_envs.maze.grid import MOVES, Cell, MazeTask, describe, distances, is_wall, neighbour
+from gymfleet_envs.maze.picture import picture
 from gymfleet_envs.maze.tasks import MAX_TURNS, generated, upstream
 from gymfleet_envs.tasks import TaskSource
 
 _ACTIONS: Final = {f"move {direction}": direction for direction in MOVES}
+
+
+class MazeOptions(Options):
+    """How it is shown."""
+
+    observation: Literal["text", "image", "both"] = "text"
+    """`image` draws what the text says, and shows nothing else; `both` shows the text and the picture."""
 
 
 class Maze(Environment[MazeTask]):
@@ -30,6 +38,7 @@ class Maze(Environment[MazeTask]):
         "Actions: move up, move down, move left, move right."
     )
     max_turns: ClassVar[int] = MAX_TURNS
+    options: ClassVar[MazeOptions] = MazeOptions()
     licence: ClassVar[str] = "Wording and the four upstream mazes: LMRL-Gym, MIT"
 
     _task: MazeTask
@@ -41,13 +50,21 @@ class Maze(Environment[MazeTask]):
         """Generated mazes, or `mazes.json` of LMRL-Gym in `data`."""
         return generated() if data is None else upstream(data)
 
+    @classmethod
+    def images(cls) -> Literal["beside", "only"] | None:
+        """Return what the option says."""
+        if cls.options.observation == "text":
+            return None
+        return "only" if cls.options.observation == "image" else "beside"
+
     def reset(self, task: MazeTask, seed: int) -> str:  # noqa: ARG002 - nothing is random within an episode
         """Stand at the start."""
         self._task = task
         self._position = task.start
         self._distances = None
         self.turn_limit = task.turn_limit
-        return self._observe()
+        self.start_parts = self._parts()
+        return "" if self.start_parts else self._observe()
 
     def step(self, action: str) -> Outcome:
         """Move, or stay where a wall is in the way or the action is none of the four."""
@@ -58,7 +75,8 @@ class Maze(Environment[MazeTask]):
                 self._position = target
         if self._position == self._task.goal:
             return Outcome("Success\n", reward=1.0, terminated=True, score=1.0, action_valid=direction is not None)
-        return Outcome(self._observe(), action_valid=direction is not None)
+        parts = self._parts()
+        return Outcome("" if parts else self._observe(), action_valid=direction is not None, parts=parts)
 
     def expert(self) -> ExpertMove | None:
         """A shortest way; among equals, the move that brings the goal's row or column nearer."""
@@ -99,6 +117,13 @@ class Maze(Environment[MazeTask]):
 
     def _observe(self) -> str:
         return describe(self._task.rows, self._position, self._task.goal)
+
+    def _parts(self) -> tuple[str | Image, ...]:
+        """Return the picture, perhaps below the text; nothing where observations are texts."""
+        if self.options.observation == "text":
+            return ()
+        image = Image(picture(self._task.rows, self._position, self._task.goal))
+        return (image,) if self.options.observation == "image" else (self._observe(), image)
 
     def _blocked_side(self) -> str:
         return next((d for d in MOVES if is_wall(self._task.rows, neighbour(self._position, d))), "up")

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from gymfleet_contracts.formats._calls import MAX_CALL_CHARS, read_object
 from gymfleet_contracts.session import TOOL_NAME, Tool, ToolCall
+from gymfleet_contracts.strict_json import MAX_OBJECT_CHARS, read_object
 
 CALL_ID: Final = "call00001"
 """The id of a call in what templates render: nine letters and digits, as Mistral's want them."""
@@ -363,7 +363,7 @@ def _json_at(text: str, place: int) -> tuple[Any, int]:
     """Return the JSON object or list that begins here and where it ends; -1 for none that is understood."""
     while place < len(text) and text[place].isspace():
         place += 1
-    part = text[place : place + MAX_CALL_CHARS + 1]
+    part = text[place : place + MAX_OBJECT_CHARS + 1]
     try:
         _, length = json.JSONDecoder().raw_decode(part)
     except (ValueError, RecursionError):
@@ -390,7 +390,7 @@ def _decoded(value: Any) -> Any:
     """Return what a text is as JSON, strictly; None where it is none."""
     if not isinstance(value, str):
         return None
-    wrapped = read_object('{"value": ' + value + "}") if len(value) <= MAX_CALL_CHARS else None
+    wrapped = read_object('{"value": ' + value + "}") if len(value) <= MAX_OBJECT_CHARS else None
     return None if wrapped is None or wrapped.keys() != {"value"} else wrapped["value"]
 
 
@@ -402,7 +402,7 @@ def _call(name: Any, arguments: Any) -> ToolCall | None:
 
 def _python_call(text: str) -> ToolCall | None:
     """Return the only call in a text of Python, which is parsed and never executed."""
-    if len(text) > MAX_CALL_CHARS:
+    if len(text) > MAX_OBJECT_CHARS:
         return None
     try:
         node: ast.AST = ast.parse(text.strip(), mode="eval").body

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from gymfleet_contracts.formats._calls import read_object
 from gymfleet_contracts.reply_format import ModelReply
 from gymfleet_contracts.session import Tool, ToolCall
+from gymfleet_contracts.strict_json import read_object
 
 from gymfleet_kit.chat.calls import CALL_ID, KEYS, NAME, VALUES, CallSyntax, common_start, learned
 from gymfleet_kit.chat.template import ChatTemplate, UnusableTemplate
@@ -128,6 +128,11 @@ class Dialect:
             self.form, self._syntax, self.call_end = self._find_calls()
         self._unthought, self._head, self._tail = self._find_surroundings()
         self._require_round_trips()
+
+    @property
+    def untold(self) -> list[str]:
+        """Return the functions that the template was given and does not tell the model of."""
+        return [name for name in self._tools if name not in self.prompt]
 
     def message(self, reply: ModelReply) -> dict[str, Any]:
         """Return a reply as the message that the template is given."""

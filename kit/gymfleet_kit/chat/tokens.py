@@ -14,13 +14,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from gymfleet_contracts.conversation import Message
+from gymfleet_contracts.conversation import MadeCall, Message, MessageImage
 from gymfleet_contracts.reply_format import ModelReply
 from gymfleet_contracts.rollout import MessageRoles, TemplateOptions
 from gymfleet_contracts.session import Tool, ToolCall
 
 from gymfleet_kit.chat.calls import CALL_ID, KEYS
-from gymfleet_kit.chat.dialect import ANSWER, REPLY, Dialect, answer_to, declared, plain
+from gymfleet_kit.chat.dialect import ANSWER, REPLY, Dialect, Ending, answer_to, declared, plain
+from gymfleet_kit.chat.images import Seeing, shown_in
 from gymfleet_kit.chat.template import ChatTemplate, UnusableTemplate
 from gymfleet_kit.chat.thinking import KEEPING, dialect_that
 from gymfleet_kit.chat.tokenizer import ModelTokenizer
@@ -52,6 +53,8 @@ class Piece:
     learned: bool
     replaces: bool = False
     """The prompt replaces what is before it."""
+    images: tuple[MessageImage, ...] = ()
+    """Those that the prompt shows, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,50 +202,87 @@ class ChatTokens:
             return self.reply(reply.content)
         return (*self._ids(self.dialect.write(self._harmless(reply))), self._end_ids[bool(reply.calls)])
 
-    def pieces(self, messages: Sequence[Message]) -> Iterator[Piece]:
+    def pieces(self, messages: Sequence[Message], seeing: Seeing | None = None) -> Iterator[Piece]:
         """Yield a conversation's replies, up to the last one that is learned from, each with what comes before it.
 
         They are the tokens of an episode in which the same was said: replies are written as `reply` and `write` write
         them. Where contexts are continued, the template never sees their text. Raises UnusableTemplate if the template
         cannot carry this conversation.
-        """
-        replies = {place: self._said(one.content) for place, one in enumerate(messages) if one.role == "assistant"}
-        last = max((place for place in replies if messages[place].teaches), default=-1)
-        shown = [
-            self.dialect.message(self._shown(replies[place]) if self.replaces else _UNSEEN)
-            if place in replies
-            else {"role": one.role, "content": self.defuse(one.content)}
-            for place, one in enumerate(messages)
-        ]
-        before, begin = "", 0
-        for place in (place for place in replies if place <= last):
-            whole = self._rendered(shown[:place])
-            goes_on = not before or whole.startswith(before) or not self.replaces
-            new = self._continued(before, whole, place) if goes_on else whole
-            _require_all(messages[begin:place], [one["content"] for one in shown[begin:place]], new, begin)
-            prompt, reply = tuple(self._ids(new)), replies[place]
-            written = self.write(reply) if reply.reasoning else self.reply(reply.content)
-            yield Piece(prompt, written, messages[place].teaches, replaces=bool(before) and not goes_on)
-            told = self._shown(reply) if self.replaces else _UNSEEN
-            text = self.dialect.write(told) if told.reasoning else self.dialect.write_text(told.content)
-            before, begin = whole + text, place + 1
 
-    def _said(self, content: str) -> ModelReply:
-        """Return a reply of a conversation in which thoughts, if it has any, stand in its text between marks."""
-        thinking = self.dialect.thinking
-        if thinking is not None and self.dialect.thinks:
+        Args:
+            messages: the conversation.
+            seeing: how many tokens an image is; without it a conversation with images is refused.
+        """
+        if untold := self.dialect.untold:
+            raise UnusableTemplate(f"the chat template declares no functions: it leaves out {untold[0]!r}")
+        last = max((place for place, one in enumerate(messages) if one.teaches), default=-1)
+        replies = {
+            place: self._said(one, place) for place, one in enumerate(messages[: last + 1]) if one.role == "assistant"
+        }
+        told = {place: self._shown(reply) if self.replaces else _unseen(reply) for place, reply in replies.items()}
+        called = _called(messages[: last + 1])
+        shown = [
+            self.dialect.message(told[place]) if place in told else self._heard(one, called.get(place))
+            for place, one in enumerate(messages[: last + 1])
+        ]
+        before, text, begin, end = "", "", 0, self.dialect.text_end
+        for place, reply in replies.items():
+            whole = self._rendered(shown[:place])
+            goes_on = not before or whole.startswith(before + text) or not self.replaces
+            new = self._continued(before, text, whole, place, end) if goes_on else whole
+            _require_all(messages[begin:place], [one["content"] for one in shown[begin:place]], new, begin)
+            images = tuple(image for one in messages[begin if goes_on else 0 : place] for image in one.images)
+            new = shown_in(self._template, new, images, seeing)
+            replaces = bool(before) and not goes_on
+            yield Piece(tuple(self._ids(new)), self.write(reply), messages[place].teaches, replaces, images)
+            past = told[place]
+            text = self.dialect.write(past) if past.reasoning or past.calls else self.dialect.write_text(past.content)
+            before, begin, end = whole, place + 1, self.dialect.end_of(reply)
+
+    def _said(self, message: Message, place: int) -> ModelReply:
+        """Return a reply of a conversation; where it has thoughts, they may stand in its text between marks.
+
+        Raises UnusableTemplate for calls of functions and thoughts that this template has no place for.
+        """
+        content, reasoning, thinking = message.content, message.reasoning, self.dialect.thinking
+        if thinking is not None and self.dialect.thinks and not reasoning:
             begin, end = thinking.marks
             thought, mark, rest = content.lstrip().partition(end)
             if mark and thought.startswith(begin):
-                return ModelReply(rest.strip(), thought.removeprefix(begin).strip())
-        return ModelReply(content)
+                content, reasoning = rest.strip(), thought.removeprefix(begin).strip()
+        if reasoning and not self.dialect.thinks:
+            raise UnusableTemplate(
+                f"message {place + 1} has thoughts, for which the chat template has no place: leave them out, or give "
+                'rollout.template.thinking = "on" where it has a switch for them'
+            )
+        if message.tool_calls and self.dialect.form is None:
+            raise UnusableTemplate(
+                f"message {place + 1} calls a function, and the conversation declares none in `tools`"
+            )
+        if len(message.tool_calls) > 1:
+            raise UnusableTemplate(
+                f"message {place + 1} calls {len(message.tool_calls)} functions at once, and a reply here is one call: "
+                "make a message of each, with the answer behind it"
+            )
+        calls = tuple(ToolCall(name=call.name, arguments=call.arguments) for call in message.tool_calls)
+        return ModelReply(content, reasoning, calls)
 
-    def _continued(self, before: str, whole: str, place: int) -> str:
-        """Return what a rendering adds to the one before it and the token that ended its reply."""
+    def _heard(self, message: Message, called: str | None) -> dict[str, Any]:
+        """Return a message that is no reply as the template is given it."""
+        content = self.defuse(message.content)
+        return {"role": message.role, "content": content} if called is None else answer_to(called, content)
+
+    def _continued(self, before: str, text: str, whole: str, place: int, end: Ending) -> str:
+        """Return what a rendering adds to the prompt before it, the reply to that, and the token that ended the reply.
+
+        How the template begins a reply of the past does not matter: the reply stands there as it was sampled.
+        """
         if not before:
             return whole
-        ended, mark, rest = whole[len(before) :].partition(self.dialect.text_end.history)
-        if not whole.startswith(before) or not mark or ended.strip():
+        ended, mark, rest = whole[len(before) :].partition(end.history)
+        _, sentinel, tail = ended.partition(REPLY)
+        as_written = ended.strip() == text.strip() or (sentinel and tail.strip() == text.partition(REPLY)[2].strip())
+        if not whole.startswith(before) or not mark or not as_written:
             raise UnusableTemplate(
                 f"the chat template writes what comes before message {place + 1} in another way than before the reply "
                 "ahead of it, so that the model would be taught on a context that it never sees: give "
@@ -412,6 +452,29 @@ class ChatTokens:
         if all(self._delta(probe, called) == before + probe + after for probe in _PROBES):
             return before, after
         return None
+
+
+def _unseen(reply: ModelReply) -> ModelReply:
+    """Return what stands in the place of a reply that the template is not to see: it calls what the reply calls."""
+    calls = tuple(ToolCall(name=call.name, arguments={KEYS[0]: REPLY}) for call in reply.calls)
+    return ModelReply("", calls=calls) if calls else _UNSEEN
+
+
+def _called(messages: Sequence[Message]) -> dict[int, str]:
+    """Return the functions whose results messages are, by the messages' places. Raises UnusableTemplate."""
+    found: dict[int, str] = {}
+    call: MadeCall | None = None
+    for place, message in enumerate(messages):
+        if message.role == "assistant":
+            call = message.tool_calls[0] if message.tool_calls else None
+        elif message.role == "tool" and call is not None:
+            if message.tool_call_id and call.id and message.tool_call_id != call.id:
+                raise UnusableTemplate(
+                    f"message {place + 1} answers the call {message.tool_call_id[:40]!r}, and the one ahead of it is "
+                    f"{call.id[:40]!r}"
+                )
+            found[place] = call.name
+    return found
 
 
 def _key(roles: MessageRoles, options: TemplateOptions, tools: tuple[Tool, ...]) -> str:

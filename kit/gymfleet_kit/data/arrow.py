@@ -9,9 +9,13 @@ from gymfleet_contracts.data_records import DataRecord, Form, form_of
 from gymfleet_kit.data.columns import row_of
 from gymfleet_kit.data.tables import stream_of
 
-_MESSAGES: Final = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string()), ("learned", pa.bool_())]))
+_MESSAGES: Final = pa.list_(pa.struct([
+    ("role", pa.string()), ("content", pa.string()), ("learned", pa.bool_()), ("rest_json", pa.string()),
+]))  # fmt: skip
 _TASK: Final = pa.struct([("env", pa.string()), ("split", pa.string()), ("task_id", pa.string())])
-_REPLY: Final = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+_REPLY: Final = pa.list_(pa.struct([
+    ("role", pa.string()), ("content", pa.string()), ("rest_json", pa.string()),
+]))  # fmt: skip
 _IDS: Final = pa.list_(pa.int32())
 _NUMBERS: Final = pa.list_(pa.float64())
 _TURN: Final = pa.struct([
@@ -22,8 +26,8 @@ _TURN: Final = pa.struct([
 ])  # fmt: skip
 SCHEMAS: Final[Mapping[Form, Any]] = {
     "conversations": pa.schema([
-        ("id", pa.string()), ("messages", _MESSAGES), ("task", _TASK), ("success", pa.bool_()),
-        ("reward", pa.float64()), ("labels", pa.list_(pa.string())), ("source", pa.string()),
+        ("id", pa.string()), ("messages", _MESSAGES), ("tools_json", pa.string()), ("task", _TASK),
+        ("success", pa.bool_()), ("reward", pa.float64()), ("labels", pa.list_(pa.string())), ("source", pa.string()),
     ]),
     "preferences": pa.schema([
         ("prompt", _REPLY), ("chosen", _REPLY), ("rejected", _REPLY), ("task", _TASK), ("source", pa.string()),

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import msgspec
+from gymfleet_contracts.conversation import Conversation
 from gymfleet_contracts.data_records import DATA_RECORDS, DataRecord, TaskRow
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from pydantic import JsonValue
@@ -16,6 +17,8 @@ _EPISODE_COLUMNS: Final = (
     "trajectory_id", "run_id", "group_id", "sample", "task", "policy", "strategy", "purpose", "format",
     "format_version", "status", "finish_reason", "success", "score",
 )  # fmt: skip
+_LISTS: Final = frozenset({"messages", "prompt", "chosen", "rejected"})
+_MESSAGE_COLUMNS: Final = ("role", "content", "learned")
 _TURN_COLUMNS: Final = (
     "observation", "text", "thought", "action", "format_valid", "action_valid", "reward", "prompt_token_ids",
     "response_token_ids", "response_logprobs",
@@ -26,7 +29,14 @@ def row_of(record: DataRecord) -> dict[str, Any]:
     """Return the row of a record, with the columns of its form's schema; one that is missing is null."""
     if isinstance(record, ScoredTrajectory):
         return _row_of_episode(record)
-    return _row_of_task(record) if isinstance(record, TaskRow) else record.model_dump()
+    if isinstance(record, TaskRow):
+        return _row_of_task(record)
+    row = record.model_dump()
+    for name in _LISTS & row.keys():
+        row[name] = [_row_of_message(message) for message in row[name]]
+    if isinstance(record, Conversation) and record.tools:
+        row["tools_json"] = _json(row["tools"])
+    return row
 
 
 def record_of(given: Mapping[str, Any]) -> DataRecord:
@@ -37,7 +47,27 @@ def record_of(given: Mapping[str, Any]) -> DataRecord:
     if "trajectory" in given:
         return DATA_RECORDS.validate_json(msgspec.json.encode(given))
     found = {name: value for name, value in given.items() if value is not None}  # as tables have what is not said
+    for name in _LISTS & found.keys():
+        if isinstance(found[name], list):
+            found[name] = [_message_of_row(message) for message in found[name]]
+    if "tools_json" in found:
+        found["tools"] = _parsed(found.pop("tools_json"))
     return DATA_RECORDS.validate_python(_task_of_row(found) if "extra_info_json" in given else found)
+
+
+def _row_of_message(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a message; what has none stands as JSON."""
+    rest = {name: value for name, value in message.items() if name not in _MESSAGE_COLUMNS}
+    row = {name: value for name, value in message.items() if name in _MESSAGE_COLUMNS}
+    return row | {"rest_json": _json(rest)} if rest else row
+
+
+def _message_of_row(given: Any) -> Any:
+    if not isinstance(given, dict) or "rest_json" not in given:
+        return given
+    row = dict(given)
+    rest = row.pop("rest_json")
+    return row if rest is None else {**row, **cast("dict[str, Any]", _parsed(rest))}
 
 
 def _row_of_task(record: TaskRow) -> dict[str, Any]:

@@ -37,8 +37,8 @@ class Written:
 
     record: dict[str, JsonValue]
     lost: frozenset[str] = frozenset()
-    """`learned`, `task`, `success`, `reward`, `id`, `labels`, or `role:NAME` for a role that becomes another one: what
-    is not there, or something else, when the record is converted again."""
+    """`learned`, `task`, `success`, `reward`, `id`, `labels`, `tools`, `reasoning`, `images`, `call_ids`, or
+    `role:NAME` for a role that becomes another: what is not there, or something else, when it is converted again."""
 
 
 class Converter(ABC, Generic[OptionsT]):

@@ -52,7 +52,7 @@ class Filter(ABC, Generic[OptionsT]):
 def replies(record: Record) -> list[str]:
     """Return what is learned from a record: an episode's replies, or a conversation's learned messages."""
     if isinstance(record, Conversation):
-        return [message.content for message in record.messages if message.teaches]
+        return [message.text for message in record.messages if message.teaches]
     return [turn.text for turn in record.trajectory.turns]
 
 
@@ -64,7 +64,7 @@ def actions(episode: ScoredTrajectory) -> list[str]:
 def dialogue(record: Record) -> list[tuple[str, str]]:
     """Return all that is said in a record, as roles and texts; in an episode the user shows observations."""
     if isinstance(record, Conversation):
-        return [(message.role, message.content) for message in record.messages]
+        return [(message.role, message.text) for message in record.messages]
     return [part for turn in record.trajectory.turns for part in (("user", turn.observation), ("assistant", turn.text))]
 
 

@@ -108,7 +108,7 @@ def _texts(one: DataRecord) -> tuple[list[str], int]:
         turns = one.trajectory.turns
         return [text for turn in turns for text in (turn.observation, turn.text)], len(turns)
     if isinstance(one, Conversation):
-        return [message.content for message in one.messages], sum(message.teaches for message in one.messages)
+        return [message.text for message in one.messages], sum(message.teaches for message in one.messages)
     if isinstance(one, Preference):
         return [message.content for message in (*one.prompt, *one.chosen, *one.rejected)], 2
     return [message.content for message in one.prompt], 0

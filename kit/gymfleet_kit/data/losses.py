@@ -5,6 +5,7 @@ from typing import Final
 
 from gymfleet_contracts.conversation import Conversation, Message
 from gymfleet_contracts.data_records import DataRecord
+from pydantic import JsonValue
 
 TEXT: Final = "text"
 FORM: Final = "form"
@@ -25,7 +26,7 @@ def differences(given: DataRecord, found: DataRecord) -> frozenset[str]:
 
 
 def _between(given: Sequence[Message], found: Sequence[Message]) -> Iterator[str]:
-    if [message.content for message in given] != [message.content for message in found]:
+    if [_words(message) for message in given] != [_words(message) for message in found]:
         yield TEXT
         return
     for one, other in zip(given, found, strict=True):
@@ -33,3 +34,17 @@ def _between(given: Sequence[Message], found: Sequence[Message]) -> Iterator[str
             yield f"role:{one.role}"
         elif one.teaches != other.teaches:
             yield "learned"
+        if one.reasoning != other.reasoning:
+            yield "reasoning"
+        if one.images != other.images:
+            yield "images"
+        if _ids(one) != _ids(other):
+            yield "call_ids"
+
+
+def _words(message: Message) -> tuple[str, list[JsonValue]]:
+    return message.content, [[call.name, call.arguments] for call in message.tool_calls]
+
+
+def _ids(message: Message) -> tuple[str, ...]:
+    return (message.tool_call_id, message.name, *(call.id for call in message.tool_calls))

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
-from gymfleet_contracts.conversation import Conversation, ConversationTask, Message, Record
+from gymfleet_contracts.conversation import Conversation, ConversationTask, MadeCall, Message, Record
 from gymfleet_contracts.data_records import Preference, RewardRule, TaskRow
-from gymfleet_contracts.session import TaskRef
+from gymfleet_contracts.session import TaskRef, Tool
 from gymfleet_contracts.trajectory import (
     FinishReason,
     PolicyRef,
@@ -52,6 +52,18 @@ def conversations() -> list[Conversation]:
             task=ConversationTask(env="maze", task_id="1"), success=True, reward=0.5, source="sample, line 4",
         ),
         _conversation(("user", "Is it raining?"), ("assistant", "No.")),
+        Conversation(
+            messages=(
+                Message(role="user", content="Is it raining in Ky\u014dto?"),
+                Message(
+                    role="assistant", content="", reasoning="I look.",
+                    tool_calls=(MadeCall(name="weather", arguments={"city": "Ky\u014dto", "days": [1]}, id="c1"),),
+                ),
+                Message(role="tool", content="no", tool_call_id="c1", name="weather"),
+                Message(role="assistant", content="It is dry."),
+            ),
+            tools=(Tool(name="weather", description="Looks.", parameters={"type": "object", "properties": {}}),),
+        ),
     ]  # fmt: skip
 
 

@@ -85,17 +85,15 @@ def _of_task(task: ConversationTask | TaskRef) -> list[Any]:
 def _asked(one: DataRecord) -> list[tuple[str, str]]:
     if isinstance(one, Conversation):
         first = next(place for place, message in enumerate(one.messages) if message.teaches)
-        return [(message.role, message.content) for message in one.messages[:first]]
-    return [(message.role, message.content) for message in one.prompt] if isinstance(one, Preference | TaskRow) else []
+        return [(message.role, message.text) for message in one.messages[:first]]
+    return [(message.role, message.text) for message in one.prompt] if isinstance(one, Preference | TaskRow) else []
 
 
 def _said(one: DataRecord) -> list[Any]:
     if isinstance(one, Conversation):
-        return [(message.role, message.content) for message in one.messages]
+        return [(message.role, message.text) for message in one.messages]
     if isinstance(one, Preference):
-        return [
-            [(message.role, message.content) for message in part] for part in (one.prompt, one.chosen, one.rejected)
-        ]
+        return [[(message.role, message.text) for message in part] for part in (one.prompt, one.chosen, one.rejected)]
     if isinstance(one, TaskRow):
         return [*_asked(one), *([_of_task(one.task)] if one.task else [])]
     return [(turn.observation, turn.text) for turn in one.trajectory.turns]

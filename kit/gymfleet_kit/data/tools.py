@@ -35,8 +35,11 @@ _JSON_ARGUMENTS: Final = re.compile(r'"(?:arguments|parameters|args|input|action
 def offered_tools(record: Record) -> frozenset[str]:
     """Return the names of the tools that are offered before the first reply that is learned from.
 
-    They are read from JSON schemas, from lists with `Name: ...`, and from signatures; none where there is no such list.
+    A conversation's `tools` say them. Where it has none, they are read from JSON schemas, from lists with `Name: ...`,
+    and from signatures; none where there is no such list.
     """
+    if isinstance(record, Conversation) and record.tools:
+        return frozenset(tool.name for tool in record.tools)
     return frozenset(name for text in _before_replies(record) for offer in _OFFERS for name in offer.findall(text))
 
 
@@ -73,9 +76,8 @@ def tool_use(records: Iterable[Record]) -> ToolUse:
     """Count replies that are learned from, their calls, and those of tools that are not offered."""
     use = ToolUse()
     for record in records:
-        given = replies(record)
-        use.num_replies += len(given)
-        called = [name for reply in given for name in called_tools(reply)]
+        called = _called(record)
+        use.num_replies += len(replies(record))
         if not called:
             continue
         offered = offered_tools(record)
@@ -85,6 +87,17 @@ def tool_use(records: Iterable[Record]) -> ToolUse:
         use.num_calls += len(called)
         use.hallucinated.update(name for name in called if name not in offered)
     return use
+
+
+def _called(record: Record) -> list[str]:
+    if not isinstance(record, Conversation):
+        return [name for reply in replies(record) for name in called_tools(reply)]
+    said = (message for message in record.messages if message.teaches)
+    return [
+        name
+        for message in said
+        for name in ([call.name for call in message.tool_calls] or called_tools(message.content))
+    ]
 
 
 def _before_replies(record: Record) -> list[str]:

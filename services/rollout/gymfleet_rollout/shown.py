@@ -20,8 +20,13 @@ class Beside:
         self._timeout_s = group.limits.step_timeout_s
 
     def require_possible(self) -> None:
-        """Raise StrategyError where the environment knows nothing of what is to be shown."""
+        """Raise StrategyError where the environment cannot show what is wanted, or shows what no policy sees."""
         can, wanted = self._parts.spec.capabilities, self._group
+        if self._parts.spec.images == "only":
+            raise StrategyError(
+                f"{wanted.task.env} shows images alone, and policies are played with text: give the environment the "
+                'option observation = "both", or leave it out'
+            )
         if wanted.actions.shown and not can.admissible_actions:
             raise StrategyError(f"{wanted.task.env} does not list its actions: leave out actions.shown")
         if wanted.hint_probability and not can.expert:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from tests.fixtures.scored import make_scored
 
 ASKED = {"role": "user", "content": "Is it raining?"}
+TOOL = {"name": "weather", "description": "", "parameters": {"type": "object"}}
 SAID = {"role": "assistant", "content": "No."}
 
 
@@ -39,7 +40,15 @@ def test_the_assistants_messages_are_learned_unless_it_is_said_otherwise() -> No
         pytest.param(
             {"messages": [ASKED | {"role": "gpt"}, SAID]}, "messages.0.role: Input should be", id="a strange role"
         ),
-        pytest.param({"messages": [ASKED, SAID | {"name": "x"}]}, "messages.1.name: Extra inputs", id="a strange key"),
+        pytest.param({"messages": [ASKED, SAID | {"mood": "x"}]}, "messages.1.mood: Extra inputs", id="a strange key"),
+        pytest.param({"messages": [ASKED, SAID | {"name": "x"}]}, "name: only a tool's message", id="a reply answers"),
+        pytest.param(
+            {"messages": [ASKED | {"tool_calls": [{"name": "x"}]}, SAID]}, "tool_calls: only an assistant's", id="asked"
+        ),
+        pytest.param(
+            {"messages": [ASKED, SAID | {"tool_calls": [{"name": "two words"}]}]}, "tool_calls.0.name", id="no name"
+        ),
+        pytest.param({"messages": [ASKED, SAID], "tools": [TOOL, TOOL]}, "tools: two are called weather", id="twice"),
         pytest.param({"messages": [ASKED, SAID], "score": 1}, "score: Extra inputs", id="a strange key at the top"),
         pytest.param({"messages": [ASKED, SAID], "reward": float("nan")}, "reward: Input should be a finite", id="nan"),
         pytest.param({"messages": [ASKED, SAID], "success": 1}, "success: Input should be a valid boolean", id="1"),
@@ -69,3 +78,15 @@ def test_a_line_of_a_file_is_an_episode_or_a_conversation() -> None:
     assert read == records
     assert [type(record) for record in read] == [ScoredTrajectory, Conversation]
     assert Message.model_validate(SAID).teaches
+
+
+def test_what_a_message_says_as_one_text_has_its_thoughts_and_calls() -> None:
+    called = Message.model_validate(
+        SAID | {"reasoning": "I look.", "tool_calls": [{"name": "weather", "arguments": {"city": "Kyōto"}}]}
+    )
+
+    assert called.text == (
+        'I look.\nNo.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Kyōto"}}\n</tool_call>'
+    )
+    assert Message.model_validate(SAID).text == "No."
+    assert set(Message.model_validate(SAID).model_dump()) == {"role", "content", "learned"}, "what is not said"

@@ -4,8 +4,8 @@ import hashlib
 from typing import Any
 
 import pytest
-from gymfleet_contracts.observation import MAX_IMAGE_BYTES, MAX_PARTS, ImagePart, TextPart
-from gymfleet_env_server.sessions.observation import CUT_MARK, media_type_of, shown
+from gymfleet_contracts.observation import MAX_IMAGE_BYTES, MAX_PARTS, ImagePart, TextPart, media_type_of
+from gymfleet_env_server.sessions.observation import CUT_MARK, shown
 from gymfleet_envs.environment import Image
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"one"

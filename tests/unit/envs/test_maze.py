@@ -1,14 +1,18 @@
 """The maze: LMRL-Gym's words to the letter, solvable tasks, an expert that walks the shortest way."""
 
+import io
 import json
 from collections import deque
 from pathlib import Path
 from typing import Any
 
+import PIL.Image
 import pytest
 from gymfleet_contracts.session import Split
-from gymfleet_envs.maze.environment import Maze
+from gymfleet_envs.environment import Image
+from gymfleet_envs.maze.environment import Maze, MazeOptions
 from gymfleet_envs.maze.grid import MazeTask, describe
+from gymfleet_envs.maze.picture import CELL_PIXELS, PALETTE, SELF, picture
 from gymfleet_envs.tasks import TaskDataError
 
 from tests.fixtures.paths import SHARED_DATA
@@ -187,3 +191,47 @@ def test_damaged_file_is_named_with_its_fault(tmp_path: Path, content: Any, faul
         Maze.task_source(tmp_path)
 
     assert "mazes.json" in str(caught.value)
+
+
+def shown_as(how: str) -> type[Maze]:
+    return type("Shown", (Maze,), {"options": MazeOptions.model_validate({"observation": how})})
+
+
+def test_the_picture_shows_what_the_text_says_and_no_more_of_the_maze() -> None:
+    image = PIL.Image.open(io.BytesIO(picture(ROOM.rows, (2, 1), (2, 3)))).convert("RGB")
+
+    side = CELL_PIXELS
+    cells = [
+        [image.getpixel((x, y)) for x in range(side // 2, image.width, side)] for y in range(side // 2, 4 * side, side)
+    ]
+    names: dict[object, str] = dict(zip(PALETTE, "?.#AG", strict=True))
+    assert ["".join(names[cell] for cell in row) for row in cells] == ["?????", "?.???", "#A#G?", "?#???"]
+    assert (image.width, image.height) == (5 * side, 4 * side)
+    assert {image.getpixel((x, y)) for x in range(side, 2 * side) for y in range(2 * side, 3 * side)} == {PALETTE[SELF]}
+
+
+@pytest.mark.parametrize("how", ["image", "both"])
+def test_an_option_shows_it_as_parts(how: str) -> None:
+    plain, shown = Maze(), shown_as(how)()
+    texts = [plain.reset(ROOM, 0), plain.step("move up").observation]
+    pictures = [picture(ROOM.rows, place, ROOM.goal) for place in ((2, 1), (1, 1))]
+
+    first = shown.reset(ROOM, 0)
+    second = shown.step("move up")
+
+    assert (first, second.observation) == ("", "")
+    wanted = [[Image(one)] if how == "image" else [text, Image(one)] for text, one in zip(texts, pictures, strict=True)]
+    assert [list(shown.start_parts), list(second.parts)] == wanted
+    assert pictures[0] != pictures[1]
+    assert shown.step("move right").parts
+    assert shown.step("move right").parts, "the goal is down"
+    assert shown.step("move down").observation == "Success\n"
+
+
+@pytest.mark.parametrize(("how", "said"), [("text", None), ("both", "beside"), ("image", "only")])
+def test_the_specification_says_whether_there_are_images(how: str, said: str | None) -> None:
+    kind = shown_as(how)
+    spec = kind.spec(kind.task_source(None))
+
+    assert spec.images == said
+    assert ("images" in spec.model_dump()) is (said is not None)

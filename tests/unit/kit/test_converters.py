@@ -132,11 +132,15 @@ def test_what_it_was_worth_stands_under_keys_of_the_options(options: dict[str, s
             {"messages": [{"role": "user", "content": 3}]},
             "message 1: content: text is wanted; it is a number",
         ),
-        ("messages", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "a part that is no text"),
         (
             "messages",
-            {"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]},
-            "tool_calls: calls are",
+            {"messages": [{"role": "user", "content": [{"type": "audio"}]}]},
+            "a part that is neither text nor",
+        ),
+        (
+            "messages",
+            {"messages": [{"role": "assistant", "content": None, "tool_calls": [{"function": 7}]}]},
+            "tool_calls: a call is an object with `name` and `arguments`",
         ),
         (
             "messages",
@@ -286,7 +290,7 @@ def test_a_bad_record_in_the_middle_is_named_by_file_and_line(tmp_path: Path) ->
 
     assert str(caught.value) == (
         f"{path}, line 2: no record for the converter sharegpt: conversations: message 1: from: 'robot' is none of "
-        "system, human, user, gpt, assistant, observation, tool"
+        "system, human, user, gpt, assistant, observation, tool, function_call"
     )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from gymfleet_contracts.conversation import MadeCall, Message
 from gymfleet_kit.chat.template import UnusableTemplate
 from gymfleet_kit.chat.tokens import ChatTokens
 
@@ -31,6 +32,14 @@ REFUSED: Final = {
     ("llama-cpp-rwkv-world", True): "does not end the assistant's turn with a special token",
 }
 """Those that cannot be used without functions (False) or with them (True), and why."""
+UNDECLARED: Final = {"deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B"}
+"""Those that write calls and show no declarations."""
+REWRITTEN: Final = {
+    "Cohere2MoE", "CohereForAI-c4ai-command-r-plus-tool_use", "GLM-4.7-Flash", "NVIDIA-Nemotron-Nano-v2",
+    "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use", "Qwen-QwQ-32B", "deepseek-ai-DeepSeek-V3.2",
+    "google-gemma-4-31B-it-interleaved", "google-gemma-4-31B-it",
+}  # fmt: skip
+"""Those that write what is before a reply in another way once it is past, so that data cannot be continued contexts."""
 CASES: Final = [
     pytest.param(file, tools, thinking, id=f"{file.stem}-{'calls' if tools else 'texts'}-{thinking}")
     for file in FILES
@@ -156,3 +165,32 @@ def test_the_page_has_the_table_of_these_templates() -> None:
     file = Path(__file__).parents[3] / "docs" / "chat-templates.md"
 
     assert file.read_text(encoding="utf-8") == page(), "write it with: python -m tests.published_templates"
+
+
+@pytest.mark.parametrize("context", ["continued", "replaced"])
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_data_with_calls_are_the_tokens_of_an_episode_in_which_the_same_was_called(file: Path, context: str) -> None:
+    """Where the template cannot carry them in a continued context, they are refused with the remedy."""
+    chat = usable(file, True, "template", context=context)
+    if chat is None:
+        return
+    given, said, played = [Message(role="user", content="A room.")], [], []
+    prompt = chat.first("A room.")
+    for place in range(4):
+        reply, answer = turn(place, tools=place < 3, thinks=False)
+        calls = tuple(MadeCall(name=call.name, arguments=call.arguments, id="1") for call in reply.calls)
+        given.append(Message(role="assistant", content=reply.content, tool_calls=calls))
+        given.append(Message(role="tool" if calls else "user", content=answer, tool_call_id="1" if calls else ""))
+        said.append((chat.write(reply), answer))
+        played.append((prompt, said[-1][0]))
+        if context == "replaced":
+            prompt, _ = chat.rendered("A room.", "", said)
+        else:
+            prompt = chat.following(answer, reply_ended=True, called="act" if calls else "")
+
+    told = "declares no functions: it leaves out 'act'" if file.stem in UNDECLARED else 'context = "replaced"'
+    if file.stem in UNDECLARED or (context == "continued" and file.stem in REWRITTEN):
+        with pytest.raises(UnusableTemplate, match=told):
+            list(chat.pieces(given))
+    else:
+        assert [(piece.prompt, piece.reply) for piece in chat.pieces(given)] == played

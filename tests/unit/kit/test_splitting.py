@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gymfleet_contracts.conversation import Conversation, ConversationTask, Message
+from gymfleet_contracts.conversation import Conversation, ConversationTask, MadeCall, Message
 from gymfleet_contracts.data_records import DataRecord, TaskRow
 from gymfleet_contracts.session import Split
 from gymfleet_kit.data import samples
@@ -22,6 +22,13 @@ def said(question: str, reply: str, **more: Any) -> Conversation:
     return Conversation(messages=messages, **more)
 
 
+def called(argument: str) -> Conversation:
+    calls = (MadeCall(name="act", arguments={"action": argument}),)
+    return Conversation(
+        messages=(Message(role="user", content="q"), Message(role="assistant", content="", tool_calls=calls))
+    )
+
+
 def splitting(seed: int = 0, by: By = "task", shares: dict[Split, float] = SHARES) -> Splitting:
     return Splitting({"use": "gymfleet"}, shares, seed, by, None, is_table=False)
 
@@ -34,6 +41,7 @@ def task(task_id: str, split: Split = "train") -> ConversationTask:
     ("one", "other", "same_task", "same_dialogue"),
     [
         pytest.param(said("q", "a"), said("q", "b"), True, False, id="another reply to the same question"),
+        pytest.param(called("x"), called("y"), True, False, id="another call at the same question"),
         pytest.param(said("q", "a", task=task("1")), said("r", "b", task=task("1", "test")), True, False, id="task"),
         pytest.param(said("q", "a", task=task("1")), said("q", "a", task=task("2")), False, True, id="another task"),
         pytest.param(said("q", "a", reward=1.0, source="x"), said("q", "a"), True, True, id="the same words"),

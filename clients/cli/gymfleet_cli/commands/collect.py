@@ -94,6 +94,11 @@ def _form(given: str) -> Form:
 def _world(spec: EnvironmentSpec, reply_format: str | None) -> World:
     if spec.seats:
         raise UsageProblem(f"{spec.name} is a game of {', '.join(spec.seats)}: one agent cannot play it by itself")
+    if spec.images == "only":
+        raise UsageProblem(
+            f"{spec.name} shows images alone, and collect sends texts: give the environment the option "
+            'observation = "both", or leave it out'
+        )
     section = FormatSection(use=reply_format or spec.format)
     try:
         return World(spec, section.name, format_of(section))

@@ -1,7 +1,7 @@
 """What converters of lists of messages share."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
 from gymfleet_contracts.conversation import Conversation, Message, Role
@@ -10,8 +10,9 @@ from gymfleet_contracts.faults import faults
 from pydantic import JsonValue, ValidationError
 
 from gymfleet_kit.data.converter import Converter, ConverterOptions, UnusableRecord, Written, field
+from gymfleet_kit.data.converters._functions import declarations, declared_in
 
-FACTS: Final = ("task", "success", "reward", "id", "labels")
+FACTS: Final = ("task", "success", "reward", "id", "labels", "tools")
 """What is known of a conversation beside its messages."""
 NOTHING: Final[Mapping[str, Any]] = {name: Conversation.model_fields[name].default for name in FACTS}
 """What stands there where nothing is known."""
@@ -26,6 +27,8 @@ class ChatOptions(ConverterOptions):
     """The key that says whether the task was solved, likewise."""
     reward: str = "reward"
     """The key of the number that the conversation was worth, likewise."""
+    tools_key: str = "tools"
+    """The key of the functions that may be called, likewise: a list, or one as JSON text, of OpenAI's declarations."""
 
 
 OptionsT = TypeVar("OptionsT", bound=ConverterOptions)
@@ -41,6 +44,10 @@ class ChatConverter(Converter[OptionsT]):
     """What it is called in what is written; a role that the form does not have becomes another one, which is a loss."""
     marks: ClassVar[bool] = True
     """Whether messages say that they are learned from."""
+    calls: ClassVar[bool] = False
+    """Whether messages may call functions."""
+    apart: ClassVar[frozenset[str]] = frozenset()
+    """Which of `reasoning`, `call_ids` and `images` messages have a place for."""
 
     def convert(self, record: Mapping[str, JsonValue]) -> Iterator[DataRecord]:
         """Yield the conversation."""
@@ -49,6 +56,8 @@ class ChatConverter(Converter[OptionsT]):
     def write(self, one: DataRecord) -> Written:
         """Return the record of a conversation."""
         given = conversation_in(one)
+        if not self.calls:
+            require_no_calls(given.messages)
         record = self.head(given)
         record[self.key] = [self.written(message) for message in given.messages]
         found = self.known(record)
@@ -56,6 +65,7 @@ class ChatConverter(Converter[OptionsT]):
         lost |= {f"role:{role}" for role in {message.role for message in given.messages} if self._changes(role)}
         if not self.marks and any(message.role == "assistant" and not message.teaches for message in given.messages):
             lost.add("learned")
+        lost |= beside(given.messages) - self.apart
         return Written(record, frozenset(lost))
 
     @property
@@ -113,6 +123,8 @@ class KeyedChat(ChatConverter[KeyedT]):
             found["success"] = field(record, options.success, bool)
         if record.get(options.reward) is not None:
             found["reward"] = field(record, options.reward, float)
+        if record.get(options.tools_key) is not None and (tools := declared_in(record[options.tools_key])):
+            found["tools"] = tools
         return found
 
     def head(self, given: Conversation) -> dict[str, JsonValue]:
@@ -120,6 +132,7 @@ class KeyedChat(ChatConverter[KeyedT]):
         options = self.options
         said: tuple[tuple[str, JsonValue], ...] = (
             (options.id, given.id or None), (options.success, given.success), (options.reward, given.reward),
+            (options.tools_key, declarations(given.tools) or None),
         )  # fmt: skip
         return {key: value for key, value in said if key and value is not None}
 
@@ -129,3 +142,16 @@ def conversation_in(one: DataRecord) -> Conversation:
     if not isinstance(one, Conversation):
         raise UnusableRecord(f"this form holds conversations; {form_of(one)} are none")
     return one
+
+
+def require_no_calls(messages: Sequence[Message]) -> None:
+    """Raise `UnusableRecord` for messages that call functions, in a form that has no place for that."""
+    if number := next((number for number, message in enumerate(messages, 1) if message.tool_calls), None):
+        raise UnusableRecord(f"message {number} calls a function, and this form holds texts: write it as `messages`")
+
+
+def beside(messages: Sequence[Message]) -> frozenset[str]:
+    """Return what messages hold beside their texts and calls, by the names of losses."""
+    found = {name for name in ("reasoning", "images") if any(getattr(message, name) for message in messages)}
+    ids = (message.tool_call_id or message.name or any(call.id for call in message.tool_calls) for message in messages)
+    return frozenset(found | {"call_ids"} if any(ids) else found)

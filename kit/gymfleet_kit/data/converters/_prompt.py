@@ -23,7 +23,9 @@ def messages_in(record: Mapping[str, JsonValue], name: str, role: str) -> tuple[
 
 
 def prompt_of(messages: Sequence[Message]) -> list[JsonValue]:
-    """Return messages as a field has them."""
+    """Return messages as a field has them. Raises `UnusableRecord` for calls of functions and thoughts."""
+    if any(message.tool_calls or message.reasoning or message.images for message in messages):
+        raise UnusableRecord("a message has calls, thoughts or images, and messages of this form are texts")
     return [{"role": message.role, "content": message.content} for message in messages]
 
 
@@ -31,6 +33,8 @@ def _messages(given: Sequence[Any], name: str) -> Iterator[Message]:
     for number, one in enumerate(given, 1):
         if not isinstance(one, dict):
             raise UnusableRecord(f"{name}: message {number} is no object")
+        if one.get("tool_calls"):
+            raise UnusableRecord(f"{name}: message {number}: tool_calls: only conversations have calls of functions")
         try:
             yield Message(role=field(one, "role", str), content=field(one, "content", str))  # type: ignore[arg-type]
         except (UnusableRecord, ValidationError) as error:

@@ -1,13 +1,15 @@
 """Messages as OpenAI's chat API has them: `{"messages": [{"role": "user", "content": "..."}, ...]}`."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from gymfleet_contracts.conversation import Message, Role
+from gymfleet_contracts.conversation import Message, MessageImage, Role
 from pydantic import JsonValue
 
 from gymfleet_kit.data.converter import UnusableRecord, field
-from gymfleet_kit.data.converters._chat import ChatOptions, KeyedChat
+from gymfleet_kit.data.converters._chat import ChatOptions, KeyedChat, require_no_calls
+from gymfleet_kit.data.converters._functions import calls_of, said_calls
+from gymfleet_kit.data.converters._images import parts_of, shown_in
 from gymfleet_kit.data.converters._tool_calls import calls_in, text_of
 
 
@@ -20,9 +22,12 @@ class MessagesOptions(ChatOptions):
     """The key of a message's role."""
     content: str = "content"
     """The key of a message's text."""
-    tool_calls: Literal["refuse", "text"] = "refuse"
-    """What becomes of calls of tools: `text` writes them behind the message, each in `<tool_call>` as Hermes and Qwen
-    do, and reads them from there when it writes; their ids and the declarations in `tools` are lost."""
+    reasoning: str = "reasoning_content"
+    """The key of what the assistant thought before a message; "" looks for none."""
+    tool_calls: Literal["calls", "text"] = "calls"
+    """What becomes of calls of functions: `calls` keeps them and what `tools` declares, and the model's chat template
+    writes them. `text` writes them behind the message, each in `<tool_call>` as Hermes and Qwen do, and reads them from
+    there when it writes; their ids and the declarations are lost."""
 
 
 class Messages(KeyedChat[MessagesOptions]):
@@ -31,6 +36,7 @@ class Messages(KeyedChat[MessagesOptions]):
     Options = MessagesOptions
     roles: ClassVar[Mapping[str, Role]] = {
         "system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool",
+        "function": "tool",
     }  # fmt: skip
     names: ClassVar[Mapping[Role, str]] = {
         "system": "system", "user": "user", "assistant": "assistant", "tool": "tool",
@@ -46,7 +52,38 @@ class Messages(KeyedChat[MessagesOptions]):
             ],
             "reward": 0.5,
         },
+        {
+            "messages": [
+                {"role": "user", "content": "Is it raining in Kyoto?"},
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "reasoning_content": "I look.",
+                    "tool_calls": [
+                        {
+                            "id": "call_1",
+                            "type": "function",
+                            "function": {"name": "weather", "arguments": '{"city": "Kyoto"}'},
+                        }
+                    ],
+                },
+                {"role": "tool", "content": "no", "tool_call_id": "call_1"},
+                {"role": "assistant", "content": "It is dry."},
+            ],
+            "tools": [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": "weather",
+                        "description": "Looks outside.",
+                        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+                    },
+                }
+            ],
+        },
     )
+    calls = True
+    apart = frozenset({"reasoning", "call_ids", "images"})
 
     @property
     def key(self) -> str:
@@ -56,36 +93,52 @@ class Messages(KeyedChat[MessagesOptions]):
     def message(self, given: Mapping[str, JsonValue]) -> Message:
         """Return one message."""
         role = self.role(given, self.options.role)
+        if role == "tool":
+            answers, name = (
+                "" if given.get(key) is None else field(given, key, str) for key in ("tool_call_id", "name")
+            )
+            content, images = self._shown(given)
+            return Message(role=role, content=content, images=images, tool_call_id=answers, name=name)
+        if role != "assistant":
+            content, images = self._shown(given)
+            return Message(role=role, content=content, images=images)
+        calls = calls_of(given)
+        as_text = self.options.tool_calls == "text"
+        content = "" if calls and given.get(self.options.content) is None else self._shown(given)[0]
+        thought = given.get(self.options.reasoning) is not None
         return Message(
-            role=role, content=self._content(given), learned=_learned(given) if role == "assistant" else None
+            role=role,
+            content=content + text_of(calls) if as_text else content,
+            reasoning=field(given, self.options.reasoning, str) if thought else "",
+            tool_calls=() if as_text else calls,
+            learned=_learned(given),
         )
 
     def written(self, message: Message) -> dict[str, JsonValue]:
         """Return a message; what is learned from needs no `weight`."""
-        content, calls = message.content, None
+        content, calls = message.content, message.tool_calls
         if self.options.tool_calls == "text" and message.role == "assistant":
+            require_no_calls([message])
             content, calls = calls_in(message.content)
-        found: dict[str, JsonValue] = {self.options.role: self.names[message.role], self.options.content: content}
-        if calls:
-            found["tool_calls"] = calls
+        said: tuple[tuple[str, JsonValue], ...] = (
+            (self.options.reasoning, message.reasoning), ("tool_calls", said_calls(calls)),
+            ("tool_call_id", message.tool_call_id), ("name", message.name),
+        )  # fmt: skip
+        shown: JsonValue = parts_of(content, message.images) if message.images else content
+        found: dict[str, JsonValue] = {self.options.role: self.names[message.role], self.options.content: shown}
+        found |= {key: value for key, value in said if key and value}
         return found | {"weight": 0} if message.role == "assistant" and not message.teaches else found
 
-    def _content(self, given: Mapping[str, JsonValue]) -> str:
-        name = self.options.content
-        parts, calls = given.get(name), given.get("tool_calls")
-        if calls and self.options.tool_calls == "refuse":
-            raise UnusableRecord('tool_calls: calls are learned as text; give the option tool_calls = "text"')
-        if calls and parts is None:
-            text = ""
-        else:
-            text = "".join(map(_text, parts)) if isinstance(parts, list) else field(given, name, str)
-        return text + text_of(field(given, "tool_calls", list)) if calls else text
+    def known(self, record: Mapping[str, JsonValue]) -> dict[str, Any]:
+        """Return what stands under the keys; where calls are texts, no function is declared."""
+        found = super().known(record)
+        if self.options.tool_calls == "text":
+            found.pop("tools", None)
+        return found
 
-
-def _text(part: JsonValue) -> str:
-    if not isinstance(part, dict) or part.get("type") != "text":
-        raise UnusableRecord("content: a part that is no text; images and the like are not learned from")
-    return field(part, "text", str)
+    def _shown(self, given: Mapping[str, JsonValue]) -> tuple[str, tuple[MessageImage, ...]]:
+        parts = given.get(self.options.content)
+        return shown_in(parts) if isinstance(parts, list) else (field(given, self.options.content, str), ())
 
 
 def _learned(given: Mapping[str, JsonValue]) -> bool | None:

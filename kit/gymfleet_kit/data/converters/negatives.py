@@ -51,7 +51,7 @@ class Negatives(Messages):
         for one in super().convert(record):
             if not isinstance(one, Conversation) or any(message.role == "system" for message in one.messages):
                 continue
-            if any(called_tools(message.content) for message in one.messages if message.role == "assistant"):
+            if any(called_tools(message.text) for message in one.messages if message.role == "assistant"):
                 continue
             if self.options.offer != "none":
                 yield _under(self.options.offered.replace("{tools}", ", ".join(self._drawn(one))), one)

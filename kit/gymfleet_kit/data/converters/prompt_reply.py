@@ -8,7 +8,7 @@ from gymfleet_contracts.data_records import DataRecord
 from pydantic import JsonValue
 
 from gymfleet_kit.data.converter import Converter, ConverterOptions, UnusableRecord, Written, field
-from gymfleet_kit.data.converters._chat import FACTS, NOTHING, conversation_in
+from gymfleet_kit.data.converters._chat import FACTS, NOTHING, beside, conversation_in, require_no_calls
 
 
 class PromptReplyOptions(ConverterOptions):
@@ -47,6 +47,7 @@ class PromptReply(Converter[PromptReplyOptions]):
     def write(self, one: DataRecord) -> Written:
         """Return the record of a conversation of one reply."""
         given = conversation_in(one)
+        require_no_calls(given.messages)
         *before, asked, reply = given.messages
         roles = [message.role for message in given.messages]
         if roles[-2:] != ["user", "assistant"] or roles[:-2] not in ([], ["system"] if self.options.system else []):
@@ -54,4 +55,5 @@ class PromptReply(Converter[PromptReplyOptions]):
         record: dict[str, JsonValue] = {self.options.prompt: asked.content, self.options.reply: reply.content}
         if before:
             record[self.options.system] = before[0].content
-        return Written(record, frozenset(name for name in FACTS if getattr(given, name) != NOTHING[name]))
+        facts = frozenset(name for name in FACTS if getattr(given, name) != NOTHING[name])
+        return Written(record, facts | beside(given.messages))

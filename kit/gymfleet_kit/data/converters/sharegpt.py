@@ -1,12 +1,16 @@
 """ShareGPT's form: `{"conversations": [{"from": "human", "value": "..."}, ...]}`."""
 
+import json
 from collections.abc import Mapping
 from typing import ClassVar
 
 from gymfleet_contracts.conversation import Message, Role
+from gymfleet_contracts.strict_json import read_object
 from pydantic import JsonValue
 
+from gymfleet_kit.data.converter import UnusableRecord
 from gymfleet_kit.data.converters._chat import ChatOptions, KeyedChat
+from gymfleet_kit.data.converters._functions import made_call
 from gymfleet_kit.data.converters._identified import human_or_gpt
 
 
@@ -18,12 +22,15 @@ class ShareGptOptions(ChatOptions):
 
 
 class ShareGpt(KeyedChat[ShareGptOptions]):
-    """Messages with `from` and `value`, as ShareGPT has them; with `loss` false they are not learned."""
+    """Messages with `from` and `value`, as ShareGPT has them; with `loss` false they are not learned.
+
+    A message from `function_call` is a call as JSON, as LLaMA-Factory has them; its `tools` declare the functions.
+    """
 
     Options = ShareGptOptions
     roles: ClassVar[Mapping[str, Role]] = {
         "system": "system", "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant",
-        "observation": "tool", "tool": "tool",
+        "observation": "tool", "tool": "tool", "function_call": "assistant",
     }  # fmt: skip
     names: ClassVar[Mapping[Role, str]] = {
         "system": "system", "user": "human", "assistant": "gpt", "tool": "observation",
@@ -39,7 +46,17 @@ class ShareGpt(KeyedChat[ShareGptOptions]):
             ],
         },
         {"conversations": [{"from": "human", "value": "Hello."}, {"from": "gpt", "value": "Hello."}], "success": True},
+        {
+            "conversations": [
+                {"from": "human", "value": "Is it raining in Kyoto?"},
+                {"from": "function_call", "value": '{"name": "weather", "arguments": {"city": "Kyoto"}}'},
+                {"from": "observation", "value": "no"},
+                {"from": "gpt", "value": "It is dry."},
+            ],
+            "tools": '[{"name": "weather", "description": "Looks.", "parameters": {"type": "object"}}]',
+        },
     )
+    calls = True
 
     @property
     def key(self) -> str:
@@ -48,9 +65,23 @@ class ShareGpt(KeyedChat[ShareGptOptions]):
 
     def message(self, given: Mapping[str, JsonValue]) -> Message:
         """Return one message."""
-        return human_or_gpt(given, self.role(given, "from"))
+        said = human_or_gpt(given, self.role(given, "from"))
+        if given.get("from") != "function_call":
+            return said
+        called = read_object(said.content)
+        if called is None:
+            raise UnusableRecord("value: a function_call is one JSON object with `name` and `arguments`")
+        return Message(
+            role=said.role, content="", learned=said.learned, tool_calls=(made_call(called, "function_call"),)
+        )
 
     def written(self, message: Message) -> dict[str, JsonValue]:
         """Return a message; what is learned from needs no `loss`."""
         found: dict[str, JsonValue] = {"from": self.names[message.role], "value": message.content}
+        if message.tool_calls:
+            if message.content or len(message.tool_calls) > 1:
+                raise UnusableRecord("a function_call of this form is one call, and no text stands beside it")
+            call = message.tool_calls[0]
+            said = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+            found = {"from": "function_call", "value": said}
         return found | {"loss": False} if message.role == "assistant" and not message.teaches else found

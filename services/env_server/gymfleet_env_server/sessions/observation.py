@@ -3,24 +3,20 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from gymfleet_contracts.observation import (
-    MAX_IMAGE_BYTES,
     MAX_PARTS,
     ImageContent,
     ImagePart,
     Part,
     TextPart,
     image_mark,
+    media_type_of,
 )
 from gymfleet_envs.environment import Image
 
 CUT_MARK: Final = "\n[cut: {excess} more characters]"
-_SIGNATURES: Final[Mapping[str, bytes]] = {
-    "image/png": b"\x89PNG\r\n\x1a\n",
-    "image/jpeg": b"\xff\xd8\xff",
-}
 
 
 class Shown(NamedTuple):
@@ -56,20 +52,6 @@ def shown(observation: str, given: Sequence[str | Image], max_chars: int) -> Sho
             parts.append(TextPart(text=text(part, max_chars)))
     marked = "\n".join(part.text if isinstance(part, TextPart) else image_mark(part.sha256) for part in parts)
     return Shown(text(marked, max_chars), tuple(parts), images)
-
-
-def media_type_of(content: bytes) -> Any:
-    """Return the media type that an image's first bytes say. Raises TypeError and ValueError for another thing."""
-    if not isinstance(content, bytes):
-        raise TypeError(f"the content of an image must be bytes, got {type(content).__name__}")
-    if len(content) > MAX_IMAGE_BYTES:
-        raise ValueError(f"an image has at most {MAX_IMAGE_BYTES} bytes, got {len(content)}")
-    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
-        return "image/webp"
-    for media_type, signature in _SIGNATURES.items():
-        if content.startswith(signature):
-            return media_type
-    raise ValueError("an image must be PNG, JPEG or WebP")
 
 
 def text(told: object, max_chars: int) -> str:

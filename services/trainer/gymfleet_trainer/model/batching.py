@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gymfleet_trainer.model.segments import Segments
 from gymfleet_trainer.model.trees import ModelInputs, Ordered, shared_inputs, surely_shared
+from gymfleet_trainer.model.vision import PackedImages, SeenImage, packed_images, positions_of, require_in_order
 
 _DIGEST_BYTES: Final = 12
 
@@ -59,6 +60,8 @@ class TrainSequence:
     `temperature` is the one at which the row was sampled; None for that of the recipe.
 
     `turns` are those whose tokens the row holds, in order; none where a row is no episode's.
+
+    `images` are what stands at the row's image tokens, in order.
     """
 
     token_ids: list[int]
@@ -72,6 +75,7 @@ class TrainSequence:
     unit: str | None = None
     temperature: float | None = None
     turns: tuple[TurnSpan, ...] = ()
+    images: tuple[SeenImage, ...] = ()
 
     def __post_init__(self) -> None:
         length = len(self.token_ids)
@@ -85,6 +89,9 @@ class TrainSequence:
                 raise ValueError(f"{self.trajectory_id}: {name} has the shape {tuple(values.shape)}, not ({length},)")
         bounds = [0, *chain.from_iterable((turn.start, turn.end) for turn in self.turns), length]
         places = [turn.place for turn in self.turns]
+        require_in_order(self.images, length, self.trajectory_id)
+        if any(any(self.loss_mask[image.start : image.end]) for image in self.images):
+            raise ValueError(f"{self.trajectory_id}: an image token has a loss")
         if bounds != sorted(bounds) or any(later <= earlier for earlier, later in pairwise(places)):
             raise ValueError(
                 f"{self.trajectory_id}: turns must follow one another within {length} tokens: {list(self.turns)}"
@@ -209,7 +216,7 @@ class PackedBatch:
     tokens: Tensor
     """(T,) int64."""
     positions: Tensor
-    """(T,) int64, from 0 in each segment."""
+    """(T,) int64, from 0 in each segment; (3, T) in time, height and width where there are images."""
     cu_seqlens: Tensor
     """(S + 1,) int32, the start of each segment; the last entry is T."""
     loss_mask: Tensor
@@ -228,6 +235,8 @@ class PackedBatch:
     """(T,) float each: the rows' fields, end to end, of the names that all of these rows have."""
     temperature: float = 1.0
     """By which logits are divided."""
+    images: PackedImages | None = None
+    """What stands at image tokens; None where there are none."""
     shared: ModelInputs | None = None
     """What a model runs over where rows share tokens: each of them once."""
 
@@ -248,7 +257,9 @@ class PackedBatch:
             return self.shared
         segments = Segments(self.lengths, self.cu_seqlens)
         targets = self.tokens[self.trained]
-        return ModelInputs(self.tokens, self.positions, segments, self.trained - 1, targets, self.trained)
+        return ModelInputs(
+            self.tokens, self.positions, segments, self.trained - 1, targets, self.trained, images=self.images
+        )
 
     def scattered(self, predicted: Tensor) -> Tensor:
         """Return (T,) values of all tokens, 0 where none is trained, of the (P,) predictions of the `inputs`."""
@@ -264,7 +275,8 @@ class PackedBatch:
         }
         added = {name: value.to(device, non_blocking=True) for name, value in self.fields.items()}
         shared = None if self.shared is None else self.shared.to(device)
-        return replace(self, **moved, fields=added, shared=shared)
+        images = None if self.images is None else self.images.to(device)
+        return replace(self, **moved, fields=added, shared=shared, images=images)
 
     @property
     def places_by_unit(self) -> dict[str, tuple[int, ...]]:
@@ -334,10 +346,11 @@ class _Part(NamedTuple):
 
 def _trees(units: Sequence[list[int]], sequences: Sequence[TrainSequence]) -> list[list[_Unit]]:
     """Return the units in trees of those that begin alike, the ones that share the most next to each other."""
-    ordered = Ordered.of([sequences[unit[0]] for unit in units])
+    sharing = _may_share(sequences)
+    ordered = Ordered.of([sequences[unit[0]] for unit in units], sharing=sharing)
     trees: list[list[_Unit]] = []
     for place, common in zip(ordered.places, ordered.common, strict=True):
-        own = Ordered.of([sequences[index] for index in units[place]])
+        own = Ordered.of([sequences[index] for index in units[place]], sharing=sharing)
         num_tokens = sum(len(sequences[index].token_ids) for index in units[place])
         unit = _Unit(units[place], num_tokens - sum(map(surely_shared, own.common)), surely_shared(common))
         if unit.shared:
@@ -416,9 +429,12 @@ def _pack_one(sequences: Sequence[TrainSequence], chosen: list[int], dtype: torc
     loss_mask = torch.tensor(list(chain.from_iterable(s.loss_mask for s in segments)), dtype=torch.bool)
     loss_mask[torch.tensor(starts[:-1])] = False
     trained = loss_mask.nonzero().flatten()
+    images = packed_images([segment.images for segment in segments], starts[:-1])
     return PackedBatch(
         tokens=torch.tensor(list(chain.from_iterable(s.token_ids for s in segments)), dtype=torch.int64),
-        positions=torch.tensor(list(chain.from_iterable(map(range, lengths))), dtype=torch.int64),
+        positions=torch.tensor(list(chain.from_iterable(map(range, lengths))), dtype=torch.int64)
+        if images is None
+        else torch.cat([positions_of(len(one.token_ids), one.images) for one in segments], dim=1),
         cu_seqlens=torch.tensor(starts, dtype=torch.int32),
         loss_mask=loss_mask,
         behaviour_logprobs=_floats((s.behaviour_logprobs for s in segments), dtype),
@@ -427,8 +443,14 @@ def _pack_one(sequences: Sequence[TrainSequence], chosen: list[int], dtype: torc
         trained=trained,
         units=tuple(segment.unit for segment in segments),
         fields={name: torch.cat([segment.fields[name] for segment in segments]) for name in _shared_names(segments)},
-        shared=shared_inputs(segments, trained),
+        images=images,
+        shared=shared_inputs(segments, trained) if _may_share(sequences) else None,
     )
+
+
+def _may_share(sequences: Sequence[TrainSequence]) -> bool:
+    """Return whether equal tokens are the same: not where some of them stand for images."""
+    return not any(sequence.images for sequence in sequences)
 
 
 def _shared_names(segments: Sequence[TrainSequence]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,8 @@ from transformers import GenerationConfig
 
 from gymfleet_trainer.distributed.ranks import Ranks
 from gymfleet_trainer.distributed.sharding import Placement, collected_state, shard
+from gymfleet_trainer.errors import UnsupportedModel
+from gymfleet_trainer.model import vision
 from gymfleet_trainer.model.attention import PACKED_ATTENTION
 from gymfleet_trainer.model.batching import PackedBatch
 from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul
@@ -21,6 +23,7 @@ from gymfleet_trainer.model.families import decoder_of, logit_scale, model_class
 from gymfleet_trainer.model.microbatches import MicrobatchExecutor, Threads
 from gymfleet_trainer.model.recast import recast_linears
 from gymfleet_trainer.model.trees import ModelInputs
+from gymfleet_trainer.model.vision import Features, PackedImages
 
 MAX_LOGITS = {"cpu": 1 << 25, "cuda": 1 << 28}
 """Logits held at once, by device; more are computed in chunks. A GPU needs large products to stay busy."""
@@ -47,6 +50,7 @@ class PolicyModel(nn.Module):
         """Take a transformers model that was loaded with `attn_implementation = PACKED_ATTENTION`."""
         super().__init__()
         self.hf = model
+        vision.prepare(model)
         text = model.config.get_text_config()
         self.logit_scale = logit_scale(text)
         self.logit_softcap: float | None = getattr(text, "final_logit_softcapping", None)
@@ -155,7 +159,12 @@ class PolicyModel(nn.Module):
 
     def hidden_states(self, inputs: ModelInputs) -> Tensor:
         """Return the body's last hidden states, (U, hidden), in the dtype of the computation."""
-        return packed_hidden_states(self.body, inputs, self.compute_dtype)
+        return packed_hidden_states(self.body, inputs, self.compute_dtype, seeing=self._features)
+
+    def _features(self, images: PackedImages) -> Features:
+        if self.placement is not None:
+            raise UnsupportedModel("images are seen where the weights are whole: set parallelism to one worker")
+        return vision.features_of(self.hf, images)
 
     def token_logprobs(
         self, batch: PackedBatch, *, temperature: float = 1.0, with_entropy: bool = False
@@ -276,19 +285,33 @@ def never_drop(model: nn.Module) -> None:
                 setattr(module, name, 0.0)
 
 
-def packed_hidden_states(body: Any, inputs: ModelInputs, compute_dtype: torch.dtype) -> Tensor:
-    """Run a decoder body over U packed tokens and return (U, hidden)."""
+def packed_hidden_states(
+    body: Any,
+    inputs: ModelInputs,
+    compute_dtype: torch.dtype,
+    seeing: Callable[[PackedImages], Features] | None = None,
+) -> Tensor:
+    """Run a decoder body over U packed tokens and return (U, hidden).
+
+    Raises UnsupportedModel for images where nothing sees them.
+    """
+    if inputs.images is not None and seeing is None:
+        raise UnsupportedModel("a critic and a reward model read text alone, and these episodes have images")
     # Weights of shards were gathered in the dtype of the computation. Others are cast: without autocast's cache, which
     # would keep the copies of all of them until the forward pass ends, and by `RecastLinear`, which keeps none for the
     # backward pass.
     mixed = body.embed_tokens.weight.dtype != compute_dtype
     with torch.autocast(inputs.tokens.device.type, dtype=compute_dtype, enabled=mixed, cache_enabled=False):
         embedded = body.embed_tokens(inputs.tokens[None])
+        seen: dict[str, Any] = {}
+        if inputs.images is not None and seeing is not None:
+            embedded, seen = vision.placed(embedded, inputs.images, seeing(inputs.images))
         output = body(
             inputs_embeds=embedded.to(compute_dtype),
-            position_ids=inputs.positions[None],
+            position_ids=inputs.positions.unsqueeze(-2),  # (1, U), or (3, 1, U)
             use_cache=False,
             segments=inputs.segments,
+            **seen,
         )
     hidden: Tensor = output.last_hidden_state[0]
     return hidden.to(compute_dtype)

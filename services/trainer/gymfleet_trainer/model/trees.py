@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gymfleet_trainer.model.segments import Paths, Segments
+from gymfleet_trainer.model.vision import PackedImages
 
 if TYPE_CHECKING:
     from gymfleet_trainer.model.batching import TrainSequence
@@ -33,7 +34,7 @@ class ModelInputs:
     tokens: Tensor
     """(U,) int64."""
     positions: Tensor
-    """(U,) int64, in the row that a token is of."""
+    """(U,) int64, in the row that a token is of; (3, U) in time, height and width where there are images."""
     segments: Segments
     states: Tensor
     """(P,) int64, the tokens after which others are predicted."""
@@ -43,6 +44,8 @@ class ModelInputs:
     """(P,) int64, where these tokens stand themselves."""
     uses: Tensor | None = None
     """(N,) int64, which of the P predictions each trained token has; without it N is P, and each has its own."""
+    images: PackedImages | None = None
+    """What stands at image tokens; None where there are none."""
 
     def states_of(self, hidden: Tensor) -> Tensor:
         """Return the (P, hidden) states that predict, of (U, hidden)."""
@@ -61,7 +64,8 @@ class ModelInputs:
         names = ("tokens", "positions", "states", "targets", "places")
         moved = {name: getattr(self, name).to(device, non_blocking=True) for name in names}
         uses = None if self.uses is None else self.uses.to(device, non_blocking=True)
-        return replace(self, **moved, uses=uses, segments=self.segments.to(device))
+        images = None if self.images is None else self.images.to(device)
+        return replace(self, **moved, uses=uses, segments=self.segments.to(device), images=images)
 
 
 def _taken(values: Tensor, places: Tensor) -> Tensor:
@@ -82,12 +86,13 @@ class Ordered:
     """How many tokens each begins with as the one before it does; 0 for the first."""
 
     @classmethod
-    def of(cls, rows: Sequence["TrainSequence"]) -> "Ordered":
-        """Return the order of some rows; those that are equal stay in theirs."""
+    def of(cls, rows: Sequence["TrainSequence"], *, sharing: bool = True) -> "Ordered":
+        """Return the order of some rows; those that are equal stay in theirs. Without `sharing` none begin alike."""
         tokens = [np.asarray(row.token_ids, dtype=np.int64) for row in rows]
         keys = [ids.tobytes() for ids in tokens]  # 8 bytes a token: rows that begin alike have keys that do
         places = sorted(range(len(rows)), key=keys.__getitem__)
-        return cls(places, [0] * bool(places) + [_common(tokens[one], tokens[two]) for one, two in pairwise(places)])
+        common = [_common(tokens[one], tokens[two]) if sharing else 0 for one, two in pairwise(places)]
+        return cls(places, [0] * bool(places) + common)
 
 
 def _common(one: TokenIds, other: TokenIds) -> int:

@@ -6,14 +6,16 @@ from pathlib import Path
 
 from gymfleet_contracts.conversation import Conversation, Message
 from gymfleet_contracts.data_records import Preference
-from gymfleet_contracts.rollout import TemplateOptions
+from gymfleet_contracts.rollout import MessageRoles, TemplateOptions
 from gymfleet_kit.chat.template import UnusableTemplate
 from gymfleet_kit.chat.tokenizer import UnusableTokenizer
 from gymfleet_kit.chat.tokens import AS_IT_IS, ChatTokens
 
 from gymfleet_trainer.errors import TrainerError
+from gymfleet_trainer.learning.images import BadImage, LazyReader
 from gymfleet_trainer.learning.pairs import Found, LeftOut, Side, pair_of
 from gymfleet_trainer.model.batching import TrainSequence
+from gymfleet_trainer.model.vision import SeenImage
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +37,15 @@ def render(
     """
     if not conversations:
         return Rendered([], 0)
-    chat = _chat(model, options)
-    found = [
-        _sequences(
-            chat,
-            one.messages,
-            f"conversation/{number}",
-            one.source or f"conversation {number + 1}",
-            max_tokens,
-            one.reward or 0.0,
-        )
-        for number, one in enumerate(conversations)
-    ]
+    chat, found, reader = _chat(model, options), [], LazyReader(model)
+    for number, one in enumerate(conversations):
+        where = one.source or f"conversation {number + 1}"
+        try:
+            own = chat.under(MessageRoles(), options, one.tools)
+        except UnusableTemplate as error:
+            raise TrainerError(f"{where}: it declares functions in `tools`, and {error}") from None
+        name, reward = f"conversation/{number}", one.reward or 0.0
+        found.append(_sequences(own, one.messages, name, where, max_tokens, reward, reader))
     fitting = [sequences for sequences in found if sequences is not None]
     return Rendered([one for sequences in fitting for one in sequences], len(found) - len(fitting))
 
@@ -58,12 +57,13 @@ def render_pairs(
 
     Replies that the prompt holds have no loss. Raises TrainerError as `render`.
     """
-    found, chat = Found(), _chat(model, options)
+    found, chat, reader = Found(), _chat(model, options), LazyReader(model)
     for number, one in enumerate(preferences):
         prompt = [message.model_copy(update={"learned": False}) for message in one.prompt]
-        where, task = one.source or f"preference {number + 1}", one.task
+        name, task = f"preference/{number}", one.task
+        where = one.source or f"preference {number + 1}"
         rows = [
-            _sequences(chat, [*prompt, *said], f"preference/{number}/{place}", f"{where}, {side}", max_tokens)
+            _sequences(chat, [*prompt, *said], f"{name}/{place}", f"{where}, {side}", max_tokens, 0.0, reader)
             for place, (side, said) in enumerate((("chosen", one.chosen), ("rejected", one.rejected)))
         ]
         named = "" if task is None else f"{task.env}/{task.split}/{task.task_id}"
@@ -85,27 +85,34 @@ def _chat(model: Path, options: TemplateOptions) -> ChatTokens:
 
 
 def _sequences(
-    chat: ChatTokens, messages: Sequence[Message], name: str, where: str, max_tokens: int, reward: float = 0.0
+    chat: ChatTokens,
+    messages: Sequence[Message],
+    name: str,
+    where: str,
+    max_tokens: int,
+    reward: float,
+    reader: LazyReader,
 ) -> list[TrainSequence] | None:
     """Return the sequences with something to learn, the reward at the end of the last; None where one is too long."""
-    found: list[tuple[list[int], list[bool]]] = []
+    found: list[tuple[list[int], list[bool], list[SeenImage]]] = []
     try:
-        for piece in chat.pieces(messages):
+        for piece in chat.pieces(messages, reader.of(messages)):
             if piece.replaces or not found:
-                found.append(([], []))
-            token_ids, mask = found[-1]
+                found.append(([], [], []))
+            token_ids, mask, images = found[-1]
+            images += reader.seen(piece.images, piece.prompt, len(token_ids))
             token_ids += (*piece.prompt, *piece.reply)
             mask += [False] * len(piece.prompt) + [piece.learned] * len(piece.reply)
             if len(token_ids) > max_tokens:  # the time to render all of it grows with the square of its length
                 return None
-    except UnusableTemplate as error:
+    except (UnusableTemplate, BadImage) as error:
         raise TrainerError(f"{where}: {error}") from None
-    found = [(token_ids, mask) for token_ids, mask in found if any(mask)]
+    found = [row for row in found if any(row[1])]
     if not found:
         raise TrainerError(f"{where}: none of its messages is learned from")
     sequences = []
-    for place, (token_ids, mask) in enumerate(found, 1):
+    for place, (token_ids, mask, images) in enumerate(found, 1):
         nothing = [0.0] * len(token_ids)
         rewards = [*nothing[1:], reward if place == len(found) else 0.0]
-        sequences.append(TrainSequence(token_ids, mask, nothing, rewards, 0, name))
+        sequences.append(TrainSequence(token_ids, mask, nothing, rewards, 0, name, images=tuple(images)))
     return sequences
