@@ -10,7 +10,17 @@ from gymfleet_contracts._model import WireModel
 from gymfleet_contracts.numbers import NUMBER
 
 MANIFEST: Final = "weights.json"
-ITEM_BYTES: Final = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "BF16": 2, "F16": 2, "U8": 1, "BOOL": 1}
+DtypeName = Literal["F64", "I64", "F32", "I32", "BF16", "F16", "U8", "BOOL"]
+ITEM_BYTES: Final[dict[DtypeName, int]] = {
+    "F64": 8,
+    "I64": 8,
+    "F32": 4,
+    "I32": 4,
+    "BF16": 2,
+    "F16": 2,
+    "U8": 1,
+    "BOOL": 1,
+}
 """The size of an element, by safetensors' name of its dtype."""
 
 _MOST_BYTES: Final = 1 << 50
@@ -22,7 +32,7 @@ class StoredTensor(WireModel):
     """A tensor, and the bytes of its bucket in which it lies."""
 
     name: Annotated[str, Field(min_length=1, max_length=1000)]
-    dtype: Literal["F64", "I64", "F32", "I32", "BF16", "F16", "U8", "BOOL"]
+    dtype: DtypeName
     shape: Annotated[tuple[Count, ...], Field(max_length=8)]
     begin: Count
     end: Count

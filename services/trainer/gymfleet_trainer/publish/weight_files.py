@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from gymfleet_contracts.weights import MANIFEST, Bucket, StoredTensor, WeightsManifest
+from gymfleet_contracts.weights import MANIFEST, Bucket, DtypeName, StoredTensor, WeightsManifest
 from gymfleet_kit.checksum import checksum
 from torch import Tensor
 
 _WORD: Final = 8
-_DTYPES: Final = {
+_DTYPES: Final[dict[torch.dtype, DtypeName]] = {
     torch.float64: "F64", torch.int64: "I64", torch.float32: "F32", torch.int32: "I32", torch.bfloat16: "BF16",
     torch.float16: "F16", torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
