@@ -326,6 +326,8 @@ class PublishSection(WireModel):
     """Prompts of the probe."""
     probe_max_tokens: PositiveInt = 16
     """Tokens sampled for each."""
+    bucket_mib: PositiveInt = 512
+    """MiB of weights that are gathered, checked and written at a time; a larger tensor is so by itself."""
 
 
 class CheckpointSection(WireModel):

@@ -29,6 +29,7 @@ from gymfleet_rollout.inference.server import ServerEngine
 from gymfleet_rollout.inference.worker_extension import PolicyLoader
 from gymfleet_rollout.model import vocab_size
 from gymfleet_rollout.policy import Policy
+from gymfleet_trainer.publish.weight_files import write_weights
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
@@ -471,6 +472,31 @@ async def test_fault_one_tensor_keeps_its_old_value(bench: Bench, tmp_path: Path
     assert probe_gap(new, staged.engines[0]) > TOLERANCE
 
 
+async def test_buckets_are_loaded_and_a_flipped_bit_is_refused(bench: Bench, tmp_path: Path) -> None:
+    """What is streamed in several buckets answers; with one bit less the live version goes on."""
+    if bench.adapted:
+        return  # adapters are files without a manifest
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    given = bench.others()[0]
+    whole.mkdir()
+    shutil.copyfile(given / "config.json", whole / "config.json")
+    manifest = write_weights(whole, load_file(given / "model.safetensors").items(), 100_000)
+    shutil.copytree(whole, broken)
+    assert len(manifest.buckets) > 2
+    file = broken / manifest.buckets[1].file
+    file.write_bytes(file.read_bytes()[:-1] + bytes([file.read_bytes()[-1] ^ 1]))
+
+    with pytest.raises(PolicyUpdateFailed, match=rf"bucket 2, .*/{manifest.buckets[1].file}, has the checksum"):
+        await bench.policy.stage(bench.body(broken))
+    await bench.agrees()
+    body = bench.body(whole)
+    staged = await bench.policy.stage(body)
+    await bench.policy.commit(body.version)
+    bench.live = given
+
+    assert probe_gap(given, staged.engines[0]) < 1e-5
+
+
 async def test_fault_stale_output_head(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
@@ -483,12 +509,13 @@ async def test_fault_stale_output_head(
         return  # the fault needs tied embeddings, and a worker within reach
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead  # noqa: PLC0415 - seconds to import
 
-    def reload_alone(self: PolicyLoader, weights_path: str) -> None:
+    def reload_alone(self: PolicyLoader, weights_path: str) -> dict[str, int]:
         heads = [module for module in self.model_runner.get_model().modules() if isinstance(module, ParallelLMHead)]
         packed = [head.weight.detach().clone() for head in heads]
         self.model_runner.reload_weights(weights_path=weights_path)
         for head, old in zip(heads, packed, strict=True):
             head.cpu_linear = lambda x, _weight, bias, old=old: torch.nn.functional.linear(x, old, bias)
+        return {"num_heads": 0}
 
     new, body = bench.others()[0], bench.body(bench.others()[0])
     with monkeypatch.context() as patch:

@@ -22,6 +22,8 @@ from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, pack, se
 from gymfleet_trainer.model.critic import ValueModel
 from gymfleet_trainer.model.microbatches import Sums
 from gymfleet_trainer.model.policy_model import PolicyModel
+from gymfleet_trainer.model.streaming import streamed
+from gymfleet_trainer.publish.weight_files import write_weights
 from gymfleet_trainer.stages.reinforce import Reinforce
 from safetensors.torch import load_file
 from torch import Tensor
@@ -287,6 +289,30 @@ def test_what_is_published_is_what_was_probed(pair: RankPool, tmp_path: Path, ti
     assert (parity.num_tokens, parity.mean_abs) == (2, pytest.approx(0.0, abs=1e-6))
     assert load_file(given / "model.safetensors").keys() == load_file(tmp_path / "published/model.safetensors").keys()
     assert type(published).__name__ == "Qwen3ForCausalLM"
+
+
+def written(ranks: Ranks | None, model: Path, directory: Path) -> list[str]:
+    """The files that one process, or the first of several, writes in buckets of 50 kB; and what this one is given."""
+    tensors = streamed(PolicyModel.from_pretrained(model, ranks=ranks).hf, torch.bfloat16, ranks)
+    if ranks is None or ranks.first:
+        directory.mkdir()
+        write_weights(directory, tensors, 50_000)
+    return [name for name, _ in tensors]
+
+
+@pytest.mark.parametrize("tie_embeddings", [False, True])
+def test_two_workers_publish_the_bytes_of_one(pair: RankPool, tmp_path: Path, tie_embeddings: bool) -> None:
+    given = build_tiny_model(tmp_path / "given", tie_embeddings=tie_embeddings, seed=3)
+
+    written(None, given, tmp_path / "alone")
+    given_to = pair.run(written, given, tmp_path / "together")
+
+    assert given_to == [[], []], "the second has no whole tensor"
+    files = sorted(path.name for path in (tmp_path / "alone").iterdir())
+    assert sum(name.endswith(".safetensors") for name in files) > 2
+    assert files == sorted(path.name for path in (tmp_path / "together").iterdir())
+    for name in files:
+        assert (tmp_path / "alone" / name).read_bytes() == (tmp_path / "together" / name).read_bytes(), name
 
 
 def checkpointed_gradient(

@@ -34,6 +34,7 @@ from gymfleet_rollout.inference.base import (
     InferenceError,
     WeightsRejected,
 )
+from gymfleet_rollout.inference.manifest import read_manifest
 from gymfleet_rollout.inference.weights import is_adapter, require_adapter, require_same_tensors, tensor_shapes
 
 log = structlog.get_logger()
@@ -324,6 +325,7 @@ class Policy:
                 "GYMFLEET_ROLLOUT_MAX_LORA_RANK"
             )
         require_same_tensors(tensor_shapes(self._base_path), tensor_shapes(path), path)
+        read_manifest(path)
 
     async def _load_and_probe(self, body: StageVersion, path: Path) -> _Staged:
         began = time.perf_counter()

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from gymfleet_contracts.rollout import Sampling
 
 from gymfleet_rollout.inference.base import EngineConfig, GenerationRequest
+from gymfleet_rollout.inference.manifest import require_loaded
 
 _GIB: Final = 1024**3
 _EXTENSION: Final = "gymfleet_rollout.inference.worker_extension.PolicyLoader"
@@ -182,7 +183,7 @@ class VllmCore:
     def load(self, weights_path: Path) -> None:
         """See `Core.load`."""
         if self._engine.vllm_config.lora_config is None:
-            self._engine.collective_rpc("load_policy", args=(str(weights_path),))
+            require_loaded(self._engine.collective_rpc("load_policy", args=(str(weights_path),)))
         else:
             self._load_adapter(weights_path)
         if not self._core.reset_prefix_cache():

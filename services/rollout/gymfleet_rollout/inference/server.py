@@ -40,6 +40,7 @@ from gymfleet_rollout.inference.base import (
     OnTokens,
     WeightsRejected,
 )
+from gymfleet_rollout.inference.manifest import require_loaded
 
 log = structlog.get_logger()
 
@@ -101,6 +102,10 @@ class _Described(msgspec.Struct):
 
 class _Workers(msgspec.Struct):
     results: list[_Described]
+
+
+class _Loaded(msgspec.Struct):
+    results: list[dict[str, int | str]]
 
 
 class _Refused(InferenceError):
@@ -253,7 +258,8 @@ class ServerEngine(Engine):
             if self._lora_rank:
                 await self._load_adapter(weights_path, label)
             else:
-                await self._rpc("load_policy", {"weights_path": str(weights_path)}, timeout_s=_LOAD_TIMEOUT_S)
+                answer = await self._rpc("load_policy", {"weights_path": str(weights_path)}, timeout_s=_LOAD_TIMEOUT_S)
+                require_loaded(msgspec.json.decode(answer, type=_Loaded).results)
             reply = await self._request("POST", "/reset_prefix_cache")
             if not msgspec.json.decode(reply, type=_Reset).success:
                 raise WeightsRejected(f"{self.name} did not reset its prefix cache")

@@ -36,12 +36,18 @@ def tensor_shapes(directory: Path) -> Shapes:
     listed = _listed(index) if index.is_file() else None
     shapes: Shapes = {}
     for file in _files(directory, listed):
-        shapes.update(_header(file))
+        shapes.update((name, tuple(entry["shape"])) for name, entry in read_header(file).items())
     if listed is not None:
         if lacking := sorted(listed.keys() - shapes.keys()):
             raise WeightsRejected(f"{index} lists {_some(lacking)}, which its files have not got")
         shapes = {name: shapes[name] for name in listed}
     return {name: shape for name, shape in shapes.items() if not name.endswith(_COMPUTED)}
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """Return the files from which the model in a directory is loaded. Raises WeightsRejected."""
+    index = directory / _INDEX
+    return _files(directory, _listed(index) if index.is_file() else None)
 
 
 def _files(directory: Path, listed: dict[str, str] | None) -> list[Path]:
@@ -129,16 +135,20 @@ def is_adapter(directory: Path) -> bool:
     return (directory / _ADAPTER).is_file()
 
 
-def _header(file: Path) -> Shapes:
+def read_header(file: Path) -> dict[str, Any]:
+    """Return what the header of a safetensors file says of each tensor. Raises WeightsRejected."""
     try:
         with file.open("rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))
             if length > _MAX_HEADER_BYTES:
                 raise WeightsRejected(f"{file} is not a safetensors file: its header claims {length} bytes")
-            document = json.loads(stream.read(length))
-        data = max((entry["data_offsets"][1] for name, entry in document.items() if name != "__metadata__"), default=0)
+            document: dict[str, Any] = json.loads(stream.read(length))
+        entries = {name: entry for name, entry in document.items() if name != "__metadata__"}
+        data = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
         if file.stat().st_size != 8 + length + data:
             raise WeightsRejected(f"{file} is cut short or still being written")
-        return {name: tuple(entry["shape"]) for name, entry in document.items() if name != "__metadata__"}
+        for entry in entries.values():
+            tuple(entry["shape"])
     except (OSError, struct.error, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise WeightsRejected(f"{file} is not a readable safetensors file: {error}") from error
+    return entries

@@ -5,7 +5,11 @@ The embedded engine names it itself; a vLLM server is started with
 """
 
 import logging
+from pathlib import Path
 from typing import Any
+
+from gymfleet_rollout.inference.base import WeightsRejected
+from gymfleet_rollout.inference.manifest import require_intact
 
 _RELOADING = logging.getLogger("vllm.model_executor.model_loader.reload.layerwise")
 
@@ -25,8 +29,11 @@ class PolicyLoader:
 
     model_runner: Any
 
-    def load_policy(self, weights_path: str) -> dict[str, int]:
+    def load_policy(self, weights_path: str) -> dict[str, int | str]:
         """Load Hugging Face safetensors from a directory, overwriting the weights in place.
+
+        Returns `{"refused": why}`, with the weights as they were, if they are not those that its manifest says: an
+        exception of a worker says nothing through a vLLM server.
 
         With tied embeddings vLLM reloads the embedding but keeps the output head's old
         packed copy, which gives wrong logits and no error. So every head is packed again. The experts of the CPU build
@@ -41,6 +48,10 @@ class PolicyLoader:
         )
         from vllm.platforms import current_platform  # noqa: PLC0415 - as above
 
+        try:
+            require_intact(Path(weights_path))
+        except WeightsRejected as error:
+            return {"refused": str(error)}
         _RELOADING.addFilter(_UNFOUNDED)  # adding it again changes nothing
         modules = list(self.model_runner.get_model().modules())
         for method in (getattr(module, "quant_method", None) for module in modules):

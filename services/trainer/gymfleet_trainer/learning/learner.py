@@ -6,6 +6,7 @@ Every method blocks; all but `vocab_size` are called in the torch thread.
 import os
 import random
 import shutil
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -40,8 +41,10 @@ from gymfleet_trainer.model.files import GENERATION, READING, keep_files
 from gymfleet_trainer.model.judge_model import JudgeModel
 from gymfleet_trainer.model.optimizer import masters_of
 from gymfleet_trainer.model.policy_model import PolicyModel, Reference
+from gymfleet_trainer.model.streaming import streamed
 from gymfleet_trainer.model.temperatures import pack_by_temperature
 from gymfleet_trainer.publish.probe import Parity, compare
+from gymfleet_trainer.publish.weight_files import write_config, write_weights
 from gymfleet_trainer.run.groups import Group
 
 MODEL: Final = "model"
@@ -308,7 +311,13 @@ class LocalLearner:
         if isinstance(self._model, AdaptedPolicy):
             self._model.save_adapter(directory, dtype=self._published_dtype)
         else:
-            self._model.save_pretrained(directory, self._published_dtype)
+            tensors = streamed(self._model.hf, self._published_dtype, self._ranks)
+            try:
+                if self._writes:
+                    write_config(self._model.hf, directory, self._published_dtype)
+                    write_weights(directory, tensors, self._recipe.publish.bucket_mib << 20)
+            finally:
+                deque(tensors, maxlen=0)  # the other ranks give their shards, also when the first could not write
             self._keep(directory, GENERATION)
 
     def save_model(self, directory: Path) -> None:

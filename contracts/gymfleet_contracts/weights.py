@@ -1,0 +1,82 @@
+"""What lies in the directory of a published version: its buckets, the tensors in each, and their checksums."""
+
+import math
+from itertools import pairwise
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from gymfleet_contracts._model import WireModel
+from gymfleet_contracts.numbers import NUMBER
+
+MANIFEST: Final = "weights.json"
+DtypeName = Literal["F64", "I64", "F32", "I32", "BF16", "F16", "U8", "BOOL"]
+ITEM_BYTES: Final[dict[DtypeName, int]] = {
+    "F64": 8,
+    "I64": 8,
+    "F32": 4,
+    "I32": 4,
+    "BF16": 2,
+    "F16": 2,
+    "U8": 1,
+    "BOOL": 1,
+}
+"""The size of an element, by safetensors' name of its dtype."""
+
+_MOST_BYTES: Final = 1 << 50
+
+Count = Annotated[int, Field(ge=0, le=_MOST_BYTES), NUMBER]
+
+
+class StoredTensor(WireModel):
+    """A tensor, and the bytes of its bucket in which it lies."""
+
+    name: Annotated[str, Field(min_length=1, max_length=1000)]
+    dtype: DtypeName
+    shape: Annotated[tuple[Count, ...], Field(max_length=8)]
+    begin: Count
+    end: Count
+
+    @model_validator(mode="after")
+    def has_its_size(self) -> Self:
+        """The bytes are as many as the shape says."""
+        if self.end - self.begin != math.prod(self.shape) * ITEM_BYTES[self.dtype]:
+            raise ValueError(
+                f"{self.name} lies in bytes {self.begin} to {self.end}, which is not the size of its shape"
+            )
+        return self
+
+
+class Bucket(WireModel):
+    """A file of safetensors. Its bytes are those after the header."""
+
+    file: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.safetensors$")]
+    size_bytes: Count
+    checksum: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    tensors: Annotated[tuple[StoredTensor, ...], Field(min_length=1, max_length=1_000_000)]
+
+    @model_validator(mode="after")
+    def is_filled(self) -> Self:
+        """The tensors lie one after the other from the first byte to the last."""
+        ends = [0, *(tensor.end for tensor in self.tensors)]
+        if [tensor.begin for tensor in self.tensors] != ends[:-1] or ends[-1] != self.size_bytes:
+            raise ValueError(f"the tensors of {self.file} do not fill its {self.size_bytes} bytes one after the other")
+        return self
+
+
+class WeightsManifest(WireModel):
+    """`weights.json`: what a version consists of."""
+
+    transfer: Literal["disk"]
+    buckets: Annotated[tuple[Bucket, ...], Field(min_length=1, max_length=99_999)]
+
+    @model_validator(mode="after")
+    def says_everything_once(self) -> Self:
+        """No file and no tensor stands twice."""
+        for names in (
+            sorted(bucket.file for bucket in self.buckets),
+            sorted(tensor.name for bucket in self.buckets for tensor in bucket.tensors),
+        ):
+            if twice := next((one for one, other in pairwise(names) if one == other), None):
+                raise ValueError(f"{twice} stands twice")
+        return self

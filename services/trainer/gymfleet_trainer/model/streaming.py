@@ -1,0 +1,44 @@
+"""A model's tensors one at a time, named and shaped as its files have them."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from transformers.core_model_loading import WeightConverter, revert_weight_conversion
+
+from gymfleet_trainer.distributed.ranks import Ranks
+from gymfleet_trainer.distributed.sharding import collected
+
+_CONVERSIONS: Final = "_weight_conversions"
+
+
+def streamed(model: Any, dtype: torch.dtype, ranks: Ranks | None) -> Iterator[tuple[str, Tensor]]:
+    """Yield (name, whole tensor) of a transformers model, floating-point ones in `dtype`; tied ones once.
+
+    Of a sharded model every rank must exhaust this; the first one gets the tensors, on its CPU, and the others nothing.
+    Only one tensor is whole at a time, unless the model's files hold in one what it holds in several.
+    """
+    ignored = set(model._keys_to_ignore_on_save or ())  # noqa: SLF001 - has no public name
+    seen: set[int] = set()
+    joined: dict[str, Tensor] = {}
+    joins = _joins(model)
+    for name, value in model.state_dict(keep_vars=True).items():
+        if id(value) in seen or name in ignored:
+            continue
+        seen.add(id(value))
+        cast = value.detach().to(dtype) if value.is_floating_point() else value.detach()
+        tensor = collected(cast)
+        if ranks is not None and not ranks.first:
+            continue
+        if joins:
+            joined[name] = tensor.cpu()
+        else:
+            yield from revert_weight_conversion(model, {name: tensor}).items()
+    yield from revert_weight_conversion(model, joined).items() if joined else ()
+
+
+def _joins(model: Any) -> bool:
+    """Return whether a tensor of the files is made of several tensors of the model."""
+    conversions = getattr(model, _CONVERSIONS, None) or ()
+    return any(isinstance(one, WeightConverter) and len(one.target_patterns) > 1 for one in conversions)
