@@ -17,6 +17,7 @@ import torch
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_trainer.distributed.ranks import Ranks
 from gymfleet_trainer.distributed.sharding import whole
+from gymfleet_trainer.learning.checkpoint_files import read_states
 from gymfleet_trainer.learning.learner import LocalLearner
 from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, pack, sequences_from_trajectory
 from gymfleet_trainer.model.critic import ValueModel
@@ -74,7 +75,7 @@ def weights(directory: Path) -> dict[str, Tensor]:
 
 def updater(directory: Path) -> dict[str, Any]:
     """The state that a checkpoint has of reinforcement learning."""
-    state: dict[str, dict[str, Any]] = torch.load(directory / "checkpoint" / "optimizer.pt", weights_only=True)
+    state: dict[str, dict[str, Any]] = read_states(directory / "checkpoint")
     return state.get("rl", {})
 
 
