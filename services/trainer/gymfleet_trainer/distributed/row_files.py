@@ -116,23 +116,28 @@ def read_rows(path: Path, ranks: Ranks | None, whole: Callable[[str], bool]) -> 
     With ranks each reads its own rows alone, of a tensor that is then sharded as FSDP2 shards weights; those for whose
     names `whole` is true, and single numbers, it reads whole.
     """
-    found: dict[str, Tensor] = {}
     mesh = None if ranks is None else init_device_mesh("cpu", (ranks.width,))
     with safe_open(path, framework="pt") as file:
-        for name in file.keys():  # noqa: SIM118 - it is no mapping
-            part = file.get_slice(name)
+
+        def read(stored: str, *, as_it_is: bool) -> Tensor:
+            part = file.get_slice(stored)
             shape = part.get_shape()
-            if mesh is None or ranks is None or not shape or whole(name):
-                found[name] = file.get_tensor(name).clone()
-                continue
+            if mesh is None or ranks is None or as_it_is or not shape:
+                return file.get_tensor(stored).clone()
             size = -(-shape[0] // ranks.width)
             start, stop = (min(rank * size, shape[0]) for rank in (ranks.rank, ranks.rank + 1))
             stride = torch.empty(shape, device="meta").stride()
-            found[name] = DTensor.from_local(
+            return DTensor.from_local(
                 part[start:stop].clone(), mesh, [Shard(0)], run_check=False, shape=torch.Size(shape), stride=stride
             )
-        same = {name: first for name, first in (file.metadata() or {}).items() if name.startswith(_SAME)}
-    return found | {name.removeprefix(_SAME): found[first] for name, first in same.items()}
+
+        found = {name: read(name, as_it_is=whole(name)) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+        for note, first in (file.metadata() or {}).items():
+            if note.startswith(_SAME):
+                name = note.removeprefix(_SAME)
+                alike = whole(name) == whole(first)
+                found[name] = found[first] if alike else read(first, as_it_is=whole(name))
+    return found
 
 
 def _row_bytes(value: Tensor) -> int:

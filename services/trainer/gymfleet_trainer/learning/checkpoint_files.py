@@ -63,8 +63,8 @@ def write_kept(
             file.create()
         if states is not None:
             # Pass a file object: given a path, torch reports a full disk as an unexpected position in a container.
-            with (states[0] / _STATES).open("wb") as file:
-                torch.save(rest, file)
+            with (states[0] / _STATES).open("wb") as opened:
+                torch.save(rest, opened)
 
     def write() -> None:
         for file in files:
