@@ -187,7 +187,7 @@ def serve(config: dict[str, Any]) -> None:
 
 
 def _made(learner: LocalLearner | None, call: Call, ranks: Ranks) -> Answer:
-    """Make a call. Any error but a failed write, of all or of the first rank, ends this worker, and with it the group."""
+    """Make a call. Any error but a failed write, of all or the first rank, ends this worker, and with it the group."""
     try:
         return Answer(getattr(learner, call.method)(*ray.get(call.arguments[0])))
     except Exception as error:
