@@ -241,6 +241,26 @@ def test_a_write_that_fails_on_one_rank_fails_on_all(pair: RankPool, tmp_path: P
     assert pair.run(fill_up, tmp_path) == [errno.EFBIG, errno.EFBIG]
 
 
+def rows_of(ranks: Ranks, model: Path, directory: Path) -> int:
+    """How many bytes of a model a rank writes."""
+    policy = PolicyModel.from_pretrained(model, ranks=ranks)
+    file = RowFile(directory / "file", policy.rows()[1])
+    counts: list[int] = []
+    together(ranks, file.create, first_alone=True)
+    together(ranks, lambda: counts.append(file.write(replicated=ranks.first)))
+    return counts[0]
+
+
+def test_no_rank_writes_more_than_its_rows(pair: RankPool, tiny_model: Path, tmp_path: Path) -> None:
+    first, second = pair.run(rows_of, tiny_model, tmp_path)
+
+    given, found = load_file(tiny_model / "model.safetensors"), load_file(tmp_path / "file")
+    assert found.keys() == given.keys()
+    assert all(torch.equal(found[name], value) for name, value in given.items())
+    assert first == sum((len(value) + 1) // 2 * value[0].numel() * 4 for value in given.values())
+    assert second == sum(len(value) // 2 * value[0].numel() * 4 for value in given.values())
+
+
 def assert_same_state(one: dict[str, Any], other: dict[str, Any]) -> None:
     """Of the optimisers: where they stand, and the moments of policy and critic."""
     assert one.keys() == other.keys()

@@ -109,14 +109,15 @@ def test_states_come_back_as_they_were(tmp_path: Path) -> None:
 
 
 def test_a_rank_has_its_rows_of_moments_and_all_of_what_knows_no_shards(second_of_two: Ranks, tmp_path: Path) -> None:
-    states = {"rl": {"moments": FIVE_ROWS, "algorithm": {"seen": FIVE_ROWS}}, "torch": torch.get_rng_state()}
+    random_state = torch.get_rng_state()
+    states = {"rl": {"moments": FIVE_ROWS, "algorithm": {"seen": FIVE_ROWS}}, "torch": random_state}
     write_kept({}, None, states=(tmp_path, states))
 
     found = read_states(tmp_path, second_of_two)
 
     assert found["rl"]["moments"].to_local().tolist() == [[10, 11, 12], [13, 14, 15]]
     assert torch.equal(found["rl"]["algorithm"]["seen"], FIVE_ROWS)
-    assert torch.equal(found["torch"], states["torch"])
+    assert torch.equal(found["torch"], random_state)
 
 
 @pytest.mark.parametrize("model_type", [family.model_type for family in FAMILIES])

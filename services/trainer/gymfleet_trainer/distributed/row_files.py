@@ -123,7 +123,8 @@ def read_rows(path: Path, ranks: Ranks | None, whole: Callable[[str], bool]) -> 
             part = file.get_slice(stored)
             shape = part.get_shape()
             if mesh is None or ranks is None or as_it_is or not shape:
-                return file.get_tensor(stored).clone()
+                value: Tensor = file.get_tensor(stored)
+                return value.clone()
             size = -(-shape[0] // ranks.width)
             start, stop = (min(rank * size, shape[0]) for rank in (ranks.rank, ranks.rank + 1))
             stride = torch.empty(shape, device="meta").stride()
