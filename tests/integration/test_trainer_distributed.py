@@ -6,8 +6,10 @@ that difference show where a gradient is next to nothing, and there it can move 
 rate, 1e-3 here. Hence 5e-5 for the largest difference of any weight, and 1e-7 for the mean.
 """
 
+import errno
 import math
 import random
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +18,9 @@ import pytest
 import torch
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_trainer.distributed.ranks import Ranks
+from gymfleet_trainer.distributed.row_files import RowFile, WriteFailed, together
 from gymfleet_trainer.distributed.sharding import whole
+from gymfleet_trainer.learning.checkpoint_files import read_states
 from gymfleet_trainer.learning.learner import LocalLearner
 from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, pack, sequences_from_trajectory
 from gymfleet_trainer.model.critic import ValueModel
@@ -76,7 +80,7 @@ def weights(directory: Path) -> dict[str, Tensor]:
 
 def updater(directory: Path) -> dict[str, Any]:
     """The state that a checkpoint has of reinforcement learning."""
-    state: dict[str, dict[str, Any]] = torch.load(directory / "checkpoint" / "optimizer.pt", weights_only=True)
+    state: dict[str, dict[str, Any]] = read_states(directory / "checkpoint")
     return state.get("rl", {})
 
 
@@ -213,6 +217,50 @@ def test_a_checkpoint_goes_on_with_another_number_of_workers(
     assert_metrics_agree(undisturbed[2:], resumed)
     assert_agree(weights(through.directory), weights(rest.directory))
     assert_same_state(updater(through.directory), updater(rest.directory))
+
+
+def fill_up(ranks: Ranks, directory: Path) -> int | None:
+    """Write a file while the second rank may not write behind its header; what the error says on this rank."""
+    file = RowFile(directory / "file", {"weight": torch.ones(1000)})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    together(ranks, file.create, first_alone=True)
+    if not ranks.first:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8, limits[1]))
+    try:
+        together(ranks, lambda: None if ranks.first else assert_written(file))
+    except WriteFailed as error:
+        return error.errno
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    return None
+
+
+def assert_written(file: RowFile) -> None:
+    assert file.write(replicated=True) == 4000
+
+
+def test_a_write_that_fails_on_one_rank_fails_on_all(pair: RankPool, tmp_path: Path) -> None:
+    assert pair.run(fill_up, tmp_path) == [errno.EFBIG, errno.EFBIG]
+
+
+def rows_of(ranks: Ranks, model: Path, directory: Path) -> int:
+    """How many bytes of a model a rank writes."""
+    policy = PolicyModel.from_pretrained(model, ranks=ranks)
+    file = RowFile(directory / "file", policy.rows()[1])
+    counts: list[int] = []
+    together(ranks, file.create, first_alone=True)
+    together(ranks, lambda: counts.append(file.write(replicated=ranks.first)))
+    return counts[0]
+
+
+def test_no_rank_writes_more_than_its_rows(pair: RankPool, tiny_model: Path, tmp_path: Path) -> None:
+    first, second = pair.run(rows_of, tiny_model, tmp_path)
+
+    given, found = load_file(tiny_model / "model.safetensors"), load_file(tmp_path / "file")
+    assert found.keys() == given.keys()
+    assert all(torch.equal(found[name], value) for name, value in given.items())
+    assert first == sum((len(value) + 1) // 2 * value[0].numel() * 4 for value in given.values())
+    assert second == sum(len(value) // 2 * value[0].numel() * 4 for value in given.values())
 
 
 def assert_same_state(one: dict[str, Any], other: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 import torch
 from gymfleet_contracts.recipe import Recipe
+from gymfleet_trainer.learning.checkpoint_files import read_states
 from gymfleet_trainer.learning.learner import LocalLearner
 from safetensors.torch import load_file
 from torch import Tensor
@@ -51,7 +52,7 @@ def weights(directory: Path) -> Tensor:
 
 def states(directory: Path) -> dict[str, Tensor]:
     """All tensors of the optimisers and the critic in a checkpoint, by where they stand."""
-    found = torch.load(directory / "checkpoint" / "optimizer.pt", weights_only=True)["rl"]
+    found = read_states(directory / "checkpoint")["rl"]
 
     def tensors(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
         if isinstance(value, Tensor):

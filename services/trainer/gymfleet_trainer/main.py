@@ -30,7 +30,7 @@ from gymfleet_trainer.run.run_directory import RunDirectory, write_atomically
 from gymfleet_trainer.settings import TrainerSettings
 
 if TYPE_CHECKING:
-    from gymfleet_trainer.learning.learner import LearnerFactory
+    from gymfleet_trainer.learning.protocol import LearnerFactory
 
 log = structlog.get_logger()
 

@@ -20,6 +20,7 @@ from gymfleet_contracts.trajectory import FinishReason, ScoredTrajectory, Turn
 from gymfleet_trainer.algorithms.grpo import GrpoOptions
 from gymfleet_trainer.algorithms.ppo import PpoOptions
 from gymfleet_trainer.learning.actor_critic import CriticOptions
+from gymfleet_trainer.learning.checkpoint_files import read_states
 from gymfleet_trainer.learning.learner import LocalLearner
 from gymfleet_trainer.learning.options import ReinforceOptions
 from gymfleet_trainer.learning.policy_gradient import CorrectionOptions, KlOptions
@@ -177,7 +178,7 @@ def learned(recipe: Recipe, model_dir: Path, directory: Path, given: list[Batch]
     checkpoint = directory / "checkpoint"
     checkpoint.mkdir()
     learner.save_checkpoint(checkpoint)
-    critic = torch.load(checkpoint / "optimizer.pt", weights_only=True)["rl"].get("critic", {})
+    critic = read_states(checkpoint)["rl"].get("critic", {})
     weights = load_file(checkpoint / "model" / "model.safetensors")
     return Outcome(metrics, weights | {f"critic.{name}": value for name, value in critic.items()})
 

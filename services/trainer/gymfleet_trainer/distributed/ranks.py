@@ -47,6 +47,12 @@ class Ranks:
         dist.broadcast_object_list(box, src=0)
         return box[0]
 
+    def any_of(self, value: Result | None) -> Result | None:
+        """Return on every rank what one of them has; of several the first. None where all have None."""
+        everyone: list[Any] = [None] * self.width
+        dist.all_gather_object(everyone, value)
+        return next((one for one in everyone if one is not None), None)
+
     def map(self, work: Callable[[PackedBatch], Result], batches: Sequence[PackedBatch]) -> Iterator[Result]:
         """Return `work` of every batch, in the order of the batches; tensors come back on the CPU."""
         return iter(self._gather([work(batch) for batch, _ in share(batches, self.rank, self.width)], len(batches)))

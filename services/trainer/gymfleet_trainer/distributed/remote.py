@@ -15,8 +15,10 @@ from gymfleet_kit.logs import configure_logs
 
 from gymfleet_trainer.distributed.call_broker import Answer, Call
 from gymfleet_trainer.distributed.ranks import Ranks
+from gymfleet_trainer.distributed.row_files import WriteFailed
 from gymfleet_trainer.errors import Stalled, WorkersFailed, is_disk_full, system_error
-from gymfleet_trainer.learning.learner import LocalLearner, Training
+from gymfleet_trainer.learning.learner import LocalLearner
+from gymfleet_trainer.learning.protocol import Training
 from gymfleet_trainer.model.batching import TrainSequence, sequences_from_trajectory
 from gymfleet_trainer.publish.probe import Parity
 from gymfleet_trainer.run.groups import Group
@@ -185,11 +187,11 @@ def serve(config: dict[str, Any]) -> None:
 
 
 def _made(learner: LocalLearner | None, call: Call, ranks: Ranks) -> Answer:
-    """Make a call. Any error but a failed write of the first rank ends this worker, and with it the group."""
+    """Make a call. Any error but a failed write, of all or the first rank, ends this worker, and with it the group."""
     try:
         return Answer(getattr(learner, call.method)(*ray.get(call.arguments[0])))
     except Exception as error:
         written = system_error(error)
-        if ranks.first and (written is not None or is_disk_full(error)):
+        if isinstance(error, WriteFailed) or (ranks.first and (written is not None or is_disk_full(error))):
             return Answer(error=written or OSError(str(error)))
         raise

@@ -91,14 +91,21 @@ def collected_state(state: Mapping[str, Tensor], dtype: torch.dtype | None = Non
 
 
 def sharded_like(parameter: Tensor, value: Tensor) -> Tensor:
-    """Return a rank's shard of a whole `value`, placed like `parameter`; a value of another shape stays whole."""
-    return sharded_rows(parameter, value) if value.shape == parameter.shape else value
+    """Return a rank's shard of `value`, placed like `parameter`; a value of another shape is whole."""
+    return sharded_rows(parameter, value) if value.shape == parameter.shape else whole(value)
 
 
 def sharded_rows(parameter: Tensor, value: Tensor) -> Tensor:
-    """Return a rank's shard of a whole `value` that has as many rows as `parameter`, placed like it."""
+    """Return a rank's shard of a `value` that has as many rows as `parameter`, placed like it.
+
+    The value is whole, or sharded by its rows over as many ranks, on any device.
+    """
     if not isinstance(parameter, DTensor):
-        return value
+        return whole(value)
+    if isinstance(value, DTensor):
+        own = value.to_local().to(parameter.device)
+        mesh, placements = parameter.device_mesh, parameter.placements
+        return DTensor.from_local(own, mesh, placements, run_check=False, shape=value.shape, stride=value.stride())
     # Every rank has the whole value, so nothing needs to be sent.
     return distribute_tensor(
         value.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 from gymfleet_contracts.recipe import LoraSection, Recipe
@@ -22,6 +22,7 @@ from transformers.utils.logging import disable_progress_bar
 from gymfleet_trainer.distributed.ranks import Ranks, device_of
 from gymfleet_trainer.errors import RunDirectoryError
 from gymfleet_trainer.learning.algorithm import Need, Sample
+from gymfleet_trainer.learning.checkpoint_files import Kept, read_states, write_kept
 from gymfleet_trainer.learning.engine import UpdateEngine
 from gymfleet_trainer.learning.novelty import Novelty
 from gymfleet_trainer.learning.options import (
@@ -32,6 +33,7 @@ from gymfleet_trainer.learning.options import (
     SupervisedOptions,
 )
 from gymfleet_trainer.learning.plugins import algorithm_of, blamed
+from gymfleet_trainer.learning.protocol import Training
 from gymfleet_trainer.learning.reward_update import RewardUpdater
 from gymfleet_trainer.learning.sft_update import SftUpdater
 from gymfleet_trainer.model.adapted_policy import AdaptedPolicy
@@ -48,89 +50,12 @@ from gymfleet_trainer.publish.weight_files import write_config, write_weights
 from gymfleet_trainer.run.groups import Group
 
 MODEL: Final = "model"
-_OPTIMIZER: Final = "optimizer.pt"
 _REFERENCE: Final = "reference"
 _MICROBATCH_TOKENS: Final = 8192
 _PARITY_SEQUENCES: Final = 32
 
 
 ModelT = TypeVar("ModelT", bound=PolicyModel)
-
-Training: TypeAlias = SupervisedOptions | ReinforceOptions | PreferenceUpdates | RewardModelOptions
-"""How a stage trains."""
-
-
-class Learner(Protocol):
-    """Model, optimiser and random state of one run, whose stages train it one after the other."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Return the size of the vocabulary; every token id is smaller."""
-
-    def start_from(self, model: Path | None) -> None:
-        """Replace the weights by those that an earlier stage left in a directory, or by those of the run's start."""
-
-    def begin(self, stage: str, training: Training, previous: Path | None = None) -> None:
-        """Train as a stage says from now on, with an optimiser of its own or that of the loaded checkpoint.
-
-        A reward model begins as the `previous` one in that directory, without it as the policy.
-        """
-
-    def end(self) -> None:
-        """Drop the stage's optimiser."""
-
-    def sequences(
-        self, trajectories: Sequence[ScoredTrajectory], roles: Sequence[str] | None = None
-    ) -> list[TrainSequence]:
-        """Return demonstrations as training sequences, with a loss on the tokens of these roles alone, or on all."""
-
-    def sft_epoch(self, sequences: list[TrainSequence], epoch: int) -> dict[str, Any]:
-        """Make one pass over the demonstrations, in an order that depends only on the seed, stage and `epoch`."""
-
-    def update(self, groups: Sequence[Group], staleness: Callable[[int], int | None]) -> dict[str, Any]:
-        """Train on whole groups. `staleness` returns the number of weight changes since a policy version."""
-
-    def update_rows(self, rows: list[TrainSequence]) -> dict[str, Any]:
-        """Train on one batch of rows that a stage made itself, as its algorithm says."""
-
-    def reward_epoch(self, rows: list[TrainSequence], epoch: int) -> dict[str, Any]:
-        """Make one pass of a reward model over its rows, in an order that depends as that of `sft_epoch` does."""
-
-    def reward_numbers(self, rows: list[TrainSequence]) -> list[list[float]]:
-        """Return the numbers that the reward model says of each row."""
-
-    def save_reward_model(self, directory: Path) -> None:
-        """Write the reward model, its tokenizer and what names its template, as the reward service loads it.
-
-        Of a judge, what a server of language models loads.
-        """
-
-    def sampled_logprobs(self, prompts: list[list[int]], samples: list[list[int]]) -> list[list[float]]:
-        """Return the log-probabilities, at temperature 1, of each sample's tokens after its prompt."""
-
-    def batch_parity(self, trajectories: Sequence[ScoredTrajectory], version: int) -> Parity | None:
-        """Return the parity over tokens sampled from exactly `version`, the live one; once per version.
-
-        Returns None if this version was checked before, if no token was sampled
-        from it, or if the sampling truncates the distribution: the engine's
-        log-probabilities are then of a different distribution than the policy's.
-        """
-
-    def save_weights(self, directory: Path) -> None:
-        """Write config and safetensors in the form that the engine loads."""
-
-    def save_model(self, directory: Path) -> None:
-        """Write weights, config and tokenizer, as a model that transformers can load from `directory`."""
-
-    def save_checkpoint(self, directory: Path) -> None:
-        """Write everything that `load_checkpoint` needs to continue as if nothing had happened."""
-
-    def load_checkpoint(self, directory: Path) -> None:
-        """Load weights, optimiser and random state from a checkpoint."""
-
-
-LearnerFactory = Callable[[Recipe, str, Path], Learner]
-"""It takes the arguments of `LocalLearner`."""
 
 
 class LocalLearner:
@@ -348,39 +273,28 @@ class LocalLearner:
 
     def save_checkpoint(self, directory: Path) -> None:
         """Write everything that `load_checkpoint` needs to continue as if nothing had happened."""
-        if self._writes:
-            (directory / MODEL).mkdir()
-        if isinstance(self._model, AdaptedPolicy):
-            self._model.save_adapter(directory / MODEL)
-            self._keep(directory / MODEL, READING)
-        else:
-            self.save_model(directory / MODEL)
+        parts = {"sft": self._sft, "rl": self._rl, "reward": self._reward, "novelty": self._novelty}
         states: dict[str, Any] = {"torch": torch.get_rng_state(), "stage": self._stage, **self._restored}
-        if self._sft is not None:
-            states["sft"] = self._sft.state_dict()
-        if self._rl is not None:
-            states["rl"] = self._rl.state_dict()
-        if self._reward is not None:
-            states["reward"] = self._reward.state_dict()
-        if self._novelty is not None:
-            states["novelty"] = self._novelty.state_dict()
+        states |= {name: part.state_dict() for name, part in parts.items() if part is not None}
+        refreshed = self._refreshed
         if self._rl is not None:
             refreshed = self._rl.reference if self._rl.reference_is_refreshed else None
-        else:
-            refreshed = self._refreshed
+        models: dict[Path, Kept] = {directory / MODEL: self._model}
         if refreshed is not None:
-            refreshed.save_pretrained(directory / _REFERENCE)
-        if not self._writes:
-            return
-        # Pass a file object: given a path, torch reports a full disk as an unexpected position in a container.
-        with (directory / _OPTIMIZER).open("wb") as file:
-            torch.save(states, file)
+            models[directory / _REFERENCE] = refreshed
+        files = READING if isinstance(self._model, AdaptedPolicy) else GENERATION + READING
+        write_kept(
+            models,
+            self._ranks,
+            beside=lambda: keep_files(self._source, directory / MODEL, files),
+            states=(directory, states),
+        )
 
     def load_checkpoint(self, directory: Path) -> None:
         """Load weights, optimiser and random state from a checkpoint."""
         self.start_from(directory / MODEL)
         self._sft = self._rl = self._reward = self._novelty = None
-        self._restored = torch.load(directory / _OPTIMIZER, map_location="cpu", weights_only=True)
+        self._restored = read_states(directory, self._ranks)
         torch.set_rng_state(self._restored.pop("torch"))
         refreshed = directory / _REFERENCE
         self._refreshed = self._loaded_reference(refreshed) if refreshed.is_dir() else None
@@ -544,10 +458,10 @@ class LocalLearner:
         if self._writes:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
-        if isinstance(model, AdaptedPolicy) and not whole:
-            model.save_adapter(temporary)
+        if whole and isinstance(model, AdaptedPolicy):
+            model.save_pretrained(temporary)  # merged
         else:
-            model.save_pretrained(temporary)
+            write_kept({temporary: model}, self._ranks)
         if self._writes:
             os.sync()
             temporary.rename(place)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from gymfleet_trainer.distributed.ranks import Ranks
 from gymfleet_trainer.distributed.sharding import collected_state
 from gymfleet_trainer.model.adapters import (
+    ADAPTER_WEIGHTS,
     POLICY,
     REFERENCE,
     adapter_tensors,
@@ -104,12 +105,20 @@ class AdaptedPolicy(PolicyModel):
         if self.ranks is None or self.ranks.first:
             self.hf.save_pretrained(str(directory), state_dict=state, safe_serialization=True)
 
-    def save_adapter(self, directory: Path, *, dtype: torch.dtype | None = None, name: str = POLICY) -> None:
+    def save_adapter(self, directory: Path, *, dtype: torch.dtype | None = None) -> None:
         """Write the adapter alone, in a dtype or as it is. For a sharded model every rank calls this."""
-        tensors = collected_state(adapter_tensors(self.hf, name))
+        tensors = collected_state(adapter_tensors(self.hf))
         if self.ranks is None or self.ranks.first:
             directory.mkdir(exist_ok=True)
             write_adapter(directory, self._adapter, tensors, dtype)
+
+    def describe(self, directory: Path) -> None:
+        """Write the adapter's config, as peft reads it."""
+        self._adapter.save_pretrained(str(directory))
+
+    def rows(self) -> tuple[str, dict[str, Tensor]]:
+        """Return the name of the adapter's file, and its weights themselves as this rank has them."""
+        return ADAPTER_WEIGHTS, adapter_tensors(self.hf)
 
     def load_adapter(self, directory: Path | None) -> None:
         """Take the adapter from a directory that it was saved in; without one it begins anew.
@@ -138,6 +147,10 @@ class AdapterReference:
         take(self._policy.hf, REFERENCE, adapter_tensors(other.hf))
         self._adapter = REFERENCE
 
-    def save_pretrained(self, directory: str | Path) -> None:
-        """Write the adapter. For a sharded model every rank calls this, and the first one writes."""
-        self._policy.save_adapter(Path(directory), name=REFERENCE)
+    def describe(self, directory: Path) -> None:
+        """Write the adapter's config, as peft reads it."""
+        self._policy.describe(directory)
+
+    def rows(self) -> tuple[str, dict[str, Tensor]]:
+        """Return the name of the adapter's file, and its weights themselves as this rank has them."""
+        return ADAPTER_WEIGHTS, adapter_tensors(self._policy.hf, REFERENCE)

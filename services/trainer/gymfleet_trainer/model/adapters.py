@@ -28,7 +28,7 @@ REFERENCE: Final = "reference"
 ADAPTER: Final = "adapter"
 """Where an adapter lies inside a model's directory."""
 _CONFIG: Final = "adapter_config.json"
-_WEIGHTS: Final = "adapter_model.safetensors"
+ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
 _PREFIX: Final = "base_model.model."
 _BASE: Final = ".base_layer."
 _ALL: Final = "all-linear"
@@ -149,7 +149,7 @@ def write_adapter(
     """Write whole tensors, in a dtype or as they are, and their config as peft and vLLM read them."""
     config.save_pretrained(str(directory))
     cast = {name: (value if dtype is None else value.to(dtype)).contiguous() for name, value in tensors.items()}
-    save_file(cast, directory / _WEIGHTS, {"format": "pt"})
+    save_file(cast, directory / ADAPTER_WEIGHTS, {"format": "pt"})
 
 
 def read_adapter(directory: Path, model: nn.Module) -> dict[str, Tensor]:
@@ -159,7 +159,7 @@ def read_adapter(directory: Path, model: nn.Module) -> dict[str, Tensor]:
     """
     place = directory if (directory / _CONFIG).is_file() else directory / ADAPTER
     try:
-        tensors: dict[str, Tensor] = load_file(place / _WEIGHTS)
+        tensors: dict[str, Tensor] = load_file(place / ADAPTER_WEIGHTS)
     except (OSError, SafetensorError) as error:
         raise RunDirectoryError(f"{directory} holds no adapter that can be read: {error}") from None
     expected = {name: value.shape for name, value in adapter_tensors(model).items()}

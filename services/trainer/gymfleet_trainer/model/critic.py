@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gymfleet_trainer.distributed.sharding import collected_state, shard, sharded_like
+from gymfleet_trainer.distributed.sharding import shard, sharded_like
 from gymfleet_trainer.model.batching import PackedBatch
 from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul
 from gymfleet_trainer.model.policy_model import PolicyModel, packed_hidden_states, recompute_activations
@@ -58,11 +58,11 @@ class ValueModel(nn.Module):
         return batch.scattered(values)
 
     def weights(self) -> dict[str, Tensor]:
-        """Return all weights, whole, by name. With shards, all ranks call this and only the first gets them."""
-        return collected_state(self.state_dict(keep_vars=True))
+        """Return all weights themselves by name, as this rank has them."""
+        return self.state_dict(keep_vars=True)
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Load what `weights` returned, with the same number of shards or none."""
+        """Load what `weights` returned; they are whole, or sharded over as many ranks."""
         own = self.state_dict()
         self.load_state_dict({name: sharded_like(own[name], value) for name, value in weights.items()})
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gymfleet_trainer.distributed.sharding import collected_state, sharded_like
+from gymfleet_trainer.distributed.sharding import sharded_like
 from gymfleet_trainer.model.batching import PackedBatch
 from gymfleet_trainer.model.policy_model import PolicyModel
 
@@ -18,10 +18,10 @@ class JudgeModel(PolicyModel):
         return self.token_logprobs(batch).logprobs[batch.trained]
 
     def weights(self) -> dict[str, Tensor]:
-        """Return all weights, whole, by name. With shards, all ranks call this and only the first gets them."""
-        return collected_state(self.state_dict(keep_vars=True))
+        """Return all weights themselves by name, as this rank has them."""
+        return self.state_dict(keep_vars=True)
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Load what `weights` returned, with the same number of shards or none."""
+        """Load what `weights` returned; they are whole, or sharded over as many ranks."""
         own = self.state_dict()
         self.load_state_dict({name: sharded_like(own[name], value) for name, value in weights.items()})

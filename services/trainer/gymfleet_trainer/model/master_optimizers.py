@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from gymfleet_trainer.distributed.sharding import first_row, local, sharded_rows, total, zero_rows
+from gymfleet_trainer.distributed.sharding import first_row, local, sharded_rows, total, whole, zero_rows
 from gymfleet_trainer.model.quantisation import SIGNED, UNSIGNED, dequantised, num_blocks, quantised
 from gymfleet_trainer.model.rounding import noise_key, stochastically_rounded
 
@@ -205,7 +205,7 @@ def _width(parameter: nn.Parameter) -> int:
 def _placed(parameter: nn.Parameter, name: str, value: Tensor) -> Tensor:
     if name == "step":
         return value.clone()
-    placed = value if name == _COLUMNS else sharded_rows(parameter, value)
+    placed = whole(value) if name == _COLUMNS else sharded_rows(parameter, value)
     return placed.to(parameter.device, copy=True)
 
 

@@ -7,7 +7,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat
 from torch import Tensor, nn
 
-from gymfleet_trainer.distributed.sharding import collected_state, sharded_like, whole
+from gymfleet_trainer.distributed.sharding import sharded_like, whole
 from gymfleet_trainer.model.master_optimizers import Adafactor, AdamW, MasterOptimizer
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -75,13 +75,11 @@ class PolicyOptimizer:
         return norm
 
     def state_dict(self) -> dict[str, Any]:
-        """Return moments and schedule position. With shards, all ranks call this and the first gets the moments."""
-        inner = self._inner.state_dict()
-        moments = {index: collected_state(state) for index, state in inner["state"].items()}
-        return {self.section.kind: inner | {"state": moments}, "num_steps": self.num_steps}
+        """Return moments and schedule position. The moments are those of the optimiser, this rank's shards of them."""
+        return {self.section.kind: self._inner.state_dict(), "num_steps": self.num_steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from where `state_dict` was taken, with the same number of shards or none."""
+        """Continue from where `state_dict` was taken. The moments are whole, or sharded over as many ranks."""
         inner = state[self.section.kind]
         if isinstance(self._inner, MasterOptimizer):
             self._inner.load_state_dict(inner)

@@ -214,6 +214,18 @@ class PolicyModel(nn.Module):
                 for parameter, value in zip(parameters, kept, strict=True):
                     parameter.copy_(value)
 
+    def describe(self, directory: Path) -> None:
+        """Write everything but the weights, as transformers reads it."""
+        config = self.hf.config
+        config.architectures, config.dtype = [type(self.hf).__name__], str(self.masters).removeprefix("torch.")
+        config.save_pretrained(str(directory))
+        if self.hf.can_generate():
+            self.hf.generation_config.save_pretrained(str(directory))
+
+    def rows(self) -> tuple[str, dict[str, Tensor]]:
+        """Return the name of the weights' file, and the weights themselves as this rank has them."""
+        return "model.safetensors", self.hf.state_dict(keep_vars=True)
+
     def save_pretrained(self, directory: str | Path, dtype: torch.dtype | None = None) -> None:
         """Write config and safetensors as transformers and vLLM read them; tied weights are written once.
 
@@ -241,8 +253,11 @@ class Reference(Protocol):
     def copy_weights(self, other: PolicyModel) -> None:
         """Become the policy as it is now."""
 
-    def save_pretrained(self, directory: str | Path) -> None:
-        """Write what it needs to be loaded again. For a sharded model every rank calls this."""
+    def describe(self, directory: Path) -> None:
+        """Write what it needs to be loaded again, but for the weights."""
+
+    def rows(self) -> tuple[str, dict[str, Tensor]]:
+        """Return the name of the weights' file, and the weights themselves as this rank has them."""
 
 
 def read_model(path: str | Path, dtype: torch.dtype) -> Any:

@@ -86,10 +86,10 @@ class RewardModel(nn.Module):
         self.load_weights({f"hf.{name}": value for name, value in given.state_dict().items()})
 
     def weights(self) -> dict[str, Tensor]:
-        """Return all weights, whole, by name. With shards, all ranks call this and only the first gets them."""
-        return collected_state(self.state_dict(keep_vars=True))
+        """Return all weights themselves by name, as this rank has them."""
+        return self.state_dict(keep_vars=True)
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Load what `weights` returned, with the same number of shards or none."""
+        """Load what `weights` returned; they are whole, or sharded over as many ranks."""
         own = self.state_dict()
         self.load_state_dict({name: sharded_like(own[name], value) for name, value in weights.items()})

@@ -15,8 +15,9 @@ from gymfleet_kit.data.converting import CheckedConverter
 from gymfleet_kit.streams import RedisClient
 
 from gymfleet_trainer.errors import NothingLeft, RunDirectoryError, TrainerError
-from gymfleet_trainer.learning.learner import MODEL, Learner
+from gymfleet_trainer.learning.learner import MODEL
 from gymfleet_trainer.learning.pairs import Found
+from gymfleet_trainer.learning.protocol import Learner
 from gymfleet_trainer.metrics import HELD, PARITY, TOLERANCE, VERSION
 from gymfleet_trainer.publish.publisher import Publication, Publisher
 from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas

@@ -27,7 +27,8 @@ from gymfleet_kit.retries import Retries
 from gymfleet_kit.streams import OUTAGE, RedisClient, connect, disconnect
 
 from gymfleet_trainer.errors import PluginFailed, RunDirectoryError, Stalled, TrainerError, WorkersLost
-from gymfleet_trainer.learning.learner import Learner, LearnerFactory, LocalLearner
+from gymfleet_trainer.learning.learner import LocalLearner
+from gymfleet_trainer.learning.protocol import Learner, LearnerFactory
 from gymfleet_trainer.model.adapters import require_modules
 from gymfleet_trainer.publish.policy_endpoint import readiness
 from gymfleet_trainer.publish.publisher import Publisher

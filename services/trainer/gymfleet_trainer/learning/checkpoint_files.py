@@ -1,0 +1,103 @@
+"""What a learner keeps on disk to go on from: models and states, written by all ranks at once, each its own rows.
+
+No rank gathers anything. A kept model is a directory that transformers loads, with one safetensors file.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor
+
+from gymfleet_trainer.distributed.ranks import Ranks
+from gymfleet_trainer.distributed.row_files import RowFile, can_hold, read_rows, together
+
+_STATES: Final = "optimizer.pt"
+_TENSORS: Final = "optimizer.safetensors"
+_WHOLE: Final = frozenset({"torch", "algorithm"})
+"""States below these names know nothing of shards: torch's random state, and what an algorithm remembers."""
+
+
+class Kept(Protocol):
+    """What is kept as a model: a policy, its adapter, or a reference."""
+
+    def describe(self, directory: Path) -> None:
+        """Write everything but the weights, as transformers and peft read it."""
+
+    def rows(self) -> tuple[str, dict[str, Tensor]]:
+        """Return the name of the weights' file, and the weights themselves as this rank has them."""
+
+
+def write_kept(
+    models: Mapping[Path, Kept],
+    ranks: Ranks | None,
+    *,
+    beside: Callable[[], None] = lambda: None,
+    states: tuple[Path, Mapping[str, Any]] | None = None,
+) -> None:
+    """Write models into new directories, and `states` into one that exists; all ranks call this.
+
+    The first rank alone calls `beside`, which writes what else belongs to them.
+
+    Raises:
+        OSError: a write failed; on every rank, whichever it was.
+    """
+    files = []
+    for directory, model in models.items():
+        name, tensors = model.rows()
+        files.append(RowFile(directory / name, tensors))
+    rest: Any = {}
+    if states is not None:
+        found: dict[str, Tensor] = {}
+        rest = _without_tensors(states[1], (), found)
+        files.append(RowFile(states[0] / _TENSORS, found))
+
+    def prepare() -> None:
+        for directory, model in models.items():
+            directory.mkdir(parents=True, exist_ok=True)
+            model.describe(directory)
+        beside()
+        for file in files:
+            file.create()
+        if states is not None:
+            # Pass a file object: given a path, torch reports a full disk as an unexpected position in a container.
+            with (states[0] / _STATES).open("wb") as opened:
+                torch.save(rest, opened)
+
+    def write() -> None:
+        for file in files:
+            file.write(replicated=ranks is None or ranks.first)
+
+    together(ranks, prepare, first_alone=True)
+    together(ranks, write)
+
+
+def read_states(directory: Path, ranks: Ranks | None = None) -> dict[str, Any]:
+    """Return the states that `write_kept` wrote, on the CPU: tensors are whole, or with ranks sharded by their rows.
+
+    They may have been written by another number of ranks. An algorithm's own tensors are always whole.
+    """
+    states: dict[str, Any] = torch.load(directory / _STATES, map_location="cpu", weights_only=True)
+    for name, value in read_rows(
+        directory / _TENSORS, ranks, lambda name: not _WHOLE.isdisjoint(json.loads(name))
+    ).items():
+        *path, last = json.loads(name)
+        place = states
+        for key in path:
+            place = place[key]
+        place[last] = value
+    return states
+
+
+def _without_tensors(value: Any, path: tuple[Any, ...], found: dict[str, Tensor]) -> Any:
+    """Return nested dicts without their tensors, which are added to `found` by where they stood."""
+    rest: dict[Any, Any] = {}
+    for key, part in value.items():
+        place = (*path, key)
+        if can_hold(part) and all(isinstance(one, str | int) for one in place):
+            found[json.dumps(place)] = part
+        else:
+            rest[key] = _without_tensors(part, place, found) if isinstance(part, Mapping) else part
+    return rest

@@ -1,0 +1,97 @@
+"""What the training loop asks of a learner, be it of this process or spread over workers.
+
+Every method blocks; all but `vocab_size` are called in the torch thread.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.trajectory import ScoredTrajectory
+
+from gymfleet_trainer.learning.options import (
+    PreferenceUpdates,
+    ReinforceOptions,
+    RewardModelOptions,
+    SupervisedOptions,
+)
+from gymfleet_trainer.model.batching import TrainSequence
+from gymfleet_trainer.publish.probe import Parity
+from gymfleet_trainer.run.groups import Group
+
+Training: TypeAlias = SupervisedOptions | ReinforceOptions | PreferenceUpdates | RewardModelOptions
+"""How a stage trains."""
+
+
+class Learner(Protocol):
+    """Model, optimiser and random state of one run, whose stages train it one after the other."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the size of the vocabulary; every token id is smaller."""
+
+    def start_from(self, model: Path | None) -> None:
+        """Replace the weights by those that an earlier stage left in a directory, or by those of the run's start."""
+
+    def begin(self, stage: str, training: Training, previous: Path | None = None) -> None:
+        """Train as a stage says from now on, with an optimiser of its own or that of the loaded checkpoint.
+
+        A reward model begins as the `previous` one in that directory, without it as the policy.
+        """
+
+    def end(self) -> None:
+        """Drop the stage's optimiser."""
+
+    def sequences(
+        self, trajectories: Sequence[ScoredTrajectory], roles: Sequence[str] | None = None
+    ) -> list[TrainSequence]:
+        """Return demonstrations as training sequences, with a loss on the tokens of these roles alone, or on all."""
+
+    def sft_epoch(self, sequences: list[TrainSequence], epoch: int) -> dict[str, Any]:
+        """Make one pass over the demonstrations, in an order that depends only on the seed, stage and `epoch`."""
+
+    def update(self, groups: Sequence[Group], staleness: Callable[[int], int | None]) -> dict[str, Any]:
+        """Train on whole groups. `staleness` returns the number of weight changes since a policy version."""
+
+    def update_rows(self, rows: list[TrainSequence]) -> dict[str, Any]:
+        """Train on one batch of rows that a stage made itself, as its algorithm says."""
+
+    def reward_epoch(self, rows: list[TrainSequence], epoch: int) -> dict[str, Any]:
+        """Make one pass of a reward model over its rows, in an order that depends as that of `sft_epoch` does."""
+
+    def reward_numbers(self, rows: list[TrainSequence]) -> list[list[float]]:
+        """Return the numbers that the reward model says of each row."""
+
+    def save_reward_model(self, directory: Path) -> None:
+        """Write the reward model, its tokenizer and what names its template, as the reward service loads it.
+
+        Of a judge, what a server of language models loads.
+        """
+
+    def sampled_logprobs(self, prompts: list[list[int]], samples: list[list[int]]) -> list[list[float]]:
+        """Return the log-probabilities, at temperature 1, of each sample's tokens after its prompt."""
+
+    def batch_parity(self, trajectories: Sequence[ScoredTrajectory], version: int) -> Parity | None:
+        """Return the parity over tokens sampled from exactly `version`, the live one; once per version.
+
+        Returns None if this version was checked before, if no token was sampled
+        from it, or if the sampling truncates the distribution: the engine's
+        log-probabilities are then of a different distribution than the policy's.
+        """
+
+    def save_weights(self, directory: Path) -> None:
+        """Write config and safetensors in the form that the engine loads."""
+
+    def save_model(self, directory: Path) -> None:
+        """Write weights, config and tokenizer, as a model that transformers can load from `directory`."""
+
+    def save_checkpoint(self, directory: Path) -> None:
+        """Write everything that `load_checkpoint` needs to continue as if nothing had happened."""
+
+    def load_checkpoint(self, directory: Path) -> None:
+        """Load weights, optimiser and random state from a checkpoint."""
+
+
+LearnerFactory = Callable[[Recipe, str, Path], Learner]
+"""It takes the recipe, the weights to start from, and where reference policies are kept; see `LocalLearner`."""
