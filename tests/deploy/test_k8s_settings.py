@@ -1,12 +1,15 @@
 """What a pod is given is what its process asks for: settings, secrets, arguments, ports, addresses."""
 
 import os
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 import pytest
+import yaml
 from gymfleet_contracts.recipe import initial_model, load_recipe
 from gymfleet_env_gateway.settings import GatewaySettings
 from gymfleet_env_server.catalogue import ENVIRONMENTS
@@ -19,12 +22,15 @@ from gymfleet_trainer.settings import TrainerSettings
 
 from tests.deploy.k8s_manifests import (
     FLEETS,
+    K8S,
+    KUSTOMIZE,
     OVERLAYS,
     Workload,
     arguments_of,
     environment_of,
     every_workload,
     mounted_secrets,
+    named,
     needs_kustomize,
     of_kind,
     render,
@@ -250,6 +256,22 @@ def test_vllm_is_told_what_the_recipe_says(overlay: str) -> None:
     module, _, name = said["--worker-extension-cls"].rpartition(".")
     source = (ROOT / "services/rollout" / module.replace(".", "/")).with_suffix(".py").read_text()
     assert f"class {name}" in source
+
+
+def test_vllm_takes_adapters_with_the_component_for_them(tmp_path: Path) -> None:
+    assert KUSTOMIZE is not None
+    shutil.copytree(K8S, tmp_path / "deploy/k8s")
+    shutil.copytree(ROOT / "recipes", tmp_path / "recipes")  # of which the fleet makes a config map
+    overlay = tmp_path / "deploy/k8s/overlays/gpu/kustomization.yaml"
+    text = overlay.read_text().replace("components/vllm\n", "components/vllm\n  - ../../components/lora\n")
+    overlay.write_text(text.rstrip() + "\n      - RUN_LORA_RANK=8\n")
+
+    built = subprocess.run([*KUSTOMIZE, str(overlay.parent)], capture_output=True, text=True, check=True)
+    manifests = tuple(yaml.safe_load_all(built.stdout))
+    vllm = named(manifests, "Deployment", "rollout")["spec"]["template"]["spec"]["containers"][1]
+
+    assert {"--enable-lora", "--max-lora-rank=8", "--max-loras=2"} <= set(arguments_of(vllm, manifests))
+    assert {"name": "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "value": "1"} in vllm["env"]
 
 
 def test_ray_is_the_version_that_is_pinned() -> None:

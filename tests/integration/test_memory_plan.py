@@ -23,7 +23,13 @@ SMALL = ScratchModel(vocab_size=4096, hidden_size=320, intermediate_size=960, nu
 """About 10 million parameters."""
 
 
-def peaks(section: ScratchModel, tokens: int, length: int, directory: Path) -> tuple[int, int]:
+LARGER = SMALL.model_copy(update={"vocab_size": 8192, "hidden_size": 640, "intermediate_size": 1920, "num_layers": 10})
+"""About 60 million."""
+
+
+def peaks(
+    section: ScratchModel, tokens: int, length: int, directory: Path, *, lora: str = "", kind: str = "adamw"
+) -> tuple[int, int]:
     """What the plan says of the trainer's process, and what one was seen to take, in bytes."""
     with torch.device("cpu"):
         Qwen3ForCausalLM(scratch_config(section, length, section.vocab_size)).save_pretrained(directory / "model")
@@ -31,10 +37,15 @@ def peaks(section: ScratchModel, tokens: int, length: int, directory: Path) -> t
     recipe.write_text(
         f"""name = "peak"
         environments = [{{ name = "maze" }}]
-        model = {{ path = "{directory / "model"}" }}
+        model = {{ path = "{directory / "model"}"{lora} }}
         inference = {{ max_model_len = {length} }}
         rollout = {{ limits = {{ max_context_tokens = {length} }} }}
-        stages = [{{ kind = "reinforce", algorithm = "reinforce_pp", steps = 2, tokens_per_microbatch = {tokens} }}]
+        [[stages]]
+        kind = "reinforce"
+        algorithm = "reinforce_pp"
+        steps = 2
+        tokens_per_microbatch = {tokens}
+        optimizer = {{ kind = "{kind}" }}
         """
     )
     planned = json.loads(said([*TRAINER, "plan", str(recipe), "--gpus", "1xcpu"]))
@@ -59,6 +70,20 @@ def test_the_peak_of_an_update_is_what_the_plan_says(tmp_path: Path) -> None:
     planned, seen = peaks(SMALL, 2048, 512, tmp_path)
 
     assert planned == pytest.approx(seen, rel=0.15), f"planned {planned / 2**20:.0f} MiB, seen {seen / 2**20:.0f} MiB"
+
+
+@pytest.mark.parametrize(
+    ("lora", "kind"),
+    [
+        pytest.param(", lora = { rank = 16 }", "adamw", id="adapters"),
+        pytest.param("", "adafactor", id="adafactor"),
+        pytest.param("", "adamw_8bit", id="adamw_8bit"),
+    ],
+)
+def test_so_it_is_with_adapters_and_other_optimisers(lora: str, kind: str, tmp_path: Path) -> None:
+    planned, seen = peaks(LARGER, 1024, 256, tmp_path, lora=lora, kind=kind)
+
+    assert planned == pytest.approx(seen, rel=0.1), f"planned {planned / 2**20:.0f} MiB, seen {seen / 2**20:.0f} MiB"
 
 
 def test_the_command_says_what_lies_where_and_what_does_not_fit(

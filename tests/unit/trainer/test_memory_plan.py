@@ -8,10 +8,13 @@ import torch
 from gymfleet_contracts.recipe import Recipe, RecipeError
 from gymfleet_trainer.errors import UnsupportedModel
 from gymfleet_trainer.model.families import empty_model
+from gymfleet_trainer.model.held import Held, held
 from gymfleet_trainer.model.memory import LiveBytes, Microbatch, ModelSize, microbatch_bytes
+from gymfleet_trainer.model.optimizer import OptimizerOptions
 from gymfleet_trainer.model.policy_model import PolicyModel
 from gymfleet_trainer.run.devices import GIB, Devices
 from gymfleet_trainer.run.memory_plan import MemoryPlan, memory_plan
+from torch import nn
 
 from tests.fixtures.small_models import VOCAB, config_of, save_small_model
 
@@ -144,7 +147,7 @@ def test_what_does_not_fit_is_said_with_what_would_help() -> None:
     assert small.faults[1].startswith("GPU 0 (1.5 GiB) has 1.4 GiB, and ")
     assert "most are KV cache of engine 0, 0.5 GiB; what helps: more GPUs, so that" in small.faults[1]
     assert "optimiser of trainer, worker 0" in weights.faults[0]
-    assert weights.faults[0].endswith("or more trainer.workers, which share it")
+    assert weights.faults[0].endswith('or more trainer.workers, which share it, or optimizer.kind = "adamw_8bit"')
     assert (
         "holds 209,715 tokens, and one sequence may have 400,000: give inference.kv_cache_gib at least 0.19"
         in (cache.faults[0])
@@ -179,18 +182,105 @@ def test_a_model_that_cannot_be_trained_is_not_planned(tmp_path: Path) -> None:
         planned("1xh100", model={"path": str(tmp_path)})
 
 
+ADAPTERS = {"rank": 4, "target_modules": ["q_proj"], "max_loras": 3}
+
+
+def test_adapters_are_trained_and_the_weights_are_held_once(tmp_path: Path) -> None:
+    save_small_model("llama", tmp_path)
+    model = {"path": str(tmp_path), "lora": ADAPTERS}
+    kl = REINFORCE | {"kl": {"coefficient": 0.01}}
+    sizes = {"dtype": "bfloat16", "max_model_len": 512}
+
+    gpu = planned("2xh100", [kl], model=model, trainer_dtype="bfloat16", inference=sizes)
+    cpu = planned("1xcpu", [kl], model=model)
+
+    # In each of four layers one of 128 x 128, as 4 x 128 and 128 x 4; the policy's in float32 and the reference's.
+    adapter = 4 * 2 * 4 * 128 * 4
+    found, size = parts(gpu), gpu.num_parameters
+    assert "reference" not in found
+    assert (found["weights"], found["gradients"], found["optimiser"]) == (2 * size + 2 * adapter, adapter, 2 * adapter)
+    assert parts(cpu)["weights"] == 4 * size + 3 * adapter, "a CPU's memory also has the adapter as it began"
+    # vLLM has room for three of rank 4 in all seven: 128 x 128 and 128 x 64 twice, 128 x 96 three times.
+    assert parts(gpu, device=1)["adapters"] == 3 * 4 * 4 * (2 * 256 + 2 * 192 + 3 * 224) * 2
+
+
+def test_a_critic_beside_adapters_is_trained_whole(tmp_path: Path) -> None:
+    save_small_model("llama", tmp_path)
+    model = {"path": str(tmp_path), "lora": ADAPTERS}
+    alone, ppo = (
+        planned("1xh100", [REINFORCE | {"algorithm": name}], model=model, trainer_dtype="bfloat16")
+        for name in ("reinforce_pp", "ppo")
+    )
+    whole = planned("1xh100", model={"path": str(tmp_path)}, trainer_dtype="bfloat16")
+
+    assert parts(ppo)["critic with optimiser"] == 16 * (ppo.num_parameters - VOCAB * 128)
+    assert parts(ppo)["activations"] == parts(alone)["activations"] + parts(whole)["activations"]
+
+
 @pytest.mark.parametrize(
-    ("changes", "what"),
+    ("kind", "master", "weight", "moments"),
     [
-        pytest.param({"model": {"path": "x", "lora": {}}}, r"\[model.lora\]", id="adapters"),
-        pytest.param({"trainer": {"cpu_offload": True}}, "trainer.cpu_offload", id="offload"),
-        pytest.param(
-            {"stages": [{**REINFORCE, "optimizer": {"kind": "adafactor"}}]},
-            "the optimiser of stages.reinforce",
-            id="another optimiser",
-        ),
+        # A matrix of 4 x 256 has 8 bytes of moments each in float32, or 2 and two scales of 4 bytes for each row.
+        pytest.param("adamw", "float32", 4, 1024 * 8 + 9 * 8, id="adamw"),
+        pytest.param("adamw", "bfloat16", 2, 1024 * 8 + 9 * 8, id="float32 moments of bfloat16"),
+        pytest.param("adamw_8bit", "float32", 4, 1024 * 2 + 4 * 8 + 9 * 8, id="8 bits, and a bias in float32"),
+        # 4 rows and 256 columns, and of the bias all.
+        pytest.param("adafactor", "bfloat16", 2, (4 + 256 + 9) * 4, id="rows and columns"),
     ],
 )
-def test_what_is_not_counted_is_one_line(changes: dict[str, Any], what: str) -> None:
-    with pytest.raises(RecipeError, match=f"gymfleet plan does not count {what} yet"):
-        planned("1xcpu", **changes)
+def test_an_optimiser_is_counted_as_it_is(kind: Any, master: Any, weight: int, moments: int) -> None:
+    module, section = nn.Linear(256, 4, bias=False, device="meta"), OptimizerOptions(kind=kind, master_dtype=master)
+    module.bias = nn.Parameter(torch.empty(9, device="meta"))
+    module.to(torch.bfloat16 if weight == 2 else torch.float32)
+
+    assert held(module, section) == Held(1033 * weight, 1033 * weight, moments)
+    assert held(module, None) == Held(1033 * weight, 0, 0)
+    # Of three workers the first has 2 of 4 rows, and 3 of 9; sums over columns each has whole.
+    shared = held(module, section, workers=3)
+    assert shared.weights == (2 * 256 + 3) * weight
+    if kind == "adafactor":
+        assert shared.optimizer == (2 + 256 + 3) * 4
+
+
+def test_the_optimiser_of_a_stage_is_planned_for() -> None:
+    less = planned(
+        "1xh100", [REINFORCE | {"optimizer": {"kind": "adafactor", "master_dtype": "bfloat16"}}],
+        trainer_dtype="bfloat16",
+    )  # fmt: skip
+
+    found, size = parts(less), less.num_parameters
+    assert (found["weights"], found["gradients"]) == (2 * size, 2 * size)
+    assert 0 < found["optimiser"] < size / 10
+
+
+def test_what_is_offloaded_lies_in_main_memory() -> None:
+    plan = planned("2xh100", trainer={"workers": 2, "cpu_offload": True})
+
+    assert parts(plan).keys() == {"gathered layers", "activations", "process"}
+    assert plan.devices[-1].name == "main memory"
+    assert plan.devices[-1].size_bytes is None
+    beside = parts(plan, device=2, process=1)
+    assert beside["optimiser"] == 8 * plan.num_parameters // 2
+    assert plan.faults == ()
+
+
+def test_a_trainer_that_takes_no_gpu_is_shown_in_main_memory() -> None:
+    plan = planned("1xh100", trainer_device="cpu")
+
+    assert [process.name for process in plan.devices[0].processes] == ["engine 0"]
+    assert parts(plan, device=1)["weights"] == 4 * plan.num_parameters
+
+
+def test_publishing_may_take_more_than_an_update(tmp_path: Path) -> None:
+    save_small_model("llama", tmp_path)
+    stages = [REINFORCE | {"tokens_per_microbatch": 64}]
+    changes = {
+        "model": {"path": str(tmp_path), "lora": ADAPTERS}, "rollout": {"limits": {"max_context_tokens": 8}},
+    }  # fmt: skip
+    coarse = planned("2xh100", stages, **changes, inference={"dtype": "bfloat16", "max_model_len": 64})
+    same = planned("2xh100", stages, **changes, inference={"max_model_len": 64})
+
+    found = parts(coarse)
+    copied = found["weights"]
+    assert found["more while publishing"] == copied - found["gradients"] - found["activations"] > 0
+    assert "more while publishing" not in parts(same)

@@ -12,7 +12,7 @@ from gymfleet_contracts.recipe import Recipe
 from rich.table import Table
 
 from gymfleet_cli.console import CliError, UsageProblem, one_line, out, plain
-from gymfleet_cli.recipes import load_checked, to_toml
+from gymfleet_cli.recipes import load_with_overrides, to_toml
 from gymfleet_cli.supervisor.service import console_script
 
 _GIB: Final = 1 << 30
@@ -33,7 +33,8 @@ def plan(
 
     Nothing is started and no weights are read. What does not fit is said with what would help; the exit code is 2.
     """
-    found = json.loads(asked_of_trainer("plan", load_checked(recipe, overrides or ()), "--gpus", gpus))
+    # What episodes are played and rewarded by takes no memory of a GPU: the services that know it are not asked.
+    found = json.loads(asked_of_trainer("plan", load_with_overrides(recipe, overrides or ()), "--gpus", gpus))
     _show(found)
     if found["faults"]:
         raise UsageProblem("; ".join(found["faults"]))
@@ -71,7 +72,8 @@ def _show(found: dict[str, Any]) -> None:
                 name = "" if number else process["name"]
                 table.add_row(plain(name), plain(part["what"]), plain(_gib(part["size_bytes"]), "bold"))
         used = sum(part["size_bytes"] for process in one["processes"] for part in process["parts"])
-        out.print(plain(f"{one['name']}: {_gib(used)} of {_gib(one['size_bytes'])}", "bold"), soft_wrap=True)
+        room = "" if one["size_bytes"] is None else f" of {_gib(one['size_bytes'])}"
+        out.print(plain(f"{one['name']}: {_gib(used)}{room}", "bold"), soft_wrap=True)
         out.print(table)
     for note in found["notes"]:
         out.print(plain(note), soft_wrap=True)

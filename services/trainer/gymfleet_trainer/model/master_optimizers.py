@@ -62,6 +62,10 @@ class MasterOptimizer(ABC):
             for number, values in state["state"].items()
         }
 
+    def state_bytes(self) -> int:
+        """Return the size of the states of all parameters once they have been updated."""
+        return sum(value.nbytes for _, parameter in self._parameters() for value in self._zeros(parameter).values())
+
     def _parameters(self) -> Iterator[tuple[dict[str, Any], nn.Parameter]]:
         return ((group, parameter) for group in self.param_groups for parameter in group["params"])
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from gymfleet_contracts.recipe import LoraSection
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,6 +20,8 @@ from transformers import AttentionInterface
 from transformers.integrations import moe
 
 from gymfleet_trainer.model import policy_model
+from gymfleet_trainer.model.adapted_policy import AdaptedPolicy
+from gymfleet_trainer.model.adapters import add_adapters
 from gymfleet_trainer.model.attention import PACKED_ATTENTION, packed_attention
 from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, pack
 from gymfleet_trainer.model.cpu_matmul import onednn_is_exact
@@ -76,7 +79,16 @@ class Microbatch:
         return batch
 
 
-def microbatch_bytes(config: Any, microbatch: Microbatch, *, dtype: torch.dtype, on_gpu: bool, recompute: bool) -> int:
+def microbatch_bytes(
+    config: Any,
+    microbatch: Microbatch,
+    *,
+    dtype: torch.dtype,
+    on_gpu: bool,
+    recompute: bool,
+    masters: torch.dtype | None = None,
+    lora: LoraSection | None = None,
+) -> int:
     """Return the largest number of bytes that are in use in one forward and backward pass, beside those that stay.
 
     Weights, and the gradients that a micro-batch before this one left, stay. What the loss itself keeps is little.
@@ -84,28 +96,50 @@ def microbatch_bytes(config: Any, microbatch: Microbatch, *, dtype: torch.dtype,
     Args:
         config: a transformers config, of a model that `require_supported` takes.
         microbatch: what is computed.
-        dtype: that of the computation; weights are held in at least float32.
+        dtype: that of the computation.
         on_gpu: whether a GPU's attention and chunks of logits are to be counted.
         recompute: whether layers keep only their inputs.
+        masters: the dtype that trained weights are held in; at least float32 without it.
+        lora: the adapters that are trained instead of the weights.
     """
     batch = microbatch.packed()
     text = config.get_text_config()
+    config = text if is_of_text(text) else config
+    attention = _KERNEL if on_gpu else PACKED_ATTENTION
+    held = dtype if lora is not None else masters or torch.promote_types(dtype, torch.float32)
+    model = empty_model(config, attention=attention, dtype=held)
+    adapter = None if lora is None else add_adapters(model, lora, seed=0)
     onednn_is_exact()  # measured now: without content there is nothing to measure
     with FakeTensorMode(allow_non_fake_inputs=True), _as_on(on_gpu=on_gpu):
-        attention, held = _KERNEL if on_gpu else PACKED_ATTENTION, torch.promote_types(dtype, torch.float32)
-        model = empty_model(text if is_of_text(text) else config, device="cpu", attention=attention, dtype=held)
+        _leave_meta(model)
         never_drop(model)
         if recompute:
             recompute_activations(model)
         model.train()
-        policy = PolicyModel(model, compute_dtype=dtype)
-        recast_linears(policy.body)
+        if adapter is not None:
+            policy: PolicyModel = AdaptedPolicy(model, compute_dtype=dtype, adapter=adapter)
+        else:
+            policy = PolicyModel(model, compute_dtype=dtype)
+            recast_linears(policy.body)
         for parameter in policy.parameters():
-            parameter.grad = torch.empty_like(parameter)
+            if parameter.requires_grad:
+                parameter.grad = torch.empty_like(parameter)
         live = LiveBytes()
         with live:
             policy.token_logprobs(batch.to("cpu")).logprobs.sum().backward()  # type: ignore[no-untyped-call]
     return live.most
+
+
+def _leave_meta(model: nn.Module) -> None:
+    """Give a model fake tensors on the CPU: peft moves its layers about, which fake tensors do not allow."""
+    known: dict[Tensor, Tensor] = {}
+    for module in model.modules():
+        for name, one in module.named_parameters(recurse=False):
+            if one not in known:
+                known[one] = nn.Parameter(torch.empty_like(one, device="cpu"), requires_grad=one.requires_grad)
+            setattr(module, name, known[one])
+        for name, one in module.named_buffers(recurse=False):
+            setattr(module, name, torch.empty_like(one, device="cpu"))
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -1,6 +1,7 @@
 """The optimiser of a model, with a learning-rate schedule and gradient clipping."""
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -103,6 +104,14 @@ def masters_of(section: OptimizerOptions) -> torch.dtype | None:
     return torch.bfloat16 if section.master_dtype == "bfloat16" else None
 
 
+def state_bytes(parameters: Sequence[nn.Parameter], section: OptimizerOptions) -> int:
+    """Return the bytes that an optimiser keeps of such parameters, which may be on the meta device."""
+    if _is_torchs(section):
+        return sum(2 * parameter.nbytes for parameter in parameters)
+    inner = _inner(section, [{"params": list(parameters), "weight_decay": 0.0}])
+    return inner.state_bytes() if isinstance(inner, MasterOptimizer) else 0
+
+
 def scheduled_rate(section: OptimizerOptions, step: int, total_steps: int) -> float:
     """Return the learning rate of update `step` (from 0): linear warm-up, then the schedule to `min_lr_ratio`."""
     if step < section.warmup_steps:
@@ -116,13 +125,17 @@ def scheduled_rate(section: OptimizerOptions, step: int, total_steps: int) -> fl
 
 def _inner(section: OptimizerOptions, groups: list[dict[str, Any]]) -> torch.optim.AdamW | MasterOptimizer:
     rate, betas, eps = section.learning_rate, section.betas, section.eps
-    if section.kind == "adamw" and section.master_dtype == "float32":
+    if _is_torchs(section):
         return torch.optim.AdamW(groups, lr=rate, betas=betas, eps=eps, fused=True)
     seed = torch.initial_seed()  # that of the recipe, which every process gives torch at its start
     if section.kind == "adafactor":
         return Adafactor(groups, learning_rate=rate, seed=seed)
     in_8_bits = section.kind == "adamw_8bit"
     return AdamW(groups, learning_rate=rate, seed=seed, betas=betas, eps=eps, in_8_bits=in_8_bits)
+
+
+def _is_torchs(section: OptimizerOptions) -> bool:
+    return section.kind == "adamw" and section.master_dtype == "float32"
 
 
 def _parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

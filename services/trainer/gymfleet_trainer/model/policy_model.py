@@ -197,12 +197,13 @@ class PolicyModel(nn.Module):
     def rounded(self, dtype: torch.dtype) -> Iterator[None]:
         """Have the weights as `save_pretrained` writes them in `dtype`, within the context.
 
-        The weights are held twice meanwhile, which is less than an update needs.
+        Those that change are held twice meanwhile.
         """
         if torch.promote_types(dtype, self.masters) == dtype:
             yield
             return
-        parameters = list(self.parameters())
+        # Frozen weights may be held in less than those that are trained.
+        parameters = [one for one in self.parameters() if torch.promote_types(dtype, one.dtype) != dtype]
         kept = [parameter.detach().clone() for parameter in parameters]
         try:
             with torch.no_grad():
