@@ -319,6 +319,7 @@ PPO_OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "critic.gamma": {"critic": {"gamma": 0.8}},
     "critic.lam": {"critic": {"lam": 0.5}},
     "critic.value_clip": {"critic": {"value_clip": 0.02}},
+    "critic.cuts": {"critic": {"cuts": "end"}},
     "critic.warmup_steps": {"critic": {"warmup_steps": 1}},
 }
 OPTIMIZER_OPTIONS: Final[dict[str, dict[str, Any]]] = {
