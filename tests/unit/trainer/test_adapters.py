@@ -9,6 +9,7 @@ import pytest
 import torch
 from gymfleet_contracts.recipe import LoraSection, RecipeError
 from gymfleet_trainer.errors import RunDirectoryError
+from gymfleet_trainer.learning.checkpoint_files import write_kept
 from gymfleet_trainer.model.adapted_policy import AdaptedPolicy
 from gymfleet_trainer.model.adapters import (
     POLICY,
@@ -221,7 +222,7 @@ def test_a_reference_is_the_policy_at_its_start_without_a_copy_of_the_weights(mo
     assert torch.equal(logprobs(reference, given), now), "a frozen copy of the adapter at the refresh"
     assert not torch.equal(logprobs(policy, given), now)
 
-    reference.save_pretrained(tmp_path / "refreshed")
+    write_kept({tmp_path / "refreshed": reference}, None)
     again = AdaptedPolicy.adapting(model_dir, SECTION, seed=3).reference(tmp_path / "refreshed")
     assert torch.equal(logprobs(again, given), now)
 
