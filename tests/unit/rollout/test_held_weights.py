@@ -35,10 +35,14 @@ async def world(tmp_path: Path, memory: Path, monkeypatch: pytest.MonkeyPatch) -
     return world
 
 
+def there(memory: Path) -> list[str]:
+    return sorted(path.name for path in memory.iterdir())
+
+
 def left(memory: Path) -> list[str]:
     """What is there after everyone sweeps."""
     sweep(memory)
-    return sorted(path.name for path in memory.iterdir())
+    return there(memory)
 
 
 async def test_the_live_versions_folder_is_held_until_another_run_publishes(world: World, memory: Path) -> None:
@@ -51,17 +55,17 @@ async def test_the_live_versions_folder_is_held_until_another_run_publishes(worl
     await world.policy.stage(world.body(3))
     assert left(memory) == ["gymfleet-weights-a", "gymfleet-weights-b"], "one is staged, and the other may come back"
     await world.policy.commit(3)
-    assert [path.name for path in memory.iterdir()] == ["gymfleet-weights-b"], "swept by whoever had it last"
+    assert there(memory) == ["gymfleet-weights-b"], "swept by whoever had it last"
 
     await world.policy.close()
-    assert list(memory.iterdir()) == []
+    assert there(memory) == []
 
 
 async def test_a_refused_versions_folder_is_let_go(world: World, memory: Path) -> None:
     await world.policy.stage(world.body(1))
     await world.policy.refuse(1)
 
-    assert list(memory.iterdir()) == []
+    assert there(memory) == []
 
 
 async def test_a_folder_is_let_go_where_its_version_cannot_be_loaded(world: World, memory: Path) -> None:
@@ -86,7 +90,7 @@ async def test_what_another_has_is_not_swept(world: World, memory: Path) -> None
 
 async def test_a_service_on_another_machine_says_what_would_be_right(world: World) -> None:
     with pytest.raises(
-        PolicyUpdateFailed, match="shared memory that this service sees.*elsewhere .disk. is right"
+        PolicyUpdateFailed, match=r"shared memory that this service sees.*elsewhere .disk. is right"
     ) as no:
         await world.policy.stage(world.body(4))
 

@@ -25,10 +25,10 @@ def run_id() -> Iterator[str]:
 
 
 def test_versions_lie_on_the_disk_unless_the_recipe_says_otherwise(tmp_path: Path) -> None:
-    lora = {"model": {"path": "base", "lora": {}}}
+    adapter = make_recipe(publish=SHARED, model={"path": "base", "lora": {}})
 
     assert transfer_of(make_recipe(), tmp_path / "weights", "run", "nowhere").root == tmp_path / "weights"
-    adapted = transfer_of(make_recipe(publish=SHARED, **lora), tmp_path / "weights", "run", "nowhere")
+    adapted = transfer_of(adapter, tmp_path / "weights", "run", "nowhere")
     assert adapted.root == tmp_path / "weights", "an adapter is a file"
 
 
