@@ -88,6 +88,17 @@ def test_what_the_run_has_there_already_counts_as_room(tmp_path: Path, monkeypat
         SharedMemory("other", 100, tmp_path)
 
 
+def test_workers_of_a_cluster_may_be_anywhere(tmp_path: Path, run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = build_tiny_model(tmp_path / "model", tie_embeddings=True, seed=0)
+    recipe = make_recipe(publish=SHARED, trainer={"workers": 2})
+    transfer_of(recipe, tmp_path, run_id, str(source)).close()
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    transfer_of(make_recipe(publish=SHARED), tmp_path, run_id, str(source)).close()
+
+    with pytest.raises(RecipeError, match='may be on any node of RAY_ADDRESS; give "disk"'):
+        transfer_of(recipe, tmp_path, run_id, str(source))
+
+
 def test_no_shared_memory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r'shared_memory": .*/none is not there to be written; .*"disk"'):
         SharedMemory("run", 1, tmp_path / "none")
