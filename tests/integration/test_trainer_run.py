@@ -88,6 +88,19 @@ def test_a_run_whose_versions_lie_in_shared_memory(maze_fleet: Fleet, tiny_model
     assert all((path / "weights.json").is_file() for path in versions)
 
 
+def test_a_run_that_ends_before_a_version_is_live_leaves_nothing_in_shared_memory(
+    maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
+) -> None:
+    more = 'transfer = "shared_memory"\nparity_tolerance = 1e-15'
+    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=1, sft="", more=more)
+
+    run.start()
+
+    assert run.wait() == 4, run.tail()
+    run_id = json.loads((run.run_dir / "run.json").read_text())["run_id"]
+    assert not (SHARED_MEMORY / f"gymfleet-weights-{run_id}").exists()
+
+
 def test_without_a_learning_rate_nothing_changes_and_a_finished_run_says_so(
     maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from gymfleet_kit.shared_weights import SHARED_MEMORY
 from gymfleet_rollout.errors import PolicyUpdateFailed
 from gymfleet_rollout.inference.base import EngineConfig
 from gymfleet_rollout.inference.embedded import EmbeddedEngine
+from gymfleet_rollout.inference.worker_extension import PolicyLoader
 from gymfleet_rollout.model import vocab_size
 from gymfleet_rollout.policy import Policy
 from gymfleet_trainer.learning.learner import LocalLearner
@@ -116,6 +117,13 @@ async def test_a_flipped_byte_is_refused_and_the_live_version_answers(policy: Po
 
     assert policy.live_version == live
     assert await answer(policy) == before
+
+
+async def test_an_engine_that_does_not_see_the_shared_memory_says_so(policy: Policy) -> None:
+    del policy  # vLLM is imported with it
+    path = f"{SHARED_MEMORY}/gymfleet-weights-elsewhere/v000001"
+
+    assert PolicyLoader().load_policy(path) == {"refused": f"{path} is not in the shared memory that the engine sees"}
 
 
 async def test_a_run_leaves_nothing_in_shared_memory_once_engines_have_other_weights(
