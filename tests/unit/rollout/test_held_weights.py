@@ -7,6 +7,7 @@ import torch
 from gymfleet_kit.shared_weights import HeldFolder, sweep
 from gymfleet_rollout.errors import PolicyUpdateFailed
 from gymfleet_rollout.held_weights import HeldWeights
+from gymfleet_rollout.inference.base import WeightsRejected
 from safetensors.torch import save_file
 
 from tests.fixtures.numbered_engine import World
@@ -76,6 +77,15 @@ async def test_a_folder_is_let_go_where_its_version_cannot_be_loaded(world: Worl
         await world.policy.stage(body)
 
     assert left(memory) == []
+
+
+async def test_a_folder_is_let_go_where_an_engine_refuses_its_version(world: World, memory: Path) -> None:
+    world.engines[0].load_failure = WeightsRejected("bucket 2 has another checksum")
+
+    with pytest.raises(PolicyUpdateFailed, match="bucket 2 has another checksum"):
+        await world.policy.stage(world.body(1))
+
+    assert there(memory) == []
 
 
 async def test_what_another_has_is_not_swept(world: World, memory: Path) -> None:
