@@ -326,6 +326,9 @@ class PublishSection(WireModel):
     """Prompts of the probe."""
     probe_max_tokens: PositiveInt = 16
     """Tokens sampled for each."""
+    transfer: Literal["disk", "shared_memory"] = "disk"
+    """Where versions lie: `"disk"`, in the run's directory; `"shared_memory"`, in `/dev/shm`, for rollout services on
+    the trainer's machine. Adapters always lie on the disk."""
     bucket_mib: PositiveInt = 512
     """MiB of weights that are gathered, checked and written at a time; a larger tensor is so by itself."""
 

@@ -13,6 +13,7 @@ import structlog
 from gymfleet_contracts.recipe import ScratchModel, load_recipe
 from gymfleet_contracts.streams import POLICY_OWNER, TRAINER_GROUP, trajectories_scored
 from gymfleet_kit.run_events import read_events
+from gymfleet_kit.shared_weights import SHARED_MEMORY
 from gymfleet_kit.streams import connect, disconnect
 from gymfleet_trainer.errors import PublishRefused, TooManyFailures
 from gymfleet_trainer.learning.learner import LocalLearner
@@ -71,6 +72,33 @@ def test_a_whole_run(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path, max_st
     before, after = (load_file(path / "model.safetensors") for path in (tiny_model, run.run_dir / "model"))
     assert before.keys() == after.keys()
     assert any((before[name] != after[name]).any() for name in before)
+
+
+def test_a_run_whose_versions_lie_in_shared_memory(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:
+    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=2, sft="", more='transfer = "shared_memory"')
+
+    summary = run.finish()
+
+    assert summary["policy_versions_published"] == 3
+    assert 0 <= summary["parity_mean_abs"] < 1e-4
+    assert not (run.run_dir / "weights").exists()
+    run_id = json.loads((run.run_dir / "run.json").read_text())["run_id"]
+    versions = list((SHARED_MEMORY / f"gymfleet-weights-{run_id}").glob("v*"))
+    assert len(versions) == 2, "the rollout service has the last one live, and holds the folder"
+    assert all((path / "weights.json").is_file() for path in versions)
+
+
+def test_a_run_that_ends_before_a_version_is_live_leaves_nothing_in_shared_memory(
+    maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
+) -> None:
+    more = 'transfer = "shared_memory"\nparity_tolerance = 1e-15'
+    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=1, sft="", more=more)
+
+    run.start()
+
+    assert run.wait() == 4, run.tail()
+    run_id = json.loads((run.run_dir / "run.json").read_text())["run_id"]
+    assert not (SHARED_MEMORY / f"gymfleet-weights-{run_id}").exists()
 
 
 def test_without_a_learning_rate_nothing_changes_and_a_finished_run_says_so(

@@ -24,6 +24,7 @@ from gymfleet_rollout import metrics
 from gymfleet_rollout.deadlines import Deadlines
 from gymfleet_rollout.engine_pool import GREEDY, Answers, EnginePool, Prompts, load
 from gymfleet_rollout.errors import PolicyUnavailable, PolicyUpdateFailed, PolicyVersionConflict
+from gymfleet_rollout.held_weights import HeldWeights
 from gymfleet_rollout.inference.base import (
     Continuation,
     Engine,
@@ -92,6 +93,7 @@ class Policy:
         self._tokens_sampled = 0
         self._deadlines = Deadlines()
         self._expiry: asyncio.Task[None] | None = None
+        self._held = HeldWeights()
         self._listeners: list[Callable[[], None]] = []
         self.failed = asyncio.Event()
         """Set when nothing can be generated any more until the process is restarted."""
@@ -165,6 +167,7 @@ class Policy:
         if self._expiry is not None:
             self._expiry.cancel()
         await self._engines.close()
+        self._held.hold_only([])
 
     async def check_ready(self) -> None:
         """Generate one token, unless a version is being staged. Raises NotReady."""
@@ -254,13 +257,16 @@ class Policy:
                 return self._staged.answer  # a repeated request, whose first answer was lost
             self._require_stageable(body)
             try:
+                self._held.hold(path)
                 await asyncio.to_thread(self._require_loadable, path)
             except InferenceError as error:
+                self._hold_live()
                 raise PolicyUpdateFailed(str(error), version=body.version) from error
             self._pause()
             try:
                 self._staged = await self._load_and_probe(body, path)
             except InferenceError as error:
+                self._hold_live()
                 raise PolicyUpdateFailed(f"version {body.version}: {error}", version=body.version) from error
             answer = self._staged.answer
             log.info("policy.staged", version=body.version, pause_s=round(answer.pause_s, 4))
@@ -274,6 +280,7 @@ class Policy:
             staged = self._require_staged(version)
             staged.timer.cancel()
             self._live, self._live_path, self._staged = staged.version, staged.path, None
+            self._hold_live()
             self._resume()
             metrics.LIVE_VERSION.set(version)
             log.info("policy.committed", version=version)
@@ -290,8 +297,12 @@ class Policy:
             staged.timer.cancel()
             self._staged = None
             await asyncio.shield(self._restore(staged.prompts, staged.baseline))
+            self._hold_live()
             log.warning("policy.refused", version=version, live_version=self._live)
             return self.state()
+
+    def _hold_live(self) -> None:
+        self._held.hold_only([self._live_path])
 
     def _require_stageable(self, body: StageVersion) -> None:
         self.require_usable()

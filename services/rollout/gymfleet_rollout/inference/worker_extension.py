@@ -8,6 +8,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from gymfleet_kit.shared_weights import is_shared
+
 from gymfleet_rollout.inference.base import WeightsRejected
 from gymfleet_rollout.inference.manifest import require_intact
 
@@ -48,6 +50,8 @@ class PolicyLoader:
         )
         from vllm.platforms import current_platform  # noqa: PLC0415 - as above
 
+        if is_shared(Path(weights_path)) and not Path(weights_path).is_dir():
+            return {"refused": f"{weights_path} is not in the shared memory that the engine sees"}
         try:
             require_intact(Path(weights_path))
         except WeightsRejected as error:

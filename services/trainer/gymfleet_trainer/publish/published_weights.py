@@ -11,7 +11,7 @@ _KEPT: Final = 2
 
 
 class PublishedWeights:
-    """Writes `weights/vNNNNNN` and keeps the last two.
+    """Writes `vNNNNNN` in a directory and keeps the last two.
 
     Args:
         save: fills a directory; it blocks, and is called in the torch thread.

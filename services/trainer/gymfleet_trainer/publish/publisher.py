@@ -19,6 +19,8 @@ from gymfleet_trainer.publish.probe import Parity
 from gymfleet_trainer.publish.published_weights import PublishedWeights
 from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
 from gymfleet_trainer.publish.tolerance import tolerance
+from gymfleet_trainer.publish.transfers.base import Transfer
+from gymfleet_trainer.publish.transfers.disk import Disk
 from gymfleet_trainer.run.checkpoint import Checkpoints
 from gymfleet_trainer.run.run_directory import RunDirectory
 from gymfleet_trainer.run.state import RunState
@@ -63,9 +65,10 @@ class Publisher:
         directory: RunDirectory,
         checkpoints: Checkpoints,
         recipe: Recipe,
+        transfer: Transfer | None = None,
     ) -> None:
         self._fleet = fleet
-        self._weights = PublishedWeights(directory.weights, model.save_weights, worker)
+        self._weights = PublishedWeights((transfer or Disk(directory.weights)).root, model.save_weights, worker)
         self._check = ParityCheck(model, worker, recipe)
         self._recipe = recipe
         self._directory = directory

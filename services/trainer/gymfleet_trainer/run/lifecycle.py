@@ -33,6 +33,7 @@ from gymfleet_trainer.model.adapters import require_modules
 from gymfleet_trainer.publish.policy_endpoint import readiness
 from gymfleet_trainer.publish.publisher import Publisher
 from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
+from gymfleet_trainer.publish.transfers import transfer_of
 from gymfleet_trainer.run.build import initial_model
 from gymfleet_trainer.run.checkpoint import Checkpoints
 from gymfleet_trainer.run.collect import Collector
@@ -201,11 +202,14 @@ async def opened(
     redis = connect(settings.redis_url)
     endpoint = RolloutReplicas(settings, redis, run_id)
     try:
-        with TorchThread(settings.torch_threads) as worker:
+        with contextlib.ExitStack() as left, TorchThread(settings.torch_threads) as worker:
             specs = await _services(recipe, settings, redis, endpoint, reporter)
+            source = start_from or initial_model(recipe, directory)
+            transfer = await worker.run(transfer_of, recipe, directory.weights, run_id, source)
+            left.callback(transfer.close)
             checkpoints = Checkpoints(directory.checkpoints, keep=recipe.checkpoint.keep)
             state, policy = await _restore(recipe, directory, checkpoints, worker, run_id, start_from, learner)
-            publisher = Publisher(endpoint, policy, worker, directory, checkpoints, recipe)
+            publisher = Publisher(endpoint, policy, worker, directory, checkpoints, recipe, transfer)
             async with TrajectoryConsumer(redis, run_id, lease_s=settings.lease_s) as consumer:
                 planner = GroupPlanner(recipe, run_id, {spec.name: spec.splits for spec in specs})
                 referee = Referee(lambda group_id: run.stage.request(run, group_id), policy.vocab_size, versions)
