@@ -188,12 +188,23 @@ class PolicyModel(nn.Module):
     def rounded(self, dtype: torch.dtype) -> Iterator[None]:
         """Have the weights as `save_pretrained` writes them in `dtype`, within the context.
 
-        The weights are held twice meanwhile, which is less than an update needs.
+        The weights are held twice meanwhile, which is less than an update needs. Without ranks the stored tensors stay
+        as they are, so that a checkpoint may be written from them.
         """
         if torch.promote_types(dtype, self.masters) == dtype:
             yield
             return
         parameters = list(self.parameters())
+        if self.ranks is None:
+            stored = [parameter.data for parameter in parameters]
+            try:
+                for parameter in parameters:
+                    parameter.data = parameter.data.to(dtype).to(parameter.dtype)
+                yield
+            finally:
+                for parameter, value in zip(parameters, stored, strict=True):
+                    parameter.data = value
+            return
         kept = [parameter.detach().clone() for parameter in parameters]
         try:
             with torch.no_grad():
