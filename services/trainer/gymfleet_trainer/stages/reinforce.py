@@ -35,8 +35,8 @@ log = structlog.get_logger()
 
 _SELECTED: Final = ("redrawn", "not_redrawn", "unselected", "unspread")
 _MAX_SETTLED: Final = 1_000
-"""Episodes that may wait for a checkpoint, of dropped groups or while one is written: together with those that are open,
-fewer than those at which producers wait."""
+"""Episodes that may wait for a checkpoint, of dropped groups or while one is written: together with those that are
+open, fewer than those at which producers wait."""
 
 
 class MeasuredOnTheWay(MeasureOptions):
