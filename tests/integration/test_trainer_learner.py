@@ -1,12 +1,15 @@
 """A restored learner goes on bit for bit where it stood."""
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 import torch
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.trajectory import VersionSpan
+from gymfleet_trainer.distributed.row_files import RowFile
 from gymfleet_trainer.learning.learner import LocalLearner
 from gymfleet_trainer.run.group_planner import PlannedGroup
 from gymfleet_trainer.run.groups import Group
@@ -81,6 +84,89 @@ def test_reinforcement_learning_goes_on_where_it_stood(tiny_model: Path, tmp_pat
     restored.update(make_groups(recipe, 1), fresh)
 
     assert_equal(weights(undisturbed, tmp_path / "one"), weights(restored, tmp_path / "other"))
+
+
+@pytest.fixture
+def slow_rows(monkeypatch: pytest.MonkeyPatch) -> Event:
+    """No row is written before this is set: the write of a checkpoint stands where it began."""
+    gate, write = Event(), RowFile.write
+
+    def gated(file: RowFile, *, replicated: bool) -> int:
+        assert gate.wait(60)
+        return write(file, replicated=replicated)
+
+    monkeypatch.setattr(RowFile, "write", gated)
+    return gate
+
+
+@pytest.mark.parametrize(
+    "rl",
+    [
+        pytest.param(RL, id="grpo"),
+        pytest.param({**RL, "algorithm": "ppo", "critic": {"optimizer": {"learning_rate": 1e-3}}}, id="ppo"),
+    ],
+)
+def test_an_update_waits_for_a_checkpoint_that_is_being_written(
+    tiny_model: Path, tmp_path: Path, rl: dict[str, Any], slow_rows: Event
+) -> None:
+    recipe = make_recipe(rl=rl)
+    slow_rows.set()
+    undisturbed = begun(recipe, tiny_model, tmp_path / "references", Reinforce)
+    undisturbed.update(make_groups(recipe, 0), fresh)
+    (tmp_path / "checkpoint").mkdir()
+    slow_rows.clear()
+    undisturbed.begin_checkpoint(tmp_path / "checkpoint")
+    with ThreadPoolExecutor(1) as executor:
+        update = executor.submit(undisturbed.update, make_groups(recipe, 1), fresh)
+        assert wait([update], timeout=2).not_done, "it would change what is not written yet"
+        slow_rows.set()
+        update.result()
+    undisturbed.finish_checkpoint()
+
+    restored = LocalLearner(recipe, str(tiny_model), tmp_path / "references")
+    restored.load_checkpoint(tmp_path / "checkpoint")
+    restored.begin("reinforce", stage_of(recipe, Reinforce).options)
+    restored.update(make_groups(recipe, 1), fresh)
+
+    assert_equal(weights(undisturbed, tmp_path / "one"), weights(restored, tmp_path / "other"))
+
+
+def test_sft_waits_for_a_checkpoint_that_is_being_written(tiny_model: Path, tmp_path: Path, slow_rows: Event) -> None:
+    recipe = make_recipe(sft={"epochs": 3, "tokens_per_batch": 10})
+    learner = begun(recipe, tiny_model, tmp_path / "references", Supervised)
+    sequences = learner.sequences([make_scored(turns=(make_turn((5, 6), (9, 3)),))])
+    (tmp_path / "checkpoint").mkdir()
+    learner.begin_checkpoint(tmp_path / "checkpoint")
+    with ThreadPoolExecutor(1) as executor:
+        epoch = executor.submit(learner.sft_epoch, sequences, 0)
+        assert wait([epoch], timeout=2).not_done
+        slow_rows.set()
+        epoch.result()
+    learner.finish_checkpoint()
+
+    written = load_file(tmp_path / "checkpoint" / "model" / "model.safetensors")
+    given = load_file(tiny_model / "model.safetensors")
+    assert all(torch.equal(written[name], value) for name, value in given.items()), "from before the epoch"
+
+
+def test_a_probe_of_rounded_weights_does_not_reach_a_checkpoint_that_is_being_written(
+    tiny_model: Path, tmp_path: Path, slow_rows: Event
+) -> None:
+    recipe = make_recipe(inference={"dtype": "bfloat16"})
+    learner = LocalLearner(recipe, str(tiny_model), tmp_path / "references")
+    (tmp_path / "checkpoint").mkdir()
+    learner.begin_checkpoint(tmp_path / "checkpoint")
+    with learner._model.rounded(torch.bfloat16):
+        rounded = next(learner._model.parameters()).detach().clone()
+        slow_rows.set()
+        learner.finish_checkpoint()
+
+    written = load_file(tmp_path / "checkpoint" / "model" / "model.safetensors")
+    given = load_file(tiny_model / "model.safetensors")
+    assert torch.equal(rounded, rounded.bfloat16().float())
+    assert any(not torch.equal(value, value.bfloat16().float()) for value in given.values())
+    assert all(torch.equal(written[name], value) for name, value in given.items())
+    assert_equal({k: v for k, v in learner._model.hf.state_dict().items() if k in given}, given)
 
 
 def test_the_warm_start_goes_on_where_it_stood(tiny_model: Path, tmp_path: Path) -> None:

@@ -56,6 +56,11 @@ def test_a_whole_run(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path, max_st
     assert 0 <= summary["parity_batch_mean_abs"] < 1e-4
     assert summary["tokens_trained"] > 0
     assert summary["seconds"]["steps"]["update"] > 0
+    written = [line for line in run.metrics("checkpoint") if line["stage"] == "reinforce"]
+    assert [line["step"] for line in written] == [1, 2, 3]
+    assert all(line["write_s"] > 0 and line["blocked_s"] > 0 for line in written)
+    assert summary["seconds"]["checkpoint_write"] > 0
+    assert summary["seconds"]["steps"]["checkpoint"] > 0
     steps = run.metrics("rl_step")
     assert [line["step"] for line in steps] == [1, 2, 3]
     assert max(line["staleness_max"] for line in steps) <= max_staleness

@@ -117,7 +117,10 @@ class _Fleet:
     def settle(self, group_id: str) -> None:
         self.ready.pop(group_id, None)
 
-    async def acknowledge(self) -> int:
+    def settled(self) -> frozenset[str]:
+        return frozenset()
+
+    async def acknowledge(self, _: frozenset[str]) -> int:
         return 0
 
     async def keep_search_trees(self, _: RunDirectory) -> None:

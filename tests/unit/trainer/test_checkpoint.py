@@ -149,6 +149,70 @@ def test_a_published_version_is_remembered_with_its_weights_only(tmp_path: Path)
     assert (last[1].ages, last[1].version) == ({17: 3}, 17)
 
 
+def test_what_was_begun_is_the_last_checkpoint_only_once_it_is_finished(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    save(checkpoints, "one", step=1)
+    state = make_state(serial=1, step=2, dropped={"before": "stale"})
+    checkpoints.begin(state, lambda directory: None)
+    state.step, state.dropped["later"] = 3, "stale"
+
+    def finish() -> None:
+        last = checkpoints.latest()
+        assert last is not None
+        assert last[1].step == 1, "it is not there before it is written"
+        (tmp_path / ".writing-000002" / "weights").write_text("two")
+
+    path = checkpoints.commit(finish)
+
+    last = checkpoints.latest()
+    assert last is not None
+    assert (last[0], (path / "weights").read_text()) == (path, "two")
+    assert (last[1].step, last[1].dropped, last[1].serial, state.serial) == (2, {"before": "stale"}, 2, 2)
+
+
+def test_a_version_that_is_published_while_its_weights_are_written_is_known(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    save(checkpoints, "one", age=3)
+    checkpoints.begin(make_state(serial=1, age=4), lambda directory: None)
+
+    assert checkpoints.note_version(18, age=4)
+
+    before = checkpoints.latest()
+    assert before is not None
+    assert before[1].ages == {}, "it holds other weights"
+    checkpoints.commit(lambda: None)
+    last = checkpoints.latest()
+    assert last is not None
+    assert (last[1].ages, last[1].version) == ({18: 4}, 18)
+
+
+def test_what_was_abandoned_becomes_no_checkpoint(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    save(checkpoints, "one", step=1)
+    checkpoints.begin(make_state(serial=1, step=2), lambda directory: None)
+
+    with pytest.raises(ValueError, match="checkpoint-000002 was abandoned"):
+        checkpoints.commit(checkpoints.abandon)
+
+    last = checkpoints.latest()
+    assert last is not None
+    assert last[1].step == 1
+
+
+def test_a_write_that_fails_in_the_background_leaves_the_old_checkpoint(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    save(checkpoints, "one", step=1)
+    checkpoints.begin(make_state(serial=1, step=2), lambda directory: None)
+
+    def finish() -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(CheckpointFailed, match=r"checkpoint-000001\) is intact"):
+        checkpoints.commit(finish)
+
+    assert not list(tmp_path.glob(".writing-*"))
+
+
 def test_amending_changes_the_state_and_refuses_other_weights(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2)
     save(checkpoints, "one", age=3)

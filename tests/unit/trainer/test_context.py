@@ -1,15 +1,21 @@
 """How a stage gets at what earlier ones left."""
 
+import asyncio
+from collections.abc import Set as AbstractSet
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from gymfleet_contracts.stages import PlannedStage
 from gymfleet_contracts.trajectory import ScoredTrajectory
-from gymfleet_trainer.errors import RunDirectoryError
+from gymfleet_trainer.errors import CheckpointFailed, RunDirectoryError
+from gymfleet_trainer.run.checkpoint import Checkpoints
 from gymfleet_trainer.run.context import RunContext
 from gymfleet_trainer.run.run_directory import RunDirectory
+from gymfleet_trainer.run.state import RunState
+from gymfleet_trainer.run.torch_thread import TorchThread
 from gymfleet_trainer.stages.filter import Filter, FilterOptions
 
 from tests.fixtures.scored import make_recipe, make_scored, make_turn
@@ -86,3 +92,105 @@ def test_what_is_left_is_written_and_taken_once(tmp_path: Path) -> None:
     assert directory.read_records(directory.episodes("best")) == episodes
     assert run.taken() == episodes
     assert run.taken() is None
+
+
+class Deliveries:
+    """Deliveries of settled groups, and those that were acknowledged."""
+
+    num_held = 0
+
+    def __init__(self) -> None:
+        self.closed = {"a"}
+        self.acknowledged: set[str] = set()
+
+    def settled(self) -> frozenset[str]:
+        return frozenset(self.closed)
+
+    async def acknowledge(self, settled: AbstractSet[str]) -> int:
+        self.acknowledged |= settled
+        return len(settled)
+
+    async def keep_search_trees(self, _: RunDirectory) -> None:
+        pass
+
+
+class SlowWrite:
+    """A learner that writes until it is told to stop, and then well or not."""
+
+    def __init__(self) -> None:
+        self.written, self.failure = Event(), ""
+
+    def begin_checkpoint(self, directory: Path) -> None:
+        (directory / "weights").touch()
+
+    def finish_checkpoint(self) -> float:
+        assert self.written.wait(60)
+        if self.failure:
+            raise OSError(28, self.failure)
+        return 2.5
+
+
+def writing(path: Path, worker: TorchThread) -> tuple[RunContext, Deliveries, SlowWrite]:
+    """A run that has begun a checkpoint at step 1, which contains group a."""
+    run, deliveries, learner = context(RunDirectory(path), "x.jsonl"), Deliveries(), SlowWrite()
+    run.state, run.checkpoints = RunState(run_id="run-1", recipe_hash="h", step=1), Checkpoints(path / "c", keep=2)
+    run.collector, run.learner, run.worker = deliveries, learner, worker  # type: ignore[assignment]
+    return run, deliveries, learner
+
+
+def test_what_a_checkpoint_contains_is_acknowledged_once_it_is_written(tmp_path: Path) -> None:
+    async def go() -> None:
+        with TorchThread(1) as worker:
+            run, deliveries, learner = writing(tmp_path, worker)
+            await run.begin_checkpoint()
+            run.commit_checkpoint()
+            run.state.step = 2
+            deliveries.closed.add("later")
+            await asyncio.sleep(0.05)
+            assert (run.checkpoints.latest(), deliveries.acknowledged) == (None, set())
+
+            learner.written.set()
+            await run.settle_checkpoint()
+
+            last = run.checkpoints.latest()
+            assert last is not None
+            assert (last[1].step, deliveries.acknowledged) == (1, {"a"}), "as it was when the checkpoint began"
+            assert run.state.seconds["checkpoint_write"] == 2.5
+            assert 0 < run.state.seconds["checkpoint"] < 60
+
+    asyncio.run(go())
+
+
+def test_a_write_that_fails_ends_the_run_at_the_next_point_and_acknowledges_nothing(tmp_path: Path) -> None:
+    async def go() -> None:
+        with TorchThread(1) as worker:
+            run, deliveries, learner = writing(tmp_path, worker)
+            await run.begin_checkpoint()
+            run.commit_checkpoint()
+            learner.failure = "No space left on device"
+            learner.written.set()
+
+            with pytest.raises(CheckpointFailed, match="No space left on device"):
+                await run.settle_checkpoint()
+            run.abandon_checkpoint()
+
+            assert (run.checkpoints.latest(), deliveries.acknowledged) == (None, set())
+
+    asyncio.run(go())
+
+
+def test_a_run_that_ends_abandons_what_it_writes(tmp_path: Path) -> None:
+    async def go() -> None:
+        with TorchThread(1) as worker:
+            run, deliveries, learner = writing(tmp_path, worker)
+            await run.begin_checkpoint()
+            run.commit_checkpoint()
+            await asyncio.sleep(0.05)
+
+            run.abandon_checkpoint()
+            learner.written.set()
+            await worker.run(lambda: None)
+
+            assert (run.checkpoints.latest(), deliveries.acknowledged) == (None, set())
+
+    asyncio.run(go())

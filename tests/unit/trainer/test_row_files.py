@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from gymfleet_trainer.distributed.ranks import Ranks
 from gymfleet_trainer.distributed.row_files import RowFile, read_rows
-from gymfleet_trainer.learning.checkpoint_files import read_states, write_kept
+from gymfleet_trainer.learning.checkpoint_files import begin_kept, read_states, write_kept
 from gymfleet_trainer.model.families import FAMILIES, model_class
 from gymfleet_trainer.model.policy_model import PolicyModel
 from safetensors.torch import load_file
@@ -97,7 +97,7 @@ def test_states_come_back_as_they_were(tmp_path: Path) -> None:
         "stage": "train", "torch": torch.get_rng_state(), "rows": [torch.ones(2)],
     }  # fmt: skip
 
-    write_kept({}, None, states=(tmp_path, states))
+    begin_kept({}, None, states=(tmp_path, states))()
     found = read_states(tmp_path)
 
     assert found.keys() == states.keys()
@@ -111,7 +111,7 @@ def test_states_come_back_as_they_were(tmp_path: Path) -> None:
 def test_a_rank_has_its_rows_of_moments_and_all_of_what_knows_no_shards(second_of_two: Ranks, tmp_path: Path) -> None:
     random_state = torch.get_rng_state()
     states = {"rl": {"moments": FIVE_ROWS, "algorithm": {"seen": FIVE_ROWS}}, "torch": random_state}
-    write_kept({}, None, states=(tmp_path, states))
+    begin_kept({}, None, states=(tmp_path, states))()
 
     found = read_states(tmp_path, second_of_two)
 

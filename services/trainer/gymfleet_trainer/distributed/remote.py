@@ -118,6 +118,15 @@ class RemoteLearner:
         """See `Learner`."""
         self._call("save_checkpoint", directory)
 
+    def begin_checkpoint(self, directory: Path) -> None:
+        """See `Learner`."""
+        self._call("begin_checkpoint", directory)
+
+    def finish_checkpoint(self) -> float:
+        """See `Learner`. The seconds are those of the first rank."""
+        seconds: float = self._call("finish_checkpoint")
+        return seconds
+
     def load_checkpoint(self, directory: Path) -> None:
         """See `Learner`."""
         self._call("load_checkpoint", directory)

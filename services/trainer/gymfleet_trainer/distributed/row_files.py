@@ -61,7 +61,8 @@ def together(ranks: Ranks | None, work: Callable[[], None], *, first_alone: bool
 class RowFile:
     """One file, its header and where each tensor lies in it. Tensors that are one are written once, by the first name.
 
-    The tensors must stand still from `create` until `write` has returned.
+    The tensors must stand still until `write` has returned. A parameter that gets another tensor meanwhile is written
+    as it was.
     """
 
     def __init__(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -82,7 +83,7 @@ class RowFile:
             header[name] = {
                 "dtype": _DTYPES[value.dtype], "shape": list(value.shape), "data_offsets": [start, end],
             }  # fmt: skip
-            self._places.append((value, start))
+            self._places.append((value.detach(), start))
         text = json.dumps(header).encode()
         text += b" " * (-len(text) % 8)
         self._head = len(text).to_bytes(8, "little") + text
@@ -101,7 +102,7 @@ class RowFile:
         try:
             for value, start in self._places:
                 if replicated or isinstance(value, DTensor):
-                    own = local(value.detach())
+                    own = local(value)
                     place = len(self._head) + start + first_row(value) * _row_bytes(value)
                     written += _write(descriptor, own, place)
             os.fsync(descriptor)

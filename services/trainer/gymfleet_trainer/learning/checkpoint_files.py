@@ -30,16 +30,28 @@ class Kept(Protocol):
         """Return the name of the weights' file, and the weights themselves as this rank has them."""
 
 
-def write_kept(
+def write_kept(models: Mapping[Path, Kept], ranks: Ranks | None) -> None:
+    """Write models into new directories; all ranks call this.
+
+    Raises:
+        OSError: a write failed; on every rank, whichever it was.
+    """
+    together(ranks, begin_kept(models, ranks))
+
+
+def begin_kept(
     models: Mapping[Path, Kept],
     ranks: Ranks | None,
     *,
     beside: Callable[[], None] = lambda: None,
     states: tuple[Path, Mapping[str, Any]] | None = None,
-) -> None:
-    """Write models into new directories, and `states` into one that exists; all ranks call this.
+) -> Callable[[], None]:
+    """Make the files of models in new directories, and of `states` in one that exists; all ranks call this.
 
     The first rank alone calls `beside`, which writes what else belongs to them.
+
+    Returns what writes this rank's rows into them. It meets no other rank, so that any thread may call it; until it
+    has returned, the tensors of models and states must stand still.
 
     Raises:
         OSError: a write failed; on every rank, whichever it was.
@@ -71,11 +83,11 @@ def write_kept(
             file.write(replicated=ranks is None or ranks.first)
 
     together(ranks, prepare, first_alone=True)
-    together(ranks, write)
+    return write
 
 
 def read_states(directory: Path, ranks: Ranks | None = None) -> dict[str, Any]:
-    """Return the states that `write_kept` wrote, on the CPU: tensors are whole, or with ranks sharded by their rows.
+    """Return the states beside kept models, on the CPU: tensors are whole, or with ranks sharded by their rows.
 
     They may have been written by another number of ranks. An algorithm's own tensors are always whole.
     """

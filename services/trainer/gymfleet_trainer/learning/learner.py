@@ -15,14 +15,16 @@ from typing import Any, Final, TypeVar
 import torch
 from gymfleet_contracts.recipe import LoraSection, Recipe
 from gymfleet_contracts.rollout import Sampling
-from gymfleet_contracts.trajectory import ScoredTrajectory, Turn
+from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_kit.chat.transcripts import Transcripts
 from transformers.utils.logging import disable_progress_bar
 
 from gymfleet_trainer.distributed.ranks import Ranks, device_of
+from gymfleet_trainer.distributed.row_files import together
 from gymfleet_trainer.errors import RunDirectoryError
 from gymfleet_trainer.learning.algorithm import Need, Sample
-from gymfleet_trainer.learning.checkpoint_files import Kept, read_states, write_kept
+from gymfleet_trainer.learning.background_write import BackgroundWrite
+from gymfleet_trainer.learning.checkpoint_files import Kept, begin_kept, read_states, write_kept
 from gymfleet_trainer.learning.engine import UpdateEngine
 from gymfleet_trainer.learning.novelty import Novelty
 from gymfleet_trainer.learning.options import (
@@ -35,6 +37,7 @@ from gymfleet_trainer.learning.options import (
 from gymfleet_trainer.learning.plugins import algorithm_of, blamed
 from gymfleet_trainer.learning.protocol import Training
 from gymfleet_trainer.learning.reward_update import RewardUpdater
+from gymfleet_trainer.learning.sampled_tokens import own_tokens, unweighted
 from gymfleet_trainer.learning.sft_update import SftUpdater
 from gymfleet_trainer.model.adapted_policy import AdaptedPolicy
 from gymfleet_trainer.model.adapters import ADAPTER
@@ -91,6 +94,7 @@ class LocalLearner:
         self._restored: dict[str, Any] = {}
         self._refreshed: Reference | None = None
         """The reference policy of the loaded checkpoint, where it was refreshed since the start of the stage."""
+        self._writing: BackgroundWrite | None = None
         self._checked_version = -1
 
     @property
@@ -102,6 +106,7 @@ class LocalLearner:
 
     def start_from(self, model: Path | None) -> None:
         """Replace the weights by those that an earlier stage left in a directory, or by those of the run's start."""
+        self._stand_still()
         if isinstance(self._model, AdaptedPolicy):
             self._model.load_adapter(model)
         else:
@@ -109,6 +114,7 @@ class LocalLearner:
 
     def begin(self, stage: str, training: Training, previous: Path | None = None) -> None:
         """See `Learner`."""
+        self._stand_still()
         self._stage, self._training, self._previous = stage, training, previous
         self._sft = self._rl = self._reward = self._novelty = None
         if self._restored.get("stage") != stage:
@@ -133,6 +139,7 @@ class LocalLearner:
         options = self._training
         if not isinstance(options, SupervisedOptions):
             raise TypeError("no stage that imitates was begun")
+        self._stand_still()
         if self._sft is None:
             self._sft = SftUpdater(self._model, options, num_tokens=sum(len(s.token_ids) for s in sequences))
             if "sft" in self._restored:
@@ -142,6 +149,7 @@ class LocalLearner:
 
     def update(self, groups: Sequence[Group], staleness: Callable[[int], int | None]) -> dict[str, Any]:
         """Train on whole groups. `staleness` returns the number of weight changes since a policy version."""
+        self._stand_still()
         engine = self._engine()
         episodes: list[list[ScoredTrajectory]] = [list(group.trajectories) for group in groups]
         told: dict[str, Any] = {}
@@ -157,12 +165,14 @@ class LocalLearner:
 
     def update_rows(self, rows: list[TrainSequence]) -> dict[str, Any]:
         """Train on one batch of rows that a stage made itself, as its algorithm says."""
+        self._stand_still()
         engine = self._engine()
         with blamed(engine.algorithm):
             return engine.update(rows)
 
     def reward_epoch(self, rows: list[TrainSequence], epoch: int) -> dict[str, Any]:
         """Make one pass of a reward model over its rows, in an order that depends as that of `sft_epoch` does."""
+        self._stand_still()
         return self._reward_model().epoch(rows, random.Random(f"{self._recipe.seed}/{self._stage}/{epoch}"))
 
     def reward_numbers(self, rows: list[TrainSequence]) -> list[list[float]]:
@@ -177,9 +187,11 @@ class LocalLearner:
         They are those of the weights as they are published.
         """
         sequences = [
-            _unweighted([*prompt, *sample], len(prompt), str(index))
+            unweighted([*prompt, *sample], len(prompt), str(index))
             for index, (prompt, sample) in enumerate(zip(prompts, samples, strict=True))
         ]
+        if self._ranks is not None:
+            self._stand_still()  # FSDP2 holds on to its shards, which are therefore rounded in place
         with self._model.rounded(self._published_dtype):  # or it would compare with other weights than the engine has
             rows = self._logprobs(sequences, temperature=1.0)
         return [row[len(prompt) :] for row, prompt in zip(rows, prompts, strict=True)]
@@ -197,7 +209,7 @@ class LocalLearner:
         chosen = [
             scored
             for scored in trajectories
-            if any(_own_tokens(turns, version) for turns in scored.trajectory.sequences())
+            if any(own_tokens(turns, version) for turns in scored.trajectory.sequences())
         ]
         if not chosen:
             return None
@@ -209,7 +221,7 @@ class LocalLearner:
         for turns, row in zip(
             (turns for scored in chosen for turns in scored.trajectory.sequences()), rows, strict=True
         ):
-            for start, logprobs in _own_tokens(turns, version):
+            for start, logprobs in own_tokens(turns, version):
                 ours.append(row[start : start + len(logprobs)])
                 theirs.append(logprobs)
         return compare(ours, theirs)
@@ -272,7 +284,13 @@ class LocalLearner:
             keep_files(self._source, directory, patterns)
 
     def save_checkpoint(self, directory: Path) -> None:
-        """Write everything that `load_checkpoint` needs to continue as if nothing had happened."""
+        """See `Learner`."""
+        self.begin_checkpoint(directory)
+        self.finish_checkpoint()
+
+    def begin_checkpoint(self, directory: Path) -> None:
+        """See `Learner`."""
+        self._stand_still()
         parts = {"sft": self._sft, "rl": self._rl, "reward": self._reward, "novelty": self._novelty}
         states: dict[str, Any] = {"torch": torch.get_rng_state(), "stage": self._stage, **self._restored}
         states |= {name: part.state_dict() for name, part in parts.items() if part is not None}
@@ -283,12 +301,27 @@ class LocalLearner:
         if refreshed is not None:
             models[directory / _REFERENCE] = refreshed
         files = READING if isinstance(self._model, AdaptedPolicy) else GENERATION + READING
-        write_kept(
+        write = begin_kept(
             models,
             self._ranks,
             beside=lambda: keep_files(self._source, directory / MODEL, files),
             states=(directory, states),
         )
+        self._writing = BackgroundWrite(write)
+
+    def finish_checkpoint(self) -> float:
+        """See `Learner`."""
+        writing, self._writing = self._writing, None
+        if writing is None:
+            raise TypeError("no checkpoint was begun")
+        seconds: list[float] = []
+        together(self._ranks, lambda: seconds.append(writing.result()))
+        return seconds[0]
+
+    def _stand_still(self) -> None:
+        """Wait until no checkpoint is written from the weights and moments, because they are about to change."""
+        if self._writing is not None:
+            self._writing.wait()
 
     def load_checkpoint(self, directory: Path) -> None:
         """Load weights, optimiser and random state from a checkpoint."""
@@ -471,25 +504,3 @@ class LocalLearner:
 
 def _is_plain(sampling: Sampling) -> bool:
     return sampling.temperature > 0 and sampling.top_p == 1.0 and sampling.top_k <= 0
-
-
-def _unweighted(token_ids: list[int], num_prompt: int, name: str) -> TrainSequence:
-    length = len(token_ids)
-    mask = [False] * num_prompt + [True] * (length - num_prompt)
-    return TrainSequence(token_ids, mask, [0.0] * length, [0.0] * length, 0, name)
-
-
-def _own_tokens(turns: Sequence[Turn], version: int) -> list[tuple[int, list[float]]]:
-    """Return where the tokens sampled from `version` begin in the sequence, and the engine's log-probabilities."""
-    found = []
-    position = 0
-    for turn in turns:
-        position += len(turn.prompt_token_ids)
-        start = 0
-        for span in turn.policy_versions:
-            end = start + span.num_tokens
-            if span.version == version and position and turn.response_logprobs is not None:
-                found.append((position + start, list(turn.response_logprobs[start:end])))
-            start = end
-        position += len(turn.response_token_ids)
-    return found

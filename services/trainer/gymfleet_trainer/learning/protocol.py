@@ -89,6 +89,15 @@ class Learner(Protocol):
     def save_checkpoint(self, directory: Path) -> None:
         """Write everything that `load_checkpoint` needs to continue as if nothing had happened."""
 
+    def begin_checkpoint(self, directory: Path) -> None:
+        """Begin to write what `save_checkpoint` writes, in the background.
+
+        It is written from the living weights and moments: whatever would change them waits for it.
+        """
+
+    def finish_checkpoint(self) -> float:
+        """Wait for what `begin_checkpoint` began, and return how many seconds it took. Raises what it raised."""
+
     def load_checkpoint(self, directory: Path) -> None:
         """Load weights, optimiser and random state from a checkpoint."""
 

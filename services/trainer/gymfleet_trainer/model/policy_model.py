@@ -197,13 +197,24 @@ class PolicyModel(nn.Module):
     def rounded(self, dtype: torch.dtype) -> Iterator[None]:
         """Have the weights as `save_pretrained` writes them in `dtype`, within the context.
 
-        Those that change are held twice meanwhile.
+        Those that change are held twice meanwhile. Without ranks the stored tensors stay as they are, so that a checkpoint
+        may be written from them.
         """
         if torch.promote_types(dtype, self.masters) == dtype:
             yield
             return
         # Frozen weights may be held in less than those that are trained.
         parameters = [one for one in self.parameters() if torch.promote_types(dtype, one.dtype) != dtype]
+        if self.ranks is None:
+            stored = [parameter.data for parameter in parameters]
+            try:
+                for parameter in parameters:
+                    parameter.data = parameter.data.to(dtype).to(parameter.dtype)
+                yield
+            finally:
+                for parameter, value in zip(parameters, stored, strict=True):
+                    parameter.data = value
+            return
         kept = [parameter.detach().clone() for parameter in parameters]
         try:
             with torch.no_grad():

@@ -8,7 +8,9 @@ happened: trajectories are acknowledged after it is written, never before.
 
 import os
 import shutil
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -27,12 +29,26 @@ _TEMPORARY: Final = ".writing-"
 log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A checkpoint that is being written."""
+
+    temporary: Path
+    path: Path
+    state: RunState
+    """As it was at the beginning, but for the versions that were published since."""
+    living: RunState
+
+
 class Checkpoints:
     """The checkpoints of one run directory, used by one process at a time, which the directory's lock ensures."""
 
     def __init__(self, directory: Path, *, keep: int) -> None:
         self._directory = directory
         self._keep = keep
+        self._begun: _Begun | None = None
+        self._naming = threading.Lock()
+        """Held while a checkpoint gets its name, and whenever its state changes."""
 
     def latest(self) -> tuple[Path, RunState] | None:
         """Return the last complete checkpoint, or None before the first.
@@ -61,6 +77,14 @@ class Checkpoints:
             CheckpointFailed: there was no space, or another write failed. The last checkpoint is intact.
             WorkersFailed: the workers that hold the weights died.
         """
+        self.begin(state, write)
+        return self.commit(lambda: None)
+
+    def begin(self, state: RunState, start: Callable[[Path], None]) -> None:
+        """Begin a checkpoint of `state` as it is now; `start` begins to store weights and optimiser in a directory.
+
+        Blocks until `start` returns. It is no checkpoint before `commit`. Raises as `save` does.
+        """
         serial = state.serial + 1
         temporary = self._directory / f"{_TEMPORARY}{serial:06d}"
         path = self._directory / f"{_PREFIX}{serial:06d}"
@@ -68,22 +92,56 @@ class Checkpoints:
             self._directory.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir()
-            write(temporary)
-            _write_state(temporary, state.model_copy(update={"serial": serial}))
-            _sync_tree(temporary)
-            # Only a checkpoint that `latest` never named can exist here: the process died just after renaming it.
-            shutil.rmtree(path, ignore_errors=True)
-            temporary.rename(path)
-            sync_directory(self._directory)
-            write_atomically(self._directory / _LATEST, path.name + "\n")
+            start(temporary)
         except Exception as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            if isinstance(error, WorkersFailed):
-                raise
-            raise self._failed(error) from error
-        state.serial = serial
-        self._prune(path)
-        return path
+            raise self._given_up(temporary, error) from error
+        self._begun = _Begun(temporary, path, state.model_copy(update={"serial": serial}, deep=True), state)
+
+    def commit(self, finish: Callable[[], object]) -> Path:
+        """Make what was begun the last checkpoint; `finish` waits until weights and optimiser are stored.
+
+        Blocks. Increments `serial` of the state that it was begun with. Raises as `save` does, and:
+
+        Raises:
+            ValueError: none was begun, or it was abandoned meanwhile.
+        """
+        begun = self._begun
+        if begun is None:
+            raise ValueError("no checkpoint was begun")
+        try:
+            finish()
+            _sync_tree(begun.temporary)
+            with self._naming:
+                abandoned = self._begun is not begun
+                if not abandoned:
+                    self._name(begun)
+                    self._begun = None
+        except Exception as error:
+            self._begun = None
+            raise self._given_up(begun.temporary, error) from error
+        if abandoned:
+            raise ValueError(f"{begun.path.name} was abandoned")
+        begun.living.serial = begun.state.serial
+        self._prune(begun.path)
+        return begun.path
+
+    def abandon(self) -> None:
+        """See to it that what was begun never becomes a checkpoint: another process may own the directory soon."""
+        with self._naming:
+            self._begun = None
+
+    def _name(self, begun: _Begun) -> None:
+        _write_state(begun.temporary, begun.state)
+        # Only a checkpoint that `latest` never named can exist here: the process died just after renaming it.
+        shutil.rmtree(begun.path, ignore_errors=True)
+        begun.temporary.rename(begun.path)
+        sync_directory(self._directory)
+        write_atomically(self._directory / _LATEST, begun.path.name + "\n")
+
+    def _given_up(self, temporary: Path, error: Exception) -> Exception:
+        """Remove what a failed write left, and return what to raise."""
+        shutil.rmtree(temporary, ignore_errors=True)
+        return error if isinstance(error, WorkersFailed) else self._failed(error)
 
     def amend(self, state: RunState) -> None:
         """Replace the state in the last checkpoint, whose weights are those that `state` belongs to.
@@ -106,22 +164,26 @@ class Checkpoints:
         return last is not None and _same_weights(last[1], state)
 
     def note_version(self, version: int, age: int) -> bool:
-        """Record in the last checkpoint that its weights were published as `version`.
+        """Record in the last checkpoint, and in one that was begun, that its weights were published as `version`.
 
-        Returns False, without writing, when it holds other weights: episodes of
-        that version then count as lost after a restart from it.
+        Returns False, without writing, when they hold other weights: episodes of
+        that version then count as lost after a restart.
         """
-        last = self.latest()
-        if last is None or last[1].age != age:
-            return False
-        path, state = last
-        state.ages[version] = age
-        state.version = max(state.version, version)
-        try:
-            _write_state(path, state)
-        except OSError as error:
-            raise self._failed(error) from error
-        return True
+        with self._naming:
+            begun, last = self._begun, self.latest()
+            states = [] if begun is None else [begun.state]
+            if last is not None:
+                states.append(last[1])
+            noted = [state for state in states if state.age == age]
+            for state in noted:
+                state.ages[version] = age
+                state.version = max(state.version, version)
+            if last is not None and last[1].age == age:
+                try:
+                    _write_state(*last)
+                except OSError as error:
+                    raise self._failed(error) from error
+        return bool(noted)
 
     def sweep(self) -> None:
         """Remove what a killed process left half written."""

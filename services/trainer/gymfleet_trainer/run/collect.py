@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 
 import structlog
 from gymfleet_contracts.rollout import GroupRequest, Policy
@@ -110,9 +111,13 @@ class Collector:
         self._ready.pop(group_id, None)
         self._patience.forget(group_id)
 
-    async def acknowledge(self) -> int:
-        """Acknowledge the deliveries of settled groups. Call it once the checkpoint that contains them is on disk."""
-        return await self._consumer.acknowledge(self._book.needs)
+    def settled(self) -> frozenset[str]:
+        """Return the groups with pending deliveries that a checkpoint of now contains, because they are settled."""
+        return frozenset(group_id for group_id in self._consumer.groups if not self._book.needs(group_id))
+
+    async def acknowledge(self, settled: AbstractSet[str]) -> int:
+        """Acknowledge the deliveries of these groups. Call it once the checkpoint that contains them is on disk."""
+        return await self._consumer.acknowledge(lambda group_id: group_id not in settled)
 
     async def keep_search_trees(self, directory: RunDirectory) -> None:
         """Append the searches that are new on the run's stream. Call it before a checkpoint notes the files."""

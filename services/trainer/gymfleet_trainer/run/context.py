@@ -1,5 +1,6 @@
 """The context that every stage of a run works with."""
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,17 @@ log = structlog.get_logger()
 
 
 @dataclass
+class _Begun:
+    """A checkpoint that is being written, and what it contains."""
+
+    step: int
+    stage: str
+    settled: frozenset[str]
+    blocked_s: float
+    """How long the run has waited for it so far."""
+
+
+@dataclass
 class RunContext:
     """The parts of a running trainer."""
 
@@ -59,6 +71,8 @@ class RunContext:
     """The stage that is being carried out."""
     _left: list[Record] | None = None
     _published_age: int | None = None
+    _begun: _Begun | None = None
+    _committing: asyncio.Task[float] | None = None
     _lap_at: float = field(default_factory=time.monotonic)
 
     def lap(self, name: str) -> None:
@@ -69,24 +83,79 @@ class RunContext:
 
     async def checkpoint(self) -> None:
         """Write a checkpoint, then acknowledge the deliveries that it contains, always in this order."""
+        await self.begin_checkpoint()
+        await self.settle_checkpoint()
+
+    async def begin_checkpoint(self) -> None:
+        """Begin to write a checkpoint of what is now, in the background; one that was begun before is settled first."""
+        await self.settle_checkpoint()
         started = time.monotonic()
         await self._note_files()
-        path = await self.worker.run(self.checkpoints.save, self.state, self.learner.save_checkpoint)
-        acknowledged = await self.collector.acknowledge()
-        seconds = time.monotonic() - started
-        self.state.spend("checkpoint", seconds)
+        settled = self.collector.settled()
+        await self.worker.run(self.checkpoints.begin, self.state, self.learner.begin_checkpoint)
+        self._begun = _Begun(self.state.step, self.stage.name, settled, time.monotonic() - started)
+
+    def commit_checkpoint(self) -> None:
+        """Have what was begun, if anything, become the last checkpoint as soon as it is written.
+
+        Call it once nothing is left that must not wait for the write: the torch thread waits for it.
+        """
+        if self._begun is not None:
+            self._task(self._begun)
+
+    async def settle_checkpoint(self) -> None:
+        """Wait until what was begun is the last checkpoint. Call it before the weights change.
+
+        Raises:
+            CheckpointFailed: its write failed. The last checkpoint is intact.
+            WorkersFailed: the workers that hold the weights died.
+        """
+        begun, started = self._begun, time.monotonic()
+        if begun is None:
+            return
+        write_s = await self._task(begun)
+        self._begun = self._committing = None
+        blocked_s = begun.blocked_s + time.monotonic() - started
+        self.state.spend("checkpoint", blocked_s)
+        self.directory.metric(
+            "checkpoint", stage=begun.stage, step=begun.step, blocked_s=round(blocked_s, 4), write_s=round(write_s, 4)
+        )
+
+    def abandon_checkpoint(self) -> None:
+        """Forget what was begun and is not committed: the run ends here, and resumes from the last checkpoint."""
+        self.checkpoints.abandon()
+        if (committing := self._committing) is not None and not committing.cancel() and not committing.cancelled():
+            committing.exception()  # or asyncio would log it: the run ends for an earlier reason
+
+    def _task(self, begun: _Begun) -> asyncio.Task[float]:
+        if self._committing is None:
+            self._committing = asyncio.create_task(self._commit(begun))
+        return self._committing
+
+    async def _commit(self, begun: _Begun) -> float:
+        path, write_s = await self.worker.run(self._committed)
+        acknowledged = await self.collector.acknowledge(begun.settled)
+        self.state.spend("checkpoint_write", write_s)
         HELD.set(self.collector.num_held)
-        self.directory.event("checkpoint", {"name": path.name, "step": self.state.step}, stage=self.stage.name)
-        log.info("checkpoint.saved", name=path.name, acknowledged=acknowledged, seconds=round(seconds, 3))
+        self.directory.event("checkpoint", {"name": path.name, "step": begun.step}, stage=begun.stage)
+        log.info("checkpoint.saved", name=path.name, acknowledged=acknowledged, write_s=round(write_s, 3))
+        return write_s
+
+    def _committed(self) -> tuple[Path, float]:
+        seconds: list[float] = []
+        path = self.checkpoints.commit(lambda: seconds.append(self.learner.finish_checkpoint()))
+        return path, seconds[0]
 
     async def save_state(self) -> None:
         """Do as `checkpoint`, but replace only the state if the last checkpoint already has these weights."""
+        await self.settle_checkpoint()
         if not self.checkpoints.holds(self.state):
             await self.checkpoint()
             return
         await self._note_files()
+        settled = self.collector.settled()
         await self.worker.run(self.checkpoints.amend, self.state)
-        await self.collector.acknowledge()
+        await self.collector.acknowledge(settled)
 
     async def _note_files(self) -> None:
         await self.collector.keep_search_trees(self.directory)

@@ -218,7 +218,10 @@ async def opened(
                     recipe, settings, directory, state, checkpoints, policy, worker, endpoint, publisher, collector,
                     planner, reporter, redis, stage,
                 )  # fmt: skip
-                yield run
+                try:
+                    yield run
+                finally:
+                    run.abandon_checkpoint()
     finally:
         await endpoint.aclose()
         await disconnect(redis)

@@ -103,6 +103,7 @@ def _seconds(state: RunState) -> dict[str, Any]:
         "measured_on_the_way": on_the_way,
         "total": round(sum(stages.values()) + on_the_way, 3),
         "steps": steps | {"publish": clock.get("publish", 0.0), "checkpoint": clock.get("checkpoint", 0.0)},
+        "checkpoint_write": clock.get("checkpoint_write", 0.0),
     }
 
 

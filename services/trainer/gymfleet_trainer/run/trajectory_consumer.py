@@ -76,6 +76,11 @@ class TrajectoryConsumer:
         """Return the number of pending deliveries."""
         return len(self._held)
 
+    @property
+    def groups(self) -> frozenset[str]:
+        """Return the ids of the groups that pending deliveries belong to."""
+        return frozenset(held.body.trajectory.group_id for held in self._held.values())
+
     async def receive(self, timeout_s: float) -> list[ScoredTrajectory]:
         """Return what has arrived; empty after `timeout_s` or in an outage of Redis. Duplicates are possible."""
         if self._recovered:

@@ -35,8 +35,8 @@ log = structlog.get_logger()
 
 _SELECTED: Final = ("redrawn", "not_redrawn", "unselected", "unspread")
 _MAX_SETTLED: Final = 1_000
-"""Episodes of dropped groups that may wait for a checkpoint: together with those that are open, fewer than those at
-which producers wait."""
+"""Episodes that may wait for a checkpoint, of dropped groups or while one is written: together with those that are
+open, fewer than those at which producers wait."""
 
 
 class MeasuredOnTheWay(MeasureOptions):
@@ -132,7 +132,8 @@ class Steps:
         """What came of the verdicts of this step."""
         self._watch = DivergenceWatch(run.state, stage.table, self._rl.max_diverged_steps)
         self._num_settled = 0
-        """Episodes of groups that were dropped since the last checkpoint that this stage wrote."""
+        """Episodes of groups that were dropped since the last checkpoint that this stage began, and those of one step,
+        which are collected while it is written."""
 
     async def run(self) -> None:
         """Run the remaining steps."""
@@ -161,6 +162,7 @@ class Steps:
         version = state.version
         await self._check_batch(groups)
         run.publisher.adopt_probe(state, [s for group in groups for s in group.trajectories])
+        await run.settle_checkpoint()  # the weights stand still while it is written
         updating = time.monotonic()
         update = await run.worker.run(run.learner.update, groups, state.staleness)
         update_s = time.monotonic() - updating
@@ -177,6 +179,7 @@ class Steps:
         run.lap(self._stage.name)
         await self._checkpoint_if_due()
         await run.publish()
+        run.commit_checkpoint()
         run.reporter.advance(state.done, metrics={"success": metrics["success"], "reward": metrics["reward_mean"]})
 
     async def _skip(self, wait_s: float) -> None:
@@ -192,13 +195,14 @@ class Steps:
         )
         run.lap(self._stage.name)
         await self._checkpoint_if_due()
+        run.commit_checkpoint()
         run.reporter.advance(state.done, "the algorithm dropped all groups of the step")
 
     async def _checkpoint_if_due(self) -> None:
         run, state = self._run, self._run.state
         if state.done % run.recipe.checkpoint.every_steps == 0 or state.done == self._rl.steps or self._spent:
-            await run.checkpoint()
-            self._num_settled = 0
+            await run.begin_checkpoint()
+            self._num_settled = self._rl.groups_per_step * self._rl.group_size
 
     def _selected(self) -> dict[str, int]:
         return {f"groups_{name}": self._selection[name] for name in _SELECTED}
@@ -214,6 +218,9 @@ class Steps:
 
     async def _ask_ahead(self) -> None:
         state = self._run.state
+        if self._num_settled >= _MAX_SETTLED:
+            await self._run.settle_checkpoint()
+            self._num_settled = 0
         requests = []
         for number in range(state.cursor, planned_slots(self._rl, state.done)):
             requests.append(self._open(PlannedGroup(number)))
