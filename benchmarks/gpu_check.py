@@ -20,9 +20,6 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[1]
 _TAIL_CHARS: Final = 3000
-_NUM_PROMPTS: Final = 16
-_PROMPT_TOKENS: Final = 96
-_REPLY_TOKENS: Final = 32
 QWEN3_4B: Final = {
     "vocab_size": 151_936, "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36,
     "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": True,
@@ -142,38 +139,16 @@ def large_updates(smoke: bool) -> Figures:
 
 def parity(smoke: bool) -> Figures:
     """Log-probabilities of vLLM and of the trainer for tokens that vLLM sampled, both in bfloat16."""
-    import random  # noqa: PLC0415 - in this process alone
-
-    import torch  # noqa: PLC0415
-    from gymfleet_contracts.rollout import Sampling  # noqa: PLC0415
-    from gymfleet_rollout.inference.base import EngineConfig, GenerationRequest  # noqa: PLC0415
-    from gymfleet_rollout.inference.engine import build_core  # noqa: PLC0415
+    import torch  # noqa: PLC0415 - in this process alone
     from gymfleet_trainer.model.batching import TrainSequence, pack  # noqa: PLC0415
     from gymfleet_trainer.model.policy_model import PolicyModel  # noqa: PLC0415
 
+    from benchmarks import gpu_parts  # noqa: PLC0415
+
     with tempfile.TemporaryDirectory() as directory:
-        path = random_model(Path(directory), smoke)
-        core = build_core(
-            EngineConfig(
-                model=path, dtype="bfloat16", max_model_len=512, max_num_seqs=_NUM_PROMPTS, kv_cache_gib=0.5,
-                enforce_eager=True,
-            )
-        )  # fmt: skip
-        rng = random.Random(0)
-        prompts = [[rng.randrange(5, 250) for _ in range(_PROMPT_TOKENS)] for _ in range(_NUM_PROMPTS)]
-        owner = {
-            core.add(GenerationRequest(prompt, _REPLY_TOKENS, Sampling(), (), cache_salt="0")): place
-            for place, prompt in enumerate(prompts)
-        }
-        tokens: list[list[int]] = [[] for _ in prompts]
-        logprobs: list[list[float]] = [[] for _ in prompts]
-        left = set(owner)
-        while left:
-            for request, ids, values, reason in core.step():
-                tokens[owner[request]] += ids
-                logprobs[owner[request]] += values
-                if reason is not None:
-                    left.discard(request)
+        path = gpu_parts.random_model(Path(directory), smoke)
+        prompts = gpu_parts.random_prompts()
+        tokens, logprobs = gpu_parts.replies(gpu_parts.small_engine(path, "bfloat16"), prompts)
         model = PolicyModel.from_pretrained(path, dtype="bfloat16", device="cpu" if smoke else "cuda")
         rows = [
             TrainSequence(
@@ -193,10 +168,26 @@ def parity(smoke: bool) -> Figures:
     return {"mean_difference": mean, "largest_difference": float(together.max()), "ok": mean < 0.05}
 
 
+def lora(smoke: bool) -> Figures:
+    """Adapters trained for two steps and published to vLLM by name: what engine, adapter and merged model say."""
+    from benchmarks import gpu_lora  # noqa: PLC0415 - in this process alone
+
+    return gpu_lora.measure(smoke)
+
+
+def memory(smoke: bool) -> Figures:
+    """The peak memory of an update beside what `gymfleet plan` says of it."""
+    from benchmarks import gpu_memory  # noqa: PLC0415 - in this process alone
+
+    return gpu_memory.measure(smoke)
+
+
 def whole_loop(smoke: bool) -> Figures:
     """Two steps of GRPO of a random model, with engine, environment, rewards and published weights, in bfloat16."""
+    from benchmarks import gpu_parts  # noqa: PLC0415 - in this process alone
+
     with tempfile.TemporaryDirectory() as directory:
-        path, run = random_model(Path(directory), smoke), Path(directory) / "run"
+        path, run = gpu_parts.random_model(Path(directory), smoke), Path(directory) / "run"
         command = [
             str(Path(sys.executable).with_name("gymfleet")), "train", str(ROOT / "recipes" / "methods" / "grpo.toml"),
             "--run-dir", str(run),
@@ -216,28 +207,6 @@ def whole_loop(smoke: bool) -> Figures:
             )
         summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     return {"seconds_of": summary["seconds"], "tokens_trained": summary["tokens_trained"]}
-
-
-def random_model(directory: Path, smoke: bool) -> Path:
-    """Write a random model of Qwen3's shape in bfloat16, with a tokenizer of bytes and words."""
-    import torch  # noqa: PLC0415 - in this process alone
-    from gymfleet_trainer.model.scratch import build_tokenizer  # noqa: PLC0415
-    from transformers import Qwen3Config, Qwen3ForCausalLM  # noqa: PLC0415
-
-    from benchmarks import bench_gpu  # noqa: PLC0415
-
-    heads = {"head_dim": 32}  # of the sizes that vLLM's CPU build has
-    shape: dict[str, Any] = bench_gpu.SMOKE | heads if smoke else bench_gpu.QWEN3_0_6B
-    tokenizer = build_tokenizer(["Thought: a ball. Action: go to red ball 1"], 300)
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        **shape, max_position_embeddings=4096, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=None, dtype="bfloat16",
-    )  # fmt: skip
-    path = directory / "model"
-    Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
 
 
 def _milliseconds(call: Callable[[], Any], device: str) -> float:
@@ -265,9 +234,11 @@ CHECKS: Final[Mapping[str, tuple[Callable[[bool], Figures], float]]] = {
     "updates": (updates, 480.0),
     "large_updates": (large_updates, 480.0),
     "parity": (parity, 420.0),
+    "lora": (lora, 300.0),
+    "memory": (memory, 180.0),
     "whole_loop": (whole_loop, 840.0),
 }
-"""Each with the seconds that it may take: 40 minutes in all."""
+"""Each with the seconds that it may take: 48 minutes in all."""
 
 if __name__ == "__main__":
     main()

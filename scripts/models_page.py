@@ -24,10 +24,14 @@ def models_page() -> str:
 
 
 def _families() -> str:
-    lines = ["| family | `model_type` | computed beside Llama's layers | compared with |", "|---|---|---|---|"]
+    lines = [
+        "| family | `model_type` | computed beside Llama's layers | compared with | the whole loop |",
+        "|---|---|---|---|---|",
+    ]
     for family in FAMILIES:
         engines = "transformers, vLLM" if family.in_engine else "transformers"
-        lines.append(f"| {family.name} | `{family.model_type}` | {family.computed} | {engines} |")
+        loop = "yes" if family.in_loop else ""
+        lines.append(f"| {family.name} | `{family.model_type}` | {family.computed} | {engines} | {loop} |")
     return "\n".join(lines)
 
 

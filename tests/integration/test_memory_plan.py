@@ -53,7 +53,7 @@ def peaks(
     trainer = device["processes"][0]
     assert trainer["name"] == "trainer, worker 0"
     return sum(part["size_bytes"] for part in trainer["parts"]), int(
-        said([sys.executable, "-m", "tests.fixtures.one_update", str(recipe)])
+        said([sys.executable, "-m", "benchmarks.one_update", str(recipe)])
     )
 
 

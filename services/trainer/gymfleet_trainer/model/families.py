@@ -29,17 +29,19 @@ class Family:
     """What it has beyond Llama's layers, and how that is computed."""
     in_engine: bool = False
     """Whether tests compare it with vLLM too."""
+    in_loop: bool = False
+    """Whether a test plays, trains, publishes and plays again with it, with all services."""
 
 
 FAMILIES: Final = (
-    Family("Llama, SmolLM, Yi, DeepSeek-R1-Distill", "llama", "", True),
+    Family("Llama, SmolLM, Yi, DeepSeek-R1-Distill", "llama", "", True, True),
     Family("Mistral", "mistral", "sliding window (7B v0.1)", True),
     Family("Mixtral", "mixtral", "experts; sliding window"),
     Family("Ministral", "ministral", "sliding window by layer"),
     Family("Qwen2, Qwen2.5, QwQ", "qwen2", "biases of query, key and value", True),
     Family("Qwen2-MoE", "qwen2_moe", "experts, one of them shared"),
-    Family("Qwen3", "qwen3", "norms of query and key", True),
-    Family("Qwen3-MoE", "qwen3_moe", "experts; norms of query and key", True),
+    Family("Qwen3", "qwen3", "norms of query and key", True, True),
+    Family("Qwen3-MoE", "qwen3_moe", "experts; norms of query and key", True, True),
     Family("Gemma", "gemma", "scaled embeddings"),
     Family("Gemma 2", "gemma2", "scaled embeddings; soft-capped scores and logits; sliding window by layer", True),
     Family("Gemma 3, text", "gemma3_text", "scaled embeddings; sliding window by layer; norms of query and key", True),
