@@ -138,8 +138,8 @@ def _leave_meta(model: nn.Module) -> None:
             if one not in known:
                 known[one] = nn.Parameter(torch.empty_like(one, device="cpu"), requires_grad=one.requires_grad)
             setattr(module, name, known[one])
-        for name, one in module.named_buffers(recurse=False):
-            setattr(module, name, torch.empty_like(one, device="cpu"))
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, torch.empty_like(buffer, device="cpu"))
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
