@@ -75,8 +75,7 @@ def test_the_peak_of_an_update_is_what_the_plan_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lora", "kind", "limit"),
     [
-        # Adapters take little beside the activations, between whose blocks glibc keeps more than is allowed for: tensors
-        # of 585 MiB took 850.
+        # Beside little else, what glibc keeps between blocks of activations shows: tensors of 585 MiB took 850.
         pytest.param(", lora = { rank = 16 }", "adamw", 0.2, id="adapters"),
         pytest.param("", "adafactor", 0.1, id="adafactor"),
         pytest.param("", "adamw_8bit", 0.1, id="adamw_8bit"),
