@@ -197,8 +197,8 @@ class PolicyModel(nn.Module):
     def rounded(self, dtype: torch.dtype) -> Iterator[None]:
         """Have the weights as `save_pretrained` writes them in `dtype`, within the context.
 
-        Those that change are held twice meanwhile. Without ranks the stored tensors stay as they are, so that a checkpoint
-        may be written from them.
+        Those that change are held twice meanwhile. Without ranks the stored tensors stay as they are, so that a
+        checkpoint may be written from them.
         """
         if torch.promote_types(dtype, self.masters) == dtype:
             yield
