@@ -35,5 +35,6 @@ HAS=$(python3 -c 'import importlib.metadata as m; print(m.version("torch").parti
 python3 -m venv --system-site-packages "$WORK/venv"
 # In one go, so that all suit each other, and from the directory alone, whatever PIP_* say. What the machine has in a
 # version that suits, torch before all, stays.
-"$WORK/venv/bin/pip" --isolated install --quiet --no-index --find-links "$1" --constraint "$WORK/pins.txt" "vllm==$VLLM" --editable ".[all]"
+"$WORK/venv/bin/pip" --isolated install --quiet --no-index --find-links "$1" --constraint "$WORK/pins.txt" \
+    "vllm==$VLLM" --editable ".[all]"
 "$WORK/venv/bin/python" -m benchmarks.gpu_check --out "${2:-gpu-check.json}"

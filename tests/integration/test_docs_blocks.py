@@ -55,6 +55,8 @@ BLOCKS = {
     ("docs/dataset.md", '"""Look a word'): "run by tests/integration/test_dataset.py",
     ("docs/chat-templates.md", "[rollout.format]"): "the same keys are in recipes/tool-calls.toml, which tests load",
     ("docs/models.md", "gymfleet plan"): "run for this machine by tests/integration/test_memory_plan.py",
+    ("docs/models.md", "scripts/gpu-check.sh"): "not run without a GPU; --smoke is by test_gpu_check.py",
+    ("docs/lora.md", "gymfleet train"): "not run: trains for minutes; tests load both recipes",
     ("docs/lora.md", "[model]"): "loaded by tests/unit/contracts/test_recipe.py",
     ("docs/lora.md", "VLLM_SERVER_DEV_MODE=1"): "not run: tests/vllm_server.py starts the same server",
     ("docs/lora.md", "from peft import"): "run, with a model of its own, by tests/integration/test_lora_run.py",

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.gpu_check import CHECKS, checked
 from tests.fixtures.paths import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_the_script_runs_every_check_small_and_writes_one_file(tmp_path: Path) -> None:
