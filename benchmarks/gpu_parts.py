@@ -2,7 +2,7 @@
 
 import random
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from gymfleet_contracts.rollout import Sampling
@@ -35,7 +35,7 @@ def random_model(directory: Path, smoke: bool) -> Path:
     return path
 
 
-def small_engine(model: Path, dtype: str, *, max_lora_rank: int = 0) -> VllmCore:
+def small_engine(model: Path, dtype: Literal["float32", "bfloat16", "float16"], *, max_lora_rank: int = 0) -> VllmCore:
     """The embedded vLLM with room for the prompts and their replies."""
     return build_core(
         EngineConfig(
