@@ -290,6 +290,8 @@ class Policy(WireModel):
     """In replies that have ended."""
     tokens_sampled: int = 0
     """Grows with every token that an engine samples for a reply, long before that ends: the sign that it lives."""
+    sleep_mode: bool = False
+    """The engines were started so that they can sleep."""
     asleep: bool = False
     """The engines' memory is free for the trainer, and requests wait."""
 

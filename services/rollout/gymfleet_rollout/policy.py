@@ -61,6 +61,7 @@ class Policy:
         model: the model name shown to callers.
         base_path: the directory with the weights of version 0.
         vocab_size: every token id is smaller than this.
+        sleep_mode: the engines can sleep.
         max_lora_rank: versions are adapters of this rank at most, to the weights of version 0; with 0 whole weights.
     """
 
@@ -74,6 +75,7 @@ class Policy:
         dtype: str,
         vocab_size: int,
         max_lora_rank: int = 0,
+        sleep_mode: bool = False,
     ) -> None:
         self._engines = EnginePool(engines, dtype=dtype, vocab_size=vocab_size, revive=self._revive)
         self._model = model
@@ -82,6 +84,7 @@ class Policy:
         self._vocab_size = vocab_size
         self._base_path = base_path
         self._max_lora_rank = max_lora_rank
+        self._sleep_mode = sleep_mode
         self._live = 0
         self._live_path = base_path
         self._staged: _Staged | None = None
@@ -129,6 +132,7 @@ class Policy:
             max_lora_rank=self._max_lora_rank,
             tokens_generated=self._tokens_generated,
             tokens_sampled=self._tokens_sampled,
+            sleep_mode=self._sleep_mode,
             asleep=self._sleep.is_held,
         )
 
@@ -309,6 +313,8 @@ class Policy:
         """
         async with self._lock:
             self.require_usable()
+            if not self._sleep_mode:
+                raise CannotSleep("they were not started for it: GYMFLEET_ROLLOUT_SLEEP_MODE, placement.colocated")
             if self._staged is not None:
                 raise PolicyVersionConflict(
                     f"version {self._staged.version} is staged; commit or refuse it first",

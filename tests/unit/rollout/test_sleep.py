@@ -195,12 +195,22 @@ async def test_an_engine_of_ones_own_need_not_sleep(weights: Callable[[int], Pat
             await super(NumberedEngine, self).sleep()
 
     policy = Policy(
-        [Awake("mine", weights(0))], model="m", base_path=weights(0), backend="t", dtype="float32", vocab_size=1000
-    )
+        [Awake("mine", weights(0))], model="m", base_path=weights(0), backend="t", dtype="float32", vocab_size=1000,
+        sleep_mode=True,
+    )  # fmt: skip
     await policy.start()
 
     with pytest.raises(CannotSleep, match="the engine mine cannot sleep"):
         await policy.sleep(60)
+
+
+async def test_who_was_not_started_for_it_stays_awake(world: World) -> None:
+    world.policy._sleep_mode = False
+
+    with pytest.raises(CannotSleep, match="not started for it: GYMFLEET_ROLLOUT_SLEEP_MODE"):
+        await world.policy.sleep(60)
+
+    assert world.engines[0].did == []
 
 
 @pytest.mark.parametrize("lease_s", [0, -1, 3601, "1"])
