@@ -105,7 +105,7 @@ async def test_engines_sleep_during_the_update_and_are_awake_for_the_version(
         run = run_of(recipe, trainer, learner, worker)
         await run.publish()
         learner.saw.clear()
-        steps = Steps(run, run.stage)
+        steps = Steps(run, stage_of(recipe, Reinforce))
 
         async def collect() -> list[Group]:
             request = steps._open(PlannedGroup(0))
