@@ -37,6 +37,7 @@ from gymfleet_contracts.stages import PlannedStage, StageName, StageSection, pla
 from gymfleet_contracts.trajectory import AGENT, RoleName, StrategyName
 
 Replicas = Annotated[int, Field(ge=1, le=256)]
+Gpus = Annotated[tuple[Annotated[int, Field(ge=0, le=1023)], ...], Field(min_length=1, max_length=256)]
 ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*$")]
 
 _EVALUATOR: Final = "rollout.evaluator"
@@ -378,6 +379,36 @@ class TrainerSection(WireModel):
     a GPU they are there anyway."""
 
 
+class PlacementSection(WireModel):
+    """Which GPUs of this machine the processes of `gymfleet train` use, by the numbers of `nvidia-smi`. Changes no
+    result.
+    """
+
+    trainer: Gpus | None = None
+    """One for each of `trainer.workers`; without it the first that are visible."""
+    engines: Gpus | None = None
+    """One for each of `scale.rollouts`; without it those that the trainer leaves or, if `colocated`, those that it
+    has."""
+    colocated: bool = False
+    """Trainer and engines share GPUs: an engine sleeps while the policy is updated."""
+
+    @model_validator(mode="after")
+    def named_once(self) -> Self:
+        """A GPU has one use, or two that take turns."""
+        for key, named in (("trainer", self.trainer or ()), ("engines", self.engines or ())):
+            if key == "engines" and self.colocated:
+                continue  # several engines may share one: they sleep together
+            if (twice := next((gpu for gpu in named if named.count(gpu) > 1), None)) is not None:
+                raise ValueError(f"placement.{key} names GPU {twice} twice: give each once")
+        both = set(self.trainer or ()) & set(self.engines or ())
+        if both and not self.colocated:
+            raise ValueError(
+                f"placement: trainer and engines both name GPU {', '.join(map(str, sorted(both)))}: give each its own, "
+                "or colocated = true"
+            )
+        return self
+
+
 class Recipe(WireModel):
     """A whole run."""
 
@@ -402,6 +433,7 @@ class Recipe(WireModel):
     checkpoint: CheckpointSection = CheckpointSection()
     scale: ScaleSection = ScaleSection()
     trainer: TrainerSection = TrainerSection()
+    placement: PlacementSection = PlacementSection()
 
     @property
     def parity_limits(self) -> ParityLimits:
@@ -417,6 +449,29 @@ class Recipe(WireModel):
             raise ValueError(
                 f'publish.parity_tolerance = {given:g} is for float32, and {coarse} is "{limits.dtype}", in which no '
                 f'two programs agree so closely: give "auto", or at least {limits.least:g}'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def gpus_are_enough(self) -> Self:
+        """Each worker and each engine has a GPU, where GPUs are named."""
+        trainer, engines = self.placement.trainer, self.placement.engines
+        if trainer is not None and self.trainer_device == "cpu":
+            raise ValueError('placement.trainer names GPUs, and trainer_device is "cpu": leave one of them out')
+        if trainer is not None and len(trainer) != self.trainer.workers:
+            raise ValueError(
+                f"placement.trainer names {len(trainer)} GPUs, and trainer.workers is {self.trainer.workers}: each "
+                "worker takes one"
+            )
+        if engines is not None and self.inference.backend == "server":
+            raise ValueError(
+                'placement.engines names GPUs, and with inference.backend = "server" the engines are started by '
+                "others: choose their GPUs there"
+            )
+        if engines is not None and len(engines) != self.scale.rollouts:
+            raise ValueError(
+                f"placement.engines names {len(engines)} GPUs, and scale.rollouts is {self.scale.rollouts}: each "
+                "engine takes one"
             )
         return self
 

@@ -266,6 +266,15 @@ class StagedVersion(WireModel):
     update_s: float
 
 
+class SleepRequest(WireModel):
+    """`POST /v1/policy/sleep`: free the engines' memory until `POST /v1/policy/wake`, or until a version is staged.
+
+    Asked again it renews the lease. Without that the engines wake by themselves, with the live version.
+    """
+
+    lease_s: Annotated[float, Field(gt=0, le=3600), NUMBER] = 60.0
+
+
 class Policy(WireModel):
     """`GET /v1/policy`."""
 
@@ -281,6 +290,10 @@ class Policy(WireModel):
     """In replies that have ended."""
     tokens_sampled: int = 0
     """Grows with every token that an engine samples for a reply, long before that ends: the sign that it lives."""
+    sleep_mode: bool = False
+    """The engines were started so that they can sleep."""
+    asleep: bool = False
+    """The engines' memory is free for the trainer, and requests wait."""
 
 
 class LivePolicy(WireModel):

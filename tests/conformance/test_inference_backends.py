@@ -153,14 +153,16 @@ async def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
         if url is None:
             config = EngineConfig(
                 model=models[0], max_model_len=MAX_MODEL_LEN, max_num_seqs=64, block_size=BLOCK_SIZE,
-                kv_cache_gib=0.25, max_lora_rank=rank,
+                kv_cache_gib=0.25, max_lora_rank=rank, sleep_mode=True,
             )  # fmt: skip
             engine = EmbeddedEngine(config)
         else:
-            engine = ServerEngine(url, weights_path=models[0], concurrency=64, start_timeout_s=60, lora_rank=rank)
+            engine = ServerEngine(
+                url, weights_path=models[0], concurrency=64, start_timeout_s=60, lora_rank=rank, sleep_mode=True
+            )
         policy = Policy(
             [engine], model="tiny", base_path=models[0], backend="test", dtype="float32",
-            vocab_size=vocab_size(models[0]), max_lora_rank=rank,
+            vocab_size=vocab_size(models[0]), max_lora_rank=rank, sleep_mode=True,
         )  # fmt: skip
         await policy.start()
         try:
@@ -333,6 +335,39 @@ async def test_replies_in_flight_survive(bench: Bench, decision: str) -> None:
 
 def _wrong(truth: Sequence[float], given: Sequence[float]) -> list[bool]:
     return [abs(a - b) > 0.01 for a, b in zip(truth, given, strict=True)]
+
+
+@pytest.mark.parametrize("how", ["asked", "lease", "published"])
+async def test_a_sleep_in_the_middle_of_a_reply_loses_no_token(bench: Bench, how: str) -> None:
+    prompt, version = (*LONG_PROMPT[:40], 9), bench.policy.live_version
+    undisturbed = await bench.ask(prompt, 300)
+    start = bench.policy.state().tokens_generated
+    task = asyncio.create_task(bench.ask(prompt, 300))
+    await bench.ask(max_tokens=8)  # behind it in the engine's queue: it has written by now
+
+    assert (await bench.policy.sleep(0.5 if how == "lease" else 60)).asleep
+    kept = bench.policy.state().tokens_generated - start
+    late = asyncio.create_task(bench.ask())
+    done, _ = await asyncio.wait([task, late], timeout=0.2)
+    assert not done
+    assert 0 < kept - 8 < 300
+    if how == "asked":
+        await bench.policy.wake()
+    elif how == "published":
+        await bench.publish(bench.others()[0])
+    answer = await task
+    await late
+
+    spans = {span.version: span.num_tokens for span in answer.versions}
+    assert len(answer.token_ids) == len(answer.logprobs) == sum(spans.values()) == 300
+    if how == "published":
+        assert list(spans) == [version, version + 1]
+        assert answer.token_ids[: spans[version]] == undisturbed.token_ids[: spans[version]]
+    else:
+        assert list(spans) == [version]
+        assert answer.token_ids == undisturbed.token_ids
+    assert not bench.policy.state().asleep
+    await bench.agrees()
 
 
 async def test_nothing_is_generated_while_a_version_waits_for_its_decision(bench: Bench) -> None:

@@ -69,6 +69,9 @@ checks.positive_data_acceptance.enabled = false
 [[operations]]  # which weights load and which tokens exist, only the engine can tell
 include-path = "/v1/policy/versions"
 checks.positive_data_acceptance.enabled = false
+[[operations]]  # the engines of this service were not started for it
+include-path = "/v1/policy/sleep"
+checks.positive_data_acceptance.enabled = false
 [[operations]]  # a job that is ended stays to be asked for what it had finished
 include-path = "/v1/jobs/{job_id}"
 checks.use_after_free.enabled = false

@@ -19,6 +19,7 @@ from gymfleet_cli.progress import RunDisplay
 from gymfleet_cli.recipes import to_toml
 from gymfleet_cli.run_directory import RUN_STATE
 from gymfleet_cli.supervisor.interrupts import Interrupts
+from gymfleet_cli.supervisor.placement import placement_of
 from gymfleet_cli.supervisor.plan import Plan, choose_ports, inherited_models
 from gymfleet_cli.supervisor.supervisor import Supervisor
 from gymfleet_cli.trained_models import trained_models
@@ -45,7 +46,7 @@ def run_plan(recipe: Recipe, env: str | None, run_dir: Path, state_dir: Path, po
 
     Raises:
         UsageProblem: a source where there are several environments, or benchmark files that the recipe trains on are
-            not there.
+            not there; GPUs that are not there, or in use.
         RecipeError: a reward names a model that neither the operator has set nor a stage before it trains.
     """
     served = {section.name: section for section in recipe.environments}
@@ -65,6 +66,7 @@ def run_plan(recipe: Recipe, env: str | None, run_dir: Path, state_dir: Path, po
         options=served_options(sources, {name: section.options for name, section in served.items()}),
         components=tuple(sorted(used for used in components if not used.isidentifier())),
         scale=recipe.scale,
+        placement=placement_of(recipe),
         reward_models=trained_models(recipe, run_dir, set(inherited_models())),
     )
 

@@ -60,6 +60,8 @@ class BackendFacts(BaseModel):
     """With `enforce_eager = false` it compiles the model on this machine, which takes a C++ compiler."""
     adapters: bool = False
     """Its engines load adapters, as `[model.lora]` wants."""
+    sleeps: bool = False
+    """Its engines free their memory on request, as `placement.colocated` wants."""
 
 
 OptionsT = TypeVar("OptionsT", bound=BackendOptions)

@@ -154,6 +154,43 @@ class EnginePool:
         """End every request in flight on every engine."""
         await asyncio.gather(*(engine.interrupt() for engine in self._engines))
 
+    async def sleep(self) -> None:
+        """End the requests of every engine that is up, and put it to sleep.
+
+        If one cannot sleep, the others are awake again when this raises InferenceError.
+        """
+
+        async def fall_asleep(engine: Engine) -> None:
+            await engine.interrupt()
+            await engine.sleep()
+
+        try:
+            await self._all_up(fall_asleep)
+        except InferenceError:
+            await self.wake()
+            raise
+
+    async def wake(self) -> None:
+        """Wake every engine that is up. Raises InferenceError if one cannot be used any more."""
+        await self._all_up(lambda engine: engine.wake())
+
+    async def _all_up(self, call: Callable[[Engine], Awaitable[None]]) -> None:
+        """Make a call on every engine that is up, and mark those that do not answer as down. Raises InferenceError."""
+
+        async def one(engine: Engine) -> None:
+            try:
+                with _as_inference_error(engine):
+                    await call(engine)
+            except EngineDown as error:
+                self.mark_down(engine, error)
+
+        results = await asyncio.gather(
+            *(one(engine) for engine in self._engines if engine.is_up), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
     async def load(self, path: Path) -> None:
         """Load weights on every engine; if one load fails, wait for all of them to end before raising."""
         results = await asyncio.gather(*(load(engine, path) for engine in self._engines), return_exceptions=True)

@@ -20,6 +20,14 @@ class PolicyUpdateFailed(ServiceError):
     status = 422
 
 
+class CannotSleep(ServiceError):
+    """The engines stay awake: they were not started for sleeping, or one of them failed to."""
+
+    type = problems.POLICY_UPDATE_FAILED
+    title = "The engines cannot sleep"
+    status = 422
+
+
 class PolicyUnavailable(TryLater):
     """The engine is starting, or gone: nothing can be generated."""
 

@@ -23,7 +23,7 @@ from gymfleet_kit.app import NotReady
 from gymfleet_rollout import metrics
 from gymfleet_rollout.deadlines import Deadlines
 from gymfleet_rollout.engine_pool import GREEDY, Answers, EnginePool, Prompts, load
-from gymfleet_rollout.errors import PolicyUnavailable, PolicyUpdateFailed, PolicyVersionConflict
+from gymfleet_rollout.errors import CannotSleep, PolicyUnavailable, PolicyUpdateFailed, PolicyVersionConflict
 from gymfleet_rollout.held_weights import HeldWeights
 from gymfleet_rollout.inference.base import (
     Continuation,
@@ -37,6 +37,7 @@ from gymfleet_rollout.inference.base import (
 )
 from gymfleet_rollout.inference.manifest import read_manifest
 from gymfleet_rollout.inference.weights import is_adapter, require_adapter, require_same_tensors, tensor_shapes
+from gymfleet_rollout.sleep_lease import SleepLease
 
 log = structlog.get_logger()
 
@@ -62,6 +63,7 @@ class Policy:
         model: the model name shown to callers.
         base_path: the directory with the weights of version 0.
         vocab_size: every token id is smaller than this.
+        sleep_mode: the engines can sleep.
         max_lora_rank: versions are adapters of this rank at most, to the weights of version 0; with 0 whole weights.
     """
 
@@ -75,6 +77,7 @@ class Policy:
         dtype: str,
         vocab_size: int,
         max_lora_rank: int = 0,
+        sleep_mode: bool = False,
     ) -> None:
         self._engines = EnginePool(engines, dtype=dtype, vocab_size=vocab_size, revive=self._revive)
         self._model = model
@@ -83,6 +86,7 @@ class Policy:
         self._vocab_size = vocab_size
         self._base_path = base_path
         self._max_lora_rank = max_lora_rank
+        self._sleep_mode = sleep_mode
         self._live = 0
         self._live_path = base_path
         self._staged: _Staged | None = None
@@ -92,6 +96,7 @@ class Policy:
         self._tokens_generated = 0
         self._tokens_sampled = 0
         self._deadlines = Deadlines()
+        self._sleep = SleepLease(self._sleep_is_over)
         self._expiry: asyncio.Task[None] | None = None
         self._held = HeldWeights()
         self._listeners: list[Callable[[], None]] = []
@@ -130,6 +135,8 @@ class Policy:
             max_lora_rank=self._max_lora_rank,
             tokens_generated=self._tokens_generated,
             tokens_sampled=self._tokens_sampled,
+            sleep_mode=self._sleep_mode,
+            asleep=self._sleep.is_held,
         )
 
     @property
@@ -138,9 +145,12 @@ class Policy:
         return self._engines.names
 
     async def admit(self, engine: Engine) -> bool:
-        """Add an engine that has started; return False while a version is being decided on. Raises InferenceError."""
+        """Add an engine that has started; return False while a version is being decided on, and in sleep.
+
+        Raises InferenceError.
+        """
         async with self._lock:
-            if self._staged is not None:
+            if self._staged is not None or self._sleep.is_held:
                 return False
             await self._engines.admit(engine, self._live_path, str(self._live))
             return True
@@ -166,11 +176,12 @@ class Policy:
             self._staged.timer.cancel()
         if self._expiry is not None:
             self._expiry.cancel()
+        self._sleep.close()
         await self._engines.close()
         self._held.hold_only([])
 
     async def check_ready(self) -> None:
-        """Generate one token, unless a version is being staged. Raises NotReady."""
+        """Generate one token, unless a version is being staged or the engines sleep. Raises NotReady."""
         if self._broken is not None:
             raise NotReady(self._broken)
         try:
@@ -240,7 +251,7 @@ class Policy:
                 return part, version
 
     def timeout(self, seconds: float) -> contextlib.AbstractAsyncContextManager[asyncio.Timeout]:
-        """Return a time limit like `asyncio.timeout` that is paused while a version is loaded and decided on."""
+        """Return a time limit like `asyncio.timeout` that is paused while a version is decided on, and in sleep."""
         return self._deadlines.timeout(seconds)
 
     def _count_sampled(self, num_tokens: int) -> None:
@@ -248,6 +259,8 @@ class Policy:
 
     async def stage(self, body: StageVersion) -> StagedVersion:
         """Load a version on every engine and sample the probe with it; generate nothing else until it is decided on.
+
+        Engines that sleep wake first.
 
         Raises PolicyVersionConflict, or PolicyUpdateFailed once the live version has been restored.
         """
@@ -264,6 +277,7 @@ class Policy:
                 raise PolicyUpdateFailed(str(error), version=body.version) from error
             self._pause()
             try:
+                await self._wake_engines()
                 self._staged = await self._load_and_probe(body, path)
             except InferenceError as error:
                 self._hold_live()
@@ -303,6 +317,74 @@ class Policy:
 
     def _hold_live(self) -> None:
         self._held.hold_only([self._live_path])
+
+    async def sleep(self, lease_s: float) -> PolicyState:
+        """Free the engines' memory; requests keep their tokens and wait. Asleep, renew the lease and nothing else.
+
+        Raises PolicyVersionConflict while a version is decided on, and CannotSleep.
+        """
+        async with self._lock:
+            self.require_usable()
+            if not self._sleep_mode:
+                raise CannotSleep("they were not started for it: GYMFLEET_ROLLOUT_SLEEP_MODE, placement.colocated")
+            if self._staged is not None:
+                raise PolicyVersionConflict(
+                    f"version {self._staged.version} is staged; commit or refuse it first",
+                    live_version=self._live,
+                    staged_version=self._staged.version,
+                )
+            was_awake = not self._sleep.is_held
+            self._sleep.renew(lease_s)  # before they sleep: if this call is cancelled half way, they wake by it
+            if was_awake:
+                await self._fall_asleep()
+            return self.state()
+
+    async def _fall_asleep(self) -> None:
+        self._pause()
+        try:
+            await self._engines.sleep()
+        except InferenceError as error:
+            self._sleep.give_back()
+            if isinstance(error, EngineDied):
+                self._give_up(str(error))
+            self._resume()
+            raise CannotSleep(str(error)) from error
+        log.info("policy.asleep", live_version=self._live)
+
+    async def wake(self) -> PolicyState:
+        """Let the engines go on with the live version. Awake, it changes nothing."""
+        async with self._lock:
+            if self._sleep.is_held:
+                await self._wake_up()
+            self.require_usable()
+            return self.state()
+
+    async def _sleep_is_over(self) -> None:
+        async with self._lock:
+            if self._sleep.is_over:  # it may have been renewed while this waited for the lock
+                log.error("policy.overslept", live_version=self._live)
+                await self._wake_up()
+
+    async def _wake_up(self) -> None:
+        try:
+            with contextlib.suppress(InferenceError):  # then nothing can be generated, and every request is told so
+                await self._wake_engines()
+        finally:
+            self._resume()
+
+    async def _wake_engines(self) -> None:
+        """Give the lease back and wake the engines, if they sleep. Raises InferenceError for one that is lost."""
+        if not self._sleep.is_held:
+            return
+        self._sleep.give_back()
+        try:
+            await asyncio.shield(self._engines.wake())
+        except BaseException as error:
+            if isinstance(error, InferenceError):
+                self._give_up(f"an engine did not wake: {error}")
+            self._resume()
+            raise
+        log.info("policy.awake", live_version=self._live)
 
     def _require_stageable(self, body: StageVersion) -> None:
         self.require_usable()
@@ -394,6 +476,8 @@ class Policy:
         async with self._lock:
             if self._staged is not None:
                 raise InferenceError("which weights it gets is being decided")
+            if self._sleep.is_held:
+                raise InferenceError("the engines sleep")
             await load(engine, self._live_path)
 
     def _give_up(self, reason: str) -> None:

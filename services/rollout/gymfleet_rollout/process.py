@@ -56,6 +56,12 @@ def run(recipe_file: Path | None, run_dir: Path | None) -> None:
             "GYMFLEET_ROLLOUT_MAX_LORA_RANK asks for: take embedded or server, or train whole weights\n"
         )
         raise SystemExit(2)
+    if settings.sleep_mode and not backend.facts.sleeps:
+        sys.stderr.write(
+            f"error: engines of the backend {settings.backend} do not sleep, which placement.colocated or "
+            "GYMFLEET_ROLLOUT_SLEEP_MODE asks for: take embedded or server, or give them a GPU of their own\n"
+        )
+        raise SystemExit(2)
     compiler = os.environ.get("CXX", "g++")
     if backend.facts.compiles and not settings.enforce_eager and shutil.which(compiler) is None:
         sys.stderr.write(

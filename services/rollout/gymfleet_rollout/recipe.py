@@ -41,6 +41,7 @@ def _given(recipe: Recipe, run_dir: Path) -> dict[str, Any]:
         "backend": recipe.inference.backend,
         "backend_options": recipe.inference.options,
         "seed": recipe.seed,
+        "sleep_mode": recipe.placement.colocated,
         **({} if lora is None else {"max_lora_rank": lora.rank, "max_loras": lora.max_loras}),
         "model": initial_model(recipe, run_dir),
         "plugins": sorted(

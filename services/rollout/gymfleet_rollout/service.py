@@ -170,6 +170,7 @@ class RolloutService:
             dtype=settings.dtype,
             vocab_size=vocab_size(model_path),
             max_lora_rank=settings.max_lora_rank,
+            sleep_mode=settings.sleep_mode,
         )
         await policy.start()
         # torch and vLLM leave about a million objects that live as long as the process. If every

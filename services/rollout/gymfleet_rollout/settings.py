@@ -75,6 +75,8 @@ class RolloutSettings(HttpSettings):
     """The highest rank of the adapters that the policy's versions are; 0 where they are whole weights."""
     max_loras: Annotated[int, Field(ge=2, le=64)] = 2
     """Adapters that an engine has room for."""
+    sleep_mode: bool = False
+    """The engines can be put to sleep by the trainer, which shares their GPU; a recipe's `placement.colocated`."""
     block_size: Annotated[int, Field(ge=32, multiple_of=32)] = 32
     """Tokens per block of the cache."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0

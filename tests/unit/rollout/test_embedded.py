@@ -28,6 +28,7 @@ class CountingCore:
         self.requests: dict[str, int] = {}
         self.aborted: list[str] = []
         self.loaded: list[Path] = []
+        self.did: list[str] = []
         self.num_steps = 0
         self.closed = False
         self.gate = threading.Event()
@@ -59,6 +60,13 @@ class CountingCore:
         if weights_path.name == "bad":
             raise ValueError("no such tensor")
         self.loaded.append(weights_path)
+
+    def sleep(self) -> None:
+        assert len(self.aborted) == len(self.requests), "no request is left when it falls asleep"
+        self.did.append("sleep")
+
+    def wake(self) -> None:
+        self.did.append("wake")
 
     def close(self) -> None:
         self.closed = True
@@ -114,6 +122,18 @@ async def test_an_idle_engine_does_not_turn(replica: EmbeddedEngine, core: Count
     await asyncio.sleep(0.05)
 
     assert core.num_steps == steps == 3
+
+
+async def test_it_sleeps_between_two_steps(replica: EmbeddedEngine, core: CountingCore) -> None:
+    task = ask(replica, 900)
+    await asyncio.sleep(0)
+    await replica.interrupt()
+    await replica.sleep()
+    await replica.wake()
+
+    assert core.did == ["sleep", "wake"]
+    assert (await task).finish_reason is None
+    assert (await ask(replica, 2)).finish_reason == "length"
 
 
 async def test_an_interruption_keeps_what_there_is(replica: EmbeddedEngine, core: CountingCore) -> None:

@@ -372,7 +372,16 @@ def test_the_recipe_says_for_which_adapters_engines_are_started(
     assert settings_for(recipe, tmp_path)().max_lora_rank == 64  # type: ignore[call-arg]
 
 
-def test_a_backend_that_loads_no_adapters_is_told(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("setting", "value", "complaint"),
+    [
+        ("MAX_LORA_RANK", "8", "mine.py loads no adapters, which [model.lora] or GYMFLEET_ROLLOUT_MAX_LORA_RANK asks"),
+        ("SLEEP_MODE", "true", "mine.py do not sleep, which placement.colocated or GYMFLEET_ROLLOUT_SLEEP_MODE asks"),
+    ],
+)
+def test_what_a_backend_does_not_do_is_told(
+    setting: str, value: str, complaint: str, model: Path, tmp_path: Path
+) -> None:
     (tmp_path / "mine.py").write_text(
         "from gymfleet_rollout.backend import InferenceBackend\n\n\nclass Mine(InferenceBackend):\n"
         "    def engine(self, replica, config):\n        raise NotImplementedError\n"
@@ -380,14 +389,14 @@ def test_a_backend_that_loads_no_adapters_is_told(model: Path, tmp_path: Path) -
     done = subprocess.run(
         [sys.executable, "-m", "gymfleet_rollout.main"],
         env={
-            f"{PREFIX}MODEL": str(model), f"{PREFIX}BACKEND": str(tmp_path / "mine.py"), f"{PREFIX}MAX_LORA_RANK": "8",
+            f"{PREFIX}MODEL": str(model), f"{PREFIX}BACKEND": str(tmp_path / "mine.py"), f"{PREFIX}{setting}": value,
             "PATH": "",
         },
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 
     assert done.returncode == 2
-    assert "mine.py loads no adapters, which [model.lora] or GYMFLEET_ROLLOUT_MAX_LORA_RANK asks for" in done.stderr
+    assert complaint in done.stderr
     assert done.stderr.count("\n") == 1
 
 

@@ -15,6 +15,7 @@ from gymfleet_cli.options import OptionsOption, options_of, served_options
 from gymfleet_cli.progress import describe, read_progress
 from gymfleet_cli.run_directory import RUN_STATE
 from gymfleet_cli.supervisor.interrupts import Interrupts
+from gymfleet_cli.supervisor.placement import Placement, placement_of_engine
 from gymfleet_cli.supervisor.plan import GATEWAY, Plan, choose_ports
 from gymfleet_cli.supervisor.service import Service, unready_reason
 from gymfleet_cli.supervisor.state import FleetState, ServiceRecord, read_state
@@ -58,6 +59,7 @@ def up(
         gateway_secret=secrets.token_hex(32),
         data=benchmarks,
         options=served_options(envs, options_of(option or ())),
+        placement=Placement() if model is None else placement_of_engine(),
     )
     waves = [[plan.redis(), *plan.env_servers()], [*plan.gateways(), *plan.rewards()]]
     if model is not None:

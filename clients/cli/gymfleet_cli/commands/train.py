@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from gymfleet_contracts.recipe import Recipe, RecipeError, ScaleSection, TrainerSection, load_recipe
+from gymfleet_contracts.recipe import PlacementSection, Recipe, RecipeError, ScaleSection, TrainerSection, load_recipe
 
 from gymfleet_cli.commands.plan import require_model
 from gymfleet_cli.composing import composed
@@ -144,8 +144,10 @@ def is_finished(directory: Path, recipe: Recipe) -> bool:
 
 
 def _alike(recipe: Recipe) -> Recipe:
-    """Return the recipe without its numbers of replicas, which may change between commands of the same run."""
-    return recipe.model_copy(update={"scale": ScaleSection(), "trainer": TrainerSection()})
+    """Return the recipe without how many run, and where, which may change between commands of the same run."""
+    return recipe.model_copy(
+        update={"scale": ScaleSection(), "trainer": TrainerSection(), "placement": PlacementSection()}
+    )
 
 
 def clear_run(directory: Path) -> None:

@@ -19,6 +19,7 @@ from gymfleet_contracts.recipe import ScaleSection
 from pydantic import JsonValue
 
 from gymfleet_cli.supervisor.errors import FleetError
+from gymfleet_cli.supervisor.placement import Placement
 from gymfleet_cli.supervisor.ports import LOOPBACK, free_ports, row_of_ports
 from gymfleet_cli.supervisor.service import Service, console_script
 from gymfleet_cli.supervisor.sockets import socket_path
@@ -101,6 +102,8 @@ class Plan:
     """Tables of reward models, by name, beside those of the user's own variable."""
     scale: ScaleSection = ONE_OF_EACH
     """The number of processes of each service."""
+    placement: Placement = field(default_factory=Placement)
+    """The GPUs of trainer and engines."""
 
     def key(self, service: str) -> str:
         """Return the key that callers send to a service. Other users of this machine reach its ports, not its key."""
@@ -228,9 +231,14 @@ class Plan:
         """Return services that play with a model; a recipe, as arguments, says how and, without `model`, which."""
         gateways = itertools.cycle(self.gateways())
         names = replica_names(ROLLOUT, self.scale.rollouts)
-        return [self._rollout(name, gateway.url, model, recipe) for name, gateway in zip(names, gateways, strict=False)]
+        return [
+            self._rollout(name, gateway.url, model, recipe, self.placement.for_engine(number))
+            for number, (name, gateway) in enumerate(zip(names, gateways, strict=False))
+        ]
 
-    def _rollout(self, name: str, gateway_url: str, model: str | None, recipe: tuple[str, ...]) -> Service:
+    def _rollout(
+        self, name: str, gateway_url: str, model: str | None, recipe: tuple[str, ...], gpus: Mapping[str, str]
+    ) -> Service:
         env = {
             "GYMFLEET_ROLLOUT_PORT": str(self.ports[name]),
             "GYMFLEET_ROLLOUT_API_KEY": self.key(ROLLOUT),
@@ -239,6 +247,7 @@ class Plan:
             "GYMFLEET_ROLLOUT_REWARD_URL": self.ports.url(REWARD),
             "GYMFLEET_ROLLOUT_REWARD_API_KEY": self.key(REWARD),
             **({} if model is None else {"GYMFLEET_ROLLOUT_MODEL": model}),
+            **gpus,
             **_shared_cores(),
         }
         return Service(
@@ -258,6 +267,7 @@ class Plan:
             "GYMFLEET_TRAINER_REDIS_URL": self.redis().url,
             "GYMFLEET_TRAINER_GATEWAY_URL": self.ports.url(GATEWAY),
             "GYMFLEET_TRAINER_ROLLOUT_URL": ",".join(map(self.ports.url, replica_names(ROLLOUT, self.scale.rollouts))),
+            **self.placement.for_trainer(),
             **_shared_cores(),
         }
         return Service(

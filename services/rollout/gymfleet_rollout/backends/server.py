@@ -43,7 +43,7 @@ class Server(InferenceBackend[ServerOptions]):
     """vLLM servers, each asked directly."""
 
     Options = ServerOptions
-    facts = BackendFacts(adapters=True)
+    facts = BackendFacts(adapters=True, sleeps=True)
 
     def __init__(self, options: ServerOptions) -> None:
         super().__init__(options)
@@ -61,4 +61,5 @@ class Server(InferenceBackend[ServerOptions]):
             concurrency=config.max_num_seqs,
             start_timeout_s=self.options.start_timeout_s,
             lora_rank=config.max_lora_rank,
+            sleep_mode=config.sleep_mode,
         )

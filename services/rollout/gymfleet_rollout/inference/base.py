@@ -95,6 +95,8 @@ class EngineConfig(EngineSizes):
     """The highest rank of the adapters that are loaded; with 0 there are none, and versions are whole weights."""
     max_loras: int = 2
     """Adapters that are held at a time."""
+    sleep_mode: bool = False
+    """The engine will be put to sleep, which some must know before they allocate anything."""
 
 
 class Engine(ABC):
@@ -135,6 +137,20 @@ class Engine(ABC):
         stands for the model without an adapter.
 
         Raises WeightsRejected, EngineDown or EngineDied.
+        """
+
+    async def sleep(self) -> None:
+        """Free the memory of weights and cache until `wake`. Call it with no request in flight.
+
+        One that has no such method of its own cannot.
+        Raises EngineDown, EngineDied, or InferenceError if the engine stays awake.
+        """
+        raise InferenceError(f"the engine {self.name} cannot sleep")
+
+    async def wake(self) -> None:  # noqa: B027 - right as it is for an engine that never sleeps
+        """Have the weights back that it had before `sleep`, and an empty cache. An engine that is awake stays so.
+
+        Raises EngineDown, EngineDied, or InferenceError if it cannot be used.
         """
 
     @abstractmethod

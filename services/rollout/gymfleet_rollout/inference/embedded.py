@@ -120,6 +120,14 @@ class EmbeddedEngine(Engine):
 
         await self.between_steps(load)
 
+    async def sleep(self) -> None:
+        """See `Engine.sleep`."""
+        await self.between_steps(lambda core: core.sleep())
+
+    async def wake(self) -> None:
+        """See `Engine.wake`."""
+        await self.between_steps(lambda core: core.wake())
+
     async def check(self) -> None:
         """Check that the thread is alive; the caller's own generation proves the rest."""
         if self._failure is not None:

@@ -18,6 +18,8 @@ from gymfleet_rollout.inference.base import EngineConfig, GenerationRequest
 from gymfleet_rollout.inference.manifest import require_loaded
 
 _GIB: Final = 1024**3
+_SLEEP_LEVEL: Final = 1
+"""Weights are kept in main memory and not only on disk: docs/adr/0067 says why."""
 _EXTENSION: Final = "gymfleet_rollout.inference.worker_extension.PolicyLoader"
 _LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Those that vLLM can be started for; adapters of lower ranks are padded."""
@@ -39,6 +41,12 @@ class Core(Protocol):
 
     def load(self, weights_path: Path) -> None:
         """Replace the weights and drop every cached block."""
+
+    def sleep(self) -> None:
+        """Free the memory of weights and cached blocks. Call it without requests."""
+
+    def wake(self) -> None:
+        """Take the memory again, with the same weights in it. Awake, do nothing."""
 
     def close(self) -> None:
         """Free the engine's resources."""
@@ -71,6 +79,7 @@ def build_core(config: EngineConfig) -> "VllmCore":
     prepare_environment(config)
     import torch  # noqa: PLC0415 - after the environment
     from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415 - after the environment
+    from vllm.platforms import current_platform  # noqa: PLC0415 - after the environment
     from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415 - after the environment
 
     torch.set_num_threads(config.threads)
@@ -82,6 +91,8 @@ def build_core(config: EngineConfig) -> "VllmCore":
         max_num_batched_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
         kv_cache_memory_bytes=int(config.kv_cache_gib * _GIB),
         enforce_eager=config.enforce_eager,
+        # The CPU build refuses the option. It takes the calls, and frees nothing.
+        enable_sleep_mode=config.sleep_mode and current_platform.is_sleep_mode_available(),
         block_size=config.block_size,
         seed=config.seed,
         enable_prefix_caching=True,
@@ -201,6 +212,15 @@ class VllmCore:
         if self._before is not None:
             self._engine.remove_lora(self._before.lora_int_id)
         self._before, self._adapter = self._adapter, loaded
+
+    def sleep(self) -> None:
+        """See `Core.sleep`."""
+        self._engine.sleep(level=_SLEEP_LEVEL)
+
+    def wake(self) -> None:
+        """See `Core.wake`."""
+        if self._engine.is_sleeping() and not self._engine.wake_up():
+            raise RuntimeError("a part of the engine's memory is still asleep")
 
     def close(self) -> None:
         """Free the weights, the cache and the process group, so that another engine can be built."""

@@ -6,8 +6,8 @@ It is started with:
         --enable-scale-out --logprobs-mode processed_logprobs --generation-config vllm
         --worker-extension-cls gymfleet_rollout.inference.worker_extension.PolicyLoader
 
-and, where versions are adapters, with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and
-`--enable-lora --max-lora-rank RANK --max-loras 2`.
+where it is to sleep, with `--enable-sleep-mode`; and, where versions are adapters, with
+VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and `--enable-lora --max-lora-rank RANK --max-loras 2`.
 
 The routes that replace weights have no authentication: bind the server to a
 private address. Every engine is called directly, never through a load balancer.
@@ -51,6 +51,9 @@ _CONTROL_TIMEOUT_S: Final = 30.0
 _CONNECT_TIMEOUT_S: Final = 10.0
 _HEALTH_TIMEOUT_S: Final = 5.0
 _LOAD_TIMEOUT_S: Final = 600.0
+_SLEEP_TIMEOUT_S: Final = 120.0
+_SLEEP_LEVEL: Final = "1"
+"""Weights are kept in the server's main memory: docs/adr/0067 says why."""
 _POLL_S: Final = 0.25
 _DRAIN_POLL_S: Final = 0.05
 _DRAIN_TIMEOUT_S: Final = 10.0
@@ -85,6 +88,10 @@ class _Generated(msgspec.Struct):
 
 class _Reset(msgspec.Struct):
     success: bool
+
+
+class _Asleep(msgspec.Struct):
+    is_sleeping: bool
 
 
 class _Model(msgspec.Struct):
@@ -131,6 +138,7 @@ class ServerEngine(Engine):
             because a connection pool is not a queue.
         start_timeout_s: how long a server may take to come up.
         lora_rank: the rank that the server must take adapters of; with 0 it is given whole weights.
+        sleep_mode: the server will be put to sleep, for which it was started with `--enable-sleep-mode`.
     """
 
     def __init__(
@@ -142,6 +150,7 @@ class ServerEngine(Engine):
         start_timeout_s: float = 600.0,
         request_timeout_s: float = 600.0,
         lora_rank: int = 0,
+        sleep_mode: bool = False,
     ) -> None:
         self.name = url.rstrip("/")
         self.max_model_len = 0
@@ -149,6 +158,7 @@ class ServerEngine(Engine):
         self._slots = asyncio.Semaphore(concurrency)
         self._weights_path = weights_path
         self._lora_rank = lora_rank
+        self._sleep_mode = sleep_mode
         self._adapter: str | None = None
         """The server's name for the adapter that requests name."""
         self._before: str | None = None
@@ -183,6 +193,8 @@ class ServerEngine(Engine):
             ) from error
         if self._lora_rank:
             await self._require_adapters(described)
+        if self._sleep_mode:
+            await self.wake()  # an earlier process of this service may have ended while it slept
         await self.load(self._weights_path)  # an earlier process of this service may have left other weights
         await self._require_processed_logprobs()
 
@@ -283,6 +295,16 @@ class ServerEngine(Engine):
             with contextlib.suppress(_Refused):  # a server that was restarted does not know it
                 await self._request("POST", "/v1/unload_lora_adapter", content=_encode({"lora_name": self._before}))
         self._before, self._adapter = self._adapter, name
+
+    async def sleep(self) -> None:
+        """See `Engine.sleep`."""
+        await self._request("POST", "/sleep", params={"level": _SLEEP_LEVEL}, timeout_s=_SLEEP_TIMEOUT_S)
+
+    async def wake(self) -> None:
+        """See `Engine.wake`."""
+        reply = await self._request("GET", "/is_sleeping", timeout_s=_CONTROL_TIMEOUT_S)
+        if msgspec.json.decode(reply, type=_Asleep).is_sleeping:
+            await self._request("POST", "/wake_up", timeout_s=_SLEEP_TIMEOUT_S)
 
     async def check(self) -> None:
         """Check vLLM's own health, which says that its engine process is alive."""

@@ -4,14 +4,14 @@ from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, status
-from gymfleet_contracts.rollout import Policy, StagedVersion, StageVersion
+from gymfleet_contracts.rollout import Policy, SleepRequest, StagedVersion, StageVersion
 from gymfleet_kit.problems import problem_responses
 
-from gymfleet_rollout.errors import PolicyUnavailable, PolicyUpdateFailed, PolicyVersionConflict, WrongPort
+from gymfleet_rollout.errors import CannotSleep, PolicyUnavailable, PolicyUpdateFailed, PolicyVersionConflict, WrongPort
 from gymfleet_rollout.routes._service import ServiceDep
 
 router = APIRouter(prefix="/v1/policy", tags=["policy"])
-control = APIRouter(prefix="/v1/policy/versions", tags=["policy"])
+control = APIRouter(prefix="/v1/policy", tags=["policy"])
 Version = Annotated[int, Path(ge=0)]
 
 
@@ -35,7 +35,7 @@ async def get(service: ServiceDep) -> Policy:
 
 
 @control.post(
-    "",
+    "/versions",
     status_code=status.HTTP_201_CREATED,
     responses=problem_responses(PolicyVersionConflict, PolicyUpdateFailed, PolicyUnavailable, WrongPort),
 )
@@ -44,13 +44,27 @@ async def stage(body: StageVersion, service: ServiceDep) -> StagedVersion:
     return await service.policy.stage(body)
 
 
-@control.post("/{version}/commit", responses=problem_responses(PolicyVersionConflict, PolicyUnavailable, WrongPort))
+@control.post(
+    "/versions/{version}/commit", responses=problem_responses(PolicyVersionConflict, PolicyUnavailable, WrongPort)
+)
 async def commit(version: Version, service: ServiceDep) -> Policy:
     """Make the staged version live."""
     return await service.policy.commit(version)
 
 
-@control.delete("/{version}", responses=problem_responses(PolicyVersionConflict, PolicyUnavailable, WrongPort))
+@control.delete("/versions/{version}", responses=problem_responses(PolicyVersionConflict, PolicyUnavailable, WrongPort))
 async def refuse(version: Version, service: ServiceDep) -> Policy:
     """Bring the last live version back."""
     return await service.policy.refuse(version)
+
+
+@control.post("/sleep", responses=problem_responses(PolicyVersionConflict, CannotSleep, PolicyUnavailable, WrongPort))
+async def sleep(body: SleepRequest, service: ServiceDep) -> Policy:
+    """Free the engines' memory for a lease, which the same call renews; generation waits."""
+    return await service.policy.sleep(body.lease_s)
+
+
+@control.post("/wake", responses=problem_responses(PolicyUnavailable, WrongPort))
+async def wake(service: ServiceDep) -> Policy:
+    """Go on with the live version. Awake, it changes nothing."""
+    return await service.policy.wake()

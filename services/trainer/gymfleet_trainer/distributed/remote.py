@@ -60,6 +60,10 @@ class RemoteLearner:
         """See `Learner`."""
         self._call("end")
 
+    def release_memory(self) -> None:
+        """See `Learner`."""
+        self._call("release_memory")
+
     def sequences(
         self, trajectories: Sequence[ScoredTrajectory], roles: Sequence[str] | None = None
     ) -> list[TrainSequence]:

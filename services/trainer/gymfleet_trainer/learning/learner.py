@@ -3,6 +3,7 @@
 Every method blocks; all but `vocab_size` are called in the torch thread.
 """
 
+import gc
 import os
 import random
 import shutil
@@ -127,6 +128,12 @@ class LocalLearner:
         self._stage, self._training, self._previous = "", None, None
         self._sft = self._rl = self._reward = self._novelty = None
         self._restored, self._refreshed = {}, None
+
+    def release_memory(self) -> None:
+        """See `Learner`. The CPU's allocator does so by itself."""
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
     def sequences(
         self, trajectories: Sequence[ScoredTrajectory], roles: Sequence[str] | None = None

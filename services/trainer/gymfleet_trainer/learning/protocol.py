@@ -43,6 +43,9 @@ class Learner(Protocol):
     def end(self) -> None:
         """Drop the stage's optimiser."""
 
+    def release_memory(self) -> None:
+        """Give memory of the GPU that holds nothing back to the driver, for others to take."""
+
     def sequences(
         self, trajectories: Sequence[ScoredTrajectory], roles: Sequence[str] | None = None
     ) -> list[TrainSequence]:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import httpx
 from gymfleet_contracts.problems import Problem
-from gymfleet_contracts.rollout import Policy, StagedVersion, StageVersion
+from gymfleet_contracts.rollout import Policy, SleepRequest, StagedVersion, StageVersion
 from pydantic import SecretStr, ValidationError
 
 from gymfleet_trainer.errors import TrainerError
@@ -62,6 +62,14 @@ class PolicyCalls:
     async def refuse(self, url: str, version: int, *, timeout_s: float) -> None:
         """Withdraw a staged version."""
         await self._call("DELETE", f"{url}/v1/policy/versions/{version}", timeout_s)
+
+    async def sleep(self, url: str, body: SleepRequest, *, timeout_s: float) -> None:
+        """Free the engines' memory for a lease, or renew it."""
+        await self._call("POST", f"{url}/v1/policy/sleep", timeout_s, body.model_dump(mode="json"))
+
+    async def wake(self, url: str, *, timeout_s: float) -> None:
+        """Let the engines go on with the live version. Repeating it is harmless."""
+        await self._call("POST", f"{url}/v1/policy/wake", timeout_s)
 
     async def _call(self, method: str, url: str, timeout_s: float, body: Any = None) -> Any:
         timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S))

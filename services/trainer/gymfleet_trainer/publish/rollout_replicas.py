@@ -6,12 +6,12 @@ is back. While none answers, calls are repeated until a deadline.
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 import structlog
 from gymfleet_contracts.problems import Problem
-from gymfleet_contracts.rollout import Policy, StagedVersion, StageVersion
+from gymfleet_contracts.rollout import Policy, SleepRequest, StagedVersion, StageVersion
 from gymfleet_kit.discovery import Discovery
 from gymfleet_kit.retries import Retries
 from gymfleet_kit.streams import RedisClient
@@ -165,6 +165,36 @@ class RolloutReplicas:
         for url, answer in answers.items():
             if isinstance(answer, Exception):
                 log.info("version.not_staged", version=version, replica=url, reason=str(answer))
+
+    async def sleep(self, lease_s: float) -> None:
+        """Have the engines of every replica that answers sleep. Raises VersionRefused, Stalled."""
+        await self._until_answered("sleep", lambda: self.sleep_once(lease_s, timeout_s=self._timeout_s))
+
+    async def wake(self) -> None:
+        """Wake the engines of every replica that answers. Raises VersionRefused, Stalled."""
+        await self._until_answered("wake", lambda: self.wake_once(timeout_s=self._timeout_s))
+
+    async def sleep_once(self, lease_s: float, *, timeout_s: float) -> None:
+        """Do as `sleep`, without a second try. Raises VersionRefused, NoAnswer."""
+        body = SleepRequest(lease_s=lease_s)
+        await self._all_answer(lambda url: self._calls.sleep(url, body, timeout_s=timeout_s))
+
+    async def wake_once(self, *, timeout_s: float) -> None:
+        """Do as `wake`, without a second try. Raises VersionRefused, NoAnswer."""
+        await self._all_answer(lambda url: self._calls.wake(url, timeout_s=timeout_s))
+
+    async def _all_answer(self, call: Callable[[str], Coroutine[Any, Any, None]]) -> None:
+        present = await self._some()
+        answers = await _settled({url: call(url) for url in present}, grace_s=_STAGE_GRACE_S)
+        _raise_refusal(answers)
+        if silent := {url: answer for url, answer in answers.items() if isinstance(answer, NoAnswer)}:
+            raise NoAnswer(_reasons(silent))
+
+    async def _until_answered(self, call: str, once: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await _retries("engines.not_answered", call=call).call(once, timeout_s=self._timeout_s)
+        except NoAnswer as error:
+            raise Stalled(f"engines should {call}: no answer from the rollout service at {error}") from None
 
     async def readiness(self) -> str:
         """Return what each replica's `/readyz` says, for an error message; `ready` if one can be given a version."""

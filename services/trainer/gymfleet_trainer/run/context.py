@@ -1,8 +1,9 @@
 """The context that every stage of a run works with."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from gymfleet_trainer.learning.learner import MODEL
 from gymfleet_trainer.learning.pairs import Found
 from gymfleet_trainer.learning.protocol import Learner
 from gymfleet_trainer.metrics import HELD, PARITY, TOLERANCE, VERSION
+from gymfleet_trainer.publish.colocation import engines_asleep
 from gymfleet_trainer.publish.publisher import Publication, Publisher
 from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
 from gymfleet_trainer.publish.tolerance import tolerance
@@ -280,6 +282,16 @@ class RunContext:
         """Return what the stage left by `leave`, and forget it; None where it left none."""
         left, self._left = self._left, None
         return left
+
+    @contextlib.asynccontextmanager
+    async def engines_aside(self) -> AsyncIterator[None]:
+        """Have engines that share GPUs with the trainer sleep meanwhile. Raises VersionRefused, Stalled."""
+        if not self.recipe.placement.colocated:
+            yield
+            return
+        async with engines_asleep(self.endpoint):
+            yield
+            await self.worker.run(self.learner.release_memory)
 
     async def ensure_published(self) -> None:
         """Publish the current weights unless this process has done so: from now on the policy plays by them."""

@@ -285,12 +285,18 @@ async def _services(
 
 
 def _require_engines_for(recipe: Recipe, present: Mapping[str, Policy]) -> None:
-    """Raise RecipeError if engines were started for other versions than the run publishes: whole weights, or adapters.
+    """Raise RecipeError if engines were started for other versions than the run publishes: whole weights, or adapters;
+    or cannot sleep where they must.
 
     One that joins later refuses what it cannot load, and is left out.
     """
     rank = 0 if recipe.model.lora is None else recipe.model.lora.rank
     for url, policy in present.items():
+        if recipe.placement.colocated and not policy.sleep_mode:
+            raise RecipeError(
+                f"placement.colocated has engines sleep, and those of {url} were not started for it: start the rollout "
+                "service with this recipe, or with GYMFLEET_ROLLOUT_SLEEP_MODE=true"
+            )
         if rank <= policy.max_lora_rank and bool(rank) == bool(policy.max_lora_rank):
             continue
         made_for = f"adapters of rank {policy.max_lora_rank} at most" if policy.max_lora_rank else "whole weights"

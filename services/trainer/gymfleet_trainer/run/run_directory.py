@@ -27,8 +27,8 @@ SUMMARY: Final = "summary.json"
 
 
 def recipe_hash(recipe: Recipe) -> str:
-    """Return a hash that is equal for recipes of equal meaning, whatever their layout; it ignores how many run."""
-    text = json.dumps(recipe.model_dump(mode="json", exclude={"trainer", "scale"}), sort_keys=True)
+    """Return a hash that is equal for recipes of equal meaning, whatever their layout, how many run, and where."""
+    text = json.dumps(recipe.model_dump(mode="json", exclude={"trainer", "scale", "placement"}), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

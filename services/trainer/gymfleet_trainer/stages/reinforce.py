@@ -75,6 +75,11 @@ class Reinforce(Stage[ReinforceStageOptions]):
             raise RecipeError(
                 f"{self.table}.critic.warmup_steps: all {options.steps} steps would train the critic alone; give fewer"
             )
+        if recipe.placement.colocated and options.max_staleness > 0:
+            raise RecipeError(
+                f"{self.table}.max_staleness = {options.max_staleness} has episodes played during an update, and with "
+                "placement.colocated the engines sleep then: give max_staleness = 0, or the engines a GPU of their own"
+            )
         if options.keep_share < 1 and options.group_size < 2:
             raise RecipeError(
                 f"{self.table}.keep_share keeps the groups whose rewards differ the most, and those of groups of one "
@@ -160,12 +165,13 @@ class Steps:
             await self._skip(wait_s)
             return
         version = state.version
-        await self._check_batch(groups)
-        run.publisher.adopt_probe(state, [s for group in groups for s in group.trajectories])
-        await run.settle_checkpoint()  # the weights stand still while it is written
-        updating = time.monotonic()
-        update = await run.worker.run(run.learner.update, groups, state.staleness)
-        update_s = time.monotonic() - updating
+        async with run.engines_aside():
+            await self._check_batch(groups)
+            run.publisher.adopt_probe(state, [s for group in groups for s in group.trajectories])
+            await run.settle_checkpoint()  # the weights stand still while it is written
+            updating = time.monotonic()
+            update = await run.worker.run(run.learner.update, groups, state.staleness)
+            update_s = time.monotonic() - updating
         for group in groups:
             state.trained.append(group.group_id)
             self._close(group.group_id)
