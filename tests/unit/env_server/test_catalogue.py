@@ -107,7 +107,7 @@ def served(*references: str, **given: Any) -> ShardConfig:
         (served("maze", options={"mase": {}}), "GYMFLEET_ENV_OPTIONS names mase, but served are maze"),
         (
             served("maze", options={"maze": {"size": 3}}),
-            "GYMFLEET_ENV_OPTIONS for maze: size: .* \\(it knows: none\\)",
+            "GYMFLEET_ENV_OPTIONS for maze: size: .* \\(it knows: observation\\)",
         ),
         (served("os", options={"os": {"program_timeout_s": 25}}), "os may take 33 s for a call .* killed after 30 s"),
         (served("maze", models={"mase": {}}), "GYMFLEET_ENV_MODELS names mase, but served are maze"),
@@ -189,7 +189,7 @@ def test_options_of_one_environment_are_not_those_of_another() -> None:
     try:
         load_entry(WAITING, {}, {"waiting": {"closed": "/nowhere"}})
 
-        assert load_entry("maze", {}).kind.options.model_dump() == {}
+        assert load_entry("maze", {}).kind.options.model_dump() == {"observation": "text"}
         assert Environment.options.model_dump() == {}
     finally:
         load_entry(WAITING, {})

@@ -1,6 +1,7 @@
 """Updates that changed nothing, were refused, or have a critic that is far off: a line for each, and an end."""
 
 import asyncio
+import contextlib
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -111,7 +112,10 @@ def test_a_run_ends_after_as_many_steps_as_its_recipe_says(max_diverged_steps: i
     run.publisher = SimpleNamespace(adopt_probe=lambda *_: None)
     run.directory.trajectories = lambda *_: None
     run.lap = lambda *_: None
-    run.checkpoint, run.publish = checkpoint, publish
+    run.engines_aside = contextlib.nullcontext
+    run.settle_checkpoint = run.begin_checkpoint = checkpoint
+    run.commit_checkpoint = lambda: None
+    run.publish = publish
 
     async def steps() -> None:
         while True:
