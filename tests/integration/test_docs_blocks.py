@@ -22,6 +22,10 @@ _CONTAINERS = "not run as it stands: tests/deploy/compose runs the same stack wi
 _PEERS = "run by tests/integration/test_openenv_front.py (make peers)"
 _IMAGES = "not run as it stands: scripts/test-compose.sh builds these images"
 BLOCKS = {
+    ("docs/data.md", '{"messages": ['): "tests/unit/kit/test_conversation_calls.py has conversations of this form",
+    ("docs/data.md", '{"role": "user", "content": "Look: [image'): "tests/unit/trainer/test_image_conversations.py",
+    ("docs/distributed-training.md", "[trainer]"): "tests/unit/cli/test_placement.py has recipes of this form",
+    ("docs/distributed-training.md", "[placement]"): "tests/unit/cli/test_placement.py has recipes of this form",
     ("README.md", "make quickstart   # install,"): "run by .ci/run and tests/e2e/test_quickstart.py",
     ("README.md", ".venv/bin/gymfleet up --env maze"): "run by tests/integration/test_cli_fleet.py",
     ("README.md", "curl -s localhost:8200/v1/environments/maze"): _HERE,
