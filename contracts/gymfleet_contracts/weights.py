@@ -67,7 +67,6 @@ class Bucket(WireModel):
 class WeightsManifest(WireModel):
     """`weights.json`: what a version consists of."""
 
-    transfer: Literal["disk"]
     buckets: Annotated[tuple[Bucket, ...], Field(min_length=1, max_length=99_999)]
 
     @model_validator(mode="after")

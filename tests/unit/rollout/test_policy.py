@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +16,8 @@ from gymfleet_rollout.policy import Policy
 from gymfleet_rollout.replicas import Replicas
 from pydantic import ValidationError
 
-from tests.fixtures.numbered_engine import NumberedEngine, World, numbered_weights
+from tests.fixtures.numbered_engine import NumberedEngine, World
 from tests.fixtures.resolver import Resolver
-
-
-@pytest.fixture
-def weights(tmp_path: Path) -> Callable[[int], Path]:
-    return partial(numbered_weights, tmp_path)
-
-
-@pytest.fixture
-async def world(weights: Callable[[int], Path]) -> World:
-    world = World(weights)
-    await world.policy.start()
-    return world
 
 
 async def test_a_resumed_reply_counts_its_tokens_and_draws_new_numbers(world: World) -> None:

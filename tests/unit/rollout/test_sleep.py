@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,20 +13,8 @@ from gymfleet_rollout.policy import Policy
 from gymfleet_rollout.recipe import settings_for
 from pydantic import ValidationError
 
-from tests.fixtures.numbered_engine import NumberedEngine, World, numbered_weights
+from tests.fixtures.numbered_engine import NumberedEngine, World
 from tests.fixtures.scored import make_recipe
-
-
-@pytest.fixture
-def weights(tmp_path: Path) -> Callable[[int], Path]:
-    return partial(numbered_weights, tmp_path)
-
-
-@pytest.fixture
-async def world(weights: Callable[[int], Path]) -> World:
-    world = World(weights)
-    await world.policy.start()
-    return world
 
 
 async def test_a_reply_goes_on_after_the_sleep_with_the_tokens_that_it_has(world: World) -> None:

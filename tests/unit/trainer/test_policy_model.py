@@ -10,6 +10,8 @@ import torch
 from gymfleet_trainer.model import policy_model
 from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, pack
 from gymfleet_trainer.model.policy_model import PolicyModel, selected_logprobs
+from gymfleet_trainer.model.streaming import streamed
+from gymfleet_trainer.publish.weight_files import write_config, write_weights
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -235,17 +237,20 @@ def test_rounded_weights_are_those_that_are_published(model_dir: Path, tmp_path:
             parameter.mul_(1.003)
     before = model.token_logprobs(batch).logprobs
 
-    model.save_pretrained(tmp_path / "published", torch.bfloat16)
+    published_to = tmp_path / "published"
+    published_to.mkdir()
+    write_config(model.hf, published_to, torch.bfloat16)
+    write_weights(published_to, streamed(model.hf, torch.bfloat16, None), 1 << 30)
     with model.rounded(torch.bfloat16):
         rounded = model.token_logprobs(batch).logprobs
 
-    published = PolicyModel.from_pretrained(tmp_path / "published")
-    stored = load_file(tmp_path / "published" / "model.safetensors")
+    published = PolicyModel.from_pretrained(published_to)
+    stored = load_file(published_to / "model.safetensors")
     assert {value.dtype for value in stored.values()} == {torch.bfloat16}
     weights = sum(parameter.numel() for parameter in model.parameters())
-    assert (tmp_path / "published" / "model.safetensors").stat().st_size < 2 * weights + 10_000
+    assert (published_to / "model.safetensors").stat().st_size < 2 * weights + 10_000
     assert published.config.dtype == torch.float32, "as it was asked for here"
-    assert json.loads((tmp_path / "published" / "config.json").read_text())["dtype"] == "bfloat16"
+    assert json.loads((published_to / "config.json").read_text())["dtype"] == "bfloat16"
     assert torch.equal(published.token_logprobs(batch).logprobs, rounded)
     assert not torch.allclose(before, rounded, atol=1e-5)
     assert torch.equal(model.token_logprobs(batch).logprobs, before), "the weights are again what they were"

@@ -127,7 +127,7 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
     ),
     "no buckets": lambda m: m.update(buckets=[]),
     "a field more": lambda m: m.update(load="me"),
-    "another transfer": lambda m: m.update(transfer="pigeon"),
+    "more than is known": lambda m: m.update(transfer="pigeon"),
 }
 
 

@@ -77,16 +77,12 @@ def collected(value: Tensor) -> Tensor:
     return tensor.cpu() if value.device_mesh.get_rank() == 0 else tensor.new_empty(0)
 
 
-def collected_state(state: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> dict[str, Tensor]:
-    """Apply `collected` to every entry; entries that share one tensor still share it afterwards.
-
-    Floating-point tensors are cast to `dtype`, if one is given, before they are gathered.
-    """
+def collected_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Apply `collected` to every entry; entries that share one tensor still share it afterwards."""
     tensors: dict[int, Tensor] = {}
     for value in state.values():
         if id(value) not in tensors:
-            cast = value.detach() if dtype is None or not value.is_floating_point() else value.detach().to(dtype)
-            tensors[id(value)] = collected(cast)
+            tensors[id(value)] = collected(value.detach())
     return {name: tensors[id(value)] for name, value in state.items()}
 
 

@@ -98,10 +98,10 @@ class AdaptedPolicy(PolicyModel):
                 yield merged_name(body, name, value)[1]
         yield from body.buffers()
 
-    def save_pretrained(self, directory: str | Path, dtype: torch.dtype | None = None) -> None:
+    def save_pretrained(self, directory: str | Path) -> None:
         """Write the model that the adapter is merged into, as any other; see `PolicyModel.save_pretrained`."""
         plain = (item for item in self.hf.state_dict(keep_vars=True).items() if not is_adapter(item[0]))
-        state = collected_state(dict(merged_name(self.hf, name, value) for name, value in plain), dtype)
+        state = collected_state(dict(merged_name(self.hf, name, value) for name, value in plain))
         if self.ranks is None or self.ranks.first:
             self.hf.save_pretrained(str(directory), state_dict=state, safe_serialization=True)
 

@@ -1,7 +1,6 @@
 """A Hugging Face causal language model that gives log-probabilities of packed tokens."""
 
 import copy
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -195,7 +194,7 @@ class PolicyModel(nn.Module):
 
     @contextmanager
     def rounded(self, dtype: torch.dtype) -> Iterator[None]:
-        """Have the weights as `save_pretrained` writes them in `dtype`, within the context.
+        """Have the weights as they are published in `dtype`, within the context.
 
         Those that change are held twice meanwhile. Without ranks the stored tensors stay as they are, so that a
         checkpoint may be written from them.
@@ -238,20 +237,14 @@ class PolicyModel(nn.Module):
         """Return the name of the weights' file, and the weights themselves as this rank has them."""
         return "model.safetensors", self.hf.state_dict(keep_vars=True)
 
-    def save_pretrained(self, directory: str | Path, dtype: torch.dtype | None = None) -> None:
+    def save_pretrained(self, directory: str | Path) -> None:
         """Write config and safetensors as transformers and vLLM read them; tied weights are written once.
 
-        They are written as they are held, or in `dtype`. For a sharded model every rank calls this, and the first one
-        writes.
+        They are written as they are held. For a sharded model every rank calls this, and the first one writes.
         """
-        state = collected_state(self.hf.state_dict(keep_vars=True), dtype)
-        if self.ranks is not None and not self.ranks.first:
-            return
-        self.hf.save_pretrained(str(directory), state_dict=state, safe_serialization=True)
-        if dtype is not None:
-            config = Path(directory, "config.json")
-            written = json.loads(config.read_text(encoding="utf-8"))
-            config.write_text(json.dumps({**written, "dtype": str(dtype).removeprefix("torch.")}, indent=2))
+        state = collected_state(self.hf.state_dict(keep_vars=True))
+        if self.ranks is None or self.ranks.first:
+            self.hf.save_pretrained(str(directory), state_dict=state, safe_serialization=True)
 
 
 class Reference(Protocol):

@@ -43,7 +43,7 @@ def write_weights(directory: Path, tensors: Iterable[Named], bucket_bytes: int) 
     for written, final in names.items():
         (directory / written).rename(directory / final)
     manifest = WeightsManifest(
-        transfer="disk", buckets=tuple(one.model_copy(update={"file": names[one.file]}) for one in buckets)
+        buckets=tuple(one.model_copy(update={"file": names[one.file]}) for one in buckets),
     )
     if len(buckets) > 1:
         index = {
