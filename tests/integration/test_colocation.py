@@ -62,8 +62,11 @@ class Learner(Model):
         self._note("publish")
         super().save_weights(directory)
 
-    def save_checkpoint(self, directory: Path) -> None:
+    def begin_checkpoint(self, directory: Path) -> None:
         self._note("checkpoint")
+
+    def finish_checkpoint(self) -> float:
+        return 0.0
 
 
 def run_of(recipe: Recipe, trainer: Trainer, learner: Learner, worker: TorchThread) -> RunContext:
@@ -72,7 +75,12 @@ def run_of(recipe: Recipe, trainer: Trainer, learner: Learner, worker: TorchThre
     checkpoints = Checkpoints(directory.checkpoints, keep=2)
     publisher = Publisher(trainer.fleet, learner, worker, directory, checkpoints, recipe)
     collector: Any = SimpleNamespace(
-        env_steps=lambda _: 0, settle=lambda _: None, acknowledge=_nothing, keep_search_trees=_nothing, num_held=0
+        env_steps=lambda _: 0,
+        settle=lambda _: None,
+        settled=frozenset,
+        acknowledge=_nothing,
+        keep_search_trees=_nothing,
+        num_held=0,
     )
     reporter: Any = SimpleNamespace(advance=lambda *_, **__: None)
     nothing: Any = None
@@ -114,6 +122,7 @@ async def test_engines_sleep_during_the_update_and_are_awake_for_the_version(
 
         steps.collect = collect  # type: ignore[method-assign]
         await steps._step()
+        await run.settle_checkpoint()
 
     during = "asleep" if colocated else "awake"
     released = [f"release: {during}"] if colocated else []
