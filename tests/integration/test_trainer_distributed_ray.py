@@ -67,8 +67,9 @@ def main(model: Path, directory: Path) -> dict[str, Any]:
     with ray_workers(recipe, TrainerSettings(services_timeout_s=_TIMEOUT_S), RunDirectory(directory)) as workers:
         learner = workers.learner(recipe, str(model), directory / "reference")
         said["first"] = teach(learner, first)
+        (directory / "a file").touch()
         try:
-            learner.save_checkpoint(directory / "nowhere")
+            learner.save_checkpoint(directory / "a file" / "checkpoint")
         except OSError as error:
             said["refused"] = error.strerror
         kill_a_worker()
@@ -131,7 +132,7 @@ def test_two_ray_workers_train_as_one_process_and_survive_a_death(
     said = session.said
     assert_metrics_agree(expected, said["first"] + said["rest"])
     assert_agree(weights(alone.directory), weights(session.directory / "rest"))
-    assert said["refused"] == "No such file or directory", "what the first rank could not write is the caller's"
+    assert said["refused"] == "Not a directory", "what the first rank could not write is the caller's"
     assert said["failed"].startswith("WorkersFailed: the training workers died too often (trainer.max_failures)")
     assert said["left"] == []
 
