@@ -143,6 +143,10 @@ class EnvironmentClass(ABC, Generic[TaskT]):
     """The language models that `reset` and `step` ask. Operators say in `GYMFLEET_ENV_MODELS` who answers; an
     `Environment` that asks is `blocking`."""
 
+    floors: ClassVar[Mapping[str, float]] = MappingProxyType({})
+    """The mean score on generated tasks of policies that want the reward and not the task, by the names that
+    tests/conformance/cheats.py gives them; 0 for those that are not named. The environment's README derives each."""
+
     seats: ClassVar[tuple[str, ...]] = ()
     """The names of its players, where it is a game that several share; `game` then says what each of them sees."""
 
@@ -179,6 +183,11 @@ class EnvironmentClass(ABC, Generic[TaskT]):
     def is_blocking(cls) -> bool:
         """Return `blocking`, unless that depends on the options."""
         return cls.blocking
+
+    @classmethod
+    def asked_models(cls) -> tuple[ModelRole, ...]:
+        """Return those of `models` that are asked at all, where that depends on the options."""
+        return cls.models
 
     @classmethod
     def images(cls) -> Literal["beside", "only"] | None:
@@ -284,7 +293,7 @@ class EnvironmentClass(ABC, Generic[TaskT]):
             step_timeout_s=cls.step_timeout_s,
             tools=cls.tools,
             images=cls.images(),
-            models=cls.models,
+            models=cls.asked_models(),
             seats=cls.seats,
         )
 

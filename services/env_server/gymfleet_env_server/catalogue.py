@@ -57,7 +57,7 @@ class Entry:
 def load_entry(reference: str, data: Mapping[str, Path], options: Mapping[str, Any] | None = None) -> Entry:
     """Load an environment and its tasks; `data` and `options` are keyed by name. Raises `EnvironmentUnavailable`."""
     kind = configured(reference, options)
-    if kind.models and not kind.is_blocking():
+    if kind.asked_models() and not kind.is_blocking():
         raise EnvironmentUnavailable(
             f"environment {kind.name} asks a model, for which all sessions of its process would wait: set "
             "blocking = True, or derive from AsyncEnvironment"

@@ -1,0 +1,3 @@
+"""What an agent would do in db that wants the reward and not the task."""
+
+CHEATS = ()

@@ -1,0 +1,3 @@
+"""What an agent would do in webshop that wants the reward and not the task."""
+
+CHEATS = ()
