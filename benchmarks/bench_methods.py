@@ -169,7 +169,7 @@ def published(path: Path) -> list[Run]:
     """Return the runs of a file of results whose recipes have not changed since."""
     if not path.is_file():
         return []
-    runs = [_run(fields) for fields in json.loads(path.read_text(encoding="utf-8"))["runs"]]
+    runs = [_run(fields) for fields in json.loads(path.read_text(encoding="utf-8")).get("runs", [])]
     return [run for run in runs if run.recipe == _recipe_of(run.method)]
 
 
