@@ -22,6 +22,8 @@ _CONTAINERS = "not run as it stands: tests/deploy/compose runs the same stack wi
 _PEERS = "run by tests/integration/test_openenv_front.py (make peers)"
 _IMAGES = "not run as it stands: scripts/test-compose.sh builds these images"
 BLOCKS = {
+    ("docs/suites.md", "gymfleet eval runs/my-run --suite"): "tests/integration/test_suites.py",
+    ("docs/suites.md", 'name = "two-shops"'): "tests/unit/contracts/test_suite.py",
     ("docs/data.md", '{"messages": ['): "tests/unit/kit/test_conversation_calls.py has conversations of this form",
     ("docs/data.md", '{"role": "user", "content": "Look: [image'): "tests/unit/trainer/test_image_conversations.py",
     ("docs/distributed-training.md", "[trainer]"): "tests/unit/cli/test_placement.py has recipes of this form",

@@ -47,6 +47,7 @@ def _result(
                 interval=wilson_interval(sum(own), len(own)),
             )
     num_successes = sum(trajectory.success for trajectory in trajectories)
+    total_score = sum(trajectory.score for trajectory in trajectories)
     num_turns = sum(len(trajectory.turns) for trajectory in trajectories)
     num_turns_solved = sum(len(trajectory.turns) for trajectory in trajectories if trajectory.success)
     made, mended = map(sum, zip(*(mistakes(trajectory.turns) for trajectory in trajectories), strict=True))
@@ -56,7 +57,8 @@ def _result(
         num_successes=num_successes,
         success=num_successes / len(trajectories),
         interval=wilson_interval(num_successes, len(trajectories)),
-        mean_score=sum(trajectory.score for trajectory in trajectories) / len(trajectories),
+        mean_score=total_score / len(trajectories),
+        score_interval=wilson_interval(total_score, len(trajectories)),
         mean_turns=num_turns / len(trajectories),
         mean_turns_solved=num_turns_solved / num_successes if num_successes else None,
         useful_actions=sum(num_useful(trajectory.turns) for trajectory in trajectories) / max(num_turns, 1),

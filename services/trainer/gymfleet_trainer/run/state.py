@@ -45,6 +45,9 @@ class EvalResult(BaseModel):
     interval: tuple[float, float]
     """Wilson interval at 95 %."""
     mean_score: float
+    score_interval: tuple[float, float]
+    """Wilson's for the mean score: no score in [0, 1] varies more than one that is 0 or 1, so that it is no narrower
+    than 95 % take."""
     mean_turns: float
     policy_version: int
     cut_replies: float = 0.0

@@ -7,7 +7,7 @@ Z_95: Final = 1.959963984540054
 """The 97.5 % quantile of the standard normal distribution."""
 
 
-def wilson_interval(successes: int, trials: int, z: float = Z_95) -> tuple[float, float]:
+def wilson_interval(successes: float, trials: int, z: float = Z_95) -> tuple[float, float]:
     r"""Wilson's score interval for a binomial proportion.
 
     .. math::
@@ -15,7 +15,7 @@ def wilson_interval(successes: int, trials: int, z: float = Z_95) -> tuple[float
         \frac{z}{1 + z^2/n}\sqrt{\frac{\hat p (1 - \hat p)}{n} + \frac{z^2}{4 n^2}}
 
     E. B. Wilson, "Probable inference, the law of succession, and statistical
-    inference", JASA 22 (1927). Without trials the interval is [0, 1].
+    inference", JASA 22 (1927). Without trials the interval is [0, 1]. `successes` may be the sum of scores in [0, 1].
 
     Raises:
         ValueError: unless `0 <= successes <= trials`.
