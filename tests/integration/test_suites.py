@@ -22,14 +22,14 @@ path = "{model}"
 
 [inference]
 backend = "embedded"
-max_model_len = 1280
+max_model_len = 2048
 max_num_seqs = 16
 kv_cache_gib = 0.1
 
 [rollout.limits]
 max_turns = 2
 max_response_tokens = 8
-max_context_tokens = 1200
+max_context_tokens = 2000
 
 [[stages]]
 kind = "measure"

@@ -125,7 +125,7 @@ def test_table_shows_gains_and_the_overall_score(monkeypatch: pytest.MonkeyPatch
     assert "+30.0 points" in text
     assert "+40.0 points" in text
     overall = next(line for line in text.splitlines() if "overall" in line)
-    assert ["0.50", "1.75", "+1.25"] == [word for word in overall.split() if "." in word]
+    assert [word for word in overall.split() if "." in word] == ["0.50", "1.75", "+1.25"]
 
 
 def test_without_one_figure_there_is_no_overall_score(monkeypatch: pytest.MonkeyPatch) -> None:

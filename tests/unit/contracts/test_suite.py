@@ -60,10 +60,10 @@ def test_unusable_files_are_refused_by_name(tables: list[dict[str, Any]], told: 
 
 
 def test_missing_and_damaged_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "damaged.toml").write_text("name = ")
     with pytest.raises(RecipeError, match="is not readable TOML"):
-        (tmp_path / "damaged.toml").write_text("name = ")
         load_suite(tmp_path / "damaged.toml")
-    with pytest.raises(RecipeError, match="there is no|no such|cannot|No such|no suite"):
+    with pytest.raises(RecipeError, match="no suite at"):
         load_suite(tmp_path / "absent.toml")
 
 
