@@ -22,6 +22,13 @@ _CONTAINERS = "not run as it stands: tests/deploy/compose runs the same stack wi
 _PEERS = "run by tests/integration/test_openenv_front.py (make peers)"
 _IMAGES = "not run as it stands: scripts/test-compose.sh builds these images"
 BLOCKS = {
+    (
+        "docs/adding-an-environment.md",
+        "from gymfleet_envs.adapters.gymnasium",
+    ): "tests/unit/envs/test_from_gymnasium.py",
+    ("docs/adding-an-environment.md", "from gymfleet_envs.adapters.agentgym"): (
+        "tests/integration/test_from_agentgym.py has a file of this form"
+    ),
     ("docs/suites.md", "gymfleet eval runs/my-run --suite"): "tests/integration/test_suites.py",
     ("docs/suites.md", 'name = "two-shops"'): "tests/unit/contracts/test_suite.py",
     ("docs/data.md", '{"messages": ['): "tests/unit/kit/test_conversation_calls.py has conversations of this form",
