@@ -1,0 +1,103 @@
+"""How often cheats are paid, against what the class states: in a test, `assert not faults(load_entry("./guess.py", {}))`.
+
+Floors are means over the distribution of tasks, and a test plays some tasks that never change, so it allows for chance:
+a mean up to the 95 % quantile of as many coin tosses with the floor's probability. Scores in [0, 1] spread no wider.
+There are so many tasks that this leaves no room for a rate that has doubled, and a floor is refused as too high where it
+would.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gymfleet_envs.tasks import Task
+
+from gymfleet_env_server.catalogue import Entry
+from gymfleet_env_server.cheats import POLICIES, Attempt, Cheat, Over, Reply
+
+TASKS: Final = 12
+"""Of each level, where nothing is stated: one that is paid is a fault."""
+_QUANTILE: Final = 0.95
+_TASKS_AT_EVEN_ODDS: Final = 24
+"""With n = 24 (1 - p) / p tasks the standard error of the mean is p / 4.9, so that p and 1.645 standard errors more are
+less than twice as much as p and 1.645 standard errors less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What a cheat reached on a level."""
+
+    cheat: str
+    level: str
+    score: float
+    """The mean over `num_tasks` tasks."""
+    stated: float
+    num_tasks: int
+
+    @property
+    def fault(self) -> str | None:
+        """What is wrong with it, in one line; None where nothing is."""
+        most = allowed(self.stated, self.num_tasks)
+        over = f"over {self.num_tasks} tasks of {self.level}, where floors state {self.stated:g}"
+        if self.score > most:
+            return f"{self.cheat} scores {self.score:.3f} {over} (up to {most:.3f} is chance)"
+        if self.stated and 2 * self.score <= most:
+            return f"{self.cheat} scores {self.score:.3f} {over}: so high a floor would hide that it had doubled"
+        return None
+
+
+def faults(
+    entry: Entry, cheats: Sequence[Cheat] = (), *, reply: Reply | None = None, num_tasks: int = TASKS
+) -> list[str]:
+    """Return, in a line each, where a cheat is paid more or less than the class's `floors` state.
+
+    Args:
+        entry: the environment, with its generated tasks; those of the test split are played.
+        cheats: policies of this environment's own, beside those that are tried on all.
+        reply: plays the models that the environment asks, if it asks any.
+        num_tasks: of each level where nothing is stated; fewer for an environment whose steps are slow.
+    """
+    known = {cheat.name for cheat in (*POLICIES, *cheats)}
+    unknown = [f"floors name {name}, which is no cheat" for name in entry.kind.floors if name not in known]
+    return unknown + [rate.fault for rate in rates(entry, cheats, reply=reply, num_tasks=num_tasks) if rate.fault]
+
+
+def rates(
+    entry: Entry, cheats: Sequence[Cheat] = (), *, reply: Reply | None = None, num_tasks: int = TASKS
+) -> Iterator[Rate]:
+    """Play every cheat on every level; arguments as of `faults`."""
+    for cheat in (*POLICIES, *cheats):
+        for level in entry.spec.levels:
+            stated = entry.kind.floors.get(cheat.name, {}).get(level, 0.0)
+            count = min(_num_tasks(stated, num_tasks), entry.tasks.count("test", level))
+            tasks = [entry.tasks.by_index("test", level, index) for index in range(count)]
+            # Each task has the next one as the other.
+            scores = [_score(entry, cheat, tasks[i - 1], tasks[i], reply) for i in range(count)]
+            yield Rate(cheat.name, level, sum(scores) / count, stated, count)
+
+
+def allowed(stated: float, num_tasks: int) -> float:
+    """Return the highest mean score over so many tasks that is still chance; 0 where nothing is stated."""
+    if not stated:
+        return 0.0
+    below, count = (1 - stated) ** num_tasks, 0
+    while below < _QUANTILE:
+        count += 1
+        below += math.comb(num_tasks, count) * stated**count * (1 - stated) ** (num_tasks - count)
+    return count / num_tasks
+
+
+def _num_tasks(stated: float, num_tasks: int) -> int:
+    return max(num_tasks, math.ceil(_TASKS_AT_EVEN_ODDS * (1 - stated) / stated)) if stated else num_tasks
+
+
+def _score(entry: Entry, cheat: Cheat, task: Task[Any], other: Task[Any], reply: Reply | None) -> float:
+    attempt = Attempt(entry, task, other, reply)
+    try:
+        cheat.play(attempt)
+    except Over:
+        pass
+    finally:
+        attempt.environment.close()
+    return attempt.score
