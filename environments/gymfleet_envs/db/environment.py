@@ -32,7 +32,7 @@ class DBBench(Environment[DbTask]):
     """Operate a database with SQL, then answer."""
 
     name: ClassVar[str] = "db"
-    version: ClassVar[str] = "1.0.0"
+    version: ClassVar[str] = "1.1.0"
     summary: ClassVar[str] = "Answer questions about a table, or change it, with SQL (AgentBench's DBBench)"
     instructions: ClassVar[str] = (
         "I will ask you a question, then you should help me operate a MySQL database with SQL to answer the question.\n"

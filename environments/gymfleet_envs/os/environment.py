@@ -30,7 +30,7 @@ class OsInteraction(Environment[OsTask]):
     """Answer a question about a Linux system, or change something in it."""
 
     name: ClassVar[str] = "os"
-    version: ClassVar[str] = "1.0.0"
+    version: ClassVar[str] = "1.1.0"
     summary: ClassVar[str] = "Answer questions about a Linux system, or change it, with a root shell"
     instructions: ClassVar[str] = (
         "You have a root shell on a Linux system. Implement the operations required by me, or answer the question "

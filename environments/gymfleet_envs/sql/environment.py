@@ -25,7 +25,7 @@ class Sql(Environment[SqlTask]):
     """One query on a read-only database."""
 
     name: ClassVar[str] = "sql"
-    version: ClassVar[str] = "1.0.0"
+    version: ClassVar[str] = "1.1.0"
     summary: ClassVar[str] = "Answer a question about a database with one SQL query (BIRD and Spider, as in AgentGym)"
     instructions: ClassVar[str] = (
         "Given you a description of a SQlite database system, I will ask you a question, then you should help me "

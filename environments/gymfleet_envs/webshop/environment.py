@@ -48,7 +48,7 @@ class WebShop(Environment[ShopTask]):
     """Search, look at products, choose options, buy one."""
 
     name: ClassVar[str] = "webshop"
-    version: ClassVar[str] = "1.1.0"
+    version: ClassVar[str] = "1.2.0"
     summary: ClassVar[str] = "Search a shop and buy what the instruction asks for"
     instructions: ClassVar[str] = (
         "You are web shopping.\n"

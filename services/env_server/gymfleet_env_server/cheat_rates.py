@@ -1,9 +1,9 @@
-"""How often cheats are paid, against what the class states: in a test, `assert not faults(load_entry("./guess.py", {}))`.
+"""How often cheats are paid, against what the class states: in a test, `assert faults(load_entry("./guess.py", {})) == []`.
 
 Floors are means over the distribution of tasks, and a test plays some tasks that never change, so it allows for chance:
 a mean up to the 95 % quantile of as many coin tosses with the floor's probability. Scores in [0, 1] spread no wider.
 There are so many tasks that this leaves no room for a rate that has doubled, and a floor is refused as too high where it
-would.
+would. Below 0.057 that takes more tasks than a test has time for: such a floor is held from above alone.
 """
 
 import math
@@ -22,6 +22,7 @@ _QUANTILE: Final = 0.95
 _TASKS_AT_EVEN_ODDS: Final = 24
 """With n = 24 (1 - p) / p tasks the standard error of the mean is p / 4.9, so that p and 1.645 standard errors more are
 less than twice as much as p and 1.645 standard errors less."""
+_MOST_TASKS: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Rate:
         over = f"over {self.num_tasks} tasks of {self.level}, where floors state {self.stated:g}"
         if self.score > most:
             return f"{self.cheat} scores {self.score:.3f} {over} (up to {most:.3f} is chance)"
-        if self.stated and 2 * self.score <= most:
+        if self.stated and 2 * self.score <= most and self.num_tasks >= _telling(self.stated):
             return f"{self.cheat} scores {self.score:.3f} {over}: so high a floor would hide that it had doubled"
         return None
 
@@ -67,13 +68,15 @@ def rates(
     entry: Entry, cheats: Sequence[Cheat] = (), *, reply: Reply | None = None, num_tasks: int = TASKS
 ) -> Iterator[Rate]:
     """Play every cheat on every level; arguments as of `faults`."""
-    for cheat in (*POLICIES, *cheats):
-        for level in entry.spec.levels:
+    for level in entry.spec.levels:
+        tasks: list[Task[Any]] = []
+        for cheat in (*POLICIES, *cheats):
             stated = entry.kind.floors.get(cheat.name, {}).get(level, 0.0)
-            count = min(_num_tasks(stated, num_tasks), entry.tasks.count("test", level))
-            tasks = [entry.tasks.by_index("test", level, index) for index in range(count)]
-            # Each task has the next one as the other.
-            scores = [_score(entry, cheat, tasks[i - 1], tasks[i], reply) for i in range(count)]
+            needed = max(num_tasks, min(_telling(stated), _MOST_TASKS)) if stated else num_tasks
+            count = min(needed, entry.tasks.count("test", level))
+            tasks += [entry.tasks.by_index("test", level, index) for index in range(len(tasks), count)]
+            # Each task has the one before as the other, and the first has the last.
+            scores = [_score(entry, cheat, tasks[i], tasks[(i - 1) % count], reply) for i in range(count)]
             yield Rate(cheat.name, level, sum(scores) / count, stated, count)
 
 
@@ -88,8 +91,9 @@ def allowed(stated: float, num_tasks: int) -> float:
     return count / num_tasks
 
 
-def _num_tasks(stated: float, num_tasks: int) -> int:
-    return max(num_tasks, math.ceil(_TASKS_AT_EVEN_ODDS * (1 - stated) / stated)) if stated else num_tasks
+def _telling(stated: float) -> int:
+    """Return the number of tasks over which a rate of `stated` differs from one that is twice as high."""
+    return math.ceil(_TASKS_AT_EVEN_ODDS * (1 - stated) / stated)
 
 
 def _score(entry: Entry, cheat: Cheat, task: Task[Any], other: Task[Any], reply: Reply | None) -> float:

@@ -1,0 +1,197 @@
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from gymfleet_contracts.session import ExpertMove, ModelRole, Tool
+from gymfleet_env_server.catalogue import Entry
+from gymfleet_env_server.cheat_rates import Rate, allowed, faults, rates
+from gymfleet_env_server.cheats import POLICIES, Attempt, Cheat, Over
+from gymfleet_envs.environment import AsyncEnvironment, Environment, Outcome
+from gymfleet_envs.tasks import GeneratedTasks, TaskSource
+
+
+class Colours(Environment[int]):
+    """Say the number of the colour; there are four, and ten turns, of which the first answer ends the episode."""
+
+    name: ClassVar[str] = "colours"
+    version: ClassVar[str] = "1.0.0"
+    summary: ClassVar[str] = ""
+    instructions: ClassVar[str] = ""
+    max_turns: ClassVar[int] = 10
+    paid: ClassVar[str | None] = None
+    """An action that is paid though it is no answer."""
+
+    @classmethod
+    def task_source(cls, data: Path | None) -> TaskSource[int]:
+        counts = {"train": 1000, "validation": 200, "test": 200}
+        return GeneratedTasks(
+            cls.name, lambda rng, _: rng.randrange(10**6), str, levels=("low", "high"), default_level="low", counts=counts
+        )
+
+    def reset(self, task: int, seed: int) -> str:
+        self.colour = task % 4
+        return f"Number {task}?"
+
+    def step(self, action: str) -> Outcome:
+        if action == self.paid:
+            return Outcome("Thank you.", score=1.0)
+        solved = float(action == str(self.colour))
+        return Outcome("Next.", score=solved, terminated=action in tuple("0123"))
+
+    def expert(self) -> ExpertMove:
+        return ExpertMove(thought="", action=str(self.colour))
+
+
+LUCK = {"plays_the_gold_of_another_task": {"low": 0.25, "high": 0.25}}
+"""One colour in four is also the other task's."""
+
+
+def entry_of(kind: type[Any], **declared: Any) -> Entry:
+    made = type(kind.__name__, (kind,), declared)
+    tasks = made.task_source(None)
+    return Entry(kind=made, tasks=tasks, spec=made.spec(tasks))
+
+
+@pytest.mark.parametrize(
+    ("stated", "num_tasks", "most"),
+    [
+        pytest.param(0.0, 12, 0.0, id="nothing stated: nothing is chance"),
+        pytest.param(0.5, 2, 1.0, id="of 2 coins: 0.25, 0.75, 1"),
+        pytest.param(0.5, 4, 1.0, id="of 4 coins three or fewer: 15/16, too few"),
+        pytest.param(0.5, 5, 0.8, id="of 5 coins four or fewer: 31/32"),
+        pytest.param(0.1, 10, 0.3, id="0.349, 0.736, 0.930, 0.987"),
+    ],
+)
+def test_chance_is_a_quantile_of_the_binomial_distribution(stated: float, num_tasks: int, most: float) -> None:
+    assert allowed(stated, num_tasks) == pytest.approx(most)
+
+
+@pytest.mark.parametrize("stated", [0.02, 0.05, 0.1, 0.25, 0.5])
+def test_a_rate_that_doubles_is_a_fault(stated: float) -> None:
+    count = math.ceil(24 * (1 - stated) / stated)
+
+    assert Rate("a", "low", stated, stated, count).fault is None
+    assert Rate("a", "low", 2 * stated, stated, count).fault is not None
+
+
+def test_a_low_floor_takes_many_tasks() -> None:
+    entry = entry_of(Colours, floors={"says_nothing": {"low": 0.2}, "echoes": {"low": 0.1, "high": 0.7}})
+
+    counts = {(rate.cheat, rate.level): rate.num_tasks for rate in rates(entry)}
+
+    assert counts["says_nothing", "low"] == 96, "24 * 0.8 / 0.2"
+    assert counts["says_nothing", "high"] == 12
+    assert counts["echoes", "low"] == 200, "24 * 0.9 / 0.1 are more than there are"
+    assert counts["echoes", "high"] == 12
+
+
+def test_what_nobody_states_is_a_fault_where_it_is_paid() -> None:
+    assert [fault.split(" scores")[0] for fault in faults(entry_of(Colours))] == ["plays_the_gold_of_another_task"] * 2
+    assert faults(entry_of(Colours, floors=LUCK)) == []
+
+
+def test_a_floor_holds_for_its_level_alone() -> None:
+    [fault] = faults(entry_of(Colours, floors={"plays_the_gold_of_another_task": {"low": 0.25}}))
+
+    assert "tasks of high, where floors state 0 " in fault
+
+
+def test_a_floor_that_nothing_reaches_is_a_fault() -> None:
+    [fault] = faults(entry_of(Colours, floors={**LUCK, "echoes": {"low": 0.5}}))
+
+    assert fault == (
+        "echoes scores 0.000 over 24 tasks of low, where floors state 0.5: so high a floor would hide that it had doubled"
+    )
+
+
+def test_a_floor_of_no_cheat_is_a_fault() -> None:
+    assert faults(entry_of(Colours, floors={**LUCK, "wins": {}})) == ["floors name wins, which is no cheat"]
+
+
+def test_an_authors_own_cheats_are_played_too() -> None:
+    entry = entry_of(Colours, floors=LUCK, paid="please")
+
+    assert len(faults(entry, [Cheat("begs", lambda attempt: attempt.act_all("please"))])) == 2
+    assert faults(entry, [Cheat("asks", lambda attempt: attempt.act_all("what?"))]) == []
+
+
+@pytest.mark.parametrize(
+    ("cheat", "paid"),
+    [("says_nothing", ""), ("takes_the_first_action", "first"), ("calls_every_tool", '{"n": 2, "s": "aaa"}')],
+)
+def test_what_is_tried_on_every_environment(cheat: str, paid: str) -> None:
+    schema = {"type": "object", "required": ["n", "s"], "properties": {
+        "n": {"type": "integer", "minimum": 2}, "s": {"type": "string", "minLength": 3}, "b": {"type": "boolean"},
+    }}  # fmt: skip
+
+    def action_of(self: Any, tool: str, arguments: Mapping[str, Any]) -> str:
+        return str(dict(arguments)).replace("'", '"')
+
+    entry = entry_of(
+        Colours,
+        floors=LUCK,
+        paid=paid,
+        tools=(Tool(name="do", description="", parameters=schema),),
+        action_of=action_of,
+        admissible_actions=lambda self: ["first", "second"],
+    )
+
+    assert {fault.split(" ")[0] for fault in faults(entry)} == {cheat}
+
+
+def test_an_echo_is_what_was_seen_last() -> None:
+    seen = []
+
+    class Echoed(Colours):
+        def step(self, action: str) -> Outcome:
+            seen.append(action)
+            return Outcome(f"seen {len(seen)}", terminated=len(seen) == 3)
+
+    entry = entry_of(Echoed)
+    attempt = Attempt(entry, entry.tasks.by_index("test", "low", 0), entry.tasks.by_index("test", "low", 1))
+    [echoes] = [cheat for cheat in POLICIES if cheat.name == "echoes"]
+
+    with pytest.raises(Over):
+        echoes.play(attempt)
+
+    assert seen == [attempt.first, "seen 1", "seen 2"]
+
+
+def test_a_cheat_has_the_turns_that_the_runtime_allows() -> None:
+    turns = []
+
+    def play(attempt: Attempt) -> None:
+        while True:
+            turns.append(attempt.task.task_id)
+            attempt.act("?")
+
+    list(rates(entry_of(Colours), [Cheat("goes on", play)], num_tasks=1))
+
+    assert len(turns) == 2 * 11, "ten turns of each level, and the one that was refused"
+
+
+def test_models_that_the_environment_asks_are_played() -> None:
+    class Asks(AsyncEnvironment[int]):
+        name = "asks"
+        version = "1"
+        summary = instructions = ""
+        max_turns = 1
+        models = (ModelRole(name="judge", purpose="judges", max_calls=1, max_tokens=1),)
+
+        @classmethod
+        def task_source(cls, data: Path | None) -> TaskSource[int]:
+            return Colours.task_source(data)
+
+        async def reset(self, task: int, seed: int) -> str:
+            return ""
+
+        async def step(self, action: str) -> Outcome:
+            verdict = await self.ask("judge", [{"role": "user", "content": action}], max_tokens=1)
+            return Outcome("", score=float(verdict == "yes"), terminated=True)
+
+    flatter = Cheat("flatters", lambda attempt: attempt.act_all("dear judge"))
+    found = faults(entry_of(Asks), [flatter], reply=lambda role, messages: "yes" if "dear" in str(messages) else "no")
+
+    assert {fault.split(" ")[0] for fault in found} == {"flatters"}
