@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import pytest
 from gymfleet_env_server.catalogue import ENVIRONMENTS, find_environment, load_entry
-from gymfleet_env_server.cheat_rates import TASKS, faults
+from gymfleet_env_server.cheat_rates import MOST_TASKS, TASKS, faults
 
 FOLDER: Final = Path(__file__).with_name("cheating")
-FEW: Final = {"alfworld": 4, "os": 4, "sciworld": 3}
-"""Tasks of each level where steps are slow."""
+FEW: Final = {"alfworld": (4, 40), "os": (4, 60), "sciworld": (3, 30)}
+"""Tasks of each level where steps are slow: where nothing is stated, and at most where something is."""
 
 
 def own(name: str) -> Any:
@@ -40,8 +40,9 @@ def test_no_cheat_is_paid_more_than_its_floor(name: str) -> None:
     if absent := [program for program in find_environment(name).programs() if shutil.which(program) is None]:
         pytest.skip(f"{name} needs {absent[0]}, see scripts/system.sh")
 
-    found = faults(
-        load_entry(name, {}), cheats.CHEATS, reply=getattr(cheats, "reply", None), num_tasks=FEW.get(name, TASKS)
-    )
+    num_tasks, most_tasks = FEW.get(name, (TASKS, MOST_TASKS))
+    reply = getattr(cheats, "reply", None)
+
+    found = faults(load_entry(name, {}), cheats.CHEATS, reply=reply, num_tasks=num_tasks, most_tasks=most_tasks)
 
     assert not found, "\n".join(found)

@@ -45,6 +45,9 @@ class DBBench(Environment[DbTask]):
     format: ClassVar[str] = "dbbench"
     max_turns: ClassVar[int] = 20
     max_action_chars: ClassVar[int] = 8192
+    floors: ClassVar[Mapping[str, Mapping[str, float]]] = {
+        "answers_none": {"medium": 0.02, "hard": 0.02},
+    }
     licence: ClassVar[str] = "Apache-2.0; benchmark tasks: AgentBench (Apache-2.0)"
     options: ClassVar[DbOptions] = DbOptions()
     tools: ClassVar[tuple[Tool, ...]] = TOOLS

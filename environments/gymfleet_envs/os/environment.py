@@ -46,6 +46,9 @@ class OsInteraction(Environment[OsTask]):
     max_action_chars: ClassVar[int] = 16_384
     stable_observations: ClassVar[bool] = False
     fork: ClassVar[ForkSupport] = ForkSupport.REPLAY
+    floors: ClassVar[Mapping[str, Mapping[str, float]]] = {
+        "answers_a_number": {"count": 0.111, "filter": 0.13},
+    }
     licence: ClassVar[str] = "Apache-2.0, as AgentBench's tasks"
     options: ClassVar[OsOptions] = OsOptions()
     tools: ClassVar[tuple[Tool, ...]] = TOOLS

@@ -1,9 +1,9 @@
-"""How often cheats are paid, against what the class states: in a test, `assert faults(load_entry("./guess.py", {})) == []`.
+"""How often cheats are paid, against what the class states: a test asserts `faults(load_entry("./guess.py", {})) == []`.
 
 Floors are means over the distribution of tasks, and a test plays some tasks that never change, so it allows for chance:
 a mean up to the 95 % quantile of as many coin tosses with the floor's probability. Scores in [0, 1] spread no wider.
-There are so many tasks that this leaves no room for a rate that has doubled, and a floor is refused as too high where it
-would. Below 0.057 that takes more tasks than a test has time for: such a floor is held from above alone.
+There are so many tasks that this leaves no room for a rate that has doubled, and a floor that would is refused as too
+high. Below 0.057 that takes more tasks than `MOST_TASKS`: such a floor is held from above alone.
 """
 
 import math
@@ -22,7 +22,7 @@ _QUANTILE: Final = 0.95
 _TASKS_AT_EVEN_ODDS: Final = 24
 """With n = 24 (1 - p) / p tasks the standard error of the mean is p / 4.9, so that p and 1.645 standard errors more are
 less than twice as much as p and 1.645 standard errors less."""
-_MOST_TASKS: Final = 400
+MOST_TASKS: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,12 @@ class Rate:
 
 
 def faults(
-    entry: Entry, cheats: Sequence[Cheat] = (), *, reply: Reply | None = None, num_tasks: int = TASKS
+    entry: Entry,
+    cheats: Sequence[Cheat] = (),
+    *,
+    reply: Reply | None = None,
+    num_tasks: int = TASKS,
+    most_tasks: int = MOST_TASKS,
 ) -> list[str]:
     """Return, in a line each, where a cheat is paid more or less than the class's `floors` state.
 
@@ -58,26 +63,43 @@ def faults(
         cheats: policies of this environment's own, beside those that are tried on all.
         reply: plays the models that the environment asks, if it asks any.
         num_tasks: of each level where nothing is stated; fewer for an environment whose steps are slow.
+        most_tasks: of each level where a floor is stated.
     """
-    known = {cheat.name for cheat in (*POLICIES, *cheats)}
-    unknown = [f"floors name {name}, which is no cheat" for name in entry.kind.floors if name not in known]
-    return unknown + [rate.fault for rate in rates(entry, cheats, reply=reply, num_tasks=num_tasks) if rate.fault]
+    found = rates(entry, cheats, reply=reply, num_tasks=num_tasks, most_tasks=most_tasks)
+    return [*_misstated(entry, cheats), *(rate.fault for rate in found if rate.fault is not None)]
 
 
 def rates(
-    entry: Entry, cheats: Sequence[Cheat] = (), *, reply: Reply | None = None, num_tasks: int = TASKS
+    entry: Entry,
+    cheats: Sequence[Cheat] = (),
+    *,
+    reply: Reply | None = None,
+    num_tasks: int = TASKS,
+    most_tasks: int = MOST_TASKS,
 ) -> Iterator[Rate]:
     """Play every cheat on every level; arguments as of `faults`."""
     for level in entry.spec.levels:
         tasks: list[Task[Any]] = []
         for cheat in (*POLICIES, *cheats):
             stated = entry.kind.floors.get(cheat.name, {}).get(level, 0.0)
-            needed = max(num_tasks, min(_telling(stated), _MOST_TASKS)) if stated else num_tasks
+            needed = max(num_tasks, min(_telling(stated), most_tasks)) if stated else num_tasks
             count = min(needed, entry.tasks.count("test", level))
             tasks += [entry.tasks.by_index("test", level, index) for index in range(len(tasks), count)]
             # Each task has the one before as the other, and the first has the last.
             scores = [_score(entry, cheat, tasks[i], tasks[(i - 1) % count], reply) for i in range(count)]
             yield Rate(cheat.name, level, sum(scores) / count, stated, count)
+
+
+def _misstated(entry: Entry, cheats: Sequence[Cheat]) -> Iterator[str]:
+    known = {cheat.name for cheat in (*POLICIES, *cheats)}
+    for name, floors in entry.kind.floors.items():
+        if name not in known:
+            yield f"floors name {name}, which is no cheat"
+        for level, stated in floors.items():
+            if level not in entry.spec.levels:
+                yield f"floors of {name} name {level}, which is no level; there are {', '.join(entry.spec.levels)}"
+            if not 0 < stated < 1:
+                yield f"floors of {name} state {stated:g} on {level}: a floor is more than 0 and less than 1"
 
 
 def allowed(stated: float, num_tasks: int) -> float:

@@ -31,14 +31,14 @@ def _changes(name: str, *statements: str) -> Cheat:
 
 def _answers_all_cells(attempt: Attempt) -> None:
     """Answer with every value of the table."""
-    shown = attempt.act(f"SELECT * FROM {_table(attempt)}").observation
+    shown = attempt.act(f"SELECT * FROM {_table(attempt)}").observation  # noqa: S608
     cells = ", ".join(f'"{cell}"' for cell in re.findall(r"'([^']*)'", shown))
     attempt.act(_answer(f"[{cells}]"))
 
 
 def _answers_with_the_first_row(attempt: Attempt) -> None:
     """Answer with what a query without a condition shows."""
-    shown = attempt.act(f"SELECT * FROM {_table(attempt)} LIMIT 1").observation
+    shown = attempt.act(f"SELECT * FROM {_table(attempt)} LIMIT 1").observation  # noqa: S608
     attempt.act(_answer(shown))
 
 
@@ -47,7 +47,7 @@ CHEATS: Final = (
     _answers("answers_no_number", '["nan", "inf"]'),
     _answers("answers_many", str([str(number) for number in range(100)])),
     _answers("answers_any", '["*", "%", ".*", "_"]'),
-    _answers("answers_with_a_query", lambda attempt: f"(SELECT * FROM {_table(attempt)})"),
+    _answers("answers_with_a_query", lambda attempt: f"(SELECT * FROM {_table(attempt)})"),  # noqa: S608
     _answers("repeats_the_question", lambda attempt: attempt.first.partition("\n")[0]),
     Cheat("answers_all_cells", _answers_all_cells),
     Cheat("answers_with_the_first_row", _answers_with_the_first_row),

@@ -10,7 +10,7 @@ def _knows_the_engine(attempt: Attempt) -> None:
     """Say what the engine, its console or its Python interface understand beside the benchmark's actions."""
     attempt.act_all(
         "help", "objects", "task", "reset task", "0", "1", "", "goals", "goal progress", "solve", "gold",
-        "get gold action sequence", "debug", "load boil", "score 100", "possible actions", "teleport to outside", "wait1",
+        "get gold action sequence", "debug", "load boil", "score 100", "possible actions", "teleport to outside",
     )  # fmt: skip
 
 

@@ -23,8 +23,8 @@ def _says(name: str, sql: str | Callable[[Attempt], str]) -> Cheat:
 
 
 CHEATS: Final = (
-    _says("selects_everything", lambda attempt: f"SELECT * FROM {', '.join(_tables(attempt))}"),
-    _says("lists_all_names", lambda attempt: f"SELECT name FROM {_people(attempt)}"),
+    _says("selects_everything", lambda attempt: f"SELECT * FROM {', '.join(_tables(attempt))}"),  # noqa: S608
+    _says("lists_all_names", lambda attempt: f"SELECT name FROM {_people(attempt)}"),  # noqa: S608
     _says("selects_nothing", "SELECT 1 WHERE 0"),
     _says("selects_null", "SELECT NULL"),
     _says("selects_a_constant", "SELECT 3"),
@@ -33,8 +33,8 @@ CHEATS: Final = (
     _says("reads_the_schema", "SELECT sql FROM sqlite_master"),
     _says("sets_a_pragma", "PRAGMA writable_schema = 1"),
     _says("attaches", "ATTACH ':memory:' AS gold"),
-    _says("empties_the_tables", lambda attempt: f"DELETE FROM {_people(attempt)}"),
-    _says("asks_twice", lambda attempt: f"SELECT 1 WHERE 0; SELECT name FROM {_people(attempt)}"),
+    _says("empties_the_tables", lambda attempt: f"DELETE FROM {_people(attempt)}"),  # noqa: S608
+    _says("asks_twice", lambda attempt: f"SELECT 1 WHERE 0; SELECT name FROM {_people(attempt)}"),  # noqa: S608
     _says("writes_two_blocks", "```sql\nSELECT 3\n```\n```sql\nSELECT 1 WHERE 0\n```"),
-    _says("counts_for_ever", "WITH RECURSIVE n(i) AS (VALUES (1) UNION SELECT i + 1 FROM n WHERE i < 99) SELECT i FROM n"),
+    _says("counts_up", "WITH RECURSIVE n(i) AS (VALUES (1) UNION SELECT i + 1 FROM n) SELECT i FROM n LIMIT 99"),
 )

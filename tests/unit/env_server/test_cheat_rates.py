@@ -27,7 +27,12 @@ class Colours(Environment[int]):
     def task_source(cls, data: Path | None) -> TaskSource[int]:
         counts = {"train": 1000, "validation": 200, "test": 200}
         return GeneratedTasks(
-            cls.name, lambda rng, _: rng.randrange(10**6), str, levels=("low", "high"), default_level="low", counts=counts
+            cls.name,
+            lambda rng, _: rng.randrange(10**6),
+            str,
+            levels=("low", "high"),
+            default_level="low",
+            counts=counts,
         )
 
     def reset(self, task: int, seed: int) -> str:
@@ -77,11 +82,11 @@ def test_a_rate_that_doubles_is_a_fault(stated: float) -> None:
 
 
 def test_a_low_floor_takes_many_tasks() -> None:
-    entry = entry_of(Colours, floors={"says_nothing": {"low": 0.2}, "echoes": {"low": 0.1, "high": 0.7}})
+    entry = entry_of(Colours, floors={"says_nothing": {"low": 0.25}, "echoes": {"low": 0.1, "high": 0.7}})
 
     counts = {(rate.cheat, rate.level): rate.num_tasks for rate in rates(entry)}
 
-    assert counts["says_nothing", "low"] == 96, "24 * 0.8 / 0.2"
+    assert counts["says_nothing", "low"] == 72, "24 * 0.75 / 0.25"
     assert counts["says_nothing", "high"] == 12
     assert counts["echoes", "low"] == 200, "24 * 0.9 / 0.1 are more than there are"
     assert counts["echoes", "high"] == 12
@@ -106,8 +111,16 @@ def test_a_floor_that_nothing_reaches_is_a_fault() -> None:
     )
 
 
-def test_a_floor_of_no_cheat_is_a_fault() -> None:
-    assert faults(entry_of(Colours, floors={**LUCK, "wins": {}})) == ["floors name wins, which is no cheat"]
+@pytest.mark.parametrize(
+    ("floors", "fault"),
+    [
+        ({"wins": {}}, "floors name wins, which is no cheat"),
+        ({"echoes": {"top": 0.5}}, "floors of echoes name top, which is no level; there are low, high"),
+        ({"echoes": {"low": 1.0}}, "floors of echoes state 1 on low: a floor is more than 0 and less than 1"),
+    ],
+)
+def test_a_floor_of_nothing_is_a_fault(floors: Mapping[str, Mapping[str, float]], fault: str) -> None:
+    assert faults(entry_of(Colours, floors={**LUCK, **floors}))[0] == fault
 
 
 def test_an_authors_own_cheats_are_played_too() -> None:
