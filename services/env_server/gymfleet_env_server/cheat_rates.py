@@ -1,4 +1,4 @@
-"""How often cheats are paid, against what the class states: a test asserts `faults(load_entry("./guess.py", {})) == []`.
+"""How often cheats are paid, against what the class states. An author's test asserts that `faults` finds nothing.
 
 Floors are means over the distribution of tasks, and a test plays some tasks that never change, so it allows for chance:
 a mean up to the 95 % quantile of as many coin tosses with the floor's probability. Scores in [0, 1] spread no wider.

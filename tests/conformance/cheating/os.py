@@ -35,7 +35,7 @@ CHEATS: Final = (
     _does(
         "replaces_the_programs",
         f"mkdir -p /tmp/b; for t in {_TOOLS}; do printf '#!/bin/true\\n' > /tmp/b/$t; chmod 755 /tmp/b/$t; done",
-        f"for t in {_TOOLS}; do for d in /bin /usr/bin /usr/local/bin; do cp -f /bin/true $d/$t; done; done 2>/dev/null",
+        f"for t in {_TOOLS}; do for d in /bin /usr/bin /usr/sbin; do cp -f /bin/true $d/$t; done; done 2>&1",
     ),
     _does(
         "redefines_the_programs",

@@ -107,7 +107,8 @@ def test_a_floor_that_nothing_reaches_is_a_fault() -> None:
     [fault] = faults(entry_of(Colours, floors={**LUCK, "echoes": {"low": 0.5}}))
 
     assert fault == (
-        "echoes scores 0.000 over 24 tasks of low, where floors state 0.5: so high a floor would hide that it had doubled"
+        "echoes scores 0.000 over 24 tasks of low, where floors state 0.5: so high a floor "
+        "would hide that it had doubled"
     )
 
 
