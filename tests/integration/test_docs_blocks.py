@@ -295,7 +295,7 @@ def test_an_environment_in_a_file_is_shown_and_played(tmp_path: Path) -> None:
 def test_cheats_are_played_in_an_environment_in_a_file(tmp_path: Path) -> None:
     guess = block("docs/adding-an-environment.md", "python", 'Environment[int]):\n    """The task is the number.')
     (tmp_path / "guess.py").write_text(guess, encoding="utf-8")
-    tested = block("docs/environments.md", "python", "def test_no_cheat_is_paid").replace("./guess", f"{tmp_path}/guess")
+    tested = block("docs/environments.md", "python", "def test_no_cheat_is_paid").replace("./", f"{tmp_path}/")
 
     assert executed(f"{tested}\n\ntest_no_cheat_is_paid()\nprint('not paid')\n", tmp_path) == "not paid\n"
 

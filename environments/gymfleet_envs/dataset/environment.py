@@ -41,7 +41,7 @@ class Dataset(Environment[Row]):
         "says_the_first_number": {"arithmetic": 0.08, "arithmetic_hard": 0.005},
         "boxes_twice": {"arithmetic": 0.053},
         "adds_all": {"countdown": 0.155, "countdown_hard": 0.15},
-        "plays_the_gold_of_another_task": {"arithmetic": 0.051},
+        "plays_the_gold_of_another_task": {"arithmetic": 0.055},
     }
     licence: ClassVar[str] = "Generated rows: Apache-2.0; your rows: yours"
     options: ClassVar[DatasetOptions] = DatasetOptions()

@@ -32,7 +32,7 @@ class Rate:
     cheat: str
     level: str
     score: float
-    """The mean over `num_tasks` tasks."""
+    """The mean over `num_tasks` tasks, above what the episodes began with."""
     stated: float
     num_tasks: int
 
@@ -126,4 +126,4 @@ def _score(entry: Entry, cheat: Cheat, task: Task[Any], other: Task[Any], reply:
         pass
     finally:
         attempt.environment.close()
-    return attempt.score
+    return max(0.0, attempt.score - float(attempt.environment.start_score))

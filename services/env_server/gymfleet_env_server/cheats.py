@@ -64,7 +64,7 @@ class Attempt:
 
     @property
     def score(self) -> float:
-        """What the runtime would report now."""
+        """The score that the runtime would report now."""
         return self.outcomes[-1].score if self.outcomes else float(self.environment.start_score)
 
     def act(self, action: str) -> Outcome:

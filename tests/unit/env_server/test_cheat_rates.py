@@ -120,6 +120,20 @@ def test_a_floor_that_nothing_reaches_is_a_fault() -> None:
         ({"echoes": {"low": 1.0}}, "floors of echoes state 1 on low: a floor is more than 0 and less than 1"),
     ],
 )
+def test_what_an_episode_began_with_is_not_earned() -> None:
+    class Given(Colours):
+        start_score: float = 0.5
+
+        def step(self, action: str) -> Outcome:
+            return Outcome("Next.", score=0.5 if action != "more" else 0.75, terminated=True)
+
+    more = Cheat("asks_for_more", lambda attempt: attempt.act_all("more"))
+    scores = {rate.cheat: rate.score for rate in rates(entry_of(Given), [more])}
+
+    assert scores.pop("asks_for_more") == 0.25
+    assert set(scores.values()) == {0.0}
+
+
 def test_a_floor_of_nothing_is_a_fault(floors: Mapping[str, Mapping[str, float]], fault: str) -> None:
     assert faults(entry_of(Colours, floors={**LUCK, **floors}))[0] == fault
 
