@@ -120,6 +120,10 @@ def test_a_floor_that_nothing_reaches_is_a_fault() -> None:
         ({"echoes": {"low": 1.0}}, "floors of echoes state 1 on low: a floor is more than 0 and less than 1"),
     ],
 )
+def test_a_floor_of_nothing_is_a_fault(floors: Mapping[str, Mapping[str, float]], fault: str) -> None:
+    assert faults(entry_of(Colours, floors={**LUCK, **floors}))[0] == fault
+
+
 def test_what_an_episode_began_with_is_not_earned() -> None:
     class Given(Colours):
         start_score: float = 0.5
@@ -132,10 +136,6 @@ def test_what_an_episode_began_with_is_not_earned() -> None:
 
     assert scores.pop("asks_for_more") == 0.25
     assert set(scores.values()) == {0.0}
-
-
-def test_a_floor_of_nothing_is_a_fault(floors: Mapping[str, Mapping[str, float]], fault: str) -> None:
-    assert faults(entry_of(Colours, floors={**LUCK, **floors}))[0] == fault
 
 
 def test_an_authors_own_cheats_are_played_too() -> None:
