@@ -10,6 +10,7 @@ from gymfleet_env_server.cheat_rates import Rate, allowed, faults, rates
 from gymfleet_env_server.cheats import POLICIES, Attempt, Cheat, Over
 from gymfleet_envs.environment import AsyncEnvironment, Environment, Outcome
 from gymfleet_envs.tasks import GeneratedTasks, TaskSource
+from pydantic import JsonValue
 
 
 class Colours(Environment[int]):
@@ -25,14 +26,13 @@ class Colours(Environment[int]):
 
     @classmethod
     def task_source(cls, data: Path | None) -> TaskSource[int]:
-        counts = {"train": 1000, "validation": 200, "test": 200}
         return GeneratedTasks(
             cls.name,
             lambda rng, _: rng.randrange(10**6),
             str,
             levels=("low", "high"),
             default_level="low",
-            counts=counts,
+            counts={"train": 1000, "validation": 200, "test": 200},
         )
 
     def reset(self, task: int, seed: int) -> str:
@@ -54,7 +54,7 @@ LUCK = {"plays_the_gold_of_another_task": {"low": 0.25, "high": 0.25}}
 
 
 def entry_of(kind: type[Any], **declared: Any) -> Entry:
-    made = type(kind.__name__, (kind,), declared)
+    made: Any = type(kind.__name__, (kind,), declared)
     tasks = made.task_source(None)
     return Entry(kind=made, tasks=tasks, spec=made.spec(tasks))
 
@@ -150,7 +150,7 @@ def test_an_authors_own_cheats_are_played_too() -> None:
     [("says_nothing", ""), ("takes_the_first_action", "first"), ("calls_every_tool", '{"n": 2, "s": "aaa"}')],
 )
 def test_what_is_tried_on_every_environment(cheat: str, paid: str) -> None:
-    schema = {"type": "object", "required": ["n", "s"], "properties": {
+    schema: dict[str, JsonValue] = {"type": "object", "required": ["n", "s"], "properties": {
         "n": {"type": "integer", "minimum": 2}, "s": {"type": "string", "minLength": 3}, "b": {"type": "boolean"},
     }}  # fmt: skip
 

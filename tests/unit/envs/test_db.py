@@ -229,9 +229,9 @@ def test_an_update_asks_for_another_value(there: str, drawn: int, new: str) -> N
             assert (a, b) == (10, 99), "ages"
             return drawn
 
-    world = generate._World(Rigged(1), "barn list", [{"item": "harp", "age": there}], [], ["age"])  # noqa: SLF001
+    world = generate._World(Rigged(1), "barn list", [{"item": "harp", "age": there}], [], ["age"])
 
-    question = generate._update(world)  # noqa: SLF001
+    question = generate._update(world)
 
     assert question.after == [{"item": "harp", "age": new}]
     assert f"Set the age to {new} where" in question.text
