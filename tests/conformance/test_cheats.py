@@ -34,6 +34,11 @@ def test_every_environment_has_cheats_of_its_own(name: str) -> None:
     assert len(set(names)) == len(names)
 
 
+def test_an_environment_without_them_is_told_what_to_write() -> None:
+    with pytest.raises(pytest.fail.Exception, match=r"^tests/conformance/cheating/nowhere\.py is missing: write what"):
+        own("nowhere")
+
+
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_no_cheat_is_paid_more_than_its_floor(name: str) -> None:
     cheats = own(name)

@@ -6,6 +6,7 @@ There are so many tasks that this leaves no room for a rate that has doubled, an
 high. Below 0.057 that takes more tasks than `MOST_TASKS`: such a floor is held from above alone.
 """
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -79,14 +80,15 @@ def rates(
 ) -> Iterator[Rate]:
     """Play every cheat on every level; arguments as of `faults`."""
     for level in entry.spec.levels:
-        tasks: list[Task[Any]] = []
+        total = entry.tasks.count("test", level)
+        task = functools.cache(functools.partial(entry.tasks.by_index, "test", level))
         for cheat in (*POLICIES, *cheats):
             stated = entry.kind.floors.get(cheat.name, {}).get(level, 0.0)
             needed = max(num_tasks, min(_telling(stated), most_tasks)) if stated else num_tasks
-            count = min(needed, entry.tasks.count("test", level))
-            tasks += [entry.tasks.by_index("test", level, index) for index in range(len(tasks), count)]
-            # Each task has the one before as the other, and the first has the last.
-            scores = [_score(entry, cheat, tasks[i], tasks[(i - 1) % count], reply) for i in range(count)]
+            count = min(needed, total)
+            # From the whole split, as a benchmark's neighbours are often alike; the other task is the one before.
+            tasks = [task(place * total // count) for place in range(count)]
+            scores = [_score(entry, cheat, tasks[place], tasks[place - 1], reply) for place in range(count)]
             yield Rate(cheat.name, level, sum(scores) / count, stated, count)
 
 
