@@ -33,7 +33,12 @@ class Wordle(Environment[WordleTask]):
     max_action_chars: ClassVar[int] = 256
     floors: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "guesses_in_order": {"words_20": 0.3, "words_100": 0.06, "words_400": 0.015, "shared_400": 0.015},
-        "plays_the_gold_of_another_task": {"shared_400": 0.035},
+        "plays_the_gold_of_another_task": {
+            "words_20": 0.004,
+            "words_100": 0.004,
+            "words_400": 0.004,
+            "shared_400": 0.035,
+        },
     }
     licence: ClassVar[str] = "Apache-2.0; benchmark word lists: LMRL-Gym (MIT)"
 
