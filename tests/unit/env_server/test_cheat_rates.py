@@ -9,48 +9,39 @@ from gymfleet_env_server.catalogue import Entry
 from gymfleet_env_server.cheat_rates import Rate, allowed, faults, rates
 from gymfleet_env_server.cheats import POLICIES, Attempt, Cheat, Over
 from gymfleet_envs.environment import AsyncEnvironment, Environment, Outcome
-from gymfleet_envs.tasks import GeneratedTasks, TaskSource
+from gymfleet_envs.tasks import ListedTasks, Task, TaskSource
 from pydantic import JsonValue
 
 
-class Colours(Environment[int]):
-    """Say the number of the colour; there are four, and ten turns, of which the first answer ends the episode."""
+class Numbers(Environment[int]):
+    """Say the number, within ten turns; it stands in the observation, as the tasks are numbered."""
 
-    name: ClassVar[str] = "colours"
+    name: ClassVar[str] = "numbers"
     version: ClassVar[str] = "1.0.0"
     summary: ClassVar[str] = ""
     instructions: ClassVar[str] = ""
     max_turns: ClassVar[int] = 10
     paid: ClassVar[str | None] = None
     """An action that is paid though it is no answer."""
+    paid_one_in: ClassVar[int] = 1
 
     @classmethod
     def task_source(cls, data: Path | None) -> TaskSource[int]:
-        return GeneratedTasks(
-            cls.name,
-            lambda rng, _: rng.randrange(10**6),
-            str,
-            levels=("low", "high"),
-            default_level="low",
-            counts={"train": 1000, "validation": 200, "test": 200},
-        )
+        tasks = [Task(f"{level}.{number}", "test", level, number) for level in ("low", "high") for number in range(200)]
+        return ListedTasks(cls.name, "two hundred", tasks)
 
     def reset(self, task: int, seed: int) -> str:
-        self.colour = task % 4
+        self.number = task
         return f"Number {task}?"
 
     def step(self, action: str) -> Outcome:
-        if action == self.paid:
+        if action == self.paid and self.number % self.paid_one_in == 0:
             return Outcome("Thank you.", score=1.0)
-        solved = float(action == str(self.colour))
-        return Outcome("Next.", score=solved, terminated=action in tuple("0123"))
+        solved = action == str(self.number)
+        return Outcome("Next.", score=float(solved), terminated=solved)
 
     def expert(self) -> ExpertMove:
-        return ExpertMove(thought="", action=str(self.colour))
-
-
-LUCK = {"plays_the_gold_of_another_task": {"low": 0.25, "high": 0.25}}
-"""One colour in four is also the other task's."""
+        return ExpertMove(thought="", action=str(self.number))
 
 
 def entry_of(kind: type[Any], **declared: Any) -> Entry:
@@ -82,7 +73,7 @@ def test_a_rate_that_doubles_is_a_fault(stated: float) -> None:
 
 
 def test_a_low_floor_takes_many_tasks() -> None:
-    entry = entry_of(Colours, floors={"says_nothing": {"low": 0.25}, "echoes": {"low": 0.1, "high": 0.7}})
+    entry = entry_of(Numbers, floors={"says_nothing": {"low": 0.25}, "echoes": {"low": 0.1, "high": 0.7}})
 
     counts = {(rate.cheat, rate.level): rate.num_tasks for rate in rates(entry)}
 
@@ -93,18 +84,31 @@ def test_a_low_floor_takes_many_tasks() -> None:
 
 
 def test_what_nobody_states_is_a_fault_where_it_is_paid() -> None:
-    assert [fault.split(" scores")[0] for fault in faults(entry_of(Colours))] == ["plays_the_gold_of_another_task"] * 2
-    assert faults(entry_of(Colours, floors=LUCK)) == []
+    found = faults(entry_of(Numbers, paid=""))
+
+    assert found == [
+        f"says_nothing scores 1.000 over 12 tasks of {level}, where floors state 0 (up to 0.000 is chance)"
+        for level in ("low", "high")
+    ]
 
 
 def test_a_floor_holds_for_its_level_alone() -> None:
-    [fault] = faults(entry_of(Colours, floors={"plays_the_gold_of_another_task": {"low": 0.25}}))
+    low, both = {"low": 0.25}, {"low": 0.25, "high": 0.25}
+
+    assert faults(entry_of(Numbers, paid="", paid_one_in=4, floors={"says_nothing": both})) == []
+    [fault] = faults(entry_of(Numbers, paid="", paid_one_in=4, floors={"says_nothing": low}))
 
     assert "tasks of high, where floors state 0 " in fault
 
 
+def test_twice_what_is_stated_is_a_fault() -> None:
+    both = {"low": 0.25, "high": 0.25}
+
+    assert len(faults(entry_of(Numbers, paid="", paid_one_in=2, floors={"says_nothing": both}))) == 2
+
+
 def test_a_floor_that_nothing_reaches_is_a_fault() -> None:
-    [fault] = faults(entry_of(Colours, floors={**LUCK, "echoes": {"low": 0.5}}))
+    [fault] = faults(entry_of(Numbers, floors={"echoes": {"low": 0.5}}))
 
     assert fault == (
         "echoes scores 0.000 over 24 tasks of low, where floors state 0.5: so high a floor "
@@ -121,11 +125,11 @@ def test_a_floor_that_nothing_reaches_is_a_fault() -> None:
     ],
 )
 def test_a_floor_of_nothing_is_a_fault(floors: Mapping[str, Mapping[str, float]], fault: str) -> None:
-    assert faults(entry_of(Colours, floors={**LUCK, **floors}))[0] == fault
+    assert faults(entry_of(Numbers, floors=floors))[0] == fault
 
 
 def test_what_an_episode_began_with_is_not_earned() -> None:
-    class Given(Colours):
+    class Given(Numbers):
         start_score: float = 0.5
 
         def step(self, action: str) -> Outcome:
@@ -139,7 +143,7 @@ def test_what_an_episode_began_with_is_not_earned() -> None:
 
 
 def test_an_authors_own_cheats_are_played_too() -> None:
-    entry = entry_of(Colours, floors=LUCK, paid="please")
+    entry = entry_of(Numbers, paid="please")
 
     assert len(faults(entry, [Cheat("begs", lambda attempt: attempt.act_all("please"))])) == 2
     assert faults(entry, [Cheat("asks", lambda attempt: attempt.act_all("what?"))]) == []
@@ -158,8 +162,7 @@ def test_what_is_tried_on_every_environment(cheat: str, paid: str) -> None:
         return str(dict(arguments)).replace("'", '"')
 
     entry = entry_of(
-        Colours,
-        floors=LUCK,
+        Numbers,
         paid=paid,
         tools=(Tool(name="do", description="", parameters=schema),),
         action_of=action_of,
@@ -172,7 +175,7 @@ def test_what_is_tried_on_every_environment(cheat: str, paid: str) -> None:
 def test_an_echo_is_what_was_seen_last() -> None:
     seen = []
 
-    class Echoed(Colours):
+    class Echoed(Numbers):
         def step(self, action: str) -> Outcome:
             seen.append(action)
             return Outcome(f"seen {len(seen)}", terminated=len(seen) == 3)
@@ -187,6 +190,15 @@ def test_an_echo_is_what_was_seen_last() -> None:
     assert seen == [attempt.first, "seen 1", "seen 2"]
 
 
+def test_the_gold_of_another_task_is_the_experts() -> None:
+    entry = entry_of(Numbers)
+    attempt = Attempt(entry, entry.tasks.by_index("test", "low", 3), entry.tasks.by_index("test", "low", 8))
+
+    assert attempt.solution_of_the_other() == ["8"]
+    assert (attempt.first, attempt.observation) == ("Number 3?", "Number 3?")
+    assert {rate.score for rate in rates(entry, num_tasks=1)} == {0.0, 1.0}, "of a single task, the other is itself"
+
+
 def test_a_cheat_has_the_turns_that_the_runtime_allows() -> None:
     turns = []
 
@@ -195,7 +207,7 @@ def test_a_cheat_has_the_turns_that_the_runtime_allows() -> None:
             turns.append(attempt.task.task_id)
             attempt.act("?")
 
-    list(rates(entry_of(Colours), [Cheat("goes on", play)], num_tasks=1))
+    list(rates(entry_of(Numbers), [Cheat("goes on", play)], num_tasks=1))
 
     assert len(turns) == 2 * 11, "ten turns of each level, and the one that was refused"
 
@@ -210,7 +222,7 @@ def test_models_that_the_environment_asks_are_played() -> None:
 
         @classmethod
         def task_source(cls, data: Path | None) -> TaskSource[int]:
-            return Colours.task_source(data)
+            return Numbers.task_source(data)
 
         async def reset(self, task: int, seed: int) -> str:
             return ""
