@@ -1,9 +1,9 @@
 """How often cheats are paid, against what the class states. An author's test asserts that `faults` finds nothing.
 
 Floors are means over the distribution of tasks, and a test plays some tasks that never change, so it allows for chance:
-a mean up to the 95 % quantile of as many coin tosses with the floor's probability. Scores in [0, 1] spread no wider.
+a mean up to the 99 % quantile of as many coin tosses with the floor's probability. Scores in [0, 1] spread no wider.
 There are so many tasks that this leaves no room for a rate that has doubled, and a floor that would is refused as too
-high. Below 0.057 that takes more tasks than `MOST_TASKS`: such a floor is held from above alone.
+high. Below 0.109 that takes more tasks than `MOST_TASKS`: such a floor is held from above alone.
 """
 
 import functools
@@ -19,10 +19,10 @@ from gymfleet_env_server.cheats import POLICIES, Attempt, Cheat, Over, Reply
 
 TASKS: Final = 12
 """Of each level, where nothing is stated: one that is paid is a fault."""
-_QUANTILE: Final = 0.95
-_TASKS_AT_EVEN_ODDS: Final = 24
-"""With n = 24 (1 - p) / p tasks the standard error of the mean is p / 4.9, so that p and 1.645 standard errors more are
-less than twice as much as p and 1.645 standard errors less."""
+_QUANTILE: Final = 0.99
+_TASKS_AT_EVEN_ODDS: Final = 49
+"""With n = 49 (1 - p) / p tasks the standard error of the mean is p / 7, so that p and 2.33 standard errors more are as
+much as twice p less 2.33 standard errors."""
 MOST_TASKS: Final = 400
 
 

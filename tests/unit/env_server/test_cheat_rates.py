@@ -55,9 +55,9 @@ def entry_of(kind: type[Any], **declared: Any) -> Entry:
     [
         pytest.param(0.0, 12, 0.0, id="nothing stated: nothing is chance"),
         pytest.param(0.5, 2, 1.0, id="of 2 coins: 0.25, 0.75, 1"),
-        pytest.param(0.5, 4, 1.0, id="of 4 coins three or fewer: 15/16, too few"),
-        pytest.param(0.5, 5, 0.8, id="of 5 coins four or fewer: 31/32"),
-        pytest.param(0.1, 10, 0.3, id="0.349, 0.736, 0.930, 0.987"),
+        pytest.param(0.5, 6, 1.0, id="of 6 coins five or fewer: 63/64, too few"),
+        pytest.param(0.5, 7, 6 / 7, id="of 7 coins six or fewer: 127/128"),
+        pytest.param(0.1, 10, 0.4, id="0.349, 0.736, 0.930, 0.987, 0.998"),
     ],
 )
 def test_chance_is_a_quantile_of_the_binomial_distribution(stated: float, num_tasks: int, most: float) -> None:
@@ -66,7 +66,7 @@ def test_chance_is_a_quantile_of_the_binomial_distribution(stated: float, num_ta
 
 @pytest.mark.parametrize("stated", [0.02, 0.05, 0.1, 0.25, 0.5])
 def test_a_rate_that_doubles_is_a_fault(stated: float) -> None:
-    count = math.ceil(24 * (1 - stated) / stated)
+    count = math.ceil(49 * (1 - stated) / stated)
 
     assert Rate("a", "low", stated, stated, count).fault is None
     assert Rate("a", "low", 2 * stated, stated, count).fault is not None
@@ -77,10 +77,10 @@ def test_a_low_floor_takes_many_tasks() -> None:
 
     counts = {(rate.cheat, rate.level): rate.num_tasks for rate in rates(entry)}
 
-    assert counts["says_nothing", "low"] == 72, "24 * 0.75 / 0.25"
+    assert counts["says_nothing", "low"] == 147, "49 * 0.75 / 0.25"
     assert counts["says_nothing", "high"] == 12
-    assert counts["echoes", "low"] == 200, "24 * 0.9 / 0.1 are more than there are"
-    assert counts["echoes", "high"] == 12
+    assert counts["echoes", "low"] == 200, "49 * 0.9 / 0.1 are more than there are"
+    assert counts["echoes", "high"] == 21, "49 * 0.3 / 0.7"
 
 
 def test_what_nobody_states_is_a_fault_where_it_is_paid() -> None:
@@ -111,7 +111,7 @@ def test_a_floor_that_nothing_reaches_is_a_fault() -> None:
     [fault] = faults(entry_of(Numbers, floors={"echoes": {"low": 0.5}}))
 
     assert fault == (
-        "echoes scores 0.000 over 24 tasks of low, where floors state 0.5: so high a floor "
+        "echoes scores 0.000 over 49 tasks of low, where floors state 0.5: so high a floor "
         "would hide that it had doubled"
     )
 
