@@ -70,7 +70,7 @@ class WebShop(Environment[ShopTask]):
         "buys_any_of_the_kind": {"single": 0.53, "options": 0.266, "attributes": 0.435, "market": 0.22},
         "chooses_all_options": {"single": 0.53, "options": 0.36, "attributes": 0.466, "market": 0.31},
         "buys_anything": {"single": 0.01, "options": 0.005, "attributes": 0.008, "market": 0.004},
-        "plays_the_gold_of_another_task": {"single": 0.01, "options": 0.007, "attributes": 0.0085, "market": 0.006},
+        "plays_the_gold_of_another_task": {"single": 0.021, "options": 0.007, "attributes": 0.0085, "market": 0.006},
     }
     licence: ClassVar[str] = (
         "Apache-2.0; benchmark: WebShop (MIT), product texts from amazon.com; nouns tagged by HanTa 1.2.1 (LGPL-3.0)"
