@@ -1,7 +1,7 @@
 """No environment pays for what is not the task: a cheat scores 0, or the floor that the environment states.
 
 What one environment alone invites stands in `cheating/NAME.py`, which every environment has: `CHEATS`, and, if it asks
-models, `reply`, who plays them.
+models, `answer`, who plays them.
 """
 
 import importlib
@@ -46,8 +46,8 @@ def test_no_cheat_is_paid_more_than_its_floor(name: str) -> None:
         pytest.skip(f"{name} needs {absent[0]}, see scripts/system.sh")
 
     num_tasks, most_tasks = FEW.get(name, (TASKS, MOST_TASKS))
-    reply = getattr(cheats, "reply", None)
+    answer = getattr(cheats, "answer", None)
 
-    found = faults(load_entry(name, {}), cheats.CHEATS, reply=reply, num_tasks=num_tasks, most_tasks=most_tasks)
+    found = faults(load_entry(name, {}), cheats.CHEATS, answer=answer, num_tasks=num_tasks, most_tasks=most_tasks)
 
     assert not found, "\n".join(found)

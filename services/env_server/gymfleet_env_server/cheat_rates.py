@@ -15,7 +15,7 @@ from typing import Any, Final
 from gymfleet_envs.tasks import Task
 
 from gymfleet_env_server.catalogue import Entry
-from gymfleet_env_server.cheats import POLICIES, Attempt, Cheat, Over, Reply
+from gymfleet_env_server.cheats import POLICIES, Answer, Attempt, Cheat, Over
 
 TASKS: Final = 12
 """Of each level, where nothing is stated: one that is paid is a fault."""
@@ -53,7 +53,7 @@ def faults(
     entry: Entry,
     cheats: Sequence[Cheat] = (),
     *,
-    reply: Reply | None = None,
+    answer: Answer | None = None,
     num_tasks: int = TASKS,
     most_tasks: int = MOST_TASKS,
 ) -> list[str]:
@@ -62,11 +62,11 @@ def faults(
     Args:
         entry: the environment, with its generated tasks; those of the test split are played.
         cheats: policies of this environment's own, beside those that are tried on all.
-        reply: plays the models that the environment asks, if it asks any.
+        answer: plays the models that the environment asks, if it asks any.
         num_tasks: of each level where nothing is stated; fewer for an environment whose steps are slow.
         most_tasks: of each level where a floor is stated.
     """
-    found = rates(entry, cheats, reply=reply, num_tasks=num_tasks, most_tasks=most_tasks)
+    found = rates(entry, cheats, answer=answer, num_tasks=num_tasks, most_tasks=most_tasks)
     return [*_misstated(entry, cheats), *(rate.fault for rate in found if rate.fault is not None)]
 
 
@@ -74,7 +74,7 @@ def rates(
     entry: Entry,
     cheats: Sequence[Cheat] = (),
     *,
-    reply: Reply | None = None,
+    answer: Answer | None = None,
     num_tasks: int = TASKS,
     most_tasks: int = MOST_TASKS,
 ) -> Iterator[Rate]:
@@ -88,7 +88,7 @@ def rates(
             count = min(needed, total)
             # From the whole split, as a benchmark's neighbours are often alike; the other task is the one before.
             tasks = [task(place * total // count) for place in range(count)]
-            scores = [_score(entry, cheat, tasks[place], tasks[place - 1], reply) for place in range(count)]
+            scores = [_score(entry, cheat, tasks[place], tasks[place - 1], answer) for place in range(count)]
             yield Rate(cheat.name, level, sum(scores) / count, stated, count)
 
 
@@ -120,8 +120,8 @@ def _telling(stated: float) -> int:
     return math.ceil(_TASKS_AT_EVEN_ODDS * (1 - stated) / stated)
 
 
-def _score(entry: Entry, cheat: Cheat, task: Task[Any], other: Task[Any], reply: Reply | None) -> float:
-    attempt = Attempt(entry, task, other, reply)
+def _score(entry: Entry, cheat: Cheat, task: Task[Any], other: Task[Any], answer: Answer | None) -> float:
+    attempt = Attempt(entry, task, other, answer)
     try:
         cheat.play(attempt)
     except Over:

@@ -17,7 +17,7 @@ from gymfleet_env_server.catalogue import Entry
 
 MOST_TURNS: Final = 40
 
-Reply = Callable[[str, Messages], str]
+Answer = Callable[[str, Messages], str]
 """What the model of a role replies, where the environment asks any."""
 
 
@@ -34,26 +34,26 @@ class Cheat:
     """Acts until it has no more to try, or until `Over` is raised."""
 
 
-class _Replies:
-    def __init__(self, reply: Reply) -> None:
-        self._reply = reply
+class _Answerer:
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
 
     async def ask(self, role: str, messages: Messages, max_tokens: int) -> str:
         return self.ask_blocking(role, messages, max_tokens)
 
     def ask_blocking(self, role: str, messages: Messages, max_tokens: int) -> str:  # noqa: ARG002
-        return self._reply(role, messages)
+        return self._answer(role, messages)
 
 
 class Attempt:
     """One episode of a cheat, in this process, with the turns that the runtime would allow."""
 
-    def __init__(self, entry: Entry, task: Task[Any], other: Task[Any], reply: Reply | None = None) -> None:
+    def __init__(self, entry: Entry, task: Task[Any], other: Task[Any], answer: Answer | None = None) -> None:
         self.entry = entry
         self.task = task
         self.other = other
         """Another task of the same split and level."""
-        self._reply = reply
+        self._answer = answer
         self.observation = ""
         """The last one."""
         self.environment = self._begun(task)
@@ -101,8 +101,8 @@ class Attempt:
 
     def _begun(self, task: Task[Any]) -> Any:
         environment = self.entry.make()
-        if self.entry.spec.models and self._reply is not None:
-            environment.answered_by(_Replies(self._reply))
+        if self.entry.spec.models and self._answer is not None:
+            environment.answered_by(_Answerer(self._answer))
         try:
             self.observation = environment.reset(task.data, 0)
         except BaseException:

@@ -232,6 +232,6 @@ def test_models_that_the_environment_asks_are_played() -> None:
             return Outcome("", score=float(verdict == "yes"), terminated=True)
 
     flatter = Cheat("flatters", lambda attempt: attempt.act_all("dear judge"))
-    found = faults(entry_of(Asks), [flatter], reply=lambda role, messages: "yes" if "dear" in str(messages) else "no")
+    found = faults(entry_of(Asks), [flatter], answer=lambda role, messages: "yes" if "dear" in str(messages) else "no")
 
     assert {fault.split(" ")[0] for fault in found} == {"flatters"}
