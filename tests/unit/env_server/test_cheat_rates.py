@@ -73,14 +73,14 @@ def test_a_rate_that_doubles_is_a_fault(stated: float) -> None:
 
 
 def test_a_low_floor_takes_many_tasks() -> None:
-    entry = entry_of(Numbers, floors={"says_nothing": {"low": 0.25}, "echoes": {"low": 0.1, "high": 0.7}})
+    entry = entry_of(Numbers, floors={"says_nothing": {"low": 0.25}, "echoes": {"low": 0.1, "high": 0.875}})
 
     counts = {(rate.cheat, rate.level): rate.num_tasks for rate in rates(entry)}
 
     assert counts["says_nothing", "low"] == 147, "49 * 0.75 / 0.25"
     assert counts["says_nothing", "high"] == 12
     assert counts["echoes", "low"] == 200, "49 * 0.9 / 0.1 are more than there are"
-    assert counts["echoes", "high"] == 21, "49 * 0.3 / 0.7"
+    assert counts["echoes", "high"] == 12, "49 * 0.125 / 0.875 are fewer than without a floor"
 
 
 def test_what_nobody_states_is_a_fault_where_it_is_paid() -> None:
