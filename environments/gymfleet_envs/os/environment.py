@@ -48,6 +48,7 @@ class OsInteraction(Environment[OsTask]):
     fork: ClassVar[ForkSupport] = ForkSupport.REPLAY
     floors: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "answers_a_number": {"count": 0.111, "filter": 0.13},
+        "plays_the_gold_of_another_task": {"count": 0.111, "filter": 0.1, "text": 0.019},
     }
     licence: ClassVar[str] = "Apache-2.0, as AgentBench's tasks"
     options: ClassVar[OsOptions] = OsOptions()
