@@ -178,6 +178,7 @@ BLOCKS = {
         "gymfleet-env-server maze wordle",
     ): "not run as it stands; see tests/integration/test_env_server.py",
     ("docs/environments.md", "gymfleet envs show ./guess.py"): _HERE,
+    ("docs/environments.md", "from gymfleet_env_server.catalogue"): _HERE,
     ("docs/hugging-face.md", "export HF_TOKEN"): "run by tests/integration/test_hub.py, against a stand-in",
     ("docs/images.md", "scripts/images.sh "): _IMAGES,
     ("docs/images.md", "docker build -f"): _IMAGES,
@@ -304,6 +305,14 @@ def test_an_environment_in_a_file_is_shown_and_played(tmp_path: Path) -> None:
 
     assert "Guess a number from 1 to 1000" in typed(shown, tmp_path)
     assert "Lower." in typed(played, tmp_path) or "Higher." in typed(played, tmp_path)
+
+
+def test_cheats_are_played_in_an_environment_in_a_file(tmp_path: Path) -> None:
+    guess = block("docs/adding-an-environment.md", "python", 'Environment[int]):\n    """The task is the number.')
+    (tmp_path / "guess.py").write_text(guess, encoding="utf-8")
+    tested = block("docs/environments.md", "python", "def test_no_cheat_is_paid").replace("./", f"{tmp_path}/")
+
+    assert executed(f"{tested}\n\ntest_no_cheat_is_paid()\nprint('not paid')\n", tmp_path) == "not paid\n"
 
 
 def test_the_guide_to_an_environment_is_followed(tmp_path: Path) -> None:
