@@ -135,8 +135,7 @@ def test_without_a_gpu_left_they_share() -> None:
 
 
 def test_on_a_gpu_that_is_shared_by_turns_the_turn_counts_that_needs_most() -> None:
-    colocated = {"placement": {"colocated": True}}
-    plan = planned("1xh100", **colocated)
+    plan = planned("1xh100", placement={"colocated": True})
     apart = planned("2xh100")
 
     size, context = plan.num_parameters, GIB
@@ -164,10 +163,10 @@ def test_what_is_needed_between_updates() -> None:
         return trainer.resting_bytes - GIB
 
     size, data = planned("1xh100").num_parameters, {"data": "episodes.jsonl"}
-    rounded = {"inference": {"dtype": "bfloat16", "max_model_len": 512}}
+    coarse = {"dtype": "bfloat16", "max_model_len": 512}
 
     assert playing() == 12 * size, "weights and moments"
-    assert playing(**rounded) == 16 * size, "and weights as they are published, to be compared"
+    assert playing(inference=coarse) == 16 * size, "and weights as they are published, to be compared"
     assert playing([REINFORCE | {"kl": {"coefficient": 0.01}}]) == 16 * size, "a reference"
     assert playing([{"kind": "sft", **data}]) == 4 * size, "the moments are dropped before the engines wake"
     assert playing([{"kind": "bradley_terry", "name": "goal", **data}]) == 4 * size

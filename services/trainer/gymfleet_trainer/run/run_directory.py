@@ -75,7 +75,7 @@ class RunDirectory:
         return self
 
     def lock(self) -> None:
-        """Keep other trainers out, until the context is left that was entered, or all threads of the process have ended.
+        """Keep other trainers out, until the context is left that was entered or all threads of the process have ended.
 
         Raises:
             RunDirectoryError: another process has it.
