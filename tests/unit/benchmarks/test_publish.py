@@ -8,7 +8,8 @@ from gymfleet_contracts.recipe import load_recipe
 from gymfleet_rollout.backend import EngineConfig, GenerationRequest
 from gymfleet_rollout.inference.base import WeightsRejected
 from gymfleet_trainer.publish.weight_files import write_weights
-from torch import arange, bfloat16
+from safetensors.torch import save_file
+from torch import arange, bfloat16, zeros
 
 from benchmarks import bench_publish
 from benchmarks.bench_publish import Trained, of_memory, of_seconds, of_versions
@@ -54,7 +55,10 @@ def test_bytes_of_a_version_are_those_of_its_tensors(tmp_path: Path) -> None:
         (tmp_path / "weights" / name).mkdir(parents=True)
     write_weights(tmp_path / "weights" / "v000002", [("one", arange(1024, dtype=bfloat16))], 1 << 20)
 
-    _, data, rest = of_versions(trained(tmp_path, parameters=1024))
+    (tmp_path / "model").mkdir()
+    save_file({"one": zeros(32, 32)}, tmp_path / "model" / "model.safetensors")
+
+    _, data, rest = of_versions(trained(tmp_path))
 
     assert (data.value, data.met) == (2.0, True)
     assert 0 < rest.value < 1
