@@ -64,7 +64,8 @@ class WeightStore:
 
         `gone` may grow meanwhile. Raises GroupFailed.
         """
-        deadline = time.monotonic() + self._timeout_s
+        # Half of it, since those who have come wait for no longer than all of it.
+        deadline = time.monotonic() + self._timeout_s / 2
         try:
             while True:
                 come = [seat for seat in sorted(awaited) if self._store.check([_seat(seat)])]
