@@ -72,7 +72,8 @@ class Publisher:
         transfer: Transfer | None = None,
     ) -> None:
         self._fleet = fleet
-        self._weights = PublishedWeights((transfer or Disk(directory.weights)).root, model.save_weights, worker)
+        self._transfer = transfer or Disk(directory.weights)
+        self._weights = PublishedWeights(self._transfer.root, model.save_weights, worker)
         self._check = ParityCheck(model, worker, recipe)
         self._recipe = recipe
         self._directory = directory
@@ -201,7 +202,7 @@ class Publisher:
         replicas, allowed = list(replicas), tolerance(self._recipe, state)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                staged = await self._fleet.stage(body, replicas, alone=alone)
+                staged = await self._fleet.stage(body, replicas, alone=alone, offer=self._transfer.offer)
                 comparing = time.monotonic()
                 parity, replica = await self._check.compare(body, staged)
                 compare_s = time.monotonic() - comparing
