@@ -1,4 +1,4 @@
-"""`agentbench_kg`: AgentBench's knowledge graph. Actions are a call such as `get_relations(#0)`, or `Final Answer: #0`."""
+"""`agentbench_kg`: AgentBench's knowledge graph. Actions are calls such as `count(#0)`, or `Final Answer: #0`."""
 
 import re
 from typing import Final

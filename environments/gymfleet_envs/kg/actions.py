@@ -86,13 +86,7 @@ def read_action(text: str) -> Call | FinalAnswer | None:
 def _arguments(name: str, text: str) -> tuple[str, ...]:
     """Split at the last comma where the tool has two arguments: the names of entities have commas too."""
     given = text.rsplit(",", 1) if len(PARAMETERS.get(name, ())) == 2 else [text]
-    return tuple(argument for one in given if (argument := _plain(one.strip())))
-
-
-def _plain(argument: str) -> str:
-    for prefix in ("variable ", "Variable "):
-        argument = argument.removeprefix(prefix)
-    return argument.strip()
+    return tuple(argument for one in given if (argument := one.strip()))
 
 
 def action_of(tool: str, arguments: Mapping[str, JsonValue]) -> str:

@@ -53,7 +53,7 @@ _QUESTIONS: Final = TypeAdapter(list[_Question])
 
 @dataclass(frozen=True, slots=True)
 class Ontology:
-    """Which relations and attributes AgentBench shows, and what relations lead to; empty where its files are missing."""
+    """Which relations and attributes AgentBench shows, and what relations lead to; empty without its files."""
 
     relations: frozenset[str] = frozenset()
     attributes: frozenset[str] = frozenset()
@@ -73,8 +73,8 @@ def copy_questions(source: Path, target: Path) -> None:
     for path in question_files(source):
         shutil.copyfile(path, target / path.name)
     for name in (_VOCABULARY, _ROLES):
-        if (path := _ontology_file(source, name)) is not None:
-            shutil.copyfile(path, target / name)
+        if (found := _ontology_file(source, name)) is not None:
+            shutil.copyfile(found, target / name)
 
 
 def benchmark_tasks(data: Path) -> ListedTasks[KgTask]:

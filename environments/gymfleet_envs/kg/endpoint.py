@@ -2,6 +2,7 @@
 
 import json
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -32,6 +33,7 @@ class Endpoint:
         self._ontology = ontology
         limits = httpx.Limits(max_connections=options.connections, max_keepalive_connections=options.connections)
         self._http = httpx.Client(timeout=options.query_timeout_s, limits=limits, headers=_ACCEPTED)
+        weakref.finalize(self, self._http.close)
         self._links: OrderedDict[Program | str, tuple[tuple[str, ...], tuple[str, ...]]] = OrderedDict()
         self._lock = threading.Lock()
         self._range = lru_cache(_KEPT)(self._asked_range)

@@ -39,13 +39,13 @@ class KnowledgeGraph(Environment[KgTask]):
         "get_relations(variable) - list the relations that lead on from an entity or a variable\n"
         "get_neighbors(variable, relation) - make a variable of all entities that one of these relations leads to\n"
         "intersection(variable1, variable2) - make a variable of what is in both of two variables of the same type\n"
-        "get_attributes(variable) - list the numerical attributes of a variable, for questions that ask for an extreme\n"
+        "get_attributes(variable) - list the numerical attributes of a variable, where an extreme is asked for\n"
         "argmax(variable, attribute) - make a variable of the entity with the greatest value of an attribute\n"
         "argmin(variable, attribute) - make a variable of the entity with the least value of an attribute\n"
         "count(variable) - make a variable of the number of entities in a variable\n"
-        "Entities are those that the question lists. Variables are numbered: #0 is the first one, #1 the second one, and "
-        "so on. Once you have found the answer, respond with 'Final Answer: #id', where id is the number of the variable "
-        "that holds it. You can only take one action at a time, and at most 15 actions."
+        "Entities are those that the question lists. Variables are numbered: #0 is the first one, #1 the second one, "
+        "and so on. Once you have found the answer, respond with 'Final Answer: #id', where id is the number of the "
+        "variable that holds it. You can only take one action at a time, and at most 15 actions."
     )
     format: ClassVar[str] = "agentbench_kg"
     max_turns: ClassVar[int] = 15
@@ -97,8 +97,8 @@ class KnowledgeGraph(Environment[KgTask]):
         del seed
         self._task = task
         self._base = base_of(task.source, self.options)
-        self._entities = dict(task.entities)
-        self.start_private = {"answer": sorted(task.gold)}
+        self._entities = {name.strip(): one for name, one in task.entities}
+        self.start_private = {"answer": [*sorted(task.gold)]}
         return task.prompt
 
     def step(self, action: str) -> Outcome:
@@ -126,7 +126,7 @@ class KnowledgeGraph(Environment[KgTask]):
         """The next of the gold calls; None where the published ones cannot be made."""
         if self._over or self._task.program is None:
             return None
-        names = {one: name for name, one in self._task.entities}
+        names = {one: name for name, one in self._entities.items()}
         return next_move(self._task.program, self._variables, self._listed, names)
 
     def admissible_actions(self) -> Sequence[str] | None:

@@ -18,39 +18,43 @@ def next_move(
         listed: the calls that listed relations or attributes already.
         names: of the question's entities, by id.
     """
-    made = {variable.program: f"#{number}" for number, variable in reversed(list(enumerate(variables)))}
-
-    def listing(call: str, then: ExpertMove, thought: str) -> ExpertMove:
-        return then if call in listed else ExpertMove(thought=thought, action=call)
-
-    def towards(program: Program) -> ExpertMove:
-        match program:
-            case Join(relation, base):
-                if not isinstance(base, str) and base not in made:
-                    return towards(base)
-                what = names.get(base, base) if isinstance(base, str) else made[base]
-                step = ExpertMove(
-                    thought=f"{relation} leads to what I need.", action=f"get_neighbors({what}, {relation})"
-                )
-                return listing(f"get_relations({what})", step, f"I need to know what leads on from {what}.")
-            case And(left, right):
-                for side in (left, right):
-                    if side not in made:
-                        return towards(side)
-                action = f"intersection({made[left]}, {made[right]})"
-                return ExpertMove(thought="I need what is in both sets.", action=action)
-            case Count(base):
-                if base not in made:
-                    return towards(base)
-                return ExpertMove(thought="I need their number.", action=f"count({made[base]})")
-            case Extreme(base, attribute, greatest):
-                if base not in made:
-                    return towards(base)
-                tool = "argmax" if greatest else "argmin"
-                step = ExpertMove(thought=f"{attribute} decides.", action=f"{tool}({made[base]}, {attribute})")
-                call = f"get_attributes({made[base]})"
-                return listing(call, step, f"I need to know what {made[base]} can be compared by.")
-
+    made: dict[Program | str, str] = {**names}
+    made.update({one.program: f"#{number}" for number, one in reversed(list(enumerate(variables)))})
     if goal in made:
         return ExpertMove(thought=f"{made[goal]} is what was asked for.", action=f"Final Answer: {made[goal]}")
-    return towards(goal)
+    missing = _missing(goal, made)
+    listing, call = _calls(missing, made)
+    if listing and listing not in listed:
+        return ExpertMove(thought="I look at what there is to choose from.", action=listing)
+    return ExpertMove(thought=_REASONS[type(missing)], action=call)
+
+
+_REASONS: dict[type[Program], str] = {
+    Join: "This relation leads to what I need.",
+    And: "I need what is in both sets.",
+    Count: "I need their number.",
+    Extreme: "This attribute decides.",
+}
+
+
+def _missing(program: Program, made: Mapping[Program | str, str]) -> Program:
+    """Return the first part that is not made yet while all that it is made of is."""
+    bases = (program.left, program.right) if isinstance(program, And) else (program.base,)
+    for base in bases:
+        if not isinstance(base, str) and base not in made:
+            return _missing(base, made)
+    return program
+
+
+def _calls(program: Program, made: Mapping[Program | str, str]) -> tuple[str, str]:
+    """Return the call that lists what there is to choose from, if it needs one, and the call that makes a variable."""
+    match program:
+        case Join(relation, base):
+            what = made.get(base, base)
+            return f"get_relations({what})", f"get_neighbors({what}, {relation})"
+        case And(left, right):
+            return "", f"intersection({made[left]}, {made[right]})"
+        case Count(base):
+            return "", f"count({made[base]})"
+        case Extreme(base, attribute, greatest):
+            return f"get_attributes({made[base]})", f"{'argmax' if greatest else 'argmin'}({made[base]}, {attribute})"

@@ -58,26 +58,30 @@ class Variable:
     program: Program
 
 
-def topics(program: Program) -> frozenset[str]:
+def topics(program: Program | str) -> frozenset[str]:
     """Return the entities that a program names. They are never among its members, as AgentBench filters them."""
     match program:
-        case Join(_, str() as entity):
-            return frozenset((entity,))
-        case Join(_, base) | Count(base) | Extreme(base, _, _):
-            return topics(base)
+        case str():
+            return frozenset((program,))
         case And(left, right):
             return topics(left) | topics(right)
+        case Join(_, base):
+            return topics(base)
+        case Count(base) | Extreme(base, _, _):
+            return topics(base)
 
 
-def parts(program: Program) -> int:
+def parts(program: Program | str) -> int:
     """Return the number of operations in a program."""
     match program:
-        case Join(_, str()):
-            return 1
-        case Join(_, base) | Count(base) | Extreme(base, _, _):
-            return 1 + parts(base)
+        case str():
+            return 0
         case And(left, right):
             return 1 + parts(left) + parts(right)
+        case Join(_, base):
+            return 1 + parts(base)
+        case Count(base) | Extreme(base, _, _):
+            return 1 + parts(base)
 
 
 def program_of(calls: Sequence[tuple[str, tuple[str, ...]]], ids: Mapping[str, str]) -> Program:
@@ -86,29 +90,33 @@ def program_of(calls: Sequence[tuple[str, tuple[str, ...]]], ids: Mapping[str, s
     Raises ValueError for calls that no session could make.
     """
     made: list[Program] = []
-
-    def known(argument: str) -> Program:
-        number = argument.removeprefix("#")
-        if not argument.startswith("#") or not number.isdecimal() or int(number) >= len(made):
-            raise ValueError(f"{argument!r} is no variable")
-        return made[int(number)]
-
     for name, given in calls:
-        match name, given:
-            case (("get_relations" | "get_attributes"), _):
-                continue
-            case "get_neighbors", (what, relation):
-                made.append(Join(relation, known(what) if what.startswith("#") else ids.get(what, what)))
-            case "intersection", (left, right):
-                made.append(And(known(left), known(right)))
-            case "count", (what,):
-                made.append(Count(known(what)))
-            case (("argmax" | "argmin"), (what, attribute)):
-                made.append(Extreme(known(what), attribute, name == "argmax"))
-            case _:
-                raise ValueError(f"{name} with {len(given)} arguments is no call")
+        if name in ("get_relations", "get_attributes"):
+            continue
+        made.append(_made(name, given, made, ids))
         if parts(made[-1]) > MOST_PARTS:
             raise ValueError("the calls lead too far")
     if not made:
         raise ValueError("no call makes a variable")
     return made[-1]
+
+
+def _made(name: str, given: tuple[str, ...], made: Sequence[Program], ids: Mapping[str, str]) -> Program:
+    match name, given:
+        case "get_neighbors", (what, relation):
+            return Join(relation, _known(what, made) if what.startswith("#") else ids.get(what, what))
+        case "intersection", (left, right):
+            return And(_known(left, made), _known(right, made))
+        case "count", (what,):
+            return Count(_known(what, made))
+        case (("argmax" | "argmin"), (what, attribute)):
+            return Extreme(_known(what, made), attribute, name == "argmax")
+        case _:
+            raise ValueError(f"{name} with {len(given)} arguments is no call")
+
+
+def _known(argument: str, made: Sequence[Program]) -> Program:
+    number = argument.removeprefix("#")
+    if not (argument.startswith("#") and number.isascii() and number.isdecimal()) or int(number) >= len(made):
+        raise ValueError(f"{argument!r} is no variable")
+    return made[int(number)]

@@ -130,7 +130,8 @@ def _question(graph: Graph, program: Program) -> str:
             return f"Count {_said(graph, base)}."
         case Extreme(base, attribute, greatest):
             which = "greatest" if greatest else "least"
-            return f"Of {_said(graph, base)}, name the one with the {which} {attribute.rpartition('.')[2].replace('_', ' ')}."
+            measure = attribute.rpartition(".")[2].replace("_", " ")
+            return f"Of {_said(graph, base)}, name the one with the {which} {measure}."
         case And(left, right):
             return f"Name what is both among {_said(graph, left)} and among {_said(graph, right)}."
         case Join():

@@ -1,5 +1,6 @@
 """The seven tools: what they refuse, and what they answer, in AgentBench's words."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -9,6 +10,7 @@ from gymfleet_envs.kg.program import MOST_PARTS, NUMBER_TYPE, And, Count, Extrem
 
 Argument = Variable | str
 _SHOWN_CHARS: Final = 64
+_VARIABLE: Final = re.compile(r"(?:[Vv]ariable )?#(?P<number>[0-9]+)")
 
 
 class Misspelt(Exception):
@@ -48,11 +50,9 @@ def carry_out(
 
 
 def _resolved(argument: str, variables: Sequence[Variable], entities: Mapping[str, str]) -> Argument:
-    if not argument.startswith("#"):
+    if (variable := _VARIABLE.fullmatch(argument)) is None:
         return entities.get(argument, argument)
-    digits = argument[1:]
-    if not (digits.isascii() and digits.isdecimal()):
-        raise Refused(f"Error processing tool call: invalid variable {argument[:_SHOWN_CHARS]!r}")
+    digits = variable["number"]
     if len(digits) > 6 or int(digits) >= len(variables):
         raise Refused("Error processing tool call: list index out of range")
     return variables[int(digits)]

@@ -5,12 +5,13 @@ import hashlib
 import json
 import random
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
 
+from gymfleet_contracts.session import Split
 from pydantic import BaseModel
 from pyoxigraph import Quad, Store
 
@@ -35,7 +36,7 @@ _MOST_FILE_BYTES: Final = 4 * 2**30
 _MOST_TRIPLES: Final = 50_000_000
 _MOST_LABEL_BYTES: Final = 512 * 2**20
 _SAMPLED: Final = 50_000
-_COUNTS: Final = {"train": 20_000, "validation": 500, "test": 500}
+_COUNTS: Final[Mapping[Split, int]] = {"train": 20_000, "validation": 500, "test": 500}
 _PROBES: Final = 20
 _LEAST_DISTINCT: Final = 5
 

@@ -1,10 +1,12 @@
 """Generated worlds: people, places, companies and works of own content, with relations as Freebase names them."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from gymfleet_contracts.session import Split
 from pyoxigraph import Quad, Store
 
 from gymfleet_envs.kg.graph import Graph, Words, link, number
@@ -14,7 +16,7 @@ from gymfleet_envs.tasks import GeneratedTasks
 
 WORLDS: Final = 64
 """Graphs that questions are asked of; a process makes one when it is first needed and keeps it: some 1 MB."""
-_COUNTS: Final = {"train": 50_000, "validation": 500, "test": 500}
+_COUNTS: Final[Mapping[Split, int]] = {"train": 50_000, "validation": 500, "test": 500}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,8 @@ _FIXED: Final = {
 }
 _ENDINGS: Final = {
     "location.city": ("ton", "burg", "mouth", "ville"), "location.country": ("ia", "land"),
-    "organization.company": (" Works", " & Sons", " Trading", " Press"), "education.university": (" University", " College"),
+    "organization.company": (" Works", " & Sons", " Trading", " Press"),
+    "education.university": (" University", " College"),
 }  # fmt: skip
 
 

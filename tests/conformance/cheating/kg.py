@@ -66,8 +66,8 @@ def _leaves_out_the_last_step(attempt: Attempt) -> None:
 
 def _answers_without_a_variable(attempt: Attempt) -> None:
     """Name the answer's id, the last variable as Python counts, one that is not there."""
-    gold = sorted(attempt.task.data.gold)[0]
-    for answer in (gold, f"#{gold}", "#-1", "#0.0", "# 0", "#0000000000000000", "#٠"):
+    gold = min(attempt.task.data.gold)
+    for answer in (gold, f"#{gold}", "#-1", "#0.0", "# 0", "#0000000000000000", "#\u0660"):
         attempt.act(f"Final Answer: {answer}")
 
 
@@ -82,7 +82,7 @@ def _breaks_out_of_the_call(attempt: Attempt) -> None:
 
 def _takes_the_gold_by_its_id(attempt: Attempt) -> None:
     """Ids are not secret in Freebase: come to the answer from what one knows of it, without a variable of its own."""
-    gold = sorted(attempt.task.data.gold)[0]
+    gold = min(attempt.task.data.gold)
     for call in (f"get_neighbors({gold}, type.object.id)", f"intersection({gold}, {gold})", f"argmax({gold}, x)"):
         attempt.act(call)
     attempt.act("Final Answer: #0")
