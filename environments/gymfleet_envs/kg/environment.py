@@ -17,7 +17,7 @@ from gymfleet_envs.kg.base import KnowledgeBase
 from gymfleet_envs.kg.expert import next_move
 from gymfleet_envs.kg.graph import Graph
 from gymfleet_envs.kg.options import KgOptions
-from gymfleet_envs.kg.program import NUMBER_TYPE, Variable, topics
+from gymfleet_envs.kg.program import NUMBER_TYPE, Program, Variable, topics
 from gymfleet_envs.kg.scoring import f1
 from gymfleet_envs.kg.sources import base_of, import_files, tasks_of
 from gymfleet_envs.kg.task import KgTask
@@ -126,7 +126,7 @@ class KnowledgeGraph(Environment[KgTask]):
         """The next of the gold calls; None where the published ones cannot be made."""
         if self._over or self._task.program is None:
             return None
-        names = {one: name for name, one in self._entities.items()}
+        names: dict[Program | str, str] = {one: name for name, one in self._entities.items()}
         return next_move(self._task.program, self._variables, self._listed, names)
 
     def admissible_actions(self) -> Sequence[str] | None:

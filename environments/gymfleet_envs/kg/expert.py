@@ -8,7 +8,7 @@ from gymfleet_envs.kg.program import And, Count, Extreme, Join, Program, Variabl
 
 
 def next_move(
-    goal: Program, variables: Sequence[Variable], listed: frozenset[str], names: Mapping[str, str]
+    goal: Program, variables: Sequence[Variable], listed: frozenset[str], names: Mapping[Program | str, str]
 ) -> ExpertMove:
     """Return the next move towards the variable that `goal` describes, whatever was done before.
 

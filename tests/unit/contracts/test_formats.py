@@ -153,7 +153,7 @@ DONE = "Thought: #1 is it.\nFinal Answer: #1"
     [
         pytest.param(CALL, "I look.", "get_neighbors(A (b), c.d_e)", True, id="a call"),
         pytest.param(DONE, "#1 is it.", "Final Answer: #1", True, id="an answer"),
-        pytest.param(f"{CALL}\nAction: count(#0)", "I look.", "get_neighbors(A (b), c.d_e)", False, id="the first call"),
+        pytest.param(f"{CALL}\nAction: count(#0)", "I look.", "get_neighbors(A (b), c.d_e)", False, id="the first"),
         pytest.param(f"{CALL}\nFinal Answer: #1", "I look.\nAction: get_neighbors(A (b), c.d_e)", "Final Answer: #1",
                      False, id="an answer counts wherever it stands"),
         pytest.param(f"{CALL}\nObservation: #0\nFinal Answer: #0", "I look.", "get_neighbors(A (b), c.d_e)", False,
