@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from gymfleet_env_server.importing import import_benchmark
 from gymfleet_envs.environment import EngineLost, Outcome
@@ -15,6 +16,7 @@ from gymfleet_envs.kg.sparql import links_query, members_query
 from gymfleet_envs.tasks import ListedTasks, TaskDataError
 from pydantic import HttpUrl
 
+from tests.conformance.env_server import EnvServer
 from tests.fixtures.sparql_server import SparqlServer
 
 TRIPLES: list[tuple[str, str, str | int]] = [
@@ -173,6 +175,42 @@ def test_an_endpoint_that_is_late_or_gone_loses_the_session(server: SparqlServer
     server.stop()
     with pytest.raises(EngineLost, match="ConnectError"):
         environment.step(BOTH[0])
+
+
+def test_an_answer_that_comes_in_drops_is_late(server: SparqlServer, tmp_path: Path) -> None:
+    environment = opened(tasks_in(write(tmp_path, FILES)), "1_grailqa")
+    server.pause_s, server.piece_bytes = 0.5, 10
+
+    with pytest.raises(EngineLost, match="no answer within 2 s"):
+        environment.step(BOTH[0])
+    server.pause_s = 0.0
+
+
+def test_served_sessions_play_over_the_endpoint_and_are_lost_with_it(server: SparqlServer, tmp_path: Path) -> None:
+    data = write(tmp_path / "data", FILES)
+    options = json.dumps({"kg": {"endpoint": server.url}})
+    settings = {"shards": 1, "data": json.dumps({"kg": str(data)}), "options": options}
+    with EnvServer(tmp_path, "kg", **settings) as env, httpx.Client(base_url=env.url, timeout=60) as http:
+        opened = [http.post("/v1/sessions", json={"env": "kg", "task_id": "2_cwq"}).json() for _ in range(2)]
+        assert opened[0]["observation"] == "the question of 2_cwq?\nEntities: [Gas-generator cycle]"
+
+        def step(session: int, index: int, action: str) -> httpx.Response:
+            return http.post(
+                f"/v1/sessions/{opened[session]['session_id']}/steps", json={"index": index, "action": action}
+            )
+
+        for index, action in enumerate([*STRONGEST["actions"], "Final Answer: #2"]):
+            last = step(0, index, action).json()
+        assert (last["reward"], last["score"], last["terminated"]) == (1.0, 1.0, True)
+        server.fault = "status"
+        lost = step(1, 0, "get_relations(m.rd)")
+
+    assert (lost.status_code, lost.json()["type"]) == (410, "/problems/session-lost")
+
+
+def test_calls_over_an_endpoint_wait_and_say_how_long(server: SparqlServer) -> None:
+    assert ENVIRONMENT.longest_call_s() == 6.0
+    assert ENVIRONMENT.is_blocking()
 
 
 def test_an_answer_with_too_many_members_is_wrong_and_no_failure(

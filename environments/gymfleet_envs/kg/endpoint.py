@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -32,7 +33,9 @@ class Endpoint:
         self._options = options
         self._ontology = ontology
         limits = httpx.Limits(max_connections=options.connections, max_keepalive_connections=options.connections)
-        self._http = httpx.Client(timeout=options.query_timeout_s, limits=limits, headers=_ACCEPTED)
+        before_s = options.query_timeout_s / 4
+        timeout = httpx.Timeout(options.query_timeout_s, connect=before_s, pool=before_s)
+        self._http = httpx.Client(timeout=timeout, limits=limits, headers=_ACCEPTED)
         weakref.finalize(self, self._http.close)
         self._links: OrderedDict[Program | str, tuple[tuple[str, ...], tuple[str, ...]]] = OrderedDict()
         self._lock = threading.Lock()
@@ -113,8 +116,11 @@ class Endpoint:
     def _fetched(self, query: str) -> bytes:
         with self._http.stream("POST", self._url, data={"query": query}) as response:
             content = bytearray()
+            until = time.monotonic() + self._options.query_timeout_s
             for piece in response.iter_bytes():
                 content += piece
+                if time.monotonic() > until:  # the client's own limit is for each piece
+                    raise httpx.ReadTimeout("the answer did not end")
                 if len(content) > self._options.max_response_bytes:
                     raise EngineLost(f"{self._url}: an answer of more than {self._options.max_response_bytes} bytes")
             if response.status_code != httpx.codes.OK:

@@ -88,6 +88,11 @@ class KnowledgeGraph(Environment[KgTask]):
         """For the endpoint. A graph in this process answers at once."""
         return cls.options.endpoint is not None
 
+    @classmethod
+    def longest_call_s(cls) -> float:
+        """Two queries of an endpoint, each with the wait for a connection and its making."""
+        return 3 * cls.options.query_timeout_s if cls.options.endpoint is not None else 0.0
+
     def action_of(self, tool: str, arguments: Mapping[str, JsonValue]) -> str:
         """AgentBench's wording of the call."""
         return action_of(tool, arguments)
