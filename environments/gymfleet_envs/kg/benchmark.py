@@ -29,6 +29,7 @@ log = structlog.get_logger()
 
 
 class _Answer(BaseModel):
+    model_config = ConfigDict(coerce_numbers_to_str=True)
     answer_argument: Annotated[str, Field(min_length=1, max_length=1024)]
 
 
@@ -94,7 +95,7 @@ def benchmark_tasks(data: Path) -> ListedTasks[KgTask]:
             elif not entry.answer:
                 left_out.append(f"{where}: has no answer")
             else:
-                data_of = _task(f"kg: {path}: question {place}", entry, Freebase(data))
+                data_of = _task(entry, Freebase(data))
                 tasks[entry.qid] = Task(task_id=entry.qid, split=_split(path), level="benchmark", data=data_of)
     unplayable = sum(task.data.program is None for task in tasks.values())
     log.info("benchmark.loaded", env="kg", tasks=len(tasks), left_out=len(left_out), without_expert=unplayable)
@@ -114,10 +115,8 @@ def ontology_of(data: Path) -> Ontology:
     return Ontology(frozenset(known.relations), frozenset(known.attributes), dict(_ranges(roles)))
 
 
-def _task(where: str, entry: _Question, source: Freebase) -> KgTask:
-    for name, one in entry.entities.items():
-        if "\n" in name or not name.strip() or FREEBASE_ID.fullmatch(one) is None:
-            raise TaskDataError(f"{where}: the entity {name[:80]!r} has no id of Freebase, but {one[:80]!r}")
+def _task(entry: _Question, source: Freebase) -> KgTask:
+    """Return an entry as a task. What it names beside Freebase's ids, such as a year, is no entity for the tools."""
     gold = frozenset(answer.answer_argument for answer in entry.answer)
     return KgTask(entry.question, tuple(entry.entities.items()), gold, _program(entry), source)
 
