@@ -82,6 +82,17 @@ def dbbench(folder: Path, backend: str, options: Mapping[str, Any], one_in: int)
     ]  # fmt: skip
 
 
+def kg_tasks(data: Path, one_in: int) -> Rows:
+    """Questions about published triples, with numbers that are made up."""
+    entry = load_entry("kg", {"kg": needed(data / "kg_triples" / "FB15k-237")})
+    tasks = [entry.tasks.by_index("test", level, index) for level in entry.tasks.levels for index in range(SAMPLE)]
+    chosen = tasks[::one_in]
+    return [
+        Row.of("kg: levels with questions about FB15k-237", len(entry.tasks.levels), "", goal=6),
+        Row.of(f"  that the expert solves, of {len(chosen)}", solved(entry, chosen), "", goal=1.0),
+    ]
+
+
 def sql_tasks(data: Path, one_in: int) -> Rows:
     """Spider's development questions."""
     folder = needed(data / "spider")
@@ -180,6 +191,7 @@ PARTS: Final[Mapping[str, Callable[[Path, int], Rows]]] = {
     "os": os_tasks,
     "db": db_tasks,
     "sql": sql_tasks,
+    "kg": kg_tasks,
     "webshop": webshop_goals,
     "dialogues": recorded_games,
     "sciworld": sciworld_dialogues,

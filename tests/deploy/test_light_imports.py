@@ -21,6 +21,7 @@ FOR_PEOPLE = ("typer", "rich")
         "gymfleet_envs.wordle.environment",
         "gymfleet_envs.db.environment",
         "gymfleet_envs.sql.environment",
+        "gymfleet_envs.kg.environment",
         "gymfleet_envs.os.environment",
         "gymfleet_envs.webshop.environment",
         "gymfleet_envs.sciworld.environment",

@@ -17,7 +17,7 @@ from tests.fixtures.paths import ROOT
 
 TRAJECTORIES = Path(__file__).parents[4] / "shared" / "data" / "trajectories"
 SQL = "SELECT a FROM t WHERE b = 'c'"
-OF_ONE_LINE = ("agentgym", "openmanus", "outcome", "react", "tags", "think_act", "tool_call")
+OF_ONE_LINE = ("agentbench_kg", "agentgym", "openmanus", "outcome", "react", "tags", "think_act", "tool_call")
 """Formats with a place for a thought and for any action of one line."""
 
 
