@@ -23,7 +23,7 @@ def calculate(expression: str) -> str:
     if not all(character in _CHARACTERS for character in expression):
         return "Error: invalid characters in expression"
     try:
-        return str(round(float(_value(ast.parse(expression, mode="eval").body)), 2))
+        return str(round(float(_value(ast.parse(expression.lstrip(" "), "<string>", "eval").body)), 2))
     except (RecursionError, MemoryError):
         return "Error: too many nested parentheses"
     except (SyntaxError, ArithmeticError, TypeError, ValueError, _NotANumber) as error:

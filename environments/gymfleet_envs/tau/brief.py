@@ -6,22 +6,26 @@ from functools import lru_cache
 from typing import Final, Literal
 
 Kind = Literal["identity", "manner", "condition", "wish"]
-_ENDS: Final = re.compile(r"(?<=[.!?])\s+|\n+|;\s+(?=For |Return |Cancel |Exchange |Modify |Change )")
+_ENDS: Final = re.compile(r"(?<!i\.e\.)(?<!e\.g\.)(?<=[.!?])\s+|\n+|;\s+(?=For |Return |Cancel |Exchange |Modify |Change )")
 _MAX_SENTENCES: Final = 64
-_EMAIL: Final = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*\w")
-_USER_ID: Final = re.compile(r"\b[a-z]+_[a-z]+_\d{3,5}\b")
+_EMAIL: Final = re.compile(r"[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{0,64}\w")
+_USER_ID: Final = re.compile(r"\b[a-z]{1,32}_[a-z]{1,32}_\d{3,5}\b")
 _ZIP: Final = re.compile(r"\b\d{5}\b")
 _LIVES: Final = re.compile(r"\b(?:zip|live|lives|living|reside)\b", re.IGNORECASE)
-_BESIDE: Final = re.compile(r"\w*_\w*|#\w+|\S+@\S+")
-_NAME: Final = re.compile(r"\b(?:You(?:r)? name is|You are|You're|I am|name is)\s+([A-Z][\w'-]+)\s+([A-Z][\w'-]+)\b")
-_MANNER: Final = re.compile(
-    r"(?:You are|You're|You seem|You sound)(?: an?| very| a bit| quite)*"
-    r"(?: [a-z-]+,?| and)+[.;]?(?: (?:person|customer)\b.*)?|"
-    r".*\b(?:paraphrase|this instruction|conversation|(?:not|n't) (?:say|mention|reveal|offer|want to reveal)|reactive|"
-    r"personality|first message|mention all|(?:make sure|be sure) (?:to|you) mention|very persistent|be persistent|"
-    r"do one thing at a time|speak too many)\b.*",
-    re.IGNORECASE | re.DOTALL,
+_BESIDE: Final = re.compile(r"\w{0,64}_\w{0,64}|#\w+|\S{1,64}@\S{1,64}")
+_NAME: Final = re.compile(r"\b(?:You(?:r)? name is|You are|You're|I am|name is|called|named)\s+([A-Z][\w'-]+)\s+([A-Z][\w'-]+)\b")
+_MANNER: Final = re.compile(r"(?:You are|You're|You seem|You sound)(?: [a-z-]+,?)+[.;]?")
+_MATTERS: Final = re.compile(
+    r"\b(?:want|wish|would|willing|payment|refund|card|cancel|change|return|exchange|order|flight|trip|ticket|insurance|"
+    r"insist|bags?|cabin|upgrade|booking)\b"
 )
+_STAGING: Final = re.compile(
+    r"\b(?:paraphrase|this instruction|conversation|reactive|personality|first message|upfront|be persistent|"
+    r"(?:not|n't) (?:say|mention|reveal|offer)|(?:make|be) sure (?:to|you) (?:\w+ )?mention|make everything sound|"
+    r"thank the agent|one thing at a time|too many words|talk \w+ tersely|say things in|tactics|no for an answer)\b",
+    re.IGNORECASE,
+)
+"""How it is to be played; not what is wanted."""
 _CONDITION: Final = re.compile(r"\s*(?:(?:and|but|then|otherwise|else),?\s+)?(?:only\s+)?(?:if|unless|when)\b", re.IGNORECASE)
 _WISH: Final = re.compile(
     r"\b(?:want|wish|would like|'d like|need|wonder|change|cancel|return|exchange|modify|book|upgrade|refund|update|"
@@ -100,7 +104,7 @@ def first_person(sentence: str) -> str:
 def _kind(sentence: str) -> Kind:
     if _CONDITION.match(sentence):
         return "condition"
-    if _MANNER.fullmatch(sentence):
+    if _STAGING.search(sentence) or (_MANNER.fullmatch(sentence) and not _MATTERS.search(sentence)):
         return "manner"
     if _is_identity(sentence) and not _WISH.search(sentence):
         return "identity"

@@ -16,7 +16,8 @@ _ASKS: Final = re.compile(
 )
 _CONFIRM: Final = re.compile(
     r"\b(?:do you confirm|please confirm|can you confirm|confirm(?:ation)?\b[^.]*\?|yes/no|yes or no|"
-    r"shall i|should i|go ahead|proceed|is (?:this|that|it|everything) (?:correct|right|ok|okay|fine))"
+    r"go ahead|proceed|is (?:this|that|it|everything) (?:correct|right|ok|okay|fine))|"
+    r"(?:^|[.!?:,]\s)\s*(?:shall|should) i\b"
 )
 _CHECKS_IDENTITY: Final = re.compile(r"\bconfirm (?:me )?your (?:full )?(?:name|e-?mail|zip|user|order|reservation|identity)\b")
 _CLOSES: Final = re.compile(

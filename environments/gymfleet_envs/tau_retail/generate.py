@@ -1,5 +1,7 @@
 """Generated customers of a small shop, from one cancellation to wishes that the policy forbids."""
 
+import itertools
+import json
 import random
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -141,18 +143,28 @@ def _move_house(shop: Shop, rng: random.Random) -> Wish:
 
 def _ask_for_a_sum(shop: Shop, rng: random.Random) -> Wish:
     """A sum with cents, which stands in no record."""
-    orders = rng.sample([shop.orders[key] for key in shop.customer["orders"]], 2)
-    items = [rng.choice(order["items"]) for order in orders]
+    orders = [shop.orders[key] for key in shop.customer["orders"]]
+    pairs = [
+        (item["name"].lower(), one["order_id"], item["price"], other_item["name"].lower(), other["order_id"],
+         other_item["price"])
+        for one, other in itertools.combinations(orders, 2)
+        for item in one["items"]
+        for other_item in other["items"]
+    ]  # fmt: skip
+    records = json.dumps([*orders, *shop.products.values()])
+    told = [pair for pair in pairs if str(round(pair[2] + pair[5], 2)) not in records]
+    name, order_id, price, other_name, other_id, other_price = rng.choice(told)
     return Wish(
         (
-            f"You want to know how much you paid for the {items[0]['name'].lower()} of order {orders[0]['order_id']} and "
-            f"the {items[1]['name'].lower()} of order {orders[1]['order_id']} together.",
+            f"You want to know how much you paid for the {name} of order {order_id} and the {other_name} of order "
+            f"{other_id} together.",
         ),
         (
-            *(Call.of("get_order_details", order_id=order["order_id"]) for order in orders),
-            Call.of("calculate", expression=f"{items[0]['price']} + {items[1]['price']}"),
+            Call.of("get_order_details", order_id=order_id),
+            Call.of("get_order_details", order_id=other_id),
+            Call.of("calculate", expression=f"{price} + {other_price}"),
         ),
-        outputs=(str(round(items[0]["price"] + items[1]["price"], 2)),),
+        outputs=(str(round(price + other_price, 2)),),
     )
 
 
