@@ -74,7 +74,9 @@ def published_tasks(data: Path, domain: Domain) -> PublishedTasks:
         for number, one in enumerate(_tasks(path, domain)):
             place = f"{domain.name}: {path}: task {number}"
             if unknown := [action.name for action in one.actions if action.name not in domain.tools]:
-                raise TaskDataError(f"{place}: there is no tool {unknown[0]!r}; there are {', '.join(sorted(domain.tools))}")
+                raise TaskDataError(
+                    f"{place}: there is no tool {unknown[0]!r}; there are {', '.join(sorted(domain.tools))}"
+                )
             if one.user_id not in world.tables["users"]:
                 raise TaskDataError(f"{place}: there is no user {one.user_id!r}")
             actions = tuple(Call.of(action.name, **action.arguments) for action in one.actions)

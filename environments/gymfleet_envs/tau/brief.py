@@ -6,14 +6,18 @@ from functools import lru_cache
 from typing import Final, Literal
 
 Kind = Literal["identity", "manner", "condition", "wish"]
-_ENDS: Final = re.compile(r"(?<!i\.e\.)(?<!e\.g\.)(?<=[.!?])\s+|\n+|;\s+(?=For |Return |Cancel |Exchange |Modify |Change )")
+_ENDS: Final = re.compile(
+    r"(?<!i\.e\.)(?<!e\.g\.)(?<=[.!?])\s+|\n+|;\s+(?=For |Return |Cancel |Exchange |Modify |Change )"
+)
 _MAX_SENTENCES: Final = 64
 _EMAIL: Final = re.compile(r"[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{0,64}\w")
 _USER_ID: Final = re.compile(r"\b[a-z]{1,32}_[a-z]{1,32}_\d{3,5}\b")
 _ZIP: Final = re.compile(r"\b\d{5}\b")
 _LIVES: Final = re.compile(r"\b(?:zip|live|lives|living|reside)\b", re.IGNORECASE)
 _BESIDE: Final = re.compile(r"\w{0,64}_\w{0,64}|#\w+|\S{1,64}@\S{1,64}")
-_NAME: Final = re.compile(r"\b(?:You(?:r)? name is|You are|You're|I am|name is|called|named)\s+([A-Z][\w'-]+)\s+([A-Z][\w'-]+)\b")
+_NAME: Final = re.compile(
+    r"\b(?:You(?:r)? name is|You are|You're|I am|name is|called|named)\s+([A-Z][\w'-]+)\s+([A-Z][\w'-]+)\b"
+)
 _MANNER: Final = re.compile(r"(?:You are|You're|You seem|You sound)(?: [a-z-]+,?)+[.;]?")
 _MATTERS: Final = re.compile(
     r"\b(?:want|wish|would|willing|payment|refund|card|cancel|change|return|exchange|order|flight|trip|ticket|insurance|"
@@ -26,7 +30,9 @@ _STAGING: Final = re.compile(
     re.IGNORECASE,
 )
 """How it is to be played; not what is wanted."""
-_CONDITION: Final = re.compile(r"\s*(?:(?:and|but|then|otherwise|else),?\s+)?(?:only\s+)?(?:if|unless|when)\b", re.IGNORECASE)
+_CONDITION: Final = re.compile(
+    r"\s*(?:(?:and|but|then|otherwise|else),?\s+)?(?:only\s+)?(?:if|unless|when)\b", re.IGNORECASE
+)
 _WISH: Final = re.compile(
     r"\b(?:want|wish|would like|'d like|need|wonder|change|cancel|return|exchange|modify|book|upgrade|refund|update|"
     r"add|remove|know|check|prefer)\b",

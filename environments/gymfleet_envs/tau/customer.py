@@ -19,7 +19,9 @@ _CONFIRM: Final = re.compile(
     r"go ahead|proceed|is (?:this|that|it|everything) (?:correct|right|ok|okay|fine))|"
     r"(?:^|[.!?:,]\s)\s*(?:shall|should) i\b"
 )
-_CHECKS_IDENTITY: Final = re.compile(r"\bconfirm (?:me )?your (?:full )?(?:name|e-?mail|zip|user|order|reservation|identity)\b")
+_CHECKS_IDENTITY: Final = re.compile(
+    r"\bconfirm (?:me )?your (?:full )?(?:name|e-?mail|zip|user|order|reservation|identity)\b"
+)
 _CLOSES: Final = re.compile(
     r"\b(?:(?:any|some)thing else|any other|further (?:help|assist\w*|question\w*)|good ?bye|"
     r"have a (?:\w+ )?(?:day|evening|trip|flight)|is that all|all set)\b"

@@ -86,7 +86,9 @@ def _move(thought: str, call: Call) -> ExpertMove:
 
 
 def _confirmation(changes: Sequence[Call]) -> str:
-    shown = "; ".join(f"{call.name.replace('_', ' ')}: {', '.join(map(_words, call.values().values()))}" for call in changes)
+    shown = "; ".join(
+        f"{call.name.replace('_', ' ')}: {', '.join(map(_words, call.values().values()))}" for call in changes
+    )
     return f"Do you confirm (yes/no): {shown[:_MAX_SHOWN]}?"
 
 

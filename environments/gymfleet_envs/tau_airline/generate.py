@@ -201,7 +201,9 @@ def _forbidden(airline: Airline, rng: random.Random) -> Wish:
     if rng.random() < 0.5:  # noqa: PLR2004 - either way
         return _move(airline, rng, reservation)
     return Wish(
-        (f"You want to cancel reservation {reservation['reservation_id']} because {rng.choice(list(_REASONS.values()))}.",),
+        (
+            f"You want to cancel reservation {reservation['reservation_id']} because {rng.choice(list(_REASONS.values()))}.",
+        ),
         (_look_up(reservation),),
         refusal="I am sorry, I cannot cancel this reservation.",
     )

@@ -49,7 +49,9 @@ TOOLS: Final[tuple[Tool, ...]] = (
         nonfree_baggages=_number("How many of them are paid for."),
         insurance={"type": "string", "enum": ["yes", "no"]},
     ),
-    tool("cancel_reservation", "Cancel a whole trip. The customer must have confirmed it.", reservation_id=_RESERVATION),
+    tool(
+        "cancel_reservation", "Cancel a whole trip. The customer must have confirmed it.", reservation_id=_RESERVATION
+    ),
     tool("get_reservation_details", "Look up a reservation.", reservation_id=_RESERVATION),
     tool("get_user_details", "Look up a user: payment methods, membership, reservations.", user_id=_USER),
     tool("list_all_airports", "List the airports' codes and cities."),

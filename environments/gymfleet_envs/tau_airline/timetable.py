@@ -103,9 +103,7 @@ class Airline:
     def _add_route(self, origin: str, destination: str, numbers: Iterator[int]) -> None:
         """Add the flights of a route, with as many different prices."""
         rng = self._rng
-        prices = {
-            cabin: iter(rng.sample(range(*_PRICES[cabin]), _FLIGHTS_A_DAY * len(DAYS))) for cabin in CABINS
-        }
+        prices = {cabin: iter(rng.sample(range(*_PRICES[cabin]), _FLIGHTS_A_DAY * len(DAYS))) for cabin in CABINS}
         for departure in rng.sample(range(6, 21), _FLIGHTS_A_DAY):
             number = f"HAT{next(numbers):03d}"
             self.flights[number] = {

@@ -189,7 +189,11 @@ def _change(shop: Shop, rng: random.Random) -> Wish:
 
 
 def _change_of(shop: Shop, rng: random.Random, order: Record) -> Wish:
-    kinds = (_replace, _give_back) if order["status"] == "delivered" else (_replace, _pay_otherwise, _send_elsewhere, _cancel)
+    kinds = (
+        (_replace, _give_back)
+        if order["status"] == "delivered"
+        else (_replace, _pay_otherwise, _send_elsewhere, _cancel)
+    )
     return rng.choice(kinds)(shop, rng, order)
 
 

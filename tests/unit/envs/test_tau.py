@@ -79,7 +79,9 @@ def test_the_reward_is_for_the_records_and_for_what_was_said(
 
 
 def test_the_gold_transfer_is_not_needed_and_the_episode_is_over_after_it() -> None:
-    environment, outcomes = played(task(CANCEL, Call.of("transfer_to_human_agents", summary="s")), CANCEL.text, transfer())
+    environment, outcomes = played(
+        task(CANCEL, Call.of("transfer_to_human_agents", summary="s")), CANCEL.text, transfer()
+    )
 
     assert outcomes[-1].score == 1.0
     again = environment.step(CANCEL.text)
@@ -299,7 +301,9 @@ def test_generated_tasks_are_solved_by_their_gold_alone_and_not_by_a_transfer(
     source = kind.generated()
     for index in range(25):
         one = source.by_index("train", level, index).data
-        environment, outcomes = played(one, *(call.text for call in one.actions), said(" ".join(one.outputs)), kind=kind)
+        environment, outcomes = played(
+            one, *(call.text for call in one.actions), said(" ".join(one.outputs)), kind=kind
+        )
         assert environment.step(transfer()).score == 1.0
         assert not any(outcome.observation.startswith(("Error", "Unknown")) for outcome in outcomes)
         assert played(one, transfer(), kind=kind)[1][0].score == 0.0
