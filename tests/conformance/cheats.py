@@ -40,7 +40,7 @@ class Answers:
     async def ask(self, role: str, messages: Messages, max_tokens: int) -> str:
         return self.ask_blocking(role, messages, max_tokens)
 
-    def ask_blocking(self, role: str, messages: Messages, max_tokens: int) -> str:  # noqa: ARG002
+    def ask_blocking(self, role: str, messages: Messages, max_tokens: int) -> str:
         return self._answer(role, messages)
 
 

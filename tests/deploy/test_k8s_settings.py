@@ -19,7 +19,6 @@ from gymfleet_rollout.recipe import settings_for
 from gymfleet_rollout.settings import RolloutSettings
 from gymfleet_trainer.settings import TrainerSettings
 
-from tests.fixtures.families import FAMILIES
 from tests.deploy.k8s_manifests import (
     FLEETS,
     K8S,
@@ -38,6 +37,7 @@ from tests.deploy.k8s_manifests import (
     selects,
     workloads,
 )
+from tests.fixtures.families import FAMILIES
 from tests.fixtures.paths import ROOT
 
 pytestmark = needs_kustomize

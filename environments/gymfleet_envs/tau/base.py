@@ -10,6 +10,7 @@ from gymfleet_contracts.session import EnvironmentSpec, ExpertMove, ModelRole, T
 from pydantic import JsonValue
 
 from gymfleet_envs.environment import BadArguments, Environment, Outcome
+from gymfleet_envs.tasks import TaskSource
 from gymfleet_envs.tau import played_customer
 from gymfleet_envs.tau.benchmark import Domain, PublishedTasks, import_published, published_tasks
 from gymfleet_envs.tau.brief import read_brief
@@ -20,7 +21,6 @@ from gymfleet_envs.tau.expert import next_move
 from gymfleet_envs.tau.options import TauOptions
 from gymfleet_envs.tau.task import RESPOND, TRANSFER, Call, TauTask
 from gymfleet_envs.tau.tools import ToolFunction, execute
-from gymfleet_envs.tasks import TaskSource
 
 MAX_TURNS: Final = 30
 """As upstream's agents are run."""
@@ -186,8 +186,8 @@ def instructions(policy: str, tools: Sequence[Tool]) -> str:
     """Return the rules for the model: the policy, the tools, and how one is called."""
     return (
         f"{policy.strip()}\n\nTools:\n{listed(tools)}\n\n{SYNTAX}: "
-        f'{RESPOND} {{"content": "..."}}. You see what the customer answers, or what the tool returns. The conversation '
-        "ends when the customer is satisfied or was transferred."
+        f'{RESPOND} {{"content": "..."}}. You see what the customer answers, or what the tool returns. The '
+        "conversation ends when the customer is satisfied or was transferred."
     )
 
 

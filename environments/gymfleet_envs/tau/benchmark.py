@@ -12,10 +12,10 @@ from gymfleet_contracts.session import Split
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
 from gymfleet_envs.task_files import read_text
+from gymfleet_envs.tasks import ListedTasks, Task, TaskDataError
 from gymfleet_envs.tau.database import World
 from gymfleet_envs.tau.literals import NoTaskList, tasks_in_python
 from gymfleet_envs.tau.task import Call, TauTask
-from gymfleet_envs.tasks import ListedTasks, Task, TaskDataError
 
 _FILES: Final[Mapping[str, Split]] = {
     "tasks_train": "train", "tasks_dev": "validation", "tasks_test": "test", "tasks": "test",

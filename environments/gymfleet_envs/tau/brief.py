@@ -81,10 +81,8 @@ class Brief:
 @lru_cache(maxsize=1024)
 def read_brief(instruction: str) -> Brief:
     """Take a task's text apart. Nothing of it is understood: sentences are sorted by the words that they have."""
-    sentences = []
-    for part in _ENDS.split(instruction.strip())[:_MAX_SENTENCES]:
-        if part.strip(" .;"):
-            sentences.append(Sentence(_kind(part.strip()), first_person(part.strip())))
+    parts = _ENDS.split(instruction.strip())[:_MAX_SENTENCES]
+    sentences = [Sentence(_kind(part.strip()), first_person(part.strip())) for part in parts if part.strip(" .;")]
     name = _NAME.search(instruction)
     zips = next(filter(None, map(_own_zip, _ENDS.split(instruction))), None)
     emails = _EMAIL.findall(instruction)

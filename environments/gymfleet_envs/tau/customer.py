@@ -27,9 +27,9 @@ _CLOSES: Final = re.compile(
     r"have a (?:\w+ )?(?:day|evening|trip|flight)|is that all|all set)\b"
 )
 _OPEN: Final = re.compile(
-    r"\b(?:help you|assist you|do for you|(?:any|some)thing else|any other|what (?:exactly )?(?:would|do|can|is|should)|"
-    r"tell me (?:more|what|about)|(?:more |the |all )?details|describe|how (?:may|can) i|your (?:request|wish|other)|"
-    r"would you accept|instead)\b"
+    r"\b(?:help you|assist you|do for you|(?:any|some)thing else|any other|"
+    r"what (?:exactly )?(?:would|do|can|is|should)|tell me (?:more|what|about)|(?:more |the |all )?details|describe|"
+    r"how (?:may|can) i|your (?:request|wish|other)|would you accept|instead)\b"
 )
 _REFUSES: Final = re.compile(
     r"\b(?:cannot|can't|can not|could not|couldn't|unable|not (?:able|possible|allowed|eligible|permitted|available)|"
@@ -37,37 +37,64 @@ _REFUSES: Final = re.compile(
 )
 _DONE: Final = re.compile(r"\b(?:done|complete[d]?|success\w*|has been|have been|was|were|is now|are now|confirmed)\b")
 _WORD: Final = re.compile(r"[a-z]{3,}|\d+")
-_COMMON: Final = frozenset(
-    "the and you your for are that this with have has had from not but can could would will what which when where who "
-    "how why please tell give provide share need want like know about let any some more there here was were been does "
-    "did get may also one all our out its it's i'm me my need would just use using used want wants help".split()
-)
+_COMMON: Final = frozenset({
+    "the", "and", "you", "your", "for", "are", "that", "this", "with", "have", "has", "had", "from", "not", "but",
+    "can", "could", "would", "will", "what", "which", "when", "where", "who", "how", "why", "please", "tell",
+    "give", "provide", "share", "need", "want", "like", "know", "about", "let", "any", "some", "more", "there",
+    "here", "was", "were", "been", "does", "did", "get", "may", "also", "one", "all", "our", "out", "its", "just",
+    "use", "using", "used", "wants", "help",
+})  # fmt: skip
 _TOPICS: Final = (
-    # What the agent asks for; what a sentence that answers has in it; how it is called.
-    (r"order (?:id|number|#)|which order|what order|orders?\b[^.?]*\bwhich", r"#?\bw\d{7}\b|\border\b", "order number"),
-    (r"reservation (?:id|number|code)|confirmation (?:code|number)|booking (?:id|number|reference)|which reservation",
-     r"\breservation\b|\b(?=[a-z0-9]*\d)(?=[a-z0-9]*[a-z])[a-z0-9]{6}\b", "reservation number"),
-    (r"reason|why", r"\breason\b|\bbecause\b|no longer|by mistake|\bsick\b|\bunwell\b|weather|change of plan", "reason"),
-    (r"payment|refund|pay\b|card\b|paypal|certificate", r"payment|pay\b|card|paypal|certificate|refund|\bgc\b|credit|"
-     r"visa|mastercard|via ", "payment method"),
-    (r"address|street|where should", r"address|street|suite|avenue|drive|road|lane|moved|city", "address"),
-    (r"items?\b|products?\b", r"item|exchange|return|modify|change|cancel|order", "item"),
-    (r"option|colou?r|size|material|variant|kind of|version|specification|prefer", r"prefer|option|colou?r|size|material|"
-     r"to \{|for one|same|instead|cheap|expensive", "preference"),
-    (r"cabin|class\b|upgrade|business|economy", r"cabin|class\b|business|economy|upgrade|downgrade", "cabin"),
-    (r"bags?\b|baggage|luggage|suitcase", r"\bbags?\b|baggage|luggage", "baggage"),
-    (r"insurance", r"insurance", "insurance"),
-    (r"passenger|traveller|traveler|date of birth|birth|dob", r"passenger|birth|born|\bdob\b|friend|companion|yourself|"
-     r"myself", "passenger"),
-    (r"dates?\b|which day|what day|when\b", r"\bmay\b|\bday\b|date|20\d\d-\d\d-\d\d|tomorrow|today", "date"),
-    (r"flights?\b|times?\b|depart|arriv|direct|nonstop|stop ?over", r"flight|direct|nonstop|stop|\d ?[ap]m\b|morning|"
-     r"evening|hat\d+", "flight"),
-    (r"origin|destination|from where|where (?:are|do|would|to)|city|airport|route|trip", r"\bfrom\b|\bto\b.*\b[a-z]{3}\b|"
-     r"trip", "trip"),
-    (r"budget|how much|maximum|price limit|willing to (?:pay|spend)", r"\$|budget|price|dollar|less than|at most|up ?to",
-     "budget"),
-)  # fmt: skip
-_TOPIC_PATTERNS: Final = tuple((re.compile(asked), re.compile(answers), name) for asked, answers, name in _TOPICS)
+    # How it is called; what the agent asks for; what a sentence that answers has in it.
+    ("order number", r"order (?:id|number|#)|which order|what order|orders?\b[^.?]*\bwhich", r"#?\bw\d{7}\b|\border\b"),
+    (
+        "reservation number",
+        r"(?:reservation|confirmation|booking) (?:id|number|code|reference)|which reservation",
+        r"\breservation\b|\b(?=[a-z0-9]*\d)(?=[a-z0-9]*[a-z])[a-z0-9]{6}\b",
+    ),
+    (
+        "reason",
+        r"reason|why",
+        r"\breason\b|\bbecause\b|no longer|by mistake|\bsick\b|\bunwell\b|weather|change of plan",
+    ),
+    (
+        "payment method",
+        r"payment|refund|pay\b|card\b|paypal|certificate",
+        r"payment|pay\b|card|paypal|certificate|refund|\bgc\b|credit|visa|mastercard|via ",
+    ),
+    ("address", r"address|street|where should", r"address|street|suite|avenue|drive|road|lane|moved|city"),
+    ("item", r"items?\b|products?\b", r"item|exchange|return|modify|change|cancel|order"),
+    (
+        "preference",
+        r"option|colou?r|size|material|variant|kind of|version|specification|prefer",
+        r"prefer|option|colou?r|size|material|to \{|for one|same|instead|cheap|expensive",
+    ),
+    ("cabin", r"cabin|class\b|upgrade|business|economy", r"cabin|class\b|business|economy|upgrade|downgrade"),
+    ("baggage", r"bags?\b|baggage|luggage|suitcase", r"\bbags?\b|baggage|luggage"),
+    ("insurance", r"insurance", r"insurance"),
+    (
+        "passenger",
+        r"passenger|traveller|traveler|date of birth|birth|dob",
+        r"passenger|birth|born|\bdob\b|friend|companion|yourself|myself",
+    ),
+    ("date", r"dates?\b|which day|what day|when\b", r"\bmay\b|\bday\b|date|20\d\d-\d\d-\d\d|tomorrow|today"),
+    (
+        "flight",
+        r"flights?\b|times?\b|depart|arriv|direct|nonstop|stop ?over",
+        r"flight|direct|nonstop|stop|\d ?[ap]m\b|morning|evening|hat\d+",
+    ),
+    (
+        "trip",
+        r"origin|destination|from where|where (?:are|do|would|to)|city|airport|route|trip",
+        r"\bfrom\b|\bto\b.*\b[a-z]{3}\b|trip",
+    ),
+    (
+        "budget",
+        r"budget|how much|maximum|price limit|willing to (?:pay|spend)",
+        r"\$|budget|price|dollar|less than|at most|up ?to",
+    ),
+)
+_TOPIC_PATTERNS: Final = tuple((re.compile(asked), re.compile(answers), name) for name, asked, answers in _TOPICS)
 _IDENTITY: Final = (
     (re.compile(r"\bname\b|who (?:are|am i)|identity|identify|authenticate|verify"), "name", "My name is {}."),
     (re.compile(r"\bzip|postal|postcode|identity|authenticate|verify"), "zip_code", "My zip code is {}."),
@@ -117,15 +144,19 @@ class Customer:
             return self._confirming()
         if _CLOSES.search(heard):
             return self._saying("", self.pending[:2]) if self.pending else replace(self, said=STOP)
-        identity = self._identity(heard)
-        topics = self._topics(heard)
-        if _OPEN.search(heard) and self.pending:
+        return self._asked(heard)
+
+    def _asked(self, heard: str) -> "Customer":
+        """Answer a question about who the customer is or what it wants."""
+        identity, topics = self._identity(heard), self._topics(heard)
+        is_open = _OPEN.search(heard) is not None
+        if is_open and self.pending:
             topics = tuple(dict.fromkeys((*topics, *self.pending[: 1 + (not topics)])))
         if identity or topics:
             return self._saying(" ".join(identity), topics)
         if (missing := _topic_of(heard)) is not None:
             return replace(self, said=f"I do not remember my {missing}.")
-        if _OPEN.search(heard):
+        if is_open:
             return replace(self, said="That is all that I want.")
         closest = self._closest(heard)
         return replace(self, said="I do not know.") if closest is None else self._saying("", (closest,))

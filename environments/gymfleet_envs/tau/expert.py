@@ -1,7 +1,7 @@
 """A clerk who knows the gold calls, and asks the customer as one who does not."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from gymfleet_contracts.session import ExpertMove
@@ -19,34 +19,39 @@ def next_move(
 ) -> ExpertMove | None:
     """Return the first step of the plan that was not taken; None where a change was made that is not the gold one.
 
-    The plan: who the customer is, what it wants, what cannot be done, the gold calls in their order with a confirmation before the first
-    change, what is to be said, and whether there is anything else.
+    The plan: who the customer is, what it wants, what has to be looked up, what cannot be done, a confirmation of all
+    changes, the changes, what is to be said, and whether there is anything else.
 
     Args:
+        task: has the gold calls.
         taken: the calls of the episode so far.
         changing: the tools that change records.
+        identity_question: how the customer is asked who it is.
         is_waiting: whether the customer has a wish that it has not named.
     """
     gold = [call for call in task.actions if call.name not in {TRANSFER, RESPOND}]
-    left = _left(gold, taken)
-    strange = [call for call in _left(taken, gold) if call.name in changing]
-    if strange or _out_of_order(gold, taken, changing):
+    if _went_wrong(gold, taken, changing):
         return None
     said = {call.arguments for call in taken if call.name == RESPOND}
-    if (ask := _say(identity_question)).arguments not in said:
-        return _move("I must know who the customer is.", ask)
-    ask = _say(WISH_QUESTION)
-    if is_waiting or ask.arguments not in said:
-        return _move("I ask what is to be done.", ask)
+    first, wish = _say(identity_question), _say(WISH_QUESTION)
+    if first.arguments not in said:
+        return _move("I must know who the customer is.", first)
+    if is_waiting or wish.arguments not in said:
+        return _move("I ask what is to be done.", wish)
+    left = _left(gold, taken)
     if left and left[0].name not in changing:
         return _move("I look up what is needed.", left[0])
-    if task.refusal and (refuse := _say(task.refusal)).arguments not in said:
-        return _move("The policy forbids a part of it.", refuse)
+    return _settle(task, left, [call for call in gold if call.name in changing], said)
+
+
+def _settle(task: TauTask, left: Sequence[Call], changes: Sequence[Call], said: Collection[str]) -> ExpertMove:
+    """Return the next step of a clerk who knows all that it must."""
+    refusal, confirmation = _say(task.refusal), _say(_confirmation(changes))
+    if task.refusal and refusal.arguments not in said:
+        return _move("The policy forbids a part of it.", refusal)
+    if left and confirmation.arguments not in said:
+        return _move("Before I change anything, the customer must confirm it.", confirmation)
     if left:
-        changes = [call for call in gold if call.name in changing]
-        confirm = _say(_confirmation(changes))
-        if confirm.arguments not in said:
-            return _move("Before I change anything, the customer must confirm it.", confirm)
         return _move("I do what was confirmed.", left[0])
     if any(call.name == TRANSFER for call in task.actions):
         return _move("This is for a human agent.", Call.of(TRANSFER, summary="The customer needs a human agent."))
@@ -66,8 +71,8 @@ def _left(gold: Sequence[Call], taken: Sequence[Call]) -> list[Call]:
     return left
 
 
-def _out_of_order(gold: Sequence[Call], taken: Sequence[Call], changing: frozenset[str]) -> bool:
-    """Return whether changes were made in another order than the gold one's, which may lead elsewhere."""
+def _went_wrong(gold: Sequence[Call], taken: Sequence[Call], changing: frozenset[str]) -> bool:
+    """Return whether other changes were made than the gold ones, or in another order, which may lead elsewhere."""
     wanted = [_key(call) for call in gold if call.name in changing]
     made = [_key(call) for call in taken if call.name in changing]
     return made != wanted[: len(made)]

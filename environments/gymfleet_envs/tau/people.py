@@ -6,8 +6,8 @@ from typing import Final
 from gymfleet_envs.tau.database import Record
 
 _FIRST: Final = (
-    "Ada", "Bruno", "Clara", "Dario", "Elena", "Felix", "Greta", "Hugo", "Iris", "Jonas", "Karla", "Leo", "Mara", "Nils",
-    "Olga", "Paul", "Rosa", "Sven", "Tilda", "Uwe", "Vera", "Wanda", "Yann", "Zoe",
+    "Ada", "Bruno", "Clara", "Dario", "Elena", "Felix", "Greta", "Hugo", "Iris", "Jonas", "Karla", "Leo", "Mara",
+    "Nils", "Olga", "Paul", "Rosa", "Sven", "Tilda", "Uwe", "Vera", "Wanda", "Yann", "Zoe",
 )  # fmt: skip
 _LAST: Final = (
     "Abel", "Berger", "Costa", "Dahl", "Engel", "Ferri", "Grant", "Holm", "Ibsen", "Jansen", "Keller", "Lind", "Moran",

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from gymfleet_envs.tasks import GeneratedTasks
 from gymfleet_envs.tau.database import Record
 from gymfleet_envs.tau.people import birthday, manner, names, spoken
 from gymfleet_envs.tau.task import Call, TauTask
@@ -11,7 +12,6 @@ from gymfleet_envs.tau.wishes import Wish, gold, told
 from gymfleet_envs.tau_airline.policy import may_cancel, paid_bags
 from gymfleet_envs.tau_airline.timetable import CABINS, DAYS, Airline
 from gymfleet_envs.tau_airline.tools import AIRPORTS
-from gymfleet_envs.tasks import GeneratedTasks
 
 LEVELS: Final = ("cancel", "lookup", "change", "several", "policy")
 _REASONS: Final = {"health": "you are unwell", "plan": "your plans have changed"}
@@ -79,15 +79,17 @@ def _add_bags(airline: Airline, rng: random.Random, reservation: Record) -> Wish
     )
 
 
-def _change_passenger(airline: Airline, rng: random.Random, reservation: Record) -> Wish:
+def _change_passenger(_: Airline, rng: random.Random, reservation: Record) -> Wish:
     passengers = list(reservation["passengers"])
     place = rng.randrange(len(passengers))
     new = names(rng, 1)[0] | {"dob": birthday(rng)}
     old, passengers[place] = passengers[place], new
     return Wish(
         (
-            f"You want to change the passenger {spoken(old)} of reservation {reservation['reservation_id']} to "
-            f"{spoken(new)}, born {new['dob']}.",
+            (
+                f"You want to change the passenger {spoken(old)} of reservation {reservation['reservation_id']} to "
+                f"{spoken(new)}, born {new['dob']}."
+            ),
         ),
         (_look_up(reservation),),
         (
@@ -106,7 +108,10 @@ def _upgrade(airline: Airline, rng: random.Random, reservation: Record) -> Wish:
     flights = [{"flight_number": one["flight_number"], "date": one["date"]} for one in reservation["flights"]]
     return Wish(
         (
-            f"You want to change the cabin of reservation {reservation['reservation_id']} to {cabin} on the same flight.",
+            (
+                f"You want to change the cabin of reservation {reservation['reservation_id']} to {cabin} on the same "
+                "flight."
+            ),
             f"You want to use {method} as payment or refund method for the cabin.",
         ),
         (_look_up(reservation),),
@@ -129,8 +134,10 @@ def _move(airline: Airline, rng: random.Random, reservation: Record) -> Wish:
     flight = airline.cheapest(*route, day, reservation["cabin"])
     method = airline.method("credit_card")
     sentences = (
-        f"You want to move the flight of reservation {reservation['reservation_id']} to {day}, to the cheapest direct "
-        "flight of that day in the same cabin.",
+        (
+            f"You want to move the flight of reservation {reservation['reservation_id']} to {day}, to the "
+            "cheapest direct flight of that day in the same cabin."
+        ),
         f"You want to use {method} as payment or refund method for the flight.",
     )
     if reservation["cabin"] == "basic_economy":
@@ -160,8 +167,10 @@ def _book(airline: Airline, rng: random.Random) -> Wish:
     user = airline.customer
     return Wish(
         (
-            f"You want to book a one way trip from {AIRPORTS[origin]} to {AIRPORTS[destination]} on {day} for yourself, in "
-            f"{cabin}, on the cheapest direct flight.",
+            (
+                f"You want to book a one way trip from {AIRPORTS[origin]} to {AIRPORTS[destination]} on {day} for "
+                f"yourself, in {cabin}, on the cheapest direct flight."
+            ),
             f"You have no baggage, want no insurance, and pay for the trip with {method}.",
         ),
         (Call.of("search_direct_flight", origin=origin, destination=destination, date=day),),
@@ -198,12 +207,11 @@ def _ask_for_a_sum(airline: Airline, rng: random.Random) -> Wish:
 def _forbidden(airline: Airline, rng: random.Random) -> Wish:
     """What the policy forbids and the tools would do."""
     reservation = airline.add_reservation(airline.customer_id, cabin="basic_economy", is_settled=True)
-    if rng.random() < 0.5:  # noqa: PLR2004 - either way
+    if rng.random() < 0.5:
         return _move(airline, rng, reservation)
+    reason = rng.choice(list(_REASONS.values()))
     return Wish(
-        (
-            f"You want to cancel reservation {reservation['reservation_id']} because {rng.choice(list(_REASONS.values()))}.",
-        ),
+        (f"You want to cancel reservation {reservation['reservation_id']} because {reason}.",),
         (_look_up(reservation),),
         refusal="I am sorry, I cannot cancel this reservation.",
     )

@@ -13,10 +13,11 @@ FREE_BAGS: Final = {
 POLICY: Final = """You work for an airline and help customers with their reservations. It is 2024-05-15 15:00 EST.
 - Find out first the customer's user id.
 - Before you change anything, say what you will do and let the customer confirm it (yes).
-- A reservation can be cancelled within 24 hours of booking, or if it is business, or if it has insurance and the reason \
-is health or weather. No other can.
+- A reservation can be cancelled within 24 hours of booking, or if it is business, or if it has insurance and the \
+reason is health or weather. No other can.
 - Flights can be changed except in basic economy; origin, destination and number of passengers stay. The cabin can be \
-changed in all reservations, for all flights together. Flights and cabin are paid or refunded with a credit or gift card.
+changed in all reservations, for all flights together. Flights and cabin are paid or refunded with a credit or gift \
+card.
 - Checked bags can be added and not removed. Free for each passenger in basic economy, economy and business: 0, 1, 2 \
 for regular members, 1, 2, 3 for silver, 2, 3, 3 for gold; each other bag is 50 dollars. Insurance is 30 dollars a \
 passenger and cannot be added later.

@@ -47,7 +47,8 @@ class Airline:
     def method(self, *sources: str) -> str:
         """Return the id of a payment method of the customer."""
         methods = self.customer["payment_methods"]
-        return self._rng.choice([key for key in methods if methods[key]["source"] in sources])
+        fit: list[str] = [key for key in methods if methods[key]["source"] in sources]
+        return self._rng.choice(fit)
 
     def cheapest(self, origin: str, destination: str, day: str, cabin: str) -> Record:
         """Return the flight of the lowest price, which no other of the day has."""

@@ -49,15 +49,8 @@ def book_reservation(
     if insurance == "yes":
         total += INSURANCE_PRICE * len(passengers)
     total += BAG_PRICE * nonfree_baggages
-    for payment in payment_methods:
-        payment_id, amount = payment["payment_id"], payment["amount"]
-        if payment_id not in methods:
-            return f"Error: payment method {payment_id} not found"
-        if methods[payment_id]["source"] in {"gift_card", "certificate"} and methods[payment_id]["amount"] < amount:
-            return f"Error: not enough balance in payment method {payment_id}"
-    if (paid := sum(payment["amount"] for payment in payment_methods)) != total:
-        return f"Error: payment amount does not add up, total price is {total}, but paid {paid}"
-
+    if (refusal := _short(methods, payment_methods, total)) is not None:
+        return refusal
     user = data.change("users", user_id)
     methods = user["payment_methods"]
     for payment in payment_methods:
@@ -247,6 +240,19 @@ def _priced(data: Overlay, flight: Record, cabin: str, num_passengers: int) -> s
     flight["price"] = day["prices"][cabin]
     flight["origin"] = known["origin"]
     flight["destination"] = known["destination"]
+    return None
+
+
+def _short(methods: Record, payments: list[Record], total: float) -> str | None:
+    """Return why payments do not pay for a booking, or None."""
+    for payment in payments:
+        payment_id, amount = payment["payment_id"], payment["amount"]
+        if payment_id not in methods:
+            return f"Error: payment method {payment_id} not found"
+        if methods[payment_id]["source"] in {"gift_card", "certificate"} and methods[payment_id]["amount"] < amount:
+            return f"Error: not enough balance in payment method {payment_id}"
+    if (paid := sum(payment["amount"] for payment in payments)) != total:
+        return f"Error: payment amount does not add up, total price is {total}, but paid {paid}"
     return None
 
 

@@ -61,7 +61,8 @@ class Shop:
     def method(self, *sources: str) -> str:
         """Return the id of a payment method of the customer."""
         methods = self.customer["payment_methods"]
-        return self._rng.choice([key for key in sorted(methods) if methods[key]["source"] in sources])
+        fit: list[str] = [key for key in sorted(methods) if methods[key]["source"] in sources]
+        return self._rng.choice(fit)
 
     def alternatives(self, item: Record) -> list[tuple[str, str, str]]:
         """Return the items that differ from one in one option and can be had: option, value and item id."""
@@ -85,7 +86,7 @@ class Shop:
             variants[item_id] = {
                 "item_id": item_id,
                 "options": {one: first, two: second},
-                "available": rng.random() < 0.8,  # noqa: PLR2004 - one in five is sold out
+                "available": rng.random() < 0.8,
                 "price": money(rng, 100, 3000),
             }
         self.products[product_id] = {"name": name, "product_id": product_id, "variants": variants}

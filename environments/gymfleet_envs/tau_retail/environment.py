@@ -5,6 +5,7 @@ from typing import ClassVar, Final
 
 from gymfleet_contracts.session import Tool
 
+from gymfleet_envs.tasks import TaskSource
 from gymfleet_envs.tau.base import TauEnvironment, instructions
 from gymfleet_envs.tau.benchmark import Domain
 from gymfleet_envs.tau.task import TauTask
@@ -14,7 +15,6 @@ from gymfleet_envs.tau_retail.policy import POLICY
 from gymfleet_envs.tau_retail.records import Order, Product, User
 from gymfleet_envs.tau_retail.schemas import TOOLS
 from gymfleet_envs.tau_retail.tools import FUNCTIONS
-from gymfleet_envs.tasks import TaskSource
 
 
 class TauRetail(TauEnvironment):

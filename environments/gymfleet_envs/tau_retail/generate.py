@@ -6,13 +6,13 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from gymfleet_envs.tasks import GeneratedTasks
 from gymfleet_envs.tau.database import Record
 from gymfleet_envs.tau.people import address, manner, spoken
 from gymfleet_envs.tau.task import Call, TauTask
 from gymfleet_envs.tau.wishes import Wish, gold, told
 from gymfleet_envs.tau_retail.catalogue import Shop
 from gymfleet_envs.tau_retail.tools import REASONS
-from gymfleet_envs.tasks import GeneratedTasks
 
 LEVELS: Final = ("cancel", "lookup", "change", "several", "policy")
 _BECAUSE: Final = {REASONS[0]: "it is no longer needed", REASONS[1]: "it was ordered by mistake"}
@@ -32,7 +32,7 @@ def _generate(rng: random.Random, level: str) -> TauTask:
     shop = Shop(rng)
     wishes = _WISHES[level](shop, rng)
     name, user = shop.customer["name"], shop.customer
-    if rng.random() < 0.5:  # noqa: PLR2004 - either way
+    if rng.random() < 0.5:
         known = f"zip code is {user['address']['zip']}"
         find = Call.of("find_user_id_by_name_zip", **name, zip=user["address"]["zip"])
     else:
@@ -49,7 +49,7 @@ def _generate(rng: random.Random, level: str) -> TauTask:
     )
 
 
-def _cancel(shop: Shop, rng: random.Random, order: Record) -> Wish:
+def _cancel(_: Shop, rng: random.Random, order: Record) -> Wish:
     reason = rng.choice(REASONS)
     order_id = order["order_id"]
     return Wish(
@@ -111,7 +111,7 @@ def _give_back(shop: Shop, rng: random.Random, order: Record) -> Wish:
     )
 
 
-def _pay_otherwise(shop: Shop, rng: random.Random, order: Record) -> Wish:
+def _pay_otherwise(shop: Shop, _: random.Random, order: Record) -> Wish:
     before = order["payment_history"][0]["payment_method_id"]
     methods = shop.customer["payment_methods"]
     after = next(key for key in methods if key != before and methods[key]["source"] != "gift_card")
@@ -123,7 +123,7 @@ def _pay_otherwise(shop: Shop, rng: random.Random, order: Record) -> Wish:
     )
 
 
-def _send_elsewhere(shop: Shop, rng: random.Random, order: Record) -> Wish:
+def _send_elsewhere(_: Shop, rng: random.Random, order: Record) -> Wish:
     new, order_id = address(rng), order["order_id"]
     return Wish(
         (f"You want to change the address of order {order_id} to {_spoken(new)}.",),
@@ -156,8 +156,10 @@ def _ask_for_a_sum(shop: Shop, rng: random.Random) -> Wish:
     name, order_id, price, other_name, other_id, other_price = rng.choice(told)
     return Wish(
         (
-            f"You want to know how much you paid for the {name} of order {order_id} and the {other_name} of order "
-            f"{other_id} together.",
+            (
+                f"You want to know how much you paid for the {name} of order {order_id} and the {other_name} of order "
+                f"{other_id} together."
+            ),
         ),
         (
             Call.of("get_order_details", order_id=order_id),
@@ -174,8 +176,10 @@ def _ask_for_a_friend(shop: Shop, rng: random.Random) -> Wish:
     order_id = friend["orders"][0]
     return Wish(
         (
-            f"You want to cancel order {order_id} of your friend {spoken(friend['name'])} because "
-            f"{_BECAUSE[rng.choice(REASONS)]}.",
+            (
+                f"You want to cancel order {order_id} of your friend {spoken(friend['name'])} because "
+                f"{_BECAUSE[rng.choice(REASONS)]}."
+            ),
         ),
         (Call.of("get_order_details", order_id=order_id),),
         refusal=_REFUSAL,

@@ -61,8 +61,8 @@ TOOLS: Final[tuple[Tool, ...]] = (
     ),
     tool(
         "modify_pending_order_items",
-        "Replace items of a pending order by others of the same products. Once for an order, and the customer must have "
-        "confirmed it.",
+        "Replace items of a pending order by others of the same products. Once for an order, and the customer must "
+        "have confirmed it.",
         order_id=_ORDER,
         item_ids=strings("The items to replace, such as '1008292230'; an item may stand twice."),
         new_item_ids=strings("What each is replaced by, in the same order."),

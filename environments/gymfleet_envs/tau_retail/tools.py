@@ -100,7 +100,7 @@ def modify_pending_order_items(
 
 
 @upstream
-def modify_pending_order_payment(data: Overlay, order_id: str, payment_method_id: str) -> str:
+def modify_pending_order_payment(data: Overlay, order_id: str, payment_method_id: str) -> str:  # noqa: PLR0911 - an error each
     """Pay with another method, and refund the first."""
     if not data.has("orders", order_id):
         return "Error: order not found"

@@ -65,8 +65,8 @@ def cheats(*, identity: str, number: str, look_up: str, key: str) -> tuple[Cheat
         heard = " ".join(_say(attempt, content) for content in (identity, _WISH, _WISH))
         user_id = re.search(r"[a-z]+_[a-z]+_\d+", heard)
         seen = [attempt.act(Call.of("get_user_details", user_id=user_id[0]).text).observation] if user_id else []
-        for one in dict.fromkeys(re.findall(number, heard)):
-            seen.append(attempt.act(f'{look_up} {{"{key}": "{one}"}}').observation)
+        named = dict.fromkeys(re.findall(number, heard))
+        seen += [attempt.act(f'{look_up} {{"{key}": "{one}"}}').observation for one in named]
         for text in seen:
             _say(attempt, text[:_LINE])
         _say(attempt, "Is there anything else?")

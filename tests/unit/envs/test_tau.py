@@ -280,8 +280,8 @@ def test_a_model_plays_the_customer_by_option_and_is_asked_for_by_the_spec_then_
     assert INSTRUCTION in last[0]["content"]
     assert "no longer needed" not in str(last[1:]), "the model hears what is said, not what tools return"
     assert [(one["role"], one["content"]) for one in last[1:]] == [
-        ("user", "Hi! How can I help you today?"), ("assistant", "Hi."), ("user", "Who are you?"), ("assistant", "Ada."),
-        ("user", "Done."),
+        ("user", "Hi! How can I help you today?"), ("assistant", "Hi."), ("user", "Who are you?"),
+        ("assistant", "Ada."), ("user", "Done."),
     ]  # fmt: skip
     TauRetail.options = TauOptions()
 
@@ -521,7 +521,8 @@ def test_the_repository_itself_can_be_imported(tmp_path: Path) -> None:
     shutil.copy(DATA / "airline" / "wiki.md", source)
     tasks = json.loads((DATA / "airline" / "tasks_test.json").read_text())
     lines = [
-        f"Task(annotator={one['annotator']!r}, user_id={one['user_id']!r}, instruction={one['instruction']!r}, actions=["
+        f"Task(annotator={one['annotator']!r}, user_id={one['user_id']!r}, instruction={one['instruction']!r}, "
+        "actions=["
         + ", ".join(f"Action(name={call['name']!r}, kwargs={call['kwargs']!r})" for call in one["actions"])
         + f"], outputs={one['outputs']!r})"
         for one in tasks

@@ -333,8 +333,8 @@ def test_products_are_listed_by_name() -> None:
 @pytest.mark.parametrize(
     ("expression", "result"),
     [
-        ("2 + 2", "4.0"), (" 2 + 2", "4.0"), ("1 / 3", "0.33"), ("7 // 2", "3.0"), ("2 ** 10", "1024.0"), ("-(1 - 3) * 2.5", "5.0"),
-        ("1210.32 + 340.05", "1550.37"), ("x", "Error: invalid characters in expression"),
+        ("2 + 2", "4.0"), (" 2 + 2", "4.0"), ("1 / 3", "0.33"), ("7 // 2", "3.0"), ("2 ** 10", "1024.0"),
+        ("-(1 - 3) * 2.5", "5.0"), ("1210.32 + 340.05", "1550.37"), ("x", "Error: invalid characters in expression"),
         ("1 / 0", "Error: division by zero"), ("1 +", "Error: invalid syntax (<string>, line 1)"),
         ("1(2)", "Error: 'int' object is not callable"), ("9 ** 9 ** 9", "Error: the power is too large"),
         ("(" * 4000, "Error: too many nested parentheses (<string>, line 1)"),
