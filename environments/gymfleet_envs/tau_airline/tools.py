@@ -292,4 +292,4 @@ FUNCTIONS: Final[Mapping[str, ToolFunction]] = {
         search_direct_flight, search_onestop_flight, send_certificate, update_reservation_baggages,
         update_reservation_flights, update_reservation_passengers,
     )
-} | SHARED  # fmt: skip
+} | dict(SHARED)  # fmt: skip

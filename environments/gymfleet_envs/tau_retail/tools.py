@@ -292,4 +292,4 @@ FUNCTIONS: Final[Mapping[str, ToolFunction]] = {
         modify_pending_order_address, modify_pending_order_items, modify_pending_order_payment,
         modify_user_address, return_delivered_order_items,
     )
-} | SHARED  # fmt: skip
+} | dict(SHARED)  # fmt: skip

@@ -1,5 +1,6 @@
 """tau-bench's episodes: the reward, the customer, the generated tasks and the published ones."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -310,6 +311,16 @@ def test_generated_tasks_are_solved_by_their_gold_alone_and_not_by_a_transfer(
         assert all(seen_by_no_record(one, output) for output in one.outputs), "telling every record is no answer"
         assert bool(one.outputs) == (level == "lookup")
         assert bool(one.refusal) == (level == "policy")
+
+
+@pytest.mark.parametrize(("kind", "digest"), [(TauAirline, "a7765d867c6f5d5a"), (TauRetail, "1a81a3a134189381")])
+def test_generated_tasks_are_the_same_as_ever(kind: type[TauEnvironment], digest: str) -> None:
+    """All customers begin alike, so that the snapshot of first observations does not see a change: raise `version`."""
+    source = kind.generated()
+    tasks = [source.by_index("train", level, index).data for level in source.levels for index in range(3)]
+    text = "".join(f"{one!r}{one.world.tables!r}" for one in tasks)
+
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == digest
 
 
 @both
