@@ -4,6 +4,7 @@ import json
 import re
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gymfleet_cli.commands import envs, fleet
@@ -12,8 +13,8 @@ from gymfleet_cli.commands.train import clear_run
 from gymfleet_cli.console import out, printable
 from gymfleet_cli.main import run
 from gymfleet_cli.outcome import print_outcome, success_line
-from gymfleet_cli.report.data import Success
 from gymfleet_cli.progress import RunDisplay, describe, duration
+from gymfleet_cli.report.data import Success
 from gymfleet_cli.run_directory import RunFiles
 from gymfleet_cli.running import lock_run
 from gymfleet_contracts.run import Place, RunProgress

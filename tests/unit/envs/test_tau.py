@@ -477,7 +477,9 @@ def test_gold_calls_of_all_published_tasks_score_and_a_transfer_scores_on_those_
     kind: type[TauEnvironment],
 ) -> None:
     entry = load_entry(kind.name, {kind.name: DATA / kind.domain.folder})
-    refused, transferred, floors = 0, [], []
+    refused = 0
+    transferred: list[str] = []
+    floors: list[int] = []
     for split in ("train", "validation", "test"):
         before = len(transferred)
         for index in range(entry.tasks.count(split, "benchmark")):
