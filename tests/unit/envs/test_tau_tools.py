@@ -379,6 +379,30 @@ def test_what_is_no_call_is_told(action: str) -> None:
 def test_values_that_python_calls_equal_are_told_apart_as_upstream() -> None:
     assert len({canonical({"a": value}) for value in (1, 1.0, True, "1", [1], None)}) == 6
     assert canonical({"a": 1, "b": [2]}) == canonical({"b": [2], "a": 1})
+    assert canonical({"a": [1, 2]}) != canonical({"a": [2, 1]})
+
+
+def test_a_number_of_another_type_is_a_change() -> None:
+    data = Overlay(shop())
+    data.change("users", "ada")["payment_methods"]["gift_card_1"]["balance"] = 5
+
+    assert set(data.changes()) == {("users", "ada")}, "it was 5.0"
+
+
+def test_what_is_exchanged_is_noted_in_order() -> None:
+    world = shop()
+    world.tables["orders"]["#W2"]["items"][1]["item_id"] = "2"
+
+    noted, _ = call(
+        world, "exchange_delivered_order_items", order_id="#W2", item_ids=["2", "1"], new_item_ids=["1", "2"],
+        payment_method_id="paypal_1",
+    )  # fmt: skip
+    given, _ = call(
+        world, "return_delivered_order_items", order_id="#W2", item_ids=["2", "1"], payment_method_id="gift_card_1"
+    )
+
+    assert (noted["exchange_items"], noted["exchange_new_items"]) == (["1", "2"], ["1", "2"])
+    assert (given["return_items"], given["status"]) == (["1", "2"], "return requested")
 
 
 def test_a_fork_and_its_parent_change_apart() -> None:
