@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from gymfleet_env_server.catalogue import ENVIRONMENTS, Entry, load_entry
 from gymfleet_env_server.expert_play import ExpertFault, solve
-from gymfleet_envs.tasks import Task
+from gymfleet_envs.tasks import SPLITS, Task
 
 from benchmarks.command import BenchmarkCommand, Size
 from benchmarks.record import Row, record
@@ -158,7 +158,7 @@ def sciworld_dialogues(data: Path, one_in: int) -> Rows:
 def alfworld_names(data: Path, one_in: int) -> Rows:
     """Games generated for the names in AgentGym's and AgentBench's lists."""
     entry = load_entry("alfworld", {"alfworld": needed(data / "alfworld")})
-    tasks = [task for split in ("train", "validation", "test") for task in every(entry, split)]
+    tasks = [task for split in SPLITS for task in every(entry, split)]
     chosen = random.Random(0).sample(tasks, 40)[::one_in]
     return [
         Row.of("alfworld: names in the published lists that load", len(tasks), ""),
@@ -166,6 +166,20 @@ def alfworld_names(data: Path, one_in: int) -> Rows:
             f"  games for them that the expert solves, of {len(chosen)}", solved(entry, chosen), "", goal=EXPERT_GOAL
         ),
     ]
+
+
+def tau_tasks(data: Path, one_in: int) -> Rows:
+    """tau-bench's published tasks with the scripted customer."""
+    rows = []
+    for name, folder in (("tau_airline", "airline"), ("tau_retail", "retail")):
+        entry = load_entry(name, {name: needed(data / "tau_bench" / folder)})
+        tasks = [task for split in SPLITS for task in every(entry, split)][::one_in]
+        rows.append(
+            Row.of(
+                f"{name}: published tasks that the expert solves, of {len(tasks)}", solved(entry, tasks), "", goal=1.0
+            )
+        )
+    return rows
 
 
 def experts(_: Path, one_in: int) -> Rows:
@@ -196,6 +210,7 @@ PARTS: Final[Mapping[str, Callable[[Path, int], Rows]]] = {
     "dialogues": recorded_games,
     "sciworld": sciworld_dialogues,
     "alfworld": alfworld_names,
+    "tau": tau_tasks,
     "experts": experts,
 }
 

@@ -29,6 +29,8 @@ class Success(_Line):
     num_episodes: int
     success: float
     interval: tuple[float, float]
+    pass_hat: tuple[float, ...] = ()
+    """`pass^k` for k = 1, 2, ...: the chance that k episodes of a task all succeed."""
 
 
 class Measurement(Success):

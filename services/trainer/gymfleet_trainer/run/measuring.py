@@ -1,6 +1,7 @@
 """One measurement of the current policy on held-out tasks."""
 
 import time
+from collections import defaultdict
 
 import structlog
 from gymfleet_contracts.trajectory import ReplyEnd, ScoredTrajectory
@@ -8,7 +9,7 @@ from gymfleet_kit.conduct import mistakes, num_useful
 
 from gymfleet_trainer.run.context import RunContext
 from gymfleet_trainer.run.state import EnvironmentResult, EvalResult
-from gymfleet_trainer.run.statistics import wilson_interval
+from gymfleet_trainer.run.statistics import pass_hat, wilson_interval
 
 log = structlog.get_logger()
 
@@ -68,5 +69,14 @@ def _result(
         policy_version=run.state.version,
         failed_episodes=num_failed,
         seconds=seconds,
+        pass_hat=_pass_hat(run, [(one.group_id, one.success) for one in trajectories]),
         environments=by_environment,
     )
+
+
+def _pass_hat(run: RunContext, episodes: list[tuple[str, bool]]) -> tuple[float, ...]:
+    """Count successes and episodes of each task; those of a replacement count with what it replaces."""
+    counts: defaultdict[int, list[bool]] = defaultdict(list)
+    for group_id, success in episodes:
+        counts[run.planner.number_of(group_id)].append(success)
+    return pass_hat([(sum(one), len(one)) for one in counts.values()])

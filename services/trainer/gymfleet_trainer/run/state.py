@@ -63,6 +63,8 @@ class EvalResult(BaseModel):
     failed_episodes: int
     """Episodes that failed for technical reasons; they were played again and are not counted."""
     seconds: float
+    pass_hat: tuple[float, ...] = ()
+    """`pass^k` for k = 1, 2, ...: the chance that k episodes of a task all succeed, as far as all tasks were played."""
     environments: dict[str, EnvironmentResult] = Field(default_factory=dict)
     """By title, where there are several."""
 
