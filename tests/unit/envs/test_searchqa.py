@@ -122,7 +122,9 @@ def test_f1_can_be_the_reward_while_the_score_is_exact_match() -> None:
     assert (outcome.reward, outcome.score) == (pytest.approx(0.5), 0.0)
 
 
-@pytest.mark.parametrize("action", ["", "Elbe", "<answer>Elbe", "answer[Elbe]", "<ANSWER>Elbe</ANSWER>", "<search>" * 900])
+@pytest.mark.parametrize(
+    "action", ["", "Elbe", "<answer>Elbe", "answer[Elbe]", "<ANSWER>Elbe</ANSWER>", "<search>" * 900]
+)
 def test_what_is_no_move_changes_nothing(action: str) -> None:
     environment = begun()
     before = environment.state_key()
@@ -194,7 +196,10 @@ def test_the_answer_is_in_the_passages_and_not_in_the_question(level: str) -> No
 
     for index in range(60):
         task = source.by_index("train", level, index).data
-        held = {passage.title: passage.text for passage in (task.corpus.passages[n] for n in range(len(task.corpus.passages)))}
+        held = {
+            passage.title: passage.text
+            for passage in (task.corpus.passages[n] for n in range(len(task.corpus.passages)))
+        }
         hops.add(len(task.support))
         assert normal(task.answers[0]) not in normal(task.question)
         assert task.answers[0] in " ".join(held[title] for title in task.support)

@@ -269,5 +269,7 @@ def test_the_published_questions_are_answered_by_their_gold_and_by_nothing_else(
     assert not any(score(task, other) for task, gold, other in pairs if gold.lower() != other.lower())
     assert not any(score(task, task.data.question) for task in tasks)
     # A supporting passage is among the first five of a search for the question: 292 of 300 with Lucene's arithmetic.
-    found = [{task.data.corpus.passages[n].title for n in task.data.corpus.search(task.data.question, 5)} for task in tasks]
+    found = [
+        {task.data.corpus.passages[n].title for n in task.data.corpus.search(task.data.question, 5)} for task in tasks
+    ]
     assert sum(bool(titles & set(task.data.support)) for task, titles in zip(tasks, found, strict=True)) == 292

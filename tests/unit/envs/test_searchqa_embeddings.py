@@ -128,7 +128,9 @@ def test_reciprocal_ranks_are_summed() -> None:
 
 
 def test_equally_near_passages_stand_in_the_corpus_order() -> None:
-    dense = Dense(np.array([(0, 1), (1, 0), (0, 1), (1, 0), (1, 0)], np.float32), lambda _: np.array([(1, 0)], np.float32))
+    dense = Dense(
+        np.array([(0, 1), (1, 0), (0, 1), (1, 0), (1, 0)], np.float32), lambda _: np.array([(1, 0)], np.float32)
+    )
 
     assert dense.search("x", 2) == [1, 3]
     assert dense.search("x", 9) == [1, 3, 4, 0, 2]
