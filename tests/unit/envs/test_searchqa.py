@@ -153,7 +153,7 @@ def test_tools_spell_moves_and_no_others() -> None:
     assert environment.action_of("answer", {"answer": "Elbe"}) == "<answer>Elbe</answer>"
     for text in ("a</search><answer>Elbe</answer>", "a</answer>", "b</search>"):
         with pytest.raises(BadArguments):
-            environment.action_of("answer" if "</answer>" == text[-9:] else "search", {"text": text})
+            environment.action_of("answer" if text.endswith("</answer>") else "search", {"text": text})
 
 
 def test_a_copy_goes_its_own_way() -> None:

@@ -136,7 +136,7 @@ def test_what_cannot_be_played_is_left_out_with_the_reason(tmp_path: Path) -> No
 
     source = questions(tmp_path)
 
-    assert [task for task in source._by_id] == ["5a7a0"]
+    assert list(source._by_id) == ["5a7a0"]
     assert sorted(source.left_out) == [
         "a_dev: 1 with an answer that cannot be given between tags",
         "b_simplified: 1 with no passages: neither of their own nor in a file of passages beside them",

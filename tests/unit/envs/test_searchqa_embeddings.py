@@ -172,7 +172,7 @@ def test_a_failure_is_tried_once_more(server: Server, tmp_path: Path) -> None:
 def test_an_import_without_vectors_says_where_it_broke_off(server: Server, tmp_path: Path) -> None:
     server.answers = [(500, b"no")] * 2
 
-    with pytest.raises(TaskDataError, match="no vectors of the passages from 0 on: words at .*: status 500: no"):
+    with pytest.raises(TaskDataError, match=r"no vectors of the passages from 0 on: words at .*: status 500: no"):
         imported(server, tmp_path)
 
     assert not (tmp_path / "target" / "searchqa.json").exists()
