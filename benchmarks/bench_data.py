@@ -168,6 +168,20 @@ def alfworld_names(data: Path, one_in: int) -> Rows:
     ]
 
 
+def searchqa_questions(data: Path, one_in: int) -> Rows:
+    """HotpotQA's questions with their paragraphs: gold answers, and what a search for the question finds."""
+    entry = load_entry("searchqa", {"searchqa": needed(data / "searchqa")})
+    tasks = every(entry, "test")[::one_in]
+    corpus = tasks[0].data.corpus
+    found = [{corpus.passages[n].title for n in corpus.search(task.data.question, 5)} for task in tasks]
+    hits = sum(bool(titles & set(task.data.support)) for task, titles in zip(tasks, found, strict=True))
+    return [
+        Row.of("searchqa: passages of HotpotQA's questions", len(corpus.passages), "", goal=2958),
+        Row.of(f"  questions that the expert answers, of {len(tasks)}", solved(entry, tasks), "", goal=1.0),
+        Row.of("  with a supporting passage among the first five for the question", hits / len(tasks), "", goal=0.95),
+    ]
+
+
 def tau_tasks(data: Path, one_in: int) -> Rows:
     """tau-bench's published tasks with the scripted customer."""
     rows = []
@@ -210,6 +224,7 @@ PARTS: Final[Mapping[str, Callable[[Path, int], Rows]]] = {
     "dialogues": recorded_games,
     "sciworld": sciworld_dialogues,
     "alfworld": alfworld_names,
+    "searchqa": searchqa_questions,
     "tau": tau_tasks,
     "experts": experts,
 }

@@ -1,4 +1,6 @@
-"""The dialect of AgentGym's sqlgym and webshop: ids are bare ints called `env_idx`, observations `state`.
+"""The dialect of AgentGym's sqlgym, webshop and searchqa: ids are bare ints called `env_idx`.
+
+sqlgym and webshop call an observation `state`, searchqa calls a question's number `id`.
 
 Their servers crash with a 500 on a client's mistake, and the client retries up to five
 times and then raises; here the 500 says what was wrong.
@@ -11,7 +13,7 @@ from fastapi import APIRouter, Response
 from gymfleet_kit.direct_route import DirectRoute
 from pydantic import BaseModel
 
-from gymfleet_env_gateway.fronts.agentgym.games import SQLGYM, WEBSHOP, Game
+from gymfleet_env_gateway.fronts.agentgym.games import SEARCHQA, SQLGYM, WEBSHOP, Game
 from gymfleet_env_gateway.fronts.agentgym.wire import (
     FAILURES,
     PREFIX,
@@ -44,6 +46,14 @@ class _SessionId(_EnvIdx):
     session_id: TaskNumber
 
 
+class _QuestionId(BaseModel):
+    id: TaskNumber
+
+
+class _Question(_EnvIdx, _QuestionId):
+    pass
+
+
 class _Closed(BaseModel):
     closed: bool
 
@@ -56,13 +66,23 @@ class _AvailableActions(BaseModel):
 router = APIRouter(prefix=PREFIX, tags=["agentgym"], responses={**FAILURES, **_MISTAKE}, route_class=DirectRoute)
 
 
-def _common(game: Game) -> None:
-    """Add the routes that both servers share."""
+def _common(game: Game, seen: str) -> None:
+    """Add the routes that all servers share; `seen` is what an answer calls an observation."""
 
     @router.get(game.root, name=f"{game.env} banner")
     async def banner() -> str:
         """AgentGym's sign of life."""
         return game.banner
+
+    @router.post(f"{game.path}/step", name=f"{game.env} step", response_model=dict[str, Any])
+    async def step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
+        """Apply an action. AgentGym's sqlgym puts the solution into `info`; here it is null, or of a recovery."""
+        _, result = await sessions.step(tenant, game, body.env_idx, body.action)
+        return answered({"info": None, **stepped(result, seen)})
+
+
+def _listed(game: Game) -> None:
+    """Add the routes that sqlgym and webshop share."""
 
     @router.get(f"{game.path}/list_envs", name=f"{game.env} list_envs")
     async def list_envs(sessions: SessionsDep, tenant: TenantDep) -> list[int]:
@@ -79,15 +99,11 @@ def _common(game: Game) -> None:
         """The last observation."""
         return (await sessions.find(tenant, game, env_idx)).observation
 
-    @router.post(f"{game.path}/step", name=f"{game.env} step", response_model=dict[str, Any])
-    async def step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
-        """Apply an action. AgentGym's sqlgym puts the solution into `info`; here it is null, or of a recovery."""
-        _, result = await sessions.step(tenant, game, body.env_idx, body.action)
-        return answered({"info": None, **stepped(result, "state")})
-
 
 for _game in (SQLGYM, WEBSHOP):
-    _common(_game)
+    _common(_game, "state")
+    _listed(_game)
+_common(SEARCHQA, "observation")
 
 
 @router.post("/sqlgym/reset")
@@ -122,3 +138,33 @@ async def webshop_instruction_text(env_idx: int, sessions: SessionsDep, tenant: 
 async def webshop_close(body: _EnvIdx, sessions: SessionsDep, tenant: TenantDep) -> _Closed:
     """Forget the id. AgentGym's later servers have it; the clients of all of them call it."""
     return _Closed(closed=await sessions.close(tenant, WEBSHOP, body.env_idx))
+
+
+@router.post("/searchqa/create")
+async def searchqa_create(body: _QuestionId, sessions: SessionsDep, tenant: TenantDep) -> int:
+    """A new id, with an episode: AgentGym begins with the question that the body numbers."""
+    number = await sessions.create(tenant, SEARCHQA)
+    try:
+        await sessions.reset(tenant, SEARCHQA, number, body.id)
+    except BaseException:
+        await sessions.close(tenant, SEARCHQA, number)
+        raise
+    return number
+
+
+@router.post("/searchqa/reset")
+async def searchqa_reset(body: _Question, sessions: SessionsDep, tenant: TenantDep) -> str:
+    """Begin the episode of question `id`."""
+    return (await sessions.reset(tenant, SEARCHQA, body.env_idx, body.id)).observation
+
+
+@router.get("/searchqa/observation")
+async def searchqa_observation(env_idx: int, sessions: SessionsDep, tenant: TenantDep) -> str:
+    """The question, as AgentGym's server answers at any time."""
+    return (await sessions.find(tenant, SEARCHQA, env_idx)).first_observation
+
+
+@router.post("/searchqa/close")
+async def searchqa_close(body: _EnvIdx, sessions: SessionsDep, tenant: TenantDep) -> bool:
+    """Forget the id; false when there is none."""
+    return await sessions.close(tenant, SEARCHQA, body.env_idx)

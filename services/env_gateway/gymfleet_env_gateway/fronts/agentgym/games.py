@@ -83,4 +83,5 @@ SCIWORLD: Final = Game(
 )
 SQLGYM: Final = Game("sql", "/sqlgym", "ok", _bird_question, tells_errors=False)
 WEBSHOP: Final = Game("webshop", "/webshop", "ok", shows=("has_search_bar", "clickables"), tells_errors=False)
-GAMES: Final = (TEXTCRAFT, BABYAI, MAZE, WORDLE, ALFWORLD, SCIWORLD, SQLGYM, WEBSHOP)
+SEARCHQA: Final = Game("searchqa", "/searchqa", "ok", tells_errors=False)
+GAMES: Final = (TEXTCRAFT, BABYAI, MAZE, WORDLE, ALFWORLD, SCIWORLD, SQLGYM, WEBSHOP, SEARCHQA)
