@@ -4,7 +4,6 @@ import copy
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import ClassVar, Final, Self
 
 from gymfleet_contracts.formats.agentbench_kg import AgentbenchKg
@@ -54,15 +53,17 @@ class KnowledgeGraph(Environment[KgTask]):
     options: ClassVar[KgOptions] = KgOptions()
     tools: ClassVar[tuple[Tool, ...]] = TOOLS
     calls_at_once: ClassVar[int | None] = 64
-    floors: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {
-            "answers_the_first_neighbours": 0.25,
-            "compares_anything": 0.25,
-            "answers_everything": 0.1,
-            "counts_anything": 0.1,
-            "leaves_out_the_last_step": 0.34,
-        }
-    )
+    floors: ClassVar[Mapping[str, Mapping[str, float]]] = {
+        "answers_the_first_neighbours": {
+            "one_hop": 0.25, "two_hops": 0.02, "three_hops": 0.03, "superlative": 0.02, "intersection": 0.03,
+        },
+        "compares_anything": {"one_hop": 0.2, "three_hops": 0.03, "superlative": 0.02},
+        "answers_everything": {
+            "one_hop": 0.03, "two_hops": 0.05, "three_hops": 0.05, "superlative": 0.03, "intersection": 0.05,
+        },
+        "counts_anything": {"count": 0.1},
+        "leaves_out_the_last_step": {"two_hops": 0.01, "superlative": 0.25, "intersection": 0.26},
+    }  # fmt: skip
 
     def __init__(self) -> None:
         self._task: KgTask

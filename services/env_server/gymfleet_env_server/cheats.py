@@ -41,7 +41,7 @@ class _Answerer:
     async def ask(self, role: str, messages: Messages, max_tokens: int) -> str:
         return self.ask_blocking(role, messages, max_tokens)
 
-    def ask_blocking(self, role: str, messages: Messages, max_tokens: int) -> str:
+    def ask_blocking(self, role: str, messages: Messages, max_tokens: int) -> str:  # noqa: ARG002
         return self._answer(role, messages)
 
 

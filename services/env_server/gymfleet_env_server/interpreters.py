@@ -77,7 +77,7 @@ def change_interpreter(references: Sequence[str]) -> None:
     packages = named.pop()
     if _packages_here() != packages:
         python = str(prepared(packages) / "bin" / "python")
-        os.execv(python, [python, "-m", "gymfleet_env_server.main", *sys.argv[1:]])
+        os.execv(python, [python, "-m", "gymfleet_env_server.main", *sys.argv[1:]])  # noqa: S606 - no shell is meant
 
 
 def prepared(packages: tuple[str, ...]) -> Path:
@@ -115,7 +115,9 @@ def _make(home: Path, packages: tuple[str, ...]) -> None:
     except subprocess.TimeoutExpired:
         raise EnvironmentUnavailable(f"pip did not install {', '.join(packages)} in {_INSTALL_TIMEOUT_S:g} s") from None
     if done.returncode:
-        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")] or [f"code {done.returncode}"]
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")] or [
+            f"code {done.returncode}"
+        ]
         raise EnvironmentUnavailable(f"pip cannot install {', '.join(packages)}: {errors[-1].removeprefix('ERROR: ')}")
     (home / _READY).write_text(json.dumps(packages), encoding="utf-8")
 

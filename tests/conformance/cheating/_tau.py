@@ -3,10 +3,9 @@
 import itertools
 import re
 
+from gymfleet_env_server.cheats import Attempt, Cheat
 from gymfleet_envs.model_calls import Messages
 from gymfleet_envs.tau.task import Call
-
-from tests.conformance.cheats import Attempt, Cheat
 
 _WISH = "What exactly would you like me to do?"
 _LINE = 3900

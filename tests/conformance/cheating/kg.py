@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from tests.conformance.cheats import Attempt, Cheat
+from gymfleet_env_server.cheats import Attempt, Cheat
 
 _LISTED: Final = re.compile(r"Observation: \[(.*)\]")
 

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from tests.conformance.cheats import Attempt, Cheat
+from gymfleet_env_server.cheats import Attempt, Cheat
 
 _NAME: Final = re.compile(r"[A-Z][a-z]+(?: [A-Z][a-z]+)*")
 _TITLE: Final = re.compile(r'Title: "([^"]+)"')
