@@ -22,6 +22,7 @@ _CONTAINERS = "not run as it stands: tests/deploy/compose runs the same stack wi
 _PEERS = "run by tests/integration/test_openenv_front.py (make peers)"
 _IMAGES = "not run as it stands: scripts/test-compose.sh builds these images"
 BLOCKS = {
+    ("docs/adding-an-environment.md", "# /// script"): "tests/integration/test_interpreters.py has files of this form",
     (
         "docs/adding-an-environment.md",
         "from gymfleet_envs.adapters.gymnasium",

@@ -27,8 +27,6 @@ from typing import Final
 
 from gymfleet_env_server.catalogue import EnvironmentUnavailable
 
-VARIABLE: Final = "GYMFLEET_ENV_INTERPRETERS"
-"""The directory that keeps them."""
 _BLOCK: Final = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")  # PEP 723's own
 _PACKAGE: Final = re.compile(r"[A-Za-z0-9][^\x00-\x1f]{0,500}")
 """A requirement; one that begins with a dash would be an option of pip's."""
@@ -135,5 +133,4 @@ def _own_directories() -> list[str]:
 
 
 def _home() -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(os.environ.get(VARIABLE) or cache / "gymfleet" / "interpreters")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gymfleet" / "interpreters"
