@@ -38,7 +38,7 @@ class BabyAI(Environment[BabyAITask]):
     max_turns: ClassVar[int] = 64
     max_action_chars: ClassVar[int] = 256
     floors: ClassVar[Mapping[str, Mapping[str, float]]] = {
-        "plays_the_gold_of_another_task": {"intro": 0.4, "easy": 0.13},
+        "plays_the_gold_of_another_task": {"intro": 0.4, "easy": 0.13, "medium": 0.03, "hard": 0.04},
     }
     licence: ClassVar[str] = "Apache-2.0; engine: minigrid (Apache-2.0)"
 

@@ -66,7 +66,8 @@ class SciWorld(Environment[SciTask]):
     fork: ClassVar[ForkSupport] = ForkSupport.REPLAY
     floors: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "goes_where_it_is_said": {"intro": 0.42, "easy": 0.04},
-        "plays_the_gold_of_another_task": {"intro": 0.4, "easy": 0.22, "medium": 0.03, "hard": 0.07},
+        "plays_the_gold_of_another_task": {"intro": 0.4, "easy": 0.22, "medium": 0.06, "hard": 0.07},
+        "focuses_on_what_is_named": {"easy": 0.13},
     }
     licence: ClassVar[str] = "Apache-2.0; engine and tasks: ScienceWorld 1.2.3 (Apache-2.0), from PyPI"
     blocking: ClassVar[bool] = True
