@@ -99,6 +99,7 @@ class ToolEnvironment(Environment[TaskT]):
             return Outcome(FORMAT_ERROR, score=self._score, action_valid=False)
         except Unreadable:
             return self._fault(UNREADABLE)
+        call = Call(self._spelled(call.name), call.arguments)
         if call.name not in self.valid_actions:
             return Outcome(shown(self._unknown(call.name)), score=self._score, action_valid=False)
         try:
@@ -154,6 +155,10 @@ class ToolEnvironment(Environment[TaskT]):
 
     def _fault(self, fault: str) -> Outcome:
         return Outcome(shown(f"ERROR | {fault}"), score=self._score, action_valid=False)
+
+    def _spelled(self, name: str) -> str:
+        """Return the name of the tool that is meant."""
+        return name
 
     def _unknown(self, name: str) -> str:
         return f"ERROR | Invalid action: {name}."

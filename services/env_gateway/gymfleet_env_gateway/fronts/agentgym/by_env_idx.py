@@ -1,5 +1,7 @@
-"""The dialect of AgentGym's sqlgym and webshop: ids are bare ints called `env_idx`, observations `state`.
+"""The dialect of AgentGym's sqlgym, webshop and tools: ids are bare ints called `env_idx`.
 
+Observations are called `state` by the first two, and `observation` by the tool servers, whose `/reset` answers a bare
+text and whose `/create` names a task.
 Their servers crash with a 500 on a client's mistake, and the client retries up to five
 times and then raises; here the 500 says what was wrong.
 """
@@ -11,7 +13,7 @@ from fastapi import APIRouter, Response
 from gymfleet_kit.direct_route import DirectRoute
 from pydantic import BaseModel
 
-from gymfleet_env_gateway.fronts.agentgym.games import SQLGYM, WEBSHOP, Game
+from gymfleet_env_gateway.fronts.agentgym.games import SQLGYM, TOOLS, WEBSHOP, Game
 from gymfleet_env_gateway.fronts.agentgym.wire import (
     FAILURES,
     PREFIX,
@@ -44,6 +46,15 @@ class _SessionId(_EnvIdx):
     session_id: TaskNumber
 
 
+class _Item(BaseModel):
+    id: TaskNumber
+
+
+class _ItemAgain(_EnvIdx):
+    id: TaskNumber | None = None
+    """None: the task that the id had before."""
+
+
 class _Closed(BaseModel):
     closed: bool
 
@@ -57,7 +68,7 @@ router = APIRouter(prefix=PREFIX, tags=["agentgym"], responses={**FAILURES, **_M
 
 
 def _common(game: Game) -> None:
-    """Add the routes that both servers share."""
+    """Add the routes that all these servers share."""
 
     @router.get(game.root, name=f"{game.env} banner")
     async def banner() -> str:
@@ -69,15 +80,19 @@ def _common(game: Game) -> None:
         """The caller's ids."""
         return await sessions.numbers(tenant, game)
 
-    @router.post(f"{game.path}/create", name=f"{game.env} create")
-    async def create(sessions: SessionsDep, tenant: TenantDep) -> int:
-        """A new id."""
-        return await sessions.create(tenant, game)
-
     @router.get(f"{game.path}/observation", name=f"{game.env} observation")
     async def observation(env_idx: int, sessions: SessionsDep, tenant: TenantDep) -> str:
         """The last observation."""
         return (await sessions.find(tenant, game, env_idx)).observation
+
+
+def _shows_state(game: Game) -> None:
+    """Add what sqlgym and webshop have in common."""
+
+    @router.post(f"{game.path}/create", name=f"{game.env} create")
+    async def create(sessions: SessionsDep, tenant: TenantDep) -> int:
+        """A new id."""
+        return await sessions.create(tenant, game)
 
     @router.post(f"{game.path}/step", name=f"{game.env} step", response_model=dict[str, Any])
     async def step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
@@ -86,8 +101,32 @@ def _common(game: Game) -> None:
         return answered({"info": None, **stepped(result, "state")})
 
 
+def _has_tools(game: Game) -> None:
+    """Add the routes of a tool server."""
+
+    @router.post(f"{game.path}/create", name=f"{game.env} create")
+    async def create(body: _Item, sessions: SessionsDep, tenant: TenantDep) -> int:
+        """A new id, for which the first `reset` may leave the task out."""
+        return await sessions.create(tenant, game, task_number=body.id)
+
+    @router.post(f"{game.path}/reset", name=f"{game.env} reset")
+    async def reset(body: _ItemAgain, sessions: SessionsDep, tenant: TenantDep) -> str:
+        """Begin the episode of task `id`."""
+        return (await sessions.reset(tenant, game, body.env_idx, body.id)).observation
+
+    @router.post(f"{game.path}/step", name=f"{game.env} step", response_model=dict[str, Any])
+    async def step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
+        """Call a tool, in a whole reply of the model."""
+        _, result = await sessions.step(tenant, game, body.env_idx, body.action)
+        return answered(stepped(result))
+
+
+for _game in TOOLS:
+    _common(_game)
+    _has_tools(_game)
 for _game in (SQLGYM, WEBSHOP):
     _common(_game)
+    _shows_state(_game)
 
 
 @router.post("/sqlgym/reset")

@@ -49,6 +49,8 @@ class Player(Episode):
     """The state behind one AgentGym id: at most one session at a time."""
 
     number: int = 0
+    task_number: int = 0
+    """The task of the last `reset`, or of `create` where that names one."""
     task_id: str = ""
     first_observation: str = ""
     first_score: float = 0.0
@@ -70,11 +72,11 @@ class AgentGymSessions:
         self._idle_s = settings.agentgym_idle_s
         self._store = store
 
-    async def create(self, tenant: Tenant, game: Game) -> int:
+    async def create(self, tenant: Tenant, game: Game, task_number: int = 0) -> int:
         """Create an id; it takes no slot until it plays."""
         self._registry.candidates(game.env)
         while True:
-            player = Player(number=secrets.randbits(_ID_BITS))
+            player = Player(number=secrets.randbits(_ID_BITS), task_number=task_number)
             key = _key(game, tenant, player.number)
             try:
                 if await self._store.add(key, _encode(player), ttl_s=self._idle_s, limit=self._max):
@@ -97,10 +99,14 @@ class AgentGymSessions:
         ids = [key.removeprefix(prefix) for key in await self._store.keys() if key.startswith(prefix)]
         return sorted(int(number) for number in ids if number.isdecimal())
 
-    async def reset(self, tenant: Tenant, game: Game, number: int, task_number: int) -> Player:
-        """Begin another episode under the same id. Without calls, its session lives as long as the id."""
+    async def reset(self, tenant: Tenant, game: Game, number: int, task_number: int | None) -> Player:
+        """Begin another episode under the same id: of a task, or with None of the task that the id had before.
+
+        Without calls, its session lives as long as the id.
+        """
         async with self._held(tenant, game, number) as player:
-            body = game.task(self._registry.environment(game.env), task_number, self._idle_s)
+            player.task_number = player.task_number if task_number is None else task_number
+            body = game.task(self._registry.environment(game.env), player.task_number, self._idle_s)
             try:
                 session = await player.begin(self._proxy, tenant, body)
             except ServiceError as error:

@@ -1,0 +1,20 @@
+"""AgentGym's questions about real films, with imported responses of TMDB's."""
+
+from pathlib import Path
+from typing import Final
+
+from gymfleet_envs.agentgym_tools.published import PublishedTasks
+from gymfleet_envs.agentgym_tools.questions import Question, published_questions
+from gymfleet_envs.agentgym_tools.responses import Responses, read_responses
+from gymfleet_envs.movie.catalogue import Service
+
+TESTED: Final = frozenset({
+    1, 3, 5, 9, 13, 20, 23, 44, 54, 55, 56, 63, 78, 89, 94, 97, 109, 113, 125, 171, 176, 212, 223,
+})  # fmt: skip
+"""Those that AgentTraj-L, the training set, leaves out: AgentEval's twenty, and three that neither has."""
+
+
+def published_tasks(data: Path) -> PublishedTasks[Question[Service]]:
+    """Read the questions and the responses. Raises `TaskDataError`."""
+    world: Service = Responses(read_responses("movie", data))
+    return published_questions("movie", data, world, tested=TESTED)
