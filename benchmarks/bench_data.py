@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from gymfleet_env_server.catalogue import ENVIRONMENTS, Entry, load_entry
 from gymfleet_env_server.expert_play import ExpertFault, solve
-from gymfleet_envs.tasks import Task
+from gymfleet_envs.tasks import SPLITS, Task
 
 from benchmarks.command import BenchmarkCommand, Size
 from benchmarks.record import Row, record
@@ -80,6 +80,17 @@ def dbbench(folder: Path, backend: str, options: Mapping[str, Any], one_in: int)
                solved(entry, questions), "", goal=1.0),
         Row.of(f"  stored hashes reached, of {len(changes)}", solved(entry, changes), "", goal=DBBENCH_GOALS[backend]),
     ]  # fmt: skip
+
+
+def kg_tasks(data: Path, one_in: int) -> Rows:
+    """Questions about published triples, with numbers that are made up."""
+    entry = load_entry("kg", {"kg": needed(data / "kg_triples" / "FB15k-237")})
+    tasks = [entry.tasks.by_index("test", level, index) for level in entry.tasks.levels for index in range(SAMPLE)]
+    chosen = tasks[::one_in]
+    return [
+        Row.of("kg: levels with questions about FB15k-237", len(entry.tasks.levels), "", goal=6),
+        Row.of(f"  that the expert solves, of {len(chosen)}", solved(entry, chosen), "", goal=1.0),
+    ]
 
 
 def sql_tasks(data: Path, one_in: int) -> Rows:
@@ -147,7 +158,7 @@ def sciworld_dialogues(data: Path, one_in: int) -> Rows:
 def alfworld_names(data: Path, one_in: int) -> Rows:
     """Games generated for the names in AgentGym's and AgentBench's lists."""
     entry = load_entry("alfworld", {"alfworld": needed(data / "alfworld")})
-    tasks = [task for split in ("train", "validation", "test") for task in every(entry, split)]
+    tasks = [task for split in SPLITS for task in every(entry, split)]
     chosen = random.Random(0).sample(tasks, 40)[::one_in]
     return [
         Row.of("alfworld: names in the published lists that load", len(tasks), ""),
@@ -155,6 +166,34 @@ def alfworld_names(data: Path, one_in: int) -> Rows:
             f"  games for them that the expert solves, of {len(chosen)}", solved(entry, chosen), "", goal=EXPERT_GOAL
         ),
     ]
+
+
+def searchqa_questions(data: Path, one_in: int) -> Rows:
+    """HotpotQA's questions with their paragraphs: gold answers, and what a search for the question finds."""
+    entry = load_entry("searchqa", {"searchqa": needed(data / "searchqa")})
+    tasks = every(entry, "test")[::one_in]
+    corpus = tasks[0].data.corpus
+    found = [{corpus.passages[n].title for n in corpus.search(task.data.question, 5)} for task in tasks]
+    hits = sum(bool(titles & set(task.data.support)) for task, titles in zip(tasks, found, strict=True))
+    return [
+        Row.of("searchqa: passages of HotpotQA's questions", len(corpus.passages), "", goal=2958),
+        Row.of(f"  questions that the expert answers, of {len(tasks)}", solved(entry, tasks), "", goal=1.0),
+        Row.of("  with a supporting passage among the first five for the question", hits / len(tasks), "", goal=0.95),
+    ]
+
+
+def tau_tasks(data: Path, one_in: int) -> Rows:
+    """tau-bench's published tasks with the scripted customer."""
+    rows = []
+    for name, folder in (("tau_airline", "airline"), ("tau_retail", "retail")):
+        entry = load_entry(name, {name: needed(data / "tau_bench" / folder)})
+        tasks = [task for split in SPLITS for task in every(entry, split)][::one_in]
+        rows.append(
+            Row.of(
+                f"{name}: published tasks that the expert solves, of {len(tasks)}", solved(entry, tasks), "", goal=1.0
+            )
+        )
+    return rows
 
 
 def experts(_: Path, one_in: int) -> Rows:
@@ -180,10 +219,13 @@ PARTS: Final[Mapping[str, Callable[[Path, int], Rows]]] = {
     "os": os_tasks,
     "db": db_tasks,
     "sql": sql_tasks,
+    "kg": kg_tasks,
     "webshop": webshop_goals,
     "dialogues": recorded_games,
     "sciworld": sciworld_dialogues,
     "alfworld": alfworld_names,
+    "searchqa": searchqa_questions,
+    "tau": tau_tasks,
     "experts": experts,
 }
 

@@ -53,8 +53,8 @@ def measure(smoke: bool) -> dict[str, Any]:
         )
         kind = "1xcpu" if smoke else f"1x{torch.cuda.get_device_properties(0).total_memory / 2**30:.1f}GiB"
         trainer = "from gymfleet_trainer.main import main; main()"
-        planned = json.loads(_said(["-c", trainer, "plan", str(recipe), "--gpus", kind]))
-        seen = int(_said(["-m", "benchmarks.one_update", str(recipe)]))
+        planned = json.loads(said(["-c", trainer, "plan", str(recipe), "--gpus", kind]))
+        seen = int(said(["-m", "benchmarks.one_update", str(recipe)]))
     parts = {part["what"]: part["size_bytes"] for part in planned["devices"][0]["processes"][0]["parts"]}
     if not smoke:
         del parts["process"]  # CUDA's context, which PyTorch does not count
@@ -69,7 +69,7 @@ def measure(smoke: bool) -> dict[str, Any]:
     }
 
 
-def _said(arguments: list[str]) -> str:
+def said(arguments: list[str]) -> str:
     """The last line of a Python process; SystemExit with its last words where it fails."""
     done = subprocess.run(
         [sys.executable, *arguments],

@@ -29,6 +29,7 @@ SOURCES: Final[Mapping[str, Sequence[str]]] = {
     "trainer": ("contracts", "services/trainer"),
     "gpu": ("contracts", "services/trainer"),
     "trl": ("contracts", "services/trainer"),
+    "publish": ("contracts", "kit", "services/trainer", "services/rollout"),
 }
 """Folders by benchmark; those that are not named here measure everything that a run needs."""
 

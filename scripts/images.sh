@@ -17,7 +17,8 @@ cd "$(dirname "$0")/.."
 
 fail() { echo "images: error: $*" >&2; exit 1; }
 
-environments() { find environments/gymfleet_envs -mindepth 2 -maxdepth 2 -name environment.py -printf '%P\n' | cut -d/ -f1 | LC_ALL=C sort; }
+# Environments of one family, as tau_airline and tau_retail, share an image that is called as the family.
+environments() { find environments/gymfleet_envs -mindepth 2 -maxdepth 2 -name environment.py -printf '%P\n' | cut -d/ -f1 | cut -d_ -f1 | LC_ALL=C sort -u; }
 
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)

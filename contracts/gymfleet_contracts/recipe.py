@@ -327,9 +327,10 @@ class PublishSection(WireModel):
     """Prompts of the probe."""
     probe_max_tokens: PositiveInt = 16
     """Tokens sampled for each."""
-    transfer: Literal["disk", "shared_memory"] = "disk"
-    """Where versions lie: `"disk"`, in the run's directory; `"shared_memory"`, in `/dev/shm`, for rollout services on
-    the trainer's machine. Adapters always lie on the disk."""
+    transfer: Literal["disk", "shared_memory", "broadcast"] = "disk"
+    """How engines get versions: `"disk"`, from the run's directory; `"shared_memory"`, from `/dev/shm`, for rollout
+    services on the trainer's machine; `"broadcast"`, over the network, for services that see neither. Adapters always
+    lie on the disk."""
     bucket_mib: PositiveInt = 512
     """MiB of weights that are gathered, checked and written at a time; a larger tensor is so by itself."""
 
@@ -449,6 +450,16 @@ class Recipe(WireModel):
             raise ValueError(
                 f'publish.parity_tolerance = {given:g} is for float32, and {coarse} is "{limits.dtype}", in which no '
                 f'two programs agree so closely: give "auto", or at least {limits.least:g}'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def versions_can_be_sent(self) -> Self:
+        """Adapters are files."""
+        if self.publish.transfer == "broadcast" and self.model.lora is not None:
+            raise ValueError(
+                'publish.transfer = "broadcast" sends whole weights, and [model.lora] publishes adapters, which are '
+                'small files: give "disk", with a run directory that the rollout services can read'
             )
         return self
 

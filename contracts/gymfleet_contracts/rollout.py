@@ -11,6 +11,7 @@ from gymfleet_contracts.reply_format import FormatSection
 from gymfleet_contracts.reward import RewardSpec
 from gymfleet_contracts.session import OpenSession
 from gymfleet_contracts.trajectory import AGENT, MAX_GROUP_SIZE, Purpose, RoleName, StrategyName
+from gymfleet_contracts.weights import WeightsBroadcast
 
 
 class Sampling(WireModel):
@@ -235,7 +236,9 @@ class StageVersion(WireModel):
 
     version: Annotated[int, Field(ge=0), NUMBER]
     weights_path: str
-    """A directory with Hugging Face safetensors that the service can read."""
+    """A directory with Hugging Face safetensors that the service can read; with `broadcast` it need not."""
+    broadcast: WeightsBroadcast | None = None
+    """How the service gets the weights, if the trainer sends them."""
     probe_prompts: Annotated[
         tuple[Annotated[tuple[Integer, ...], Field(min_length=1)], ...], Field(min_length=1, max_length=256)
     ]

@@ -1,6 +1,8 @@
 """What lies in the directory of a published version: its buckets, the tensors in each, and their checksums."""
 
+import json
 import math
+import struct
 from itertools import pairwise
 from typing import Annotated, Final, Literal, Self
 
@@ -24,6 +26,8 @@ ITEM_BYTES: Final[dict[DtypeName, int]] = {
 """The size of an element, by safetensors' name of its dtype."""
 
 _MOST_BYTES: Final = 1 << 50
+_WORD: Final = 8
+"""Bytes begin at a multiple of it, so that tensors do."""
 
 Count = Annotated[int, Field(ge=0, le=_MOST_BYTES), NUMBER]
 
@@ -63,6 +67,16 @@ class Bucket(WireModel):
             raise ValueError(f"the tensors of {self.file} do not fill its {self.size_bytes} bytes one after the other")
         return self
 
+    def header(self) -> bytes:
+        """Return what stands before the bytes in the file."""
+        entries = {
+            one.name: {"dtype": one.dtype, "shape": one.shape, "data_offsets": (one.begin, one.end)}
+            for one in self.tensors
+        }
+        text = json.dumps({"__metadata__": {"format": "pt"}, **entries}, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % _WORD)
+        return struct.pack("<Q", len(text)) + text
+
 
 class WeightsManifest(WireModel):
     """`weights.json`: what a version consists of."""
@@ -79,3 +93,23 @@ class WeightsManifest(WireModel):
             if twice := next((one for one, other in pairwise(names) if one == other), None):
                 raise ValueError(f"{twice} stands twice")
         return self
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all tensors."""
+        return sum(bucket.size_bytes for bucket in self.buckets)
+
+
+class WeightsBroadcast(WireModel):
+    """Where one rollout service receives a version: in a process group of the trainer and all that it calls now."""
+
+    host: Annotated[str, Field(min_length=1, max_length=255)]
+    """The trainer's address, as the service reaches it."""
+    port: Annotated[int, Field(ge=1, le=65_535), NUMBER]
+    token: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    """Tells this transfer from others."""
+    seat: Annotated[int, Field(ge=1, le=100_000), NUMBER]
+    """Tells this service from the others that are called."""
+    timeout_s: Annotated[float, Field(gt=0, le=3600), NUMBER]
+    """For the transfer to begin, and for each bucket."""
+    manifest: WeightsManifest

@@ -61,7 +61,8 @@ COPY deploy/docker/slim.sh deploy/docker/
 RUN /opt/build/bin/pip wheel --quiet --no-deps --no-index --no-build-isolation --wheel-dir /dist . \
     && /opt/build/bin/pip --python /opt/gymfleet/bin/python install --quiet --no-deps --no-index --no-compile /dist/*.whl \
     && (cd /opt/gymfleet/lib/python3*/site-packages && /source/deploy/docker/slim.sh /opt/gymfleet) \
-    && printf 'from gymfleet_envs.%s.environment import ENVIRONMENT as ENVIRONMENT\n' "${EXTRA#env-}" > /opt/gymfleet/environment.py \
+    && first=$(cd environments/gymfleet_envs && printf '%s\n' "${EXTRA#env-}"/environment.py "${EXTRA#env-}"_*/environment.py | xargs ls 2>/dev/null | head -n 1) \
+    && printf 'from gymfleet_envs.%s.environment import ENVIRONMENT as ENVIRONMENT\n' "${first%%/*}" > /opt/gymfleet/environment.py \
     && find /opt/gymfleet -exec touch --no-dereference --date=@0 {} +
 # What sessions of os have as their system: a copy of the files of the packages above, which belongs to the server's user.
 RUN install -d -o 10001 -g 10001 /opt/os-root \
@@ -89,7 +90,7 @@ USER 10001:10001
 EXPOSE 8110
 HEALTHCHECK --interval=5s --timeout=3s --start-period=120s CMD ["python3", "-I", "/usr/local/lib/healthcheck.py", "8110"]
 ENTRYPOINT ["gymfleet-env-server"]
-# The environment of EXTRA; its name says the same, and other arguments serve others.
+# The environment of EXTRA, of a family the first; its name says the same, and other arguments serve others.
 CMD ["/opt/gymfleet/environment.py"]
 
 

@@ -143,9 +143,9 @@ class EnvironmentClass(ABC, Generic[TaskT]):
     """The language models that `reset` and `step` ask. Operators say in `GYMFLEET_ENV_MODELS` who answers; an
     `Environment` that asks is `blocking`."""
 
-    floors: ClassVar[Mapping[str, float]] = MappingProxyType({})
-    """The mean score on generated tasks of policies that want the reward and not the task, by the names that
-    tests/conformance/cheats.py gives them; 0 for those that are not named. The environment's README derives each."""
+    floors: ClassVar[Mapping[str, Mapping[str, float]]] = MappingProxyType({})
+    """The mean score on generated tasks of policies that want the reward and not the task, by the name of the policy
+    (`gymfleet_env_server.cheats`) and the level; 0 where none is stated. The environment's README derives each."""
 
     seats: ClassVar[tuple[str, ...]] = ()
     """The names of its players, where it is a game that several share; `game` then says what each of them sees."""

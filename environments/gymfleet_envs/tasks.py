@@ -86,9 +86,8 @@ class GeneratedTasks(Generic[TaskT]):
         fingerprint: text that is equal for equal tasks.
         default_level: the first of `levels` unless given.
         counts: the number of tasks offered per split.
+        name: what they are drawn from, if that is a benchmark's data.
     """
-
-    name: Final = "generated"
 
     def __init__(
         self,
@@ -99,8 +98,10 @@ class GeneratedTasks(Generic[TaskT]):
         levels: Sequence[str],
         default_level: str | None = None,
         counts: Mapping[Split, int] = _COUNTS,
+        name: str = "generated",
     ) -> None:
         self._env = env
+        self.name = name
         self._generate = generate
         self._fingerprint = fingerprint
         self.levels = tuple(levels)

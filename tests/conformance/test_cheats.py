@@ -1,40 +1,53 @@
-"""No environment pays for what is not the task: a cheat scores 0, or the floor that the environment states."""
+"""No environment pays for what is not the task: a cheat scores 0, or the floor that the environment states.
 
+What one environment alone invites stands in `cheating/NAME.py`, which every environment has: `CHEATS`, and, if it asks
+models, `answer`, who plays them.
+"""
+
+import importlib
 import shutil
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
-from gymfleet_env_server.catalogue import ENVIRONMENTS, Entry, find_environment, load_entry
+from gymfleet_env_server.catalogue import ENVIRONMENTS, find_environment, load_entry
+from gymfleet_env_server.cheat_rates import MOST_TASKS, TASKS, faults
 
-from tests.conformance.cheats import POLICIES, Cheat, mean_score, own
-
-TASKS = 12
-"""Of each level; their mean score is held against the floor."""
-
-
-def known(name: str) -> dict[str, Cheat]:
-    return {cheat.name: cheat for cheat in (*POLICIES, *own(name).CHEATS)}
+FOLDER: Final = Path(__file__).with_name("cheating")
+FEW: Final = {"alfworld": (4, 40), "os": (3, 60), "sciworld": (3, 24)}
+"""Tasks of each level where steps are slow: where nothing is stated, and at most where something is."""
 
 
-@pytest.fixture(scope="module", params=ENVIRONMENTS)
-def entry(request: pytest.FixtureRequest) -> Entry:
-    name = str(request.param)
+def own(name: str) -> Any:
+    """Return the module of what one environment invites."""
+    if not (FOLDER / f"{name}.py").is_file():
+        pytest.fail(f"tests/conformance/cheating/{name}.py is missing: write what an agent would do in {name} that "
+                    "wants the reward and not the task", pytrace=False)  # fmt: skip
+    return importlib.import_module(f"tests.conformance.cheating.{name}")
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_every_environment_has_cheats_of_its_own(name: str) -> None:
+    names = [cheat.name for cheat in own(name).CHEATS]
+
+    assert names, f"tests/conformance/cheating/{name}.py holds no cheat"
+    assert len(set(names)) == len(names)
+
+
+def test_an_environment_without_them_is_told_what_to_write() -> None:
+    with pytest.raises(pytest.fail.Exception, match=r"^tests/conformance/cheating/nowhere\.py is missing: write what"):
+        own("nowhere")
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_no_cheat_is_paid_more_than_its_floor(name: str) -> None:
+    cheats = own(name)
     if absent := [program for program in find_environment(name).programs() if shutil.which(program) is None]:
         pytest.skip(f"{name} needs {absent[0]}, see scripts/system.sh")
-    return load_entry(name, {})
 
+    num_tasks, most_tasks = FEW.get(name, (TASKS, MOST_TASKS))
+    answer = getattr(cheats, "answer", None)
 
-def test_no_cheat_scores_more_than_its_floor(entry: Entry) -> None:
-    above = []
-    for name, cheat in known(entry.spec.name).items():
-        for level in entry.spec.levels:
-            tasks = [entry.tasks.by_index("test", level, index) for index in range(TASKS)]
-            floor = entry.kind.floors.get(name, 0.0)
-            if (score := mean_score(entry, cheat, tasks)) > floor:
-                above.append(f"{name} scores {score:.3f} on {level}, where {floor:.3f} is stated")
+    found = faults(load_entry(name, {}), cheats.CHEATS, answer=answer, num_tasks=num_tasks, most_tasks=most_tasks)
 
-    assert not above, "\n".join(above)
-
-
-def test_floors_are_those_of_known_cheats(entry: Entry) -> None:
-    assert set(entry.kind.floors) <= set(known(entry.spec.name))
-    assert all(0 < floor < 1 for floor in entry.kind.floors.values())
+    assert not found, "\n".join(found)

@@ -43,8 +43,8 @@ WITHOUT_A_KEY: Final = {
     "/openenv/{env}/health", "/openenv/{env}/openapi.json",
     # AgentGym's clients look whether a server is there; it answers with a fixed sentence.
     "/agentgym/academia", "/agentgym/alfworld", "/agentgym/babyai", "/agentgym/maze", "/agentgym/movie",
-    "/agentgym/sciworld", "/agentgym/sheet", "/agentgym/sqlgym", "/agentgym/textcraft", "/agentgym/todo",
-    "/agentgym/weather", "/agentgym/webshop", "/agentgym/wordle",
+    "/agentgym/sciworld", "/agentgym/searchqa", "/agentgym/sheet", "/agentgym/sqlgym", "/agentgym/textcraft",
+    "/agentgym/todo", "/agentgym/weather", "/agentgym/webshop", "/agentgym/wordle",
 }  # fmt: skip
 """All that answers without a key, of all services. What is new needs one, or an entry here with its reason."""
 

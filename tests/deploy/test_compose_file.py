@@ -20,6 +20,7 @@ from gymfleet_reward.settings import RewardSettings
 from gymfleet_rollout.recipe import settings_for
 from gymfleet_trainer.settings import TrainerSettings
 
+from tests.fixtures.families import FAMILIES
 from tests.fixtures.paths import ROOT
 
 DEPLOY: Final = ROOT / "deploy"
@@ -27,7 +28,7 @@ COMPOSE_FILE: Final = DEPLOY / "docker-compose.yml"
 DEFAULTS: Final = dict(
     line.split("=", 1) for line in (DEPLOY / ".env").read_text("utf-8").splitlines() if line and line[0] != "#"
 )
-ENV_SERVICES: Final = [f"env-{name}" for name in ENVIRONMENTS]
+ENV_SERVICES: Final = [f"env-{name}" for name in FAMILIES]
 RECIPE: Final = load_recipe(ROOT / "recipes" / f"{DEFAULTS['GYMFLEET_RECIPE']}.toml")
 OS_SECCOMP: Final = str(DEPLOY / "docker/seccomp-os.json")
 """Given whole: docker-compose 1.29 seeks a relative one where it is called."""
@@ -66,7 +67,11 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_there_is_a_service_and_a_profile_for_every_environment() -> None:
     found = {name: set(service["profiles"]) for name, service in SERVICES.items() if name.startswith("env-")}
 
-    assert found == {f"env-{name}": {name, "all-envs"} for name in ENVIRONMENTS}
+    assert found == {f"env-{name}": {name, "all-envs"} for name in FAMILIES}
+
+
+def test_a_family_is_served_whole() -> None:
+    assert SERVICES["env-tau"]["command"] == [name for name in ENVIRONMENTS if name.startswith("tau_")]
 
 
 def test_the_gateway_looks_for_a_name_that_every_env_server_has() -> None:

@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Final
 
 import pytest
 from gymfleet_env_gateway.settings import GatewaySettings
-from gymfleet_env_server.catalogue import ENVIRONMENTS
 from gymfleet_env_server.settings import EnvServerSettings
 from gymfleet_envs.os.sandbox.rootfs import IMAGE_ROOT
 from gymfleet_reward.settings import RewardSettings
@@ -27,6 +26,7 @@ from gymfleet_trainer.settings import TrainerSettings
 from packaging.requirements import Requirement
 from pydantic_settings import BaseSettings
 
+from tests.fixtures.families import FAMILIES
 from tests.fixtures.paths import ROOT
 from tests.fixtures.ports import free_port
 
@@ -173,7 +173,7 @@ def _health_check(port: int) -> int:
     return subprocess.run(command, env=environment, capture_output=True, timeout=20, check=False).returncode
 
 
-LIGHT: Final = [*(f"env-{name}" for name in ENVIRONMENTS), "env-gateway", "reward", "rollout"]
+LIGHT: Final = [*(f"env-{name}" for name in FAMILIES), "env-gateway", "reward", "rollout"]
 
 
 @pytest.mark.parametrize("extra", [*LIGHT, "trainer-ray"])
@@ -226,7 +226,7 @@ def test_what_is_imported_and_never_used_is_an_empty_package(tmp_path: Path) -> 
     assert said.stdout == f"{tmp_path / 'pygame' / '__init__.py'} False\n", said.stderr
 
 
-@pytest.mark.parametrize("environment", ENVIRONMENTS)
+@pytest.mark.parametrize("environment", FAMILIES)
 def test_environment_of_the_catalogue_has_its_extra_and_its_image(environment: str) -> None:
     assert f"env-{environment}" in PROJECT["optional-dependencies"]
     assert f"env-{environment}" in names_of_images()

@@ -12,7 +12,6 @@ import pytest
 import yaml
 from gymfleet_contracts.recipe import initial_model, load_recipe
 from gymfleet_env_gateway.settings import GatewaySettings
-from gymfleet_env_server.catalogue import ENVIRONMENTS
 from gymfleet_env_server.settings import EnvServerSettings
 from gymfleet_kit.settings import ServiceSettings
 from gymfleet_reward.settings import RewardSettings
@@ -38,6 +37,7 @@ from tests.deploy.k8s_manifests import (
     selects,
     workloads,
 )
+from tests.fixtures.families import FAMILIES
 from tests.fixtures.paths import ROOT
 
 pytestmark = needs_kustomize
@@ -174,7 +174,7 @@ def test_every_environment_can_be_served() -> None:
         if workload.component == "environment"
     }
 
-    assert served == set(ENVIRONMENTS)
+    assert served == set(FAMILIES)
 
 
 @pytest.mark.parametrize(("overlay", "name"), ALL)
@@ -293,7 +293,7 @@ def test_the_recipes_are_the_repositorys(overlay: str) -> None:
 
 def test_images_are_of_this_version() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    names = {f"gymfleet/env-{name}:{version}" for name in ENVIRONMENTS}
+    names = {f"gymfleet/env-{name}:{version}" for name in FAMILIES}
     names |= {f"gymfleet/{name}:{version}" for name in ("env-gateway", "reward", "rollout")}
     names |= {f"gymfleet/{name}:{version}-{kind}" for name in ("inference", "trainer") for kind in ("cpu", "cuda")}
     used = {
@@ -304,7 +304,7 @@ def test_images_are_of_this_version() -> None:
     }
 
     assert used - {"redis:7.2-bookworm"} <= names
-    assert {f"gymfleet/env-{name}:{version}" for name in ENVIRONMENTS} <= used
+    assert {f"gymfleet/env-{name}:{version}" for name in FAMILIES} <= used
 
 
 def test_prod_takes_every_image_of_gymfleet_from_the_registry() -> None:

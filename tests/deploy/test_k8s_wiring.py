@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 import yaml
 from gymfleet_contracts.streams import REWARD_GROUP, ROLLOUT_GROUP, ROLLOUT_REQUESTS, TRAJECTORIES_RAW
+from gymfleet_env_server.catalogue import ENVIRONMENTS
 
 from tests.deploy.k8s_manifests import (
     FLEETS,
@@ -76,7 +77,8 @@ def test_keda_measures_each_environments_own_sessions() -> None:
         if workload.component == "environment":
             (trigger,) = named(render("prod"), "ScaledObject", workload.name)["spec"]["triggers"]
             name = workload.labels["app.kubernetes.io/instance"]
-            assert trigger["metadata"]["query"] == f'sum(gymfleet_env_sessions{{env="{name}"}})'
+            of = f'="{name}"' if name in ENVIRONMENTS else f'=~"{name}_.+"'
+            assert trigger["metadata"]["query"] == f"sum(gymfleet_env_sessions{{env{of}}})"
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 from gymfleet_contracts.recipe import Recipe, RecipeError
+from gymfleet_contracts.stages import PlannedStage
+from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_trainer.errors import Stalled
+from gymfleet_trainer.model.batching import TrainSequence, sequences_from_trajectory
 from gymfleet_trainer.publish import colocation
 from gymfleet_trainer.publish.colocation import engines_asleep
 from gymfleet_trainer.publish.policy_endpoint import VersionRefused
@@ -22,9 +25,14 @@ from gymfleet_trainer.run.lifecycle import _require_engines_for
 from gymfleet_trainer.run.plan import stages_of
 from gymfleet_trainer.run.torch_thread import TorchThread
 from gymfleet_trainer.settings import TrainerSettings
+from gymfleet_trainer.stage import Stage
+from gymfleet_trainer.stages._reward_model import Divided
+from gymfleet_trainer.stages.bradley_terry import BradleyTerry
+from gymfleet_trainer.stages.preference import LearnPreferences
 from gymfleet_trainer.stages.reinforce import Reinforce, Steps
+from gymfleet_trainer.stages.sft import Supervised
 
-from tests.fixtures.scored import make_recipe, make_scored
+from tests.fixtures.scored import make_recipe, make_scored, make_turn
 from tests.fixtures.trainer_plans import make_planner, stage_of
 from tests.integration.test_policy_fleet import (
     ONE,
@@ -132,6 +140,73 @@ async def test_engines_sleep_during_the_update_and_are_awake_for_the_version(
     slept = ["sleep", "wake"] if colocated else []
     assert site.worlds[ONE].engines[0].did == ["load v000001", *slept, "load v000002"]
     assert site.live() == {ONE: 2, TWO: 2}
+
+
+class Scholar(Learner):
+    """It is told to train without any episode of its own."""
+
+    def begin(self, *_: Any) -> None:
+        self._note("begin")
+
+    def sequences(self, episodes: list[ScoredTrajectory], roles: Any) -> list[TrainSequence]:
+        return [row for scored in episodes for row in sequences_from_trajectory(scored, roles=roles)]
+
+    def _trained(self, *_: Any) -> dict[str, float]:
+        self._note("train")
+        return {"loss": 1.0, "num_trained_tokens": 1}
+
+    sft_epoch = update_rows = reward_epoch = _trained
+
+    def save_reward_model(self, directory: Path) -> None:
+        self._note("leave")
+
+    def end(self) -> None:
+        self._note("end")
+
+
+class Judged(BradleyTerry):
+    """A reward model whose rows are there already."""
+
+    def _divided(self, _: RunContext) -> Divided:
+        return Divided([], [], [], [])
+
+    def rows(self, *_: Any) -> list[TrainSequence]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("kind", "leaves"),
+    [
+        pytest.param(Supervised, [], id="sft"),
+        pytest.param(LearnPreferences, [], id="preference"),
+        pytest.param(Judged, ["leave: asleep"], id="reward model"),
+    ],
+)
+async def test_engines_sleep_while_a_stage_trains_that_plays_nothing(
+    kind: type[Stage[Any]],
+    leaves: list[str],
+    site: Site,
+    trainer: Trainer,
+) -> None:
+    await site.start(ONE, TWO)
+    recipe = make_recipe(placement={"colocated": True})
+    learner = Scholar(site)
+    options = {"data": "collect", "epochs": 1}
+    planned = PlannedStage("learns", "learns", "stages.learns", options, {"collect": "collect"})
+    with TorchThread(1) as worker:
+        run = run_of(recipe, trainer, learner, worker)
+        pair = [
+            make_scored("collect.t000000", place, total=1.0 - place, turns=(make_turn(response=(20 + place, 9)),))
+            for place in range(2)
+        ]
+        run.directory.trajectories("collect", pair)
+        run.reporter.begin = lambda *_, **__: None  # type: ignore[method-assign]
+        run.stage = kind(planned, kind.Options(**options))
+
+        await run.stage.run(run)
+
+    assert learner.saw == ["begin: asleep", "train: asleep", *leaves, "end: asleep", "release: asleep"]
+    assert [site.worlds[url].engines[0].did for url in (ONE, TWO)] == [["sleep", "wake"]] * 2
 
 
 async def test_the_lease_is_renewed_as_long_as_it_takes(

@@ -22,6 +22,22 @@ _CONTAINERS = "not run as it stands: tests/deploy/compose runs the same stack wi
 _PEERS = "run by tests/integration/test_openenv_front.py (make peers)"
 _IMAGES = "not run as it stands: scripts/test-compose.sh builds these images"
 BLOCKS = {
+    ("docs/adding-an-environment.md", "# /// script"): "tests/integration/test_interpreters.py has files of this form",
+    (
+        "docs/adding-an-environment.md",
+        "from gymfleet_envs.adapters.gymnasium",
+    ): "tests/unit/envs/test_from_gymnasium.py",
+    ("docs/adding-an-environment.md", "from gymfleet_envs.adapters.agentgym"): (
+        "tests/integration/test_from_agentgym.py has a file of this form"
+    ),
+    ("docs/adding-an-environment.md", "import sys\n\nfrom gymfleet_envs.adapters.mcp"): (
+        "tests/integration/test_from_mcp.py has this file"
+    ),
+    ("docs/adding-an-environment.md", "from gymfleet_envs.adapters.openenv"): (
+        "tests/integration/test_from_openenv.py has a file of this form"
+    ),
+    ("docs/suites.md", "gymfleet eval runs/my-run --suite"): "tests/integration/test_suites.py",
+    ("docs/suites.md", 'name = "two-shops"'): "tests/unit/contracts/test_suite.py",
     ("docs/data.md", '{"messages": ['): "tests/unit/kit/test_conversation_calls.py has conversations of this form",
     ("docs/data.md", '{"role": "user", "content": "Look: [image'): "tests/unit/trainer/test_image_conversations.py",
     ("docs/distributed-training.md", "[trainer]"): "tests/unit/cli/test_placement.py has recipes of this form",
@@ -163,6 +179,7 @@ BLOCKS = {
         "gymfleet-env-server maze wordle",
     ): "not run as it stands; see tests/integration/test_env_server.py",
     ("docs/environments.md", "gymfleet envs show ./guess.py"): _HERE,
+    ("docs/environments.md", "from gymfleet_env_server.catalogue"): _HERE,
     ("docs/hugging-face.md", "export HF_TOKEN"): "run by tests/integration/test_hub.py, against a stand-in",
     ("docs/images.md", "scripts/images.sh "): _IMAGES,
     ("docs/images.md", "docker build -f"): _IMAGES,
@@ -289,6 +306,14 @@ def test_an_environment_in_a_file_is_shown_and_played(tmp_path: Path) -> None:
 
     assert "Guess a number from 1 to 1000" in typed(shown, tmp_path)
     assert "Lower." in typed(played, tmp_path) or "Higher." in typed(played, tmp_path)
+
+
+def test_cheats_are_played_in_an_environment_in_a_file(tmp_path: Path) -> None:
+    guess = block("docs/adding-an-environment.md", "python", 'Environment[int]):\n    """The task is the number.')
+    (tmp_path / "guess.py").write_text(guess, encoding="utf-8")
+    tested = block("docs/environments.md", "python", "def test_no_cheat_is_paid").replace("./", f"{tmp_path}/")
+
+    assert executed(f"{tested}\n\ntest_no_cheat_is_paid()\nprint('not paid')\n", tmp_path) == "not paid\n"
 
 
 def test_the_guide_to_an_environment_is_followed(tmp_path: Path) -> None:

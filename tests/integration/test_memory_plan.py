@@ -73,18 +73,17 @@ def test_the_peak_of_an_update_is_what_the_plan_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lora", "kind", "limit"),
+    ("lora", "kind"),
     [
-        # Beside little else, what glibc keeps between blocks of activations shows: tensors of 585 MiB took 850.
-        pytest.param(", lora = { rank = 16 }", "adamw", 0.2, id="adapters"),
-        pytest.param("", "adafactor", 0.1, id="adafactor"),
-        pytest.param("", "adamw_8bit", 0.1, id="adamw_8bit"),
+        pytest.param(", lora = { rank = 16 }", "adamw", id="adapters"),
+        pytest.param("", "adafactor", id="adafactor"),
+        pytest.param("", "adamw_8bit", id="adamw_8bit"),
     ],
 )
-def test_so_it_is_with_adapters_and_other_optimisers(lora: str, kind: str, limit: float, tmp_path: Path) -> None:
+def test_so_it_is_with_adapters_and_other_optimisers(lora: str, kind: str, tmp_path: Path) -> None:
     planned, seen = peaks(LARGER, 1024, 256, tmp_path, lora=lora, kind=kind)
 
-    assert planned == pytest.approx(seen, rel=limit), f"planned {planned / 2**20:.0f} MiB, seen {seen / 2**20:.0f} MiB"
+    assert planned == pytest.approx(seen, rel=0.1), f"planned {planned / 2**20:.0f} MiB, seen {seen / 2**20:.0f} MiB"
 
 
 def test_the_command_says_what_lies_where_and_what_does_not_fit(

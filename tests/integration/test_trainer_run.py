@@ -93,6 +93,21 @@ def test_a_run_whose_versions_lie_in_shared_memory(maze_fleet: Fleet, tiny_model
     assert all((path / "weights.json").is_file() for path in versions)
 
 
+def test_a_run_that_sends_its_versions(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:
+    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=2, sft="", more='transfer = "broadcast"\nbucket_mib = 1')
+
+    summary = run.finish()
+
+    assert summary["policy_versions_published"] == 3
+    assert 0 <= summary["parity_mean_abs"] < 1e-4
+    (received,) = SHARED_MEMORY.glob("gymfleet-weights-received-*/v*")
+    sent = max((run.run_dir / "weights").glob("v*"))
+    files = {file.name: file.read_bytes() for file in received.glob("*.safetensors")}
+    assert files == {file.name: file.read_bytes() for file in sent.glob("*.safetensors")}, (
+        "the last one, as it was sent"
+    )
+
+
 def test_a_run_that_ends_before_a_version_is_live_leaves_nothing_in_shared_memory(
     maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
 ) -> None:

@@ -36,12 +36,17 @@ def success_lines(one: Measurement) -> dict[str, str]:
 
 
 def success_line(one: Success) -> str:
-    """Format a measurement as `41.5 % success (95 % interval 34.9 to 48.4 %, 200 episodes)`."""
+    """Format a measurement as `41.5 % success (95 % interval 34.9 to 48.4 %, 200 episodes)`.
+
+    Where tasks were played several times, the chance that all of a task's episodes succeed follows: `, pass^4 12.5 %`.
+    """
     low, high = one.interval
-    return (
+    line = (
         f"{100 * one.success:.1f} % success "
         f"(95 % interval {100 * low:.1f} to {100 * high:.1f} %, {one.num_episodes} episodes)"
     )
+    shown = [f"pass^{k} {100 * value:.1f} %" for k, value in enumerate(one.pass_hat, start=1) if k > 1]
+    return ", ".join((line, *shown[-1:]))
 
 
 def _figures(data: RunData) -> list[tuple[str, str]]:

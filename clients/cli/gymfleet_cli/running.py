@@ -14,6 +14,7 @@ from gymfleet_cli.commands.data import data_of
 from gymfleet_cli.commands.fleet import start_waves
 from gymfleet_cli.console import CliError, UsageProblem, err
 from gymfleet_cli.display import StartDisplay
+from gymfleet_cli.interpreters import prepare_interpreters
 from gymfleet_cli.options import served_options
 from gymfleet_cli.progress import RunDisplay
 from gymfleet_cli.recipes import to_toml
@@ -56,6 +57,7 @@ def run_plan(recipe: Recipe, env: str | None, run_dir: Path, state_dir: Path, po
             "as a package that declares its name"
         )
     sources = tuple(served) if env is None else (env,)
+    prepare_interpreters(sources)
     components = {used for reward in recipe.rewards().values() for used in reward.used.values()}
     return Plan(
         directory=state_dir,

@@ -1,6 +1,7 @@
 """BabyAI as an environment."""
 
 import copy
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
@@ -36,6 +37,9 @@ class BabyAI(Environment[BabyAITask]):
     )
     max_turns: ClassVar[int] = 64
     max_action_chars: ClassVar[int] = 256
+    floors: ClassVar[Mapping[str, Mapping[str, float]]] = {
+        "plays_the_gold_of_another_task": {"intro": 0.4, "easy": 0.13, "medium": 0.03, "hard": 0.04},
+    }
     licence: ClassVar[str] = "Apache-2.0; engine: minigrid (Apache-2.0)"
 
     def __init__(self) -> None:

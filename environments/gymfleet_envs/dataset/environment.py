@@ -36,6 +36,13 @@ class Dataset(Environment[Row]):
     format: ClassVar[str] = "free"
     max_turns: ClassVar[int] = MAX_TURNS
     max_action_chars: ClassVar[int] = 65_536
+    floors: ClassVar[Mapping[str, Mapping[str, float]]] = {
+        "says_one_number": {"arithmetic": 0.058, "arithmetic_hard": 0.005},
+        "says_the_first_number": {"arithmetic": 0.08, "arithmetic_hard": 0.005},
+        "boxes_twice": {"arithmetic": 0.053},
+        "adds_all": {"countdown": 0.155, "countdown_hard": 0.15},
+        "plays_the_gold_of_another_task": {"arithmetic": 0.055},
+    }
     licence: ClassVar[str] = "Generated rows: Apache-2.0; your rows: yours"
     options: ClassVar[DatasetOptions] = DatasetOptions()
 

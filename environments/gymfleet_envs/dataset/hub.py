@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Final
 
 from gymfleet_envs.dataset.options import DatasetOptions
-from gymfleet_envs.dataset.reading import SUFFIXES
+from gymfleet_envs.records import SUFFIXES
 from gymfleet_envs.tasks import TaskDataError
 
 _PATTERNS: Final = [f"{folder}*{suffix}" for folder in ("", "data/") for suffix in SUFFIXES]

@@ -8,9 +8,9 @@ from typing import Final
 from gymfleet_contracts.session import Split
 
 from gymfleet_envs.dataset.options import DatasetOptions
-from gymfleet_envs.dataset.reading import SUFFIXES, records
 from gymfleet_envs.dataset.row import Row, row_of
 from gymfleet_envs.dataset.scoring import Scorers
+from gymfleet_envs.records import SUFFIXES, records
 from gymfleet_envs.tasks import SPLITS, ListedTasks, Task, TaskDataError
 
 LEVEL: Final = "rows"

@@ -32,7 +32,7 @@ class DBBench(Environment[DbTask]):
     """Operate a database with SQL, then answer."""
 
     name: ClassVar[str] = "db"
-    version: ClassVar[str] = "1.0.0"
+    version: ClassVar[str] = "1.1.0"
     summary: ClassVar[str] = "Answer questions about a table, or change it, with SQL (AgentBench's DBBench)"
     instructions: ClassVar[str] = (
         "I will ask you a question, then you should help me operate a MySQL database with SQL to answer the question.\n"
@@ -45,6 +45,9 @@ class DBBench(Environment[DbTask]):
     format: ClassVar[str] = "dbbench"
     max_turns: ClassVar[int] = 20
     max_action_chars: ClassVar[int] = 8192
+    floors: ClassVar[Mapping[str, Mapping[str, float]]] = {
+        "answers_none": {"medium": 0.02, "hard": 0.02},
+    }
     licence: ClassVar[str] = "Apache-2.0; benchmark tasks: AgentBench (Apache-2.0)"
     options: ClassVar[DbOptions] = DbOptions()
     tools: ClassVar[tuple[Tool, ...]] = TOOLS

@@ -178,11 +178,15 @@ def _insert(world: _World) -> _Question:
 
 def _update(world: _World) -> _Question:
     number = world.rng.choice(world.numbers)
-    new = str(world.rng.randint(*_NUMBERS[number]))
+    drawn = world.rng.randint(*_NUMBERS[number])
     conditions = {"item": world.rng.choice(world.rows)["item"]}
     if len(world.rows) >= _ROWS["hard"][0]:
         conditions = _conditions(world, 2)
     chosen = _filtered(world, conditions)
+    # Another value than any of theirs, or doing nothing would be right; a column has more values than a table rows.
+    lowest, highest = _NUMBERS[number]
+    there = {row[number] for row in chosen}
+    new = next(str(n) for n in (*range(drawn, highest + 1), *range(lowest, drawn)) if str(n) not in there)
     after = [row | {number: new} if row in chosen else row for row in world.rows]
     where = _where(**conditions)
     sql = f"UPDATE {quoted(world.name)} SET {quoted(number)} = '{new}' WHERE {where}"  # noqa: S608

@@ -1,6 +1,7 @@
 """The Maze environment, in the words of LMRL-Gym and AgentGym."""
 
 import copy
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Final, Literal, Self
 
@@ -39,6 +40,10 @@ class Maze(Environment[MazeTask]):
     )
     max_turns: ClassVar[int] = MAX_TURNS
     options: ClassVar[MazeOptions] = MazeOptions()
+    floors: ClassVar[Mapping[str, Mapping[str, float]]] = {
+        "takes_the_first_action": {"tiny": 0.14, "small": 0.08, "medium": 0.09, "large": 0.014},
+        "plays_the_gold_of_another_task": {"tiny": 0.12, "small": 0.09, "medium": 0.08, "large": 0.036},
+    }
     licence: ClassVar[str] = "Wording and the four upstream mazes: LMRL-Gym, MIT"
 
     _task: MazeTask

@@ -30,7 +30,7 @@ class OsInteraction(Environment[OsTask]):
     """Answer a question about a Linux system, or change something in it."""
 
     name: ClassVar[str] = "os"
-    version: ClassVar[str] = "1.0.0"
+    version: ClassVar[str] = "1.1.0"
     summary: ClassVar[str] = "Answer questions about a Linux system, or change it, with a root shell"
     instructions: ClassVar[str] = (
         "You have a root shell on a Linux system. Implement the operations required by me, or answer the question "
@@ -46,6 +46,10 @@ class OsInteraction(Environment[OsTask]):
     max_action_chars: ClassVar[int] = 16_384
     stable_observations: ClassVar[bool] = False
     fork: ClassVar[ForkSupport] = ForkSupport.REPLAY
+    floors: ClassVar[Mapping[str, Mapping[str, float]]] = {
+        "answers_a_number": {"count": 0.111, "filter": 0.13},
+        "plays_the_gold_of_another_task": {"count": 0.111, "filter": 0.1, "text": 0.019},
+    }
     licence: ClassVar[str] = "Apache-2.0, as AgentBench's tasks"
     options: ClassVar[OsOptions] = OsOptions()
     tools: ClassVar[tuple[Tool, ...]] = TOOLS

@@ -172,6 +172,7 @@ def _rename(rng: random.Random) -> OsTask:
 def _delete_empty(rng: random.Random) -> OsTask:
     place = _place(rng)
     contents = {name: rng.choice(("", f"{name}\n")) for name in _named(rng, 9)}
+    contents |= {min(contents): ""}  # or, once in 500, doing nothing would be right
     kept = sorted(name for name, content in contents.items() if content)
     return _chore(
         f"Delete the empty files in {place}.",
@@ -185,6 +186,7 @@ def _replace(rng: random.Random) -> OsTask:
     place = _place(rng)
     old, new = rng.sample(_WORDS, 2)
     texts = {f"{place}/{name}": _lines(rng, 3, old) for name in _named(rng, 3)}
+    texts |= {f"{place}/{old}": f"{old}\n"}  # as above
     return _chore(
         f'Replace the word "{old}" by "{new}" in all files in {place}.',
         _written(texts),

@@ -1,6 +1,7 @@
 """ScienceWorld as an environment."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -63,6 +64,11 @@ class SciWorld(Environment[SciTask]):
     """More than the moves, as looking is no move."""
     max_action_chars: ClassVar[int] = 1024
     fork: ClassVar[ForkSupport] = ForkSupport.REPLAY
+    floors: ClassVar[Mapping[str, Mapping[str, float]]] = {
+        "goes_where_it_is_said": {"intro": 0.42, "easy": 0.04},
+        "plays_the_gold_of_another_task": {"intro": 0.4, "easy": 0.22, "medium": 0.06, "hard": 0.07},
+        "focuses_on_what_is_named": {"easy": 0.13},
+    }
     licence: ClassVar[str] = "Apache-2.0; engine and tasks: ScienceWorld 1.2.3 (Apache-2.0), from PyPI"
     blocking: ClassVar[bool] = True
     calls_at_once: ClassVar[int | None] = 32

@@ -36,7 +36,7 @@ def connect(task: SqlTask, options: SqlOptions, *, bounded: bool = False) -> Gua
         memory_bytes=options.memory_bytes,
     )
     try:
-        connection = _open(task.path) if task.path is not None else _build(task)
+        connection = _open(task.path) if task.path is not None else build(task)
         connection.text_factory = _text
         functions = PURE_FUNCTIONS | _DATE_FUNCTIONS
         return GuardedConnection(connection, limits, actions=READ_ACTIONS, functions=functions, bounded=bounded)
@@ -128,7 +128,8 @@ def _open(path: Path) -> sqlite3.Connection:
     )
 
 
-def _build(task: SqlTask) -> sqlite3.Connection:
+def build(task: SqlTask) -> sqlite3.Connection:
+    """Return a database in memory that holds the task's tables."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, cached_statements=0)
     connection.execute("BEGIN")
     for table in task.tables:

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
@@ -25,7 +26,7 @@ class Sql(Environment[SqlTask]):
     """One query on a read-only database."""
 
     name: ClassVar[str] = "sql"
-    version: ClassVar[str] = "1.0.0"
+    version: ClassVar[str] = "1.1.0"
     summary: ClassVar[str] = "Answer a question about a database with one SQL query (BIRD and Spider, as in AgentGym)"
     instructions: ClassVar[str] = (
         "Given you a description of a SQlite database system, I will ask you a question, then you should help me "
@@ -38,6 +39,10 @@ class Sql(Environment[SqlTask]):
     format: ClassVar[str] = "sqlgym"
     max_turns: ClassVar[int] = 1
     max_action_chars: ClassVar[int] = 8192
+    floors: ClassVar[Mapping[str, Mapping[str, float]]] = {
+        "selects_a_constant": {"medium": 0.043},
+        "plays_the_gold_of_another_task": {"easy": 0.007, "medium": 0.01, "hard": 0.017},
+    }
     licence: ClassVar[str] = "Apache-2.0; benchmark questions and databases: BIRD, Spider (CC BY-SA 4.0)"
     options: ClassVar[SqlOptions] = SqlOptions()
     blocking: ClassVar[bool] = True

@@ -2,9 +2,11 @@
 
 import random
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
+from gymfleet_envs.sql.engine import build
 from gymfleet_envs.sql.schema import Schema, in_words
 from gymfleet_envs.sql.task import SqlTask, TableData, Value
 from gymfleet_envs.tasks import GeneratedTasks
@@ -196,11 +198,26 @@ _QUESTIONS: Final[dict[str, tuple[Callable[[_World], _Question], ...]]] = {
 
 
 def _generate(rng: random.Random, level: str) -> SqlTask:
-    world = _world(rng, level)
-    question = rng.choice(_QUESTIONS[level])(world)
-    tables = tuple(_definition(*table) for table in _tables(world, level))
-    words = in_words(_schema(world, level), published=False)
-    return SqlTask(prompt=f"{words}\n\n{question.text}", gold_sql=question.sql, tables=tables)
+    """Draw until the answer takes the question's condition to find."""
+    while True:
+        world = _world(rng, level)
+        question = rng.choice(_QUESTIONS[level])(world)
+        tables = tuple(_definition(*table) for table in _tables(world, level))
+        words = in_words(_schema(world, level), published=False)
+        task = SqlTask(prompt=f"{words}\n\n{question.text}", gold_sql=question.sql, tables=tables)
+        if not _is_free(_answer(task), world):
+            return task
+
+
+def _answer(task: SqlTask) -> set[tuple[Value, ...]]:
+    with closing(build(task)) as connection:
+        return set(connection.execute(task.gold_sql))
+
+
+def _is_free(answer: set[tuple[Value, ...]], world: _World) -> bool:
+    """Whether a query that says nothing of the question gives the answer: no row, NULL, or all the names there are."""
+    all_names = [{(row[1],) for row in rows} for rows in (world.groups, world.members)]
+    return not answer or any(None in row for row in answer) or answer in all_names
 
 
 def generated_tasks() -> GeneratedTasks[SqlTask]:

@@ -48,7 +48,7 @@ class WebShop(Environment[ShopTask]):
     """Search, look at products, choose options, buy one."""
 
     name: ClassVar[str] = "webshop"
-    version: ClassVar[str] = "1.1.0"
+    version: ClassVar[str] = "1.2.0"
     summary: ClassVar[str] = "Search a shop and buy what the instruction asks for"
     instructions: ClassVar[str] = (
         "You are web shopping.\n"
@@ -66,6 +66,12 @@ class WebShop(Environment[ShopTask]):
         "Remember that your keywords in search should be carefully designed."
     )
     max_turns: ClassVar[int] = 100
+    floors: ClassVar[Mapping[str, Mapping[str, float]]] = {
+        "buys_any_of_the_kind": {"single": 0.53, "options": 0.266, "attributes": 0.435, "market": 0.22},
+        "chooses_all_options": {"single": 0.53, "options": 0.36, "attributes": 0.466, "market": 0.31},
+        "buys_anything": {"single": 0.01, "options": 0.005, "attributes": 0.008, "market": 0.004},
+        "plays_the_gold_of_another_task": {"single": 0.021, "options": 0.007, "attributes": 0.0085, "market": 0.006},
+    }
     licence: ClassVar[str] = (
         "Apache-2.0; benchmark: WebShop (MIT), product texts from amazon.com; nouns tagged by HanTa 1.2.1 (LGPL-3.0)"
     )

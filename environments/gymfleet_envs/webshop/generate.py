@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -22,7 +22,7 @@ _KINDS: Final = {
     ("Clothing", "Footwear"): ("boot", "sandal", "sneaker", "slipper", "loafer"),
     ("Clothing", "Accessories"): ("hat", "scarf", "belt", "glove", "wallet", "backpack"),
     ("Electronics", "Audio"): ("speaker", "headphone", "microphone", "radio"),
-    ("Electronics", "Computers"): ("keyboard", "charger", "cable", "monitor", "printer"),
+    ("Electronics", "Computers"): ("keyboard", "charger", "cable", "scanner", "printer"),
     ("Garden", "Tools"): ("shovel", "rake", "hose", "lantern", "planter"),
 }
 _MATERIALS: Final = (
@@ -119,7 +119,9 @@ def _generate(rng: random.Random, level: str, rule: RewardRule) -> ShopTask:
     if shape.has_cap:
         above = [step for step in PRICE_STEPS if step > product.prices[0]]
         cap = int(rng.choice(above[:2]))
-    return ShopTask(make_goal(product, Wish(text, attributes), text, options, cap), shop, rule)
+    goal = make_goal(product, Wish(text, attributes), text, options, cap)
+    # Materials, brands and places are nouns as well: by the whole title a velvet mug would pass for a velvet bowl.
+    return ShopTask(replace(goal, title=noun.title()), shop, rule)
 
 
 def _plain(

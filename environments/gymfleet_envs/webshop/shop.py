@@ -13,8 +13,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from gymfleet_envs.lucene.index import ARRAYS, Index, IndexBuilder
+from gymfleet_envs.lucene.vocabulary import SCHEMA, DiskVocabulary, write_vocabulary
 from gymfleet_envs.tasks import TaskDataError
-from gymfleet_envs.webshop.index import ARRAYS, Index, IndexBuilder
 from gymfleet_envs.webshop.products import Product
 
 MAX_RESULTS: Final = 50
@@ -25,7 +26,6 @@ _FORMAT: Final = 1
 _RECENT_PRODUCTS: Final = 4096
 _SCHEMA: Final = """
 CREATE TABLE products (place INTEGER PRIMARY KEY, asin TEXT NOT NULL UNIQUE, body BLOB NOT NULL);
-CREATE TABLE terms (term TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
 """
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(Product).decode
@@ -102,16 +102,6 @@ class DiskShelf:
         return int(row[0])
 
 
-class _DiskVocabulary:
-    def __init__(self, database: sqlite3.Connection) -> None:
-        self._database = database
-        self.get = lru_cache(maxsize=65_536)(self._read)
-
-    def _read(self, term: str) -> int | None:
-        row = self._database.execute("SELECT number FROM terms WHERE term = ?", (term,)).fetchone()
-        return None if row is None else int(row[0])
-
-
 def memory_shop(
     products: Iterable[Product], prices: Sequence[float] | None = None, *,
     max_results: int = MAX_RESULTS, page_size: int = PAGE_SIZE,
@@ -132,7 +122,7 @@ class ShopWriter:
         self._directory = directory
         self._builder = IndexBuilder(directory)
         self._database = sqlite3.connect(directory / _DATABASE)
-        self._database.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;" + _SCHEMA)
+        self._database.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;" + _SCHEMA + SCHEMA)
         self.count = 0
 
     def add(self, product: Product) -> None:
@@ -146,7 +136,7 @@ class ShopWriter:
         """Write the index, further arrays, and last of all the manifest: without it the directory is no shop."""
         self._builder.finish()
         with closing(self._database) as database:
-            database.executemany("INSERT INTO terms VALUES (?, ?)", sorted(self._builder.vocabulary.items()))
+            write_vocabulary(database, self._builder.vocabulary)
             database.commit()
         for name, array in arrays.items():
             np.save(self._directory / f"{name}.npy", array)
@@ -171,5 +161,5 @@ def open_shop(directory: Path) -> tuple[Shop, dict[str, Any], npt.NDArray[Any]]:
     fits = len(shelf) == manifest.get("products") == len(prices) and len(goals) == manifest.get("goals")
     if not fits or len(documents) != len(impacts) or len(offsets) == 0 or int(offsets[-1]) != len(documents):
         raise TaskDataError(f"the imported shop in {directory.name} is damaged: its parts do not fit each other")
-    index = Index(_DiskVocabulary(database), offsets, documents, impacts, len(shelf))
+    index = Index(DiskVocabulary(database), offsets, documents, impacts, len(shelf))
     return Shop(shelf, index, prices), manifest, goals

@@ -2,6 +2,7 @@
 
 import copy
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
@@ -30,6 +31,15 @@ class Wordle(Environment[WordleTask]):
     )
     max_turns: ClassVar[int] = NUM_GUESSES
     max_action_chars: ClassVar[int] = 256
+    floors: ClassVar[Mapping[str, Mapping[str, float]]] = {
+        "guesses_in_order": {"words_20": 0.3, "words_100": 0.06, "words_400": 0.015, "shared_400": 0.015},
+        "plays_the_gold_of_another_task": {
+            "words_20": 0.004,
+            "words_100": 0.004,
+            "words_400": 0.004,
+            "shared_400": 0.035,
+        },
+    }
     licence: ClassVar[str] = "Apache-2.0; benchmark word lists: LMRL-Gym (MIT)"
 
     def __init__(self) -> None:

@@ -3,9 +3,11 @@
 import argparse
 import contextlib
 import json
+import subprocess
 import sys
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 from gymfleet_kit.logs import configure_logs
 from gymfleet_kit.plugin_command import PluginRoom, plugin_command
@@ -15,8 +17,12 @@ from gymfleet_kit.telemetry import configure_tracing
 
 from gymfleet_env_server.app import build_app
 from gymfleet_env_server.catalogue import ENVIRONMENTS, KIND, EnvironmentUnavailable, configured, load_entry
+from gymfleet_env_server.interpreters import change_interpreter, packages_of
 from gymfleet_env_server.settings import EnvServerSettings
 from gymfleet_env_server.shards.pool import ShardPool
+
+_COMMANDS: Final = ("check", "describe", "environment")
+"""Words of the command line of plug-ins, which name no environment."""
 
 
 def _describe(references: Sequence[str], settings: EnvServerSettings) -> None:
@@ -38,8 +44,28 @@ def _check_options(references: Sequence[str], settings: EnvServerSettings) -> No
     sys.stdout.write(json.dumps(names) + "\n")
 
 
+def _in_its_interpreter() -> None:
+    """Go on with the packages that the environments' files name. Several that differ are described one by one."""
+    references = [word for word in sys.argv[1:] if word.endswith(".py")]
+    others = [word for word in sys.argv[1:] if not word.startswith("-") and word not in references]
+    if not any(packages_of(reference) for reference in references):
+        return
+    if "--describe" in sys.argv and len(references) + len(others) > 1:
+        for reference in [word for word in sys.argv[1:] if not word.startswith("-")]:
+            done = subprocess.run([sys.argv[0], "--describe", reference], check=False)
+            if done.returncode:
+                raise SystemExit(done.returncode)
+        raise SystemExit(0)
+    change_interpreter([*references, *(word for word in others if word not in _COMMANDS)])
+
+
 def main() -> None:
     """Serve until SIGINT or SIGTERM; exit code 2 and one line when an environment cannot be served."""
+    try:
+        _in_its_interpreter()
+    except EnvironmentUnavailable as error:
+        sys.stderr.write(f"error: {error}\n")
+        raise SystemExit(2) from None
     if plugin_command("gymfleet-env-server", {"environment": lambda: PluginRoom(KIND)}, sys.argv[1:]):
         return
     parser = argparse.ArgumentParser(
@@ -61,7 +87,14 @@ def main() -> None:
         action="store_true",
         help="serve nothing: the environments' names as JSON, once each could take its options",
     )
+    parser.add_argument(
+        "--prepare",
+        action="store_true",
+        help="serve nothing: make the interpreter of the packages that the environment's file names, for an image",
+    )
     arguments = parser.parse_args()
+    if arguments.prepare:  # which has been done, as this is it
+        return
     references = tuple(arguments.environment)
     settings = read_settings(EnvServerSettings)
     if arguments.describe:
@@ -87,3 +120,7 @@ def main() -> None:
     drain = partial(pool.drain, settings.drain_s) if settings.drain_s else None
     app = build_app(pool, settings.rules("/play/"))
     serve(app, host=settings.host, port=settings.port, drain=drain)
+
+
+if __name__ == "__main__":  # in the interpreter of an environment's own packages
+    main()

@@ -19,6 +19,7 @@ from gymfleet_contracts.rollout import EngineProbe, ProbeSample, Sampling, Stage
 from gymfleet_contracts.rollout import Policy as PolicyState
 from gymfleet_contracts.trajectory import VersionSpan
 from gymfleet_kit.app import NotReady
+from gymfleet_kit.shared_weights import SHARED_MEMORY
 
 from gymfleet_rollout import metrics
 from gymfleet_rollout.deadlines import Deadlines
@@ -37,6 +38,7 @@ from gymfleet_rollout.inference.base import (
 )
 from gymfleet_rollout.inference.manifest import read_manifest
 from gymfleet_rollout.inference.weights import is_adapter, require_adapter, require_same_tensors, tensor_shapes
+from gymfleet_rollout.received_weights import ReceivedWeights
 from gymfleet_rollout.sleep_lease import SleepLease
 
 log = structlog.get_logger()
@@ -50,10 +52,15 @@ _MAX_EMPTY: Final = 100
 class _Staged:
     version: int
     path: Path
+    asked: StageVersion
     prompts: Prompts
     baseline: Answers
     timer: asyncio.TimerHandle
     answer: StagedVersion
+
+    def is_asked_by(self, body: StageVersion) -> bool:
+        """Return whether a request is for this version. Where it would be sent from may differ."""
+        return (self.asked.version, self.asked.weights_path) == (body.version, body.weights_path)
 
 
 class Policy:
@@ -65,6 +72,7 @@ class Policy:
         vocab_size: every token id is smaller than this.
         sleep_mode: the engines can sleep.
         max_lora_rank: versions are adapters of this rank at most, to the weights of version 0; with 0 whole weights.
+        received_dir: where versions lie that the trainer sends.
     """
 
     def __init__(
@@ -78,6 +86,7 @@ class Policy:
         vocab_size: int,
         max_lora_rank: int = 0,
         sleep_mode: bool = False,
+        received_dir: Path = SHARED_MEMORY,
     ) -> None:
         self._engines = EnginePool(engines, dtype=dtype, vocab_size=vocab_size, revive=self._revive)
         self._model = model
@@ -99,6 +108,7 @@ class Policy:
         self._sleep = SleepLease(self._sleep_is_over)
         self._expiry: asyncio.Task[None] | None = None
         self._held = HeldWeights()
+        self._received = ReceivedWeights(base_path, received_dir)
         self._listeners: list[Callable[[], None]] = []
         self.failed = asyncio.Event()
         """Set when nothing can be generated any more until the process is restarted."""
@@ -179,6 +189,7 @@ class Policy:
         self._sleep.close()
         await self._engines.close()
         self._held.hold_only([])
+        self._received.keep_only(self._base_path)
 
     async def check_ready(self) -> None:
         """Generate one token, unless a version is being staged or the engines sleep. Raises NotReady."""
@@ -265,11 +276,11 @@ class Policy:
         Raises PolicyVersionConflict, or PolicyUpdateFailed once the live version has been restored.
         """
         async with self._lock:
-            path = Path(body.weights_path)
-            if self._staged is not None and (self._staged.version, self._staged.path) == (body.version, path):
+            if self._staged is not None and self._staged.is_asked_by(body):
                 return self._staged.answer  # a repeated request, whose first answer was lost
             self._require_stageable(body)
             try:
+                path = await self._brought(body)
                 self._held.hold(path)
                 await asyncio.to_thread(self._require_loadable, path)
             except InferenceError as error:
@@ -315,8 +326,18 @@ class Policy:
             log.warning("policy.refused", version=version, live_version=self._live)
             return self.state()
 
+    async def _brought(self, body: StageVersion) -> Path:
+        """Return where the version lies, which may have to be received first. Raises WeightsRejected."""
+        if body.broadcast is None:
+            return Path(body.weights_path)
+        if self._max_lora_rank:
+            raise WeightsRejected("whole weights are sent, and this service was started for adapters")
+        # Requests are still answered meanwhile: the pause is for loading alone.
+        return await asyncio.to_thread(self._received.receive, body.version, body.broadcast)
+
     def _hold_live(self) -> None:
         self._held.hold_only([self._live_path])
+        self._received.keep_only(self._live_path)
 
     async def sleep(self, lease_s: float) -> PolicyState:
         """Free the engines' memory; requests keep their tokens and wait. Asleep, renew the lease and nothing else.
@@ -444,7 +465,7 @@ class Policy:
             update_s=update_s,
         )
         timer = asyncio.get_running_loop().call_later(body.decision_timeout_s, self._expire, body.version)
-        return _Staged(body.version, path, prompts, baseline, timer, answer)
+        return _Staged(body.version, path, body, prompts, baseline, timer, answer)
 
     def _expire(self, version: int) -> None:
         async def refuse() -> None:

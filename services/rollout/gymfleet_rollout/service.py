@@ -171,6 +171,7 @@ class RolloutService:
             vocab_size=vocab_size(model_path),
             max_lora_rank=settings.max_lora_rank,
             sleep_mode=settings.sleep_mode,
+            received_dir=settings.received_dir,
         )
         await policy.start()
         # torch and vLLM leave about a million objects that live as long as the process. If every

@@ -3,11 +3,13 @@
 import os
 import secrets
 import socket
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from gymfleet_contracts.recipe import EngineSizes
 from gymfleet_kit.http_settings import HttpSettings
 from gymfleet_kit.settings import LOCAL_REDIS, RedisUrl
+from gymfleet_kit.shared_weights import SHARED_MEMORY
 from pydantic import AnyHttpUrl, Field, JsonValue, PositiveFloat, PositiveInt, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
@@ -77,6 +79,9 @@ class RolloutSettings(HttpSettings):
     """Adapters that an engine has room for."""
     sleep_mode: bool = False
     """The engines can be put to sleep by the trainer, which shares their GPU; a recipe's `placement.colocated`."""
+    received_dir: Path = SHARED_MEMORY
+    """Where versions lie that the trainer sends (`publish.transfer = "broadcast"`), for the engines to load: room for
+    two."""
     block_size: Annotated[int, Field(ge=32, multiple_of=32)] = 32
     """Tokens per block of the cache."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0

@@ -139,17 +139,14 @@ def _build(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirector
 
 
 def _run(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> int:
-    with directory:
-        return _run_locked(arguments.recipe, recipe, directory, settings)
-
-
-def _run_locked(path: Path, recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> int:
     from gymfleet_trainer.run.build import require_model  # noqa: PLC0415 - it imports the client
     from gymfleet_trainer.run.plan import own_sources, stages_of  # noqa: PLC0415 - torch takes seconds
 
+    # To the end of the process: an interrupted run leaves threads behind that still write a checkpoint.
+    directory.lock()
     stages_of(recipe)  # before anything of the run is written
     require_model(recipe)
-    run_id = directory.claim(recipe, path)
+    run_id = directory.claim(recipe, arguments.recipe)
     directory.pin(own_sources(recipe))
     if directory.finished:
         sys.stdout.write(f"{directory.path} is finished; its figures are in summary.json\n")
@@ -213,14 +210,13 @@ def _eval(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirectory
     async def work() -> None:
         # Write inside the run directory, where the rollout service can read. The weights are kept: they are
         # live, and the service reads them again when it has to refuse a later version.
-        with RunDirectory(directory.path / ".eval") as place:
-            for leftover in ("checkpoints", "trajectories"):
-                shutil.rmtree(place.path / leftover, ignore_errors=True)
-            reporter = Reporter(place, run_id)
-            result = await lifecycle.evaluate_only(
-                recipe, place, settings, reporter, arguments.checkpoint, run_id, options
-            )
-            write_atomically(arguments.out, result.model_dump_json(indent=2) + "\n")
+        place = RunDirectory(directory.path / ".eval")
+        place.lock()  # to the end of the process, as for a run
+        for leftover in ("checkpoints", "trajectories"):
+            shutil.rmtree(place.path / leftover, ignore_errors=True)
+        reporter = Reporter(place, run_id)
+        result = await lifecycle.evaluate_only(recipe, place, settings, reporter, arguments.checkpoint, run_id, options)
+        write_atomically(arguments.out, result.model_dump_json(indent=2) + "\n")
 
     return _interruptible(work)
 

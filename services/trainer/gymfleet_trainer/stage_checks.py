@@ -190,7 +190,7 @@ class _Publisher:
     async def publish(self, state: RunState) -> Publication:
         state.version += 1
         state.ages[state.version] = state.age
-        return Publication(state.version, Parity(0.0, 0.0, 1), 1, 1, 0.0, 0.0, 0.0)
+        return Publication(state.version, Parity(0.0, 0.0, 1), 1, 1, 0.0, 0.0, 0.0, 0.0, 0.0)
 
     def adopt_probe(self, state: RunState, trajectories: Iterable[ScoredTrajectory]) -> None:
         """Without an engine there is no probe."""

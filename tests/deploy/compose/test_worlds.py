@@ -14,13 +14,14 @@ from gymfleet_contracts.session import OpenSession
 from gymfleet_env_server.catalogue import ENVIRONMENTS
 
 from tests.deploy.compose.stack import Stack, report, run, until
+from tests.fixtures.families import FAMILIES, family_of
 
 START_S: Final = 180.0
 MAX_STEPS: Final = 300
 
 
 def images() -> set[str]:
-    """Environments that an image was made of."""
+    """Families of environments that an image was made of."""
     listed = run("docker", "image", "ls", "--format", "{{.Repository}}", timeout_s=60)
     return set(re.findall(r"gymfleet/env-([a-z]+)$", listed, flags=re.MULTILINE))
 
@@ -28,7 +29,7 @@ def images() -> set[str]:
 @pytest.fixture(scope="module")
 def worlds(stack: Stack) -> Stack:
     """The same project with all env servers that can be started, and a gateway; none of the services of a run."""
-    here = images() & set(ENVIRONMENTS)
+    here = images() & set(FAMILIES)
     if stack.program[0] == "docker-compose":
         here.discard("os")  # version 1 does not know `systempaths`
     worlds = replace(stack, settings={**stack.settings, "COMPOSE_PROFILES": ",".join(sorted(here))})
@@ -39,7 +40,7 @@ def worlds(stack: Stack) -> Stack:
 
     def all_served() -> bool:
         served = httpx.get(f"{url}/v1/environments", headers=headers, trust_env=False).raise_for_status().json()
-        return {spec["name"] for spec in served} >= here
+        return {family_of(spec["name"]) for spec in served} >= here
 
     until("all environments are served", all_served, START_S)
     return worlds
@@ -47,8 +48,8 @@ def worlds(stack: Stack) -> Stack:
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 async def test_an_expert_solves_a_task(worlds: Stack, name: str) -> None:
-    if name not in worlds.settings["COMPOSE_PROFILES"].split(","):
-        pytest.skip(f"env-{name}: no image of it here, or a compose program that cannot start it")
+    if family_of(name) not in worlds.settings["COMPOSE_PROFILES"].split(","):
+        pytest.skip(f"env-{family_of(name)}: no image of it here, or a compose program that cannot start it")
     (url,) = worlds.urls("env_gateway")
     async with SessionStream(url, api_key=worlds.secret("gateway_api_key")) as client:
         session = await client.open(OpenSession(env=name, split="train", task_index=1, seed=1))

@@ -40,8 +40,8 @@ STAGES = (("before", "measure"), ("reinforce", "reinforce"), ("after", "measure"
 
 def measured(name: str) -> EvalResult:
     return EvalResult(
-        name=name, num_episodes=4, num_successes=2, success=0.5, interval=(0.15, 0.85), mean_score=0.5, mean_turns=3,
-        policy_version=1, failed_episodes=0, seconds=1.0,
+        name=name, num_episodes=4, num_successes=2, success=0.5, interval=(0.15, 0.85), mean_score=0.5,
+        score_interval=(0.15, 0.85), mean_turns=3, policy_version=1, failed_episodes=0, seconds=1.0,
     )  # fmt: skip
 
 

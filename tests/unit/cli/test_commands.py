@@ -4,6 +4,7 @@ import json
 import re
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gymfleet_cli.commands import envs, fleet
@@ -11,8 +12,9 @@ from gymfleet_cli.commands.evaluate import Target, measurement, resolve
 from gymfleet_cli.commands.train import clear_run
 from gymfleet_cli.console import out, printable
 from gymfleet_cli.main import run
-from gymfleet_cli.outcome import print_outcome
+from gymfleet_cli.outcome import print_outcome, success_line
 from gymfleet_cli.progress import RunDisplay, describe, duration
+from gymfleet_cli.report.data import Success
 from gymfleet_cli.run_directory import RunFiles
 from gymfleet_cli.running import lock_run
 from gymfleet_contracts.run import Place, RunProgress
@@ -107,6 +109,15 @@ def test_the_only_measurement_is_neither_before_nor_after(capsys: Capture) -> No
         ["success", "75.0 % success (95 % interval 30.1 to 95.4 %, 4 episodes)"],
         ["maze", "50.0 % success (95 % interval 10.0 to 90.0 %, 2 episodes)"],
     ]
+
+
+def test_the_chance_that_all_episodes_of_a_task_succeed_follows_the_interval() -> None:
+    one: Any = {"num_episodes": 4, "success": 0.75, "interval": (0.3, 0.95)}
+
+    assert success_line(Success(**one, pass_hat=(0.75, 0.5))) == (
+        "75.0 % success (95 % interval 30.0 to 95.0 %, 4 episodes), pass^2 50.0 %"
+    )
+    assert success_line(Success(**one, pass_hat=(0.75,))) == "75.0 % success (95 % interval 30.0 to 95.0 %, 4 episodes)"
 
 
 def test_episodes_of_eval_reach_the_trainer() -> None:

@@ -219,7 +219,7 @@ def test_a_strategy_that_cannot_be_used_is_one_line(strategy: dict[str, Any], re
         ({"sign": "$"}, r"^rollout\.format\.sign: unknown; react knows: no options$"),
         (
             {"use": "morse"},
-            r"^rollout\.format: there is no format 'morse'; known: agentbench_os, agentgym, dbbench, free, ",
+            r"^rollout\.format: there is no format 'morse'; known: agentbench_kg, agentbench_os, agentgym, dbbench, ",
         ),
         ({"use": "./nothing.py"}, "there is no file nothing.py"),
     ],

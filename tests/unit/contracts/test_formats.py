@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from gymfleet_contracts.formats.agentbench_kg import AgentbenchKg
 from gymfleet_contracts.formats.agentbench_os import AgentbenchOs
 from gymfleet_contracts.formats.dbbench import Dbbench
 from gymfleet_contracts.formats.plain import Plain
@@ -17,9 +18,10 @@ from pydantic import ValidationError
 
 REACT, DBBENCH = React(FormatOptions()), Dbbench(FormatOptions())
 SQLGYM, AGENTBENCH_OS = Sqlgym(FormatOptions()), AgentbenchOs(FormatOptions())
+AGENTBENCH_KG = AgentbenchKg(FormatOptions())
 TAGS = Tags(TagsOptions())
 THINK_ACT, PLAIN = ThinkAct(FormatOptions()), Plain(FormatOptions())
-FORMATS = (REACT, DBBENCH, SQLGYM, AGENTBENCH_OS, TAGS)
+FORMATS = (REACT, DBBENCH, SQLGYM, AGENTBENCH_OS, AGENTBENCH_KG, TAGS)
 
 
 def name_of(reply_format: ReplyFormat[Any]) -> str:
@@ -142,6 +144,33 @@ def test_dbbench(text: str, thought: str, action: str | None, well_formed: bool)
     assert (parsed.thought, parsed.action, parsed.well_formed) == (thought, action, well_formed)
 
 
+CALL = "Thought: I look.\nAction: get_neighbors(A (b), c.d_e)"
+DONE = "Thought: #1 is it.\nFinal Answer: #1"
+
+
+@pytest.mark.parametrize(
+    ("text", "thought", "action", "well_formed"),
+    [
+        pytest.param(CALL, "I look.", "get_neighbors(A (b), c.d_e)", True, id="a call"),
+        pytest.param(DONE, "#1 is it.", "Final Answer: #1", True, id="an answer"),
+        pytest.param(f"{CALL}\nAction: count(#0)", "I look.", "get_neighbors(A (b), c.d_e)", False, id="the first"),
+        pytest.param(f"{CALL}\nFinal Answer: #1", "I look.\nAction: get_neighbors(A (b), c.d_e)", "Final Answer: #1",
+                     False, id="an answer counts wherever it stands"),
+        pytest.param(f"{CALL}\nObservation: #0\nFinal Answer: #0", "I look.", "get_neighbors(A (b), c.d_e)", False,
+                     id="what it invents counts nothing"),
+        pytest.param("I have it. Find Answer: #2 for sure", "I have it.", "Final Answer: #2", False, id="sloppy"),
+        pytest.param("Action 1: count(\\_a)", "", "count(_a)", False, id="a number, and Markdown"),
+        pytest.param("Thought: a\nAction:\ncount(#0)", "a", None, False, id="nothing in the line"),
+        pytest.param("Final Answer: #x", "Final Answer: #x", None, False, id="no number"),
+        pytest.param("", "", None, False, id="nothing"),
+    ],
+)  # fmt: skip
+def test_agentbench_kg(text: str, thought: str, action: str | None, well_formed: bool) -> None:
+    parsed = AGENTBENCH_KG.parse(text)
+
+    assert (parsed.thought, parsed.action, parsed.well_formed) == (thought, action, well_formed)
+
+
 QUERY = "Thought: I count.\n\nAction: ```sql\nSELECT COUNT(*) FROM t\n```"
 
 
@@ -164,7 +193,7 @@ def test_sqlgym(text: str, thought: str, action: str | None, well_formed: bool) 
     assert parsed.thought.startswith(thought)
 
 
-@pytest.mark.parametrize("reply_format", [DBBENCH, SQLGYM, TAGS], ids=name_of)
+@pytest.mark.parametrize("reply_format", [DBBENCH, SQLGYM, AGENTBENCH_KG, TAGS], ids=name_of)
 @given(thought=WORDS, action=WORDS)
 def test_other_formats_read_what_they_render(reply_format: ReplyFormat[Any], thought: str, action: str) -> None:
     parsed = reply_format.parse(reply_format.render(thought, action))
@@ -261,6 +290,10 @@ BASH = "Think: I look.\n\nAct: bash\n\n```bash\nls /tmp/scratch\n```"
         pytest.param(SQLGYM, QUERY[:-4], False, id="sqlgym: an open block"),
         pytest.param(SQLGYM, f"{QUERY}\n```sql\nDROP", False, id="sqlgym: the last block is open"),
         pytest.param(SQLGYM, "Thought: a\nAction: DROP TABLE t", False, id="sqlgym: no block, an open line"),
+        pytest.param(AGENTBENCH_KG, CALL, False, id="kg: the call's line is open"),
+        pytest.param(AGENTBENCH_KG, CALL + "\n", True, id="kg: the call's line is ended"),
+        pytest.param(AGENTBENCH_KG, DONE, False, id="kg: #1 may become #12"),
+        pytest.param(AGENTBENCH_KG, DONE + ".", True, id="kg: the number is ended"),
         pytest.param(TAGS, TAGGED, True, id="tags: a closed tag"),
         pytest.param(TAGS, TAGGED[:-1], False, id="tags: half of the closing tag"),
         pytest.param(TAGS, TAGGED + "So", True, id="tags: talks on behind the tag"),

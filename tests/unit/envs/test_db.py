@@ -1,5 +1,6 @@
 # ruff: noqa: S608 - statements and what they show, one to a line
 import json
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 from gymfleet_contracts.formats.dbbench import Dbbench
 from gymfleet_contracts.reply_format import FormatOptions
+from gymfleet_envs.db import generate
 from gymfleet_envs.db.actions import Answer, Operation, read_action
 from gymfleet_envs.db.answers import read_answer, same_answer
 from gymfleet_envs.db.benchmark import benchmark_tasks
@@ -218,6 +220,21 @@ def test_generated_answers_are_what_the_gold_statement_gives(level: str, split: 
         assert (reply.action, reply.well_formed) == (move.action, True)
         assert environment.step(move.action).score == 1.0
         environment.close()
+
+
+@pytest.mark.parametrize(("there", "drawn", "new"), [("30", 30, "31"), ("99", 99, "10"), ("30", 40, "40")])
+def test_an_update_asks_for_another_value(there: str, drawn: int, new: str) -> None:
+    class Rigged(random.Random):
+        def randint(self, a: int, b: int) -> int:
+            assert (a, b) == (10, 99), "ages"
+            return drawn
+
+    world = generate._World(Rigged(1), "barn list", [{"item": "harp", "age": there}], [], ["age"])
+
+    question = generate._update(world)
+
+    assert question.after == [{"item": "harp", "age": new}]
+    assert f"Set the age to {new} where" in question.text
 
 
 def test_an_easy_task_is_small() -> None:

@@ -145,6 +145,19 @@ def test_head_keeps_the_beginning_and_says_that_there_was_more() -> None:
     assert (bytes(head.data), head.cut) == (b"abcd", True)
 
 
+def test_there_is_something_to_change_in_every_chore() -> None:
+    tasks = generated_tasks()
+
+    for index in range(400):
+        task = tasks.by_index("train", "change", index).data
+        written = task.init[0].code.splitlines()
+        if task.description.startswith("Delete the empty files"):
+            assert any(line.startswith("printf %s '' > ") for line in written)
+        if task.description.startswith("Replace the word"):
+            old = task.description.split('"')[1]
+            assert any(f" {old} " in f" {line} ".replace("'", " ") for line in written), task.description
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_generated_tasks_hold_no_answer_in_what_is_shown(level: str) -> None:
     tasks = generated_tasks()

@@ -438,7 +438,8 @@ def test_a_larger_size_is_not_the_wanted_one_in_a_generated_shop() -> None:
     environment = ENVIRONMENT()
     environment.reset(task, 0)
     wanted = [value for name, value in task.goal.options if name != "size"]
-    search, item = f"search[{task.goal.title}]", f"click[{task.goal.asin}]"
+    title = task.shop.shelf.at(task.shop.shelf.place_of(task.goal.asin)).title
+    search, item = f"search[{title}]", f"click[{task.goal.asin}]"
 
     outcome = play(
         environment, search, item, *[f"click[{value}]" for value in wanted], "click[x-large]", "click[buy now]"

@@ -47,6 +47,17 @@ def test_a_wrong_purchase_is_worth_less() -> None:
         assert score(task.shop.shelf.at(place), 1.0, (), task.goal, task.rule).total < 1
 
 
+@pytest.mark.parametrize("level", ["single", "options", "attributes", "market"])
+def test_another_kind_of_thing_is_worth_nothing_whatever_else_fits(level: str) -> None:
+    for index in range(20):
+        task = WebShop.task_source(None).by_index("test", level, index).data
+        shelf = task.shop.shelf
+        for product in (shelf.at(place) for place in range(0, len(shelf), 7)):
+            worth = score(product, 1.0, (), task.goal, task.rule)
+            assert (worth.kind == 1.0) == (product.query == task.goal.query), (product.title, task.goal.instruction)
+            assert (worth.total == 0) == (product.query != task.goal.query)
+
+
 def test_tasks_do_not_depend_on_the_process() -> None:
     script = (
         "from gymfleet_envs.webshop.environment import WebShop as W\n"

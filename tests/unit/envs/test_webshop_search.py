@@ -3,10 +3,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gymfleet_envs.webshop import index as index_module
-from gymfleet_envs.webshop.analysis import terms
-from gymfleet_envs.webshop.index import Index, IndexBuilder
-from gymfleet_envs.webshop.porter import stem
+from gymfleet_envs.lucene import index as index_module
+from gymfleet_envs.lucene.analysis import terms
+from gymfleet_envs.lucene.index import Index, IndexBuilder
+from gymfleet_envs.lucene.porter import stem
 
 HOSTILE = [
     "", " ", '"', "(", "AND OR NOT", "title:mug", "mug^1000", "mug~", "*", "?", "[a TO b]", "+mug -lamp", "\\",

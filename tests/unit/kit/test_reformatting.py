@@ -17,7 +17,7 @@ from tests.fixtures.paths import ROOT
 
 TRAJECTORIES = Path(__file__).parents[4] / "shared" / "data" / "trajectories"
 SQL = "SELECT a FROM t WHERE b = 'c'"
-OF_ONE_LINE = ("agentgym", "openmanus", "outcome", "react", "tags", "think_act", "tool_call")
+OF_ONE_LINE = ("agentbench_kg", "agentgym", "openmanus", "outcome", "react", "tags", "think_act", "tool_call")
 """Formats with a place for a thought and for any action of one line."""
 
 
@@ -26,7 +26,7 @@ def fmt(use: str, **options: Any) -> CheckedFormat:
 
 
 def test_every_format_stands_in_a_pair() -> None:
-    assert {*OF_ONE_LINE, "plain", "free", "dbbench", "sqlgym", "agentbench_os"} == set(FORMATS.included())
+    assert {*OF_ONE_LINE, "plain", "free", "dbbench", "sqlgym", "agentbench_os", "searchqa"} == set(FORMATS.included())
 
 
 def pairs(*names: str) -> pytest.MarkDecorator:
@@ -56,6 +56,11 @@ def test_a_statement_there_and_back(one: str, other: str) -> None:
 @pairs(*OF_ONE_LINE, "agentbench_os")
 def test_the_end_of_a_task_there_and_back(one: str, other: str) -> None:
     assert_there_and_back(one, other, "finish")
+
+
+@pairs(*OF_ONE_LINE, "searchqa")
+def test_a_search_there_and_back(one: str, other: str) -> None:
+    assert_there_and_back(one, other, "<search>river Elbe</search>")
 
 
 @pairs("agentgym", "openmanus", "outcome", "tags", "tool_call", "agentbench_os")

@@ -462,7 +462,7 @@ async def test_an_unknown_format_is_named(door: Door) -> None:
     trajectory = await play(ScriptedPolicy(OPEN), door, format={"use": "morse"})
 
     assert (trajectory.status, trajectory.attempt) == (Status.POLICY_ERROR, 1)
-    assert "UnknownFormat: there is no format 'morse'; known: agentbench_os, " in str(trajectory.error)
+    assert "UnknownFormat: there is no format 'morse'; known: agentbench_kg, agentbench_os, " in str(trajectory.error)
 
 
 async def test_an_engine_that_fails_a_request_is_a_policy_error(door: Door) -> None:

@@ -75,7 +75,7 @@ def test_a_format_is_resolved_once() -> None:
     [
         (
             {"use": "morse"},
-            "there is no format 'morse'; known: agentbench_os, agentgym, dbbench, free, openmanus, outcome, plain, ",
+            "there is no format 'morse'; known: agentbench_kg, agentbench_os, agentgym, dbbench, free, openmanus, ",
         ),
         ({"use": "os:system"}, "this service was not given the format 'os:system'"),
         ({"use": "/etc/passwd"}, "this service was not given the format '/etc/passwd'"),

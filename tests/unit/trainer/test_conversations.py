@@ -72,7 +72,7 @@ def context(
         return {"loss": 1.0}
 
     learner: Any = SimpleNamespace(
-        vocab_size=1000, begin=lambda *_: None, sft_epoch=sft_epoch,
+        vocab_size=1000, begin=lambda *_: None, end=lambda: None, sft_epoch=sft_epoch,
         sequences=lambda episodes, _: [one.trajectory.trajectory_id for one in episodes],
     )  # fmt: skip
     quiet: Any = SimpleNamespace(

@@ -108,3 +108,14 @@ def test_how_the_agent_went_about_its_tasks_is_told_beside() -> None:
     assert (alone.mistakes, alone.mended_mistakes) == (0.0, None)
     unsolved, _ = measured([good], Measure, stages=[{"kind": "measure", "num_tasks": 1}])
     assert unsolved.mean_turns_solved is None
+
+
+def test_episodes_of_a_task_and_of_its_replacement_count_together_for_pass_hat() -> None:
+    episodes = [
+        make_scored("measure.t000000", success=True), make_scored("measure.t000000-r1", success=True),
+        make_scored("measure.t000001", success=True), make_scored("measure.t000001", success=False),
+    ]  # fmt: skip
+
+    result, (line,) = measured(episodes, Measure, stages=[{"kind": "measure", "num_tasks": 2, "samples_per_task": 2}])
+
+    assert result.pass_hat == line["pass_hat"] == (0.75, 0.5)

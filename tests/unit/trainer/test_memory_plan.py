@@ -134,6 +134,69 @@ def test_without_a_gpu_left_they_share() -> None:
     assert "2 workers and 1 engines share 2 GPUs" in plan.notes
 
 
+def test_on_a_gpu_that_is_shared_by_turns_the_turn_counts_that_needs_most() -> None:
+    plan = planned("1xh100", placement={"colocated": True})
+    apart = planned("2xh100")
+
+    size, context = plan.num_parameters, GIB
+    gpu, main = plan.devices
+    trainer, engine = (sum(parts(apart, device=device).values()) for device in range(2))
+    # Gradients and activations are gone when the engine wakes; an engine that sleeps has nothing but its context.
+    updating, playing = trainer + context, 12 * size + context + engine
+    assert gpu.turns == (updating, playing)
+    assert gpu.used_bytes == max(updating, playing) < trainer + engine
+    assert parts(plan, device=1) == {"weights": 4 * size}, "which wait in main memory"
+    assert main.processes[0].name == "engine 0, asleep"
+    assert main.size_bytes is None
+    assert plan.as_dict()["devices"][0]["used_bytes"] == gpu.used_bytes
+    said = f"GPU 0 (H100): {updating / GIB:.2f} GiB while engines sleep, {playing / GIB:.2f} GiB while they are awake"
+    assert said in plan.notes
+    assert not any("share" in note for note in plan.notes)
+    assert planned("1xh100").devices[0].used_bytes == trainer + engine, "without turns both at once"
+
+
+def test_what_is_needed_between_updates() -> None:
+    def playing(stages: list[dict[str, Any]] | None = None, **changes: Any) -> int:
+        plan = planned("1xh100", stages, placement={"colocated": True}, **changes)
+        trainer, engine = plan.devices[0].processes
+        assert plan.devices[0].turns[1] == trainer.resting_bytes + engine.size_bytes
+        return trainer.resting_bytes - GIB
+
+    size, data = planned("1xh100").num_parameters, {"data": "episodes.jsonl"}
+    coarse = {"dtype": "bfloat16", "max_model_len": 512}
+
+    assert playing() == 12 * size, "weights and moments"
+    assert playing(inference=coarse) == 16 * size, "and weights as they are published, to be compared"
+    assert playing([REINFORCE | {"kl": {"coefficient": 0.01}}]) == 16 * size, "a reference"
+    assert playing([{"kind": "sft", **data}]) == 4 * size, "the moments are dropped before the engines wake"
+    assert playing([{"kind": "bradley_terry", "name": "goal", **data}]) == 4 * size
+    assert playing([{"kind": "sft", **data}, REINFORCE]) == 12 * size, "of the stage that keeps most"
+
+
+def test_a_placement_says_what_lies_where() -> None:
+    def names(gpus: str, **changes: Any) -> list[list[str]]:
+        plan = planned(gpus, **changes)
+        return [[process.name for process in device.processes] for device in plan.devices]
+
+    worker, engine, other = "trainer, worker 0", "engine 0", "engine 1"
+    assert names("3xh100", placement={"trainer": [2], "engines": [0]}) == [[engine], [], [worker]]
+    assert names("3xh100", placement={"engines": [0]}) == [[engine], [worker], []], "the first that no engine has"
+    assert names("3xh100", placement={"trainer": [1]}) == [[engine], [worker], []]
+    assert names("2xh100", placement={"colocated": True}, scale={"rollouts": 2}) == [
+        [worker, engine, other], [], ["engine 0, asleep", "engine 1, asleep"],
+    ]  # fmt: skip
+    one_of_two = planned("2xh100", placement={"colocated": True, "engines": [0, 1]}, scale={"rollouts": 2})
+    assert [len(device.sleepers) for device in one_of_two.devices] == [1, 0, 0], "the other has its GPU for itself"
+    assert one_of_two.devices[1].used_bytes == one_of_two.devices[1].processes[0].size_bytes
+    assert names("1xcpu", placement={"colocated": True}) == [[worker, engine]]
+
+
+def test_a_placement_beyond_what_there_is_is_a_fault() -> None:
+    plan = planned("2xh100", placement={"engines": [2]})
+
+    assert plan.faults == ("placement names GPU 2, and there are 0 to 1: give others, or more to --gpus",)
+
+
 def test_what_does_not_fit_is_said_with_what_would_help() -> None:
     small = planned("1x1.5GiB", trainer={"workers": 2})
     weights = planned(
@@ -200,6 +263,9 @@ def test_adapters_are_trained_and_the_weights_are_held_once(tmp_path: Path) -> N
     assert "reference" not in found
     assert (found["weights"], found["gradients"], found["optimiser"]) == (2 * size + 2 * adapter, adapter, 2 * adapter)
     assert parts(cpu)["weights"] == 4 * size + 3 * adapter, "a CPU's memory also has the adapter as it began"
+    lost, whole = parts(cpu), parts(planned("1xcpu", [kl], model={"path": str(tmp_path)}))
+    assert lost["lost between blocks"] == pytest.approx(0.45 * lost["activations"], rel=1e-6)
+    assert whole["lost between blocks"] == pytest.approx(0.15 * whole["activations"], rel=1e-6)
     # vLLM has room for three of rank 4 in all seven: 128 x 128 and 128 x 64 twice, 128 x 96 three times.
     assert parts(gpu, device=1)["adapters"] == 3 * 4 * 4 * (2 * 256 + 2 * 192 + 3 * 224) * 2
 

@@ -67,7 +67,9 @@ def carried_out(given: LearnPreferences, model: Path, directory: RunDirectory, d
         batches.append(rows)
         return {"loss": 1.0, "num_trained_tokens": sum(row.num_trained for row in rows)}
 
-    learner: Any = SimpleNamespace(vocab_size=1000, begin=lambda _, told: begun.append(told), update_rows=update_rows)
+    learner: Any = SimpleNamespace(
+        vocab_size=1000, begin=lambda _, told, __: begun.append(told), update_rows=update_rows, end=lambda: None
+    )
     quiet: Any = SimpleNamespace(
         begin=lambda *_, **__: None, advance=lambda *_, **__: None, adopt_probe=lambda *_: None
     )

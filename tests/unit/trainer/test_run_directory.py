@@ -1,5 +1,7 @@
 import json
 import math
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -52,6 +54,56 @@ def test_a_second_trainer_is_refused_while_the_first_lives(tmp_path: Path) -> No
         second.__enter__()
 
     with second:
+        pass
+
+
+LEFT_WRITING = """
+import sys, threading
+from gymfleet_trainer import main
+from gymfleet_trainer.learning.background_write import BackgroundWrite
+from gymfleet_trainer.run import plan
+
+ended = threading.Event()
+
+def write():
+    ended.wait()
+    print("writing", flush=True)
+    sys.stdin.read()
+
+def interrupted(_):
+    BackgroundWrite(write)
+    raise KeyboardInterrupt
+
+plan.stages_of = interrupted
+try:
+    main.main(["run", sys.argv[1], "--run-dir", sys.argv[2]])
+finally:
+    ended.set()
+"""
+
+
+def test_a_trainer_keeps_the_directory_as_long_as_a_thread_of_it_writes(tmp_path: Path) -> None:
+    recipe, run_dir = tmp_path / "recipe.toml", tmp_path / "run"
+    recipe.write_text(
+        """name = "tiny"
+        environments = [{ name = "maze" }]
+        model = { scratch = {} }
+        stages = [{ kind = "measure", num_tasks = 1 }]
+        """
+    )
+
+    with subprocess.Popen(
+        [sys.executable, "-c", LEFT_WRITING, str(recipe), str(run_dir)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as trainer:  # fmt: skip
+        assert trainer.stdin is not None
+        assert trainer.stdout is not None
+        assert trainer.stdout.readline() == "writing\n", "its main thread is done with it"
+        with pytest.raises(RunDirectoryError, match="another process is training"):
+            RunDirectory(run_dir).lock()
+        trainer.stdin.close()
+
+    with RunDirectory(run_dir):
         pass
 
 

@@ -14,7 +14,8 @@ def left(name: str, kind: str = "collect") -> Left:
 
 def measured(name: str) -> EvalResult:
     return EvalResult(
-        name=name, num_episodes=1, num_successes=0, success=0.0, interval=(0.0, 1.0), mean_score=0.0, mean_turns=1.0,
+        name=name, num_episodes=1, num_successes=0, success=0.0, interval=(0.0, 1.0),
+        mean_score=0.0, score_interval=(0.0, 1.0), mean_turns=1.0,
         policy_version=1, failed_episodes=0, seconds=1.0,
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ from gymfleet_contracts.recipe import RecipeError
 from gymfleet_kit.shared_weights import SHARED_MEMORY, HeldFolder
 from gymfleet_trainer.model.policy_model import PolicyModel
 from gymfleet_trainer.publish.transfers import transfer_of
+from gymfleet_trainer.publish.transfers.broadcast import Broadcast
 from gymfleet_trainer.publish.transfers.shared_memory import SharedMemory
 
 from tests.fixtures.scored import make_recipe
@@ -30,6 +31,18 @@ def test_versions_lie_on_the_disk_unless_the_recipe_says_otherwise(tmp_path: Pat
     assert transfer_of(make_recipe(), tmp_path / "weights", "run", "nowhere").root == tmp_path / "weights"
     adapted = transfer_of(adapter, tmp_path / "weights", "run", "nowhere")
     assert adapted.root == tmp_path / "weights", "an adapter is a file"
+
+
+def test_what_is_sent_is_written_to_the_runs_directory_first(tmp_path: Path) -> None:
+    transfer = transfer_of(make_recipe(publish={"transfer": "broadcast"}), tmp_path / "weights", "run", "nowhere")
+
+    assert isinstance(transfer, Broadcast)
+    assert transfer.root == tmp_path / "weights"
+
+
+def test_adapters_are_not_sent() -> None:
+    with pytest.raises(ValueError, match=r'"broadcast" sends whole weights, and \[model\.lora\] .* give "disk"'):
+        make_recipe(publish={"transfer": "broadcast"}, model={"path": "base", "lora": {}})
 
 
 def test_a_recipe_puts_versions_into_shared_memory(tmp_path: Path, run_id: str) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 from gymfleet_contracts.recipe import Recipe, initial_model
 from gymfleet_contracts.run import RunProgress
+from gymfleet_contracts.suite import Suite, load_suite
 
 from gymfleet_cli.commands.train import EnvOption, PortsOption, RunDirOption
 from gymfleet_cli.console import CliError, UsageProblem, err, out, plain
@@ -15,7 +16,10 @@ from gymfleet_cli.progress import RunDisplay, read_progress
 from gymfleet_cli.recipes import load_checked, load_with_overrides
 from gymfleet_cli.report.data import Measurement
 from gymfleet_cli.run_directory import RUN_STATE
-from gymfleet_cli.running import Work, lock_run, run_plan, work_with_services
+from gymfleet_cli.running import Work, lock_run, recipe_file, run_plan, work_with_services
+from gymfleet_cli.suites import Figure, Results, figure_of, key_of, print_table, recipe_for, stages_of
+from gymfleet_cli.supervisor.errors import ServiceFailed
+from gymfleet_cli.supervisor.plan import Plan
 from gymfleet_cli.supervisor.sweep import sweep
 
 _MODELS: Final = ("config.json", "adapter_config.json")
@@ -39,26 +43,84 @@ def evaluate(
     ] = None,
     run_dir: RunDirOption = None,
     env: EnvOption = None,
+    suite: Annotated[
+        Path | None, typer.Option(help="File that names the environments to measure on, instead of the recipe's.")
+    ] = None,
+    stages: Annotated[
+        bool, typer.Option("--stages", help="With --suite: the model at the start and after each stage that trained.")
+    ] = False,
     ports_from: PortsOption = None,
 ) -> None:
     """Measure success on held-out tasks, with a 95 % interval. A recipe stands for its run's last model.
 
-    Without --episodes it is measured as the recipe's last measurement is.
+    Without --episodes it is measured as the recipe's last measurement is, or as the suite says.
     """
+    if stages and suite is None:
+        raise UsageProblem("--stages makes the table of a suite: give --suite FILE")
+    if suite is not None and env is not None:
+        raise UsageProblem("--env stands for a recipe's only environment: name yours in the suite instead")
     found = resolve(target, run_dir)
     recipe = load_checked(found.recipe, ())
     state_dir = found.run_dir / RUN_STATE / "eval"
     with lock_run(found.run_dir, state_dir):
         sweep(state_dir)
-        result_file = state_dir / "result.json"
-        result_file.unlink(missing_ok=True)
+        if suite is not None:
+            _evaluate_suite(found, recipe, _with_episodes(load_suite(suite), episodes), stages, ports_from)
+            return
         plan = run_plan(recipe, env, found.run_dir, state_dir, ports_from)
         err.print(plain(f"measuring {found.checkpoint or 'the initial model'} · logs {state_dir / 'logs'}"))
-        work = measurement(found, recipe, episodes, result_file)
-        work_with_services(plan, work, RunDisplay(err, lambda: _newest(found.run_dir)))
-        measured = Measurement.model_validate_json(result_file.read_bytes())
-        for title, line in success_lines(measured).items():
+        for title, line in success_lines(_measured(found, recipe, episodes, plan)).items():
             out.print(plain(f"{title}: {line}" if title else line), soft_wrap=True)
+
+
+def _evaluate_suite(found: Target, recipe: Recipe, suite: Suite, every: bool, ports_from: int | None) -> None:
+    """Measure what was not measured yet and print the table; one environment that fails does not stop the others.
+
+    Raises `CliError` after the table when some could not be measured.
+    """
+    state_dir = found.run_dir / RUN_STATE / "eval"
+    recipes = {one.title: recipe_for(recipe, one, where=suite.name) for one in suite.environments}
+    plans = {
+        title: run_plan(one, None, found.run_dir, state_dir, ports_from) for title, one in recipes.items()
+    }  # all before the first starts: a benchmark's files that are not there stop the suite at once
+    results = Results(found.run_dir / "suites" / f"{suite.name}.json")
+    measured_stages = stages_of(recipe, found.run_dir, found.checkpoint, every=every)
+    figures: dict[tuple[str, str], Figure] = {}
+    failed: dict[str, str] = {}
+    for stage in measured_stages:
+        for env in suite.environments:
+            own = recipes[env.title]
+            key = key_of(own, stage.model)
+            if (figure := results.get(key)) is None and env.title not in failed:
+                err.print(plain(f"measuring {stage.model} on {env.title} · logs {state_dir / 'logs'}"))
+                target = Target(Path(recipe_file(own, state_dir)), found.run_dir, stage.model)
+                try:
+                    figure = figure_of(key, stage, env, _measured(target, own, None, plans[env.title]))
+                except ServiceFailed as error:
+                    failed[env.title] = str(error)
+                    continue
+                results.keep(figure)
+            if figure is not None:
+                figures[env.title, stage.title] = figure
+    print_table(suite, measured_stages, figures, failed)
+    if failed:
+        raise CliError(f"{len(failed)} of {len(suite.environments)} environments could not be measured")
+
+
+def _with_episodes(suite: Suite, episodes: int | None) -> Suite:
+    if episodes is None:
+        return suite
+    changed = tuple(env.model_copy(update={"episodes": episodes}) for env in suite.environments)
+    return suite.model_copy(update={"environments": changed})
+
+
+def _measured(found: Target, recipe: Recipe, episodes: int | None, plan: Plan) -> Measurement:
+    """Start the services, measure, stop them."""
+    result_file = plan.directory / "result.json"
+    result_file.unlink(missing_ok=True)
+    work = measurement(found, recipe, episodes, result_file)
+    work_with_services(plan, work, RunDisplay(err, lambda: _newest(found.run_dir)))
+    return Measurement.model_validate_json(result_file.read_bytes())
 
 
 def measurement(found: Target, recipe: Recipe, episodes: int | None, result_file: Path) -> Work:

@@ -11,6 +11,7 @@ from rich.text import Text
 from gymfleet_cli.commands.data import DataOption, data_of
 from gymfleet_cli.console import CliError, UsageProblem, err, out, plain
 from gymfleet_cli.display import StartDisplay
+from gymfleet_cli.interpreters import prepare_interpreters
 from gymfleet_cli.options import OptionsOption, options_of, served_options
 from gymfleet_cli.progress import describe, read_progress
 from gymfleet_cli.run_directory import RUN_STATE
@@ -52,6 +53,7 @@ def up(
     unserved = sorted(set(benchmarks) - set(envs))
     if unserved and len(envs) > 1:  # the name of a file's or class's environment is not known here
         raise UsageProblem(f"--data {unserved[0]}: this environment is not served; served are {', '.join(envs)}")
+    prepare_interpreters(envs)
     plan = Plan(
         directory=state_dir,
         ports=choose_ports(envs, ports_from),

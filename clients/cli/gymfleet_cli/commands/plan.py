@@ -71,9 +71,8 @@ def _show(found: dict[str, Any]) -> None:
             for number, part in enumerate(process["parts"]):
                 name = "" if number else process["name"]
                 table.add_row(plain(name), plain(part["what"]), plain(_gib(part["size_bytes"]), "bold"))
-        used = sum(part["size_bytes"] for process in one["processes"] for part in process["parts"])
         room = "" if one["size_bytes"] is None else f" of {_gib(one['size_bytes'])}"
-        out.print(plain(f"{one['name']}: {_gib(used)}{room}", "bold"), soft_wrap=True)
+        out.print(plain(f"{one['name']}: {_gib(one['used_bytes'])}{room}", "bold"), soft_wrap=True)
         out.print(table)
     for note in found["notes"]:
         out.print(plain(note), soft_wrap=True)

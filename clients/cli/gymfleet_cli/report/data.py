@@ -29,12 +29,16 @@ class Success(_Line):
     num_episodes: int
     success: float
     interval: tuple[float, float]
+    pass_hat: tuple[float, ...] = ()
+    """`pass^k` for k = 1, 2, ...: the chance that k episodes of a task all succeed."""
 
 
 class Measurement(Success):
     """One measurement: a stage's, or one on the way through a stage that trains."""
 
     name: str
+    mean_score: float = 0.0
+    score_interval: tuple[float, float] = (0.0, 1.0)
     environments: dict[str, Success] = {}
     """By title, where there are several."""
 

@@ -49,8 +49,8 @@ class Wire:
     refuses_after_done: bool = True
     score: bool = False
     """Whether the client takes `score` as the reward."""
-    observes: str = "observation"
-    """The path whose `GET` shows the last observation; empty where there is none."""
+    shows_task: bool = False
+    """Whether `GET /observation` shows the first observation at any time, and not the last one."""
     vocabulary: bool = False
     starts_at_create: bool = False
 
@@ -79,7 +79,7 @@ WIRES: Final = {
         Wire("alfworld", "game", reset_surplus={"world_type": "Text"}, tries_close=True),
         Wire("sciworld", "data_idx", started=_described, closes=True, score=True),
         *(_tool(env) for env in ("weather", "movie", "academia", "sheet", "todo")),
-        _tool("searchqa", closes=True),
+        _tool("searchqa", closes=True, starts_at_create=True, shows_task=True),
         _tool("sqlgym", select="item_id", create_body=None, started=_first, seen="state"),
         _tool("webshop", select="session_id", create_body=None, started=_first, seen="state", tries_close=True),
         _tool("webarena", select="idx", create_body=None, created=_key("env_idx"), reset_surplus={"seed": 0},

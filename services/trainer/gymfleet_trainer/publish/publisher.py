@@ -50,6 +50,10 @@ class Publication:
     replicas: int
     attempts: int
     seconds: float
+    write_s: float
+    """Of these, until the weights were written."""
+    compare_s: float
+    """Of these, until the trainer had its own log-probabilities of the probe."""
     pause_s: float
     update_s: float
 
@@ -68,7 +72,8 @@ class Publisher:
         transfer: Transfer | None = None,
     ) -> None:
         self._fleet = fleet
-        self._weights = PublishedWeights((transfer or Disk(directory.weights)).root, model.save_weights, worker)
+        self._transfer = transfer or Disk(directory.weights)
+        self._weights = PublishedWeights(self._transfer.root, model.save_weights, worker)
         self._check = ParityCheck(model, worker, recipe)
         self._recipe = recipe
         self._directory = directory
@@ -93,7 +98,9 @@ class Publisher:
         await self._take_back(present)
         replicas = _current(present, state) or list(present)
         version = await self._next_version(present, state)
+        writing = time.monotonic()
         path = await self._weights.write(version)
+        write_s = time.monotonic() - writing
         # Record this before it can be sampled from: after a crash past the commit, the weights must still be known.
         self._checkpoints.note_version(version, state.age)
         state.version, state.ages[version] = version, state.age
@@ -104,7 +111,7 @@ class Publisher:
             probe_max_tokens=self._recipe.publish.probe_max_tokens,
             decision_timeout_s=_DECISION_TIMEOUT_S,
         )
-        staged, parity, attempts = await self._until_agreed(state, body, replicas)
+        staged, parity, attempts, compare_s = await self._until_agreed(state, body, replicas)
         self._newest = body
         self._fleet.count(present, len(present) - len(replicas))
         self._refused.clear()
@@ -112,11 +119,12 @@ class Publisher:
         self._note(state, parity, seconds)
         engines = sum(len(one.engines) for one in staged)
         pause_s, update_s = max(one.pause_s for one in staged), max(one.update_s for one in staged)
-        publication = Publication(version, parity, engines, attempts, seconds, pause_s, update_s)
+        publication = Publication(version, parity, engines, attempts, seconds, write_s, compare_s, pause_s, update_s)
         self._directory.metric(
             "publish", step=state.step, age=state.age, version=version, parity_mean_abs=parity.mean_abs,
             parity_max_abs=parity.max_abs, parity_tokens=parity.num_tokens, replicas=publication.replicas,
-            attempts=attempts, seconds=round(seconds, 4), pause_s=pause_s, update_s=update_s,
+            attempts=attempts, seconds=round(seconds, 4), write_s=round(write_s, 4), compare_s=round(compare_s, 4),
+            pause_s=pause_s, update_s=update_s,
         )  # fmt: skip
         log.info("version.published", **asdict(publication))
         return publication
@@ -185,17 +193,22 @@ class Publisher:
 
     async def _until_agreed(
         self, state: RunState, body: StageVersion, replicas: Iterable[str], *, alone: bool = False
-    ) -> tuple[list[StagedVersion], Parity, int]:
-        """Stage, compare and commit, with one retry after a failure. With `alone`, raise NoAnswer without waiting."""
+    ) -> tuple[list[StagedVersion], Parity, int, float]:
+        """Stage, compare and commit, with one retry after a failure. With `alone`, raise NoAnswer without waiting.
+
+        Returns the answers, their parity, the number of tries, and the seconds that the last comparison took.
+        """
         reason = ""
         replicas, allowed = list(replicas), tolerance(self._recipe, state)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                staged = await self._fleet.stage(body, replicas, alone=alone)
+                staged = await self._fleet.stage(body, replicas, alone=alone, offer=self._transfer.offer)
+                comparing = time.monotonic()
                 parity, replica = await self._check.compare(body, staged)
+                compare_s = time.monotonic() - comparing
                 if parity.within(allowed):
                     await self._fleet.commit(body.version, staged)
-                    return list(staged.values()), parity, attempt
+                    return list(staged.values()), parity, attempt, compare_s
                 reason = (
                     f"mean |difference| in log-probability is {parity.mean_abs:.6g} over {parity.num_tokens} tokens "
                     f"at {replica}, publish.parity_tolerance allows {allowed:g}"

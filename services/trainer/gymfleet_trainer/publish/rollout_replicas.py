@@ -6,7 +6,7 @@ is back. While none answers, calls are repeated until a deadline.
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -20,6 +20,7 @@ from prometheus_client import Gauge
 from gymfleet_trainer.errors import Stalled
 from gymfleet_trainer.publish.ownership import PolicyOwnership
 from gymfleet_trainer.publish.policy_endpoint import NoAnswer, PolicyCalls, VersionRefused, readiness
+from gymfleet_trainer.publish.transfers.base import Offer
 from gymfleet_trainer.settings import TrainerSettings
 
 log = structlog.get_logger()
@@ -102,8 +103,17 @@ class RolloutReplicas:
             }
         )
 
-    async def stage(self, body: StageVersion, urls: Iterable[str], *, alone: bool = False) -> dict[str, StagedVersion]:
+    async def stage(
+        self,
+        body: StageVersion,
+        urls: Iterable[str],
+        *,
+        alone: bool = False,
+        offer: Callable[[StageVersion, Collection[str]], Offer] = Offer,
+    ) -> dict[str, StagedVersion]:
         """Load the version on these replicas, and return the probe answers of those that loaded it, at least one.
+
+        `offer` says how they get it; it is asked anew for each attempt.
 
         Raises:
             VersionRefused: a replica refused the version.
@@ -119,7 +129,7 @@ class RolloutReplicas:
                 urls = await self.present()  # the replicas may have other addresses by now
                 await self.refuse(body.version, urls)  # the version may be staged although the answer was lost
             again = True
-            return await self._stage(body, urls, deadline)
+            return await self._stage(offer(body, list(urls)), deadline)
 
         try:
             retries = _retries("version.not_answered", call="stage", version=body.version)
@@ -129,16 +139,22 @@ class RolloutReplicas:
                 raise
             raise Stalled(f"staging a version: no answer from the rollout service at {error}") from None
 
-    async def _stage(self, body: StageVersion, urls: Iterable[str], deadline: float) -> dict[str, StagedVersion]:
+    async def _stage(self, offer: Offer, deadline: float) -> dict[str, StagedVersion]:
         timeout_s = max(deadline - time.monotonic(), _PAUSE_S)
-        answers = await _settled(
-            {url: self._calls.stage(url, body, timeout_s=timeout_s) for url in urls}, grace_s=_STAGE_GRACE_S
-        )
+
+        async def asked(url: str) -> StagedVersion:
+            try:
+                return await self._calls.stage(url, offer.bodies[url], timeout_s=timeout_s)
+            finally:
+                offer.answered(url)
+
+        async with offer:
+            answers = await _settled({url: asked(url) for url in offer.bodies}, grace_s=_STAGE_GRACE_S)
         _raise_refusal(answers)
         staged = {url: answer for url, answer in answers.items() if isinstance(answer, StagedVersion)}
         if not staged:
             raise NoAnswer(_reasons(answers))
-        self._leave_out(answers, "stage", body.version)
+        self._leave_out(answers, "stage", offer.version)
         return staged
 
     async def commit(self, version: int, urls: Iterable[str]) -> None:

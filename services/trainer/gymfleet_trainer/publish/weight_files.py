@@ -1,7 +1,6 @@
 """A version's directory: buckets of safetensors that are written as the tensors come, and what says what they hold."""
 
 import json
-import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -82,15 +81,11 @@ def _write(file: Path, named: list[Named]) -> Bucket:
             StoredTensor(name=name, dtype=_DTYPES[tensor.dtype], shape=tuple(tensor.shape), begin=begin, end=end)
         )
         begin = end
-    entries = {
-        one.name: {"dtype": one.dtype, "shape": one.shape, "data_offsets": (one.begin, one.end)} for one in stored
-    }
-    header = json.dumps({"__metadata__": {"format": "pt"}, **entries}, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % _WORD)
+    bucket = Bucket(file=file.name, size_bytes=len(data), checksum=checksum(_words(data)), tensors=tuple(stored))
     with file.open("wb") as stream:
-        stream.write(struct.pack("<Q", len(header)) + header)
+        stream.write(bucket.header())
         data.numpy().tofile(stream)
-    return Bucket(file=file.name, size_bytes=len(data), checksum=checksum(_words(data)), tensors=tuple(stored))
+    return bucket
 
 
 def _words(data: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from gymfleet_kit.streams import RedisClient
 from gymfleet_trainer.errors import NothingLeft, RunDirectoryError, TrainerError
 from gymfleet_trainer.learning.learner import MODEL
 from gymfleet_trainer.learning.pairs import Found
-from gymfleet_trainer.learning.protocol import Learner
+from gymfleet_trainer.learning.protocol import Learner, Training
 from gymfleet_trainer.metrics import HELD, PARITY, TOLERANCE, VERSION
 from gymfleet_trainer.publish.colocation import engines_asleep
 from gymfleet_trainer.publish.publisher import Publication, Publisher
@@ -292,6 +292,17 @@ class RunContext:
         async with engines_asleep(self.endpoint):
             yield
             await self.worker.run(self.learner.release_memory)
+
+    @contextlib.asynccontextmanager
+    async def training(self, how: Training, previous: Path | None = None) -> AsyncIterator[None]:
+        """Have the learner train as the stage says meanwhile, for one that plays nothing; see `Learner.begin`.
+
+        Engines that share GPUs with the trainer sleep until the optimiser is dropped. Raises VersionRefused, Stalled.
+        """
+        async with self.engines_aside():
+            await self.worker.run(self.learner.begin, self.stage.name, how, previous)
+            yield
+            await self.worker.run(self.learner.end)
 
     async def ensure_published(self) -> None:
         """Publish the current weights unless this process has done so: from now on the policy plays by them."""

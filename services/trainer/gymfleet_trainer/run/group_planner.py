@@ -205,10 +205,14 @@ class GroupPlanner:
 
     def title_of(self, plays: Plays, group_id: str) -> str:
         """Return the title of the environment that a group of `plays` was played in."""
+        return self._envs[self._place(plays, self.number_of(group_id))[0]].title
+
+    def number_of(self, group_id: str) -> int:
+        """Return the number of what was played under an id, which a replacement shares with what it replaces."""
         parts = _PLAYED_ID.fullmatch(group_id.rpartition(".")[2])
         if parts is None:
             raise ValueError(f"{group_id} is no group outside of training")
-        return self._envs[self._place(plays, int(parts[1]))[0]].title
+        return int(parts[1])
 
     def _place(self, plays: Plays, index: int) -> tuple[int, int]:
         return divmod(index, plays.num_tasks) if plays.purpose == "eval" else self._mixture[index]

@@ -1,6 +1,7 @@
 """One measurement of the current policy on held-out tasks."""
 
 import time
+from collections import defaultdict
 
 import structlog
 from gymfleet_contracts.trajectory import ReplyEnd, ScoredTrajectory
@@ -8,7 +9,7 @@ from gymfleet_kit.conduct import mistakes, num_useful
 
 from gymfleet_trainer.run.context import RunContext
 from gymfleet_trainer.run.state import EnvironmentResult, EvalResult
-from gymfleet_trainer.run.statistics import wilson_interval
+from gymfleet_trainer.run.statistics import pass_hat, wilson_interval
 
 log = structlog.get_logger()
 
@@ -47,6 +48,7 @@ def _result(
                 interval=wilson_interval(sum(own), len(own)),
             )
     num_successes = sum(trajectory.success for trajectory in trajectories)
+    total_score = sum(trajectory.score for trajectory in trajectories)
     num_turns = sum(len(trajectory.turns) for trajectory in trajectories)
     num_turns_solved = sum(len(trajectory.turns) for trajectory in trajectories if trajectory.success)
     made, mended = map(sum, zip(*(mistakes(trajectory.turns) for trajectory in trajectories), strict=True))
@@ -56,7 +58,8 @@ def _result(
         num_successes=num_successes,
         success=num_successes / len(trajectories),
         interval=wilson_interval(num_successes, len(trajectories)),
-        mean_score=sum(trajectory.score for trajectory in trajectories) / len(trajectories),
+        mean_score=total_score / len(trajectories),
+        score_interval=wilson_interval(total_score, len(trajectories)),
         mean_turns=num_turns / len(trajectories),
         mean_turns_solved=num_turns_solved / num_successes if num_successes else None,
         useful_actions=sum(num_useful(trajectory.turns) for trajectory in trajectories) / max(num_turns, 1),
@@ -66,5 +69,14 @@ def _result(
         policy_version=run.state.version,
         failed_episodes=num_failed,
         seconds=seconds,
+        pass_hat=_pass_hat(run, [(one.group_id, one.success) for one in trajectories]),
         environments=by_environment,
     )
+
+
+def _pass_hat(run: RunContext, episodes: list[tuple[str, bool]]) -> tuple[float, ...]:
+    """Count successes and episodes of each task; those of a replacement count with what it replaces."""
+    counts: defaultdict[int, list[bool]] = defaultdict(list)
+    for group_id, success in episodes:
+        counts[run.planner.number_of(group_id)].append(success)
+    return pass_hat([(sum(one), len(one)) for one in counts.values()])

@@ -20,6 +20,8 @@ _CUDA_CONTEXT: Final = 1 << 30
 """What a process takes on a GPU without any tensor: its context, libraries and communicators. About that much."""
 _ENGINE_PROCESS: Final = 3 << 29
 """The resident memory of vLLM on a CPU without weights, cache and batches. About that much."""
+_WAITING: Final = frozenset({"weights", "adapters"})
+"""The parts of an engine that wait in main memory while it sleeps."""
 _USABLE: Final = 0.95
 """Of a GPU's memory; the rest is lost between blocks."""
 
@@ -30,6 +32,8 @@ class Process:
 
     name: str
     parts: tuple[Part, ...]
+    resting_bytes: int = 0
+    """What it keeps of a device that it shares by turns, while it is not its turn."""
 
     @property
     def size_bytes(self) -> int:
@@ -45,11 +49,22 @@ class Device:
     size_bytes: int | None
     """None for what no plan knows: the main memory beside GPUs."""
     processes: tuple[Process, ...]
+    sleepers: tuple[Process, ...] = ()
+    """Engines that sleep while the others of its processes are at work, and are awake while these rest."""
+
+    @property
+    def turns(self) -> tuple[int, int]:
+        """Return what is needed while the sleepers sleep, and while they are awake."""
+        others = [process for process in self.processes if process not in self.sleepers]
+        return (
+            sum(one.size_bytes for one in others) + sum(one.resting_bytes for one in self.sleepers),
+            sum(one.resting_bytes for one in others) + sum(one.size_bytes for one in self.sleepers),
+        )
 
     @property
     def used_bytes(self) -> int:
-        """Return what its processes need together."""
-        return sum(process.size_bytes for process in self.processes)
+        """Return what its processes need together, or in the turn in which they need most."""
+        return max(self.turns) if self.sleepers else sum(process.size_bytes for process in self.processes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +82,10 @@ class MemoryPlan:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
-        return asdict(self)
+        told = asdict(self)
+        for device, found in zip(self.devices, told["devices"], strict=True):
+            found["used_bytes"] = device.used_bytes
+        return told
 
 
 def memory_plan(recipe: Recipe, devices: Devices, *, threads: int = 1) -> MemoryPlan:
@@ -88,23 +106,25 @@ def memory_plan(recipe: Recipe, devices: Devices, *, threads: int = 1) -> Memory
     stage, parts = max(trained, key=lambda one: one[1].size_bytes, default=(None, WorkerParts(())))
     num_workers = recipe.trainer.workers if stage is not None else 0
     own = Part("process", _CUDA_CONTEXT if plan.on_gpu else resident_bytes(), "nothing")
-    workers = _processes(num_workers, (*parts.on_device, own))
+    resting = max((one.resting_bytes for _, one in trained), default=0) + own.size_bytes
+    workers = _processes(num_workers, (*parts.on_device, own), resting)
     beside = _processes(num_workers, (*parts.in_main_memory, Part("process", resident_bytes(), "nothing")))
     engine_base = Part("process", _CUDA_CONTEXT if devices.are_gpus else _ENGINE_PROCESS, "nothing")
-    engines = [Process(f"engine {number}", (*plan.engine(), engine_base)) for number in range(_num_engines(recipe))]
+    engine = (*plan.engine(), engine_base)
+    engines = [Process(f"engine {number}", engine, engine_base.size_bytes) for number in range(_num_engines(recipe))]
     placed = tuple(_placed(plan, workers, engines, beside if parts.in_main_memory else []))
     return MemoryPlan(
         model=name,
         num_parameters=plan.size.total,
         stage=stage.table if stage is not None else "",
         devices=placed,
-        notes=tuple(_notes(plan, stage, len(workers), len(engines))),
+        notes=tuple(_notes(plan, stage, len(workers), len(engines), placed)),
         faults=tuple(_faults(plan, placed)),
     )
 
 
-def _processes(count: int, parts: tuple[Part, ...]) -> list[Process]:
-    return [Process(f"trainer, worker {rank}", parts) for rank in range(count)]
+def _processes(count: int, parts: tuple[Part, ...], resting_bytes: int = 0) -> list[Process]:
+    return [Process(f"trainer, worker {rank}", parts, resting_bytes) for rank in range(count)]
 
 
 def _config(recipe: Recipe) -> tuple[Any, str]:
@@ -129,30 +149,72 @@ def _num_engines(recipe: Recipe) -> int:
 
 
 def _placed(plan: Counter, workers: list[Process], engines: list[Process], beside: list[Process]) -> Iterator[Device]:
-    """Yield the devices: workers take the first, engines those that are left; without any left they share.
+    """Yield the devices: workers take the first, engines those that are left, unless `[placement]` says otherwise;
+    without any left they share.
 
-    Beside GPUs there is main memory, with workers that have no GPU and with what is kept `beside` them.
+    Beside GPUs there is main memory, with workers that have no GPU, with what is kept `beside` those that have one, and
+    with the weights of engines that sleep.
     """
-    devices = plan.devices
+    devices, shared = plan.devices, _share_by_turns(plan)
     on: list[list[Process]] = [[] for _ in range(devices.count)]
     host = list(beside)
+    of_workers = _of_workers(plan, len(workers))
     for rank, worker in enumerate(workers):
-        (on[rank % devices.count] if plan.on_gpu or not devices.are_gpus else host).append(worker)
-    first = len(workers) if plan.on_gpu or not devices.are_gpus else 0
-    free = list(range(first, devices.count)) or list(range(devices.count))
+        (on[of_workers[rank]] if of_workers else host).append(worker)
+    of_engines = _of_engines(plan, of_workers)
     for number, engine in enumerate(engines):
-        on[free[number % len(free)]].append(engine)
+        on[of_engines[number % len(of_engines)]].append(engine)
+    sleepers: list[Process] = []
     for number, processes in enumerate(on):
         name = f"GPU {number} ({devices.kind})" if devices.are_gpus else "this machine"
-        yield Device(name, devices.size_bytes, tuple(processes))
+        by_turns = shared and number in of_workers
+        asleep = [one for one in processes if one in engines] if by_turns else []
+        sleepers += asleep
+        yield Device(name, devices.size_bytes, tuple(processes), tuple(asleep))
+    host += [
+        Process(f"{one.name}, asleep", tuple(part for part in one.parts if part.what in _WAITING)) for one in sleepers
+    ]
     if host:
         yield Device("main memory", None, tuple(host))
+
+
+def _share_by_turns(plan: Counter) -> bool:
+    return plan.recipe.placement.colocated and plan.on_gpu
+
+
+def _of_workers(plan: Counter, count: int) -> list[int]:
+    """Return the devices of the workers; none where these lie in main memory."""
+    if not plan.devices.are_gpus:
+        return [0] * count
+    if not plan.on_gpu:
+        return []
+    section, there = plan.recipe.placement, plan.devices.count
+    taken = () if section.colocated else section.engines or ()
+    free = [gpu for gpu in range(there) if gpu not in taken]
+    given: Sequence[int] = section.trainer or free or range(there)
+    return [given[rank % len(given)] % there for rank in range(count)]
+
+
+def _of_engines(plan: Counter, of_workers: list[int]) -> Sequence[int]:
+    """Return the devices on which engines are, in turn."""
+    there, section = plan.devices.count, plan.recipe.placement
+    if plan.devices.are_gpus and section.engines:
+        return [gpu % there for gpu in section.engines]
+    if _share_by_turns(plan) and of_workers:
+        return of_workers
+    return [device for device in range(there) if device not in of_workers] or range(there)
 
 
 def _faults(plan: Counter, placed: Sequence[Device]) -> Iterator[str]:
     workers = plan.recipe.trainer.workers
     if plan.on_gpu and workers > plan.devices.count:
         yield f"trainer.workers = {workers}: each takes a GPU, and there are {plan.devices.count}: lower it"
+    named = {*(plan.recipe.placement.trainer or ()), *(plan.recipe.placement.engines or ())}
+    if plan.devices.are_gpus and (missing := sorted(gpu for gpu in named if gpu >= plan.devices.count)):
+        yield (
+            f"placement names GPU {', '.join(map(str, missing))}, and there are 0 to {plan.devices.count - 1}: give "
+            "others, or more to --gpus"
+        )
     for device in placed:
         if device.size_bytes is None:
             continue
@@ -177,7 +239,9 @@ def _faults(plan: Counter, placed: Sequence[Device]) -> Iterator[str]:
         )
 
 
-def _notes(plan: Counter, stage: Stage[Any] | None, num_workers: int, num_engines: int) -> Iterator[str]:
+def _notes(
+    plan: Counter, stage: Stage[Any] | None, num_workers: int, num_engines: int, placed: Sequence[Device]
+) -> Iterator[str]:
     inference = plan.recipe.inference
     tokens = int(inference.kv_cache_gib * GIB) // plan.token_bytes()
     yield (
@@ -194,7 +258,11 @@ def _notes(plan: Counter, stage: Stage[Any] | None, num_workers: int, num_engine
             f"activations of a micro-batch of {microbatch.tokens:,} tokens in rows of {microbatch.length:,}: "
             f"{both[0]:.2f} GiB with recomputation, as on GPUs, and {both[1]:.2f} GiB without"
         )
-    if plan.on_gpu and num_workers + num_engines > plan.devices.count:
+    for device in placed:
+        if device.sleepers:
+            asleep, awake = (size / GIB for size in device.turns)
+            yield f"{device.name}: {asleep:.2f} GiB while engines sleep, {awake:.2f} GiB while they are awake"
+    if plan.on_gpu and not _share_by_turns(plan) and num_workers + num_engines > plan.devices.count:
         yield f"{num_workers} workers and {num_engines} engines share {plan.devices.count} GPUs"
     if plan.devices.are_gpus and not plan.on_gpu:
         yield 'the trainer takes no GPU: trainer_device = "cpu"'

@@ -57,7 +57,7 @@ def sync_directory(path: Path) -> None:
 
 
 class RunDirectory:
-    """One run's files, locked against a second trainer while entered."""
+    """One run's files, locked against a second trainer while entered, or from `lock` to the end of the process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
@@ -71,6 +71,15 @@ class RunDirectory:
         self._events: EventLog | None = None
 
     def __enter__(self) -> Self:
+        self.lock()
+        return self
+
+    def lock(self) -> None:
+        """Keep other trainers out, until the context is left that was entered or all threads of the process have ended.
+
+        Raises:
+            RunDirectoryError: another process has it.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -81,7 +90,6 @@ class RunDirectory:
                 f"another process is training in {self.path}; stop it or use another run directory"
             ) from None
         self._lock = descriptor
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._events = None

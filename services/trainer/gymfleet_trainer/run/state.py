@@ -45,6 +45,9 @@ class EvalResult(BaseModel):
     interval: tuple[float, float]
     """Wilson interval at 95 %."""
     mean_score: float
+    score_interval: tuple[float, float]
+    """Wilson's for the mean score: no score in [0, 1] varies more than one that is 0 or 1, so that it is no narrower
+    than 95 % take."""
     mean_turns: float
     policy_version: int
     cut_replies: float = 0.0
@@ -60,6 +63,8 @@ class EvalResult(BaseModel):
     failed_episodes: int
     """Episodes that failed for technical reasons; they were played again and are not counted."""
     seconds: float
+    pass_hat: tuple[float, ...] = ()
+    """`pass^k` for k = 1, 2, ...: the chance that k episodes of a task all succeed, as far as all tasks were played."""
     environments: dict[str, EnvironmentResult] = Field(default_factory=dict)
     """By title, where there are several."""
 

@@ -1,13 +1,14 @@
-"""Intervals for measured success rates."""
+"""What measured successes say: intervals, and the chance that every one of several episodes succeeds."""
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 Z_95: Final = 1.959963984540054
 """The 97.5 % quantile of the standard normal distribution."""
 
 
-def wilson_interval(successes: int, trials: int, z: float = Z_95) -> tuple[float, float]:
+def wilson_interval(successes: float, trials: int, z: float = Z_95) -> tuple[float, float]:
     r"""Wilson's score interval for a binomial proportion.
 
     .. math::
@@ -15,7 +16,7 @@ def wilson_interval(successes: int, trials: int, z: float = Z_95) -> tuple[float
         \frac{z}{1 + z^2/n}\sqrt{\frac{\hat p (1 - \hat p)}{n} + \frac{z^2}{4 n^2}}
 
     E. B. Wilson, "Probable inference, the law of succession, and statistical
-    inference", JASA 22 (1927). Without trials the interval is [0, 1].
+    inference", JASA 22 (1927). Without trials the interval is [0, 1]. `successes` may be the sum of scores in [0, 1].
 
     Raises:
         ValueError: unless `0 <= successes <= trials`.
@@ -29,3 +30,27 @@ def wilson_interval(successes: int, trials: int, z: float = Z_95) -> tuple[float
     centre = (rate + z * z / (2 * trials)) / denominator
     half = z / denominator * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
     return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def pass_hat(tasks: Sequence[tuple[int, int]]) -> tuple[float, ...]:
+    r"""Estimate `pass^k`, the chance that k episodes of one task all succeed, for k from 1 on.
+
+    .. math::
+        \mathrm{pass}^k = \frac{1}{|T|} \sum_{t \in T} \binom{c_t}{k} \Big/ \binom{n_t}{k}
+
+    The unbiased estimator of tau-bench (Yao et al. 2024, arXiv:2406.12045, section 4). `pass^1` is the mean over tasks
+    of their success rates.
+
+    Args:
+        tasks: the number of successes c and of episodes n of each task; k goes as far as the smallest n.
+
+    Raises:
+        ValueError: unless `0 <= c <= n` for every task.
+    """
+    if any(not 0 <= successes <= trials for successes, trials in tasks):
+        raise ValueError("a task has more successes than episodes, or less than none")
+    most = min((trials for _, trials in tasks), default=0)
+    return tuple(
+        math.fsum(math.comb(successes, k) / math.comb(trials, k) for successes, trials in tasks) / len(tasks)
+        for k in range(1, most + 1)
+    )

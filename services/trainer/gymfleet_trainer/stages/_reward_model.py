@@ -106,7 +106,11 @@ class RewardModelStage(Stage[OptionsT]):
             return
         self._tell(run, divided)
         previous = before if self.options.start_from == "previous" else None
-        await run.worker.run(run.learner.begin, self.name, self.options, previous)
+        async with run.training(self.options, previous):
+            await self._epochs(run, divided, rows)
+            await run.worker.run(run.directory.save_model, left, run.learner.save_reward_model)
+
+    async def _epochs(self, run: RunContext, divided: Divided, rows: list[TrainSequence]) -> None:
         saved_at = time.monotonic()
         epochs = self.options.epochs
         run.reporter.begin(self.name, step=run.state.done, total=epochs, unit="epochs")
@@ -126,7 +130,6 @@ class RewardModelStage(Stage[OptionsT]):
             if epoch + 1 < epochs and time.monotonic() - saved_at > run.settings.sft_checkpoint_every_s:
                 await run.checkpoint()
                 saved_at = time.monotonic()
-        await run.worker.run(run.directory.save_model, left, run.learner.save_reward_model)
 
     def _divided(self, run: RunContext) -> Divided:
         transcripts = self._transcripts(run)

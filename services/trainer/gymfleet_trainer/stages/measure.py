@@ -21,7 +21,7 @@ class MeasureOptions(StageOptions):
     num_tasks: PositiveInt = 200
     """Held-out tasks, of each environment."""
     samples_per_task: PositiveInt = 1
-    """Episodes of each."""
+    """Episodes of each; with k of them the measurement tells pass^1 to pass^k."""
     sampling: Sampling = Field(default=Sampling(temperature=1.0))
     level: str | None = None
     """Difficulty; without it that of the environment, at the end of its schedule."""

@@ -139,7 +139,10 @@ class LearnPreferences(Stage[PreferenceStageOptions]):
             tokens_per_microbatch=options.tokens_per_microbatch,
             optimizer=options.optimizer,
         )
-        await run.worker.run(run.learner.begin, self.name, section)
+        async with run.training(section):
+            await self._updates(run, examples, per_epoch, total)
+
+    async def _updates(self, run: RunContext, examples: Sequence[Example], per_epoch: int, total: int) -> None:
         saved_at = time.monotonic()
         run.reporter.begin(self.name, step=run.state.done, total=total, unit="updates")
         for step in range(run.state.done, total):

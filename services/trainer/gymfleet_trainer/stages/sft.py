@@ -137,8 +137,10 @@ class Supervised(Stage[SftOptions]):
             )
 
     async def _train(self, run: RunContext, shares: list[list[TrainSequence]]) -> None:
-        options = self.options.model_copy(update={"epochs": len(shares)})
-        await run.worker.run(run.learner.begin, self.name, options)
+        async with run.training(self.options.model_copy(update={"epochs": len(shares)})):
+            await self._imitate(run, shares)
+
+    async def _imitate(self, run: RunContext, shares: list[list[TrainSequence]]) -> None:
         saved_at = time.monotonic()
         run.reporter.begin(self.name, step=run.state.done, total=len(shares), unit="epochs")
         for epoch in range(run.state.done, len(shares)):

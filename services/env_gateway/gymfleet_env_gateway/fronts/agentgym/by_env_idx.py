@@ -1,7 +1,7 @@
-"""The dialect of AgentGym's sqlgym, webshop and tools: ids are bare ints called `env_idx`.
+"""The dialect of AgentGym's sqlgym, webshop, searchqa and tools: ids are bare ints called `env_idx`.
 
-Observations are called `state` by the first two, and `observation` by the tool servers, whose `/reset` answers a bare
-text and whose `/create` names a task.
+sqlgym and webshop call an observation `state`; searchqa and the tools call a task's number `id`, and begin with one.
+
 Their servers crash with a 500 on a client's mistake, and the client retries up to five
 times and then raises; here the 500 says what was wrong.
 """
@@ -13,7 +13,7 @@ from fastapi import APIRouter, Response
 from gymfleet_kit.direct_route import DirectRoute
 from pydantic import BaseModel
 
-from gymfleet_env_gateway.fronts.agentgym.games import SQLGYM, TOOLS, WEBSHOP, Game
+from gymfleet_env_gateway.fronts.agentgym.games import SEARCHQA, SQLGYM, TOOLS, WEBSHOP, Game
 from gymfleet_env_gateway.fronts.agentgym.wire import (
     FAILURES,
     PREFIX,
@@ -46,13 +46,17 @@ class _SessionId(_EnvIdx):
     session_id: TaskNumber
 
 
-class _Item(BaseModel):
+class _QuestionId(BaseModel):
     id: TaskNumber
 
 
-class _ItemAgain(_EnvIdx):
+class _Question(_EnvIdx, _QuestionId):
+    pass
+
+
+class _QuestionAgain(_EnvIdx):
     id: TaskNumber | None = None
-    """None: the task that the id had before."""
+    """None: the task that the id has."""
 
 
 class _Closed(BaseModel):
@@ -67,18 +71,39 @@ class _AvailableActions(BaseModel):
 router = APIRouter(prefix=PREFIX, tags=["agentgym"], responses={**FAILURES, **_MISTAKE}, route_class=DirectRoute)
 
 
-def _common(game: Game) -> None:
-    """Add the routes that all these servers share."""
-
+def _banner(game: Game) -> None:
     @router.get(game.root, name=f"{game.env} banner")
     async def banner() -> str:
         """AgentGym's sign of life."""
         return game.banner
 
+
+def _common(game: Game, seen: str) -> None:
+    """Add the routes that all servers but the tools share; `seen` is what an answer calls an observation."""
+    _banner(game)
+
+    @router.post(f"{game.path}/step", name=f"{game.env} step", response_model=dict[str, Any])
+    async def step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
+        """Apply an action. AgentGym's sqlgym puts the solution into `info`; here it is null, or of a recovery."""
+        _, result = await sessions.step(tenant, game, body.env_idx, body.action)
+        return answered({"info": None, **stepped(result, seen)})
+
+
+def _list_envs(game: Game) -> None:
     @router.get(f"{game.path}/list_envs", name=f"{game.env} list_envs")
     async def list_envs(sessions: SessionsDep, tenant: TenantDep) -> list[int]:
         """The caller's ids."""
         return await sessions.numbers(tenant, game)
+
+
+def _listed(game: Game) -> None:
+    """Add the routes that sqlgym and webshop share."""
+    _list_envs(game)
+
+    @router.post(f"{game.path}/create", name=f"{game.env} create")
+    async def create(sessions: SessionsDep, tenant: TenantDep) -> int:
+        """A new id."""
+        return await sessions.create(tenant, game)
 
     @router.get(f"{game.path}/observation", name=f"{game.env} observation")
     async def observation(env_idx: int, sessions: SessionsDep, tenant: TenantDep) -> str:
@@ -86,47 +111,51 @@ def _common(game: Game) -> None:
         return (await sessions.find(tenant, game, env_idx)).observation
 
 
-def _shows_state(game: Game) -> None:
-    """Add what sqlgym and webshop have in common."""
+def _begins(game: Game) -> None:
+    """Add the routes that searchqa and the tools share."""
 
     @router.post(f"{game.path}/create", name=f"{game.env} create")
-    async def create(sessions: SessionsDep, tenant: TenantDep) -> int:
-        """A new id."""
-        return await sessions.create(tenant, game)
+    async def create(body: _QuestionId, sessions: SessionsDep, tenant: TenantDep) -> int:
+        """A new id, with an episode: AgentGym begins with the task that the body numbers."""
+        number = await sessions.create(tenant, game)
+        try:
+            await sessions.reset(tenant, game, number, body.id)
+        except BaseException:
+            await sessions.close(tenant, game, number)
+            raise
+        return number
 
-    @router.post(f"{game.path}/step", name=f"{game.env} step", response_model=dict[str, Any])
-    async def step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
-        """Apply an action. AgentGym's sqlgym puts the solution into `info`; here it is null, or of a recovery."""
-        _, result = await sessions.step(tenant, game, body.env_idx, body.action)
-        return answered({"info": None, **stepped(result, "state")})
+    @router.get(f"{game.path}/observation", name=f"{game.env} observation")
+    async def observation(env_idx: int, sessions: SessionsDep, tenant: TenantDep) -> str:
+        """The task, as AgentGym's server answers at any time."""
+        return (await sessions.find(tenant, game, env_idx)).first_observation
 
 
-def _has_tools(game: Game) -> None:
+def _tool(game: Game) -> None:
     """Add the routes of a tool server."""
-
-    @router.post(f"{game.path}/create", name=f"{game.env} create")
-    async def create(body: _Item, sessions: SessionsDep, tenant: TenantDep) -> int:
-        """A new id, for which the first `reset` may leave the task out."""
-        return await sessions.create(tenant, game, task_number=body.id)
+    _banner(game)
+    _list_envs(game)
+    _begins(game)
 
     @router.post(f"{game.path}/reset", name=f"{game.env} reset")
-    async def reset(body: _ItemAgain, sessions: SessionsDep, tenant: TenantDep) -> str:
-        """Begin the episode of task `id`."""
+    async def reset(body: _QuestionAgain, sessions: SessionsDep, tenant: TenantDep) -> str:
+        """Begin the episode of task `id`, or the same task once more."""
         return (await sessions.reset(tenant, game, body.env_idx, body.id)).observation
 
     @router.post(f"{game.path}/step", name=f"{game.env} step", response_model=dict[str, Any])
     async def step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
-        """Call a tool, in a whole reply of the model."""
+        """Call a tool, as a whole reply of the model says it."""
         _, result = await sessions.step(tenant, game, body.env_idx, body.action)
         return answered(stepped(result))
 
 
-for _game in TOOLS:
-    _common(_game)
-    _has_tools(_game)
 for _game in (SQLGYM, WEBSHOP):
-    _common(_game)
-    _shows_state(_game)
+    _common(_game, "state")
+    _listed(_game)
+_common(SEARCHQA, "observation")
+_begins(SEARCHQA)
+for _game in TOOLS:
+    _tool(_game)
 
 
 @router.post("/sqlgym/reset")
@@ -161,3 +190,15 @@ async def webshop_instruction_text(env_idx: int, sessions: SessionsDep, tenant: 
 async def webshop_close(body: _EnvIdx, sessions: SessionsDep, tenant: TenantDep) -> _Closed:
     """Forget the id. AgentGym's later servers have it; the clients of all of them call it."""
     return _Closed(closed=await sessions.close(tenant, WEBSHOP, body.env_idx))
+
+
+@router.post("/searchqa/reset")
+async def searchqa_reset(body: _Question, sessions: SessionsDep, tenant: TenantDep) -> str:
+    """Begin the episode of question `id`."""
+    return (await sessions.reset(tenant, SEARCHQA, body.env_idx, body.id)).observation
+
+
+@router.post("/searchqa/close")
+async def searchqa_close(body: _EnvIdx, sessions: SessionsDep, tenant: TenantDep) -> bool:
+    """Forget the id; false when there is none."""
+    return await sessions.close(tenant, SEARCHQA, body.env_idx)

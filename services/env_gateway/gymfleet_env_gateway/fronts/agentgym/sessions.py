@@ -50,7 +50,7 @@ class Player(Episode):
 
     number: int = 0
     task_number: int = 0
-    """The task of the last `reset`, or of `create` where that names one."""
+    """The task of the last `reset`."""
     task_id: str = ""
     first_observation: str = ""
     first_score: float = 0.0
@@ -72,11 +72,11 @@ class AgentGymSessions:
         self._idle_s = settings.agentgym_idle_s
         self._store = store
 
-    async def create(self, tenant: Tenant, game: Game, task_number: int = 0) -> int:
+    async def create(self, tenant: Tenant, game: Game) -> int:
         """Create an id; it takes no slot until it plays."""
         self._registry.candidates(game.env)
         while True:
-            player = Player(number=secrets.randbits(_ID_BITS), task_number=task_number)
+            player = Player(number=secrets.randbits(_ID_BITS))
             key = _key(game, tenant, player.number)
             try:
                 if await self._store.add(key, _encode(player), ttl_s=self._idle_s, limit=self._max):
@@ -100,7 +100,7 @@ class AgentGymSessions:
         return sorted(int(number) for number in ids if number.isdecimal())
 
     async def reset(self, tenant: Tenant, game: Game, number: int, task_number: int | None) -> Player:
-        """Begin another episode under the same id: of a task, or with None of the task that the id had before.
+        """Begin another episode under the same id: of a task, or with None of the task that the id has.
 
         Without calls, its session lives as long as the id.
         """

@@ -9,6 +9,7 @@ from gymfleet_contracts.recipe import Recipe, RecipeError
 from gymfleet_trainer.distributed.ray_settings import ADDRESS
 from gymfleet_trainer.model.families import config_of, empty_model
 from gymfleet_trainer.publish.transfers.base import Transfer
+from gymfleet_trainer.publish.transfers.broadcast import Broadcast
 from gymfleet_trainer.publish.transfers.disk import Disk
 from gymfleet_trainer.publish.transfers.shared_memory import SharedMemory
 
@@ -34,4 +35,6 @@ def transfer_of(recipe: Recipe, weights: Path, run_id: str, source: str) -> Tran
         dtype: torch.dtype = getattr(torch, recipe.inference.dtype)
         numbers = sum(parameter.numel() for parameter in empty_model(config_of(source)).parameters())
         return SharedMemory(run_id, numbers * dtype.itemsize)
+    if recipe.publish.transfer == "broadcast":
+        return Broadcast(weights)
     return Disk(weights)

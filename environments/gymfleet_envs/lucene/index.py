@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gymfleet_envs.webshop.analysis import terms
+from gymfleet_envs.lucene.analysis import terms
 
 K1: Final = 0.9
 B: Final = 0.4

@@ -4,7 +4,7 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from gymfleet_envs.webshop.porter import stem
+from gymfleet_envs.lucene.porter import stem
 
 MAX_TERM_CHARS: Final = 255
 _STOP_WORDS: Final = frozenset({

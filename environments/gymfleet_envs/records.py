@@ -17,7 +17,10 @@ _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
 def records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the records of a file, each with its place for messages. Raises `TaskDataError`."""
+    """Yield the records of a file, each with its place for messages. Raises `TaskDataError`.
+
+    Parquet needs pyarrow.
+    """
     read = {".parquet": _of_parquet, ".jsonl": _of_lines, ".json": _of_list}[path.suffix]
     try:
         for place, record in read(path):
@@ -46,7 +49,7 @@ def _of_lines(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _of_list(path: Path) -> Iterator[tuple[str, Any]]:
-    text = read_text("dataset", path, max_bytes=_MAX_FILE_BYTES, encoding="utf-8-sig")
+    text = read_text("records", path, max_bytes=_MAX_FILE_BYTES, encoding="utf-8-sig")
     found = _parsed(text, str(path), cut=not text.rstrip().endswith("]"))
     if not isinstance(found, list):
         raise TaskDataError(f"{path}: a .json file holds a list of rows, in []")

@@ -1,21 +1,24 @@
 """Policies that want the reward and not the task, and an episode in which they try for it.
 
-`POLICIES` are tried on every environment. What only one environment invites stands in `cheating/NAME.py`, which every
-environment must have: `CHEATS`, further policies, and `answer`, who plays the models that it asks, if it asks any.
+`POLICIES` are tried on every environment. What one environment alone invites, its author writes beside its test, as
+further `Cheat`s: `cheat_rates.faults` plays both and says where one is paid.
 """
 
-import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gymfleet_contracts.session import Tool
-from gymfleet_env_server.catalogue import Entry
 from gymfleet_envs.environment import BadArguments, Outcome
 from gymfleet_envs.model_calls import Messages
 from gymfleet_envs.tasks import Task
 
+from gymfleet_env_server.catalogue import Entry
+
 MOST_TURNS: Final = 40
+
+Answer = Callable[[str, Messages], str]
+"""What the model of a role replies, where the environment asks any."""
 
 
 class Over(Exception):
@@ -31,10 +34,8 @@ class Cheat:
     """Acts until it has no more to try, or until `Over` is raised."""
 
 
-class Answers:
-    """Who plays the models that an environment asks."""
-
-    def __init__(self, answer: Callable[[str, Messages], str]) -> None:
+class _Answerer:
+    def __init__(self, answer: Answer) -> None:
         self._answer = answer
 
     async def ask(self, role: str, messages: Messages, max_tokens: int) -> str:
@@ -47,27 +48,23 @@ class Answers:
 class Attempt:
     """One episode of a cheat, in this process, with the turns that the runtime would allow."""
 
-    def __init__(self, entry: Entry, task: Task[Any], other: Task[Any]) -> None:
+    def __init__(self, entry: Entry, task: Task[Any], other: Task[Any], answer: Answer | None = None) -> None:
         self.entry = entry
         self.task = task
         self.other = other
         """Another task of the same split and level."""
-        self.environment = self.begin(task)
+        self._answer = answer
         self.observation = ""
+        """The last one."""
+        self.environment = self._begun(task)
+        self.first = self.observation
+        """The first observation."""
         self.outcomes: list[Outcome] = []
-        self._turns = min(MOST_TURNS, self.environment.turn_limit or entry.kind.max_turns)
-
-    def begin(self, task: Task[Any]) -> Any:
-        """Return an environment of its own in which a task has begun; the caller closes it."""
-        environment = self.entry.make()
-        if self.entry.spec.models:
-            environment.answered_by(Answers(own(self.entry.spec.name).answer))
-        self.observation = environment.reset(task.data, 0)
-        return environment
+        self._turns = min(MOST_TURNS, self.environment.turn_limit or entry.spec.max_turns)
 
     @property
     def score(self) -> float:
-        """What the runtime would report now."""
+        """The score that the runtime would report now."""
         return self.outcomes[-1].score if self.outcomes else float(self.environment.start_score)
 
     def act(self, action: str) -> Outcome:
@@ -81,9 +78,15 @@ class Attempt:
             raise Over
         return outcome
 
+    def act_all(self, *actions: str) -> None:
+        """Take actions one after another. Raises `Over`."""
+        for action in actions:
+            self.act(action)
+
     def solution_of_the_other(self) -> list[str]:
         """Return the expert's actions on the other task."""
-        environment, actions = self.begin(self.other), []
+        shown = self.observation
+        environment, actions = self._begun(self.other), []
         try:
             for _ in range(self._turns):
                 if (move := environment.expert()) is None:
@@ -93,7 +96,19 @@ class Attempt:
                     break
         finally:
             environment.close()
+            self.observation = shown
         return actions
+
+    def _begun(self, task: Task[Any]) -> Any:
+        environment = self.entry.make()
+        if self.entry.spec.models and self._answer is not None:
+            environment.answered_by(_Answerer(self._answer))
+        try:
+            self.observation = environment.reset(task.data, 0)
+        except BaseException:
+            environment.close()
+            raise
+        return environment
 
 
 def _says_nothing(attempt: Attempt) -> None:
@@ -112,14 +127,12 @@ def _echoes(attempt: Attempt) -> None:
 
 
 def _plays_the_gold_of_another_task(attempt: Attempt) -> None:
-    for action in attempt.solution_of_the_other():
-        attempt.act(action)
+    attempt.act_all(*attempt.solution_of_the_other())
 
 
 def _calls_every_tool(attempt: Attempt) -> None:
-    while attempt.entry.spec.tools:
-        for action in _calls(attempt):
-            attempt.act(action)
+    while calls := list(_calls(attempt)):
+        attempt.act_all(*calls)
 
 
 POLICIES: Final = (
@@ -129,27 +142,6 @@ POLICIES: Final = (
     Cheat("plays_the_gold_of_another_task", _plays_the_gold_of_another_task),
     Cheat("calls_every_tool", _calls_every_tool),
 )
-
-
-def own(name: str) -> Any:
-    """Return the module of what one environment invites: `CHEATS`, and `answer` if it asks models."""
-    return importlib.import_module(f"tests.conformance.cheating.{name}")
-
-
-def mean_score(entry: Entry, cheat: Cheat, tasks: Sequence[Task[Any]]) -> float:
-    """Return the mean score that a cheat reaches; each task has the next as the other one."""
-    return sum(_score(entry, cheat, tasks[i], tasks[(i + 1) % len(tasks)]) for i in range(len(tasks))) / len(tasks)
-
-
-def _score(entry: Entry, cheat: Cheat, task: Task[Any], other: Task[Any]) -> float:
-    attempt = Attempt(entry, task, other)
-    try:
-        cheat.play(attempt)
-    except Over:
-        pass
-    finally:
-        attempt.environment.close()
-    return attempt.score
 
 
 def _calls(attempt: Attempt) -> Iterator[str]:
@@ -162,7 +154,8 @@ def _calls(attempt: Attempt) -> Iterator[str]:
 
 def _arguments(tool: Tool) -> Mapping[str, Any]:
     """Return the plainest arguments that fit a tool's schema."""
-    return _plainest(tool.parameters)
+    arguments: Mapping[str, Any] = _plainest(tool.parameters)
+    return arguments
 
 
 def _plainest(schema: Mapping[str, Any]) -> Any:
@@ -170,8 +163,7 @@ def _plainest(schema: Mapping[str, Any]) -> Any:
         return schema["enum"][0]
     match schema.get("type"):
         case "object":
-            names = schema.get("required", [])
-            return {name: _plainest(schema["properties"][name]) for name in names}
+            return {name: _plainest(schema["properties"][name]) for name in schema.get("required", [])}
         case "array":
             return [_plainest(schema["items"])] * schema.get("minItems", 0)
         case "integer" | "number":

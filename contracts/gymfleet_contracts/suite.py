@@ -1,0 +1,71 @@
+"""A suite: environments that one model is measured on, and how their figures become one."""
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+
+from gymfleet_contracts._model import WireModel
+from gymfleet_contracts.faults import faults
+from gymfleet_contracts.recipe import EnvironmentSection, RecipeError
+
+
+class SuiteEnvironment(EnvironmentSection):
+    """A recipe's table of an environment, of which only what is measured counts, and how it is measured."""
+
+    episodes: PositiveInt = 200
+    """Held-out tasks to play, once each."""
+    metric: Literal["success", "score"] = "success"
+    """What its figure is: the share of solved tasks, or the mean score."""
+    reference: PositiveFloat | None = None
+    """The figure, in percent, that counts as 1 in the overall score: AgentBench has the mean of the models that it was
+    published with, and calls its inverse the weight (arXiv:2308.03688, table 3)."""
+
+
+class Suite(WireModel):
+    """What a suite's file says."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    description: str = ""
+    environments: Annotated[tuple[SuiteEnvironment, ...], Field(min_length=1, max_length=256)]
+
+    @model_validator(mode="after")
+    def environments_are_told_apart(self) -> Self:
+        """Figures are kept by title, and an overall score needs all references or none."""
+        titles = [env.title for env in self.environments]
+        if twice := sorted({title for title in titles if titles.count(title) > 1}):
+            raise ValueError(f"two tables are called {', '.join(twice)}: give them labels")
+        without = [env.title for env in self.environments if env.reference is None]
+        if 0 < len(without) < len(titles):
+            raise ValueError(f"{', '.join(without)} lack a reference, which others have: give all or none")
+        return self
+
+    def overall(self, figures: Sequence[float]) -> float | None:
+        r"""Return the overall score of figures in [0, 1], one for each environment; None without references.
+
+        .. math:: \frac{1}{n} \sum_i \frac{100 f_i}{r_i}
+
+        as AgentBench has it (arXiv:2308.03688, section 3.2): 1 is what its models reached on average.
+        """
+        shares = [
+            100 * figure / env.reference
+            for env, figure in zip(self.environments, figures, strict=True)
+            if env.reference is not None
+        ]
+        return sum(shares) / len(shares) if shares else None
+
+
+def load_suite(path: Path) -> Suite:
+    """Read a TOML suite. RecipeError names the file, the key and what is wrong with it."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecipeError(f"no suite at {path}") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise RecipeError(f"{path} is not readable TOML: {error}") from error
+    try:
+        return Suite.model_validate(document)
+    except ValidationError as error:
+        raise RecipeError(f"{path}: {faults(error, whole='suite')}") from error

@@ -1,0 +1,1 @@
+"""Environments that others wrote or serve, as environments of gymfleet."""

@@ -1,0 +1,244 @@
+"""Any MCP server as an environment: its tools are the actions, and a checker of the author's decides.
+
+A session has its own connection, and with a command its own process. What the tools did elsewhere (files, accounts) is
+the server's matter: point it at something that nobody needs, and let `check` look at it.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Final
+
+from gymfleet_contracts.session import ForkSupport, Split
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.types import CallToolResult, TextContent
+from pydantic import JsonValue
+
+from gymfleet_envs.environment import AsyncEnvironment, EngineLost, Outcome
+from gymfleet_envs.tasks import SPLITS, ListedTasks, Task, TaskDataError, TaskSource
+
+_MAX_SHOWN: Final = 20_000
+"""Characters of a tool's result, and of the list of tools, that an agent sees."""
+_FINISH: Final = "finish"
+_RULES: Final = (
+    "You reach a goal by calling tools. An action is the name of a tool and its arguments as a JSON object, as in:\n"
+    'search {"query": "weather in Oslo"}\n'
+    "When you are done, give your answer, which ends the episode:\n"
+    "finish YOUR ANSWER"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A task: what the agent reads, and what only the checker does."""
+
+    id: str
+    text: str
+    split: Split = "test"
+    facts: Mapping[str, JsonValue] = field(default_factory=dict)
+    """For the checker, such as the right answer; agents never see them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """An episode whose agent said that it is done."""
+
+    goal: Goal
+    answer: str
+    calls: Sequence[tuple[str, Mapping[str, JsonValue]]]
+    """Tools and arguments, in the order in which the agent called them."""
+    call: Callable[[str, Mapping[str, JsonValue]], Awaitable[str]]
+    """Calls a tool of the same session, to look at what it has come to."""
+
+
+Check = Callable[[Finished], Awaitable[float]]
+"""Returns the score in [0, 1]. What it raises fails the episode, which is then never scored."""
+
+
+class _FromMcp(AsyncEnvironment[Goal]):
+    """One connection to the server."""
+
+    fork: ClassVar[ForkSupport] = ForkSupport.NONE
+    server: ClassVar[str | StdioServerParameters]
+    goals: ClassVar[Sequence[Goal]]
+    check: ClassVar[Check]
+    timeout_s: ClassVar[float]
+
+    def __init__(self) -> None:
+        self._connection = _Connection(self.server, self.timeout_s)
+        self._calls: list[tuple[str, Mapping[str, JsonValue]]] = []
+
+    @classmethod
+    def task_source(cls, data: Path | None) -> TaskSource[Goal]:
+        """The goals that were given."""
+        del data
+        if unknown := sorted({goal.split for goal in cls.goals}.difference(SPLITS)):
+            raise TaskDataError(f"{cls.name}: there is no split {unknown[0]!r}; there are {', '.join(SPLITS)}")
+        return ListedTasks(cls.name, "mcp", [Task(goal.id, goal.split, "only", goal) for goal in cls.goals])
+
+    async def reset(self, task: Goal, seed: int) -> str:
+        """Connect, and show the goal and the tools."""
+        del seed
+        self._goal = task
+        tools = await self._connection.tools()
+        return f"Tools:\n{tools}\n\nGoal: {task.text}"
+
+    async def step(self, action: str) -> Outcome:
+        """Call a tool, once; or check what was reached."""
+        name, _, rest = action.strip().partition(" ")
+        if name == _FINISH:
+            done = Finished(self._goal, rest.strip(), tuple(self._calls), self._told)
+            score = float(await type(self).check(done))
+            if not 0 <= score <= 1:
+                raise ValueError(f"{self.name}: check returned {score}, which is no score in [0, 1]")
+            return Outcome("Finished.", reward=score, score=score, terminated=True)
+        try:
+            arguments = json.loads(rest or "{}")
+        except (ValueError, RecursionError):
+            arguments = None
+        if not isinstance(arguments, dict):
+            return Outcome("Write a tool's name and its arguments as a JSON object.", action_valid=False)
+        result = await self._connection.call(name, arguments)
+        if result is None:
+            return Outcome(f"There is no tool {name[:100]!r}, or it does not take that.", action_valid=False)
+        self._calls.append((name, arguments))
+        return Outcome(f"Error: {_text(result)}" if result.is_error else _text(result))
+
+    async def close(self) -> None:
+        """End the connection, and the process if it is the session's own."""
+        await self._connection.end()
+
+    async def _told(self, name: str, arguments: Mapping[str, JsonValue]) -> str:
+        result = await self._connection.call(name, arguments)
+        if result is None or result.is_error:
+            raise RuntimeError(
+                f"{self.name}: the checker's call of {name} failed: {'' if result is None else _text(result)}"
+            )
+        return _text(result)
+
+
+def from_mcp(
+    server: str | Sequence[str],
+    name: str,
+    goals: Sequence[Goal],
+    check: Check,
+    *,
+    instructions: str = _RULES,
+    max_turns: int = 20,
+    version: str = "1",
+    deterministic: bool = False,
+    timeout_s: float = 25.0,
+) -> type[AsyncEnvironment[Goal]]:
+    """Return an MCP server as an environment.
+
+    Args:
+        server: its URL, or the command that starts one for a session: it speaks over its standard streams.
+        name: how gymfleet lists it.
+        goals: its tasks.
+        check: says how well a finished episode did. An episode that ends by its turns has score 0.
+        instructions: rules for the model.
+        max_turns: calls of an episode.
+        version: raise it when episodes change.
+        deterministic: whether a new session that gets the same calls comes to the same state: only then a session
+            that was lost is played again.
+        timeout_s: for each answer of the server.
+    """
+    given = server if isinstance(server, str) else StdioServerParameters(command=server[0], args=list(server[1:]))
+    fields = {
+        "name": name, "version": version, "summary": f"The tools of an MCP server: {name}",
+        "instructions": instructions, "max_turns": max_turns, "deterministic": deterministic,
+        "fork": ForkSupport.REPLAY if deterministic else ForkSupport.NONE, "server": given, "goals": tuple(goals),
+        "check": staticmethod(check), "timeout_s": timeout_s,
+    }  # fmt: skip
+    return type("FromMcp", (_FromMcp,), fields)
+
+
+class _Connection:
+    """A client in a task of its own: what it opens must be closed by the task that opened it."""
+
+    def __init__(self, server: str | StdioServerParameters, timeout_s: float) -> None:
+        self._server = server
+        self._timeout_s = timeout_s
+        self._ended = asyncio.Event()
+        self._client: asyncio.Future[Client] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def tools(self) -> str:
+        """Return the tools, one on each line with its description and the schema of its arguments."""
+        async with self._answering():
+            client = await self._opened()
+            listed = (await client.list_tools()).tools
+        lines = (
+            f"{tool.name}: {' '.join((tool.description or '').split())} {json.dumps(tool.input_schema)}"
+            for tool in listed
+        )
+        return "\n".join(lines)[:_MAX_SHOWN]
+
+    async def call(self, name: str, arguments: Mapping[str, JsonValue]) -> CallToolResult | None:
+        """Call a tool, once; None where the server refuses the call itself. Raises `EngineLost`."""
+        async with self._answering():
+            client = await self._opened()
+            try:
+                return await client.call_tool(name, dict(arguments))
+            except MCPError as error:
+                if error.error.code in _REFUSED:
+                    return None
+                raise
+
+    async def end(self) -> None:
+        """Close it."""
+        self._ended.set()
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=self._timeout_s)
+            self._task.cancel()
+
+    @asynccontextmanager
+    async def _answering(self) -> AsyncIterator[None]:
+        """Every failure of the connection loses the session; a call is never made twice."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                yield
+        except TimeoutError:
+            raise EngineLost(f"{self._where()} did not answer within {self._timeout_s:g} s") from None
+        except (MCPError, OSError, RuntimeError, ExceptionGroup) as error:
+            raise EngineLost(f"{self._where()}: {_root(error)}") from None
+        if self._task is not None and self._task.done():
+            raise EngineLost(f"{self._where()} closed the connection")
+
+    async def _opened(self) -> Client:
+        if self._client is None:
+            self._client = asyncio.get_running_loop().create_future()
+            self._task = asyncio.create_task(self._hold(self._client))
+        return await asyncio.shield(self._client)
+
+    async def _hold(self, opened: "asyncio.Future[Client]") -> None:
+        try:
+            async with Client(self._server) as client:
+                opened.set_result(client)
+                await self._ended.wait()
+        except Exception as error:
+            if not opened.done():
+                opened.set_exception(OSError(_root(error)))
+            elif not self._ended.is_set():
+                raise
+
+    def _where(self) -> str:
+        return self._server if isinstance(self._server, str) else self._server.command
+
+
+_REFUSED: Final = (-32601, -32602)
+"""Method not found, invalid params: of JSON-RPC, which MCP has for a tool that there is not."""
+
+
+def _text(result: CallToolResult) -> str:
+    parts = [part.text if isinstance(part, TextContent) else f"[{part.type}]" for part in result.content]
+    return "\n".join(parts)[:_MAX_SHOWN]
+
+
+def _root(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error) or type(error).__name__

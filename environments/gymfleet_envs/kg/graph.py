@@ -1,0 +1,150 @@
+"""A graph in a pyoxigraph store of this process: read-only, and shared by all sessions that ask it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+from urllib.parse import quote
+
+from pyoxigraph import Literal, NamedNode, Quad, Store
+
+from gymfleet_envs.kg.program import FREEBASE_ID, And, Count, Extreme, Join, Program, topics
+
+UNTYPED: Final = "common.topic"
+"""The type of what a relation leads to, where the graph says nothing of types."""
+_NAMESPACE: Final = "urn:gymfleet:kg:"
+_KEPT_FACTS: Final = 50_000
+_KEPT_SETS: Final = 2_000
+_INTEGER: Final = NamedNode("http://www.w3.org/2001/XMLSchema#integer")
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What a graph's parts are called."""
+
+    names: Mapping[str, str]
+    """Of entities, by id: only these are asked about."""
+    phrases: Mapping[str, str]
+    """Of relations, with `{}` for what the relation leads on from; others are named by their last part."""
+    ranges: Mapping[str, str]
+    """The types of what relations lead to."""
+    least_choices: int = 1
+    """Relations of an entity that questions begin with, so that one of them taken blindly is seldom right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the graph says of an entity."""
+
+    links: Mapping[str, frozenset[str]]
+    numbers: Mapping[str, tuple[int, ...]]
+
+
+class Graph:
+    """Sets of entities by the programs that make them."""
+
+    def __init__(self, store: Store, words: Words) -> None:
+        self._store = store
+        self.words = words
+        self.entities = tuple(sorted(words.names))
+        # Bounded, for a graph may be larger than what a process should hold; `everything` includes the topics.
+        self.facts = lru_cache(_KEPT_FACTS)(self._facts)
+        self.everything = lru_cache(_KEPT_SETS)(self._evaluated)
+        self.relations = lru_cache(_KEPT_SETS)(self._relations)
+        self.attributes = lru_cache(_KEPT_SETS)(self._attributes)
+        self.phrase = lru_cache(_KEPT_SETS)(self._phrase)
+
+    def is_entity(self, text: str) -> bool:
+        """Return whether it is Freebase's kind of id, or that of an entity of this graph."""
+        return FREEBASE_ID.fullmatch(text) is not None or text in self.words.names
+
+    def range_of(self, relation: str) -> str:
+        """Return the type of what a relation leads to."""
+        return self.words.ranges.get(relation, UNTYPED)
+
+    def members(self, program: Program) -> frozenset[str]:
+        """Return a set's members without the entities that it was made from."""
+        return self.everything(program) - topics(program)
+
+    def incoming(self, entity: str) -> list[tuple[str, str]]:
+        """Return the entities and relations that lead to an entity, sorted."""
+        quads = self._store.quads_for_pattern(None, None, node(entity), None)
+        return sorted((_id(quad.subject), _id(quad.predicate)) for quad in quads)
+
+    def _phrase(self, relation: str) -> str:
+        """Return a relation in words, with `{}` for what it leads on from."""
+        if (known := self.words.phrases.get(relation)) is not None:
+            return known
+        words = relation.rstrip(".").rpartition(".")[2].strip("_").replace("_", " ")
+        return f"the {words or relation} of {{}}"
+
+    def _facts(self, entity: str) -> Facts:
+        links: dict[str, set[str]] = {}
+        numbers: dict[str, list[int]] = {}
+        for quad in self._store.quads_for_pattern(node(entity), None, None, None):
+            if isinstance(quad.object, Literal):
+                numbers.setdefault(_id(quad.predicate), []).append(int(quad.object.value))
+            else:
+                links.setdefault(_id(quad.predicate), set()).add(_id(quad.object))
+        return Facts(
+            {name: frozenset(found) for name, found in links.items()},
+            {name: tuple(found) for name, found in numbers.items()},
+        )
+
+    def _evaluated(self, program: Program) -> frozenset[str]:
+        match program:
+            case Join(relation, str() as entity):
+                return self.facts(entity).links.get(relation, frozenset())
+            case Join(relation, base):
+                return frozenset().union(*(self.facts(one).links.get(relation, ()) for one in self.everything(base)))
+            case And(left, right):
+                return self.everything(left) & self.everything(right)
+            case Count(base):
+                return frozenset((str(len(self.members(base))),))
+            case Extreme(base, attribute, greatest):
+                return self._extreme(base, attribute, greatest=greatest)
+
+    def _extreme(self, base: Program, attribute: str, *, greatest: bool) -> frozenset[str]:
+        values = {one: self.facts(one).numbers.get(attribute, ()) for one in self.members(base)}
+        every = [value for found in values.values() for value in found]
+        if not every:
+            return frozenset()
+        best = max(every) if greatest else min(every)
+        return frozenset(one for one, found in values.items() if best in found)
+
+    def _relations(self, what: Program | str) -> tuple[str, ...]:
+        return tuple(sorted({name for one in self._asked(what) for name in self.facts(one).links}))
+
+    def _attributes(self, what: Program | str) -> tuple[str, ...]:
+        return tuple(sorted({name for one in self._asked(what) for name in self.facts(one).numbers}))
+
+    def _asked(self, what: Program | str) -> Iterable[str]:
+        if isinstance(what, str):
+            return (what,)
+        return () if isinstance(what, Count) else self.members(what)
+
+
+def identifier(text: str) -> str:
+    """Return what stands for a name of the data in calls and in the store: `/film/film/genre` is `film.film.genre`."""
+    if text.startswith("/"):
+        text = text[1:].replace("./", "..").replace("/", ".")
+    return quote(text, safe="+~").replace("%20", "_")
+
+
+def node(name: str) -> NamedNode:
+    """Return the node of an entity, a relation or an attribute."""
+    return NamedNode(_NAMESPACE + name)
+
+
+def link(subject: str, relation: str, other: str) -> Quad:
+    """Return the statement that a relation leads from one entity to another."""
+    return Quad(node(subject), node(relation), node(other))
+
+
+def number(subject: str, attribute: str, value: int) -> Quad:
+    """Return the statement that an entity has a number."""
+    return Quad(node(subject), node(attribute), Literal(str(value), datatype=_INTEGER))
+
+
+def _id(term: object) -> str:
+    return str(getattr(term, "value", "")).removeprefix(_NAMESPACE)

@@ -1,0 +1,37 @@
+"""What a KG task holds."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from gymfleet_envs.kg.program import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Freebase:
+    """The endpoint, with what AgentBench's files in a directory say of its relations."""
+
+    data: Path
+
+
+Source: TypeAlias = int | Path | Freebase
+"""The graph that a question is asked of: the number of a generated world, a directory of triples, or the endpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class KgTask:
+    """A question about a knowledge graph."""
+
+    question: str
+    entities: tuple[tuple[str, str], ...]
+    """The names that the question shows, and what they stand for."""
+    gold: frozenset[str]
+    """Ids of entities, or a number as text. Never empty."""
+    program: Program | None
+    """What gives the gold answer; None where the published calls are not playable."""
+    source: Source
+
+    @property
+    def prompt(self) -> str:
+        """Return question and entities in AgentBench's words."""
+        return f"{self.question}\nEntities: [{', '.join(name for name, _ in self.entities)}]"

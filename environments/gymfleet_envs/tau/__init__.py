@@ -1,0 +1,1 @@
+"""What both environments of tau-bench share: records, calls, the customer, the reward."""
