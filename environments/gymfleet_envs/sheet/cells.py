@@ -48,15 +48,16 @@ def entered(value: Any) -> Value:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | float):
-        return _bounded(float(value))
+        return bounded(float(value))
     text = str(value)
     try:
-        return _bounded(float(text)) if text.strip().lower().lstrip("+-") not in ("nan", "inf", "infinity") else text
+        return bounded(float(text)) if text.strip().lower().lstrip("+-") not in ("nan", "inf", "infinity") else text
     except ValueError:
         return text
 
 
-def _bounded(value: float) -> float:
+def bounded(value: float) -> float:
+    """Return a number that a cell can hold. Raises ValueError."""
     if not abs(value) < 1e15:
         raise ValueError(f"{value!r} is too large for a cell")
     return value

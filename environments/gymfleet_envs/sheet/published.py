@@ -10,9 +10,10 @@ import zipfile
 from pathlib import Path
 from typing import Any, Final
 
-from gymfleet_envs.agentgym_tools.base import Move
+from gymfleet_envs.agentgym_tools.base import Faulty, Move, Refused
+from gymfleet_envs.agentgym_tools.literals import Unreadable, read_literal
 from gymfleet_envs.agentgym_tools.published import Published, PublishedTasks, listed, read_published
-from gymfleet_envs.sheet.cells import Cell
+from gymfleet_envs.sheet.cells import Cell, address
 from gymfleet_envs.sheet.scoring import Rule
 from gymfleet_envs.sheet.task import SheetTask
 from gymfleet_envs.sheet.tools import Workbook
@@ -54,19 +55,69 @@ def _task(read: Published, workbook: Workbook, rule: Rule, data: Path) -> SheetT
         table = None
     if not isinstance(table, list) or not table or not all(isinstance(row, list) for row in table):
         raise TaskDataError(f"{where}: answer is no table as JSON")
-    return SheetTask(read.goal, workbook, meant[1], json.dumps(table), rule, _plan(meant[1], table, workbook))
+    plan = next(
+        (plan for plan in (_rewriting(meant[1], table, workbook), _reference(meant[1], read.subgoals))
+         if _reached(plan, workbook, meant[1]) == table),
+        (),
+    )  # fmt: skip
+    return SheetTask(read.goal, workbook, meant[1], json.dumps(table), rule, plan)
 
 
-def _plan(name: str, table: list[list[str]], workbook: Workbook) -> tuple[Move, ...]:
+def _rewriting(name: str, table: list[list[str]], workbook: Workbook) -> tuple[Move, ...]:
     """Return calls that write the gold table: its first row, then the others, once surplus rows and columns are gone."""
     sheet = workbook.sheet(name)
     rows, columns = sheet.size if sheet else (0, 0)
-    moves = [Move.of(f"I work in {name}.", "open_sheet", name=name)]
-    if surplus := list(range(len(table[0]) + 1, columns + 1)):
-        moves.append(Move.of("These columns are too many.", "delete_batch_data", dimension="col", index_list=surplus))
-    if surplus := list(range(len(table) + 1, rows + 1)):
-        moves.append(Move.of("These rows are too many.", "delete_batch_data", dimension="row", index_list=surplus))
-    return (*moves, Move.of("The table is as it should be.", "finish"))
+    moves = [_opening(name)]
+    for dimension, wanted, there in (("col", len(table[0]), columns), ("row", len(table), rows)):
+        if surplus := list(range(wanted + 1, there + 1)):
+            thought = "These are too many."
+            moves.append(Move.of(thought, "delete_batch_data", dimension=dimension, index_list=surplus))
+    for first, last in ((1, 1), (2, len(table))):
+        area = {
+            "start_position": address(first - 1, 0),
+            "end_position": address(last - 1, len(table[0]) - 1),
+            "values_list": table[first - 1 : last],
+        }
+        moves.append(Move.of("This is what it should show.", "update_range", **area))
+    return (*moves, _ending())
+
+
+def _reference(name: str, subgoals: Any) -> tuple[Move, ...]:
+    """Return the calls of the published "Reference Action Path", in which values may be written as texts."""
+    moves = [_opening(name)]
+    for tool, written in _CALL.findall(str(subgoals)):
+        try:
+            arguments = read_literal(written)
+            arguments = {key: _inner(value) for key, value in arguments.items()}
+        except (Unreadable, AttributeError):
+            return ()
+        moves.append(Move.of("This is the next step.", tool, **arguments))
+    return (*moves, _ending())
+
+
+def _inner(value: Any) -> Any:
+    if isinstance(value, str) and value.startswith(("[", "re.compile(")):
+        return read_literal(value)
+    return value
+
+
+def _opening(name: str) -> Move:
+    return Move.of(f"I work in {name}.", "open_sheet", name=name)
+
+
+def _ending() -> Move:
+    return Move.of("The table is as it should be.", "finish")
+
+
+def _reached(plan: tuple[Move, ...], workbook: Workbook, name: str) -> list[list[str]] | None:
+    """Return what the sheet shows after a plan; None if it cannot be carried out."""
+    try:
+        for move in plan[:-1]:
+            workbook, _ = workbook.use(move.tool, json.loads(move.arguments))
+    except (Refused, Faulty, KeyError):
+        return None
+    sheet = workbook.sheet(name)
+    return sheet.shown() if plan and sheet is not None else None
 
 
 def _read_workbook(data: Path) -> Workbook:

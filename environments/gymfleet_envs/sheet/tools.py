@@ -8,11 +8,12 @@ from typing import Any, Final
 import regex
 
 from gymfleet_envs.agentgym_tools.base import Refused, taken
-from gymfleet_envs.sheet.cells import Value, address, entered, position
+from gymfleet_envs.sheet.cells import EMPTY, Cell, Value, address, bounded, entered, position
 from gymfleet_envs.sheet.workbook import Area, Sheet, TooLarge
 
 NOT_OPEN: Final = "Please open a sheet before operating it"
 _OPERATORS: Final = ("SUM", "AVERAGE", "COUNT", "MAX", "MIN", "MINUS", "PRODUCT")
+_ALIKE: Final = ("SUM", "AVERAGE", "MAX", "MIN")
 _UNKNOWN_OPERATOR: Final = (
     """the operator should be one of the ["SUM", "AVERAGE", "COUNT", "MAX", "MIN", "MINUS", "PRODUCT"]"""
 )
@@ -186,26 +187,33 @@ def _cell_value(sheet: Sheet, arguments: Any) -> _Answer:
 
 
 def _value_by_formula(sheet: Sheet, arguments: Any) -> _Answer:
-    return sheet, f"{_calculated(sheet, arguments):.10g}"
+    return sheet, _calculated(sheet, arguments).text
 
 
 def _update_by_formula(sheet: Sheet, arguments: Any) -> _Answer:
     row, column = position(taken(arguments, "result_position"))
-    return _changed(sheet.with_values([(row, column, _calculated(sheet, arguments))]))
+    result = _calculated(sheet, arguments)
+    before = sheet.cell(row, column)
+    shown_as = result.shown_as if before.shown_as == EMPTY.shown_as else before.shown_as
+    return _changed(sheet.with_values([(row, column, result.value)]).with_format(row, column, shown_as))
 
 
-def _calculated(sheet: Sheet, arguments: Any) -> float:
-    """Return the result of a formula. It stays as it is when its cells change later. Raises ValueError."""
+def _calculated(sheet: Sheet, arguments: Any) -> Cell:
+    """Return the result of a formula, which stays as it is when its cells change later. Raises ValueError.
+
+    As in Google's sheets, a sum, a mean or an extreme looks like the first of its cells.
+    """
     operator = taken(arguments, "operator")
     if operator not in _OPERATORS:
         raise Refused(repr(_UNKNOWN_OPERATOR))
     if isinstance(arguments, dict) and isinstance(listed := arguments.get("position_list"), list):
-        cells = [position(one) for one in listed]
+        places = [position(one) for one in listed]
     else:
         top, left, bottom, right = _area(arguments)
-        cells = [(row, column) for row in range(top, bottom + 1) for column in range(left, right + 1)]
-    values = [sheet.cell(*cell).value for cell in cells]
-    return _FORMULAS[operator]([v for v in values if isinstance(v, float)])
+        places = [(row, column) for row in range(top, bottom + 1) for column in range(left, right + 1)]
+    cells = [sheet.cell(*place) for place in places]
+    result = _FORMULAS[operator]([cell.value for cell in cells if isinstance(cell.value, float)])
+    return Cell(bounded(float(result)), cells[0].shown_as if cells and operator in _ALIKE else EMPTY.shown_as)
 
 
 def _mean(numbers: Sequence[float]) -> float:

@@ -78,6 +78,12 @@ class Sheet:
             rows[row][column] = replace(rows[row][column], value=value)
         return replace(self, rows=tuple(map(tuple, rows)))
 
+    def with_format(self, row: int, column: int, shown_as: str) -> "Sheet":
+        """Return the sheet with another number format of a cell that there is."""
+        cells = list(self.rows[row])
+        cells[column] = replace(cells[column], shown_as=shown_as)
+        return replace(self, rows=(*self.rows[:row], tuple(cells), *self.rows[row + 1 :]))
+
     def with_rows(self, at: int, values: Sequence[Sequence[Value]]) -> "Sheet":
         """Return the sheet with rows inserted at an index, in the formats of the row that they push down or follow."""
         if len(self.rows) + len(values) > MAX_ROWS or any(len(row) > MAX_COLUMNS for row in values):

@@ -49,14 +49,14 @@ class Player(Episode):
     """The state behind one AgentGym id: at most one session at a time."""
 
     number: int = 0
-    task_number: int = 0
-    """The task of the last `reset`."""
     task_id: str = ""
     first_observation: str = ""
     first_score: float = 0.0
     first_info: dict[str, Any] = msgspec.field(default_factory=dict)
     info: dict[str, Any] = msgspec.field(default_factory=dict)
     """The part of the last observation's info that the game shows."""
+    task_number: int = 0
+    """The task of the last `reset`."""
 
 
 _decode: Final = msgspec.msgpack.Decoder(Player).decode
