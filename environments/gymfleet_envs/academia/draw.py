@@ -24,21 +24,22 @@ _WAY: Final = (
     "Lightweight", "Multimodal", "Neural", "Probabilistic", "Robust", "Scalable", "Self-Supervised", "Sparse",
 )  # fmt: skip
 _WHAT: Final = (
-    "Anomaly Detection", "Code Search", "Consensus", "Entity Linking", "Graph Clustering", "Image Retrieval", "Indexing",
-    "Intrusion Detection", "Load Balancing", "Motion Planning", "Question Answering", "Query Optimization",
+    "Anomaly Detection", "Code Search", "Consensus", "Entity Linking", "Graph Clustering", "Image Retrieval",
+    "Indexing", "Intrusion Detection", "Load Balancing", "Motion Planning", "Question Answering", "Query Optimization",
     "Recommendation", "Scheduling", "Speech Enhancement", "Storage",
 )  # fmt: skip
 _WHERE: Final = (
     "Edge Devices", "Electronic Health Records", "Large Graphs", "Low-Resource Languages", "Mobile Networks",
-    "Noisy Labels", "Satellite Images", "Smart Cities", "Social Media", "Time Series", "Urban Traffic", "Wireless Sensors",
+    "Noisy Labels", "Satellite Images", "Smart Cities", "Social Media", "Time Series", "Urban Traffic",
+    "Wireless Sensors",
 )  # fmt: skip
 _VENUES: Final = (
     "AAAI", "CIKM", "ECAI", "ICDE", "ICML", "IJCAI", "INFOCOM", "KDD", "NeurIPS", "SIGIR", "VLDB", "WWW",
 )  # fmt: skip
 _KEYWORDS: Final = (
-    "anomaly", "attention", "caching", "clustering", "compression", "consensus", "distillation", "embedding", "fairness",
-    "graph", "hashing", "indexing", "latency", "privacy", "pruning", "ranking", "retrieval", "robustness", "sampling",
-    "scheduling", "similarity", "streaming", "transfer", "uncertainty",
+    "anomaly", "attention", "caching", "clustering", "compression", "consensus", "distillation", "embedding",
+    "fairness", "graph", "hashing", "indexing", "latency", "privacy", "pruning", "ranking", "retrieval", "robustness",
+    "sampling", "scheduling", "similarity", "streaming", "transfer", "uncertainty",
 )  # fmt: skip
 _AUTHORS: Final = 12
 _PAPERS: Final = 14

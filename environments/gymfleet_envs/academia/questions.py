@@ -56,7 +56,7 @@ class Draft:
 
 
 def citations(draft: Draft) -> None:
-    """How often is a paper cited?"""
+    """Ask how often a paper is cited."""
     paper = draft.paper()
     draft.goal = f"How many citations does the paper '{paper.title}' have {_NETWORK}? {_NUMBER}"
     draft.load(PAPERS)
@@ -64,7 +64,7 @@ def citations(draft: Draft) -> None:
 
 
 def authors(draft: Draft) -> None:
-    """Who wrote it?"""
+    """Ask who wrote a paper."""
     paper = draft.paper()
     draft.goal = f"Who wrote the paper titled '{paper.title}'? {_NAMES}"
     draft.load(PAPERS)
@@ -72,7 +72,7 @@ def authors(draft: Draft) -> None:
 
 
 def collaborators(draft: Draft) -> None:
-    """With whom did somebody write?"""
+    """Ask with whom somebody has written."""
     name, _ = draft.pair(1)
     draft.goal = f"With whom has {name} written papers {_NETWORK}? {_NAMES}"
     draft.load(AUTHORS)
@@ -80,7 +80,7 @@ def collaborators(draft: Draft) -> None:
 
 
 def joint_papers(draft: Draft) -> None:
-    """What did two write together?"""
+    """Ask what two have written together."""
     one, other = draft.pair(1)
     draft.goal = f"Which papers have {one} and {other} written together {_NETWORK}? {_TITLES}"
     draft.load(AUTHORS)
@@ -89,7 +89,7 @@ def joint_papers(draft: Draft) -> None:
 
 
 def joint_citations(draft: Draft) -> None:
-    """How often is that cited?"""
+    """Ask how often that is cited."""
     one, other = draft.pair(2)
     draft.goal = f"How many citations do papers co-authored by {one} and {other} have {_NETWORK}? {_NUMBER}"
     draft.load(AUTHORS)
@@ -99,17 +99,15 @@ def joint_citations(draft: Draft) -> None:
 
 
 def cited_citations(draft: Draft) -> None:
-    """How often are the papers cited that a paper cites?"""
+    """Ask how often the papers are cited that a paper cites."""
     paper = draft.paper()
-    draft.goal = (
-        f"How many citations do the papers that '{paper.title}' cites have in total {_NETWORK}? {_NUMBER}"
-    )
+    draft.goal = f"How many citations do the papers that '{paper.title}' cites have in total {_NETWORK}? {_NUMBER}"
     draft.load(PAPERS)
     draft.answer = sum(draft.look(title)["n_citation"] for title in draft.neighbours(PAPERS, paper.title))
 
 
 def common_collaborators(draft: Draft) -> None:
-    """With whom did both of two write?"""
+    """Ask with whom both of two have written."""
     together = {author.name: set(draft.network.together(author.name)) for author in draft.network.authors}
     pairs = [(one, other) for one in together for other in together if one != other and together[one] & together[other]]
     one, other = draft.rng.choice(pairs)
@@ -134,14 +132,14 @@ def _all_papers(draft: Draft) -> tuple[str, dict[str, int]]:
 
 
 def most_cited(draft: Draft) -> None:
-    """Which paper of somebody's is cited most?"""
+    """Ask which paper of somebody's is cited most."""
     name, found = _all_papers(draft)
     draft.goal = f"Which paper by {name} has the most citations {_NETWORK}?"
     draft.answer = max(found, key=lambda title: found[title])
 
 
 def all_citations(draft: Draft) -> None:
-    """How often are all of somebody's papers cited?"""
+    """Ask how often all of somebody's papers are cited."""
     name, found = _all_papers(draft)
     draft.goal = f"How many citations do all papers by {name} have in total {_NETWORK}? {_NUMBER}"
     draft.answer = sum(found.values())

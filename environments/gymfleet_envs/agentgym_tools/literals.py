@@ -55,7 +55,7 @@ def _refuse(constant: str) -> NoReturn:
     raise Unreadable(constant)
 
 
-def _value(node: ast.expr) -> Any:
+def _value(node: ast.expr) -> Any:  # noqa: PLR0911 - one for each kind of node
     match node:
         case ast.Constant(value=str() | bool() | int() | float() | None):
             return node.value

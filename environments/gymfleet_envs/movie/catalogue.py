@@ -8,7 +8,9 @@ from gymfleet_envs.agentgym_tools.base import Faulty, Refused, taken
 
 _LISTED: Final = 10
 _MAIN_JOBS: Final = ("Director", "Producer", "Writer")
-_NOT_FOUND: Final = '{"success":false,"status_code":34,"status_message":"The resource you requested could not be found."}'
+_NOT_FOUND: Final = (
+    '{"success":false,"status_code":34,"status_message":"The resource you requested could not be found."}'
+)
 FoundT = TypeVar("FoundT")
 
 

@@ -7,8 +7,8 @@ from typing import Final
 from gymfleet_envs.movie.catalogue import Catalogue, Film, Person
 
 _FIRST: Final = (
-    "Ada", "Bruno", "Carla", "Dario", "Edith", "Farid", "Greta", "Hugo", "Ines", "Jonas", "Kaya", "Leon", "Mira", "Nils",
-    "Olga", "Pavel", "Rosa", "Selim", "Tara", "Umberto", "Vera", "Wanda", "Yusuf", "Zoe",
+    "Ada", "Bruno", "Carla", "Dario", "Edith", "Farid", "Greta", "Hugo", "Ines", "Jonas", "Kaya", "Leon", "Mira",
+    "Nils", "Olga", "Pavel", "Rosa", "Selim", "Tara", "Umberto", "Vera", "Wanda", "Yusuf", "Zoe",
 )  # fmt: skip
 _LAST: Final = (
     "Abel", "Barros", "Castell", "Delgado", "Ekberg", "Fontaine", "Grimaldi", "Haas", "Ivarsson", "Jansen", "Kowal",
@@ -16,36 +16,37 @@ _LAST: Final = (
     "Weiss", "Zimmer",
 )  # fmt: skip
 _KIND: Final = (
-    "Amber", "Broken", "Crimson", "Distant", "Electric", "Forgotten", "Golden", "Hollow", "Invisible", "Last", "Midnight",
-    "Northern", "Paper", "Quiet", "Restless", "Second", "Silver", "Wandering",
+    "Amber", "Broken", "Crimson", "Distant", "Electric", "Forgotten", "Golden", "Hollow", "Invisible", "Last",
+    "Midnight", "Northern", "Paper", "Quiet", "Restless", "Second", "Silver", "Wandering",
 )  # fmt: skip
 _THING: Final = (
-    "Archive", "Bridge", "Carnival", "Detective", "Empire", "Forest", "Garden", "Harbour", "Island", "Journey", "Kingdom",
-    "Lighthouse", "Machine", "Orchestra", "Passenger", "River", "Signal", "Voyage",
+    "Archive", "Bridge", "Carnival", "Detective", "Empire", "Forest", "Garden", "Harbour", "Island", "Journey",
+    "Kingdom", "Lighthouse", "Machine", "Orchestra", "Passenger", "River", "Signal", "Voyage",
 )  # fmt: skip
 _PLACES: Final = (
     "Aarhus, Denmark", "Bergen, Norway", "Cork, Ireland", "Dakar, Senegal", "Essen, Germany", "Faro, Portugal",
     "Ghent, Belgium", "Hobart, Tasmania, Australia", "Izmir, Turkey", "Jaipur, India", "Kaunas, Lithuania",
-    "Leeds, England, UK", "Malaga, Spain", "Nagoya, Japan", "Omaha, Nebraska, USA", "Puebla, Mexico",
-    "Quito, Ecuador", "Rabat, Morocco", "Salta, Argentina", "Tucson, Arizona, USA", "Utrecht, Netherlands",
-    "Varna, Bulgaria", "Winnipeg, Manitoba, Canada", "Zadar, Croatia",
+    "Leeds, England, UK", "Malaga, Spain", "Nagoya, Japan", "Omaha, Nebraska, USA", "Puebla, Mexico", "Quito, Ecuador",
+    "Rabat, Morocco", "Salta, Argentina", "Tucson, Arizona, USA", "Utrecht, Netherlands", "Varna, Bulgaria",
+    "Winnipeg, Manitoba, Canada", "Zadar, Croatia",
 )  # fmt: skip
 _GENRES: Final = (
     (28, "Action"), (12, "Adventure"), (35, "Comedy"), (80, "Crime"), (18, "Drama"), (14, "Fantasy"), (36, "History"),
     (27, "Horror"), (9648, "Mystery"), (10749, "Romance"), (878, "Science Fiction"), (53, "Thriller"),
 )  # fmt: skip
 _COMPANIES: Final = (
-    (174, "Anchor Pictures", "US"), (201, "Blue Door Films", "GB"), (333, "Cinema Nord", "NO"), (420, "Dune Studios", "FR"),
-    (555, "Elm Street Media", "CA"), (612, "Foxglove", "US"), (777, "Grand Canal Film", "IT"), (845, "Hinterland", "DE"),
+    (174, "Anchor Pictures", "US"), (201, "Blue Door Films", "GB"), (333, "Cinema Nord", "NO"),
+    (420, "Dune Studios", "FR"), (555, "Elm Street Media", "CA"), (612, "Foxglove", "US"),
+    (777, "Grand Canal Film", "IT"), (845, "Hinterland", "DE"),
 )  # fmt: skip
 _COUNTRIES: Final = (
     ("CA", "Canada"), ("DE", "Germany"), ("FR", "France"), ("GB", "United Kingdom"), ("IT", "Italy"), ("NO", "Norway"),
     ("US", "United States of America"),
 )  # fmt: skip
 _KEYWORDS: Final = (
-    "amnesia", "based on novel or book", "blizzard", "chess", "circus", "detective", "dystopia", "forgery", "friendship",
-    "ghost", "heist", "inheritance", "island", "jazz", "lighthouse", "memory", "orphan", "prophecy", "revenge", "road trip",
-    "submarine", "time loop", "train", "twins",
+    "amnesia", "based on novel or book", "blizzard", "chess", "circus", "detective", "dystopia", "forgery",
+    "friendship", "ghost", "heist", "inheritance", "island", "jazz", "lighthouse", "memory", "orphan", "prophecy",
+    "revenge", "road trip", "submarine", "time loop", "train", "twins",
 )  # fmt: skip
 _LANGUAGES: Final = (
     ("US", "en", "English", "Nothing stays hidden."), ("NL", "nl", "Dutch", "Niets blijft verborgen."),

@@ -43,19 +43,19 @@ class Draft:
 
 
 def release_date(draft: Draft) -> None:
-    """When was it released?"""
+    """Ask when a film was released."""
     draft.goal = f"When was the movie {draft.films[0].title} released? {_DAY}"
     draft.answer = draft.of_film(draft.films[0], "get_movie_details")["release_date"]
 
 
 def revenue(draft: Draft) -> None:
-    """What did it earn?"""
+    """Ask what it earned."""
     draft.goal = f"What is the revenue of the movie {draft.films[0].title}? {_NUMBER}"
     draft.answer = draft.of_film(draft.films[0], "get_movie_details")["revenue"]
 
 
 def character(draft: Draft) -> None:
-    """Whom did somebody play?"""
+    """Ask whom somebody played."""
     film = draft.films[0]
     number, _ = draft.rng.choice(film.cast)
     name = draft.catalogue.person(number).name
@@ -65,13 +65,13 @@ def character(draft: Draft) -> None:
 
 
 def keywords(draft: Draft) -> None:
-    """Its keywords."""
+    """Ask for its keywords."""
     draft.goal = f"What are the keywords of the movie {draft.films[0].title}? {_LIST}"
     draft.answer = sorted(draft.of_film(draft.films[0], "get_movie_keywords")["keywords"])
 
 
 def instagram(draft: Draft) -> None:
-    """A person's name elsewhere."""
+    """Ask for a person's name elsewhere."""
     name = draft.rng.choice(draft.catalogue.people).name
     draft.goal = f"What is the Instagram id of {name}? {_STRING}"
     found = draft.call("I ask for it.", "get_person_external_ids", person_id=draft.search_person(name))
@@ -85,24 +85,25 @@ def _director(draft: Draft, film: Film) -> int:
 
 
 def birthday_of_director(draft: Draft) -> None:
-    """When was the director of a film born?"""
+    """Ask when the director of a film was born."""
     draft.goal = f"When was the director of {draft.films[0].title} born? {_DAY}"
     number = _director(draft, draft.films[0])
     draft.answer = draft.call("I look the director up.", "get_person_details", person_id=str(number))["birthday"]
 
 
 def difference(draft: Draft) -> None:
-    """The revenues of two films."""
+    """Compare the revenues of two films."""
     one, other = draft.films[:2]
     draft.goal = (
-        f"How much higher is the revenue of {one.title} than that of {other.title}? A negative number means lower. {_NUMBER}"
+        f"How much higher is the revenue of {one.title} than that of {other.title}? A negative number means lower. "
+        f"{_NUMBER}"
     )
     first, second = (draft.of_film(film, "get_movie_details")["revenue"] for film in (one, other))
     draft.answer = first - second
 
 
 def other_role(draft: Draft) -> None:
-    """Whom did the one who plays a character play elsewhere?"""
+    """Ask whom the one who plays a character plays elsewhere."""
     pairs = [
         (film, role, other)
         for film in draft.films
@@ -119,7 +120,7 @@ def other_role(draft: Draft) -> None:
 
 
 def in_both(draft: Draft) -> None:
-    """Who plays in two films?"""
+    """Ask who plays in both of two films."""
     pairs = [
         (one, other)
         for one in draft.films
@@ -128,9 +129,7 @@ def in_both(draft: Draft) -> None:
     ]
     one, other = draft.rng.choice(pairs)
     draft.goal = f"Who plays in both {one.title} and {other.title}? {_LIST}"
-    first, second = (
-        {part["name"] for part in draft.of_film(film, "get_movie_cast")["cast"]} for film in (one, other)
-    )
+    first, second = ({part["name"] for part in draft.of_film(film, "get_movie_cast")["cast"]} for film in (one, other))
     draft.answer = sorted(first & second)
 
 
@@ -148,18 +147,18 @@ def _directed(draft: Draft) -> tuple[str, list[tuple[int, str, Any]]]:
 
 
 def total_revenue(draft: Draft) -> None:
-    """What did all films of a director earn?"""
+    """Ask what all films of a director earned."""
     name, films = _directed(draft)
     draft.goal = f"What is the total revenue of the movies that {name} directed? {_NUMBER}"
     draft.answer = sum(details["revenue"] for _, _, details in films)
 
 
 def lead_of_most_expensive(draft: Draft) -> None:
-    """Who is listed first in the cast of a director's most expensive film?"""
+    """Ask who leads the cast of a director's most expensive film."""
     name, films = _directed(draft)
     draft.goal = (
-        f"Of the movies that {name} directed, take the one with the highest budget. Which character is listed first in its "
-        f"cast? {_STRING}"
+        f"Of the movies that {name} directed, take the one with the highest budget. Which character is listed first in "
+        f"its cast? {_STRING}"
     )
     number, _, _ = max(films, key=lambda film: film[2]["budget"])
     cast = draft.call("I look at the cast of that film.", "get_movie_cast", movie_id=str(number))["cast"]
@@ -167,7 +166,7 @@ def lead_of_most_expensive(draft: Draft) -> None:
 
 
 def first_release(draft: Draft) -> None:
-    """When did a director's first film come out?"""
+    """Ask when a director's first film was released."""
     name, films = _directed(draft)
     draft.goal = f"When was the first movie that {name} directed released? {_DAY}"
     draft.answer = min(details["release_date"] for _, _, details in films)

@@ -179,8 +179,8 @@ def fill_profit(draft: Draft) -> None:
     sheet = replace(sheet, rows=tuple(rows)).with_values([(0, PROFIT, "Profit")])
     draft.begin_with(sheet)
     draft.goal = (
-        f'In "{draft.name}", fill in "Profit": it is Price multiplied by Quantity. Then sort the table in descending order '
-        "by Profit. The first row is the header."
+        f'In "{draft.name}", fill in "Profit": it is Price multiplied by Quantity. Then sort the table in descending '
+        "order by Profit. The first row is the header."
     )
     draft.open()
     for row in range(1, len(rows)):
@@ -216,8 +216,8 @@ def sum_and_sort(draft: Draft) -> None:
     """Sort, and put a sum below the table."""
     column = draft.rng.choice((PRICE, RATING))
     draft.goal = (
-        f'In "{draft.name}", sort the table in descending order by {HEADER[column]}, the first row being the header. Then '
-        "put the sum of all quantities into the Quantity column of the first row below the table."
+        f'In "{draft.name}", sort the table in descending order by {HEADER[column]}, the first row being the header. '
+        "Then put the sum of all quantities into the Quantity column of the first row below the table."
     )
     draft.open()
     draft.sort(column, "des")

@@ -14,7 +14,7 @@ from gymfleet_envs.agentgym_tools.base import Faulty, Move, Refused
 from gymfleet_envs.agentgym_tools.literals import Unreadable, read_literal
 from gymfleet_envs.agentgym_tools.published import Published, PublishedTasks, listed, read_published
 from gymfleet_envs.sheet.cells import Cell, address
-from gymfleet_envs.sheet.scoring import Rule
+from gymfleet_envs.sheet.scoring import Rule, exact, match
 from gymfleet_envs.sheet.task import SheetTask
 from gymfleet_envs.sheet.tools import Workbook
 from gymfleet_envs.sheet.workbook import MAX_COLUMNS, MAX_ROWS, Sheet
@@ -40,7 +40,7 @@ def import_workbook(source: Path, target: Path) -> None:
     """Copy the tasks, and put the workbook beside them as JSON. Raises `TaskDataError`."""
     published_tasks(source, "agentgym")
     shutil.copy(source / "sheet.jsonl", target)
-    rows = [_written(sheet) for sheet in _read_workbook(source).sheets]
+    rows = [_saved(sheet) for sheet in _read_workbook(source).sheets]
     (target / _CONVERTED).write_text(json.dumps(rows, ensure_ascii=False), encoding="utf-8")
 
 
@@ -55,16 +55,13 @@ def _task(read: Published, workbook: Workbook, rule: Rule, data: Path) -> SheetT
         table = None
     if not isinstance(table, list) or not table or not all(isinstance(row, list) for row in table):
         raise TaskDataError(f"{where}: answer is no table as JSON")
-    plan = next(
-        (plan for plan in (_rewriting(meant[1], table, workbook), _reference(meant[1], read.subgoals))
-         if _reached(plan, workbook, meant[1]) == table),
-        (),
-    )  # fmt: skip
+    plans = (_rewriting(meant[1], table, workbook), _reference(meant[1], read.subgoals))
+    plan = max(plans, key=lambda plan: _worth(plan, workbook, meant[1], table))
     return SheetTask(read.goal, workbook, meant[1], json.dumps(table), rule, plan)
 
 
 def _rewriting(name: str, table: list[list[str]], workbook: Workbook) -> tuple[Move, ...]:
-    """Return calls that write the gold table: its first row, then the others, once surplus rows and columns are gone."""
+    """Return calls that write the gold table, after surplus rows and columns are gone: its first row first."""
     sheet = workbook.sheet(name)
     rows, columns = sheet.size if sheet else (0, 0)
     moves = [_opening(name)]
@@ -72,14 +69,14 @@ def _rewriting(name: str, table: list[list[str]], workbook: Workbook) -> tuple[M
         if surplus := list(range(wanted + 1, there + 1)):
             thought = "These are too many."
             moves.append(Move.of(thought, "delete_batch_data", dimension=dimension, index_list=surplus))
-    for first, last in ((1, 1), (2, len(table))):
-        area = {
-            "start_position": address(first - 1, 0),
-            "end_position": address(last - 1, len(table[0]) - 1),
-            "values_list": table[first - 1 : last],
-        }
-        moves.append(Move.of("This is what it should show.", "update_range", **area))
-    return (*moves, _ending())
+    return (*moves, _written(1, 1, table), _written(2, len(table), table), _ending())
+
+
+def _written(first: int, last: int, table: list[list[str]]) -> Move:
+    """Return the call that writes some rows of the gold table."""
+    begin, end = address(first - 1, 0), address(last - 1, len(table[0]) - 1)
+    thought, values = "This is what it should show.", table[first - 1 : last]
+    return Move.of(thought, "update_range", start_position=begin, end_position=end, values_list=values)
 
 
 def _reference(name: str, subgoals: Any) -> tuple[Move, ...]:
@@ -109,15 +106,18 @@ def _ending() -> Move:
     return Move.of("The table is as it should be.", "finish")
 
 
-def _reached(plan: tuple[Move, ...], workbook: Workbook, name: str) -> list[list[str]] | None:
-    """Return what the sheet shows after a plan; None if it cannot be carried out."""
+def _worth(plan: tuple[Move, ...], workbook: Workbook, name: str, table: list[list[str]]) -> tuple[float, float]:
+    """Return whether the sheet ends as it should with a plan, and AgentGym's score of it."""
+    shown, best = [[""]], 0.0
     try:
         for move in plan[:-1]:
             workbook, _ = workbook.use(move.tool, json.loads(move.arguments))
+            if (sheet := workbook.sheet(name)) is not None:
+                shown = sheet.shown()
+                best = max(best, match(shown, table))
     except (Refused, Faulty, KeyError):
-        return None
-    sheet = workbook.sheet(name)
-    return sheet.shown() if plan and sheet is not None else None
+        return 0.0, 0.0
+    return exact(shown, table), best
 
 
 def _read_workbook(data: Path) -> Workbook:
@@ -163,7 +163,7 @@ def _value(value: Any) -> str | float | bool | None:
     return float(value) if isinstance(value, int | float) else str(value)
 
 
-def _written(sheet: Sheet) -> dict[str, Any]:
+def _saved(sheet: Sheet) -> dict[str, Any]:
     return {
         "name": sheet.name,
         "rows": [[[cell.value, cell.shown_as] for cell in row] for row in sheet.rows],

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 from gymfleet_envs.agentgym_tools.base import Refused
 
 Status: TypeAlias = tuple[tuple[tuple[Any, ...], ...], tuple[tuple[Any, ...], ...]]
-"""What AgentGym compares at the end: the projects (order, color, name, is_favorite), and the tasks that are left (order,
-content, is_completed, priority, due_date), in the order of the account and without ids."""
+"""What AgentGym compares at the end, in the order of the account and without ids: the projects (order, color, name,
+is_favorite), and the tasks that are left (order, content, is_completed, priority, due_date)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from gymfleet_envs.todo.published import published_tasks
 from gymfleet_envs.todo.task import TodoTask
 
 _TOOLBOX: Final = read_toolbox(Path(__file__).with_name("tools.txt"))
+_WITHOUT_ARGUMENTS: Final = ("get_user_current_date", "get_user_current_location", "get_projects")
 _OF_TASKS: Final = ("get_task_description", "get_task_duration", "complete_task", "delete_task")
 _FAVORITE: Final = {"true": True, "false": False}
 
@@ -48,8 +49,7 @@ class Todo(ToolEnvironment[TodoTask]):
         """All calls but those with a free text."""
         if self._over:
             return []
-        actions = [(name, {}) for name in ("get_user_current_date", "get_user_current_location", "get_projects")]
-        found: list[tuple[str, dict[str, str]]] = list(actions)
+        found: list[tuple[str, dict[str, str]]] = [(name, {}) for name in _WITHOUT_ARGUMENTS]
         for project in self._account.projects:
             found.append(("get_tasks", {"project_id": project.id}))
             found += [("update_project", {"project_id": project.id, "is_favorite": flag}) for flag in ("True", "False")]
@@ -60,26 +60,25 @@ class Todo(ToolEnvironment[TodoTask]):
         self._account = self._task.account
 
     def _use(self, tool: str, arguments: Any) -> Any:
-        match tool:
-            case "get_user_current_date":
-                return self._task.date
-            case "get_user_current_location":
-                return self._task.location
-            case "get_projects":
-                return [project.shown() for project in self._account.projects]
-            case "get_tasks":
-                return [item.shown() for item in self._account.project(_id(arguments, "project_id")).items]
-            case "update_project":
-                return self._update_project(arguments)
+        if tool in _WITHOUT_ARGUMENTS:
+            return self._told(tool)
+        if tool == "get_tasks":
+            return [item.shown() for item in self._account.project(_id(arguments, "project_id")).items]
+        if tool == "update_project":
+            return self._update_project(arguments)
         task_id = _id(arguments, "task_id")
-        match tool:
-            case "complete_task" | "delete_task":
-                return self._remove(tool, task_id)
-            case "update_task":
-                return self._update_task(task_id, str(taken(arguments, "due_date")))
+        if tool == "update_task":
+            return self._update_task(task_id, str(taken(arguments, "due_date")))
+        if tool in ("complete_task", "delete_task"):
+            return self._remove(tool, task_id)
         item = self._account.item(task_id)
-        told = {"id": item.id, "content": item.content}
-        return told | ({"duration": item.duration} if tool == "get_task_duration" else {"description": item.description})
+        about = {"duration": item.duration} if tool == "get_task_duration" else {"description": item.description}
+        return {"id": item.id, "content": item.content} | about
+
+    def _told(self, tool: str) -> Any:
+        if tool == "get_projects":
+            return [project.shown() for project in self._account.projects]
+        return self._task.date if tool == "get_user_current_date" else self._task.location
 
     def _update_project(self, arguments: Any) -> dict[str, Any]:
         project = self._account.project(_id(arguments, "project_id"))

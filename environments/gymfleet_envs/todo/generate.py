@@ -57,7 +57,7 @@ def _account(rng: random.Random, today: datetime.date, projects: int) -> Account
             Project(
                 id=ids.project(), order=order, name=name, is_favorite=False,
                 items=tuple(
-                    _item(rng, ids, today, number, next(contents)) for number in range(1, rng.randint(2, _MOST_ITEMS) + 1)
+                    _item(rng, ids, today, number + 1, next(contents)) for number in range(rng.randint(2, _MOST_ITEMS))
                 ),
             )
             for order, name in enumerate(rng.sample(PROJECTS, projects), 1)
@@ -72,4 +72,3 @@ def _item(rng: random.Random, ids: Ids, today: datetime.date, order: int, conten
         priority=rng.randint(1, 4), due_date=(today + datetime.timedelta(days=rng.randint(1, 45))).isoformat(),
         amount=rng.randrange(15, 180, 5), unit="minute",
     )  # fmt: skip
-

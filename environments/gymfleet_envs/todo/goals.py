@@ -78,7 +78,7 @@ def later(day: str, days: int) -> str:
 
 
 def due_date(draft: Draft) -> None:
-    """A task of a project that is named: when is it due?"""
+    """Ask when a task is due whose project is named."""
     project, item = draft.some()
     draft.goal = f"When is the due date of {item.content} in {project.name}? {_DAY_FORM}"
     draft.look(project)
@@ -86,7 +86,7 @@ def due_date(draft: Draft) -> None:
 
 
 def duration(draft: Draft) -> None:
-    """How long does it take?"""
+    """Ask how long it takes."""
     project, item = draft.some()
     draft.goal = (
         f"What is the duration of the task {item.content} in {project.name}? "

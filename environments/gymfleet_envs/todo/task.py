@@ -1,6 +1,7 @@
 """One task of todo."""
 
 from dataclasses import dataclass
+
 from gymfleet_envs.agentgym_tools.base import Move
 from gymfleet_envs.todo.account import Account, Status
 

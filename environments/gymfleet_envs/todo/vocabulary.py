@@ -9,7 +9,8 @@ PROJECTS: Final = (
     "Apartment Move", "Book Club", "Bike Repair", "Choir", "Client Onboarding", "Data Migration", "Exhibition",
     "Family Reunion", "Field Trip", "Fundraiser", "Garden", "Grant Proposal", "Hackathon", "Home Office", "Job Search",
     "Language Course", "Newsletter", "Photo Archive", "Podcast", "Quarterly Report", "Robotics Team", "School Play",
-    "Spring Cleaning", "Tax Return", "Thesis", "Training Camp", "Volunteering", "Website Relaunch", "Wedding", "Workshop",
+    "Spring Cleaning", "Tax Return", "Thesis", "Training Camp", "Volunteering", "Website Relaunch", "Wedding",
+    "Workshop",
 )  # fmt: skip
 VERBS: Final = (
     "Book", "Check", "Collect", "Draft", "Label", "Order", "Pack", "Plan", "Print", "Proofread", "Replace", "Review",
@@ -19,7 +20,8 @@ OBJECTS: Final = (
     "the boxes", "the brochures", "the cables", "the contracts", "the costumes", "the forms", "the guest list",
     "the handouts", "the invitations", "the invoices", "the keys", "the lamps", "the letters", "the maps", "the meals",
     "the minutes", "the music sheets", "the name tags", "the photographs", "the posters", "the prizes", "the receipts",
-    "the samples", "the schedule", "the seats", "the slides", "the survey", "the tickets", "the tools", "the travel plan",
+    "the samples", "the schedule", "the seats", "the slides", "the survey", "the tickets", "the tools",
+    "the travel plan",
 )  # fmt: skip
 PLACES: Final = (
     "Community Centre", "Harbour Hall", "Library, second floor", "Main Office", "North Workshop", "Riverside Café",

@@ -49,5 +49,3 @@ def _draw(rng: random.Random, level: str) -> Question[Service]:
 
 def _fingerprint(task: Question[Service]) -> str:
     return repr((task.goal, task.date, task.world))
-
-

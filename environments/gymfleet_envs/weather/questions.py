@@ -118,11 +118,11 @@ def rain_of_days(draft: Draft) -> None:
         draft.moves.pop()
         values = draft.daily("get_historical_snow", at, -days, -1)["snowfall_sum"]
         what, unit = "snow", "centimeters"
-    if not any(values):  # nothing would be a good guess
-        draft.moves.clear()
-        return spread(draft)
     draft.goal = f"How much {what} fell here in the past {days} days (today excluded), in {unit}? {_ROUNDED}"
     draft.answer = round(sum(values), 1)
+    if not draft.answer:  # nothing would be a good guess
+        draft.moves.clear()
+        spread(draft)
 
 
 def distance(draft: Draft) -> None:
@@ -144,9 +144,8 @@ def distance(draft: Draft) -> None:
 def namesake(draft: Draft) -> None:
     """The lowest temperature of yesterday in the one of two cities that a search lists second."""
     city = draft.rng.choice([c for c in draft.climate.cities if not draft.is_first(draft.climate, c)])
-    draft.goal = (
-        f"What was the lowest temperature yesterday in {city.name}, the one in the country {city.country_code}? {_NUMBER}"
-    )
+    where = f"{city.name}, the one in the country {city.country_code}"
+    draft.goal = f"What was the lowest temperature yesterday in {where}? {_NUMBER}"
     draft.when()
     draft.answer = draft.daily("get_historical_temp", draft.locate(city), -1)["temperature_2m_min"][0]
 
@@ -155,8 +154,8 @@ def against_last_year(draft: Draft) -> None:
     """Today's mean against that of this day a year ago."""
     ago = -365
     draft.goal = (
-        "How many degrees higher is the average temperature here today than it was here 365 days ago? A negative number "
-        f"means lower. {_ROUNDED}"
+        "How many degrees higher is the average temperature here today than it was here 365 days ago? A negative "
+        f"number means lower. {_ROUNDED}"
     )
     draft.where()
     draft.when()
@@ -169,8 +168,8 @@ def warmer(draft: Draft) -> None:
     """One city against another, some days ahead."""
     one, other, days = draft.others[0], draft.others[1], draft.rng.randint(1, 10)
     draft.goal = (
-        f"In {days} days, how many degrees will the highest temperature in {one.name} be above the highest temperature in "
-        f"{other.name}? A negative number means below. {_ROUNDED}"
+        f"In {days} days, how many degrees will the highest temperature in {one.name} be above the highest temperature "
+        f"in {other.name}? A negative number means below. {_ROUNDED}"
     )
     draft.when()
     first, second = (

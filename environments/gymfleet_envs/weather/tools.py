@@ -77,7 +77,7 @@ def _series(service: Service, today: str, asked: Asked, arguments: Any) -> Any:
 
 def _day(text: Any) -> datetime.date:
     try:
-        return datetime.datetime.strptime(text, "%Y-%m-%d").date()
+        return datetime.datetime.strptime(text, "%Y-%m-%d").date()  # noqa: DTZ007 - a day, as upstream reads it
     except (ValueError, TypeError) as error:
         raise Faulty(f"{type(error).__name__}({error})") from None
 
