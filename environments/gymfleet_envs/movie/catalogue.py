@@ -11,6 +11,8 @@ _MAIN_JOBS: Final = ("Director", "Producer", "Writer")
 _NOT_FOUND: Final = (
     '{"success":false,"status_code":34,"status_message":"The resource you requested could not be found."}'
 )
+NO_RESULT: Final = "IndexError(list index out of range)"
+"""AgentGym's server takes the first result of a search, also of none."""
 FoundT = TypeVar("FoundT")
 
 
@@ -103,7 +105,7 @@ class Catalogue:
     def _search_movie(self, name: str) -> list[dict[str, Any]]:
         found = _best(name, self.films, lambda film: film.title)
         if found is None:
-            raise Faulty("IndexError(list index out of range)")
+            raise Faulty(NO_RESULT)
         return [{"id": found.id, "overview": found.overview, "title": found.title}]
 
 
