@@ -13,7 +13,6 @@ import pytest
 import yaml
 from gymfleet_contracts.recipe import load_recipe
 from gymfleet_env_gateway.settings import GatewaySettings
-from gymfleet_env_server.catalogue import ENVIRONMENTS
 from gymfleet_env_server.settings import EnvServerSettings
 from gymfleet_kit.settings import ServiceSettings
 from gymfleet_reward.settings import RewardSettings
