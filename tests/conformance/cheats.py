@@ -52,8 +52,9 @@ class Attempt:
         self.task = task
         self.other = other
         """Another task of the same split and level."""
-        self.environment = self.begin(task)
         self.observation = ""
+        """What was shown last."""
+        self.environment = self.begin(task)
         self.outcomes: list[Outcome] = []
         self._turns = min(MOST_TURNS, self.environment.turn_limit or entry.kind.max_turns)
 

@@ -172,4 +172,5 @@ def test_an_environments_directory_says_its_name_everywhere() -> None:
         said = yaml.safe_load((place / "kustomization.yaml").read_text())
         assert said["nameSuffix"] == f"-{place.name}"
         assert said["labels"] == [{"pairs": {"app.kubernetes.io/instance": place.name}, "includeSelectors": True}]
-        assert said["images"] == [{"name": "gymfleet/env", "newName": f"gymfleet/env-{place.name}"}]
+        image = f"gymfleet/env-{place.name.replace('-', '_')}"  # names of Kubernetes' have no underscore
+        assert said["images"] == [{"name": "gymfleet/env", "newName": image}]

@@ -25,6 +25,7 @@ FOR_PEOPLE = ("typer", "rich")
         "gymfleet_envs.webshop.environment",
         "gymfleet_envs.sciworld.environment",
         "gymfleet_envs.alfworld.environment",
+        "gymfleet_envs.function_calling.environment",
         "gymfleet_env_gateway.main",
         "gymfleet_reward.main",
         "gymfleet_cli.main",

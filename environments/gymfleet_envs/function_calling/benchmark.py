@@ -11,7 +11,7 @@ from gymfleet_envs.function_calling.classes import CLASSES, SOURCES, UnknownSour
 from gymfleet_envs.function_calling.dialogues import Described, dialogue_of
 from gymfleet_envs.function_calling.published import PublishedWorld
 from gymfleet_envs.function_calling.task import FunctionCallingTask, Question, Questions
-from gymfleet_envs.function_calling.wording import shown, spoken
+from gymfleet_envs.function_calling.wording import listed, spoken
 from gymfleet_envs.task_files import read_text
 from gymfleet_envs.tasks import ListedTasks, Task, TaskDataError
 
@@ -37,9 +37,9 @@ _MAX_WHEEL_BYTES: Final = 256 * 2**20
 
 
 def unpack(source: Path, target: Path) -> None:
-    """Put what is played of the package into `target`: tasks, answers, descriptions and classes. Raises `TaskDataError`.
+    """Put what is played of the package into `target`: tasks, answers, descriptions and classes.
 
-    `source` holds the wheel, or is the folder `bfcl_eval` or one that holds it.
+    `source` holds the wheel, or is the folder `bfcl_eval` or one that holds it. Raises `TaskDataError`.
     """
     wheels = sorted(source.glob("bfcl_eval-*.whl"))
     if len(wheels) > 1:
@@ -129,7 +129,7 @@ def _single(category: str, file: Path) -> Iterator[Task[FunctionCallingTask]]:
         if answered:
             _check_answers(kind, functions, right, entry)
         question = Question(spoken(_only_turn(row, entry)), kind, json.dumps(right))
-        task = Questions(shown(functions), (question,))
+        task = Questions(listed(functions), (question,))
         yield Task(task_id=row["id"], split="test", level=category, data=task)
 
 
@@ -189,7 +189,7 @@ def _dialogues(category: str, file: Path, package: Path, left_out: list[str]) ->
         except UnknownSource as error:
             missing[str(error)] = missing.get(str(error), 0) + 1
             continue
-        except Exception as error:  # the class's own, for what it cannot begin with
+        except Exception as error:  # noqa: BLE001 - the class's own, for what it cannot begin with
             raise TaskDataError(f"{entry}: initial_config: {type(error).__name__}: {error}") from None
         yield Task(task_id=row["id"], split="test", level=category, data=task)
     left_out += [f"{file.name}: {count} tasks: {reason}" for reason, count in missing.items()]
@@ -232,5 +232,3 @@ def _list(row: Mapping[str, Any], key: str, entry: str) -> list[Any]:
     if not isinstance(value, list) or not value:
         raise TaskDataError(f"{entry}: {key} is not a list with something in it")
     return value
-
-

@@ -111,24 +111,33 @@ def _value(node: ast.expr | None) -> Value:
     match node:
         case ast.Constant(value=value):
             return "..." if value is Ellipsis else _bounded(value)
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=ast.Constant(value=value)) if isinstance(value, _NUMBERS):
-            return -_bounded(value) if isinstance(node.op, ast.USub) else _bounded(value)
-        case ast.List(elts=elements):
-            return [_value(element) for element in elements]
-        case ast.Tuple(elts=elements):
-            return tuple(_value(element) for element in elements)
-        case ast.Dict(keys=keys, values=values):
-            return {_value(key): _value(value) for key, value in zip(keys, values, strict=True)}
         case ast.Name(id=name):
             return name
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=ast.Constant(value=value)) if isinstance(value, _NUMBERS):
+            return -_bounded(value) if isinstance(node.op, ast.USub) else _bounded(value)
+        case ast.BinOp():
+            raise _Refused("arguments are literals: nothing is computed")
+        case ast.List() | ast.Tuple() | ast.Dict():
+            return _collection(node)
+    return _quoted(node)
+
+
+def _collection(node: ast.List | ast.Tuple | ast.Dict) -> Value:
+    if isinstance(node, ast.Dict):
+        return {_value(key): _value(value) for key, value in zip(node.keys, node.values, strict=True)}
+    values = [_value(element) for element in node.elts]
+    return values if isinstance(node, ast.List) else tuple(values)
+
+
+def _quoted(node: ast.expr | None) -> Value:
+    """Return calls and subscripts within arguments as texts; one with named arguments as a dict of its name."""
+    match node:
         case ast.Call(keywords=[]):
             return ast.unparse(node)
         case ast.Call():
             return {_dotted(node.func): {str(keyword.arg): _value(keyword.value) for keyword in node.keywords}}
         case ast.Subscript():
             return f"{ast.unparse(node.value)}[{ast.unparse(node.slice)}]"
-        case ast.BinOp():
-            raise _Refused("arguments are literals: nothing is computed")
     raise _NoCall
 
 

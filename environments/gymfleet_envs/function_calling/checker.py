@@ -29,7 +29,9 @@ Answer = Mapping[str, Mapping[str, Sequence[Value]]]
 """One call that is right: the name of its function, and for each argument the values that are."""
 
 
-def is_right(kind: Kind, functions: Sequence[Function], calls: Sequence[Call] | None, answers: Sequence[Answer]) -> bool:
+def is_right(
+    kind: Kind, functions: Sequence[Function], calls: Sequence[Call] | None, answers: Sequence[Answer]
+) -> bool:
     """Return whether a reply is right; `calls` is None where nothing was called."""
     if kind == "irrelevance":
         return not calls
@@ -76,33 +78,39 @@ def _fits(function: Function, call: Call, answer: Answer) -> bool:
 
 def _argument_fits(described: Mapping[str, Any], value: Value, possible: Sequence[Value]) -> bool:
     kind = described["type"]
-    expected = TYPES[kind]
     item = TYPES[described["items"]["type"]] if kind in NESTED else None
-    if kind == "tuple" and type(value) is tuple:
-        value = list(value)
-    if kind == "float" and type(value) is int:
-        if abs(value) > _LARGEST_FLOAT:
-            return False
-        value = float(value)
     answered = next((type(one) for one in possible if one != ""), None)
-    if not _has_type(value, expected, item, answered, possible):
+    value = _converted(kind, value)
+    if not _has_type(value, TYPES[kind], item, answered, possible):
         return False
-    if type(value) is not expected or answered not in (None, expected):
+    if type(value) is not TYPES[kind] or answered not in (None, TYPES[kind]):
         return value in possible  # a variable, which answers give as a text
-    if expected is str:
+    return _value_fits(value, item, possible)
+
+
+def _converted(kind: str, value: Value) -> Value:
+    """Return a tuple as a list and an integer as a float, where such is described."""
+    if kind == "tuple" and type(value) is tuple:
+        return list(value)
+    if kind == "float" and type(value) is int and abs(value) < _LARGEST_FLOAT:
+        return float(value)
+    return value
+
+
+def _value_fits(value: Value, item: type | None, possible: Sequence[Value]) -> bool:
+    if isinstance(value, str):
         return _heard(value) in [_heard(one) for one in possible if type(one) is str]
-    if expected is dict:
+    if isinstance(value, dict):
         return _dict_fits(value, possible)
-    if expected is list:
+    if isinstance(value, list):
         return any(_dicts_fit(value, one) if item is dict else _list_fits(value, one) for one in possible)
     return value in possible
 
 
-def _has_type(
-    value: Value, expected: type, item: type | None, answered: type | None, possible: Sequence[Value]
-) -> bool:
-    if type(value) is not expected:
-        return answered is type(value)
+def _has_type(value: Any, expected: type, item: type | None, answered: type | None, possible: Sequence[Value]) -> bool:
+    given = type(value)
+    if given is not expected:
+        return answered is given
     return item is None or any(_items_have_type(value, item, answer) for answer in possible)
 
 

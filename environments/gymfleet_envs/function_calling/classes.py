@@ -48,13 +48,19 @@ class _Loader(importlib.machinery.SourceFileLoader):
         """Return the bytes that are run. No compiled file is read or written."""
         if not path.endswith(".py"):
             raise OSError(path)
-        content = Path(path).read_bytes()
-        if hashlib.sha256(content).hexdigest() != SOURCES[Path(path).stem]:
-            raise UnknownSource(f"{Path(path).name} is not that of {RELEASE}, and no other is run")
-        return content.replace(_PACKAGE.encode(), _OURS.encode())
+        return _source(Path(path)).replace(_PACKAGE.encode(), _OURS.encode())
 
     def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
         """Write nothing beside the user's files."""
+
+
+def _source(path: Path) -> bytes:
+    if not path.is_file():
+        raise UnknownSource(f"{path.name} is missing")
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != SOURCES[path.stem]:
+        raise UnknownSource(f"{path.name} is not that of {RELEASE}, and no other is run")
+    return content
 
 
 @functools.cache
@@ -70,12 +76,10 @@ def load_class(name: str, directory: Path) -> type[Any]:
 
 
 def _load(module: str, directory: Path) -> ModuleType:
-    name = f"{_OURS}.{module}"
-    if name in sys.modules:  # the same bytes from wherever they were read
+    name, path = f"{_OURS}.{module}", directory / f"{module}.py"
+    _source(path)
+    if name in sys.modules:  # the same bytes, from wherever they were read
         return sys.modules[name]
-    path = directory / f"{module}.py"
-    if not path.is_file():
-        raise UnknownSource(f"{path.name} is missing")
     spec = importlib.util.spec_from_loader(name, _Loader(name, str(path)))
     if spec is None or spec.loader is None:
         raise UnknownSource(f"{path.name} cannot be loaded")

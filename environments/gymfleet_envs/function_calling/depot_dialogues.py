@@ -9,7 +9,7 @@ from typing import Any, Final
 from gymfleet_envs.function_calling.calls import Call, one_written
 from gymfleet_envs.function_calling.depot import FUNCTIONS, Depot
 from gymfleet_envs.function_calling.task import Dialogue, GoldStep, Turn
-from gymfleet_envs.function_calling.wording import given_later, shown
+from gymfleet_envs.function_calling.wording import given_later, listed
 
 _NAMES: Final = {
     "find": ("find_item", "locate_item", "where_is"), "list": ("list_shelf", "show_shelf", "read_shelf"),
@@ -51,7 +51,7 @@ class _Draft:
     """Items that a request was about: each is asked for once."""
 
     def shelf(self, *, but: str = "") -> str:
-        return self.rng.choice([shelf for shelf in self.state["shelves"] if shelf != but])
+        return self.rng.choice([str(shelf) for shelf in self.state["shelves"] if shelf != but])
 
     def lot(self) -> tuple[str, str, int]:
         """Return a shelf, an item on it that is on no other and was not asked for yet, and how many there are."""
@@ -140,7 +140,7 @@ _REQUESTS: Final[tuple[Callable[[_Draft], _Asked], ...]] = (_add, _remove, _move
 
 
 def draw_dialogue(rng: random.Random) -> Dialogue:
-    """Draw a depot and three requests of different kinds. For one of them something is missing: the function, or a word.
+    """Draw a depot and three requests of different kinds; for one of them the function is missing, or a word.
 
     What is missing is given in the next turn; until then there is nothing to be called.
     """
@@ -163,7 +163,7 @@ def draw_dialogue(rng: random.Random) -> Dialogue:
         else:
             turns += [Turn(asked.vague, ()), Turn(asked.rest, steps)]
     return Dialogue(
-        functions=shown([_described(function, names) for function in _shuffled(rng) if function != missing]),
+        functions=listed([_described(function, names) for function in _shuffled(rng) if function != missing]),
         parameters=tuple((names[function], tuple(parameters)) for function, (_, parameters) in FUNCTIONS.items()),
         turns=tuple(turns),
         world="depot",

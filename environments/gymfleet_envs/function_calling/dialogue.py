@@ -23,13 +23,16 @@ class Play:
 
     def __init__(self, task: Dialogue, world: World) -> None:
         self._task = task
-        self._world = world
-        self._gold = world.copy()
-        self._results: list[str] = []
+        self._take(world, world.copy(), [])
         self._number = 0
         self._steps = 0
         self._failed = False
         self.is_over = False
+
+    def _take(self, world: World, gold: World, results: list[str]) -> None:
+        self._world = world
+        self._gold = gold
+        self._results = results
 
     @property
     def is_solved(self) -> bool:
@@ -115,7 +118,7 @@ class Play:
     def copy(self) -> Self:
         """Return an independent play in the same state."""
         other = copy.copy(self)
-        other._world, other._gold, other._results = self._world.copy(), self._gold.copy(), list(self._results)
+        other._take(self._world.copy(), self._gold.copy(), list(self._results))  # noqa: SLF001 - of its own kind
         return other
 
 

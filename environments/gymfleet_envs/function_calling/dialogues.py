@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from gymfleet_envs.function_calling.calls import read_calls
 from gymfleet_envs.function_calling.classes import CLASSES
 from gymfleet_envs.function_calling.task import Dialogue, GoldStep, Turn
-from gymfleet_envs.function_calling.wording import given_later, shown, spoken
+from gymfleet_envs.function_calling.wording import given_later, listed, spoken
 from gymfleet_envs.tasks import TaskDataError
 
 Described: TypeAlias = dict[str, Any]
@@ -34,7 +34,7 @@ def dialogue_of(
     later = {name for names in held_out.values() for name in names}
     texts = [_text(number, turn, held_out, functions) for number, turn in enumerate(row["question"])]
     return Dialogue(
-        functions=shown([function for function in functions if function["name"] not in later]),
+        functions=listed([function for function in functions if function["name"] not in later]),
         parameters=parameters,
         turns=tuple(Turn(text, own) for text, own in zip(texts, steps, strict=True)),
         world="published",

@@ -111,9 +111,7 @@ class FunctionCalling(Environment[FunctionCallingTask]):
     def _answered(self, action: str) -> Outcome:
         task = self._questions
         question = task.questions[self._number]
-        right = is_right(
-            question.kind, json.loads(task.functions), read_calls(action), json.loads(question.answers)
-        )
+        right = is_right(question.kind, json.loads(task.functions), read_calls(action), json.loads(question.answers))
         self._number += 1
         self._over = not right or self._number == len(task.questions)
         self._score = float(right and self._over)
@@ -173,7 +171,7 @@ class FunctionCalling(Environment[FunctionCallingTask]):
     def snapshot(self) -> Self:
         """A copy with a world of its own; the task is shared."""
         other = copy.copy(self)
-        other._play = None if self._play is None else self._play.copy()
+        other._play = None if self._play is None else self._play.copy()  # noqa: SLF001 - of its own kind
         return other
 
 

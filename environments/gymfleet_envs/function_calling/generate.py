@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ from gymfleet_envs.function_calling.checker import Kind
 from gymfleet_envs.function_calling.depot_dialogues import draw_dialogue
 from gymfleet_envs.function_calling.task import FunctionCallingTask, Question, Questions
 from gymfleet_envs.function_calling.templates import TEMPLATES, Parameter, Template
-from gymfleet_envs.function_calling.wording import shown
+from gymfleet_envs.function_calling.wording import listed
 from gymfleet_envs.tasks import GeneratedTasks
 
 LEVELS: Final = ("simple", "multiple", "parallel", "irrelevance", "multi_turn")
@@ -70,7 +71,7 @@ def _request(rng: random.Random, function: _Function, unsaid: Parameter | None =
 
 
 def _questions(functions: list[_Function], *questions: Question) -> Questions:
-    return Questions(shown([function.described() for function in functions]), questions)
+    return Questions(listed([function.described() for function in functions]), questions)
 
 
 def _question(requests: list[_Request], kind: Kind) -> Question:
@@ -113,7 +114,7 @@ def _irrelevance(rng: random.Random) -> Questions:
     return _questions(functions, *pair)
 
 
-_DRAWS: Final = {
+_DRAWS: Final[Mapping[str, Callable[[random.Random], FunctionCallingTask]]] = {
     "simple": _simple, "multiple": _multiple, "parallel": _parallel, "irrelevance": _irrelevance,
     "multi_turn": draw_dialogue,
 }  # fmt: skip

@@ -58,7 +58,7 @@ class PublishedWorld(World):
     def _method(self, name: str) -> Callable[..., Any] | None:
         if name.startswith("_"):
             return None
-        methods = (getattr(instance, name, None) for instance in reversed(self._instances.values()))
+        methods = (getattr(instance, name, None) for instance in reversed(list(self._instances.values())))
         return next((method for method in methods if inspect.ismethod(method)), None)
 
     def is_like(self, other: Self) -> bool:
@@ -113,7 +113,9 @@ def _excess(call: Call) -> str | None:
 
 
 def _bits(base: int, exponent: int) -> float:
-    return math.log2(abs(base)) * exponent if abs(base) > 1 and exponent < _MAX_BITS else float(abs(base) > 1) * exponent
+    return (
+        math.log2(abs(base)) * exponent if abs(base) > 1 and exponent < _MAX_BITS else float(abs(base) > 1) * exponent
+    )
 
 
 def _is_too_large(root: Any) -> bool:

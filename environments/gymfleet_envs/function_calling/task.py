@@ -21,7 +21,7 @@ class Questions:
     """Requests to the same functions, one after the other; the task is solved if all are answered rightly."""
 
     functions: str
-    """JSON: the list of descriptions, as it is shown."""
+    """JSON: the list of descriptions that the first observation shows."""
     questions: tuple[Question, ...]
 
 

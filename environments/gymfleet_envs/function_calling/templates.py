@@ -48,7 +48,7 @@ class Parameter:
 
     def described(self) -> dict[str, Any]:
         """Return its description, as BFCL writes it."""
-        told = {"type": self.kind, "description": self.description}
+        told: dict[str, Any] = {"type": self.kind, "description": self.description}
         if self.kind == "array":
             told["items"] = {"type": self.items}
         if self.enum:

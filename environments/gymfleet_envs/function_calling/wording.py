@@ -1,5 +1,6 @@
 """What is shown, in the words of BFCL's prompting mode."""
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -23,14 +24,20 @@ _NOTE: Final = " Note that the provided function is in Python 3 syntax."
 _MORE: Final = "I have updated some more functions you can choose from. What about now?"
 
 
-def shown(functions: Sequence[Mapping[str, Any]]) -> str:
-    """Return the functions' descriptions as BFCL lists them, as JSON."""
-    return json.dumps([{**one, "description": f"{one['description']}{_NOTE}"} for one in functions], indent=4)
+def listed(functions: Sequence[Mapping[str, Any]]) -> str:
+    """Return the functions' descriptions with BFCL's note on their language, as JSON in one line."""
+    return json.dumps([{**one, "description": f"{one['description']}{_NOTE}"} for one in functions])
 
 
 def opening(functions: str, request: str) -> str:
     """Return the first observation."""
-    return f"Here is a list of functions in json format that you can invoke.\n{functions}\n\n\n{request}"
+    return f"Here is a list of functions in json format that you can invoke.\n{_laid_out(functions)}\n\n\n{request}"
+
+
+@functools.lru_cache(maxsize=256)
+def _laid_out(functions: str) -> str:
+    """Lay JSON out as BFCL does, which takes milliseconds: a group's episodes share it."""
+    return json.dumps(json.loads(functions), indent=4)
 
 
 def given_later(functions: Sequence[Mapping[str, Any]]) -> str:
