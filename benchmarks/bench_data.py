@@ -157,6 +157,17 @@ def alfworld_names(data: Path, one_in: int) -> Rows:
     ]
 
 
+def bfcl_tasks(data: Path, one_in: int) -> Rows:
+    """BFCL's questions and dialogues, from its unpacked package."""
+    entry = load_entry("function_calling", {"function_calling": needed(data / "bfcl_eval")})
+    tasks = every(entry, "test")
+    chosen = tasks[::one_in]
+    return [
+        Row.of("function_calling: BFCL's tasks that load", len(tasks), ""),
+        Row.of(f"  gold calls that score 1, of {len(chosen)}", solved(entry, chosen), "", goal=0.999),
+    ]
+
+
 def experts(_: Path, one_in: int) -> Rows:
     """Every environment's expert on the first generated test tasks of every level."""
     return [row for env in ENVIRONMENTS for row in expert(env, one_in)]
@@ -184,6 +195,7 @@ PARTS: Final[Mapping[str, Callable[[Path, int], Rows]]] = {
     "dialogues": recorded_games,
     "sciworld": sciworld_dialogues,
     "alfworld": alfworld_names,
+    "function_calling": bfcl_tasks,
     "experts": experts,
 }
 
