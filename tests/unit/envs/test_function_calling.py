@@ -25,7 +25,8 @@ BOOK: dict[str, Any] = {
         "type": "dict",
         "properties": {
             "place": {"type": "string"}, "people": {"type": "integer"}, "price": {"type": "float"},
-            "dishes": {"type": "array", "items": {"type": "string"}}, "seats": {"type": "tuple", "items": {"type": "integer"}},
+            "dishes": {"type": "array", "items": {"type": "string"}},
+            "seats": {"type": "tuple", "items": {"type": "integer"}},
             "guest": {"type": "dict"}, "guests": {"type": "array", "items": {"type": "dict"}},
             "outdoors": {"type": "boolean"},
         },
@@ -47,14 +48,16 @@ def judged(text: str, possible: dict[str, list[Any]], kind: Kind = "simple") -> 
         ("f(a=-1.5), g.h(b=[True, None, (1, 2)], c={'k': 'v'})",
          [Call("f", {"a": -1.5}), Call("g.h", {"b": [True, None, (1, 2)], "c": {"k": "v"}})]),
         ("```\n[f()]\n```", [Call("f")]),
-        ("[f(a=b, c=d[0], e=g(), h=i(j=1))]", [Call("f", {"a": "b", "c": "d[0]", "e": "g()", "h": {"i": {"j": 1}}})]),
+        ("[f(a=b, c=d[0], e=g(), h=i(j=1))]",
+         [Call("f", {"a": "b", "c": "d[0]", "e": "g()", "h": {"i": {"j": 1}}})]),
         ("[f(1, 'x', a=2)]", [Call("f", {"a": 2}, unnamed=(1, "x"))]),
         ('{"name": "f", "arguments": {"a": [1, null]}}', [Call("f", {"a": [1, None]})]),
         ('[{"name": "f", "arguments": {}}, {"function": "g", "parameters": {"b": true}}]',
          [Call("f"), Call("g", {"b": True})]),
         ("[f(a=1)", [Call("f", {"a": 1})]), ("f(a=1)]", [Call("f", {"a": 1})]), ("[f(a=1, a=2)]", [Call("f", {"a": 2})]),
         ("[]", []), ("", []),
-        ("I cannot do that.", None), ("None", None), ("[f(a=1), 2]", None), ("[f(a=b.c)]", None),
+        ("I cannot do that.", None),
+        ("None", None), ("[f(a=1), 2]", None), ("[f(a=b.c)]", None),
         ("[f(a=not x)]", None), ('{"name": "f"}', None), ("[f(a=[x for x in y])]", None),
         ("[f(a=lambda: 1)]", None), ("[f(a={[1]: 2})]", None), ('[{"name": "f", "arguments": {"a": NaN}}]', None),
     ],
@@ -358,7 +361,11 @@ def package(place: Path, rows: list[Any], answers: list[Any], category: str = "s
     return place
 
 
-ROW: dict[str, Any] = {"id": "simple_python_0", "question": [[{"role": "user", "content": "Call 7."}]], "function": [CALL]}
+ROW: dict[str, Any] = {
+    "id": "simple_python_0",
+    "question": [[{"role": "user", "content": "Call 7."}]],
+    "function": [CALL],
+}
 GOLD: dict[str, Any] = {"id": "simple_python_0", "ground_truth": [{"call": {"number": [7]}}]}
 
 

@@ -153,7 +153,7 @@ def other_value(rng: random.Random, value: Value) -> Value:
         return rng.choice([*texts, *numbers, [value], value.replace(" ", "_"), value.title()])
     if isinstance(value, list):
         return rng.choice([[], value[::-1], value[:-1], [*value, *value], tuple(value), [str(one) for one in value],
-                           [*value, None], "x", {}, value + [{}]])  # fmt: skip
+                           [*value, None], "x", {}, [*value, {}]])  # fmt: skip
     if isinstance(value, dict):
         key = rng.choice(list(value)) if value else "x"
         return rng.choice([{}, {**value, "strange": 1}, {k: v for k, v in value.items() if k != key},
@@ -184,7 +184,7 @@ def mutated(rng: random.Random, calls: list[Call], functions: list[Any], answers
         elif change == 1:
             calls[number] = Call(rng.choice([one["name"] for one in functions] + [call.name.upper()]), arguments)
         elif change == 2:
-            calls = calls + [call] if rng.random() < 0.5 else calls[:number] + calls[number + 1 :]
+            calls = [*calls, call] if rng.random() < 0.5 else calls[:number] + calls[number + 1 :]
         elif change == 3:
             arguments.pop(name, None)
             calls[number] = Call(call.name, arguments)
