@@ -201,7 +201,7 @@ def test_an_image_has_a_version(name: str) -> None:
     if name != "redis":
         version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
         assert version is not None
-        assert re.fullmatch(rf"gymfleet/[a-z-]+:{re.escape(version[1])}(-cpu|-cuda)?", image)
+        assert re.fullmatch(rf"gymfleet/[a-z_-]+:{re.escape(version[1])}(-cpu|-cuda)?", image)
 
 
 @every_service
