@@ -194,6 +194,11 @@ def merged_name(model: nn.Module, name: str, value: Tensor) -> tuple[str, Tensor
     return f"{place}.{rest}", merged_weight(layer) if rest == "weight" else value
 
 
+def plain_name(name: str) -> str:
+    """Return the name that a frozen weight has in the model without adapters."""
+    return name.replace(_BASE, ".")
+
+
 def is_adapter(name: str) -> bool:
     """Return whether a weight of this name is an adapter's."""
     return ".lora_" in name
