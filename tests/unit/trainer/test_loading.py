@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import transformers.modeling_utils
-from gymfleet_contracts.recipe import LoraSection
+from gymfleet_contracts.recipe_sections import LoraSection
 from gymfleet_trainer.distributed.ranks import Ranks
 from gymfleet_trainer.errors import UnsupportedModel
 from gymfleet_trainer.model.adapted_policy import AdaptedPolicy

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from gymfleet_contracts.recipe import LoraSection
+from gymfleet_contracts.recipe_sections import LoraSection
 from peft import LoraConfig
 from torch import Tensor, nn
 

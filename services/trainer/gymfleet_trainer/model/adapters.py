@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from gymfleet_contracts.recipe import LoraSection, RecipeError
+from gymfleet_contracts.recipe import RecipeError
+from gymfleet_contracts.recipe_sections import LoraSection
 from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import Linear
 from safetensors import SafetensorError
