@@ -194,7 +194,7 @@ def test_values_of_states_come_from_a_strategy_that_says_them(
     [
         (
             {"use": "nothing"},
-            r"^rollout\.strategy: there is no strategy 'nothing'; known: expert, forks, greedy_baseline, independent",
+            r"^rollout\.strategy: there is no strategy 'nothing'; known: beam, best_of_n, dfsdt, expert, forks",
         ),
         ({"widht": 1}, r"^rollout\.strategy\.widht: unknown; independent knows: no options$"),
         ({"use": "expert"}, r"^rollout\.strategy: expert writes the replies or has the expert write them, and"),
