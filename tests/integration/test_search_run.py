@@ -59,6 +59,8 @@ def http(maze_fleet: Fleet) -> Iterator[httpx.Client]:
         ("self_consistency", {"candidates": 3}),
         ("reflexion", {"tries": 2}),
         ("beam", {"width": 2, "candidates": 2}),
+        ("tree_of_thoughts", {"children": 2, "samples": 1, "width": 1}),
+        ("graph_of_thoughts", {}),
         ("dfsdt", {}),
         ("mcts", {"simulations": 6}),
         ("plan_and_execute", {"every": 3}),
@@ -74,7 +76,7 @@ def test_it_plays_within_its_budget(http: httpx.Client, use: str, options: dict[
     assert trajectories
     assert all(one.status.trainable and one.selected == (use != "plan_and_execute") for one in trajectories)
     trees = [SearchTree.model_validate_json(line) for line in http.get(f"/v1/jobs/{job.job_id}/trees").iter_lines()]
-    if use == "plan_and_execute":
+    if use in ("plan_and_execute", "graph_of_thoughts"):
         assert not trees, "each sample by itself"
         return
     (tree,) = trees

@@ -1,5 +1,6 @@
 """What strategies that search come to, step by step, and what they ask for on the way."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,14 +10,27 @@ from gymfleet_contracts.rollout import Budget, EpisodeLimits, Sampling, Strategy
 from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.session import Capabilities, EnvironmentSpec, ForkSupport
 from gymfleet_contracts.trajectory import FinishReason, Trajectory
+from gymfleet_rollout.asking import number
 from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.player import Player
+from gymfleet_rollout.strategies.graph_of_thoughts import GraphOptions
 from gymfleet_rollout.strategy_checks import examine
+from pydantic import ValidationError
 
 from tests.unit.rollout.test_episode import CHAT, LEFT, OPEN, SPEC, Door, ScriptedPolicy, group
 
 RIGHT = "Thought: right it is Action: go right"
-NAMES = ("best_of_n", "self_consistency", "reflexion", "beam", "dfsdt", "mcts", "plan_and_execute")
+NAMES = (
+    "best_of_n",
+    "self_consistency",
+    "reflexion",
+    "beam",
+    "dfsdt",
+    "mcts",
+    "plan_and_execute",
+    "tree_of_thoughts",
+    "graph_of_thoughts",
+)
 Path = tuple[str | None, ...]
 Worth = Callable[[Path], float]
 
@@ -410,3 +424,111 @@ async def test_a_policy_that_always_asks_for_the_same_is_played_once() -> None:
     (found,) = await played.play({"simulations": 5})
 
     assert actions(found) == ("go left",) * 3
+
+
+# --- trees and graphs of thoughts
+
+
+def test_an_answer_is_a_number_by_itself() -> None:
+    texts = {
+        "7": 7,
+        "I say 3.5.": 3.5,
+        "10": 10,
+        "11": None,
+        "": None,
+        "good": None,
+        "3 or 4": None,
+        "7, so 7": 7,
+        "-1": 1,
+    }
+
+    assert {text: number(text, 10) for text in texts} == texts
+
+
+async def test_the_policy_marks_what_it_did_and_plays_on_the_best() -> None:
+    # Left gets 2 and 4, right 9 and one answer that is none; of right's two both end.
+    replies = [LEFT, RIGHT, "2", "4", "9", "who knows", LEFT, RIGHT, "1", "1", "8", "8"]
+    played = Played("tree_of_thoughts", *replies, max_turns=2)
+
+    (found,) = await played.play({"children": 2, "samples": 2, "width": 1})
+
+    assert actions(found) == ("go right", "go right")
+    assert found.selected
+    values = {path: value for path, (value, _) in played.noted().items()}
+    assert values == {
+        (): None, ("go left",): pytest.approx(0.3), ("go right",): pytest.approx(0.9),
+        ("go right", "go left"): pytest.approx(0.1), ("go right", "go right"): pytest.approx(0.8),
+    }  # fmt: skip
+    assert played.trees[0].counts == {"unreadable answers": 1}
+    assert not played.scores.asked, "nobody is told what it gains"
+    assert "go left: You did go left." in played.prompts()[2]
+
+
+async def test_votes_count_for_one_of_all() -> None:
+    played = Played("tree_of_thoughts", LEFT, RIGHT, "2", "1", "2", max_turns=1)
+
+    (found,) = await played.play({"children": 2, "value": "votes"})
+
+    assert actions(found) == ("go right",)
+    assert played.noted()["go right",][0] == pytest.approx(2 / 3)
+
+
+async def test_deep_it_comes_back_to_the_second_best() -> None:
+    # Right first: both of its ways on are pruned. Then left.
+    replies = [LEFT, RIGHT, "5", "9", LEFT, RIGHT, "1", "0", OPEN, LEFT, "9", "3"]
+    played = Played("tree_of_thoughts", *replies, max_turns=2)
+
+    (found,) = await played.play({"children": 2, "samples": 1, "search": "dfs"})
+
+    assert actions(found) == ("go left", "open")
+
+
+async def test_ways_on_that_are_listed_are_taken_one_by_one() -> None:
+    played = Played("tree_of_thoughts", "- go left\n- go right\n- go up\n- go left", LEFT, RIGHT, "1", "2", max_turns=1)
+
+    (found,) = await played.play({"children": 2, "samples": 1, "generate": "proposed"})
+
+    assert actions(found) == ("go right",)
+    assert "Do this now: go left" in played.prompts()[1]
+    assert "Do this now: go right" in played.prompts()[2]
+    assert len(played.policy.calls) == 5
+
+
+async def test_candidates_go_through_the_operations() -> None:
+    replies = [LEFT, RIGHT, "3", "8", "Thought: more Action: go up", "Thought: both Action: open"]
+    operations = [
+        {"do": "generate", "count": 2}, {"do": "score"}, {"do": "keep_best", "count": 1}, {"do": "refine"},
+        {"do": "aggregate"},
+    ]  # fmt: skip
+    played = Played("graph_of_thoughts", *replies)
+
+    (found,) = await played.play({"operations": operations})
+
+    assert actions(found) == ("open",)
+    assert [action for _, _, action in played.door.actions] == ["open"], "nothing else is tried"
+    prompts = played.prompts()
+    assert "go right" in prompts[4]
+    assert "go left" not in prompts[4], "only the best is bettered"
+    assert "- Thought: more Action: go up" in prompts[5]
+
+
+async def test_without_an_answer_the_first_candidate_is_carried_out() -> None:
+    operations = [{"do": "generate", "count": 2}, {"do": "score"}]
+    played = Played("graph_of_thoughts", OPEN, LEFT, "hm", "hm")
+
+    (found,) = await played.play({"operations": operations})
+
+    assert actions(found) == ("open",)
+
+
+@pytest.mark.parametrize(
+    ("operations", "told"),
+    [
+        (["score"], "operations.0: there is nothing to score: generate comes first"),
+        (["generate", "keep_best"], "operations.1: keep_best needs marks: score comes before it"),
+        (["generate", "score", "refine", "keep_best"], "operations.3: keep_best needs marks: score comes before it"),
+    ],
+)
+def test_operations_without_what_they_work_on_are_refused(operations: list[str], told: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(told)):
+        GraphOptions.model_validate({"operations": [{"do": one} for one in operations]})
