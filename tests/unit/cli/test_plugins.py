@@ -383,7 +383,7 @@ def test_what_an_environment_has_of_its_own_is_checked(env: dict[str, Any], reas
         ([{"kind": "./my.py"}], r"^stages\.my\.kind: there is no file my\.py$"),
         (
             [{"kind": "measure", "num_taks": 3}],
-            r"^stages\.measure\.num_taks: unknown; measure knows: num_tasks, samples_per_task, .*level, reward, .*budget$",
+            r"^stages\.measure\.num_taks: unknown; measure knows: num_tasks, .*level, reward, .*budget$",
         ),
         (
             [{"kind": "measure", "name": "before", "num_tasks": 0}],
