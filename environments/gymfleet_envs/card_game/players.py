@@ -1,0 +1,114 @@
+"""Players of Aquawar: three strengths of opponents, and the expert.
+
+Each sees what a player may see: in the form with guesses, unknown enemies are plain fish to it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, TypeVar
+
+from gymfleet_envs.card_game.battle import Battle, Guess, Move
+from gymfleet_envs.card_game.kinds import BARRACUDA, CRITS, HITS_ALL, TEAM
+from gymfleet_envs.card_game.luck import below
+from gymfleet_envs.card_game.suspicion import Suspicions, as_seen_by, best_guess
+
+ChoiceT = TypeVar("ChoiceT")
+Opponent = Literal["random", "greedy", "strong"]
+_DECIDED: Final = 1e6
+_CONSIDERED: Final = 3
+"""How many of its moves the expert looks further ahead at."""
+
+
+def opponents_guess(opponent: Opponent, battle: Battle, known: Suspicions) -> Guess | None:
+    """Return the guess of the opponent, who is to move. Draws from the battle's luck."""
+    places = battle.unexposed(1 - battle.mover)
+    if opponent == "strong" or not places:
+        return best_guess(battle, known)
+    place = places[0] if opponent == "greedy" else _drawn(battle, places)
+    return Guess(place, _drawn(battle, sorted(known[TEAM * (1 - battle.mover) + place])))
+
+
+def opponents_move(opponent: Opponent, battle: Battle, known: Suspicions) -> Move:
+    """Return the move of the opponent, who is to move. Draws from the battle's luck."""
+    if opponent == "random":
+        return _drawn(battle, battle.possible_moves())
+    if opponent == "greedy":
+        return _greedy(battle)
+    return thoughtful(as_seen_by(battle.mover, battle, known), depth=1)
+
+
+def thoughtful(seen: Battle, depth: int) -> Move:
+    """Return the best move by the outlook after it; at depth 2, after the best answer to each of the best moves."""
+    side = seen.mover
+    ranked = _ranked(seen, seen.possible_moves())
+    if depth == 1:
+        return ranked[0][1]
+    best, found = -_DECIDED, ranked[0][1]
+    for outlook, move, after in ranked[:_CONSIDERED]:
+        if after.winner() is None:
+            outlook = min(_outlook(_after(after, answer), side) for answer in after.possible_moves())
+        if outlook > best:
+            best, found = outlook, move
+    return found
+
+
+def _greedy(battle: Battle) -> Move:
+    """AgentBench's second baseline: kill, else hit all, else strike critically, else the strongest attacks."""
+    own, other = TEAM * battle.mover, TEAM * (1 - battle.mover)
+    friends, enemies = battle.living(battle.mover), battle.living(1 - battle.mover)
+    strongest = max(friends, key=battle.attack_points)
+    weakest = min(enemies, key=lambda fish: battle.health[fish])
+    if battle.attack_points(strongest) // 2 >= battle.health[weakest]:
+        return Move(strongest - own, False, weakest - other)
+    if len(enemies) > 1 and (fish := _first(battle, friends, lambda kind: kind in HITS_ALL)) is not None:
+        return Move(fish - own, True, 0)
+    if (fish := _first(battle, friends, lambda kind: kind in CRITS or kind == BARRACUDA)) is not None:
+        return Move(fish - own, True, weakest - other)
+    return Move(strongest - own, False, enemies[0] - other)
+
+
+def _first(battle: Battle, fish: Sequence[int], is_meant: Callable[[int], bool]) -> int | None:
+    return next((one for one in fish if is_meant(battle.kinds[one])), None)
+
+
+def _ranked(seen: Battle, moves: Sequence[Move]) -> list[tuple[float, Move, Battle]]:
+    """Return moves with the outlook and the battle after each, the best first."""
+    side = seen.mover
+    found = [(move, _after(seen, move)) for move in moves]
+    ranked = [(_outlook(after, side), move, after) for move, after in found]
+    return sorted(ranked, key=lambda one: -one[0])
+
+
+def _after(seen: Battle, move: Move) -> Battle:
+    after = seen.copy()
+    after.move(move)
+    return after
+
+
+def _outlook(battle: Battle, side: int) -> float:
+    """Return how many moves longer the own team would last than the enemy's, if each kept doing its best."""
+    if (winner := battle.winner()) is not None:
+        return _DECIDED if winner == side else -_DECIDED
+    return _lasts(battle, side) - _lasts(battle, 1 - side)
+
+
+def _lasts(battle: Battle, side: int) -> float:
+    enemies, own = battle.living(1 - side), battle.living(side)
+    total = sum([battle.health[fish] for fish in own])
+    return total / max([_strength(battle, fish, len(own)) for fish in enemies])
+
+
+def _strength(battle: Battle, fish: int, num_targets: int) -> float:
+    """Return the damage of a fish's best attack."""
+    kind, attack = battle.kinds[fish], battle.attack_points(fish)
+    if kind in HITS_ALL:
+        return max(0.35 * num_targets, 0.5) * attack
+    if kind in CRITS:
+        return 1.2 * attack
+    return max(0.5 * attack, 120.0) if kind == BARRACUDA else 0.5 * attack
+
+
+def _drawn(battle: Battle, choices: Sequence[ChoiceT]) -> ChoiceT:
+    if battle.luck is None:
+        raise RuntimeError("who draws needs a battle with luck")
+    place, battle.luck = below(battle.luck, len(choices))
+    return choices[place]
