@@ -1,6 +1,7 @@
 """Seeded games that the expert wins."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,7 +52,7 @@ def generated_tasks(rules: Rules) -> GeneratedTasks[Duel]:
         _generate,
         lambda duel: " ".join(NAMES[kind] for kind in (*duel.own, *duel.enemy)) + f" {duel.begins}",
         levels=_LEVELS,
-        accepts=lambda duel: expert_wins(duel, rules),
+        accepts=lambda duel: is_worth_playing(duel, rules),
     )
 
 
@@ -73,17 +74,35 @@ def play_opponent(match: Match, opponent: Opponent) -> None:
         match.move(opponents_move(opponent, match.battle, match.known))
 
 
-def expert_wins(duel: Duel, rules: Rules) -> bool:
-    """Return whether the expert wins the game and leaves no enemy alive."""
+def is_worth_playing(duel: Duel, rules: Rules) -> bool:
+    """Return whether the expert wins without leaving an enemy alive, and whoever always does the first possible thing,
+    or the last one, does not win. AgentBench's teams are taken as they are, where the expert wins.
+    """
+    blind = () if set(duel.own) | set(duel.enemy) == set(STANDARD) else (0, -1)
+    for place in blind:
+        match = _played(duel, rules, lambda match, place=place: match.play(match.possible()[place]))
+        if match.winner == duel.side:
+            return False
+    return _played(duel, rules, play_expert).score(duel.side) == 1.0
+
+
+def play_expert(match: Match) -> None:
+    """Take the guess or the move of a player who thinks two moves ahead and knows no more than it has seen."""
+    if match.is_guess_due:
+        match.guess(best_guess(match.battle, match.known))
+    else:
+        match.move(thoughtful(as_seen_by(match.battle.mover, match.battle, match.known), EXPERT_DEPTH))
+
+
+def _played(duel: Duel, rules: Rules, play: Callable[[Match], None]) -> Match:
+    """Return a game at its end, in which a function plays for the agent."""
     match = duel.match(rules)
     while match.winner is None:
-        if match.battle.mover != duel.side:
-            play_opponent(match, duel.opponent)
-        elif match.is_guess_due:
-            match.guess(best_guess(match.battle, match.known))
+        if match.battle.mover == duel.side:
+            play(match)
         else:
-            match.move(thoughtful(as_seen_by(duel.side, match.battle, match.known), EXPERT_DEPTH))
-    return match.score(duel.side) == 1.0
+            play_opponent(match, duel.opponent)
+    return match
 
 
 def _generate(rng: random.Random, level: str) -> Duel:
