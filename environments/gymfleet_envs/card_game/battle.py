@@ -26,6 +26,7 @@ GUESS_DAMAGE: Final = 50
 _INFIGHT_DAMAGE: Final = 75
 _LOW: Final = HEALTH * 3 // 10
 _WOUNDS: Final = 200
+_FIRST, _SECOND = tuple(range(TEAM)), tuple(range(TEAM, 2 * TEAM))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,8 @@ class Battle:
 
     def living(self, side: int) -> list[int]:
         """Return the fish of a side that are alive, by their numbers from 0 to 7."""
-        return [fish for fish in range(TEAM * side, TEAM * side + TEAM) if self.health[fish] > 0]
+        health = self.health
+        return [fish for fish in (_SECOND if side else _FIRST) if health[fish] > 0]
 
     def attack_points(self, fish: int) -> int:
         """Return what a fish attacks with now."""

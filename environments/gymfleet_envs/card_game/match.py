@@ -10,14 +10,15 @@ from gymfleet_envs.card_game.kinds import CRITS, HEALTH, HITS_ALL, INFIGHTS, NAM
 from gymfleet_envs.card_game.moves import guesses, read_guess, read_move, text_of_guess, text_of_move
 from gymfleet_envs.card_game.suspicion import Suspicions, after_guess, after_move, at_the_start
 
-_NOTHING: Final = {"ACTION_FISH": "None", "ATK": "None", "TARGET": "None", "SKILL_TYPE": "None"}
+_NOTHING: Final = ("None", "None", "None", "None")
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What both players saw of a player's last turn."""
 
-    action: str = json.dumps(_NOTHING)
+    action: tuple[str, ...] = _NOTHING
+    """The fish, its damage, the targets' positions and the kind of ability."""
     passives: tuple[tuple[int, str], ...] = ()
     """Fish, by their numbers from 0 to 7, and the abilities that were set off."""
     guess: str = ""
@@ -81,7 +82,8 @@ class Match:
         before = self.battle
         self.battle = before.copy()
         targets = self.battle.move(move)
-        self.known = after_move(self.known, before, self.battle, move)
+        if self.has_guesses:
+            self.known = after_move(self.known, before, self.battle, move)
         last = self.seen[side]
         self._note(side, Seen(_words(before, move, targets), tuple(self.battle.told), last.guess, last.was_right))
         self.is_guess_due = self.has_guesses and bool(self.battle.unexposed(1 - self.battle.mover))
@@ -123,13 +125,13 @@ class Match:
             hidden = [str(place) for place in self.battle.unexposed(1 - side)]
             return (
                 f"Previous Guess:\n{own.was_right}\nLive Unknown Enemy Fish:\n{hidden}\nEnemy's previous action:\n"
-                f"{enemy.action}\nEnemy's previous triggered passive ability:\n{json.dumps(passives)}\n{guessed}"
+                f"{_table_of(enemy.action)}\nEnemy's previous triggered passive ability:\n{json.dumps(passives)}\n{guessed}"
                 "Please output your guess."
             )
         own_guess = f"Your guess:\n{own.guess}\n" if own.guess else ""
         return (
-            f"{own_guess}Following is the current game state:\n{self._table(side)}\nYour previous action:\n{own.action}\n"
-            f"Enemy's previous action:\n{enemy.action}\nEnemy's previous triggered passive ability:\n"
+            f"{own_guess}Following is the current game state:\n{self._table(side)}\nYour previous action:\n{_table_of(own.action)}\n"
+            f"Enemy's previous action:\n{_table_of(enemy.action)}\nEnemy's previous triggered passive ability:\n"
             f"{json.dumps(passives)}\n{guessed}Please output your next action."
         )
 
@@ -152,8 +154,8 @@ class Match:
         self.seen = (seen, self.seen[1]) if side == 0 else (self.seen[0], seen)
 
 
-def _words(before: Battle, move: Move, targets: list[int]) -> str:
-    """Return what both players see of a move, in AgentBench's keys."""
+def _words(before: Battle, move: Move, targets: list[int]) -> tuple[str, ...]:
+    """Return what both players see of a move."""
     fish = TEAM * before.mover + move.fish
     kind, attack = before.kinds[fish], before.attack_points(fish)
     name, damage = "Normal", attack // 2
@@ -169,4 +171,9 @@ def _words(before: Battle, move: Move, targets: list[int]) -> str:
         damage = attack * factor // 10 if kind in CRITS else 120
     # Whom a shield covers is not told, as in AgentBench.
     places = [] if name == "Subtle" else [str(target % TEAM) for target in targets]
-    return json.dumps({"ACTION_FISH": str(move.fish), "ATK": str(damage), "TARGET": str(places), "SKILL_TYPE": name})
+    return (str(move.fish), str(damage), str(places), name)
+
+
+def _table_of(action: tuple[str, ...]) -> str:
+    """Return it in AgentBench's keys."""
+    return json.dumps(dict(zip(("ACTION_FISH", "ATK", "TARGET", "SKILL_TYPE"), action, strict=True)))

@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Final, Literal, TypeVar
 
 from gymfleet_envs.card_game.battle import Battle, Guess, Move
-from gymfleet_envs.card_game.kinds import BARRACUDA, CRITS, HITS_ALL, TEAM
+from gymfleet_envs.card_game.kinds import BARRACUDA, CRITS, HITS_ALL, PLAIN, TEAM
 from gymfleet_envs.card_game.luck import below
 from gymfleet_envs.card_game.suspicion import Suspicions, as_seen_by, best_guess
 
 ChoiceT = TypeVar("ChoiceT")
 Opponent = Literal["random", "greedy", "strong"]
 _DECIDED: Final = 1e6
+_FACTORS: Final = tuple(1.2 if kind in CRITS else 0.5 for kind in range(PLAIN + 1))
+"""What the best attack on one enemy is worth, in attack points."""
 _CONSIDERED: Final = 3
 """How many of its moves the expert looks further ahead at."""
 
@@ -88,23 +90,19 @@ def _outlook(battle: Battle, side: int) -> float:
     """Return how many moves longer the own team would last than the enemy's, if each kept doing its best."""
     if (winner := battle.winner()) is not None:
         return _DECIDED if winner == side else -_DECIDED
-    return _lasts(battle, side) - _lasts(battle, 1 - side)
-
-
-def _lasts(battle: Battle, side: int) -> float:
-    enemies, own = battle.living(1 - side), battle.living(side)
-    total = sum([battle.health[fish] for fish in own])
-    return total / max([_strength(battle, fish, len(own)) for fish in enemies])
-
-
-def _strength(battle: Battle, fish: int, num_targets: int) -> float:
-    """Return the damage of a fish's best attack."""
-    kind, attack = battle.kinds[fish], battle.attack_points(fish)
-    if kind in HITS_ALL:
-        return max(0.35 * num_targets, 0.5) * attack
-    if kind in CRITS:
-        return 1.2 * attack
-    return max(0.5 * attack, 120.0) if kind == BARRACUDA else 0.5 * attack
+    totals, alive = [0, 0], [0, 0]
+    for fish, health in enumerate(battle.health):
+        if health > 0:
+            totals[fish >> 2] += health
+            alive[fish >> 2] += 1
+    strongest = [0.0, 0.0]
+    for fish, health in enumerate(battle.health):
+        if health > 0:
+            team, kind = fish >> 2, battle.kinds[fish]
+            factor = max(0.35 * alive[1 - team], 0.5) if kind in HITS_ALL else _FACTORS[kind]
+            damage = factor * battle.attack_points(fish)
+            strongest[team] = max(strongest[team], damage if kind != BARRACUDA else max(damage, 120.0))
+    return totals[side] / strongest[1 - side] - totals[1 - side] / strongest[side]
 
 
 def _drawn(battle: Battle, choices: Sequence[ChoiceT]) -> ChoiceT:

@@ -84,8 +84,12 @@ def _settled(known: Suspicions) -> Suspicions:
     """Cross out the kinds of fish that are known, until nothing changes: a team has each kind once."""
     kinds = list(known)
     for team in (range(TEAM), range(TEAM, 2 * TEAM)):
-        for _ in team:
-            certain = {next(iter(kinds[fish])) for fish in team if len(kinds[fish]) == 1}
+        crossed: frozenset[int] = frozenset()
+        while True:
+            certain = frozenset().union(*(kinds[fish] for fish in team if len(kinds[fish]) == 1))
+            if certain == crossed:
+                break
+            crossed = certain
             for fish in team:
                 if len(kinds[fish]) > 1:
                     kinds[fish] -= certain

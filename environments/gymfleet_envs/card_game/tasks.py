@@ -3,11 +3,13 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from gymfleet_envs.card_game.battle import Battle
 from gymfleet_envs.card_game.kinds import NAMES, OWN_SHARE, STANDARD, TEAM, Rules
 from gymfleet_envs.card_game.match import Match
+from gymfleet_envs.card_game.moves import guesses
 from gymfleet_envs.card_game.players import Opponent, opponents_guess, opponents_move, thoughtful
 from gymfleet_envs.card_game.suspicion import as_seen_by, best_guess
 from gymfleet_envs.tasks import GeneratedTasks
@@ -80,8 +82,7 @@ def is_worth_playing(duel: Duel, rules: Rules) -> bool:
     """
     blind = () if set(duel.own) | set(duel.enemy) == set(STANDARD) else (0, -1)
     for place in blind:
-        match = _played(duel, rules, lambda match, place=place: match.play(match.possible()[place]))
-        if match.winner == duel.side:
+        if _played(duel, rules, partial(_play_blindly, place)).winner == duel.side:
             return False
     return _played(duel, rules, play_expert).score(duel.side) == 1.0
 
@@ -92,6 +93,13 @@ def play_expert(match: Match) -> None:
         match.guess(best_guess(match.battle, match.known))
     else:
         match.move(thoughtful(as_seen_by(match.battle.mover, match.battle, match.known), EXPERT_DEPTH))
+
+
+def _play_blindly(place: int, match: Match) -> None:
+    if match.is_guess_due:
+        match.guess(guesses(match.battle, match.known)[place])
+    else:
+        match.move(match.battle.possible_moves()[place])
 
 
 def _played(duel: Duel, rules: Rules, play: Callable[[Match], None]) -> Match:

@@ -50,6 +50,8 @@ class Named:
 def clean(action: str) -> str:
     """Return the first line of what the agent says, as AgentBench reads it, without what cannot be seen."""
     line = next((line for line in action.splitlines() if line.strip()), "")
+    if line.isascii() and line.isprintable():
+        return re.sub(" +", " ", line).strip()
     shown = "".join(sign if sign.isprintable() else " " for sign in unicodedata.normalize("NFKC", line))
     return re.sub(r"\s+", " ", shown).strip()
 
