@@ -196,6 +196,17 @@ def tau_tasks(data: Path, one_in: int) -> Rows:
     return rows
 
 
+def bfcl_tasks(data: Path, one_in: int) -> Rows:
+    """BFCL's questions and dialogues, from its unpacked package."""
+    entry = load_entry("function_calling", {"function_calling": needed(data / "bfcl_eval")})
+    tasks = every(entry, "test")
+    chosen = tasks[::one_in]
+    return [
+        Row.of("function_calling: BFCL's tasks that load", len(tasks), ""),
+        Row.of(f"  gold calls that score 1, of {len(chosen)}", solved(entry, chosen), "", goal=0.999),
+    ]
+
+
 def experts(_: Path, one_in: int) -> Rows:
     """Every environment's expert on the first generated test tasks of every level."""
     return [row for env in ENVIRONMENTS for row in expert(env, one_in)]
@@ -226,6 +237,7 @@ PARTS: Final[Mapping[str, Callable[[Path, int], Rows]]] = {
     "alfworld": alfworld_names,
     "searchqa": searchqa_questions,
     "tau": tau_tasks,
+    "function_calling": bfcl_tasks,
     "experts": experts,
 }
 

@@ -26,7 +26,8 @@ from statistics import mean
 from typing import Any, Final, NamedTuple
 
 import torch
-from gymfleet_contracts.recipe import Recipe, ScratchModel
+from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.recipe_sections import ScratchModel
 from gymfleet_contracts.session import TaskRef
 from gymfleet_contracts.trajectory import (
     FinishReason,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from gymfleet_contracts.recipe import ScratchModel
+from gymfleet_contracts.recipe_sections import ScratchModel
 from gymfleet_contracts.trajectory import StateValue
 from gymfleet_kit.plugins import included
 from gymfleet_trainer.learning.algorithm import Need

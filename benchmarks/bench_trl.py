@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import torch
 from gymfleet_contracts.conversation import Message
 from gymfleet_contracts.formats.react import React
-from gymfleet_contracts.recipe import ScratchModel
+from gymfleet_contracts.recipe_sections import ScratchModel
 from gymfleet_contracts.reply_format import FormatOptions
 from gymfleet_envs.textcraft.environment import TextCraft
 from gymfleet_kit.chat.tokens import ChatTokens

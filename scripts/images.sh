@@ -17,8 +17,8 @@ cd "$(dirname "$0")/.."
 
 fail() { echo "images: error: $*" >&2; exit 1; }
 
-# Environments of one family, as tau_airline and tau_retail, share an image that is called as the family.
-environments() { find environments/gymfleet_envs -mindepth 2 -maxdepth 2 -name environment.py -printf '%P\n' | cut -d/ -f1 | cut -d_ -f1 | LC_ALL=C sort -u; }
+# Environments of one family (a line of families.txt) share an image that is called as the family.
+environments() { find environments/gymfleet_envs -mindepth 2 -maxdepth 2 -name environment.py -printf '%P\n' | cut -d/ -f1 | awk 'NR == FNR { for (i = 2; i <= NF; i++) family[$i] = $1; next } { print ($1 in family) ? family[$1] : $1 }' environments/gymfleet_envs/families.txt - | LC_ALL=C sort -u; }
 
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)

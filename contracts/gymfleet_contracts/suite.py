@@ -7,7 +7,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from gymfleet_contracts._model import WireModel
-from gymfleet_contracts.recipe import EnvironmentSection, load_document
+from gymfleet_contracts.recipe import load_document
+from gymfleet_contracts.recipe_sections import EnvironmentSection
 
 
 class SuiteEnvironment(EnvironmentSection):

@@ -61,8 +61,8 @@ COPY deploy/docker/slim.sh deploy/docker/
 RUN /opt/build/bin/pip wheel --quiet --no-deps --no-index --no-build-isolation --wheel-dir /dist . \
     && /opt/build/bin/pip --python /opt/gymfleet/bin/python install --quiet --no-deps --no-index --no-compile /dist/*.whl \
     && (cd /opt/gymfleet/lib/python3*/site-packages && /source/deploy/docker/slim.sh /opt/gymfleet) \
-    && first=$(cd environments/gymfleet_envs && printf '%s\n' "${EXTRA#env-}"/environment.py "${EXTRA#env-}"_*/environment.py | xargs ls 2>/dev/null | head -n 1) \
-    && printf 'from gymfleet_envs.%s.environment import ENVIRONMENT as ENVIRONMENT\n' "${first%%/*}" > /opt/gymfleet/environment.py \
+    && first=$(sed -n "s/^${EXTRA#env-} \([^ ]*\).*/\1/p" environments/gymfleet_envs/families.txt) \
+    && printf 'from gymfleet_envs.%s.environment import ENVIRONMENT as ENVIRONMENT\n' "${first:-${EXTRA#env-}}" > /opt/gymfleet/environment.py \
     && find /opt/gymfleet -exec touch --no-dereference --date=@0 {} +
 # What sessions of os have as their system: a copy of the files of the packages above, which belongs to the server's user.
 RUN install -d -o 10001 -g 10001 /opt/os-root \

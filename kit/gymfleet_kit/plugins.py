@@ -10,7 +10,7 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -46,6 +46,8 @@ class PluginKind(Generic[Base]):
     """Where the class is within a folder of that package; empty where each plug-in is a module."""
     extra: str = ""
     """The installation extra with what a plug-in that comes with gymfleet imports; `{}` stands for its name."""
+    family: Callable[[str], str] = str
+    """What stands for the name there, where several share an extra."""
 
     @property
     def export(self) -> str:
@@ -126,7 +128,7 @@ class PluginKind(Generic[Base]):
             missing = error.name or str(error)
             if missing == module_name or module_name.startswith(f"{missing}."):
                 raise PluginError(f"there is no module {missing!r}; {self._hint()}") from None
-            remedy = self.extra.format(reference) if self.extra and _NAME.fullmatch(reference) else ""
+            remedy = self.extra.format(self.family(reference)) if self.extra and _NAME.fullmatch(reference) else ""
             install = f"; install gymfleet[{remedy}]" if remedy else ""
             raise PluginError(f"{self.name} {reference} needs the package {missing!r}{install}") from None
         except (Exception, SystemExit) as error:

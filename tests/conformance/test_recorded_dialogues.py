@@ -99,3 +99,40 @@ def test_sqlgyms_databases_are_described_in_the_recorded_words(game: str) -> Non
         "the pattern is that of the recordings"
     )
     assert all(SCHEMA.fullmatch(first) for first in ours)
+
+
+@recordings("todo")
+def test_todos_accounts_are_the_recorded_ones_but_for_their_ids(game: str) -> None:
+    episodes = replay(game)
+
+    assert opened_alike(game, episodes) == 1.0
+    assert answered_alike(game, episodes) == 1.0
+    lost = {episode.item_id for episode in episodes if episode.score < 1}
+    assert lost == {"todo_149"}, "whose gold account lacks a task of 30 minutes where less than 30 are asked for"
+
+
+@recordings("weather")
+def test_weathers_tools_answer_as_recorded_where_responses_are(game: str) -> None:
+    episodes = replay(game)
+
+    assert answered_alike(game, episodes) >= 0.995, "the services changed between two episodes"
+    assert won(episodes) >= 0.78, "answers in whole sentences are no longer right"
+
+
+@recordings("movie")
+def test_movies_tools_answer_as_recorded_where_responses_are(game: str) -> None:
+    episodes = replay(game)
+
+    assert answered_alike(game, episodes) >= 0.995
+    assert won(episodes) >= 0.79, "answers in whole sentences are no longer right"
+
+
+@pytest.mark.parametrize("game", [name for name in present() if name in ("todo", "weather", "movie")])
+def test_tool_environments_are_told_in_the_recorded_words(game: str) -> None:
+    told = recorded(game)[0].turns[0]
+    body = told.partition("as follows:\n")[2].partition("Please provide your thought")[0]
+
+    ours = load_entry(game, {}).spec.instructions
+
+    lines = [line.rstrip() for line in body.strip().splitlines()]
+    assert "\n".join(lines) in ours

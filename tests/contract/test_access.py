@@ -42,8 +42,9 @@ WITHOUT_A_KEY: Final = {
     # OpenEnv's clients ask these before anything else, and send no key with them.
     "/openenv/{env}/health", "/openenv/{env}/openapi.json",
     # AgentGym's clients look whether a server is there; it answers with a fixed sentence.
-    "/agentgym/alfworld", "/agentgym/babyai", "/agentgym/maze", "/agentgym/sciworld", "/agentgym/searchqa",
-    "/agentgym/sqlgym", "/agentgym/textcraft", "/agentgym/webshop", "/agentgym/wordle",
+    "/agentgym/academia", "/agentgym/alfworld", "/agentgym/babyai", "/agentgym/maze", "/agentgym/movie",
+    "/agentgym/sciworld", "/agentgym/searchqa", "/agentgym/sheet", "/agentgym/sqlgym", "/agentgym/textcraft",
+    "/agentgym/todo", "/agentgym/weather", "/agentgym/webshop", "/agentgym/wordle",
 }  # fmt: skip
 """All that answers without a key, of all services. What is new needs one, or an entry here with its reason."""
 

@@ -13,14 +13,13 @@ import pytest
 import yaml
 from gymfleet_contracts.recipe import load_recipe
 from gymfleet_env_gateway.settings import GatewaySettings
-from gymfleet_env_server.catalogue import ENVIRONMENTS
 from gymfleet_env_server.settings import EnvServerSettings
 from gymfleet_kit.settings import ServiceSettings
 from gymfleet_reward.settings import RewardSettings
 from gymfleet_rollout.recipe import settings_for
 from gymfleet_trainer.settings import TrainerSettings
 
-from tests.fixtures.families import FAMILIES
+from tests.fixtures.families import FAMILIES, members
 from tests.fixtures.paths import ROOT
 
 DEPLOY: Final = ROOT / "deploy"
@@ -71,7 +70,11 @@ def test_there_is_a_service_and_a_profile_for_every_environment() -> None:
 
 
 def test_a_family_is_served_whole() -> None:
-    assert SERVICES["env-tau"]["command"] == [name for name in ENVIRONMENTS if name.startswith("tau_")]
+    commands = {name: SERVICES[f"env-{name}"].get("command") for name in FAMILIES}
+
+    assert {name: command for name, command in commands.items() if command is not None} == {
+        name: members(name) for name in FAMILIES if members(name) != [name]
+    }
 
 
 def test_the_gateway_looks_for_a_name_that_every_env_server_has() -> None:
@@ -198,7 +201,7 @@ def test_an_image_has_a_version(name: str) -> None:
     if name != "redis":
         version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
         assert version is not None
-        assert re.fullmatch(rf"gymfleet/[a-z-]+:{re.escape(version[1])}(-cpu|-cuda)?", image)
+        assert re.fullmatch(rf"gymfleet/[a-z_-]+:{re.escape(version[1])}(-cpu|-cuda)?", image)
 
 
 @every_service

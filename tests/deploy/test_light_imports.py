@@ -26,6 +26,7 @@ FOR_PEOPLE = ("typer", "rich")
         "gymfleet_envs.webshop.environment",
         "gymfleet_envs.sciworld.environment",
         "gymfleet_envs.alfworld.environment",
+        "gymfleet_envs.function_calling.environment",
         "gymfleet_envs.searchqa.environment",
         "gymfleet_envs.tau_airline.environment",
         "gymfleet_envs.tau_retail.environment",

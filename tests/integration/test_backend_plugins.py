@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from gymfleet_contracts.recipe import InferenceSection
+from gymfleet_contracts.recipe_sections import InferenceSection
 from gymfleet_contracts.trajectory import Status
 from gymfleet_rollout.backend_checks import examine
 

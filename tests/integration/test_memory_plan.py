@@ -11,7 +11,7 @@ import pytest
 import torch
 from gymfleet_cli.console import out
 from gymfleet_cli.main import run
-from gymfleet_contracts.recipe import ScratchModel
+from gymfleet_contracts.recipe_sections import ScratchModel
 from gymfleet_trainer.model.scratch import scratch_config
 from transformers import GPT2Config, Qwen3ForCausalLM
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from gymfleet_contracts.recipe import RolloutSection
+from gymfleet_contracts.recipe_sections import RolloutSection
 from gymfleet_contracts.rollout import Budget, GroupRequest, StrategySpec, SubmitJob
 from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.streams import ROLLOUT_REQUESTS

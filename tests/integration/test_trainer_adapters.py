@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import pytest
 import torch
-from gymfleet_contracts.recipe import LoraSection, Recipe
+from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.recipe_sections import LoraSection
 from gymfleet_trainer.distributed.ranks import Ranks
 from gymfleet_trainer.learning.learner import LocalLearner
 from gymfleet_trainer.learning.options import PreferenceUpdates

@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 import structlog
-from gymfleet_contracts.recipe import ScratchModel, load_recipe
+from gymfleet_contracts.recipe import load_recipe
+from gymfleet_contracts.recipe_sections import ScratchModel
 from gymfleet_contracts.streams import POLICY_OWNER, TRAINER_GROUP, trajectories_scored
 from gymfleet_kit.run_events import read_events
 from gymfleet_kit.shared_weights import SHARED_MEMORY

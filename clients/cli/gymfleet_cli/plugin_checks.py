@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gymfleet_contracts.recipe import AlgorithmFacts, Recipe, RecipeError, StrategyFacts
+from gymfleet_contracts.recipe import Recipe, RecipeError
+from gymfleet_contracts.recipe_sections import AlgorithmFacts, StrategyFacts
 from gymfleet_contracts.stages import PlannedStage, StageFacts, StagesError, check_stages
 from gymfleet_kit.plugins import ASCENDING, PluginDescription
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from gymfleet_contracts.faults import faults
 from gymfleet_contracts.session import EnvironmentSpec
 from gymfleet_envs.environment import COROUTINES, AnyEnvironment, AsyncEnvironment, Environment
+from gymfleet_envs.families import family_of
 from gymfleet_envs.tasks import TaskDataError, TaskSource
 from gymfleet_kit.plugins import PluginError, PluginKind
 from pydantic import ValidationError
@@ -19,8 +20,9 @@ from gymfleet_env_server.models.replies import AskCounts, Model, ModelCalls
 from gymfleet_env_server.shards.coroutines import Settled
 
 KIND: Final = PluginKind[Any](
-    "environment", (Environment, AsyncEnvironment), "gymfleet_envs", module="environment", extra="env-{}"
-)
+    "environment", (Environment, AsyncEnvironment), "gymfleet_envs", module="environment", extra="env-{}",
+    family=family_of,
+)  # fmt: skip
 _REQUIRED: Final = ("name", "version", "summary", "instructions", "max_turns")
 ENVIRONMENTS: Final = tuple(KIND.included())
 """The environments that come with gymfleet; the conformance suite runs over them."""

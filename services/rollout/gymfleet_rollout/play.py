@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 from gymfleet_client.errors import ActionTooLarge, ClientError, ExpertUnavailable, ForkUnsupported, InvalidToolCall
-from gymfleet_contracts.recipe import StrategyFacts
+from gymfleet_contracts.recipe_sections import StrategyFacts
 from gymfleet_contracts.reward import ScoreRequest
 from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.search import SearchTree

@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from gymfleet_contracts.recipe import EngineSizes
+from gymfleet_contracts.recipe_sections import EngineSizes
 from gymfleet_kit.http_settings import HttpSettings
 from gymfleet_kit.settings import LOCAL_REDIS, RedisUrl
 from gymfleet_kit.shared_weights import SHARED_MEMORY

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
-from gymfleet_contracts.recipe import StrategyFacts
+from gymfleet_contracts.recipe_sections import StrategyFacts
 from gymfleet_contracts.rollout import GroupRequest, StrategySpec
 from gymfleet_contracts.trajectory import AGENT
 from gymfleet_kit.plugins import PluginKind, checked_options

@@ -12,9 +12,10 @@ import pytest
 from gymfleet_client import SessionStream
 from gymfleet_contracts.session import OpenSession
 from gymfleet_env_server.catalogue import ENVIRONMENTS
+from gymfleet_envs.families import family_of
 
 from tests.deploy.compose.stack import Stack, report, run, until
-from tests.fixtures.families import FAMILIES, family_of
+from tests.fixtures.families import FAMILIES
 
 START_S: Final = 180.0
 MAX_STEPS: Final = 300
@@ -23,7 +24,7 @@ MAX_STEPS: Final = 300
 def images() -> set[str]:
     """Families of environments that an image was made of."""
     listed = run("docker", "image", "ls", "--format", "{{.Repository}}", timeout_s=60)
-    return set(re.findall(r"gymfleet/env-([a-z]+)$", listed, flags=re.MULTILINE))
+    return set(re.findall(r"gymfleet/env-([a-z_]+)$", listed, flags=re.MULTILINE))
 
 
 @pytest.fixture(scope="module")

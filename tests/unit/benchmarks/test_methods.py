@@ -41,7 +41,7 @@ def test_a_method_in_a_setting_is_a_recipe(name: str, setting: str) -> None:
 
     recipe = load_with_overrides(RECIPES / f"{name}.toml", [_of_the_environment(one, given) for one in changes])
 
-    share = 0.24 if setting == "maze" else 0.1
+    share = 0.1 if setting == "intro" else 0.24
     (environment,) = recipe.environments
     assert environment.name == ("babyai" if setting == "intro" else setting)
     assert environment.eval_split == "validation"
@@ -84,6 +84,11 @@ def test_runs_that_share_the_machine_have_as_much_more_time() -> None:
     assert "stages.reward_refresh.stages.reinforce.max_wall_s=100" in scaled(
         METHODS["reward_refresh"], arguments(at_once=2)
     )
+
+
+def test_runs_that_take_more_steps_have_as_much_more_time() -> None:
+    assert "stages.reinforce.max_wall_s=360" in scaled(METHODS["grpo"], arguments(setting="maze"))
+    assert not any("max_wall_s" in change for change in scaled(METHODS["grpo"], arguments(share=0.3)))
 
 
 def test_jobs_at_once_have_processors_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from gymfleet_contracts.recipe import ScratchModel
+from gymfleet_contracts.recipe_sections import ScratchModel
 from gymfleet_kit.chat.tokens import ChatTokens
 from gymfleet_trainer.model.flops import DecoderShape
 from gymfleet_trainer.model.scratch import build_scratch_model

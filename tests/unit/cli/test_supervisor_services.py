@@ -17,7 +17,7 @@ from gymfleet_cli.supervisor.service import Service, last_log_line, unready_reas
 from gymfleet_cli.supervisor.sockets import socket_path
 from gymfleet_cli.supervisor.state import FleetState, ProcessId, read_state, write_state
 from gymfleet_cli.supervisor.supervisor import identity
-from gymfleet_contracts.recipe import ScaleSection
+from gymfleet_contracts.recipe_sections import ScaleSection
 from gymfleet_env_gateway.settings import GatewaySettings
 from gymfleet_env_server.settings import EnvServerSettings
 from gymfleet_kit.settings import ServiceSettings

@@ -3,15 +3,8 @@
 from pathlib import Path
 
 import pytest
-from gymfleet_contracts.recipe import (
-    AlgorithmFacts,
-    EnvironmentSection,
-    Recipe,
-    RecipeError,
-    ScheduledChange,
-    StrategyFacts,
-    load_recipe,
-)
+from gymfleet_contracts.recipe import Recipe, RecipeError, load_recipe
+from gymfleet_contracts.recipe_sections import AlgorithmFacts, EnvironmentSection, ScheduledChange, StrategyFacts
 from gymfleet_contracts.reply_format import FormatSection
 from gymfleet_contracts.reward import RewardSpec
 

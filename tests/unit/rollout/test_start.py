@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from gymfleet_contracts.recipe import EngineSizes, Recipe
+from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.recipe_sections import EngineSizes
 from gymfleet_kit.plugins import PluginError
 from gymfleet_rollout.backend import InferenceBackend, backend_of
 from gymfleet_rollout.inference.base import EngineConfig, WeightsRejected

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from gymfleet_contracts.recipe import LoraSection, RecipeError
+from gymfleet_contracts.recipe import RecipeError
+from gymfleet_contracts.recipe_sections import LoraSection
 from gymfleet_trainer.errors import RunDirectoryError
 from gymfleet_trainer.learning.checkpoint_files import write_kept
 from gymfleet_trainer.model.adapted_policy import AdaptedPolicy

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gymfleet_contracts.recipe import ScratchModel
+from gymfleet_contracts.recipe_sections import ScratchModel
 from gymfleet_trainer.model.scratch import build_scratch_model, build_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 

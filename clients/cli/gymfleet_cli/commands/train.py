@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from gymfleet_contracts.recipe import PlacementSection, Recipe, RecipeError, ScaleSection, TrainerSection, load_recipe
+from gymfleet_contracts.recipe import Recipe, RecipeError, load_recipe
+from gymfleet_contracts.recipe_sections import PlacementSection, ScaleSection, TrainerSection
 
 from gymfleet_cli.commands.plan import require_model
 from gymfleet_cli.composing import composed

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Self
 
-from gymfleet_contracts.recipe import EnvironmentSection, Recipe
+from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.recipe_sections import EnvironmentSection
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from pydantic import BaseModel, ConfigDict, ValidationError
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gymfleet_contracts.recipe import PlacementSection, Recipe
+from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.recipe_sections import PlacementSection
 
 from gymfleet_cli.console import UsageProblem
 from gymfleet_cli.supervisor.gpus import ORDER, VISIBLE, Gpu, visible_gpus

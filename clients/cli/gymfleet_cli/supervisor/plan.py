@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gymfleet_contracts.recipe import ScaleSection
+from gymfleet_contracts.recipe_sections import ScaleSection
 from pydantic import JsonValue
 
 from gymfleet_cli.supervisor.errors import FleetError

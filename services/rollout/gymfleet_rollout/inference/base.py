@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from gymfleet_contracts.recipe import EngineSizes
+from gymfleet_contracts.recipe_sections import EngineSizes
 from gymfleet_contracts.rollout import Sampling
 from gymfleet_contracts.trajectory import VersionSpan
 

@@ -5,7 +5,7 @@ from itertools import chain
 from typing import Annotated, ClassVar, Final, Literal
 
 import torch
-from gymfleet_contracts.recipe import AlgorithmFacts
+from gymfleet_contracts.recipe_sections import AlgorithmFacts
 from pydantic import Field
 from torch import Tensor
 

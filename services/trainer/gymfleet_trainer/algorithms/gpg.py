@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
-from gymfleet_contracts.recipe import AlgorithmFacts
+from gymfleet_contracts.recipe_sections import AlgorithmFacts
 from torch import Tensor
 
 from gymfleet_trainer.learning.advantages import gpg_advantages

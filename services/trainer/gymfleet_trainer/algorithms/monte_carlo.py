@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import ClassVar, Final, Self
 
 import torch
-from gymfleet_contracts.recipe import AlgorithmFacts
+from gymfleet_contracts.recipe_sections import AlgorithmFacts
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from pydantic import ConfigDict, model_validator
 

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 import torch
-from gymfleet_contracts.recipe import AlgorithmFacts
+from gymfleet_contracts.recipe_sections import AlgorithmFacts
 
 from gymfleet_trainer.learning.advantages import opo_advantages
 from gymfleet_trainer.learning.algorithm import Models

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from gymfleet_contracts.recipe import AlgorithmFacts
+from gymfleet_contracts.recipe_sections import AlgorithmFacts
 from gymfleet_contracts.trajectory import ScoredTrajectory
 
 from gymfleet_trainer.learning.algorithm import Models, Verdict

@@ -99,13 +99,18 @@ def sharded_rows(parameter: Tensor, value: Tensor) -> Tensor:
     if not isinstance(parameter, DTensor):
         return whole(value)
     if isinstance(value, DTensor):
-        own = value.to_local().to(parameter.device)
-        mesh, placements = parameter.device_mesh, parameter.placements
-        return DTensor.from_local(own, mesh, placements, run_check=False, shape=value.shape, stride=value.stride())
+        return sharded_from(value.to_local().to(parameter.device), parameter, value)
     # Every rank has the whole value, so nothing needs to be sent.
     return distribute_tensor(
         value.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None
     )
+
+
+def sharded_from(rows: Tensor, parameter: DTensor, like: Tensor | None = None) -> DTensor:
+    """Return a tensor of this rank's rows that is placed like `parameter`, and of its shape or that of `like`."""
+    shaped = parameter if like is None else like
+    mesh, placements = parameter.device_mesh, parameter.placements
+    return DTensor.from_local(rows, mesh, placements, run_check=False, shape=shaped.shape, stride=shaped.stride())
 
 
 def zero_rows(parameter: Tensor, columns: tuple[int, ...], dtype: torch.dtype) -> Tensor:

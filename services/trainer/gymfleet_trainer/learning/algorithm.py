@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
-from gymfleet_contracts.recipe import AlgorithmFacts
+from gymfleet_contracts.recipe_sections import AlgorithmFacts
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import torch
-from gymfleet_contracts.recipe import LoraSection, Recipe
+from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.recipe_sections import LoraSection
 from gymfleet_contracts.rollout import Sampling
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_kit.chat.transcripts import Transcripts

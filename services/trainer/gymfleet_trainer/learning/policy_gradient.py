@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 
 import torch
-from gymfleet_contracts.recipe import AlgorithmFacts
+from gymfleet_contracts.recipe_sections import AlgorithmFacts
 from gymfleet_contracts.schedule import Schedule, highest, value_at
 from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor

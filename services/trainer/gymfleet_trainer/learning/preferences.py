@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Annotated, ClassVar, NamedTuple, TypeVar
 
 import torch
-from gymfleet_contracts.recipe import AlgorithmFacts
+from gymfleet_contracts.recipe_sections import AlgorithmFacts
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from pydantic import Field
 from torch import Tensor

@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, TypeVar
 
-from gymfleet_contracts.recipe import AlgorithmFacts
+from gymfleet_contracts.recipe_sections import AlgorithmFacts
 from pydantic import Field
 
 from gymfleet_trainer.learning.algorithm import Models

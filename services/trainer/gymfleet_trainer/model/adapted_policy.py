@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from gymfleet_contracts.recipe import LoraSection
+from gymfleet_contracts.recipe_sections import LoraSection
 from peft import LoraConfig
 from torch import Tensor, nn
 
@@ -26,8 +26,9 @@ from gymfleet_trainer.model.adapters import (
     write_adapter,
 )
 from gymfleet_trainer.model.batching import PackedBatch
+from gymfleet_trainer.model.loading import outline, read_model, standing_in
 from gymfleet_trainer.model.microbatches import MicrobatchExecutor, Threads
-from gymfleet_trainer.model.policy_model import PolicyModel, TokenLogprobs, read_model, recompute_activations
+from gymfleet_trainer.model.policy_model import PolicyModel, TokenLogprobs, recompute_activations
 
 
 class AdaptedPolicy(PolicyModel):
@@ -57,12 +58,14 @@ class AdaptedPolicy(PolicyModel):
         The other arguments are those of `from_pretrained`. Raises RecipeError if the model has not got the layers.
         """
         compute_dtype: torch.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
-        model = read_model(path, compute_dtype)
-        adapter = add_adapters(model, section, seed=seed)
+        model = read_model(path, compute_dtype) if ranks is None else outline(path, compute_dtype)
+        with standing_in(model):
+            adapter = add_adapters(model, section, seed=seed)
         if gradient_checkpointing:
             recompute_activations(model)
         model.train()
-        return cls(model, compute_dtype=compute_dtype, adapter=adapter).placed(device, ranks, cpu_offload=cpu_offload)
+        policy = cls(model, compute_dtype=compute_dtype, adapter=adapter)
+        return policy.placed(path, device, ranks, cpu_offload=cpu_offload)
 
     @property
     def masters(self) -> torch.dtype:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from gymfleet_contracts.recipe import LoraSection, RecipeError
+from gymfleet_contracts.recipe import RecipeError
+from gymfleet_contracts.recipe_sections import LoraSection
 from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import Linear
 from safetensors import SafetensorError
@@ -192,6 +193,11 @@ def merged_name(model: nn.Module, name: str, value: Tensor) -> tuple[str, Tensor
         return name, value
     layer: Any = model.get_submodule(place)
     return f"{place}.{rest}", merged_weight(layer) if rest == "weight" else value
+
+
+def plain_name(name: str) -> str:
+    """Return the name that a frozen weight has in the model without adapters."""
+    return name.replace(_BASE, ".")
 
 
 def is_adapter(name: str) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from gymfleet_contracts.recipe import LoraSection
+from gymfleet_contracts.recipe_sections import LoraSection
 from torch import nn
 
 from gymfleet_trainer.model.adapters import add_adapters

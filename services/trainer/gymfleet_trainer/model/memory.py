@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from gymfleet_contracts.recipe import LoraSection
+from gymfleet_contracts.recipe_sections import LoraSection
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -26,7 +26,8 @@ from gymfleet_trainer.model.attention import PACKED_ATTENTION, packed_attention
 from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, pack
 from gymfleet_trainer.model.cpu_matmul import onednn_is_exact
 from gymfleet_trainer.model.families import decoder_of, empty_model, is_of_text
-from gymfleet_trainer.model.policy_model import PolicyModel, never_drop, recompute_activations
+from gymfleet_trainer.model.loading import never_drop
+from gymfleet_trainer.model.policy_model import PolicyModel, recompute_activations
 from gymfleet_trainer.model.recast import recast_linears
 
 _KERNEL: Final = "gymfleet_kernel"

@@ -9,16 +9,15 @@ from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationConfig
 
 from gymfleet_trainer.distributed.ranks import Ranks
 from gymfleet_trainer.distributed.sharding import Placement, collected_state, shard
 from gymfleet_trainer.errors import UnsupportedModel
 from gymfleet_trainer.model import vision
-from gymfleet_trainer.model.attention import PACKED_ATTENTION
 from gymfleet_trainer.model.batching import PackedBatch
 from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul
-from gymfleet_trainer.model.families import decoder_of, logit_scale, model_class, require_supported
+from gymfleet_trainer.model.families import decoder_of, logit_scale
+from gymfleet_trainer.model.loading import fill, outline, read_model
 from gymfleet_trainer.model.microbatches import MicrobatchExecutor, Threads
 from gymfleet_trainer.model.recast import recast_linears
 from gymfleet_trainer.model.trees import ModelInputs
@@ -86,7 +85,8 @@ class PolicyModel(nn.Module):
             UnsupportedModel: the trainer does not compute what a layer of this model does.
         """
         compute_dtype: torch.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
-        model = read_model(path, masters or _at_least_float32(compute_dtype))
+        read = read_model if ranks is None else outline
+        model = read(path, masters or _at_least_float32(compute_dtype))
         if gradient_checkpointing:
             recompute_activations(model)
         model.train(not frozen).requires_grad_(requires_grad=False)
@@ -94,14 +94,17 @@ class PolicyModel(nn.Module):
         recast_linears(policy.body)
         for part in (policy.body, model.lm_head):
             part.requires_grad_(not frozen)
-        return policy.placed(device, ranks, cpu_offload=cpu_offload)
+        return policy.placed(path, device, ranks, cpu_offload=cpu_offload)
 
-    def placed(self, device: torch.device | str, ranks: Ranks | None, *, cpu_offload: bool = False) -> Self:
-        """Move the model to a device, or keep this rank's shard of it there; return it."""
+    def placed(
+        self, path: str | Path, device: torch.device | str, ranks: Ranks | None, *, cpu_offload: bool = False
+    ) -> Self:
+        """Move the model to a device, or read this rank's shard of it from its path; return it."""
         if ranks is None:
             return self.to(device)
         self.placement = Placement(ranks, torch.device(device), self.compute_dtype, cpu_offload)
         shard(self, self.body.layers, self.placement)
+        fill(self, self.hf, path, self.placement)
         return self
 
     @property
@@ -265,44 +268,9 @@ class Reference(Protocol):
         """Return the name of the weights' file, and the weights themselves as this rank has them."""
 
 
-def read_model(path: str | Path, dtype: torch.dtype) -> Any:
-    """Load a transformers model from a hub id or a local path, with packed attention. Raises UnsupportedModel."""
-    model = model_class(path).from_pretrained(str(path), dtype=dtype, attn_implementation=PACKED_ATTENTION)
-    require_supported(model, source=str(path))
-    model.config.use_cache = False
-    make_writable(model)
-    never_drop(model)
-    for parameter in model.parameters():
-        # A file's tensors begin anywhere in memory: products with them differ in the last bit from those with
-        # copies, and the policy from its own reference.
-        parameter.data = parameter.data.clone()
-    return model
-
-
 def recompute_activations(model: Any) -> None:
     """Let the layers of a transformers model keep only their inputs, and recompute the rest when it is needed."""
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-
-
-def make_writable(model: Any) -> None:
-    """Replace a generation config that transformers reads and refuses to write, as published ones may have.
-
-    The file that it was read from is kept beside trained weights as it is: see `files.py`.
-    """
-    try:
-        model.generation_config.validate(strict=True)
-    except ValueError:
-        model.generation_config = GenerationConfig.from_model_config(model.config)
-
-
-def never_drop(model: nn.Module) -> None:
-    """Turn dropout off: log-probabilities must be those of the sampler, which has none."""
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        for name, value in vars(module).items():
-            if name.endswith("dropout") and isinstance(value, float):
-                setattr(module, name, 0.0)
 
 
 def packed_hidden_states(

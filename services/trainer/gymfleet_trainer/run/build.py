@@ -19,7 +19,8 @@ from gymfleet_client.errors import (
 )
 from gymfleet_client.rest import GatewayClient
 from gymfleet_client.stream import SessionStream
-from gymfleet_contracts.recipe import MODEL_BUILT, EnvironmentSection, Recipe, ScratchModel
+from gymfleet_contracts.recipe import MODEL_BUILT, Recipe
+from gymfleet_contracts.recipe_sections import EnvironmentSection, ScratchModel
 from gymfleet_contracts.session import EnvironmentSpec, OpenSession
 from gymfleet_kit.formats import CheckedFormat, format_of
 from gymfleet_kit.plugins import PluginError

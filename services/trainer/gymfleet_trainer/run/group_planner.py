@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gymfleet_contracts.recipe import EnvironmentSection, Recipe
+from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.recipe_sections import EnvironmentSection
 from gymfleet_contracts.reward import RewardSection
 from gymfleet_contracts.rollout import Budget, GroupRequest, Sampling, StrategySpec
 from gymfleet_contracts.schedule import value_at

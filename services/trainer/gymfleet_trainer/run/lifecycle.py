@@ -9,7 +9,8 @@ from typing import Any, Final
 import structlog
 from gymfleet_client.errors import ClientError, TransportError
 from gymfleet_client.rest import GatewayClient
-from gymfleet_contracts.recipe import EnvironmentSection, Recipe, RecipeError
+from gymfleet_contracts.recipe import Recipe, RecipeError
+from gymfleet_contracts.recipe_sections import EnvironmentSection
 from gymfleet_contracts.rollout import Policy
 from gymfleet_contracts.session import EnvironmentSpec
 from gymfleet_contracts.stages import PlannedStage

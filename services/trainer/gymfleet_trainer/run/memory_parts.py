@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
-from gymfleet_contracts.recipe import LoraSection, Recipe
+from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.recipe_sections import LoraSection
 from torch import nn
 
 from gymfleet_trainer.learning.algorithm import Algorithm, Need

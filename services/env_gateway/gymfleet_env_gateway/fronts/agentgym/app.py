@@ -1,8 +1,9 @@
 """`/agentgym/{env}/...`: AgentGym's own wire, for its unmodified clients.
 
 A client's base URL is `http://gateway/agentgym/textcraft`, `.../babyai`, `.../alfworld`,
-`.../sciworld`, `.../sqlgym`, `.../webshop`, `.../searchqa`, `.../maze/maze/`, `.../wordle/wordle/`:
-AgentGym serves the last two from one process, each under its own path. Its clients treat only status 200
+`.../sciworld`, `.../sqlgym`, `.../webshop`, `.../searchqa`, `.../todo` and the other tools,
+`.../maze/maze/`, `.../wordle/wordle/`: AgentGym serves the last two from one process, each under its
+own path. Its clients treat only status 200
 as success. A client's mistake is answered as AgentGym's servers do: with 200 and `{"error": ...}`,
 or, by those that call the id `env_idx`, with a 500. A failure of the system itself keeps its status
 and problem, on which the clients raise: it must not look like an episode.

@@ -1,6 +1,6 @@
-"""The dialect of AgentGym's sqlgym, webshop and searchqa: ids are bare ints called `env_idx`.
+"""The dialect of AgentGym's sqlgym, webshop, searchqa and tools: ids are bare ints called `env_idx`.
 
-sqlgym and webshop call an observation `state`, searchqa calls a question's number `id`.
+sqlgym and webshop call an observation `state`; searchqa and the tools call a task's number `id`, and begin with one.
 
 Their servers crash with a 500 on a client's mistake, and the client retries up to five
 times and then raises; here the 500 says what was wrong.
@@ -13,7 +13,7 @@ from fastapi import APIRouter, Response
 from gymfleet_kit.direct_route import DirectRoute
 from pydantic import BaseModel
 
-from gymfleet_env_gateway.fronts.agentgym.games import SEARCHQA, SQLGYM, WEBSHOP, Game
+from gymfleet_env_gateway.fronts.agentgym.games import SEARCHQA, SQLGYM, TOOLS, WEBSHOP, Game
 from gymfleet_env_gateway.fronts.agentgym.wire import (
     FAILURES,
     PREFIX,
@@ -54,6 +54,11 @@ class _Question(_EnvIdx, _QuestionId):
     pass
 
 
+class _QuestionAgain(_EnvIdx):
+    id: TaskNumber | None = None
+    """None: the task that the id has."""
+
+
 class _Closed(BaseModel):
     closed: bool
 
@@ -66,13 +71,16 @@ class _AvailableActions(BaseModel):
 router = APIRouter(prefix=PREFIX, tags=["agentgym"], responses={**FAILURES, **_MISTAKE}, route_class=DirectRoute)
 
 
-def _common(game: Game, seen: str) -> None:
-    """Add the routes that all servers share; `seen` is what an answer calls an observation."""
-
+def _banner(game: Game) -> None:
     @router.get(game.root, name=f"{game.env} banner")
     async def banner() -> str:
         """AgentGym's sign of life."""
         return game.banner
+
+
+def _common(game: Game, seen: str) -> None:
+    """Add the routes that all servers but the tools share; `seen` is what an answer calls an observation."""
+    _banner(game)
 
     @router.post(f"{game.path}/step", name=f"{game.env} step", response_model=dict[str, Any])
     async def step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
@@ -81,13 +89,16 @@ def _common(game: Game, seen: str) -> None:
         return answered({"info": None, **stepped(result, seen)})
 
 
-def _listed(game: Game) -> None:
-    """Add the routes that sqlgym and webshop share."""
-
+def _list_envs(game: Game) -> None:
     @router.get(f"{game.path}/list_envs", name=f"{game.env} list_envs")
     async def list_envs(sessions: SessionsDep, tenant: TenantDep) -> list[int]:
         """The caller's ids."""
         return await sessions.numbers(tenant, game)
+
+
+def _listed(game: Game) -> None:
+    """Add the routes that sqlgym and webshop share."""
+    _list_envs(game)
 
     @router.post(f"{game.path}/create", name=f"{game.env} create")
     async def create(sessions: SessionsDep, tenant: TenantDep) -> int:
@@ -100,10 +111,51 @@ def _listed(game: Game) -> None:
         return (await sessions.find(tenant, game, env_idx)).observation
 
 
+def _begins(game: Game) -> None:
+    """Add the routes that searchqa and the tools share."""
+
+    @router.post(f"{game.path}/create", name=f"{game.env} create")
+    async def create(body: _QuestionId, sessions: SessionsDep, tenant: TenantDep) -> int:
+        """A new id, with an episode: AgentGym begins with the task that the body numbers."""
+        number = await sessions.create(tenant, game)
+        try:
+            await sessions.reset(tenant, game, number, body.id)
+        except BaseException:
+            await sessions.close(tenant, game, number)
+            raise
+        return number
+
+    @router.get(f"{game.path}/observation", name=f"{game.env} observation")
+    async def observation(env_idx: int, sessions: SessionsDep, tenant: TenantDep) -> str:
+        """The task, as AgentGym's server answers at any time."""
+        return (await sessions.find(tenant, game, env_idx)).first_observation
+
+
+def _tool(game: Game) -> None:
+    """Add the routes of a tool server."""
+    _banner(game)
+    _list_envs(game)
+    _begins(game)
+
+    @router.post(f"{game.path}/reset", name=f"{game.env} reset")
+    async def reset(body: _QuestionAgain, sessions: SessionsDep, tenant: TenantDep) -> str:
+        """Begin the episode of task `id`, or the same task once more."""
+        return (await sessions.reset(tenant, game, body.env_idx, body.id)).observation
+
+    @router.post(f"{game.path}/step", name=f"{game.env} step", response_model=dict[str, Any])
+    async def step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
+        """Call a tool, as a whole reply of the model says it."""
+        _, result = await sessions.step(tenant, game, body.env_idx, body.action)
+        return answered(stepped(result))
+
+
 for _game in (SQLGYM, WEBSHOP):
     _common(_game, "state")
     _listed(_game)
 _common(SEARCHQA, "observation")
+_begins(SEARCHQA)
+for _game in TOOLS:
+    _tool(_game)
 
 
 @router.post("/sqlgym/reset")
@@ -140,28 +192,10 @@ async def webshop_close(body: _EnvIdx, sessions: SessionsDep, tenant: TenantDep)
     return _Closed(closed=await sessions.close(tenant, WEBSHOP, body.env_idx))
 
 
-@router.post("/searchqa/create")
-async def searchqa_create(body: _QuestionId, sessions: SessionsDep, tenant: TenantDep) -> int:
-    """A new id, with an episode: AgentGym begins with the question that the body numbers."""
-    number = await sessions.create(tenant, SEARCHQA)
-    try:
-        await sessions.reset(tenant, SEARCHQA, number, body.id)
-    except BaseException:
-        await sessions.close(tenant, SEARCHQA, number)
-        raise
-    return number
-
-
 @router.post("/searchqa/reset")
 async def searchqa_reset(body: _Question, sessions: SessionsDep, tenant: TenantDep) -> str:
     """Begin the episode of question `id`."""
     return (await sessions.reset(tenant, SEARCHQA, body.env_idx, body.id)).observation
-
-
-@router.get("/searchqa/observation")
-async def searchqa_observation(env_idx: int, sessions: SessionsDep, tenant: TenantDep) -> str:
-    """The question, as AgentGym's server answers at any time."""
-    return (await sessions.find(tenant, SEARCHQA, env_idx)).first_observation
 
 
 @router.post("/searchqa/close")

@@ -84,4 +84,8 @@ SCIWORLD: Final = Game(
 SQLGYM: Final = Game("sql", "/sqlgym", "ok", _bird_question, tells_errors=False)
 WEBSHOP: Final = Game("webshop", "/webshop", "ok", shows=("has_search_bar", "clickables"), tells_errors=False)
 SEARCHQA: Final = Game("searchqa", "/searchqa", "ok", tells_errors=False)
-GAMES: Final = (TEXTCRAFT, BABYAI, MAZE, WORDLE, ALFWORLD, SCIWORLD, SQLGYM, WEBSHOP, SEARCHQA)
+TOOLS: Final = tuple(
+    Game(env, f"/{env}", "ok", tells_errors=False) for env in ("academia", "movie", "sheet", "todo", "weather")
+)
+"""The tool environments: one wire, a server for each."""
+GAMES: Final = (TEXTCRAFT, BABYAI, MAZE, WORDLE, ALFWORLD, SCIWORLD, SQLGYM, WEBSHOP, SEARCHQA, *TOOLS)

@@ -55,6 +55,8 @@ class Player(Episode):
     first_info: dict[str, Any] = msgspec.field(default_factory=dict)
     info: dict[str, Any] = msgspec.field(default_factory=dict)
     """The part of the last observation's info that the game shows."""
+    task_number: int = 0
+    """The task of the last `reset`."""
 
 
 _decode: Final = msgspec.msgpack.Decoder(Player).decode
@@ -97,10 +99,14 @@ class AgentGymSessions:
         ids = [key.removeprefix(prefix) for key in await self._store.keys() if key.startswith(prefix)]
         return sorted(int(number) for number in ids if number.isdecimal())
 
-    async def reset(self, tenant: Tenant, game: Game, number: int, task_number: int) -> Player:
-        """Begin another episode under the same id. Without calls, its session lives as long as the id."""
+    async def reset(self, tenant: Tenant, game: Game, number: int, task_number: int | None) -> Player:
+        """Begin another episode under the same id: of a task, or with None of the task that the id has.
+
+        Without calls, its session lives as long as the id.
+        """
         async with self._held(tenant, game, number) as player:
-            body = game.task(self._registry.environment(game.env), task_number, self._idle_s)
+            player.task_number = player.task_number if task_number is None else task_number
+            body = game.task(self._registry.environment(game.env), player.task_number, self._idle_s)
             try:
                 session = await player.begin(self._proxy, tenant, body)
             except ServiceError as error:

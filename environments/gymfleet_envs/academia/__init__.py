@@ -1,0 +1,1 @@
+"""AgentGym's academia: the DBLP citation network, generated."""

@@ -1,0 +1,1 @@
+"""Function calling: BFCL's questions and dialogues, or generated ones."""

@@ -1,0 +1,1 @@
+"""AgentGym's movie: TMDB's services over a generated catalogue."""

@@ -1,0 +1,1 @@
+"""AgentGym's sheet: a workbook in memory."""

@@ -1,0 +1,1 @@
+"""AgentGym's todo: a Todoist account in memory."""

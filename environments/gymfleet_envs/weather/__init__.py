@@ -1,0 +1,1 @@
+"""AgentGym's weather: Open-Meteo's services over a generated climate."""
