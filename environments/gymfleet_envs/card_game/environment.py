@@ -49,6 +49,28 @@ class CardGame(Environment[Duel]):
     licence: ClassVar[str] = "Apache-2.0; rules and wording: AgentBench (Apache-2.0)"
     options: ClassVar[CardGameOptions] = CardGameOptions()
     tools: ClassVar[tuple[Tool, ...]] = moves.TOOLS
+    floors: ClassVar[Mapping[str, Mapping[str, float]]] = {
+        "takes_the_first_action": {
+            "random": 0.26, "greedy": 0.19, "strong": 0.18, "guess_random": 0.27, "guess_greedy": 0.24,
+            "guess_strong": 0.23, "agentbench": 0.59,
+        },
+        "plays_everything_at_once": {
+            "random": 0.145, "greedy": 0.13, "strong": 0.13, "guess_random": 0.22, "guess_greedy": 0.215,
+            "guess_strong": 0.21, "agentbench": 0.55,
+        },
+        "kills_its_own_team": {
+            "random": 0.27, "greedy": 0.15, "strong": 0.09, "guess_random": 0.3, "guess_greedy": 0.2,
+            "guess_strong": 0.18, "agentbench": 0.3,
+        },
+        "plays_the_gold_of_another_task": {
+            "random": 0.05, "greedy": 0.05, "strong": 0.045, "guess_random": 0.013, "guess_greedy": 0.014,
+            "guess_strong": 0.013, "agentbench": 0.2,
+        },
+        "guesses_and_forfeits": {
+            "random": 0.018, "greedy": 0.019, "strong": 0.019, "guess_random": 0.0115, "guess_greedy": 0.0155,
+            "guess_strong": 0.015, "agentbench": 0.0065,
+        },
+    }  # fmt: skip
 
     def __init__(self) -> None:
         self._task: Duel

@@ -51,6 +51,13 @@ class LateralThinking(Environment[Puzzle]):
         ),
     )
 
+    floors: ClassVar[Mapping[str, Mapping[str, float]]] = {
+        "guesses_whole_facts": {
+            "two_keys": 0.01, "few_hints": 0.01, "three_keys": 0.01, "two_keys_zh": 0.01, "few_hints_zh": 0.01,
+            "three_keys_zh": 0.01,
+        },
+    }  # fmt: skip
+
     def __init__(self) -> None:
         self._puzzle: Puzzle
         self._asked: frozenset[str] = frozenset()
