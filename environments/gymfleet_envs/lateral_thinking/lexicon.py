@@ -66,7 +66,7 @@ _TABLE: Final = (
     ("place", "underground", "地下", "The sun was not to be seen that day, though it shone.", "那天出着太阳，却看不见它。",
      "the tunnel 隧道|the cellar 地窖|the subway 地铁|the cave 洞穴|the sewer 下水道|the catacombs 墓穴"),
     ("place", "shows", "展演场", "One had to pay to get in that day.", "那天要付钱才能进去。",
-     "the theatre 剧院|the museum 博物馆|the circus 马戏团|the planetarium 天文馆|the stadium 体育场|the zoo 动物园"),
+     "the theatre 剧院|the museum 博物馆|the circus 马戏团|the planetarium 天文馆|the stadium 体育场|the racecourse 赛马场"),
     ("thing", "animals", "动物", "What was found had been warm once.", "找到的那样东西曾经是温热的。",
      "parrot 鹦鹉|tortoise 陆龟|donkey 驴|goldfish 金鱼|beetle 甲虫|squirrel 松鼠"),
     ("thing", "instruments", "乐器", "What was found can be played badly.", "找到的那样东西可能会被人弄得很难听。",
