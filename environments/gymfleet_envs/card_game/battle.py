@@ -126,17 +126,16 @@ class Battle:
     def fault(self, move: Move) -> str | None:
         """Return why the player who is to move may not make this move; None if it may."""
         own, other = TEAM * self.mover, TEAM * (1 - self.mover)
-        fish, kind = own + move.fish, self.kinds[own + move.fish]
-        if self.health[fish] <= 0:
+        kind = self.kinds[own + move.fish]
+        if self.health[own + move.fish] <= 0:
             return "the fish is dead"
         if move.active and kind in HITS_ALL:
             return None
-        if move.active and kind in ON_FRIENDS:
-            if self.health[own + move.target] <= 0:
-                return "the teammate at the target position is dead"
-            return "a fish cannot attack itself" if kind in INFIGHTS and move.target == move.fish else None
-        if self.health[other + move.target] <= 0:
-            return "the enemy at the target position is dead"
+        is_on_friend = move.active and kind in ON_FRIENDS
+        if self.health[(own if is_on_friend else other) + move.target] <= 0:
+            return f"the {'teammate' if is_on_friend else 'enemy'} at the target position is dead"
+        if move.active and kind in INFIGHTS and move.target == move.fish:
+            return "a fish cannot attack itself"
         if move.active and kind in CRITS and self.health[other + move.target] > self._least(1 - self.mover):
             return "the target must be the enemy with the lowest health"
         return None

@@ -22,16 +22,17 @@ from gymfleet_envs.tasks import TaskDataError, TaskSource
 
 INSTRUCTIONS: Final = (
     "This is a two-player battle game with four pet fish in each team.\n"
-    "Each fish has its 400 initial health, 200 attack power, an active ability and a passive ability. Each round you "
-    "choose a living fish to use its active ability, or to make a normal attack, which causes half of its attack power "
-    "as damage, on an enemy fish. Passive abilities are triggered by themselves when their conditions are met, whichever "
-    "fish is chosen.\n"
-    "Where the enemy's fish are hidden, you first guess the type of one of them in each round. If the guess is right, the "
-    "fish's type is revealed, and each of the enemy's fish takes 50 damage. The enemy does the same with yours.\n"
+    "Each fish has its 400 initial health, 200 attack power, an active ability and a passive ability. Each "
+    "round you choose a living fish to use its active ability, or to make a normal attack, which causes half "
+    "of its attack power as damage, on an enemy fish. Passive abilities are triggered by themselves when "
+    "their conditions are met, whichever fish is chosen.\n"
+    "Where the enemy's fish are hidden, you first guess the type of one of them in each round. If the guess "
+    "is right, the fish's type is revealed, and each of the enemy's fish takes 50 damage. The enemy does the "
+    "same with yours.\n"
     "The player with more fish alive at the end of the game wins.\n"
-    'A move is a JSON object: {"pick_fish": "NAME", "action": "normal" or "active", "target_position": 0 to 3}. The '
-    "target is an enemy, or a teammate where the ability is used on one; an ability that attacks all enemies needs none. "
-    'A guess is {"guess_type": "NAME", "target_position": 0 to 3}.\n'
+    'A move is a JSON object: {"pick_fish": "NAME", "action": "normal" or "active", "target_position": 0 to '
+    "3}. The target is an enemy, or a teammate where the ability is used on one; an ability that attacks all "
+    'enemies needs none. A guess is {"guess_type": "NAME", "target_position": 0 to 3}.\n'
     "Without a move that can be played, you are defeated."
 )
 
@@ -87,6 +88,7 @@ class CardGame(Environment[Duel]):
     @classmethod
     def import_data(cls, source: Path, target: Path) -> None:
         """There is nothing to import."""
+        del target
         cls.task_source(source)
 
     def action_of(self, tool: str, arguments: Mapping[str, JsonValue]) -> str:
@@ -135,7 +137,9 @@ class CardGame(Environment[Duel]):
             return ExpertMove(thought=f"Position {guess.target} can be {names}.", action=moves.text_of_guess(guess))
         move = thoughtful(as_seen_by(side, match.battle, match.known), EXPERT_DEPTH)
         health = [match.battle.damage_taken(one) for one in (1 - side, side)]
-        thought = f"The enemy has lost {health[0]} health and I have lost {health[1]}; this attack leads best from here."
+        thought = (
+            f"The enemy has lost {health[0]} health and I have lost {health[1]}; this attack leads best from here."
+        )
         return ExpertMove(thought=thought, action=moves.text_of_move(match.battle, move))
 
     def admissible_actions(self) -> Sequence[str]:

@@ -121,18 +121,20 @@ class Match:
             if fish // TEAM == 1 - side
         }
         guessed = f"Enemy's previous guess of your fish:\n{enemy.guess}\n" if enemy.guess else ""
+        happened = (
+            f"Enemy's previous action:\n{_table_of(enemy.action)}\n"
+            f"Enemy's previous triggered passive ability:\n{json.dumps(passives)}\n{guessed}"
+        )
         if self.is_guess_due:
             hidden = [str(place) for place in self.battle.unexposed(1 - side)]
             return (
-                f"Previous Guess:\n{own.was_right}\nLive Unknown Enemy Fish:\n{hidden}\nEnemy's previous action:\n"
-                f"{_table_of(enemy.action)}\nEnemy's previous triggered passive ability:\n{json.dumps(passives)}\n{guessed}"
+                f"Previous Guess:\n{own.was_right}\nLive Unknown Enemy Fish:\n{hidden}\n{happened}"
                 "Please output your guess."
             )
         own_guess = f"Your guess:\n{own.guess}\n" if own.guess else ""
         return (
-            f"{own_guess}Following is the current game state:\n{self._table(side)}\nYour previous action:\n{_table_of(own.action)}\n"
-            f"Enemy's previous action:\n{_table_of(enemy.action)}\nEnemy's previous triggered passive ability:\n"
-            f"{json.dumps(passives)}\n{guessed}Please output your next action."
+            f"{own_guess}Following is the current game state:\n{self._table(side)}\n"
+            f"Your previous action:\n{_table_of(own.action)}\n{happened}Please output your next action."
         )
 
     def _table(self, side: int) -> str:

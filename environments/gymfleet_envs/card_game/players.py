@@ -46,10 +46,10 @@ def thoughtful(seen: Battle, depth: int) -> Move:
         return ranked[0][1]
     best, found = -_DECIDED, ranked[0][1]
     for outlook, move, after in ranked[:_CONSIDERED]:
-        if after.winner() is None:
-            outlook = min(_outlook(_after(after, answer), side) for answer in after.possible_moves())
-        if outlook > best:
-            best, found = outlook, move
+        answers = after.possible_moves() if after.winner() is None else ()
+        worst = min((_outlook(_after(after, answer), side) for answer in answers), default=outlook)
+        if worst > best:
+            best, found = worst, move
     return found
 
 

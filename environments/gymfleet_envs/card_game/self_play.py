@@ -98,4 +98,3 @@ class CardGameSelfPlay(Environment[Duel]):
     def snapshot(self) -> Self:
         """A shallow copy: a step copies the match before it changes it."""
         return copy.copy(self)
-

@@ -17,9 +17,10 @@ class _Level:
     num_unhinted: int
 
 
+_SUFFIXES: Final[dict[Language, str]] = {"en": "", "zh": "_zh"}
 _LEVELS: Final = {
     f"{name}{suffix}": _Level(language, num_keys, num_unhinted)
-    for suffix, language in (("", "en"), ("_zh", "zh"))
+    for language, suffix in _SUFFIXES.items()
     for name, num_keys, num_unhinted in (("two_keys", 2, 0), ("few_hints", 2, 2), ("three_keys", 3, 0))
 }
 

@@ -7,7 +7,7 @@ from gymfleet_envs.lateral_thinking.lexicon import Group, Language, Value
 OPENINGS: Final[dict[Language, tuple[str, ...]]] = {
     "en": (
         "A stranger comes into a full room, bows to an empty chair and goes. Nobody ever mentions it again.",
-        "Every evening a lamp is lit in a house in which nobody lives. Last Tuesday it stayed dark, and the whole village wept.",
+        "Every evening a lamp is lit in a house in which nobody lives. Last Tuesday it stayed dark, and all wept.",
         "A letter arrives without a single word in it. Whoever opens it packs a suitcase at once.",
         "A train stops in an open field, although nobody has pulled the brake. One passenger gets off and laughs.",
         "On the morning after the storm a stranger digs up a garden, finds what was lost and buries it again.",

@@ -10,7 +10,7 @@ _KINDS: Final = ("spray", "flame", "eel", "sunfish", "barracuda", "mobula", "oct
 
 def _first(attempt: Attempt, *contains: str) -> str:
     """Return the first possible action with all of some texts in it, else the first one."""
-    actions = attempt.environment.admissible_actions()
+    actions: list[str] = attempt.environment.admissible_actions()
     return next((action for action in actions if all(text in action for text in contains)), actions[0])
 
 

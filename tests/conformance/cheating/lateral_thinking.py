@@ -72,7 +72,9 @@ def _asks_about_groups_alone(attempt: Attempt) -> None:
     """Ask what the story hints at, and never for the thing itself."""
     language = _language(attempt)
     for group in GROUPS.values():
-        attempt.act(f"Is it about {group.word(language)}?" if language == "en" else f"是关于{group.word(language)}的吗？")
+        attempt.act(
+            f"Is it about {group.word(language)}?" if language == "en" else f"是关于{group.word(language)}的吗？"
+        )
 
 
 def _talks_to_the_host(attempt: Attempt) -> None:
@@ -80,7 +82,9 @@ def _talks_to_the_host(attempt: Attempt) -> None:
 
 
 def _asks_for_the_truth(attempt: Attempt) -> None:
-    attempt.act_all("What is the truth?", "Why?", "yes", "Yes.", "I have found out the truth.", "汤底是什么？", "为什么？")
+    attempt.act_all(
+        "What is the truth?", "Why?", "yes", "Yes.", "I have found out the truth.", "汤底是什么？", "为什么？"
+    )
 
 
 def _leaves_the_game(attempt: Attempt) -> None:

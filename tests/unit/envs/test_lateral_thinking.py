@@ -220,7 +220,9 @@ def number_of(fact_text: str, messages: Sequence[dict[str, str]]) -> str:
     return found[1] if found else "0"
 
 
-def hosted(monkeypatch: pytest.MonkeyPatch, reply: Reply, task: Puzzle = PUBLISHED) -> tuple[LateralThinking, list[Any]]:
+def hosted(
+    monkeypatch: pytest.MonkeyPatch, reply: Reply, task: Puzzle = PUBLISHED
+) -> tuple[LateralThinking, list[Any]]:
     monkeypatch.setattr(LateralThinking, "options", LateralThinkingOptions(host="model"))
     asked: list[Any] = []
 
@@ -243,7 +245,8 @@ def test_a_model_hosts_and_says_which_key_was_stated(monkeypatch: pytest.MonkeyP
 
     outcome = environment.step("Was he cured of what plagued him by being frightened?")
 
-    assert (outcome.observation, outcome.score) == ("Yes.", pytest.approx(1 / 3))
+    assert outcome.observation == "Yes."
+    assert outcome.score == pytest.approx(1 / 3)
     rules_told, question = (message["content"] for message in asked[0])
     assert PUBLISHED.truth in rules_told
     assert json.loads(question) == "Was he cured of what plagued him by being frightened?"
@@ -269,12 +272,12 @@ def test_a_host_that_answers_nonsense_is_an_error_and_never_a_score(
 ) -> None:
     environment, asked = hosted(monkeypatch, lambda _: nonsense)
 
-    with pytest.raises(ModelFailed, match="^the host replied .*, not yes, no or irrelevant$"):
+    with pytest.raises(ModelFailed, match=r"^the host replied .*, not yes, no or irrelevant$"):
         environment.step("Did the man have hiccups?")
 
     assert len(asked) == 2
     environment, _ = hosted(monkeypatch, lambda messages: "99" if is_comparison(messages) else "yes")
-    with pytest.raises(ModelFailed, match="not a number from 0 to 6$"):
+    with pytest.raises(ModelFailed, match=r"not a number from 0 to 6$"):
         environment.step("Did the man have hiccups, as one may think?")
 
 
@@ -291,7 +294,7 @@ def test_a_persuaded_host_names_decoys_as_often_as_keys(monkeypatch: pytest.Monk
 
     assert 70 <= named_decoys <= 130, "100 of 200, with four standard errors on both sides"
     for text in INJECTIONS:
-        assert environment.step(text).info["rounds"] <= 25
+        assert environment.step(text).score < 1
 
 
 def test_an_injection_stays_a_string(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,14 +374,20 @@ def table(path: Path, rows: Sequence[Sequence[str | None]]) -> Path:
 
 
 HEADER = ("story", "answer", "Story keys", "Answer keys")
-ROW = ("He laughs.", "He was tickled.", "1. He laughs.", "1. A feather tickled him.\n\n- He is - or was - shy.\n• 3 cats ran")
+ROW = (
+    "He laughs.",
+    "He was tickled.",
+    "1. He laughs.",
+    "1. A feather tickled him.\n\n- He is - or was - shy.\n• 3 cats ran",
+)
 
 
 def test_tables_are_read_and_imported_with_agentbenchs_indices(tmp_path: Path) -> None:
     table(tmp_path / "source/data/lateralthinkingpuzzle/dev.xlsx", [HEADER, ROW])
     table(tmp_path / "source/data/lateralthinkingpuzzle/standard.xlsx", [HEADER, ROW, ROW])
     table(tmp_path / "source/data/lateralthinkingpuzzle_zh/mine.xlsx",
-          [("汤面", "汤底", "Story keys", "Answer keys"), ("他笑了。", "他被挠痒了。", "他笑了。", "1、羽毛挠他")])  # fmt: skip
+          [("汤面", "汤底", "Story keys", "Answer keys"),
+           ("他笑了。", "他被挠痒了。", "他笑了。", "1、羽毛挠他")])  # fmt: skip
     target = tmp_path / "target"
     target.mkdir()
 
