@@ -207,6 +207,17 @@ def bfcl_tasks(data: Path, one_in: int) -> Rows:
     ]
 
 
+def lateral_thinking_puzzles(data: Path, one_in: int) -> Rows:
+    """AgentBench's puzzles in both languages: its keys as questions, by the host that goes by words."""
+    entry = load_entry("lateral_thinking", {"lateral_thinking": needed(data / "ltp")})
+    tasks = [task for split in SPLITS for task in every(entry, split)]
+    chosen = tasks[::one_in]
+    return [
+        Row.of("lateral_thinking: AgentBench's puzzles that load", len(tasks), "", goal=140),
+        Row.of(f"  of which all keys are found when asked for, of {len(chosen)}", solved(entry, chosen), "", goal=1.0),
+    ]
+
+
 def experts(_: Path, one_in: int) -> Rows:
     """Every environment's expert on the first generated test tasks of every level."""
     return [row for env in ENVIRONMENTS for row in expert(env, one_in)]
@@ -238,6 +249,7 @@ PARTS: Final[Mapping[str, Callable[[Path, int], Rows]]] = {
     "searchqa": searchqa_questions,
     "tau": tau_tasks,
     "function_calling": bfcl_tasks,
+    "lateral_thinking": lateral_thinking_puzzles,
     "experts": experts,
 }
 

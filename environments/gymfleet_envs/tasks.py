@@ -87,6 +87,8 @@ class GeneratedTasks(Generic[TaskT]):
         default_level: the first of `levels` unless given.
         counts: the number of tasks offered per split.
         name: what they are drawn from, if that is a benchmark's data.
+        accepts: whether a task is fit to be played, such as one that the expert solves; asked of those of the wanted
+            split alone, as it may take long.
     """
 
     def __init__(
@@ -99,11 +101,13 @@ class GeneratedTasks(Generic[TaskT]):
         default_level: str | None = None,
         counts: Mapping[Split, int] = _COUNTS,
         name: str = "generated",
+        accepts: Callable[[TaskT], bool] = lambda _: True,
     ) -> None:
         self._env = env
         self.name = name
         self._generate = generate
         self._fingerprint = fingerprint
+        self._accepts = accepts
         self.levels = tuple(levels)
         self.default_level = default_level or self.levels[0]
         self._counts = dict(counts)
@@ -137,7 +141,7 @@ class GeneratedTasks(Generic[TaskT]):
             )
         for draw in range(_MAX_DRAWS):
             data = self._generate(random.Random(f"{self._env}/{level}/{split}/{index}/{draw}"), level)
-            if split_of(self._fingerprint(data)) == split:
+            if split_of(self._fingerprint(data)) == split and self._accepts(data):
                 return Task(task_id=f"{level}.{split}.{index}", split=split, level=level, data=data)
         raise UnknownTask(f"{self._env} level {level} is too small to have a {split} split")
 

@@ -1,0 +1,1 @@
+"""Aquawar, the card game of AgentBench."""

@@ -1,0 +1,1 @@
+"""Lateral thinking puzzles, as in AgentBench."""
