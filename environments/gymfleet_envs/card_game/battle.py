@@ -185,7 +185,7 @@ class Battle:
         own, other = TEAM * side, TEAM * (1 - side)
         fish = own + move.fish
         kind, attack = self.kinds[fish], self.attack_points(fish)
-        alive = [self.health[one] > 0 for one in range(2 * TEAM)]
+        alive = [health > 0 for health in self.health]
         self.told = []
         targets = [own + move.target if move.active and kind in ON_FRIENDS else other + move.target]
         if not move.active:
@@ -205,7 +205,8 @@ class Battle:
             self.attacks[targets[0]] += 20
         else:
             self._attacked(fish, targets[0], 120, alive)
-        self.health = [max(0, health) for health in self.health]
+        if min(self.health) < 0:
+            self.health = [max(0, health) for health in self.health]
         self.moves += 1
         return targets
 

@@ -46,11 +46,20 @@ def thoughtful(seen: Battle, depth: int) -> Move:
         return ranked[0][1]
     best, found = -_DECIDED, ranked[0][1]
     for outlook, move, after in ranked[:_CONSIDERED]:
-        answers = after.possible_moves() if after.winner() is None else ()
-        worst = min((_outlook(_after(after, answer), side) for answer in answers), default=outlook)
+        worst = outlook if after.winner() is not None else _after_best_answer(after, side, enough=best)
         if worst > best:
             best, found = worst, move
     return found
+
+
+def _after_best_answer(seen: Battle, side: int, *, enough: float) -> float:
+    """Return the outlook of a side after the other's best answer; any number below `enough` where it is no more."""
+    worst = _DECIDED
+    for answer in seen.possible_moves():
+        worst = min(worst, _outlook(_after(seen, answer), side))
+        if worst <= enough:
+            break
+    return worst
 
 
 def _greedy(battle: Battle) -> Move:
