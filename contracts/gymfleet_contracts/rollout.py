@@ -74,6 +74,11 @@ class Budget(WireModel):
     seconds: Annotated[float, Field(gt=0), NUMBER] | None = None
     """Time since the group was begun. A call under way stands still while new weights are loaded."""
 
+    @property
+    def limits_anything(self) -> bool:
+        """Whether there is a limit."""
+        return any(value is not None for _, value in self)
+
 
 MAX_MOVES: Final = 1000
 

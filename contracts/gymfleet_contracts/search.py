@@ -19,6 +19,8 @@ from gymfleet_contracts.trajectory import (
 
 MAX_NODES: Final = 1024
 """Nodes in a record; those beyond it are counted."""
+MAX_COUNTS: Final = 32
+"""Things that a record counts."""
 MAX_ACTION_CHARS: Final = 500
 """Characters of an action that a record shows."""
 
@@ -75,6 +77,10 @@ class SearchTree(WireModel):
     nodes: Annotated[tuple[SearchNode, ...], Field(max_length=MAX_NODES)]
     num_left_out: Count = 0
     """Nodes beyond `MAX_NODES`, of which there is no record."""
+    counts: Annotated[dict[Annotated[str, Field(max_length=64)], Count], Field(max_length=MAX_COUNTS)] = Field(
+        default={}
+    )
+    """What the strategy counted, such as answers that could not be read."""
     spent: Spent
 
     @model_validator(mode="after")

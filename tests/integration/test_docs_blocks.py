@@ -36,6 +36,8 @@ BLOCKS = {
     ("docs/adding-an-environment.md", "from gymfleet_envs.adapters.openenv"): (
         "tests/integration/test_from_openenv.py has a file of this form"
     ),
+    ("docs/search.md", "gymfleet eval"): "run by tests/integration/test_eval_strategies.py, smaller",
+    ("docs/search.md", "[[stages]]"): "run by tests/integration/test_search_run.py",
     ("docs/suites.md", "gymfleet eval runs/my-run --suite"): "tests/integration/test_suites.py",
     ("docs/suites.md", 'name = "two-shops"'): "tests/unit/contracts/test_suite.py",
     ("docs/data.md", '{"messages": ['): "tests/unit/kit/test_conversation_calls.py has conversations of this form",

@@ -135,7 +135,7 @@ async def test_a_group_on_the_stream_is_as_large_as_its_strategy_makes_it(
     [
         (
             StrategySpec(use="nothing"),
-            "there is no strategy 'nothing'; known: expert, forks, greedy_baseline, ",
+            "there is no strategy 'nothing'; known: beam, best_of_n, dfsdt, expert, ",
         ),
         (StrategySpec(use="./other.py"), "this service was not given the strategy './other.py'"),
         (StrategySpec(options={"width": 1}), "rollout.strategy.width: Extra inputs are not permitted"),

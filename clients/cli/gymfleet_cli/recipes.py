@@ -70,7 +70,7 @@ def _set(document: dict[str, Any], override: str) -> None:
     if isinstance(place, list):
         _called(parts[-1], place, parts[:-1], override)
         raise UsageProblem(f"--set {override!r}: {parts[-1]} is a table; set a key of it: {'.'.join(parts)}.KEY=value")
-    place[parts[-1]] = _value(text.strip())
+    place[parts[-1]] = toml_value(text.strip())
 
 
 def _has_named_tables(place: Sequence[str]) -> bool:
@@ -96,7 +96,7 @@ def _title(table: dict[str, Any], key: str) -> str:
     return str(table.get("name") or (PurePath(kind).stem if kind.endswith(".py") else kind))
 
 
-def _value(text: str) -> Any:
+def toml_value(text: str) -> Any:
     """Read a TOML value; a word that is not one is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"] if "\n" not in text else text

@@ -278,6 +278,10 @@ class Play:
         """Put what the strategy thinks of a node into the record of the search."""
         self._tree.note(node, value, visits)
 
+    def count(self, what: str, number: int = 1) -> None:
+        """Count something in the record of the search."""
+        self._tree.count(what, number)
+
     def value(self, node: Node, mean: float, samples: int) -> None:
         """Say what a state is worth, as so many episodes that were played on from it gained on average."""
         if not self._facts.values:

@@ -1,10 +1,11 @@
 """What is remembered of the nodes of a group that is played together."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 
 from gymfleet_contracts.rollout import GroupRequest
-from gymfleet_contracts.search import MAX_ACTION_CHARS, MAX_NODES, SearchNode, SearchTree, Spent
+from gymfleet_contracts.search import MAX_ACTION_CHARS, MAX_COUNTS, MAX_NODES, SearchNode, SearchTree, Spent
 from gymfleet_contracts.session import TaskRef
 from gymfleet_contracts.trajectory import AGENT
 
@@ -30,6 +31,7 @@ class TreeRecorder:
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
         self._left_out: set[str] = set()
+        self._counts: Counter[str] = Counter()
         self._task: TaskRef | None = None
 
     def add(self, node: Node) -> None:
@@ -58,6 +60,14 @@ class TreeRecorder:
             seen.value = seen.value if value is None else float(value)
             seen.visits = seen.visits if visits is None else visits
 
+    def count(self, what: str, number: int) -> None:
+        """Count something. Raises StrategyError for less than nothing, and for a 33rd thing."""
+        if number < 0:
+            raise StrategyError(f"{what!r} cannot be {number}")
+        if number and len({*self._counts, what}) > MAX_COUNTS:
+            raise StrategyError(f"{what!r}: a record counts at most {MAX_COUNTS} things")
+        self._counts[what] += number
+
     def exported(self, leaf: Node, sample: int, *, selected: bool) -> None:
         """Remember that a leaf was handed in as a sample of the group."""
         self.add(leaf)
@@ -81,6 +91,7 @@ class TreeRecorder:
         return SearchTree(
             run_id=group.run_id, group_id=group.group_id, replay=group.replay, attempt=attempt, task=self._task,
             strategy=group.strategy.use, nodes=nodes, num_left_out=len(self._left_out),
+            counts={what: n for what, n in self._counts.items() if n},
             spent=Spent(
                 env_steps=spending.env_steps, model_calls=spending.model_calls, tokens=spending.tokens,
                 evaluations=spending.evaluations,

@@ -111,6 +111,9 @@ class PlayContext(Protocol):
     def note(self, node: Node, *, value: float | None = None, visits: int | None = None) -> None:
         """Put what the strategy thinks of a node into the record of the search, instead of what it noted before."""
 
+    def count(self, what: str, number: int = 1) -> None:
+        """Count something in the record of the search, such as answers that could not be read."""
+
     def value(self, node: Node, mean: float, samples: int) -> None:
         """Say what a state is worth: the mean total reward of so many episodes that were played on from it.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.reward import RewardSection
-from gymfleet_contracts.rollout import GroupRequest, Sampling, StrategySpec
+from gymfleet_contracts.rollout import Budget, GroupRequest, Sampling, StrategySpec
 from gymfleet_contracts.stages import PlannedStage, StageFacts
 from gymfleet_contracts.trajectory import Purpose
 from pydantic import BaseModel, ConfigDict
@@ -46,6 +46,8 @@ class Plays:
     """Difficulty; without it that of the environment, at the end of its schedule."""
     reward: RewardSection | None = None
     """The stage's own; without it that of the recipe or the environment."""
+    budget: Budget = field(default_factory=Budget)
+    """What the episodes of a task may use together."""
 
     @property
     def by_expert(self) -> bool:

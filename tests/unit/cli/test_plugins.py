@@ -194,7 +194,7 @@ def test_values_of_states_come_from_a_strategy_that_says_them(
     [
         (
             {"use": "nothing"},
-            r"^rollout\.strategy: there is no strategy 'nothing'; known: expert, forks, greedy_baseline, independent",
+            r"^rollout\.strategy: there is no strategy 'nothing'; known: beam, best_of_n, dfsdt, expert, forks",
         ),
         ({"widht": 1}, r"^rollout\.strategy\.widht: unknown; independent knows: no options$"),
         ({"use": "expert"}, r"^rollout\.strategy: expert writes the replies or has the expert write them, and"),
@@ -383,7 +383,7 @@ def test_what_an_environment_has_of_its_own_is_checked(env: dict[str, Any], reas
         ([{"kind": "./my.py"}], r"^stages\.my\.kind: there is no file my\.py$"),
         (
             [{"kind": "measure", "num_taks": 3}],
-            r"^stages\.measure\.num_taks: unknown; measure knows: num_tasks, samples_per_task, .*level, reward$",
+            r"^stages\.measure\.num_taks: unknown; measure knows: num_tasks, .*level, reward, .*budget$",
         ),
         (
             [{"kind": "measure", "name": "before", "num_tasks": 0}],
@@ -456,7 +456,7 @@ def test_what_an_environment_has_of_its_own_is_checked(env: dict[str, Any], reas
         ),
         (
             [{"repeat": 2, "stages": [{"kind": "measure", "tasks": 1}]}],
-            r"^stages\.repeat\.stages\.measure\.tasks: unknown; measure knows: num_tasks, .*level, reward$",
+            r"^stages\.repeat\.stages\.measure\.tasks: unknown; measure knows: num_tasks, .*level, reward, .*budget$",
         ),
     ],
 )

@@ -268,7 +268,7 @@ async def test_a_mistake_is_one_line_in_failed_samples(path: Path, body: str, re
     [
         (
             StrategySpec(use="nothing"),
-            "there is no strategy 'nothing'; known: expert, forks, greedy_baseline, independent, masked, ",
+            "there is no strategy 'nothing'; known: beam, best_of_n, dfsdt, expert, forks, ",
         ),
         (StrategySpec(use="os:path"), "this service was not given the strategy 'os:path'"),
         (StrategySpec(use="/etc/shadow.py"), "this service was not given the strategy '/etc/shadow.py'"),

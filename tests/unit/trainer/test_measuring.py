@@ -1,6 +1,7 @@
 """What a measurement says of the episodes that were played for it."""
 
 import asyncio
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from gymfleet_trainer.run.statistics import wilson_interval
 from gymfleet_trainer.stages.measure import Measure
 from gymfleet_trainer.stages.reinforce import Reinforce
 
-from tests.fixtures.scored import RUN_ID, make_recipe, make_scored
+from tests.fixtures.scored import RUN_ID, make_recipe, make_scored, make_turn
 from tests.fixtures.trainer_plans import make_planner, stage_of
 
 TWO = [{"name": "maze", "label": "easy"}, {"name": "maze", "label": "hard"}]
@@ -20,7 +21,12 @@ TWO = [{"name": "maze", "label": "easy"}, {"name": "maze", "label": "hard"}]
 
 
 def measured(
-    episodes: list[ScoredTrajectory], kind: type[Measure | Reinforce], label: str = "", **sections: Any
+    episodes: list[ScoredTrajectory],
+    kind: type[Measure | Reinforce],
+    label: str = "",
+    *,
+    searched: Mapping[str, int] | None = None,
+    **sections: Any,
 ) -> tuple[EvalResult, list[dict[str, Any]]]:
     """The result, and what was written to the metrics."""
     recipe = make_recipe(**sections)
@@ -31,7 +37,11 @@ def measured(
         assert asked == label
         return episodes, 3
 
+    async def keep_search_trees(_: Any) -> None:
+        run.state.counts.update(searched or {})
+
     run: Any = SimpleNamespace(
+        collector=SimpleNamespace(keep_search_trees=keep_search_trees),
         recipe=recipe,
         stage=stage,
         planner=make_planner(recipe),
@@ -55,6 +65,28 @@ def test_a_measurement_counts_successes_and_gives_their_interval() -> None:
     (line,) = written
     assert (line["kind"], line["name"], line["step"], line["age"], line["success"]) == ("eval", "measure", 5, 9, 0.25)
     assert "failed_episodes" not in line
+
+
+def test_what_a_task_took_is_a_mean_over_tasks() -> None:
+    turns = (make_turn(response=(1, 2, 3)), make_turn(response=(4,)))
+    episodes = [make_scored(f"measure.t{task:06d}", turns=turns[: task + 1]) for task in range(2)]
+
+    result, _ = measured(episodes, Measure, stages=[{"kind": "measure", "num_tasks": 2}])
+
+    assert result.spent is not None
+    assert result.spent.model_dump() == {"env_steps": 1.5, "model_calls": 1.5, "tokens": 3.5, "evaluations": 0.0}
+
+
+def test_what_a_search_took_is_in_its_records() -> None:
+    episodes = [make_scored(f"measure.t{task:06d}") for task in range(2)]
+    counts = {"searched_env_steps": 8, "searched_replies": 6, "searched_tokens": 100, "searched_values": 4}
+
+    result, _ = measured(
+        episodes, Measure, stages=[{"kind": "measure", "num_tasks": 2, "strategy": "beam"}], searched=counts
+    )
+
+    assert result.spent is not None
+    assert result.spent.model_dump() == {"env_steps": 4.0, "model_calls": 3.0, "tokens": 50.0, "evaluations": 2.0}
 
 
 def test_one_on_the_way_is_called_by_its_stage_and_step() -> None:

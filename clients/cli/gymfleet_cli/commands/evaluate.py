@@ -1,6 +1,6 @@
 """`gymfleet eval`: success on held-out tasks, of a run's model or of a checkpoint."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -9,14 +9,15 @@ from gymfleet_contracts.recipe import Recipe, initial_model
 from gymfleet_contracts.run import RunProgress
 from gymfleet_contracts.suite import Suite, load_suite
 
-from gymfleet_cli.commands.train import EnvOption, PortsOption, RunDirOption
+from gymfleet_cli.commands.train import EnvOption, PortsOption, RunDirOption, SetOption
 from gymfleet_cli.console import CliError, UsageProblem, err, out, plain
 from gymfleet_cli.outcome import success_lines
 from gymfleet_cli.progress import RunDisplay, read_progress
-from gymfleet_cli.recipes import load_checked, load_with_overrides
+from gymfleet_cli.recipes import checked, load_checked, load_with_overrides
 from gymfleet_cli.report.data import Measurement
 from gymfleet_cli.run_directory import RUN_STATE
 from gymfleet_cli.running import Work, lock_run, recipe_file, run_plan, work_with_services
+from gymfleet_cli.strategies import print_comparison, recipe_by
 from gymfleet_cli.suites import Figure, Results, figure_of, key_of, print_table, recipe_for, stages_of
 from gymfleet_cli.supervisor.errors import ServiceFailed
 from gymfleet_cli.supervisor.plan import Plan
@@ -49,24 +50,53 @@ def evaluate(
     stages: Annotated[
         bool, typer.Option("--stages", help="With --suite: the model at the start and after each stage that trained.")
     ] = False,
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[,KEY=VALUE...]",
+            help="How tasks are played, for several a row each: --strategy best_of_n,candidates=16.",
+        ),
+    ] = None,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="With --strategy: what a task may use: --budget model_calls=64."),
+    ] = None,
+    changes: SetOption = None,
     ports_from: PortsOption = None,
 ) -> None:
     """Measure success on held-out tasks, with a 95 % interval. A recipe stands for its run's last model.
 
     Without --episodes it is measured as the recipe's last measurement is, or as the suite says.
     """
+    if budget and not strategy:
+        raise UsageProblem("--budget is what a strategy may use: give --strategy NAME, such as independent")
+    if strategy and suite is not None:
+        raise UsageProblem("--strategy measures the recipe's environments, and --suite others: give one of them")
     if stages and suite is None:
         raise UsageProblem("--stages makes the table of a suite: give --suite FILE")
     if suite is not None and env is not None:
         raise UsageProblem("--env stands for a recipe's only environment: name yours in the suite instead")
     found = resolve(target, run_dir)
-    recipe = load_checked(found.recipe, ())
+    recipe = load_checked(found.recipe, changes or ())
     state_dir = found.run_dir / RUN_STATE / "eval"
     with lock_run(found.run_dir, state_dir):
         sweep(state_dir)
         if suite is not None:
             _evaluate_suite(found, recipe, _with_episodes(load_suite(suite), episodes), stages, ports_from)
             return
+        if strategy:
+            # All before the first starts: a misspelt option ends the command at once.
+            recipes = {one: checked(recipe_by(recipe, one, budget or ()), (), where="--strategy") for one in strategy}
+            measured = {}
+            for title, own in recipes.items():
+                plan = run_plan(own, env, found.run_dir, state_dir, ports_from)
+                err.print(plain(f"measuring by {title} · logs {state_dir / 'logs'}"))
+                by_it = replace(found, recipe=Path(recipe_file(own, state_dir)))
+                measured[title] = _measured(by_it, own, episodes, plan)
+            print_comparison(measured)
+            return
+        if changes:
+            found = replace(found, recipe=Path(recipe_file(recipe, state_dir)))
         plan = run_plan(recipe, env, found.run_dir, state_dir, ports_from)
         err.print(plain(f"measuring {found.checkpoint or 'the initial model'} · logs {state_dir / 'logs'}"))
         for title, line in success_lines(_measured(found, recipe, episodes, plan)).items():

@@ -36,6 +36,14 @@ TrainEnvOption = Annotated[
         "source of its only environment, if not gymfleet's own."
     ),
 ]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Override a key: --set stages.reinforce.steps=20, --set environments.babyai.level=easy. Repeat for "
+        "several.",
+    ),
+]
 PortsOption = Annotated[int | None, typer.Option(help="First of a row of ports. Default: any free ones.")]
 
 
@@ -44,14 +52,7 @@ def train(
     run_dir: RunDirOption = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Override the recipe's seed.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete what an earlier run left in the directory.")] = False,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="Override a key: --set stages.reinforce.steps=20, --set environments.babyai.level=easy. Repeat for "
-            "several.",
-        ),
-    ] = None,
+    overrides: SetOption = None,
     env: TrainEnvOption = None,
     algorithm: Annotated[
         str | None,

@@ -34,12 +34,23 @@ class Success(_Line):
     """`pass^k` for k = 1, 2, ...: the chance that k episodes of a task all succeed."""
 
 
+class Spent(_Line):
+    """What a task took on average."""
+
+    env_steps: float
+    model_calls: float
+    tokens: float
+    evaluations: float
+
+
 class Measurement(Success):
     """One measurement: a stage's, or one on the way through a stage that trains."""
 
     name: str
     mean_score: float
     score_interval: tuple[float, float]
+    seconds: float = 0.0
+    spent: Spent | None = None
     environments: dict[str, Success] = {}
     """By title, where there are several."""
 

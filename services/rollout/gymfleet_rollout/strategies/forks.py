@@ -1,13 +1,12 @@
 """Episodes whose states are valued by what comes of them: continuations from forks."""
 
-import asyncio
-from collections.abc import Coroutine, Iterable
 from statistics import fmean
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Final, Self
 
 from gymfleet_contracts.numbers import NUMBER
 from pydantic import ConfigDict, Field, StrictBool, model_validator
 
+from gymfleet_rollout.episodes import side_by_side, to_the_end
 from gymfleet_rollout.strategy import BudgetSpent, Node, PlayContext, Strategy, StrategyFacts, StrategyOptions
 
 _NO_EPISODES: Final = "train_continuations needs the value of the first state: give skip = 0"
@@ -63,7 +62,7 @@ class Forks(Strategy[ForksOptions]):
         await self._value_if_due(ctx, root)
         others = len(ctx.group.wanted) - 1
         roots = [root, *(await ctx.fork(root, others) if others else ())]
-        leaves = await _all(self._episode(ctx, one) for one in roots)
+        leaves = await side_by_side(self._episode(ctx, one) for one in roots)
         for leaf in (*leaves, *self._continued):
             ctx.export(leaf)
 
@@ -86,7 +85,7 @@ class Forks(Strategy[ForksOptions]):
             return
         try:
             forks = await ctx.fork(node, self.options.continuations)
-            leaves = await _all(self._continuation(ctx, fork) for fork in forks)
+            leaves = await side_by_side(self._continuation(ctx, fork) for fork in forks)
             if not all(leaf.over for leaf in leaves):
                 return
             ctx.value(node, fmean(await ctx.evaluate(leaves)), len(leaves))
@@ -97,18 +96,6 @@ class Forks(Strategy[ForksOptions]):
 
     async def _continuation(self, ctx: PlayContext, node: Node) -> Node:
         """Return the leaf of a continuation, or how far the budget let it come. Its session makes room for others."""
-        try:
-            while not node.over:
-                (reply,) = await ctx.propose(node)
-                node = await ctx.act(node, reply)
-        except BudgetSpent:
-            pass
-        await ctx.release(node)
-        return node
-
-
-async def _all(playing: Iterable[Coroutine[Any, Any, Node]]) -> list[Node]:
-    """Play side by side; the first failure ends all."""
-    async with asyncio.TaskGroup() as tasks:
-        played = [tasks.create_task(one) for one in playing]
-    return [one.result() for one in played]
+        leaf = await to_the_end(ctx, node)
+        await ctx.release(leaf)
+        return leaf

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from gymfleet_rollout.strategy import BudgetSpent, Node, PlayContext, Strategy, StrategyFacts, StrategyOptions
+from gymfleet_rollout.episodes import to_the_end
+from gymfleet_rollout.strategy import Node, PlayContext, Strategy, StrategyFacts, StrategyOptions
 
 
 class GreedyBaseline(Strategy[StrategyOptions]):
@@ -29,11 +30,5 @@ class GreedyBaseline(Strategy[StrategyOptions]):
 
 async def _episode(ctx: PlayContext, *, greedy: bool = False) -> tuple[Node, Node]:
     """Return the root and the leaf of an episode, or how far the budget let it come."""
-    root = node = await ctx.open()
-    try:
-        while not node.over:
-            (reply,) = await ctx.propose(node, greedy=greedy)
-            node = await ctx.act(node, reply)
-    except BudgetSpent:
-        pass
-    return root, node
+    root = await ctx.open()
+    return root, await to_the_end(ctx, root, greedy=greedy)

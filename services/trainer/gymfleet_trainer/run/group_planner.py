@@ -151,11 +151,10 @@ class GroupPlanner:
         request = self._request(
             group_id, env, task, plan.options.group_size, "train", rollout.strategy.spec,
             exploration.sampling(rollout.sampling, step + 1), reward=plan.reward, gamma=plan.gamma,
-            step=step + 1,
+            step=step + 1, budget=rollout.budget,
         )  # fmt: skip
         hints = value_at(exploration.hints, step + 1)
-        more = {} if rollout.budget == Budget() else {"budget": rollout.budget}
-        return request.model_copy(update={**more, "hint_probability": hints}) if more or hints else request
+        return request.model_copy(update={"hint_probability": hints}) if hints else request
 
     def slot(self, plan: TrainingPlan, group_id: str) -> PlannedGroup | None:
         """Return a training group's place in the plan, or None for an id that does not belong to it."""
@@ -180,7 +179,7 @@ class GroupPlanner:
             task = self._task(env, env.train_split, place, seed=seed, level=plays.level)
         return self._request(
             f"{prefix}.t{index:06d}{suffix}", env, task, samples, plays.purpose, plays.strategy, plays.sampling,
-            reward=plays.reward,
+            reward=plays.reward, budget=plays.budget,
         )  # fmt: skip
 
     def replay(self, group_id: str, task: TaskRef, strategy: StrategySpec) -> GroupRequest | None:
@@ -244,6 +243,7 @@ class GroupPlanner:
         reward: RewardSection | None = None,
         gamma: float = 1.0,
         step: int | None = None,
+        budget: Budget | None = None,
     ) -> GroupRequest:
         return GroupRequest(
             run_id=self._run_id,
@@ -260,6 +260,7 @@ class GroupPlanner:
             limits=self._recipe.limits_of(env, step),
             reward=self._recipe.reward_spec(env, gamma, reward),
             evaluator=self._recipe.evaluator_spec,
+            budget=budget or Budget(),
         )
 
 

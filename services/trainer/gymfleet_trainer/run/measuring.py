@@ -2,16 +2,21 @@
 
 import time
 from collections import defaultdict
+from collections.abc import Mapping
+from typing import Final
 
 import structlog
 from gymfleet_contracts.trajectory import ReplyEnd, ScoredTrajectory
 from gymfleet_kit.conduct import mistakes, num_useful
 
 from gymfleet_trainer.run.context import RunContext
-from gymfleet_trainer.run.state import EnvironmentResult, EvalResult
+from gymfleet_trainer.run.state import EnvironmentResult, EvalResult, Spent
 from gymfleet_trainer.run.statistics import pass_hat, wilson_interval
 
 log = structlog.get_logger()
+
+_COUNTED: Final = ("env_steps", "replies", "tokens", "values")
+"""What the records of searches say, as it is counted in the state."""
 
 
 async def measure(run: RunContext, label: str = "") -> tuple[EvalResult, list[ScoredTrajectory]]:
@@ -20,9 +25,10 @@ async def measure(run: RunContext, label: str = "") -> tuple[EvalResult, list[Sc
     Raises:
         TooManyFailures: one task's episodes failed more often than `max_replacements`, and so did all others.
     """
-    started = time.monotonic()
+    started, before = time.monotonic(), dict(run.state.counts)
     episodes, num_failed = await run.played(label)
-    result = _result(run, label, episodes, num_failed, time.monotonic() - started)
+    seconds = time.monotonic() - started
+    result = _result(run, label, episodes, num_failed, seconds, await _spent(run, label, episodes, before))
     run.directory.metric(
         "eval", step=run.state.step, age=run.state.age, **result.model_dump(exclude={"failed_episodes"})
     )
@@ -30,8 +36,32 @@ async def measure(run: RunContext, label: str = "") -> tuple[EvalResult, list[Sc
     return result, episodes
 
 
+async def _spent(
+    run: RunContext, label: str, episodes: list[ScoredTrajectory], before: Mapping[str, int]
+) -> Spent | None:
+    """Return what a task took on average: by the turns of independent episodes, or by the records of the searches."""
+    if run.stage.plays()[label].strategy.use == "independent":
+        turns = [turn for scored in episodes for turn in scored.trajectory.turns]
+        steps = sum(turn.action is not None for turn in turns)
+        of_all = [steps, len(turns), sum(len(turn.response_token_ids) for turn in turns), 0]
+    else:
+        await run.collector.keep_search_trees(run.directory)
+        counted = (f"searched_{name}" for name in _COUNTED)
+        of_all = [run.state.counts.get(name, 0) - before.get(name, 0) for name in counted]
+    if not any(of_all):
+        return None
+    tasks = len({scored.trajectory.group_id for scored in episodes})
+    env_steps, replies, tokens, values = (count / tasks for count in of_all)
+    return Spent(env_steps=env_steps, model_calls=replies, tokens=tokens, evaluations=values)
+
+
 def _result(
-    run: RunContext, label: str, episodes: list[ScoredTrajectory], num_failed: int, seconds: float
+    run: RunContext,
+    label: str,
+    episodes: list[ScoredTrajectory],
+    num_failed: int,
+    seconds: float,
+    spent: Spent | None,
 ) -> EvalResult:
     trajectories = [scored.trajectory for scored in episodes]
     ends = [turn.reply_end for trajectory in trajectories for turn in trajectory.turns]
@@ -69,6 +99,7 @@ def _result(
         policy_version=run.state.version,
         failed_episodes=num_failed,
         seconds=seconds,
+        spent=spent,
         pass_hat=_pass_hat(run, [(one.group_id, one.success) for one in trajectories]),
         environments=by_environment,
     )

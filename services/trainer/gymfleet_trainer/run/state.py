@@ -33,6 +33,19 @@ class Left(BaseModel):
     """What a measurement found."""
 
 
+class Spent(BaseModel):
+    """What was used of a task's budget, whether there was one or not."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    env_steps: float
+    model_calls: float
+    tokens: float
+    """Sampled ones."""
+    evaluations: float
+    """Values that the reward service was asked for."""
+
+
 class EvalResult(BaseModel):
     """One measurement on held-out tasks."""
 
@@ -63,6 +76,8 @@ class EvalResult(BaseModel):
     failed_episodes: int
     """Episodes that failed for technical reasons; they were played again and are not counted."""
     seconds: float
+    spent: Spent | None = None
+    """Of a task on average; None where a strategy plays each sample by itself and does not say."""
     pass_hat: tuple[float, ...] = ()
     """`pass^k` for k = 1, 2, ...: the chance that k episodes of a task all succeed, as far as all tasks were played."""
     environments: dict[str, EnvironmentResult] = Field(default_factory=dict)

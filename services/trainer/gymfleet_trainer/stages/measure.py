@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.recipe import Recipe, strategy_section
 from gymfleet_contracts.reward import RewardSection
-from gymfleet_contracts.rollout import Sampling
+from gymfleet_contracts.rollout import Budget, Sampling
+from gymfleet_contracts.stages import StageFacts
 from gymfleet_kit.plugins import checked_options
-from pydantic import Field, PositiveInt
+from pydantic import Field, JsonValue, PositiveInt
 
 from gymfleet_trainer.run.context import RunContext
 from gymfleet_trainer.run.measuring import measure
@@ -35,16 +36,23 @@ class MeasureStageOptions(MeasureOptions):
     """A measurement that is a stage of its own."""
 
     reward: RewardSection | None = None
+    strategy: str | dict[str, JsonValue] = "independent"
+    """How they are played, by the name of a strategy or as a table with `use` and its options. One that chooses by the
+    environment's score measures how well it searches with the answer at hand, and no model."""
+    budget: Budget = Budget()
+    """What the episodes of a task may use together; strategies compare by it."""
 
     def plays(self) -> Plays:
         """Return the episodes of one measurement."""
-        return replace(super().plays(), reward=self.reward)
+        strategy = strategy_section(self.strategy).spec
+        return replace(super().plays(), reward=self.reward, strategy=strategy, budget=self.budget)
 
 
 class Measure(Stage[MeasureStageOptions]):
     """Play held-out tasks, and leave the success rate under its name in the summary."""
 
     Options = MeasureStageOptions
+    facts: ClassVar[StageFacts] = StageFacts(plugins={"strategy": "strategy"})
     small: ClassVar[Mapping[str, Any]] = {"num_tasks": 3}
 
     def plays(self) -> Mapping[str, Plays]:

@@ -1,0 +1,75 @@
+"""What a strategy asks the policy about what lies before it: marks, votes, comparisons.
+
+The questions are hints below the observation of a node that stays open, in a role of their own, so that each is a
+recorded reply which a stage may train on or leave out. An answer that cannot be read is counted in the record of the
+search, and is no mark.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from gymfleet_rollout.strategy import Node, PlayContext
+
+VALUER: Final = "valuer"
+UNREADABLE: Final = "unreadable answers"
+_HIGHEST: Final = 10
+_SHOWN: Final = 600
+"""Characters of what an action led to."""
+_NUMBER: Final = re.compile(r"(?<![\d.])(\d{1,3}(?:\.\d{1,6})?)(?![\d.]*\d)")
+
+
+async def marks(ctx: PlayContext, node: Node, candidates: Sequence[str], samples: int) -> list[float | None]:
+    """Return what the policy says of each candidate on average, in [0, 1]; None where no answer can be read.
+
+    Args:
+        ctx: what is played with.
+        node: an open node, at which it is asked.
+        candidates: texts, each asked about by itself.
+        samples: answers to each question.
+    """
+    found: list[float | None] = []
+    for candidate in candidates:
+        question = (
+            f"Consider this way on:\n{candidate}\nHow likely does it lead to the goal? Answer with a number from 0 to "
+            f"{_HIGHEST}, and nothing else."
+        )
+        replies = await ctx.propose(node, samples, hint=question, role=VALUER)
+        given = [number(reply.text, _HIGHEST) for reply in replies]
+        read = [one / _HIGHEST for one in given if one is not None]
+        ctx.count(UNREADABLE, len(given) - len(read))
+        found.append(sum(read) / len(read) if read else None)
+    return found
+
+
+async def votes(ctx: PlayContext, node: Node, candidates: Sequence[str], samples: int) -> list[float]:
+    """Return the share of votes that each candidate has, of those that can be read; asked as `marks` asks."""
+    listed = "\n".join(f"{place}. {candidate}" for place, candidate in enumerate(candidates, 1))
+    question = (
+        f"These are ways on:\n{listed}\nWhich leads to the goal most likely? Answer with its number, and nothing else."
+    )
+    replies = await ctx.propose(node, samples, hint=question, role=VALUER)
+    counts = [0] * len(candidates)
+    for reply in replies:
+        given = number(reply.text, len(candidates))
+        if given is None or given < 1 or given != int(given):
+            ctx.count(UNREADABLE, 1)
+        else:
+            counts[int(given) - 1] += 1
+    return [count / max(sum(counts), 1) for count in counts]
+
+
+def number(text: str, highest: int) -> float | None:
+    """Return the number from 0 to `highest` that a text holds; None where there is none, or more than one."""
+    found = {float(one) for one in _NUMBER.findall(text)}
+    if len(found) != 1:
+        return None
+    (given,) = found
+    return given if given <= highest else None
+
+
+def way(node: Node) -> str:
+    """Return an action and what it led to, as it is shown to the policy."""
+    action = "" if node.turn is None else node.turn.action or node.turn.text
+    came = " ".join(node.observation.split())
+    return f"{action}: {came[:_SHOWN]}"

@@ -1,0 +1,110 @@
+"""Depth-first search in which each new try is told what the others were (Qin et al., arXiv:2307.16789)."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+
+from gymfleet_contracts.numbers import NUMBER
+from pydantic import Field
+
+from gymfleet_rollout.strategy import BudgetSpent, Node, PlayContext, Strategy, StrategyFacts, StrategyOptions
+
+_SHOWN: Final = 300
+"""Characters of what a try led to."""
+
+
+class DfsdtOptions(StrategyOptions):
+    """How far it goes, and back."""
+
+    width: Annotated[int, Field(ge=1, le=64), NUMBER] = 2
+    """Ways on from a node that are tried."""
+    back: Annotated[int, Field(ge=1, le=64), NUMBER] = 1
+    """Turns that it goes back at the least after an episode that ended badly."""
+    enough: Annotated[float, NUMBER] = 1.0
+    """What `[rollout.evaluator]` must say of an episode for which no other is tried."""
+    gives_up: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """An action by which the policy gives a branch up, such as `give up`. It is not carried out."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A node on the path that is played."""
+
+    node: Node
+    tries: list[str] = field(default_factory=list)
+    """What was tried here, and what came of it."""
+
+
+class Dfsdt(Strategy[DfsdtOptions]):
+    """The policy plays on to the end; where that is bad, it goes back and does something else.
+
+    A reply to a node that was replied to before comes after a list of what was done there and what came of it, so that
+    it differs. The first episode that is good enough is handed in, or the best of all. One is played for each that was
+    asked for.
+    """
+
+    Options = DfsdtOptions
+    facts = StrategyFacts(evaluates=True, forks=True)
+
+    async def play(self, ctx: PlayContext) -> None:
+        """Search for each sample by itself, one after another: they have one budget."""
+        for _ in ctx.group.wanted:
+            leaf = await self._searched(ctx, await ctx.open())
+            ctx.export(leaf, selected=True)
+
+    async def _searched(self, ctx: PlayContext, root: Node) -> Node:
+        """Return the first leaf that is good enough, or the best; the newest node where the budget lets none end."""
+        path = [_Open(root)]
+        best: tuple[float, Node] | None = None
+        newest = root
+        try:
+            while path:
+                here = path[-1]
+                if len(here.tries) == self.options.width:
+                    await self._back(ctx, path, 1)
+                    continue
+                child = await self._tried(ctx, here)
+                if child is None:  # given up
+                    await self._back(ctx, path, self.options.back)
+                    continue
+                newest = child
+                if not child.over:
+                    path.append(_Open(child))
+                    continue
+                (value,) = await ctx.evaluate([child])
+                if best is None or value > best[0]:
+                    best = value, child
+                if value >= self.options.enough:
+                    break
+                await ctx.release(child)
+                await self._back(ctx, path, self.options.back - 1)
+        except BudgetSpent:
+            pass
+        return newest if best is None else best[1]
+
+    async def _tried(self, ctx: PlayContext, here: _Open) -> Node | None:
+        """Return where another reply leads, or None for one that gives up."""
+        last = len(here.tries) + 1 == self.options.width
+        node = here.node if last else (await ctx.fork(here.node))[0]
+        (reply,) = await ctx.propose(node, hint=_told(here.tries))
+        if self.options.gives_up is not None and reply.action == self.options.gives_up:
+            here.tries.append(f"{reply.action}: given up")
+            await ctx.release(node)
+            return None
+        child = await ctx.act(node, reply)
+        came = " ".join(child.observation.split())
+        here.tries.append(f"{reply.action or reply.text}: {came[:_SHOWN]}")
+        return child
+
+    async def _back(self, ctx: PlayContext, path: list[_Open], turns: int) -> None:
+        for _ in range(min(turns, len(path))):
+            await ctx.release(path.pop().node)
+
+
+def _told(tries: list[str]) -> str:
+    if not tries:
+        return ""
+    listed = "\n".join(f"- {one}" for one in tries)
+    return (
+        "You have been here before, and it did not end well. What you tried, and what came next:\n"
+        f"{listed}\nDo something else."
+    )

@@ -1,0 +1,114 @@
+"""A search over turns whose nodes the policy judges itself (Yao et al., arXiv:2305.10601)."""
+
+from typing import Annotated, Final, Literal
+
+from gymfleet_contracts.numbers import NUMBER
+from pydantic import Field
+
+from gymfleet_rollout.asking import VALUER, marks, votes, way
+from gymfleet_rollout.episodes import distinct, tried
+from gymfleet_rollout.strategy import BudgetSpent, Node, PlayContext, Reply, Strategy, StrategyFacts, StrategyOptions
+
+PROPOSER: Final = "proposer"
+_SHOWN: Final = 300
+
+
+class TreeOptions(StrategyOptions):
+    """How the tree grows, and who says what is good."""
+
+    search: Literal["bfs", "dfs"] = "bfs"
+    """`bfs`: of each depth the best `width` nodes are played on. `dfs`: the best way on first, and back from a bad
+    end."""
+    children: Annotated[int, Field(ge=1, le=64), NUMBER] = 3
+    """Ways on from a node."""
+    generate: Literal["sampled", "proposed"] = "sampled"
+    """`sampled`: replies drawn apart. `proposed`: the policy lists different ways on in one reply, and takes each."""
+    value: Literal["marks", "votes"] = "marks"
+    """`marks`: the policy gives each node a number from 0 to 10. `votes`: it says which one of all is best."""
+    samples: Annotated[int, Field(ge=1, le=64), NUMBER] = 3
+    """Answers to each such question."""
+    width: Annotated[int, Field(ge=1, le=64), NUMBER] = 2
+    """Nodes of each depth that `bfs` plays on; it ends when so many episodes have ended."""
+    prune: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.15
+    """The value from which down `dfs` leaves a node out."""
+    tries: Annotated[int, Field(ge=1, le=1024), NUMBER] = 10
+    """Episodes that `dfs` plays to their ends, of which the best is handed in."""
+
+
+class TreeOfThoughts(Strategy[TreeOptions]):
+    """The policy says which ways on are promising, and goes those. No reward is asked for.
+
+    Values are its own, of actions that were carried out in forks, with what came of them. An answer that cannot be read
+    is worth nothing, and is counted in the record of the search.
+    """
+
+    Options = TreeOptions
+    facts = StrategyFacts(forks=True, roles=(VALUER, PROPOSER))
+
+    async def play(self, ctx: PlayContext) -> None:
+        """Search one tree for the whole group."""
+        root = await ctx.open()
+        search = self._broad if self.options.search == "bfs" else self._deep
+        for leaf in (await search(ctx, root))[: len(ctx.group.wanted)]:
+            ctx.export(leaf, selected=True)
+
+    async def _broad(self, ctx: PlayContext, root: Node) -> list[Node]:
+        beams, ended = [root], list[tuple[float, Node]]()
+        try:
+            while beams and len(ended) < self.options.width:
+                grown = [child for node in beams for child in await self._children(ctx, node)]
+                if not grown:
+                    break  # the budget let nothing be carried out
+                ranked = sorted(grown, key=lambda one: -one[0])
+                ended += [one for one in ranked if one[1].over]
+                left = [child for _, child in ranked if not child.over]
+                beams = left[: self.options.width]
+                for child in left[self.options.width :]:
+                    await ctx.release(child)
+        except BudgetSpent:
+            pass
+        return [leaf for _, leaf in sorted(ended, key=lambda one: -one[0])] + beams
+
+    async def _deep(self, ctx: PlayContext, root: Node) -> list[Node]:
+        ended: list[tuple[float, Node]] = []
+        newest = root
+        stack = [root]
+        try:
+            while stack and len(ended) < self.options.tries:
+                newest = node = stack.pop()
+                good = [
+                    (value, child) for value, child in await self._children(ctx, node) if value > self.options.prune
+                ]
+                ended += [one for one in good if one[1].over]
+                # The last of the stack comes next.
+                stack += [child for _, child in sorted(good, key=lambda one: one[0]) if not child.over]
+        except BudgetSpent:
+            pass
+        return [leaf for _, leaf in sorted(ended, key=lambda one: -one[0])] or [newest]
+
+    async def _children(self, ctx: PlayContext, node: Node) -> list[tuple[float, Node]]:
+        """Return what follows a node, with its value; nothing where the budget lets nothing be carried out."""
+        replies = await self._replies(ctx, node)
+        (stem,) = await ctx.fork(node)  # at which the policy is asked about what follows
+        children = await tried(ctx, node, replies)
+        ways = [way(child) for child in children]
+        if len(children) < 2:
+            values: list[float] = [1.0] * len(children)  # there is nothing to choose from
+        elif self.options.value == "votes":
+            values = await votes(ctx, stem, ways, self.options.samples)
+        else:
+            values = [mark or 0.0 for mark in await marks(ctx, stem, ways, self.options.samples)]
+        await ctx.release(stem)
+        for value, child in zip(values, children, strict=True):
+            ctx.note(child, value=value)
+        return list(zip(values, children, strict=True))
+
+    async def _replies(self, ctx: PlayContext, node: Node) -> list[Reply]:
+        count = self.options.children
+        if self.options.generate == "sampled":
+            return distinct(await ctx.propose(node, count))
+        hint = f"List up to {count} different things that you could do now, one on each line, and nothing else."
+        (listed,) = await ctx.propose(node, hint=hint, role=PROPOSER)
+        lines = list(dict.fromkeys(line.strip(" -*") for line in listed.text.splitlines() if line.strip(" -*")))[:count]
+        replies = [(await ctx.propose(node, hint=f"Do this now: {line[:_SHOWN]}"))[0] for line in lines]
+        return distinct(replies) or await ctx.propose(node)
