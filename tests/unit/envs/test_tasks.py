@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 
 import pytest
-from gymfleet_envs.tasks import SPLITS, GeneratedTasks, UnknownTask
+from gymfleet_envs.tasks import SPLITS, GeneratedTasks, UnknownTask, split_of
 
 
 @dataclass(frozen=True)
@@ -81,3 +81,19 @@ def test_the_easiest_level_and_the_usual_numbers_of_tasks_are_what_is_offered_un
 
     assert tasks.default_level == "easy"
     assert [tasks.count(split, "hard") for split in SPLITS] == [100_000, 1_000, 1_000]
+
+
+def test_what_is_not_accepted_is_no_task_and_only_tasks_of_the_split_are_tried() -> None:
+    tried: list[int] = []
+
+    def is_even(number: int) -> bool:
+        tried.append(number)
+        return number % 2 == 0
+
+    tasks = GeneratedTasks("even", lambda rng, _: rng.randrange(10**6), str, levels=("one",), accepts=is_even)
+
+    drawn = [tasks.by_index("test", "one", index).data for index in range(40)]
+
+    assert all(number % 2 == 0 for number in drawn)
+    assert {split_of(str(number)) for number in tried} == {"test"}
+    assert len(tried) > len(drawn)
