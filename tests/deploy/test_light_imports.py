@@ -28,6 +28,7 @@ FOR_PEOPLE = ("typer", "rich")
         "gymfleet_envs.alfworld.environment",
         "gymfleet_envs.function_calling.environment",
         "gymfleet_envs.searchqa.environment",
+        "gymfleet_envs.reasoning_gym.environment",
         "gymfleet_envs.tau_airline.environment",
         "gymfleet_envs.tau_retail.environment",
         "gymfleet_env_gateway.main",
