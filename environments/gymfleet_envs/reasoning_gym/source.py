@@ -4,6 +4,8 @@ import contextlib
 import io
 import json
 import random
+import sys
+import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -27,6 +29,10 @@ REFUSED: Final[Mapping[str, str]] = {
 _SIZES: Final = {"acre": 500, "gsm_symbolic": 100_000, "list_functions": 100_000}
 """How many questions there are of those that are drawn up when they are made; of the others, 2^31 - 1."""
 _MAX_SIZE: Final = 2**31 - 1
+_PLOTTING: Final = (
+    "matplotlib", "matplotlib.pyplot", "matplotlib.animation", "matplotlib.collections", "mpl_toolkits",
+    "mpl_toolkits.mplot3d",
+)  # fmt: skip
 _TRIES: Final = 100
 _UNSOLVED: Final = "Integral("
 
@@ -91,9 +97,16 @@ def _names(options: ReasoningGymOptions) -> tuple[str, ...]:
 
 
 def _registered() -> Mapping[str, tuple[Any, Any]]:
-    import reasoning_gym  # noqa: F401, PLC0415 - sympy and matplotlib: heavy, and for this environment alone
-    from reasoning_gym.factory import DATASETS  # noqa: PLC0415
-
+    # cellpylib imports it to draw, which takes longer than all else, and nobody draws.
+    absent = [name for name in _PLOTTING if name not in sys.modules]
+    for name in absent:
+        sys.modules[name] = types.ModuleType(name)
+        vars(sys.modules[name])["Axes3D"] = None
+    try:
+        from reasoning_gym.factory import DATASETS  # noqa: PLC0415 - sympy: heavy, and for this environment alone
+    finally:
+        for name in absent:
+            del sys.modules[name]
     return DATASETS  # type: ignore[no-any-return]
 
 
