@@ -35,6 +35,7 @@ COPY environments/gymfleet_envs/os/sandbox/packages.py /opt/build/
 # (Java's package links its manual there, in slim images too.)
 RUN case "$EXTRA" in \
         env-alfworld) packages="cmake g++ make python3-dev" ;; \
+        env-reasoning_gym) packages="gcc python3-dev" ;; \
         env-os) packages=$(cd /opt/build && python3 -c 'from packages import PACKAGES; print(*PACKAGES)') ;; \
         env-sciworld) packages=openjdk-17-jdk-headless ;; \
         *) exit 0 ;; \

@@ -30,6 +30,7 @@ FOR_PEOPLE = ("typer", "rich")
         "gymfleet_envs.function_calling.environment",
         "gymfleet_envs.lateral_thinking.environment",
         "gymfleet_envs.searchqa.environment",
+        "gymfleet_envs.reasoning_gym.environment",
         "gymfleet_envs.tau_airline.environment",
         "gymfleet_envs.tau_retail.environment",
         "gymfleet_env_gateway.main",

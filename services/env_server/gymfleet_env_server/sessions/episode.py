@@ -15,6 +15,7 @@ from gymfleet_contracts.session import (
     Session,
     ToolCall,
 )
+from gymfleet_envs.deadline import Overdue, within
 from gymfleet_envs.environment import BadArguments, EngineLost, ModelFailed
 from gymfleet_kit.problems import ServiceError
 from gymfleet_kit.session_problems import (
@@ -34,7 +35,6 @@ from pydantic import JsonValue
 
 from gymfleet_env_server.errors import ShardUnavailable
 from gymfleet_env_server.models.replies import ReplayDiverged
-from gymfleet_env_server.sessions.deadline import Overdue, within
 from gymfleet_env_server.sessions.declared import bounded
 from gymfleet_env_server.sessions.limits import Limits
 from gymfleet_env_server.sessions.observation import NOTHING

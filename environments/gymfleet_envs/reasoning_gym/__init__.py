@@ -1,0 +1,1 @@
+"""Reasoning Gym's procedural data sets: one question, one answer."""

@@ -1,0 +1,25 @@
+"""Settings of the reasoning_gym environment."""
+
+from typing import Annotated, Final
+
+from pydantic import Field, JsonValue
+
+from gymfleet_envs.environment import Options
+
+LEVELS: Final = (
+    "spell_backward", "chain_sum", "word_sorting", "base_conversion", "decimal_arithmetic", "prime_factorization",
+    "complex_arithmetic", "time_intervals", "caesar_cipher", "spiral_matrix", "mini_sudoku", "arc_1d",
+)  # fmt: skip
+"""Data sets that are drawn quickly and hardly ever guessed, from the easiest on."""
+ALL: Final = "all"
+
+
+class ReasoningGymOptions(Options):
+    """Which of the package's data sets are played, and how they are configured."""
+
+    datasets: Annotated[tuple[str, ...], Field(min_length=1)] = LEVELS
+    """The levels, from the easiest on: names of data sets, or `all` alone for each that can be played."""
+    config: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
+    """Data set to the fields of its configuration, such as `{"chain_sum": {"max_terms": 3}}`."""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """The seed of the data sets; a task is one index of its data set."""
