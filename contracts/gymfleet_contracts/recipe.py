@@ -5,7 +5,7 @@ Light on purpose: loading and checking a recipe needs neither torch nor vLLM.
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import (
     ConfigDict,
@@ -50,6 +50,9 @@ LATEST_REWARD_MODELS: Final = "reward-models"
 """Inside the run directory: by the name of each stage that trains a reward model, a link to the last that it left."""
 MODEL_BUILT: Final = "build.json"
 """Written last of its files: its presence says that the model beside it is complete."""
+
+
+DocumentT = TypeVar("DocumentT", bound=WireModel)
 
 
 class RecipeError(Exception):
@@ -660,13 +663,18 @@ def initial_model(recipe: Recipe, run_dir: Path) -> str:
 
 def load_recipe(path: Path) -> Recipe:
     """Read a TOML recipe. RecipeError names the file, the key and what is wrong with it."""
+    return load_document(path, Recipe, "recipe")
+
+
+def load_document(path: Path, kind: type[DocumentT], called: str) -> DocumentT:
+    """Read a TOML file as a recipe, or as another document of its kind. Raises `RecipeError`, as `load_recipe`."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise RecipeError(f"no recipe at {path}") from None
+        raise RecipeError(f"no {called} at {path}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise RecipeError(f"{path} is not readable TOML: {error}") from error
     try:
-        return Recipe.model_validate(document)
+        return kind.model_validate(document)
     except ValidationError as error:
-        raise RecipeError(f"{path}: {faults(error, whole='recipe')}") from error
+        raise RecipeError(f"{path}: {faults(error, whole=called)}") from error

@@ -1,15 +1,13 @@
 """A suite: environments that one model is measured on, and how their figures become one."""
 
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from gymfleet_contracts._model import WireModel
-from gymfleet_contracts.faults import faults
-from gymfleet_contracts.recipe import EnvironmentSection, RecipeError
+from gymfleet_contracts.recipe import EnvironmentSection, load_document
 
 
 class SuiteEnvironment(EnvironmentSection):
@@ -59,13 +57,4 @@ class Suite(WireModel):
 
 def load_suite(path: Path) -> Suite:
     """Read a TOML suite. RecipeError names the file, the key and what is wrong with it."""
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RecipeError(f"no suite at {path}") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise RecipeError(f"{path} is not readable TOML: {error}") from error
-    try:
-        return Suite.model_validate(document)
-    except ValidationError as error:
-        raise RecipeError(f"{path}: {faults(error, whole='suite')}") from error
+    return load_document(path, Suite, "suite")

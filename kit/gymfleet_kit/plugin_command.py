@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gymfleet_kit.plugins import PluginError, PluginKind, described
 
-_COMMANDS: Final = {
+PLUGIN_COMMANDS: Final = {
     "describe": "Print what plug-ins are and which options they take, as a line of JSON for each.",
     "check": "Try what the plug-ins of a kind promise, and print what does not hold, as a line of JSON for each.",
 }
@@ -34,9 +34,9 @@ def plugin_command(program: str, rooms: Mapping[str, Callable[[], PluginRoom]], 
     For each reference, without any for each name, it prints a line of JSON: a `PluginDescription` or the `faults`, or
     under `error` the reason why there is neither. A room is called for only when it is needed, as it may import much.
     """
-    if not argv or argv[0] not in _COMMANDS:
+    if not argv or argv[0] not in PLUGIN_COMMANDS:
         return False
-    parser = argparse.ArgumentParser(prog=f"{program} {argv[0]}", description=_COMMANDS[argv[0]])
+    parser = argparse.ArgumentParser(prog=f"{program} {argv[0]}", description=PLUGIN_COMMANDS[argv[0]])
     parser.add_argument("kind", choices=sorted(rooms))
     parser.add_argument("reference", nargs="*", help="a name, package.module:Class or a .py file; all names if none")
     arguments = parser.parse_args(argv[1:])

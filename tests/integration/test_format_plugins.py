@@ -112,7 +112,7 @@ def test_one_that_fails_ends_the_run_and_leaves_the_service_as_it_was(
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        (section("morse"), "there is no format 'morse'; known: agentbench_os, "),
+        (section("morse"), "there is no format 'morse'; known: agentbench_kg, agentbench_os, "),
         (section("/etc/passwd.py"), "this service was not given the format '/etc/passwd.py'"),
         (section("tags", tag="x"), "rollout.format.tag: Extra inputs are not permitted (the options of tags: "),
     ],

@@ -76,8 +76,11 @@ def test_a_block_is_read_as_pep_723_has_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ('dependencies = ["--index-url=http://evil"]', "dependencies must be a list"),
-        ('dependencies = ["-r /etc/passwd"]', "dependencies must be a list"),
+        ('dependencies = ["--index-url=http://evil"]', "dependencies: Expected package name"),
+        ('dependencies = ["-r /etc/passwd"]', "dependencies: Expected package name"),
+        ('dependencies = ["idna==3.4 --index-url=http://evil"]', "dependencies: Expected"),
+        ('requires-python = "<3.9"', "needs Python <3.9, and gymfleet runs on 3"),
+        ('requires-python = "new"', "requires-python: Invalid specifier"),
         ('dependencies = "idna"', "dependencies must be a list"),
         ("dependencies = [3]", "dependencies must be a list"),
         ("dependencies = [", "is no TOML"),
@@ -122,6 +125,8 @@ def test_it_is_served_with_its_packages_and_everybody_else_with_theirs(home: Pat
     assert "making" not in again.stderr
     described = [json.loads(line) for line in again.stdout.splitlines()]
     assert sorted(one["spec"]["name"] for one in described) == ["maze", "version"]
+    checked = server("--check-options", file, "maze", home=home)
+    assert json.loads(checked.stdout) == {file: "version", "maze": "maze"}
     one = gateway_fleet.ServiceProcess(
         ["gymfleet-env-server", file],
         {"GYMFLEET_ENV_PORT": str(port := free_port()), "XDG_CACHE_HOME": str(home)},
@@ -171,3 +176,17 @@ def test_the_command_line_makes_it_first_and_tells_what_fails(home: Path, tmp_pa
             assert client.open(OpenSession(env="version", split="test", task_index=0)).observation == "3.4"
     finally:
         subprocess.run([GYMFLEET, "down", "--state-dir", str(tmp_path / "state")], check=False, capture_output=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_its_files_are_imported_with_its_packages(home: Path, tmp_path: Path) -> None:
+    file = file_of(tmp_path, BLOCK + WORLD)
+    (tmp_path / "files").mkdir()
+    command = [GYMFLEET, "data", "import", file, str(tmp_path / "files")]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(home), "GYMFLEET_HOME": str(tmp_path / "kept"), "COLUMNS": "160"}
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
+
+    assert done.returncode == 0, done.stderr
+    assert "version: generated" in done.stdout

@@ -20,7 +20,7 @@ from gymfleet_cli.options import served_options
 from gymfleet_cli.supervisor.errors import ServiceFailed
 from gymfleet_cli.supervisor.interrupts import Interrupts
 from gymfleet_cli.supervisor.plan import DATA_VARIABLE, ENV_SERVER, GATEWAY, Plan, choose_ports
-from gymfleet_cli.supervisor.service import console_script
+from gymfleet_cli.supervisor.service import console_script, reason_of
 from gymfleet_cli.supervisor.state import read_state
 from gymfleet_cli.supervisor.supervisor import Supervisor
 
@@ -65,8 +65,7 @@ def describe(envs: Sequence[str], data: Mapping[str, Path]) -> tuple[list[Enviro
         capture_output=True, text=True, check=False, env={**os.environ, **settings},
     )  # fmt: skip
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"gymfleet-env-server ended with code {done.returncode}"]
-        raise CliError(lines[-1].removeprefix("error: "))
+        raise CliError(reason_of("gymfleet-env-server", done))
     found = [json.loads(line) for line in done.stdout.splitlines()]
     specs = [EnvironmentSpec.model_validate(each["spec"]) for each in found if "spec" in each]
     return specs, [each["error"] for each in found if "error" in each]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from gymfleet_cli.console import UsageProblem, err, plain
-from gymfleet_cli.supervisor.service import console_script
+from gymfleet_cli.supervisor.service import console_script, reason_of
 
 _MARK: Final = "# /// script"
 
@@ -22,5 +22,4 @@ def prepare_interpreters(envs: Sequence[str]) -> None:
             [console_script("gymfleet-env-server"), "--prepare", env], stderr=subprocess.PIPE, text=True, check=False
         )
         if done.returncode:
-            lines = done.stderr.strip().splitlines() or [f"gymfleet-env-server ended with code {done.returncode}"]
-            raise UsageProblem(lines[-1].removeprefix("error: "))
+            raise UsageProblem(reason_of("gymfleet-env-server", done))

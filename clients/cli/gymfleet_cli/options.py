@@ -11,7 +11,7 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from gymfleet_cli.console import UsageProblem
 from gymfleet_cli.supervisor.plan import OPTIONS_VARIABLE
-from gymfleet_cli.supervisor.service import console_script
+from gymfleet_cli.supervisor.service import console_script, reason_of
 
 OptionsOption = Annotated[
     list[str] | None,
@@ -82,7 +82,6 @@ def _checked(envs: Sequence[str], options: Options) -> dict[str, str]:
         capture_output=True, text=True, check=False, env={**os.environ, OPTIONS_VARIABLE: json.dumps(options)},
     )  # fmt: skip
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"gymfleet-env-server ended with code {done.returncode}"]
-        raise UsageProblem(lines[-1].removeprefix("error: "))
+        raise UsageProblem(reason_of("gymfleet-env-server", done))
     names: dict[str, str] = json.loads(done.stdout)
     return names

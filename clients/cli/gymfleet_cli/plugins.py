@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from gymfleet_cli.console import CliError, UsageProblem
 from gymfleet_cli.supervisor.errors import FleetError
-from gymfleet_cli.supervisor.service import console_script
+from gymfleet_cli.supervisor.service import console_script, reason_of
 
 Plugin = tuple[str, str]
 """A kind, and the reference of one of its plug-ins."""
@@ -156,8 +156,7 @@ def _answers(command: str, kind: str, *references: str) -> list[dict[str, Any]]:
     )
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
-        told = done.stderr.strip().splitlines() or [f"{program} ended with code {done.returncode}"]
-        raise CliError(f"{program} cannot say {_asked_for(kind, references)}: {told[-1].removeprefix('error: ')}")
+        raise CliError(f"{program} cannot say {_asked_for(kind, references)}: {reason_of(program, done)}")
     return [json.loads(line) for line in lines]
 
 

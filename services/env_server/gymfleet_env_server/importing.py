@@ -18,6 +18,7 @@ from gymfleet_envs.tasks import SPLITS, TaskDataError, TaskSource
 from gymfleet_kit.settings import read_settings
 
 from gymfleet_env_server.catalogue import EnvironmentUnavailable, configured, find_environment, load_entry
+from gymfleet_env_server.interpreters import change_interpreter
 from gymfleet_env_server.settings import EnvServerSettings
 
 
@@ -87,6 +88,7 @@ def main() -> None:
     arguments = parser.parse_args()
     settings = read_settings(EnvServerSettings)
     try:
+        change_interpreter([arguments.environment], "gymfleet_env_server.importing")
         with contextlib.redirect_stdout(sys.stderr):  # what environments log and engines print is not the result
             name = find_environment(arguments.environment).name
             options = {name: {**settings.options.get(name, {}), **arguments.options}}
@@ -97,3 +99,7 @@ def main() -> None:
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":  # in the interpreter of an environment's own packages
+    main()

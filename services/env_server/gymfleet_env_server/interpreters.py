@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import json
 import os
+import platform
 import re
 import site
 import subprocess
@@ -21,15 +22,16 @@ import sys
 import sysconfig
 import tomllib
 import venv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from gymfleet_env_server.catalogue import EnvironmentUnavailable
 
 _BLOCK: Final = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")  # PEP 723's own
-_PACKAGE: Final = re.compile(r"[A-Za-z0-9][^\x00-\x1f]{0,500}")
-"""A requirement; one that begins with a dash would be an option of pip's."""
 _KNOWN_KEYS: Final = {"dependencies", "requires-python", "tool"}
 _READY: Final = "gymfleet-packages.json"
 _INSTALL_TIMEOUT_S: Final = 1800.0
@@ -53,29 +55,50 @@ def packages_of(reference: str) -> tuple[str, ...]:
         said = tomllib.loads("\n".join(line.removeprefix("#").removeprefix(" ") for line in lines))
     except tomllib.TOMLDecodeError as error:
         raise EnvironmentUnavailable(f"{reference}: its block `# /// script` is no TOML: {error}") from None
-    packages = said.get("dependencies", [])
     if unknown := sorted(said.keys() - _KNOWN_KEYS):
         raise EnvironmentUnavailable(f"{reference}: its block `# /// script` has {unknown[0]}: PEP 723 knows none")
-    if not isinstance(packages, list) or not all(isinstance(one, str) and _PACKAGE.fullmatch(one) for one in packages):
+    return _checked(reference, said)
+
+
+def _checked(reference: str, said: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the packages of a block that are a list of requirements, and no options of pip's."""
+    try:
+        wanted = SpecifierSet(str(said.get("requires-python", "")))
+    except InvalidSpecifier as error:
+        raise EnvironmentUnavailable(f"{reference}: requires-python: {error}") from None
+    if (own := platform.python_version()) not in wanted:
+        raise EnvironmentUnavailable(f"{reference} needs Python {wanted}, and gymfleet runs on {own}")
+    packages = said.get("dependencies", [])
+    if not isinstance(packages, list) or not all(isinstance(one, str) for one in packages):
         raise EnvironmentUnavailable(f'{reference}: dependencies must be a list as ["numpy==1.26.4"]')
-    return tuple(sorted(packages))
+    try:
+        return tuple(sorted(str(Requirement(one)) for one in packages))
+    except InvalidRequirement as error:
+        raise EnvironmentUnavailable(f"{reference}: dependencies: {' '.join(str(error).split())}") from None
 
 
-def change_interpreter(references: Sequence[str]) -> None:
+def differ(references: Sequence[str]) -> bool:
+    """Return whether environments name different packages, so that no interpreter has them all."""
+    return len({packages_of(reference) for reference in references}) > 1
+
+
+def change_interpreter(references: Sequence[str], module: str) -> None:
     """Go on in the interpreter of the environments' packages, as this very process; return if it is this one.
 
-    Raises `EnvironmentUnavailable` where they name different packages, or these cannot be installed.
+    Args:
+        references: the environments.
+        module: what this process runs, with the arguments that it was given.
+
+    Raises:
+        EnvironmentUnavailable: they name different packages, or these cannot be installed.
     """
-    named = {packages_of(reference) for reference in references}
-    if not any(named):
-        return
-    if len(named) > 1:
+    if differ(references):
         alone = next(reference for reference in references if packages_of(reference))
         raise EnvironmentUnavailable(f"{alone} names packages of its own: serve it alone")
-    packages = named.pop()
-    if _packages_here() != packages:
+    packages = packages_of(references[0]) if references else ()
+    if packages and _packages_here() != packages:
         python = str(prepared(packages) / "bin" / "python")
-        os.execv(python, [python, "-m", "gymfleet_env_server.main", *sys.argv[1:]])  # noqa: S606 - no shell is meant
+        os.execv(python, [python, "-m", module, *sys.argv[1:]])  # noqa: S606 - no shell is meant
 
 
 def prepared(packages: tuple[str, ...]) -> Path:

@@ -5,24 +5,24 @@ import contextlib
 import json
 import subprocess
 import sys
+from collections import ChainMap
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 from gymfleet_kit.logs import configure_logs
-from gymfleet_kit.plugin_command import PluginRoom, plugin_command
+from gymfleet_kit.plugin_command import PLUGIN_COMMANDS, PluginRoom, plugin_command
 from gymfleet_kit.serve import serve
 from gymfleet_kit.settings import read_settings
 from gymfleet_kit.telemetry import configure_tracing
 
 from gymfleet_env_server.app import build_app
 from gymfleet_env_server.catalogue import ENVIRONMENTS, KIND, EnvironmentUnavailable, configured, load_entry
-from gymfleet_env_server.interpreters import change_interpreter, packages_of
+from gymfleet_env_server.interpreters import change_interpreter, differ
 from gymfleet_env_server.settings import EnvServerSettings
 from gymfleet_env_server.shards.pool import ShardPool
 
-_COMMANDS: Final = ("check", "describe", "environment")
-"""Words of the command line of plug-ins, which name no environment."""
+_MODULE: Final = "gymfleet_env_server.main"
 
 
 def _describe(references: Sequence[str], settings: EnvServerSettings) -> None:
@@ -44,29 +44,32 @@ def _check_options(references: Sequence[str], settings: EnvServerSettings) -> No
     sys.stdout.write(json.dumps(names) + "\n")
 
 
-def _in_its_interpreter() -> None:
-    """Go on with the packages that the environments' files name. Several that differ are described one by one."""
-    references = [word for word in sys.argv[1:] if word.endswith(".py")]
-    others = [word for word in sys.argv[1:] if not word.startswith("-") and word not in references]
-    if not any(packages_of(reference) for reference in references):
-        return
-    if "--describe" in sys.argv and len(references) + len(others) > 1:
-        for reference in [word for word in sys.argv[1:] if not word.startswith("-")]:
-            done = subprocess.run([sys.argv[0], "--describe", reference], check=False)
-            if done.returncode:
-                raise SystemExit(done.returncode)
-        raise SystemExit(0)
-    change_interpreter([*references, *(word for word in others if word not in _COMMANDS)])
+def _ask_one_by_one(flag: str, references: Sequence[str]) -> None:
+    """Print what the command says of each environment, where no interpreter has the packages of all."""
+    answers = []
+    for reference in references:
+        command = [sys.executable, "-m", _MODULE, flag, reference]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(done.returncode)
+        answers.append(done.stdout)
+    names = [json.loads(answer) for answer in answers if flag == "--check-options"]
+    sys.stdout.write(f"{json.dumps(dict(ChainMap(*names)))}\n" if names else "".join(answers))
 
 
 def main() -> None:
     """Serve until SIGINT or SIGTERM; exit code 2 and one line when an environment cannot be served."""
     try:
-        _in_its_interpreter()
+        _main(sys.argv[1:])
     except EnvironmentUnavailable as error:
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(2) from None
-    if plugin_command("gymfleet-env-server", {"environment": lambda: PluginRoom(KIND)}, sys.argv[1:]):
+
+
+def _main(argv: Sequence[str]) -> None:
+    if argv and argv[0] in PLUGIN_COMMANDS:
+        change_interpreter([word for word in argv if word.endswith(".py")], _MODULE)
+    if plugin_command("gymfleet-env-server", {"environment": lambda: PluginRoom(KIND)}, argv):
         return
     parser = argparse.ArgumentParser(
         prog="gymfleet-env-server",
@@ -92,29 +95,26 @@ def main() -> None:
         action="store_true",
         help="serve nothing: make the interpreter of the packages that the environment's file names, for an image",
     )
-    arguments = parser.parse_args()
-    if arguments.prepare:  # which has been done, as this is it
-        return
+    arguments = parser.parse_args(argv)
     references = tuple(arguments.environment)
     settings = read_settings(EnvServerSettings)
+    if (arguments.describe or arguments.check_options) and differ(references):
+        _ask_one_by_one("--describe" if arguments.describe else "--check-options", references)
+        return
+    change_interpreter(references, _MODULE)
+    if arguments.prepare:  # which has been done, as this is it
+        return
     if arguments.describe:
         _describe(references, settings)
         return
     if arguments.check_options:
-        try:
-            _check_options(references, settings)
-        except EnvironmentUnavailable as error:
-            sys.stderr.write(f"error: {error}\n")
-            raise SystemExit(2) from None
+        _check_options(references, settings)
         return
     configure_logs("env-server", level=settings.log_level)
     configure_tracing("env-server")
     pool = ShardPool(references, settings)
     try:
         pool.start()
-    except EnvironmentUnavailable as error:
-        sys.stderr.write(f"error: {error}\n")
-        raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     drain = partial(pool.drain, settings.drain_s) if settings.drain_s else None

@@ -53,6 +53,13 @@ def test_port_in_use_is_named_with_its_service() -> None:
             "bug: ValueError: no",
             id="a traceback",
         ),
+        pytest.param(
+            '{"event": "service.failed", "level": "error", "exception": "Traceback\\nE: 1 fault\\n  too long'
+            '\\n    For further information visit https://example.com"}\n'
+            '{"event": "bye", "level": "info"}\n - leaked x\n',
+            "service.failed: too long",
+            id="an error before what libraries print at the end",
+        ),
         pytest.param("", "it wrote nothing", id="nothing"),
         pytest.param("x" * 1000, "x" * 300, id="bounded"),
     ],

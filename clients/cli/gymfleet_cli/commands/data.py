@@ -12,7 +12,7 @@ from rich.table import Table
 from gymfleet_cli.benchmark_data import chosen, data_home
 from gymfleet_cli.console import CliError, UsageProblem, err, out, plain
 from gymfleet_cli.options import one_option
-from gymfleet_cli.supervisor.service import console_script
+from gymfleet_cli.supervisor.service import console_script, reason_of
 
 app = typer.Typer(
     help="Benchmark data: import, list. Files of records: convert, export, filter, augment, split, inspect.",
@@ -44,8 +44,7 @@ def import_data(
     with err.status(f"checking {env}'s files"):
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"gymfleet-env-import ended with code {done.returncode}"]
-        raise CliError(lines[-1].removeprefix("error: "))
+        raise CliError(reason_of("gymfleet-env-import", done))
     err.print(plain(done.stderr.rstrip(), "dim"), soft_wrap=True)  # the environment's messages about its files
     found = json.loads(done.stdout)
     table = Table(title=f"{found['name']}: {found['task_source']}", title_justify="left")

@@ -37,8 +37,8 @@ class Measurement(Success):
     """One measurement: a stage's, or one on the way through a stage that trains."""
 
     name: str
-    mean_score: float = 0.0
-    score_interval: tuple[float, float] = (0.0, 1.0)
+    mean_score: float
+    score_interval: tuple[float, float]
     environments: dict[str, Success] = {}
     """By title, where there are several."""
 

@@ -2,11 +2,12 @@
 
 import json
 import socket
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import quote, unquote, urlsplit
 
 import httpx
@@ -17,6 +18,8 @@ from gymfleet_cli.supervisor.ports import LOOPBACK
 _PROBE_TIMEOUT_S: Final = 2.0
 _MAX_REASON_CHARS: Final = 300
 _TAIL_BYTES: Final = 64 * 1024
+_POINTERS: Final = "For further information visit"
+"""How pydantic ends what it says of a fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,12 @@ def console_script(name: str) -> str:
     if not script.exists():
         raise FleetError(f"{name} is not installed next to {sys.executable}; install gymfleet[all]")
     return str(script)
+
+
+def reason_of(program: str, done: "subprocess.CompletedProcess[str]") -> str:
+    """Return what one of our commands said of its failure: the last line of its standard error."""
+    lines = done.stderr.strip().splitlines() or [f"{program} ended with code {done.returncode}"]
+    return lines[-1].removeprefix("error: ")
 
 
 def unready_reason(probe: str, url: str) -> str | None:
@@ -74,7 +83,10 @@ def _redis_reason(path: str) -> str | None:
 
 
 def last_log_line(log: Path, offset: int = 0) -> str:
-    """Return the last message written after `offset` in readable form; of a traceback, that is its error."""
+    """Return the last error written after `offset` in readable form, else the last line; of a traceback its error.
+
+    What libraries print while a process ends tells nothing of why it did.
+    """
     try:
         with log.open("rb") as file:
             size = file.seek(0, 2)
@@ -83,17 +95,27 @@ def last_log_line(log: Path, offset: int = 0) -> str:
     except OSError:
         return "it wrote no log"
     lines = [line.strip() for line in tail.splitlines() if line.strip()]
-    return _readable(lines[-1])[:_MAX_REASON_CHARS] if lines else "it wrote nothing"
+    told = next((line for line in reversed(lines) if _tells_an_error(line)), lines[-1] if lines else None)
+    return _readable(told)[:_MAX_REASON_CHARS] if told is not None else "it wrote nothing"
+
+
+def _tells_an_error(line: str) -> bool:
+    return line.startswith("error: ") or (_record(line) or {}).get("level") in ("error", "critical")
 
 
 def _readable(line: str) -> str:
+    if (record := _record(line)) is None:
+        return line.removeprefix("error: ")
+    details = [str(record[key]) for key in ("error", "detail") if record.get(key)]
+    exception = [part.strip() for part in str(record.get("exception", "")).splitlines() if part.strip()]
+    if told := [part for part in exception if not part.startswith(_POINTERS)]:
+        details.append(told[-1])
+    return ": ".join([str(record["event"]), *details])
+
+
+def _record(line: str) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
     except ValueError:
-        return line.removeprefix("error: ")
-    if not isinstance(record, dict) or "event" not in record:
-        return line
-    details = [str(record[key]) for key in ("error", "detail") if record.get(key)]
-    if exception := str(record.get("exception", "")).strip():
-        details.append(exception.splitlines()[-1])
-    return ": ".join([str(record["event"]), *details])
+        return None
+    return record if isinstance(record, dict) and "event" in record else None
