@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from gymfleet_env_server.cheats import Attempt, Cheat
 
-_COMMON: Final = ("Yes", "No", "done", "None", "", 0, 1, 2, 10, True, None, [], {}, ["Yes", "No"])
+_COMMON: Final[tuple[Any, ...]] = ("Yes", "No", "done", "None", "", 0, 1, 2, 10, True, None, [], {}, ["Yes", "No"])
 _TEXT: Final = re.compile(r"'([^']+)'|(-?\d+(?:\.\d+)?)")
 
 

@@ -12,9 +12,10 @@ import pytest
 from gymfleet_client import SessionStream
 from gymfleet_contracts.session import OpenSession
 from gymfleet_env_server.catalogue import ENVIRONMENTS
+from gymfleet_envs.families import family_of
 
 from tests.deploy.compose.stack import Stack, report, run, until
-from tests.fixtures.families import FAMILIES, family_of
+from tests.fixtures.families import FAMILIES
 
 START_S: Final = 180.0
 MAX_STEPS: Final = 300

@@ -65,7 +65,8 @@ def test_literals(text: str, value: Any) -> None:
     "text",
     ["", "{", "a", "__import__('os')", "open('x')", "(lambda: 1)()", "2 ** 99", "1 / 0", "1e308 * 10", "'a' * 9",
      "{1: 2}", "{**{}}", "f'{x}'", "b'x'", "1j", "NaN", "[x for x in y]", "re.compile(x)", "os.compile('x')",
-     "-" * 5000 + "1", "(" * 5000, "[" * 41 + "]" * 41, '{"a":' * 3000, "1" * 5000, "1" * (MAX_CHARS + 1), "\x00", "not " * 999 + "1"],
+     "-" * 5000 + "1", "(" * 5000, "[" * 41 + "]" * 41, '{"a":' * 3000, "1" * 5000, "1" * (MAX_CHARS + 1),
+     "\x00", "not " * 999 + "1"],
     ids=lambda text: text[:20],
 )  # fmt: skip
 def test_nothing_else_is_evaluated(text: str) -> None:

@@ -93,7 +93,7 @@ def test_a_day_has_one_weather_however_it_is_asked_for() -> None:
 def test_it_is_warm_in_summer_which_is_in_december_in_the_south() -> None:
     def mean(latitude: float, month: str) -> float:
         at = {"latitude": latitude, "longitude": 10.0, "start_date": f"2019-{month}-01", "end_date": f"2019-{month}-30"}
-        return sum(asked("get_historical_temp", **at)["daily"]["temperature_2m_mean"]) / 30
+        return float(sum(asked("get_historical_temp", **at)["daily"]["temperature_2m_mean"]) / 30)
 
     assert mean(60.0, "07") > mean(60.0, "12") + 10
     assert mean(-60.0, "12") > mean(-60.0, "07") + 10
