@@ -218,6 +218,23 @@ def lateral_thinking_puzzles(data: Path, one_in: int) -> Rows:
     ]
 
 
+def tool_tasks(data: Path, one_in: int) -> Rows:
+    """AgentGym's tools: gold calls of the tasks that need no live service, and its recorded episodes."""
+    rows = []
+    for name, splits in (("todo", ("train", "test")), ("sheet", ("test",))):
+        entry = load_entry(name, {name: needed(data / "tool_agentgym")})
+        tasks = [task for split in splits for task in every(entry, split)][::one_in]
+        label = f"{name}: AgentGym's tasks that gold calls solve in time, of {len(tasks)}"
+        rows.append(Row.of(label, solved(entry, tasks), "", goal=EXPERT_GOAL))
+    for name in ("todo", "weather", "movie"):
+        if name in dialogues.present(data):
+            replays = dialogues.replay(name, data, every=one_in)
+            alike = dialogues.alike(dialogues.answers_of(replays), dialogues.GAMES[name].form)
+            rows.append(Row.of(f"{name}: recorded observations that are identical", alike, "", goal=0.99))
+            rows.append(Row.of(f"  recorded episodes that end with reward 1, of {len(replays)}", won(replays), ""))
+    return rows
+
+
 def experts(_: Path, one_in: int) -> Rows:
     """Every environment's expert on the first generated test tasks of every level."""
     return [row for env in ENVIRONMENTS for row in expert(env, one_in)]
@@ -250,6 +267,7 @@ PARTS: Final[Mapping[str, Callable[[Path, int], Rows]]] = {
     "tau": tau_tasks,
     "function_calling": bfcl_tasks,
     "lateral_thinking": lateral_thinking_puzzles,
+    "tools": tool_tasks,
     "experts": experts,
 }
 

@@ -1,5 +1,6 @@
 """AgentGym's academia as an environment."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -28,6 +29,7 @@ class Academia(QuestionEnvironment[Service]):
     version: ClassVar[str] = "1.0.0"
     summary: ClassVar[str] = "Answer questions about a citation network with tools (AgentGym's academia)"
     instructions: ClassVar[str] = _TOOLBOX.instructions
+    floors: ClassVar[Mapping[str, Mapping[str, float]]] = {"answers_any_paper": {"hard": 0.16}}
     max_turns: ClassVar[int] = 12
     tools: ClassVar[tuple[Tool, ...]] = _TOOLBOX.tools
     valid_actions: ClassVar[tuple[str, ...]] = (
@@ -47,6 +49,9 @@ class Academia(QuestionEnvironment[Service]):
     def state_key(self) -> str:
         """What is loaded, beside what every tool environment has."""
         return f"{super().state_key()}\n{sorted(self._loaded)}"
+
+    def _begin(self) -> None:
+        self._loaded = frozenset()
 
     def _spelled(self, name: str) -> str:
         return _SPELLINGS.get(name, name)

@@ -27,8 +27,7 @@ def generated_tasks() -> GeneratedTasks[Question[Service]]:
 
 
 def _draw(rng: random.Random, level: str) -> Question[Service]:
-    network = draw_network(rng)
-    draft = Draft(rng, network)
+    draft = Draft(rng, draw_network(rng))
     rng.choice(_KINDS[level])(draft)
     draft.moves.append(Move.of("I know the answer.", "finish", answer=draft.answer))
-    return Question(goal=draft.goal, world=network, answers=(json.dumps(draft.answer),), plan=tuple(draft.moves))
+    return Question(goal=draft.goal, world=draft.network, answers=(json.dumps(draft.answer),), plan=tuple(draft.moves))

@@ -1,8 +1,10 @@
 """The kinds of generated questions: each makes the calls of its plan and reads the answer from their results."""
 
 import random
-from typing import Any
+from collections import Counter
+from typing import Any, Final
 
+from gymfleet_envs.academia.draw import draw_network
 from gymfleet_envs.academia.network import AUTHORS, PAPERS, Network, Paper
 from gymfleet_envs.agentgym_tools.base import Move
 
@@ -10,6 +12,10 @@ _NUMBER = "Please give me a numerical value as an answer."
 _NAMES = "Please answer in the form of a list ['author1', 'author2', ...]."
 _TITLES = "Please answer in the form of a list ['paper1', 'paper2', ...]."
 _NETWORK = "in the DBLP citation network"
+_FEWEST_PAPERS: Final = 3
+"""Of an author whose papers are compared: one of two would be a good guess."""
+_MOST_LOOKS: Final = 8
+"""At papers and at collaborators, beside loading, listing and finishing."""
 
 
 class Draft:
@@ -117,11 +123,21 @@ def common_collaborators(draft: Draft) -> None:
     draft.answer = sorted(first & second)
 
 
+def _authors_of_several(network: Network) -> list[str]:
+    """Return who has three papers or more that can all be looked at within the turns that there are."""
+    papers = Counter(name for paper in network.papers for name in paper.authors)
+    return [
+        name
+        for name, count in sorted(papers.items())
+        if count >= _FEWEST_PAPERS and count + len(network.together(name)) <= _MOST_LOOKS
+    ]
+
+
 def _all_papers(draft: Draft) -> tuple[str, dict[str, int]]:
-    """Draw an author with few collaborators; return the name, and the citations of what they wrote together."""
-    counts = {author.name: len(draft.network.together(author.name)) for author in draft.network.authors}
-    few = [name for name, count in counts.items() if 2 <= count <= 4] or [min(counts, key=lambda name: counts[name])]
-    name = draft.rng.choice(few)
+    """Draw an author of several papers; return the name, and the citations of the papers."""
+    while not (names := _authors_of_several(draft.network)):
+        draft.network = draw_network(draft.rng)
+    name = draft.rng.choice(names)
     draft.load(AUTHORS)
     titles: dict[str, None] = {}
     for other in draft.neighbours(AUTHORS, name):

@@ -86,6 +86,7 @@ class ToolEnvironment(Environment[TaskT]):
         """The goal. The task says it all; the seed changes nothing."""
         del seed
         self._task = task
+        self._over, self._score, self._planned = False, 0.0, 0
         self._begin()
         return opening(task.goal)
 

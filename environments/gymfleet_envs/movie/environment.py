@@ -1,5 +1,6 @@
 """AgentGym's movie as an environment."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -22,6 +23,10 @@ class Movie(QuestionEnvironment[Service]):
     version: ClassVar[str] = "1.0.0"
     summary: ClassVar[str] = "Answer questions about films with tools (AgentGym's movie)"
     instructions: ClassVar[str] = _TOOLBOX.instructions
+    floors: ClassVar[Mapping[str, Mapping[str, float]]] = {
+        "answers_the_leading_character": {"easy": 0.041, "medium": 0.05, "hard": 0.09},
+        "answers_any_release": {"hard": 0.09},
+    }
     max_turns: ClassVar[int] = 12
     tools: ClassVar[tuple[Tool, ...]] = _TOOLBOX.tools
     valid_actions: ClassVar[tuple[str, ...]] = tuple(tool.name for tool in _TOOLBOX.tools)

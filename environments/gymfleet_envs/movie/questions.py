@@ -134,9 +134,9 @@ def in_both(draft: Draft) -> None:
 
 
 def _directed(draft: Draft) -> tuple[str, list[tuple[int, str, Any]]]:
-    """Draw somebody who has directed two to four films; return the name, and the films with their details."""
+    """Draw somebody who has directed three to six films, if possible; return the name, and the films with details."""
     directors = [number for film in draft.films for number, job in film.crew if job == "Director"]
-    few = sorted({number for number in directors if 2 <= directors.count(number) <= 4}) or sorted(set(directors))
+    few = sorted({number for number in directors if 3 <= directors.count(number) <= 6}) or sorted(set(directors))
     name = draft.catalogue.person(draft.rng.choice(few)).name
     crew = draft.call("I look up the films.", "get_person_crew", person_id=draft.search_person(name))["crew"]
     films = {part["id"]: part["title"] for part in crew if part["job"] == "Director"}

@@ -1,6 +1,7 @@
 """AgentGym's todo as an environment."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -28,6 +29,7 @@ class Todo(ToolEnvironment[TodoTask]):
     version: ClassVar[str] = "1.0.0"
     summary: ClassVar[str] = "Look up and change a to-do account with tools (AgentGym's todo)"
     instructions: ClassVar[str] = _TOOLBOX.instructions
+    floors: ClassVar[Mapping[str, Mapping[str, float]]] = {"answers_the_earliest": {"medium": 0.09}}
     max_turns: ClassVar[int] = 15
     tools: ClassVar[tuple[Tool, ...]] = _TOOLBOX.tools
     valid_actions: ClassVar[tuple[str, ...]] = tuple(tool.name for tool in _TOOLBOX.tools)

@@ -1,5 +1,6 @@
 """AgentGym's weather as an environment."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -23,6 +24,7 @@ class Weather(QuestionEnvironment[Service]):
     version: ClassVar[str] = "1.0.0"
     summary: ClassVar[str] = "Answer questions about the weather with tools (AgentGym's weather)"
     instructions: ClassVar[str] = _TOOLBOX.instructions
+    floors: ClassVar[Mapping[str, Mapping[str, float]]] = {"asks_of_one_city_alone": {"hard": 0.067}}
     max_turns: ClassVar[int] = 10
     tools: ClassVar[tuple[Tool, ...]] = _TOOLBOX.tools
     valid_actions: ClassVar[tuple[str, ...]] = tuple(tool.name for tool in _TOOLBOX.tools)

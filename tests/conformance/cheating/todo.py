@@ -34,6 +34,14 @@ def _answers_the_project(attempt: Attempt) -> None:
             attempt.act(call("finish", answer=[item["content"] for item in items]))
 
 
+def _answers_the_earliest(attempt: Attempt) -> None:
+    """Name the task of the project that is due first: one is among those that are due before any day."""
+    for project in _rows(attempt, call("get_projects")):
+        if project["name"] in goal(attempt):
+            items = _rows(attempt, call("get_tasks", project_id=project["id"]))
+            attempt.act(call("finish", answer=[min(items, key=lambda item: str(item["due_date"]))["content"]]))
+
+
 def _answers_todays_date(attempt: Attempt) -> None:
     today = attempt.act(call("get_user_current_date")).observation.removeprefix("Observation: ").partition("\n")[0]
     attempt.act(call("finish", answer=(datetime.date.fromisoformat(today) + datetime.timedelta(1)).isoformat()))
@@ -72,6 +80,7 @@ CHEATS: Final = (
     *_tools.CHEATS,
     Cheat("answers_every_task", _answers_every_task),
     Cheat("answers_the_project", _answers_the_project),
+    Cheat("answers_the_earliest", _answers_the_earliest),
     Cheat("answers_todays_date", _answers_todays_date),
     Cheat("removes_all", _removes_all),
     Cheat("changes_too_much", _changes_too_much),
