@@ -81,6 +81,11 @@ class SearchTree(WireModel):
         default={}
     )
     """What the strategy counted, such as answers that could not be read."""
+    num_forks: Count = 0
+    """Forks of sessions that were made: what is known of one branch is known to the others."""
+    valued_by: Annotated[tuple[str, ...], Field(max_length=64)] = ()
+    """The components of the reward that nodes were valued by; none where no node was. With `goal` or another component
+    that reads the environment's score, what was chosen was chosen with the answer at hand."""
     spent: Spent
 
     @model_validator(mode="after")

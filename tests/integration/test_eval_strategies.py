@@ -42,3 +42,4 @@ def test_strategies_are_compared_by_what_they_take(tiny_model: Path, tmp_path: P
     assert float(first[4]) > 0
     assert float(first[5]) == 0
     assert 1 <= float(second[5]) <= 2, "values of what ended"
+    assert (first[7], second[7]) == ("nothing", "goal"), "who chooses by the environment's score is told"

@@ -51,12 +51,15 @@ def _pairs(option: str, given: Sequence[str]) -> dict[str, Any]:
     return pairs
 
 
-def print_comparison(measured: Mapping[str, Measurement]) -> None:
-    """Print a row for each strategy: success, and what a task took on average."""
+def print_comparison(measured: Mapping[str, Measurement], recipe: Recipe) -> None:
+    """Print a row for each strategy: success, what a task took on average, and what nodes were valued by."""
     table = Table()
-    for column in ("strategy", "success", *(f"{name}/task" for name in _SPENT.values()), "seconds"):
+    for column in ("strategy", "success", *(f"{name}/task" for name in _SPENT.values()), "seconds", "valued by"):
         table.add_column(column, overflow="fold")
+    evaluator = recipe.evaluator_spec
     for strategy, one in measured.items():
         spent = [f"{getattr(one.spent, key):.1f}" if one.spent else "not counted" for key in _SPENT]
-        table.add_row(*map(plain, (strategy, success_line(one), *spent, f"{one.seconds:.1f}")))
+        valued = evaluator is not None and one.spent is not None and one.spent.evaluations > 0
+        by = ", ".join(sorted(set(evaluator.used.values()))) if evaluator is not None and valued else "nothing"
+        table.add_row(*map(plain, (strategy, success_line(one), *spent, f"{one.seconds:.1f}", by)))
     out.print(table)

@@ -126,6 +126,7 @@ class Play:
         first = node.num_forks + 1
         node.num_forks += count
         sessions = await self._made(self._desk.fork(node.session_id, count, node.index))
+        self._tree.num_forks += count
         forks = []
         for number, session in enumerate(sessions, first):
             fork = Node(
@@ -538,6 +539,7 @@ class Play:
         if evaluator is None or reward is None:  # refused before anything is played
             raise StrategyError("no evaluator was given")
         self._spending.evaluate(len(nodes))
+        self._tree.valued_by = tuple(sorted(set(reward.used.values())))
         requests = [
             ScoreRequest(trajectory=unended(self.group, sample, self._parts, node), reward=reward)
             for sample, node in enumerate(nodes)

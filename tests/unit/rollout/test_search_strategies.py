@@ -8,7 +8,7 @@ import pytest
 from gymfleet_contracts.reward import RewardSpec
 from gymfleet_contracts.rollout import Budget, EpisodeLimits, Sampling, StrategySpec
 from gymfleet_contracts.search import SearchTree
-from gymfleet_contracts.session import Capabilities, EnvironmentSpec, ForkSupport
+from gymfleet_contracts.session import Capabilities, EnvironmentSpec, ForkSupport, StepResult
 from gymfleet_contracts.trajectory import FinishReason, Trajectory
 from gymfleet_rollout.asking import number
 from gymfleet_rollout.formats import Formats
@@ -128,7 +128,9 @@ async def test_the_best_of_several_is_handed_in_by_the_evaluator_alone(budget: B
     assert actions(best) == ("go left",) * 3, "the environment is solved by the other one, and nobody is told"
     assert best.selected
     assert sorted(played.scores.asked) == [("go left",) * 3, ("open",)]
-    assert sum(bool(node.samples) for node in played.trees[0].nodes) == 1
+    (tree,) = played.trees
+    assert sum(bool(node.samples) for node in tree.nodes) == 1
+    assert (tree.valued_by, tree.num_forks) == (("goal",), 0)
 
 
 async def test_of_equals_the_first_is_handed_in() -> None:
@@ -165,6 +167,7 @@ async def test_the_answer_of_most_is_handed_in_whatever_it_gains() -> None:
 
     assert (elected.turns[0].action, elected.selected, elected.success) == ("Paris", True, False)
     assert not played.scores.asked
+    assert played.trees[0].valued_by == ()
 
 
 async def test_replies_without_an_action_have_no_vote() -> None:
@@ -395,6 +398,7 @@ async def test_a_node_is_worth_what_playing_on_from_it_gains() -> None:
     (found,) = await played.play({"simulations": 1})
 
     assert actions(found) == ("go left", "go right", "open")
+    assert played.trees[0].num_forks == 2
     assert played.noted()["go left",] == (1.0, 1)
     assert played.noted()[()] == (1.0, 1)
 
@@ -532,3 +536,26 @@ async def test_without_an_answer_the_first_candidate_is_carried_out() -> None:
 def test_operations_without_what_they_work_on_are_refused(operations: list[str], told: str) -> None:
     with pytest.raises(ValidationError, match=re.escape(told)):
         GraphOptions.model_validate({"operations": [{"do": one} for one in operations]})
+
+
+# --- what is not told
+
+
+class Blinded(Door):
+    """The same door, whose score and reward say the opposite."""
+
+    async def step(self, session_id: str, index: int, action: str, *, timeout_s: float = 0) -> StepResult:
+        result = await super().step(session_id, index, action, timeout_s=timeout_s)
+        return result.model_copy(update={"score": 1.0 - result.score, "reward": 1.0 - result.reward})
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_no_strategy_chooses_by_the_score_of_the_environment_itself(name: str) -> None:
+    replies = [LEFT, RIGHT, OPEN, LEFT, "7", RIGHT, OPEN, "3", LEFT, OPEN] * 8
+    seen, blinded = (Played(name, *replies, max_turns=3) for _ in range(2))
+    blinded.door.__class__ = Blinded
+
+    found = [[actions(one) for one in await played.play()] for played in (seen, blinded)]
+
+    assert found[0] == found[1]
+    assert len(seen.policy.calls) == len(blinded.policy.calls)

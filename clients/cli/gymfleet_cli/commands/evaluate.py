@@ -93,7 +93,7 @@ def evaluate(
                 err.print(plain(f"measuring by {title} · logs {state_dir / 'logs'}"))
                 by_it = replace(found, recipe=Path(recipe_file(own, state_dir)))
                 measured[title] = _measured(by_it, own, episodes, plan)
-            print_comparison(measured)
+            print_comparison(measured, recipe)
             return
         if changes:
             found = replace(found, recipe=Path(recipe_file(recipe, state_dir)))
