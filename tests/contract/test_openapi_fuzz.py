@@ -89,7 +89,7 @@ checks.positive_data_acceptance.enabled = false
 GATEWAY_CONFIG: Final = f"""
 {TOOLS_CONFIG}
 [[operations]]  # a 500 is what these clients get for a mistake of theirs, as from AgentGym's own servers
-include-path-regex = "^/agentgym/(sqlgym|webshop|searchqa)/"
+include-path-regex = "^/agentgym/(sqlgym|webshop|searchqa|weather|movie|academia|sheet|todo)/"
 checks.not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", "500"]
 checks.positive_data_acceptance.expected-statuses = ["2xx", "4xx", "500"]
 """

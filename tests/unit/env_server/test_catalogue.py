@@ -45,7 +45,7 @@ def test_catalogue_lists_what_there_is(name: str) -> None:
 @pytest.mark.parametrize(
     ("reference", "reason"),
     [
-        ("nowhere", "there is no environment 'nowhere'; known: .*maze, os,"),
+        ("nowhere", "there is no environment 'nowhere'; known: .*maze, movie, os,"),
         ("runtime", "there is no environment 'runtime'"),
         ("Maze!", "names no environment"),
         ("no.module:Class", "there is no module 'no'"),
