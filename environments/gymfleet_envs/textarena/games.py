@@ -25,6 +25,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "LogicPuzzle": "several marks at once are answered in the order of one of Python's sets, other in every process",
     "PegJump": _ONE_BEGINNING,
     "Set": "it has no win, only points",
+    "Sokoban": "drawing its rooms can take minutes",
     "TowerOfHanoi": _ONE_BEGINNING,
     "TwentyQuestions": _ASKS_A_MODEL,
     "UltimateTexasHoldem": "it takes for a win to have chips left",
@@ -45,7 +46,6 @@ WON: Final[Mapping[str, str]] = {
     "RushHour": "Puzzle solved!",
     "Secretary": "You accepted value ",
     "Slitherlink": "\N{PARTY POPPER} You formed a single loop!",
-    "Sokoban": "Congratulations! ",
     "Sudoku": "Congratulations! ",
     "ThreeCardMonte": "Correct! ",
 }
