@@ -34,7 +34,18 @@ class TextArena(Environment[Beginning]):
     max_action_chars: ClassVar[int] = 1_024
     licence: ClassVar[str] = LICENCE
     options: ClassVar[TextArenaOptions] = TextArenaOptions()
-    floors: ClassVar[Mapping[str, Mapping[str, float]]] = {}
+    floors: ClassVar[Mapping[str, Mapping[str, float]]] = {
+        "echoes": {"Minesweeper-v0-small": 0.005},
+        "guesses_codes_in_order": {"Mastermind-v0": 0.03, "Mastermind-v0-hard": 0.015},
+        "names_all_moves_at_once": {"Minesweeper-v0-small": 0.005},
+        "plays_the_gold_of_another_task": {
+            "FrozenLake-v0": 0.28, "FrozenLake-v0-random": 0.05, "FrozenLake-v0-hardcore": 0.12,
+            "GuessTheNumber-v0-hardcore": 0.32, "Mastermind-v0": 0.04, "Mastermind-v0-hard": 0.005,
+            "Minesweeper-v0-small": 0.035,
+        },
+        "says_numbers_in_order": {"GuessTheNumber-v0-hardcore": 0.4},
+        "walks_down_and_right": {"FrozenLake-v0": 0.18, "FrozenLake-v0-random": 0.055, "FrozenLake-v0-hardcore": 0.13},
+    }  # fmt: skip
 
     _play: Play
     _family: str
@@ -98,7 +109,7 @@ class TextArena(Environment[Beginning]):
 
     def _reward(self) -> float:
         """Return the package's reward, from 0 on; it pays for part of a solution in most games."""
-        return min(max(float(self._play.rewards().get(0, 0.0)), 0.0), 1.0)
+        return min(max(self._play.rewards().get(0, 0.0), 0.0), 1.0)
 
     def _score(self) -> float:
         play = self._play

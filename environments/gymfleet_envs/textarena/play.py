@@ -55,8 +55,12 @@ class Play:
         return self.failed or any(told["invalid_move"] for told in _players(self.game.state.game_info))
 
     def rewards(self) -> Mapping[int, float]:
-        """What each player was given, on the package's scale of -1 to 1; nothing before the end."""
-        return {} if self.failed else self.game.state.rewards or {}
+        """What each player was given, on the package's scale of -1 to 1; nothing before the end.
+
+        (Slitherlink and ThreeCardMonte give a text for the reward of an invalid move.)
+        """
+        given = {} if self.failed else self.game.state.rewards or {}
+        return {player: float(reward) for player, reward in given.items() if isinstance(reward, int | float)}
 
     def act(self, action: str) -> bool:
         """Take an action of the player who is to move; return whether the game took it for a move.
@@ -86,7 +90,7 @@ class Play:
             for sender, text, _ in told:
                 if sender == _GAME:
                     lines.append(f"[GAME] {text}")
-                elif sender != player:
+                elif sender != player and sender in state.role_mapping:  # (Slitherlink names a kind for the sender)
                     # In one line, so that no player can write in the game's name.
                     lines.append(f"[{state.role_mapping[sender]}] {' '.join(text.split())}")
             self.messages[player] = "\n".join(lines)

@@ -59,7 +59,7 @@ class TextArenaTwoPlayers(Environment[Beginning]):
             told = play.messages[place]
             if play.over:
                 told = f"{told}\n[GAME] {play.reason or 'The game is over.'}".lstrip("\n")
-            result = (float(rewards[place]) + 1) / 2 if place in rewards else 0.0
+            result = (rewards[place] + 1) / 2 if place in rewards else 0.0
             seats[name] = Seat(told, result, result)
         return Game(None if play.over else self.seats[play.mover], seats)
 
