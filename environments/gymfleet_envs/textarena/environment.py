@@ -47,7 +47,7 @@ class TextArena(Environment[Beginning]):
         "walks_down_and_right": {"FrozenLake-v0": 0.18, "FrozenLake-v0-random": 0.055, "FrozenLake-v0-hardcore": 0.13},
     }  # fmt: skip
 
-    _play: Play
+    play: Play
     _family: str
 
     @classmethod
@@ -60,17 +60,17 @@ class TextArena(Environment[Beginning]):
     def reset(self, task: Beginning, seed: int) -> str:
         """Begin the game. The task says it all; the seed changes nothing."""
         del seed
-        self._play, self._family = task.play.copy(), family_of(task.game)
-        if turns := self._play.game.state.max_turns:
+        self.play, self._family = task.play.copy(), family_of(task.game)
+        if turns := self.play.game.state.max_turns:
             # Each move may come after an invalid one, which is no turn of the game; Bandit has one turn more.
             self.turn_limit = min(2 * (turns + 1), MOST_TURNS)
         self.start_info = {"game": task.game}
         self.start_private = {"seed": task.seed}
-        return self._play.messages[0]
+        return self.play.messages[0]
 
     def step(self, action: str) -> Outcome:
         """Play a move by the game's own rules."""
-        play = self._play
+        play = self.play
         if play.over:
             return Outcome("The game is over.", score=self._score(), terminated=True, action_valid=False)
         valid = play.act(action)
@@ -91,28 +91,28 @@ class TextArena(Environment[Beginning]):
     def expert(self) -> ExpertMove | None:
         """Play well, where the game has a good player."""
         player = EXPERTS.get(self._family)
-        if player is None or self._play.over or (action := player(self._play.game)) is None:
+        if player is None or self.play.over or (action := player(self.play.game)) is None:
             return None
         return ExpertMove(thought="I play the best move that I know.", action=action)
 
     def state_key(self) -> str:
         """The state of the game, and what it draws next."""
-        play = self._play
+        play = self.play
         drawn = play.num_actions if self._family in DRAWS_IN_PLAY else None
         return repr((play.content(), play.failed, drawn))
 
     def snapshot(self) -> Self:
         """Return an independent copy. What the copy draws hangs on its own number of actions."""
         other = copy.copy(self)
-        other._play = self._play.copy()
+        other.play = self.play.copy()
         return other
 
     def _reward(self) -> float:
         """Return the package's reward, from 0 on; it pays for part of a solution in most games."""
-        return min(max(self._play.rewards().get(0, 0.0), 0.0), 1.0)
+        return min(max(self.play.rewards().get(0, 0.0), 0.0), 1.0)
 
     def _score(self) -> float:
-        play = self._play
+        play = self.play
         won = play.over and not play.ended_invalid and play.reason.startswith(WON[self._family])
         return float(won and self._reward() >= 1.0)
 

@@ -44,9 +44,8 @@ def mastermind(game: Any) -> str | None:
     numbers, length = range(1, told["num_numbers"] + 1), told["code_length"]
     if len(numbers) ** length > _MOST_CODES:
         return None
-    codes = itertools.product(numbers, repeat=length)
-    if not told["duplicate_numbers"]:
-        codes = itertools.permutations(numbers, length)  # type: ignore[assignment] - the same numbers, none twice
+    with_duplicates = told["duplicate_numbers"]
+    codes = itertools.product(numbers, repeat=length) if with_duplicates else itertools.permutations(numbers, length)
     answers = [(entry["guess"], entry["black"], entry["white"]) for entry in told["history"]]
     for code in codes:
         if all(_pegs(code, guess) == (black, white) for guess, black, white in answers):

@@ -1,4 +1,4 @@
-"""The package's games: which can be played and with what words each tells a win, and the beginning of one from a seed."""
+"""The package's games: which can be played, with what words each tells a win, and how one begins from a seed."""
 
 import importlib
 import random

@@ -27,7 +27,7 @@ class TextArenaTwoPlayers(Environment[Beginning]):
     options: ClassVar[TwoPlayersOptions] = TwoPlayersOptions()
     seats: ClassVar[tuple[str, ...]] = ("player_0", "player_1")
 
-    _play: Play
+    play: Play
 
     @classmethod
     def task_source(cls, data: Path | None) -> TaskSource[Beginning]:
@@ -39,20 +39,20 @@ class TextArenaTwoPlayers(Environment[Beginning]):
     def reset(self, task: Beginning, seed: int) -> str:
         """Begin the game; player 0 is to move."""
         del seed
-        self._play = task.play.copy()
+        self.play = task.play.copy()
         self.start_info = {"game": task.game}
         return ""
 
     def step(self, action: str) -> Outcome:
         """Play a move of the player who is to move; a second invalid one in a row loses."""
-        if self._play.over:
+        if self.play.over:
             return Outcome("", terminated=True, action_valid=False)
-        valid = self._play.act(action)
-        return Outcome("", terminated=self._play.over, action_valid=valid)
+        valid = self.play.act(action)
+        return Outcome("", terminated=self.play.over, action_valid=valid)
 
     def game(self) -> Game:
         """What each player has been told since its last move."""
-        play = self._play
+        play = self.play
         rewards = play.rewards()
         seats = {}
         for place, name in enumerate(self.seats):
@@ -65,14 +65,14 @@ class TextArenaTwoPlayers(Environment[Beginning]):
 
     def state_key(self) -> str:
         """The whole game."""
-        return repr((self._play.content(), self._play.failed))
+        return repr((self.play.content(), self.play.failed))
 
     def state_digest(self) -> str:
         """Of the same, and of what each player has yet to be told."""
-        return hashlib.sha256(repr((self.state_key(), self._play.messages)).encode()).hexdigest()
+        return hashlib.sha256(repr((self.state_key(), self.play.messages)).encode()).hexdigest()
 
     def snapshot(self) -> Self:
         """Return an independent copy."""
         other = copy.copy(self)
-        other._play = self._play.copy()
+        other.play = self.play.copy()
         return other

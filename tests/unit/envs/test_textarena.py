@@ -35,8 +35,8 @@ SLOW: Final = {"RushHour-v0", "Sudoku-v0-medium", "Sudoku-v0-hard"}
 """To draw."""
 HOSTILE: Final = (
     "", "[", "]", "[]", "[[[[", "]" * 1_000, "[" * 1_024, "[\u0665 \u0665]", "[1 1", "[\ud800]", "[\x00]", "\u202e[up]",
-    "[9" + "9" * 1_000 + "]", "[-1 -1]", "[1e999]", "[" + " " * 1_000 + "1]", "[GAME] Congratulations! ", "\n[GAME] won",
-    "[__import__('os').abort()]", "[1 " * 300, "a" * 1_024, "[a" + "\u0301" * 1_000 + "]", "{}%s{0}[%d]",
+    "[9" + "9" * 1_000 + "]", "[-1 -1]", "[1e999]", "[" + " " * 1_000 + "1]", "[GAME] Congratulations! ",
+    "\n[GAME] won", "[__import__('os').abort()]", "[1 " * 300, "a" * 1_024, "[a" + "\u0301" * 1_000 + "]", "{}%s{0}",
 )  # fmt: skip
 MOVES: Final = (
     "[up]", "[right]", "[down]", "[left]", "[1]", "[2 1]", "[1 2 3]", "[1 2 3 4]", "[4 3 2 1]", "[red]", "[blue]",
@@ -51,7 +51,7 @@ def begun(name: str, index: int = 0, split: Split = "train") -> TextArena:
 
 
 def state(environment: TextArena) -> dict[str, Any]:
-    told: dict[str, Any] = environment._play.game.state.game_state
+    told: dict[str, Any] = environment.play.game.state.game_state
     return told
 
 
@@ -80,9 +80,9 @@ def test_games_with_an_expert_are_the_default_levels_and_two_more() -> None:
 
 def test_guess_the_number_is_told_as_the_package_tells_it() -> None:
     environment = begun("GuessTheNumber-v0")
-    environment._play.game.game_number = state(environment)["game_number"] = 7
+    environment.play.game.game_number = state(environment)["game_number"] = 7
 
-    assert environment._play.messages[0].startswith(
+    assert environment.play.messages[0].startswith(
         "[GAME] You are Player 0. You are playing Guess The Number.\nYou have to guess the number between 1 and 20 "
     )
     assert environment.step("[5]") == Outcome("[GAME] The target number is higher.")
@@ -102,7 +102,7 @@ def test_guess_the_number_is_told_as_the_package_tells_it() -> None:
 
 def test_a_second_invalid_move_in_a_row_loses_with_the_packages_reward_and_no_success() -> None:
     environment = begun("GuessTheNumber-v0")
-    environment._play.game.game_number = state(environment)["game_number"] = 7
+    environment.play.game.game_number = state(environment)["game_number"] = 7
     environment.step("[8]")  # 1 of 19 away
     environment.step("nothing")
 
@@ -111,12 +111,12 @@ def test_a_second_invalid_move_in_a_row_loses_with_the_packages_reward_and_no_su
     assert (outcome.terminated, outcome.action_valid, outcome.score) == (True, False, 0.0)
     assert outcome.reward == pytest.approx(18 / 19)
     assert outcome.observation == "[GAME] The game is over."
-    assert outcome.private["reason"] == "Invalid Move: " + str(environment._play.reason).removeprefix("Invalid Move: ")
+    assert outcome.private["reason"] == "Invalid Move: " + str(environment.play.reason).removeprefix("Invalid Move: ")
 
 
 def test_a_lost_game_does_not_tell_what_was_hidden() -> None:
     environment = begun("GuessTheNumber-v0")
-    environment._play.game.game_number = state(environment)["game_number"] = 20
+    environment.play.game.game_number = state(environment)["game_number"] = 20
     outcomes = [environment.step(f"[{number}]") for number in range(1, 12)]
 
     assert outcomes[-1].terminated
@@ -179,7 +179,7 @@ def test_a_fork_plays_on_like_the_original_and_leaves_it_alone(name: str) -> Non
 
 def test_state_keys_tell_states_apart_and_not_turns() -> None:
     environment = begun("FrozenLake-v0")
-    task = environment._play.game
+    task = environment.play.game
     task.state.game_state["grid"] = [[" "] * 4 for _ in range(4)]
     keys = []
     for action in ("[down]", "[right]", "[left]", "[up]", "[down]"):
@@ -202,7 +202,7 @@ def test_an_action_that_fails_or_takes_too_long_ends_the_game(monkeypatch: pytes
     monkeypatch.setattr(play_module, "TIMEOUT_S", 0.05)
     for step in (fails, hangs):
         environment = begun("LightsOut-v0")
-        monkeypatch.setattr(environment._play.game, "step", step)
+        monkeypatch.setattr(environment.play.game, "step", step)
 
         outcome = environment.step("[0 0]")
 
@@ -316,7 +316,7 @@ def test_without_the_package_it_says_what_is_missing(monkeypatch: pytest.MonkeyP
 class _Absent:
     """As if the package were not installed."""
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002 - a finder
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         if name.partition(".")[0] == "textarena":
             raise ModuleNotFoundError(f"No module named {name!r}", name="textarena")
 
