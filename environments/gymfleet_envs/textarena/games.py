@@ -4,7 +4,8 @@ import importlib
 import random
 import warnings
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from gymfleet_envs.tasks import GeneratedTasks, TaskDataError
@@ -26,6 +27,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "PegJump": _ONE_BEGINNING,
     "Set": "it has no win, only points",
     "Sokoban": "drawing its rooms can take minutes",
+    "Sudoku-v0-hard": "drawing one of its grids can take half a minute",
     "TowerOfHanoi": _ONE_BEGINNING,
     "TwentyQuestions": _ASKS_A_MODEL,
     "UltimateTexasHoldem": "it takes for a win to have chips left",
@@ -33,7 +35,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "WordSearch": _DOWNLOADS,
     "Wordle": _DOWNLOADS,
 }
-"""Families of single-player games that are not played, each with the reason."""
+"""Families of single-player games, and single ones, that are not played, each with the reason."""
 WON: Final[Mapping[str, str]] = {
     "Bandit": "Congratulations! ",
     "Crosswords": "Congratulations! ",
@@ -52,6 +54,8 @@ WON: Final[Mapping[str, str]] = {
 """How the reason of a game's end begins where it was won: families of single-player games that are played."""
 DRAWS_IN_PLAY: Final = frozenset({"Bandit", "Game2048", "Minesweeper"})
 """Families that draw after the beginning too: what comes then depends on the seed and the number of actions so far."""
+_SPLIT_BY_SEED: Final = DRAWS_IN_PLAY | {"Sudoku"}
+"""Families whose games differ wherever their seeds do; so ten draws of a Sudoku need not be made to keep one."""
 _PREFIX: Final = "textarena.envs."
 _MAX_SEED: Final = 2**31
 _TRIES: Final = 100
@@ -59,13 +63,24 @@ _WRAPPED: Final = ("-raw", "-train")
 _MISSING: Final = "the package textarena is missing; install gymfleet[env-textarena]"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Beginning:
-    """A game with its seed; nobody plays `play` itself, only copies of it."""
+    """A game with its seed."""
 
     game: str
     seed: int
-    play: Play = field(compare=False, repr=False)
+    num_players: int = 1
+
+    @cached_property
+    def play(self) -> Play:
+        """The game as it begins; nobody plays it itself, only copies of it. Raises what the game raises."""
+        return begin(_made(self.game), f"{self.game}/{self.seed}", self.seed, self.num_players)
+
+    @property
+    def content(self) -> str:
+        """What makes it another task: how it begins, or its seed."""
+        by_seed = self.num_players > 1 or family_of(self.game) in _SPLIT_BY_SEED
+        return f"{self.game}\n{self.seed if by_seed else self.play.content()}"
 
 
 def single_player_tasks(names: Collection[str]) -> GeneratedTasks[Beginning]:
@@ -82,7 +97,8 @@ def two_player_tasks(names: Collection[str], known: Collection[str]) -> Generate
 
 def playable() -> tuple[str, ...]:
     """Return the ids of the single-player games that are played, in the package's order."""
-    return tuple(name for name in _registered() if family_of(name) in WON and not name.endswith(_WRAPPED))
+    names = [name for name in _registered() if family_of(name) in WON and not name.endswith(_WRAPPED)]
+    return tuple(name for name in names if name not in REFUSED)
 
 
 def family_of(name: str) -> str:
@@ -93,19 +109,15 @@ def family_of(name: str) -> str:
 def _tasks(environment: str, names: tuple[str, ...], num_players: int) -> GeneratedTasks[Beginning]:
     def drawn(rng: random.Random, name: str) -> Beginning:
         for _ in range(_TRIES):
-            seed = rng.randrange(_MAX_SEED)
+            task = Beginning(name, rng.randrange(_MAX_SEED), num_players)
             try:
-                return Beginning(name, seed, begin(_made(name), f"{name}/{seed}", seed, num_players))
+                _ = task.content
             except ZeroDivisionError:  # the lights of LightsOut may all be out when it begins
                 continue
+            return task
         raise TaskDataError(f"{name}: {_TRIES} seeds in a row begin with no game")
 
-    def content(task: Beginning) -> str:
-        """Say what differs: of games that draw in play, or for two, the seed is a part of it."""
-        by_seed = num_players > 1 or family_of(task.game) in DRAWS_IN_PLAY
-        return f"{task.game}\n{task.seed if by_seed else ''}\n{task.play.content()}"
-
-    return GeneratedTasks(environment, drawn, content, levels=names)
+    return GeneratedTasks(environment, drawn, lambda task: task.content, levels=names)
 
 
 def _check(names: Collection[str], known: Collection[str], refused: Mapping[str, str]) -> None:
@@ -113,8 +125,8 @@ def _check(names: Collection[str], known: Collection[str], refused: Mapping[str,
         if name in known:
             continue
         family = family_of(name) if name in _registered() else ""
-        if family in refused:
-            raise TaskDataError(f"{name} is not played: {refused[family]}")
+        if reason := refused.get(name, refused.get(family)):
+            raise TaskDataError(f"{name} is not played: {reason}")
         raise TaskDataError(f"there is no game {name[:80]!r} to play; known: {', '.join(known)}")
     if twice := [name for name in names if list(names).count(name) > 1]:
         raise TaskDataError(f"games names {twice[0]} twice")
