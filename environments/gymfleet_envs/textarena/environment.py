@@ -36,15 +36,15 @@ class TextArena(Environment[Beginning]):
     options: ClassVar[TextArenaOptions] = TextArenaOptions()
     floors: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "echoes": {"Minesweeper-v0-small": 0.005},
-        "guesses_codes_in_order": {"Mastermind-v0": 0.03, "Mastermind-v0-hard": 0.015},
+        "guesses_codes_in_order": {"Mastermind-v0": 0.02, "Mastermind-v0-hard": 0.005},
         "names_all_moves_at_once": {"Minesweeper-v0-small": 0.005},
         "plays_the_gold_of_another_task": {
-            "FrozenLake-v0": 0.28, "FrozenLake-v0-random": 0.05, "FrozenLake-v0-hardcore": 0.12,
-            "GuessTheNumber-v0-hardcore": 0.32, "Mastermind-v0": 0.04, "Mastermind-v0-hard": 0.005,
+            "FrozenLake-v0": 0.23, "FrozenLake-v0-random": 0.05, "FrozenLake-v0-hardcore": 0.12,
+            "GuessTheNumber-v0-hardcore": 0.2, "Mastermind-v0": 0.03, "Mastermind-v0-hard": 0.005,
             "Minesweeper-v0-small": 0.035,
         },
-        "says_numbers_in_order": {"GuessTheNumber-v0-hardcore": 0.4},
-        "walks_down_and_right": {"FrozenLake-v0": 0.18, "FrozenLake-v0-random": 0.055, "FrozenLake-v0-hardcore": 0.13},
+        "says_numbers_in_order": {"GuessTheNumber-v0-hardcore": 0.33},
+        "walks_down_and_right": {"FrozenLake-v0": 0.27, "FrozenLake-v0-random": 0.07, "FrozenLake-v0-hardcore": 0.12},
     }  # fmt: skip
 
     play: Play
