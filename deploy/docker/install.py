@@ -24,6 +24,8 @@ SOURCE: Final = Path(__file__).resolve().parents[2]
 PINS: Final = tuple(SOURCE / "requirements" / name for name in ("lock.txt", "images.txt"))
 HASHED: Final = (*PINS, SOURCE / "requirements" / "engine.txt")
 NOT_NEEDED: Final = {
+    "chess": "textarena's chess",
+    "joblib": "nltk's downloads and collocations",
     "prompt-toolkit": "textworld's games for people",
     "spacy": "jericho's parser of Z-machine games; textworld's PDDL games load none",
     "tensorboardx": "Ray's logger for TensorBoard",

@@ -1,0 +1,142 @@
+"""One game of the package under way: its own random numbers, its messages, and no action that could break it."""
+
+import contextlib
+import copy
+import io
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Self
+
+from gymfleet_envs.deadline import Overdue, within
+
+TIMEOUT_S: Final = 5.0
+_GAME: Final = -1
+_NOT_STATE: Final = frozenset({"logs", "observations", "step_info", "game_info", "role_mapping", "turn"})
+
+
+class Play:
+    """A game, and what each player has not been shown yet.
+
+    All that a game draws comes from `seed` and the number of actions so far, so a copy draws what the original does.
+    """
+
+    def __init__(self, game: Any, seed: str, num_players: int) -> None:
+        self.game = game
+        self.seed = seed
+        self.num_actions = 0
+        self.failed = False
+        self.messages: list[str] = [""] * num_players
+
+    def copy(self) -> Self:
+        """Return an independent copy."""
+        other = copy.copy(self)
+        other.game = copy.deepcopy(self.game)
+        other.messages = list(self.messages)
+        return other
+
+    @property
+    def over(self) -> bool:
+        """Whether the game has ended."""
+        return self.failed or bool(self.game.state.done)
+
+    @property
+    def mover(self) -> int:
+        """The player whose action is next."""
+        return int(self.game.state.current_player_id)
+
+    @property
+    def reason(self) -> str:
+        """Why it ended; empty where the game gives no reason. It may tell the solution."""
+        return str(self.game.state.game_info[0].get("reason") or "")
+
+    @property
+    def ended_invalid(self) -> bool:
+        """Whether a move that the game did not take ended it."""
+        return self.failed or any(told["invalid_move"] for told in _players(self.game.state.game_info))
+
+    def rewards(self) -> Mapping[int, float]:
+        """What each player was given, on the package's scale of -1 to 1; nothing before the end.
+
+        (Slitherlink and ThreeCardMonte give a text for the reward of an invalid move.)
+        """
+        given = {} if self.failed else self.game.state.rewards or {}
+        return {player: float(reward) for player, reward in given.items() if isinstance(reward, int | float)}
+
+    def act(self, action: str) -> bool:
+        """Take an action of the player who is to move; return whether the game took it for a move.
+
+        A text that makes the game fail, or that takes it too long, ends it: it may have been changed half-way.
+        """
+        if "[" not in action and "]" not in action:  # as the package's ActionFormattingWrapper
+            action = f"[{action}]"
+        action = action.encode(errors="replace").decode()
+        mover = self.mover
+        self.num_actions += 1
+        try:
+            with _own_random(f"{self.seed}/{self.num_actions}"):
+                within(TIMEOUT_S, lambda: self.game.step(action))
+        except (Exception, Overdue):  # noqa: BLE001 - foreign code on a text that a model wrote
+            self.failed = True
+            return False
+        self.messages[mover] = ""
+        self.collect()
+        return not (self.game.state.error_count or self.ended_invalid)
+
+    def collect(self) -> None:
+        """Take over the game's new messages, as the package words them; a player's own action is not repeated to it."""
+        state = self.game.state
+        for player, told in state.observations.items():
+            lines = [self.messages[player]] if self.messages[player] else []
+            for sender, text, _ in told:
+                if sender == _GAME:
+                    lines.append(f"[GAME] {text}")
+                elif sender != player and sender in state.role_mapping:  # (Slitherlink names a kind for the sender)
+                    # In one line, so that no player can write in the game's name.
+                    lines.append(f"[{state.role_mapping[sender]}] {' '.join(text.split())}")
+            self.messages[player] = "\n".join(lines)
+            told.clear()
+        state.logs.clear()
+
+    def content(self) -> str:
+        """Return a text that is equal for equal states; the number of turns does not count."""
+        state = {name: value for name, value in vars(self.game.state).items() if name not in _NOT_STATE}
+        return _text({**vars(self.game), "state": state})
+
+
+def begin(game: Any, key: str, seed: int, num_players: int) -> Play:
+    """Begin a game; `key` is the seed of all that it draws in play. Raises what the game raises."""
+    play = Play(game, key, num_players)
+    with _own_random(key):
+        game.reset(num_players=num_players, seed=seed)
+    play.collect()
+    return play
+
+
+def _players(game_info: Mapping[int, Any]) -> list[Mapping[str, Any]]:
+    return [told for player, told in game_info.items() if player >= 0]
+
+
+def _text(value: Any) -> str:
+    """Return a text of data that does not depend on the order of sets, nor on where objects lie."""
+    match value:
+        case dict():
+            return "{" + ",".join(f"{_text(key)}:{_text(item)}" for key, item in value.items()) + "}"
+        case set() | frozenset():
+            return "<" + ",".join(sorted(map(_text, value))) + ">"
+        case list() | tuple():
+            return "[" + ",".join(map(_text, value)) + "]"
+        case str() | int() | float() | None:
+            return repr(value)
+    return type(value).__name__
+
+
+@contextlib.contextmanager
+def _own_random(seed: str) -> Iterator[None]:
+    """Let code that draws from the process's generator draw from `seed`, and print nothing."""
+    state = random.getstate()
+    random.seed(seed)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        random.setstate(state)

@@ -1,0 +1,78 @@
+"""Games for two players that are both agents: `gymfleet_envs.textarena.two_players:TextArenaTwoPlayers`."""
+
+import copy
+import hashlib
+from pathlib import Path
+from typing import ClassVar, Self
+
+from gymfleet_envs.environment import Environment, Game, Outcome, Seat
+from gymfleet_envs.tasks import TaskDataError, TaskSource
+from gymfleet_envs.textarena.environment import INSTRUCTIONS, LICENCE
+from gymfleet_envs.textarena.games import Beginning, two_player_tasks
+from gymfleet_envs.textarena.options import TWO_PLAYER_GAMES, TwoPlayersOptions
+from gymfleet_envs.textarena.play import Play
+
+
+class TextArenaTwoPlayers(Environment[Beginning]):
+    """One game of two seats: 1 for a win, 0.5 for a draw, 0 for a loss."""
+
+    name: ClassVar[str] = "textarena_two_players"
+    version: ClassVar[str] = "1.0.0"
+    summary: ClassVar[str] = "Play a game of TextArena for two, two agents against each other"
+    instructions: ClassVar[str] = INSTRUCTIONS
+    format: ClassVar[str] = "react"
+    max_turns: ClassVar[int] = 128
+    max_action_chars: ClassVar[int] = 1_024
+    licence: ClassVar[str] = LICENCE
+    options: ClassVar[TwoPlayersOptions] = TwoPlayersOptions()
+    seats: ClassVar[tuple[str, ...]] = ("player_0", "player_1")
+
+    play: Play
+
+    @classmethod
+    def task_source(cls, data: Path | None) -> TaskSource[Beginning]:
+        """Return the games that the options name."""
+        if data is not None:
+            raise TaskDataError(f"{data}: its games are the package's: there are no files to import")
+        return two_player_tasks(cls.options.games, TWO_PLAYER_GAMES)
+
+    def reset(self, task: Beginning, seed: int) -> str:
+        """Begin the game; player 0 is to move."""
+        del seed
+        self.play = task.play.copy()
+        self.start_info = {"game": task.game}
+        return ""
+
+    def step(self, action: str) -> Outcome:
+        """Play a move of the player who is to move; a second invalid one in a row loses."""
+        if self.play.over:
+            return Outcome("", terminated=True, action_valid=False)
+        valid = self.play.act(action)
+        return Outcome("", terminated=self.play.over, action_valid=valid)
+
+    def game(self) -> Game:
+        """What each player has been told since its last move."""
+        play = self.play
+        rewards = play.rewards()
+        seats = {}
+        for place, name in enumerate(self.seats):
+            told = play.messages[place]
+            if play.over:
+                told = f"{told}\n[GAME] {play.reason or 'The game is over.'}".lstrip("\n")
+            result = (rewards[place] + 1) / 2 if place in rewards else 0.0
+            seats[name] = Seat(told, result, result)
+        return Game(None if play.over else self.seats[play.mover], seats)
+
+    def state_key(self) -> str:
+        """The whole game."""
+        return repr((self.play.content(), self.play.failed))
+
+    def state_digest(self) -> str:
+        """Of the same, and of what each player has yet to be told."""
+        return hashlib.sha256(repr((self.state_key(), self.play.messages)).encode()).hexdigest()
+
+    def snapshot(self) -> Self:
+        """Return an independent copy."""
+        other = copy.copy(self)
+        other.play = self.play.copy()
+        return other
