@@ -316,7 +316,7 @@ async def _until(http: httpx.AsyncClient, name: str, value: float) -> None:
 @pytest.mark.parametrize(
     ("arguments", "environment", "message"),
     [
-        (["nowhere"], {}, "error: there is no environment 'nowhere'; known: alfworld, babyai"),
+        (["nowhere"], {}, "error: there is no environment 'nowhere'; known: academia, alfworld"),
         (["maze"], {"GYMFLEET_ENV_PROT": "1"}, "error: unknown settings GYMFLEET_ENV_PROT"),
         (
             ["maze"],
