@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
@@ -142,6 +143,21 @@ class Fleet:
         """A rollout service that works with this fleet; not started, and not among `rollouts`."""
         fields = {"REDIS_URL": self.redis.url, "GATEWAY_URL": self.gateway.url, "MODEL": str(self._model)}
         return self._service("rollout", "ROLLOUT", {**fields, **self._rollout_settings, **settings})
+
+    @contextmanager
+    def other_rollout(self, **settings: str) -> Iterator[httpx.Client]:
+        """A rollout service with settings of its own, as a client of it; the fleet's own rests meanwhile."""
+        self.rollout.stop()
+        service = self.new_rollout(**settings)
+        service.start()
+        try:
+            service.wait_ready()
+            with httpx.Client(base_url=service.url, timeout=60, trust_env=False) as client:
+                yield client
+        finally:
+            service.stop()
+            self.rollout.start()
+            self.rollout.wait_ready()
 
     def _service(self, name: str, prefix: str, settings: Mapping[str, str], *arguments: str) -> ServiceProcess:
         port = free_port()

@@ -27,6 +27,19 @@ class RunProgress(BaseModel):
     """Unix seconds."""
 
 
+class TaskCost(BaseModel):
+    """What a task of a measurement took on average, in the units of a budget."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    env_steps: float
+    model_calls: float
+    tokens: float
+    """Sampled ones."""
+    evaluations: float
+    """Values that the reward service was asked for."""
+
+
 class Place(BaseModel):
     """Where a record is: a line of a file that grows at its end alone."""
 

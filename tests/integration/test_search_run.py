@@ -39,17 +39,8 @@ max_tokens = 4
 @pytest.fixture(scope="module")
 def http(maze_fleet: Fleet) -> Iterator[httpx.Client]:
     """A rollout service that may ask the fleet's reward service; the fleet's own rests meanwhile."""
-    maze_fleet.rollout.stop()
-    service = maze_fleet.new_rollout(REWARD_URL=maze_fleet.reward.url)
-    service.start()
-    try:
-        service.wait_ready()
-        with httpx.Client(base_url=service.url, timeout=60, trust_env=False) as client:
-            yield client
-    finally:
-        service.stop()
-        maze_fleet.rollout.start()
-        maze_fleet.rollout.wait_ready()
+    with maze_fleet.other_rollout(REWARD_URL=maze_fleet.reward.url) as client:
+        yield client
 
 
 @pytest.mark.parametrize(

@@ -54,17 +54,8 @@ def branch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def http(maze_fleet: Fleet, branch: Path) -> Iterator[httpx.Client]:
     """A rollout service that was given the guide's file; the fleet's own rests meanwhile."""
-    maze_fleet.rollout.stop()
-    service = maze_fleet.new_rollout(PLUGINS=json.dumps([str(branch), str(branch.with_name("varies.py"))]))
-    service.start()
-    try:
-        service.wait_ready()
-        with httpx.Client(base_url=service.url, timeout=60, trust_env=False) as client:
-            yield client
-    finally:
-        service.stop()
-        maze_fleet.rollout.start()
-        maze_fleet.rollout.wait_ready()
+    with maze_fleet.other_rollout(PLUGINS=json.dumps([str(branch), str(branch.with_name("varies.py"))])) as client:
+        yield client
 
 
 def test_the_guides_strategy_is_short() -> None:

@@ -22,23 +22,35 @@ def recipe_by(recipe: Recipe, strategy: str, budget: Sequence[str]) -> Recipe:
 
     Args:
         recipe: that of the run.
-        strategy: a name and its options, as in `best_of_n,candidates=16`.
+        strategy: a name and its options, as in `best_of_n,candidates=16`, or the table as TOML has it, in braces.
         budget: as in `model_calls=64`.
 
     Raises:
         UsageProblem: one of them cannot be read, or is no budget.
     """
-    use, *options = strategy.split(",")
-    table = {"use": use.strip(), **_pairs("--strategy", options)}
+    table = _table(strategy)
+    limits = _pairs("--budget", budget)
+    if unknown := sorted(limits.keys() - Budget.model_fields):
+        raise UsageProblem(f"--budget: {unknown[0]}: unknown; known: {', '.join(Budget.model_fields)}")
     try:
-        spent = Budget.model_validate(_pairs("--budget", budget))
+        spent = Budget.model_validate(limits)
     except ValidationError as error:
         raise UsageProblem(f"--budget: {faults(error, whole='budget')}") from None
     document = recipe.model_dump(mode="json", exclude_unset=True)
-    last: dict[str, Any] = next((one for one in reversed(document["stages"]) if one.get("kind") == "measure"), {})
-    measured = {**last, "kind": "measure", "name": "measure", "strategy": table}
-    measured["budget"] = spent.model_dump(mode="json", exclude_none=True)
+    last = next((dict(stage.options) for stage in reversed(recipe.plan()) if stage.kind == "measure"), {})
+    budget_given = spent.model_dump(mode="json", exclude_none=True)
+    measured = {**last, "kind": "measure", "name": "measure", "strategy": table, "budget": budget_given}
     return Recipe.model_validate({**document, "stages": [measured]})
+
+
+def _table(strategy: str) -> dict[str, Any]:
+    if strategy.startswith("{"):
+        table = toml_value(strategy)
+        if not isinstance(table, dict) or not isinstance(table.get("use"), str):
+            raise UsageProblem(f'--strategy {strategy!r}: write {{use = "NAME", KEY = VALUE}}')
+        return table
+    use, *options = strategy.split(",")
+    return {"use": use.strip(), **_pairs("--strategy", options)}
 
 
 def _pairs(option: str, given: Sequence[str]) -> dict[str, Any]:

@@ -1,55 +1,28 @@
 """AgentBench's card game as an environment: the agent against an opponent of ours."""
 
-import copy
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final
 
-from gymfleet_contracts.session import ExpertMove, Tool
-from pydantic import JsonValue
+from gymfleet_contracts.session import ExpertMove
 
 from gymfleet_envs.card_game import moves
+from gymfleet_envs.card_game.base import Aquawar
 from gymfleet_envs.card_game.battle import MOST_MOVES
 from gymfleet_envs.card_game.kinds import NAMES, TEAM
-from gymfleet_envs.card_game.match import Match
-from gymfleet_envs.card_game.options import CardGameOptions
 from gymfleet_envs.card_game.players import thoughtful
 from gymfleet_envs.card_game.suspicion import as_seen_by, best_guess
 from gymfleet_envs.card_game.tasks import EXPERT_DEPTH, Duel, generated_tasks, play_opponent
-from gymfleet_envs.environment import Environment, Outcome
+from gymfleet_envs.environment import Outcome
 from gymfleet_envs.tasks import TaskDataError, TaskSource
 
-INSTRUCTIONS: Final = (
-    "This is a two-player battle game with four pet fish in each team.\n"
-    "Each fish has its 400 initial health, 200 attack power, an active ability and a passive ability. Each "
-    "round you choose a living fish to use its active ability, or to make a normal attack, which causes half "
-    "of its attack power as damage, on an enemy fish. Passive abilities are triggered by themselves when "
-    "their conditions are met, whichever fish is chosen.\n"
-    "Where the enemy's fish are hidden, you first guess the type of one of them in each round. If the guess "
-    "is right, the fish's type is revealed, and each of the enemy's fish takes 50 damage. The enemy does the "
-    "same with yours.\n"
-    "The player with more fish alive at the end of the game wins.\n"
-    'A move is a JSON object: {"pick_fish": "NAME", "action": "normal" or "active", "target_position": 0 to '
-    "3}. The target is an enemy, or a teammate where the ability is used on one; an ability that attacks all "
-    'enemies needs none. A guess is {"guess_type": "NAME", "target_position": 0 to 3}.\n'
-    "Without a move that can be played, you are defeated."
-)
 
-
-class CardGame(Environment[Duel]):
+class CardGame(Aquawar):
     """Play Aquawar against a program."""
 
     name: ClassVar[str] = "card_game"
-    version: ClassVar[str] = "1.0.0"
     summary: ClassVar[str] = "Battle with four fish against four, some of them hidden (AgentBench, Aquawar)"
-    instructions: ClassVar[str] = INSTRUCTIONS
-    format: ClassVar[str] = "react"
     max_turns: ClassVar[int] = 2 * ((MOST_MOVES + 1) // 2)
-    max_action_chars: ClassVar[int] = 2048
-    licence: ClassVar[str] = "Apache-2.0; rules and wording: AgentBench (Apache-2.0)"
-    options: ClassVar[CardGameOptions] = CardGameOptions()
-    tools: ClassVar[tuple[Tool, ...]] = moves.TOOLS
     floors: ClassVar[Mapping[str, Mapping[str, float]]] = {
         "takes_the_first_action": {
             "random": 0.26, "greedy": 0.19, "strong": 0.18, "guess_random": 0.27, "guess_greedy": 0.24,
@@ -73,10 +46,7 @@ class CardGame(Environment[Duel]):
         },
     }  # fmt: skip
 
-    def __init__(self) -> None:
-        self._task: Duel
-        self._match: Match
-        self._failures = 0
+    _task: Duel
 
     @classmethod
     def task_source(cls, data: Path | None) -> TaskSource[Duel]:
@@ -90,11 +60,6 @@ class CardGame(Environment[Duel]):
         """There is nothing to import."""
         del target
         cls.task_source(source)
-
-    def action_of(self, tool: str, arguments: Mapping[str, JsonValue]) -> str:
-        """The arguments as JSON."""
-        del tool
-        return moves.action_of(arguments)
 
     def reset(self, task: Duel, seed: int) -> str:
         """Describe the teams. What is drawn depends on the task alone; the seed changes nothing."""
@@ -141,22 +106,6 @@ class CardGame(Environment[Duel]):
             f"The enemy has lost {health[0]} health and I have lost {health[1]}; this attack leads best from here."
         )
         return ExpertMove(thought=thought, action=moves.text_of_move(match.battle, move))
-
-    def admissible_actions(self) -> Sequence[str]:
-        """All moves, or all guesses that may be right by what was seen."""
-        return self._match.possible()
-
-    def state_key(self) -> str:
-        """The whole game; all that was told of the last turns belongs to it."""
-        return repr((self._match.state, self._failures))
-
-    def state_digest(self) -> str:
-        """Of the same: what is drawn next is in it."""
-        return hashlib.sha256(self.state_key().encode()).hexdigest()
-
-    def snapshot(self) -> Self:
-        """A shallow copy: a step copies the match before it changes it."""
-        return copy.copy(self)
 
     def _turns(self) -> int:
         """Return how many turns the agent can have."""

@@ -96,7 +96,7 @@ class ReasoningGym(Environment[Question]):
         if answer is None:
             return Outcome("The reply holds no answer.", terminated=True, action_valid=False)
         question = self._question
-        given = package_score(question.dataset, question.scorer, answer, question.entry)
+        given = package_score(question, answer)
         self._score = float(is_right(given))
         return Outcome(
             "The answer is taken.",

@@ -2,16 +2,21 @@
 
 import ast
 import cmath
+import operator
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 MAX_CHARS: Final = 1_000
 _WORD: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _ALLOWED: Final = re.compile(r"[0-9A-Za-z_+\-*/(). \t\n]*", re.ASCII)
 _MAX_BITS: Final = 2_048
+_OPERATORS: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+}  # fmt: skip
+_OF_FORMULAS: Final = {**_OPERATORS, ast.Pow: operator.pow}
 
 
 class ExpressionFault(ValueError):
@@ -84,8 +89,8 @@ def arithmetic(text: str) -> tuple[Fraction, list[int]]:
                 found = Fraction(number)
             case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=inner):
                 found = -value(inner) if isinstance(sign, ast.USub) else value(inner)
-            case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div() as operator, right=right):
-                found = _combined(value(left), operator, value(right))
+            case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
+                found = _OPERATORS[type(sign)](value(left), value(right))
             case _:
                 raise ExpressionFault("only whole numbers, + - * / and parentheses")
         if max(found.numerator.bit_length(), found.denominator.bit_length()) > _MAX_BITS:
@@ -93,17 +98,6 @@ def arithmetic(text: str) -> tuple[Fraction, list[int]]:
         return found
 
     return value(_parsed(text, ())), numbers
-
-
-def _combined(left: Fraction, operator: ast.operator, right: Fraction) -> Fraction:
-    match operator:
-        case ast.Add():
-            return left + right
-        case ast.Sub():
-            return left - right
-        case ast.Mult():
-            return left * right
-    return left / right
 
 
 def derivative_at(text: str, variable: str) -> Callable[[complex], Dual]:
@@ -123,8 +117,9 @@ def derivative_at(text: str, variable: str) -> Callable[[complex], Dual]:
                     return value(inner)
                 case ast.UnaryOp(op=ast.USub(), operand=inner):
                     return Dual(0j) - value(inner)
-                case ast.BinOp(left=left, op=operator, right=right):
-                    return _joined(value(left), operator, value(right))
+                case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OF_FORMULAS:
+                    joined: Dual = _OF_FORMULAS[type(sign)](value(left), value(right))
+                    return joined
                 case ast.Call(func=ast.Name(id=name), args=[inner], keywords=[]) if name in _FUNCTIONS:
                     function, slope = _FUNCTIONS[name]
                     inside = value(inner)
@@ -134,21 +129,6 @@ def derivative_at(text: str, variable: str) -> Callable[[complex], Dual]:
         return value(tree)
 
     return at
-
-
-def _joined(left: Dual, operator: ast.operator, right: Dual) -> Dual:
-    match operator:
-        case ast.Add():
-            return left + right
-        case ast.Sub():
-            return left - right
-        case ast.Mult():
-            return left * right
-        case ast.Div():
-            return left / right
-        case ast.Pow():
-            return left**right
-    raise ExpressionFault("only + - * / **")
 
 
 def _parsed(text: str, words: Collection[str]) -> ast.expr:

@@ -1,16 +1,15 @@
 """The package's data sets: which can be played, how each is made, and the question at an index."""
 
-import contextlib
-import io
 import json
 import random
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Final
 
+from gymfleet_envs.own_random import own_random
 from gymfleet_envs.reasoning_gym.options import ALL, ReasoningGymOptions
 from gymfleet_envs.tasks import GeneratedTasks, TaskDataError
 
@@ -119,7 +118,7 @@ def _made(name: str, config: str, seed: int) -> Any:
     if unknown := sorted(told.keys() - set(known)):
         raise TaskDataError(f"config.{name}: there is no {unknown[0]!r}; it knows {', '.join(known)}")
     try:
-        with _own_random(f"{name}/{seed}"):
+        with own_random(f"{name}/{seed}"):
             return kind(config=settings(**told, seed=seed, size=_SIZES.get(name, _MAX_SIZE)))
     except (AssertionError, TypeError, ValueError) as error:
         raise TaskDataError(f"config.{name}: {error}") from None
@@ -129,23 +128,8 @@ def _drawn(rng: random.Random, name: str, dataset: Any) -> Question:
     """Draw a question that has an answer: some are the empty text, and some integrals are none that sympy found."""
     for _ in range(_TRIES):
         index = rng.randrange(_SIZES.get(name, _MAX_SIZE))
-        with _own_random(f"{name}/{dataset.seed}/{index}"):
+        with own_random(f"{name}/{dataset.seed}/{index}"):
             entry = dataset[index]
         if entry["answer"] is None or (entry["answer"].strip() and _UNSOLVED not in entry["answer"]):
             return Question(name, index, entry, dataset)
     raise TaskDataError(f"{name}: {_TRIES} questions in a row have no answer")
-
-
-@contextlib.contextmanager
-def _own_random(seed: str) -> Iterator[None]:
-    """Let code that draws from the process's generators draw from `seed`, and print nothing."""
-    import numpy as np  # noqa: PLC0415 - as above
-
-    state, arrays = random.getstate(), np.random.get_state()
-    random.seed(seed)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        random.setstate(state)
-        np.random.set_state(arrays)

@@ -76,7 +76,7 @@ class TextArena(Environment[Beginning]):
         valid = play.act(action)
         if not play.over:
             return Outcome(play.messages[0], action_valid=valid)
-        told = [play.messages[0]] if play.messages[0] and not play.failed else []
+        told = [play.messages[0]] if play.messages[0] and play.broken_by is None else []
         # The reason of a lost game may tell what was hidden, and the task may be played again.
         score = self._score()
         return Outcome(
@@ -99,7 +99,7 @@ class TextArena(Environment[Beginning]):
         """The state of the game, and what it draws next."""
         play = self.play
         drawn = play.num_actions if self._family in DRAWS_IN_PLAY else None
-        return repr((play.content(), play.failed, drawn))
+        return repr((play.content(), play.broken_by, drawn))
 
     def snapshot(self) -> Self:
         """Return an independent copy. What the copy draws hangs on its own number of actions."""

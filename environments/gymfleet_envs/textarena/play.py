@@ -1,17 +1,19 @@
 """One game of the package under way: its own random numbers, its messages, and no action that could break it."""
 
-import contextlib
 import copy
-import io
-import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Self
 
 from gymfleet_envs.deadline import Overdue, within
+from gymfleet_envs.own_random import own_random
 
 TIMEOUT_S: Final = 5.0
 _GAME: Final = -1
 _NOT_STATE: Final = frozenset({"logs", "observations", "step_info", "game_info", "role_mapping", "turn"})
+
+
+class GameStuck(Exception):
+    """A move took the game too long, which may be the machine's doing as well as the text's: it is no score."""
 
 
 class Play:
@@ -24,7 +26,8 @@ class Play:
         self.game = game
         self.seed = seed
         self.num_actions = 0
-        self.failed = False
+        self.broken_by: int | None = None
+        """The player whose text made the game fail; who has lost."""
         self.messages: list[str] = [""] * num_players
 
     def copy(self) -> Self:
@@ -37,7 +40,7 @@ class Play:
     @property
     def over(self) -> bool:
         """Whether the game has ended."""
-        return self.failed or bool(self.game.state.done)
+        return self.broken_by is not None or bool(self.game.state.done)
 
     @property
     def mover(self) -> int:
@@ -52,20 +55,22 @@ class Play:
     @property
     def ended_invalid(self) -> bool:
         """Whether a move that the game did not take ended it."""
-        return self.failed or any(told["invalid_move"] for told in _players(self.game.state.game_info))
+        return self.broken_by is not None or any(told["invalid_move"] for told in _players(self.game.state.game_info))
 
     def rewards(self) -> Mapping[int, float]:
         """What each player was given, on the package's scale of -1 to 1; nothing before the end.
 
         (Slitherlink and ThreeCardMonte give a text for the reward of an invalid move.)
         """
-        given = {} if self.failed else self.game.state.rewards or {}
+        if self.broken_by is not None:
+            return {player: -1.0 if player == self.broken_by else 1.0 for player in range(len(self.messages))}
+        given = self.game.state.rewards or {}
         return {player: float(reward) for player, reward in given.items() if isinstance(reward, int | float)}
 
     def act(self, action: str) -> bool:
         """Take an action of the player who is to move; return whether the game took it for a move.
 
-        A text that makes the game fail, or that takes it too long, ends it: it may have been changed half-way.
+        A text that makes the game fail loses it: the game may have been changed half-way. Raises GameStuck.
         """
         if "[" not in action and "]" not in action:  # as the package's ActionFormattingWrapper
             action = f"[{action}]"
@@ -73,10 +78,12 @@ class Play:
         mover = self.mover
         self.num_actions += 1
         try:
-            with _own_random(f"{self.seed}/{self.num_actions}"):
+            with own_random(f"{self.seed}/{self.num_actions}"):
                 within(TIMEOUT_S, lambda: self.game.step(action))
-        except (Exception, Overdue):  # noqa: BLE001 - foreign code on a text that a model wrote
-            self.failed = True
+        except Overdue:
+            raise GameStuck(f"the game did nothing for {TIMEOUT_S:g} s upon an action") from None
+        except Exception:  # noqa: BLE001 - foreign code on a text that a model wrote
+            self.broken_by = mover
             return False
         self.messages[mover] = ""
         self.collect()
@@ -106,7 +113,7 @@ class Play:
 def begin(game: Any, key: str, seed: int, num_players: int) -> Play:
     """Begin a game; `key` is the seed of all that it draws in play. Raises what the game raises."""
     play = Play(game, key, num_players)
-    with _own_random(key):
+    with own_random(key):
         game.reset(num_players=num_players, seed=seed)
     play.collect()
     return play
@@ -128,15 +135,3 @@ def _text(value: Any) -> str:
         case str() | int() | float() | None:
             return repr(value)
     return type(value).__name__
-
-
-@contextlib.contextmanager
-def _own_random(seed: str) -> Iterator[None]:
-    """Let code that draws from the process's generator draw from `seed`, and print nothing."""
-    state = random.getstate()
-    random.seed(seed)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        random.setstate(state)

@@ -65,7 +65,7 @@ class TextArenaTwoPlayers(Environment[Beginning]):
 
     def state_key(self) -> str:
         """The whole game."""
-        return repr((self.play.content(), self.play.failed))
+        return repr((self.play.content(), self.play.broken_by))
 
     def state_digest(self) -> str:
         """Of the same, and of what each player has yet to be told."""

@@ -17,6 +17,8 @@ _HIGHEST: Final = 10
 _SHOWN: Final = 600
 """Characters of what an action led to."""
 _NUMBER: Final = re.compile(r"(?<![\d.])(\d{1,3}(?:\.\d{1,6})?)(?![\d.]*\d)")
+_NO_MARK: Final = re.compile(r"-\s?\d")
+"""A number below zero, or a range."""
 
 
 async def marks(ctx: PlayContext, node: Node, candidates: Sequence[str], samples: int) -> list[float | None]:
@@ -60,9 +62,12 @@ async def votes(ctx: PlayContext, node: Node, candidates: Sequence[str], samples
 
 
 def number(text: str, highest: int) -> float | None:
-    """Return the number from 0 to `highest` that a text holds; None where there is none, or more than one."""
-    found = {float(one) for one in _NUMBER.findall(text)}
-    if len(found) != 1:
+    """Return the number from 0 to `highest` that a text holds; None where there is none, or more than one.
+
+    `7/10` is 7 of 10.
+    """
+    found = {float(one) for one in _NUMBER.findall(text.replace(f"/{highest}", ""))}
+    if len(found) != 1 or _NO_MARK.search(text):
         return None
     (given,) = found
     return given if given <= highest else None
@@ -73,3 +78,9 @@ def way(node: Node) -> str:
     action = "" if node.turn is None else node.turn.action or node.turn.text
     came = " ".join(node.observation.split())
     return f"{action}: {came[:_SHOWN]}"
+
+
+def path(node: Node) -> str:
+    """Return the actions that lead to a node, and what the last one led to."""
+    before = [turn.action or turn.text for turn in node.turns()[:-1]]
+    return ", then ".join((*before, way(node)))

@@ -212,7 +212,7 @@ def _eval(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirectory
         # live, and the service reads them again when it has to refuse a later version.
         place = RunDirectory(directory.path / ".eval")
         place.lock()  # to the end of the process, as for a run
-        for leftover in ("checkpoints", "trajectories"):
+        for leftover in ("checkpoints", "trajectories", "trees"):
             shutil.rmtree(place.path / leftover, ignore_errors=True)
         reporter = Reporter(place, run_id)
         result = await lifecycle.evaluate_only(recipe, place, settings, reporter, arguments.checkpoint, run_id, options)

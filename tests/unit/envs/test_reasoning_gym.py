@@ -17,7 +17,7 @@ from gymfleet_envs.reasoning_gym.environment import ReasoningGym
 from gymfleet_envs.reasoning_gym.expressions import ExpressionFault, arithmetic, derivative_at
 from gymfleet_envs.reasoning_gym.guards import GUARDS
 from gymfleet_envs.reasoning_gym.options import LEVELS, ReasoningGymOptions
-from gymfleet_envs.reasoning_gym.scoring import is_right, package_score
+from gymfleet_envs.reasoning_gym.scoring import ScorerFailed, is_right, package_score
 from gymfleet_envs.reasoning_gym.source import REFUSED, Question, playable, question_tasks
 from gymfleet_envs.tasks import TaskDataError
 
@@ -74,7 +74,7 @@ def test_a_gold_answer_scores_and_no_hostile_one_does(name: str) -> None:
         if question.solution:
             assert played(question, f"<answer>{question.solution}</answer>") == (1.0, 1.0, True)
         for text in HOSTILE:
-            given = package_score(name, question.scorer, text, question.entry)
+            given = package_score(question, text)
             assert 0.0 <= given <= 1.0
             assert not is_right(given), text[:80]
 
@@ -85,7 +85,7 @@ def test_so_it_is_with_those_that_are_slow_to_draw(name: str) -> None:
     (question,) = questions(name)
     assert played(question, f"<answer>{question.solution}</answer>")[0] == 1.0
 
-    assert not [text for text in HOSTILE if is_right(package_score(name, question.scorer, text, question.entry))]
+    assert not [text for text in HOSTILE if is_right(package_score(question, text))]
 
 
 @pytest.mark.parametrize(
@@ -262,16 +262,48 @@ for name in tasks.levels:
     assert len(told[0]) == len(names)
 
 
-class _Endless:
+class _Scorer:
+    """Hangs or fails on the answers that it is told."""
+
+    def __init__(self, hangs_on: tuple[str, ...] = (), fails_on: tuple[str, ...] = ()) -> None:
+        self.hangs_on, self.fails_on = hangs_on, fails_on
+
     def score_answer(self, answer: str, told: Mapping[str, Any]) -> float:
-        while True:
+        while answer in self.hangs_on:
             pass
+        if answer in self.fails_on:
+            raise IndexError(answer)
+        return float(answer == told["answer"])
 
 
-def test_a_scorer_that_does_not_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_its_scorer_cannot_take_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "TIMEOUT_S", 0.05)
+    scorer = _Scorer(hangs_on=("7",), fails_on=("8",))
+
+    assert [package_score(Question("lcm", 0, entry("1"), scorer), text) for text in ("7", "8", "1")] == [0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("gold", "scorer", "told"),
+    [
+        pytest.param("1", _Scorer(hangs_on=("7", "1")), "no score in 0.05 s", id="slow for all"),
+        pytest.param("1", _Scorer(fails_on=("7", "1")), "its own answer cannot be scored: IndexError: 1", id="broken"),
+        pytest.param("", _Scorer(hangs_on=("7",)), "no score in 0.05 s", id="slow, without an answer to tell by"),
+    ],
+)
+def test_a_scorer_that_fails_whatever_the_answer_gives_no_score(
+    gold: str, scorer: _Scorer, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(scoring, "TIMEOUT_S", 0.05)
 
-    assert package_score("lcm", _Endless(), "1", entry("1")) == 0.0
+    with pytest.raises(ScorerFailed, match=told):
+        ReasoningGym.step(_asked(Question("lcm", 0, entry(gold), scorer)), "<answer>7</answer>")
+
+
+def _asked(question: Question) -> ReasoningGym:
+    environment = ReasoningGym()
+    environment.reset(question, 0)
+    return environment
 
 
 @pytest.mark.parametrize(

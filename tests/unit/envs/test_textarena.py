@@ -28,6 +28,7 @@ from gymfleet_envs.textarena.games import (
     two_player_tasks,
 )
 from gymfleet_envs.textarena.options import LEVELS, TWO_PLAYER_GAMES
+from gymfleet_envs.textarena.play import GameStuck
 from gymfleet_envs.textarena.two_players import TextArenaTwoPlayers
 
 pytest.importorskip("textarena")
@@ -193,24 +194,33 @@ def test_state_keys_tell_states_apart_and_not_turns() -> None:
     assert {family for family in WON if family in DRAWS_IN_PLAY} == {"Bandit", "Game2048", "Minesweeper"}
 
 
-def test_an_action_that_fails_or_takes_too_long_ends_the_game(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(action: str) -> None:
-        raise IndexError(action)
+def _fails(action: str) -> None:
+    raise IndexError(action)
 
-    def hangs(action: str) -> None:
-        while action:
-            pass
 
+def _hangs(action: str) -> None:
+    while action:
+        pass
+
+
+def test_an_action_that_makes_the_game_fail_loses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = begun("LightsOut-v0")
+    monkeypatch.setattr(environment.play.game, "step", _fails)
+
+    outcome = environment.step("[0 0]")
+
+    assert (outcome.terminated, outcome.score, outcome.reward, outcome.action_valid) == (True, 0.0, 0.0, False)
+    assert outcome.observation == "[GAME] The game is over."
+    assert environment.step("[0 0]").terminated
+
+
+def test_a_game_that_takes_too_long_gives_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(play_module, "TIMEOUT_S", 0.05)
-    for step in (fails, hangs):
-        environment = begun("LightsOut-v0")
-        monkeypatch.setattr(environment.play.game, "step", step)
+    environment = begun("LightsOut-v0")
+    monkeypatch.setattr(environment.play.game, "step", _hangs)
 
-        outcome = environment.step("[0 0]")
-
-        assert (outcome.terminated, outcome.score, outcome.reward, outcome.action_valid) == (True, 0.0, 0.0, False)
-        assert outcome.observation == "[GAME] The game is over."
-        assert environment.step("[0 0]").terminated
+    with pytest.raises(GameStuck, match=r"did nothing for 0\.05 s"):
+        environment.step("[0 0]")
 
 
 @pytest.mark.parametrize(
@@ -333,6 +343,18 @@ def two(name: str) -> TextArenaTwoPlayers:
     environment = TextArenaTwoPlayers()
     assert environment.reset(two_player_tasks([name], TWO_PLAYER_GAMES).by_index("train", name, 0).data, 0) == ""
     return environment
+
+
+def test_who_makes_a_game_for_two_fail_has_lost_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = two("TicTacToe-v0")
+    environment.step("[4]")
+    monkeypatch.setattr(environment.play.game, "step", _fails)
+
+    outcome = environment.step("[0]")
+
+    seats = environment.game().seats
+    assert (outcome.terminated, outcome.action_valid) == (True, False)
+    assert [seats[name].score for name in ("player_0", "player_1")] == [1.0, 0.0]
 
 
 def test_tic_tac_toe_for_two() -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.recipe_sections import EnvironmentSection
+from gymfleet_contracts.run import TaskCost
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -34,15 +35,6 @@ class Success(_Line):
     """`pass^k` for k = 1, 2, ...: the chance that k episodes of a task all succeed."""
 
 
-class Spent(_Line):
-    """What a task took on average."""
-
-    env_steps: float
-    model_calls: float
-    tokens: float
-    evaluations: float
-
-
 class Measurement(Success):
     """One measurement: a stage's, or one on the way through a stage that trains."""
 
@@ -50,7 +42,7 @@ class Measurement(Success):
     mean_score: float
     score_interval: tuple[float, float]
     seconds: float = 0.0
-    spent: Spent | None = None
+    spent: TaskCost | None = None
     environments: dict[str, Success] = {}
     """By title, where there are several."""
 

@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 from gymfleet_contracts.numbers import NUMBER
 from pydantic import Field
 
-from gymfleet_rollout.asking import VALUER, marks, votes, way
+from gymfleet_rollout.asking import VALUER, marks, path, votes, way
 from gymfleet_rollout.episodes import distinct, tried
 from gymfleet_rollout.strategy import BudgetSpent, Node, PlayContext, Reply, Strategy, StrategyFacts, StrategyOptions
 
@@ -24,7 +24,8 @@ class TreeOptions(StrategyOptions):
     generate: Literal["sampled", "proposed"] = "sampled"
     """`sampled`: replies drawn apart. `proposed`: the policy lists different ways on in one reply, and takes each."""
     value: Literal["marks", "votes"] = "marks"
-    """`marks`: the policy gives each node a number from 0 to 10. `votes`: it says which one of all is best."""
+    """`marks`: the policy gives each node a number from 0 to 10. `votes`: it says which one is best, with `bfs` of a
+    whole depth, with `dfs` of those that follow one node."""
     samples: Annotated[int, Field(ge=1, le=64), NUMBER] = 3
     """Answers to each such question."""
     width: Annotated[int, Field(ge=1, le=64), NUMBER] = 2
@@ -53,13 +54,19 @@ class TreeOfThoughts(Strategy[TreeOptions]):
             ctx.export(leaf, selected=True)
 
     async def _broad(self, ctx: PlayContext, root: Node) -> list[Node]:
+        # At the beginning the policy votes on nodes of all branches.
+        stem = (await ctx.fork(root))[0] if self.options.value == "votes" else None
         beams, ended = [root], list[tuple[float, Node]]()
         try:
             while beams and len(ended) < self.options.width:
-                grown = [child for node in beams for child in await self._children(ctx, node)]
-                if not grown:
+                if stem is None:
+                    valued = [one for node in beams for one in await self._children(ctx, node)]
+                else:
+                    grown = [child for node in beams for child in await self._grown(ctx, node)]
+                    valued = await self._valued(ctx, stem, grown, [path(child) for child in grown])
+                if not valued:
                     break  # the budget let nothing be carried out
-                ranked = sorted(grown, key=lambda one: -one[0])
+                ranked = sorted(valued, key=lambda one: -one[0])
                 ended += [one for one in ranked if one[1].over]
                 left = [child for _, child in ranked if not child.over]
                 beams = left[: self.options.width]
@@ -76,29 +83,38 @@ class TreeOfThoughts(Strategy[TreeOptions]):
         try:
             while stack and len(ended) < self.options.tries:
                 newest = node = stack.pop()
-                good = [
-                    (value, child) for value, child in await self._children(ctx, node) if value > self.options.prune
-                ]
-                ended += [one for one in good if one[1].over]
                 # The last of the stack comes next.
-                stack += [child for _, child in sorted(good, key=lambda one: one[0]) if not child.over]
+                for value, child in sorted(await self._children(ctx, node), key=lambda one: one[0]):
+                    if value > self.options.prune and not child.over:
+                        stack.append(child)
+                        continue
+                    if value > self.options.prune:
+                        ended.append((value, child))
+                    await ctx.release(child)
         except BudgetSpent:
             pass
         return [leaf for _, leaf in sorted(ended, key=lambda one: -one[0])] or [newest]
 
     async def _children(self, ctx: PlayContext, node: Node) -> list[tuple[float, Node]]:
         """Return what follows a node, with its value; nothing where the budget lets nothing be carried out."""
-        replies = await self._replies(ctx, node)
         (stem,) = await ctx.fork(node)  # at which the policy is asked about what follows
-        children = await tried(ctx, node, replies)
-        ways = [way(child) for child in children]
-        if len(children) < 2:
-            values: list[float] = [1.0] * len(children)  # there is nothing to choose from
-        elif self.options.value == "votes":
+        children = await self._grown(ctx, node)
+        valued = await self._valued(ctx, stem, children, [way(child) for child in children])
+        await ctx.release(stem)
+        return valued
+
+    async def _grown(self, ctx: PlayContext, node: Node) -> list[Node]:
+        return await tried(ctx, node, await self._replies(ctx, node))
+
+    async def _valued(
+        self, ctx: PlayContext, stem: Node, children: list[Node], ways: list[str]
+    ) -> list[tuple[float, Node]]:
+        if not children:
+            return []
+        if self.options.value == "votes":
             values = await votes(ctx, stem, ways, self.options.samples)
         else:
             values = [mark or 0.0 for mark in await marks(ctx, stem, ways, self.options.samples)]
-        await ctx.release(stem)
         for value, child in zip(values, children, strict=True):
             ctx.note(child, value=value)
         return list(zip(values, children, strict=True))

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Final
 
 import structlog
+from gymfleet_contracts.run import TaskCost
 from gymfleet_contracts.trajectory import ReplyEnd, ScoredTrajectory
 from gymfleet_kit.conduct import mistakes, num_useful
 
 from gymfleet_trainer.run.context import RunContext
-from gymfleet_trainer.run.state import EnvironmentResult, EvalResult, Spent
+from gymfleet_trainer.run.state import EnvironmentResult, EvalResult
 from gymfleet_trainer.run.statistics import pass_hat, wilson_interval
 
 log = structlog.get_logger()
@@ -38,7 +39,7 @@ async def measure(run: RunContext, label: str = "") -> tuple[EvalResult, list[Sc
 
 async def _spent(
     run: RunContext, label: str, episodes: list[ScoredTrajectory], before: Mapping[str, int]
-) -> Spent | None:
+) -> TaskCost | None:
     """Return what a task took on average: by the turns of independent episodes, or by the records of the searches."""
     if run.stage.plays()[label].strategy.use == "independent":
         turns = [turn for scored in episodes for turn in scored.trajectory.turns]
@@ -52,7 +53,7 @@ async def _spent(
         return None
     tasks = len({scored.trajectory.group_id for scored in episodes})
     env_steps, replies, tokens, values = (count / tasks for count in of_all)
-    return Spent(env_steps=env_steps, model_calls=replies, tokens=tokens, evaluations=values)
+    return TaskCost(env_steps=env_steps, model_calls=replies, tokens=tokens, evaluations=values)
 
 
 def _result(
@@ -61,7 +62,7 @@ def _result(
     episodes: list[ScoredTrajectory],
     num_failed: int,
     seconds: float,
-    spent: Spent | None,
+    spent: TaskCost | None,
 ) -> EvalResult:
     trajectories = [scored.trajectory for scored in episodes]
     ends = [turn.reply_end for trajectory in trajectories for turn in trajectory.turns]

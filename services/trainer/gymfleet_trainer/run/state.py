@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from gymfleet_contracts.run import TaskCost
 from pydantic import BaseModel, ConfigDict, Field
 
 
@@ -31,19 +32,6 @@ class Left(BaseModel):
     """A directory that transformers can load."""
     success: float | None = None
     """What a measurement found."""
-
-
-class Spent(BaseModel):
-    """What was used of a task's budget, whether there was one or not."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    env_steps: float
-    model_calls: float
-    tokens: float
-    """Sampled ones."""
-    evaluations: float
-    """Values that the reward service was asked for."""
 
 
 class EvalResult(BaseModel):
@@ -76,7 +64,7 @@ class EvalResult(BaseModel):
     failed_episodes: int
     """Episodes that failed for technical reasons; they were played again and are not counted."""
     seconds: float
-    spent: Spent | None = None
+    spent: TaskCost | None = None
     """Of a task on average; None where a strategy plays each sample by itself and does not say."""
     pass_hat: tuple[float, ...] = ()
     """`pass^k` for k = 1, 2, ...: the chance that k episodes of a task all succeed, as far as all tasks were played."""
