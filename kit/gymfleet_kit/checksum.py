@@ -25,13 +25,29 @@ class Words(Protocol):
         """Return ones of the same dtype on the same device."""
 
 
+class Checksum:
+    """The checksum of words that come one part after the other."""
+
+    def __init__(self) -> None:
+        self._total = self._placed = self._length = 0
+
+    def add(self, words: Words) -> None:
+        """Take the words that follow."""
+        places = words.new_ones(min(_CHUNK, len(words))).cumsum(0)
+        for start in range(0, len(words), _CHUNK):
+            part = words[start : start + _CHUNK]
+            plain = int(part.sum())
+            self._total += plain
+            self._placed += int((part * places[: len(part)]).sum()) + (self._length + start) * plain
+        self._length += len(words)
+
+    def digits(self) -> str:
+        """Return 32 hexadecimal digits: the sum of all words and that of each times its place from 1, modulo 2^64."""
+        return f"{self._total & _MASK:016x}{self._placed & _MASK:016x}"
+
+
 def checksum(words: Words) -> str:
-    """Return 32 hexadecimal digits: the sum of all words and that of each times its place from 1, modulo 2^64."""
-    total = placed = 0
-    places = words.new_ones(min(_CHUNK, len(words))).cumsum(0)
-    for start in range(0, len(words), _CHUNK):
-        part = words[start : start + _CHUNK]
-        plain = int(part.sum())
-        total += plain
-        placed += int((part * places[: len(part)]).sum()) + start * plain
-    return f"{total & _MASK:016x}{placed & _MASK:016x}"
+    """Return the digits of words that are there as a whole."""
+    whole = Checksum()
+    whole.add(words)
+    return whole.digits()

@@ -1,5 +1,6 @@
 """The policy against transformers' own forward pass, one sequence at a time."""
 
+import copy
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,14 @@ import torch
 from gymfleet_trainer.model import policy_model
 from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, pack
 from gymfleet_trainer.model.policy_model import PolicyModel, selected_logprobs
+from gymfleet_trainer.model.recast import RecastLinear
 from gymfleet_trainer.model.streaming import streamed
 from gymfleet_trainer.publish.weight_files import write_config, write_weights
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from tests.fixtures.small_models import save_small_model
 from tests.fixtures.train_sequences import random_sequences
 from tests.models import build_tiny_model
 
@@ -240,7 +243,7 @@ def test_rounded_weights_are_those_that_are_published(model_dir: Path, tmp_path:
     published_to = tmp_path / "published"
     published_to.mkdir()
     write_config(model.hf, published_to, torch.bfloat16)
-    write_weights(published_to, streamed(model.hf, torch.bfloat16, None), 1 << 30)
+    write_weights(published_to, streamed(model.hf, torch.bfloat16, None), 1 << 30, torch.bfloat16)
     with model.rounded(torch.bfloat16):
         rounded = model.token_logprobs(batch).logprobs
 
@@ -254,6 +257,34 @@ def test_rounded_weights_are_those_that_are_published(model_dir: Path, tmp_path:
     assert torch.equal(published.token_logprobs(batch).logprobs, rounded)
     assert not torch.allclose(before, rounded, atol=1e-5)
     assert torch.equal(model.token_logprobs(batch).logprobs, before), "the weights are again what they were"
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "gemma3_text", "qwen3_moe"])
+def test_weights_that_are_cast_anyhow_are_not_rounded_beforehand(kind: str, tmp_path: Path) -> None:
+    directory = save_small_model(kind, tmp_path)
+    given = PolicyModel.from_pretrained(directory, dtype="bfloat16")
+    with torch.no_grad():
+        for parameter in given.parameters():
+            parameter.mul_(1.003)
+    (batch, *_) = pack(sequences_for(given), 200)
+    by_hand = copy.deepcopy(given)
+    with torch.no_grad():
+        for parameter in by_hand.parameters():
+            parameter.copy_(parameter.bfloat16())
+    linears = [name for name, module in given.body.named_modules() if isinstance(module, RecastLinear)]
+    places = {name: one.data_ptr() for name, one in given.body.named_parameters()}
+
+    with given.rounded(torch.bfloat16):
+        rounded = given.token_logprobs(batch).logprobs
+        moved = {name for name, one in given.body.named_parameters() if one.data_ptr() != places[name]}
+        changed = {id(one) for one in given.to_be_rounded(torch.bfloat16)}
+
+    assert torch.equal(rounded, by_hand.token_logprobs(batch).logprobs)
+    assert linears
+    assert not moved & {f"{name}.weight" for name in linears}
+    assert {"norm.weight", "embed_tokens.weight"} <= moved, "these compute with all that they have"
+    assert changed == {id(one) for name, one in given.body.named_parameters() if name in moved}
+    assert len(given.to_be_rounded(torch.float16)) == len([*given.parameters()]), "no layer casts to that"
 
 
 def test_a_finer_dtype_rounds_nothing(model_dir: Path) -> None:

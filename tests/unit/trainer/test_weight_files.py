@@ -18,6 +18,7 @@ from gymfleet_rollout.inference.weights import require_same_tensors, tensor_shap
 from gymfleet_trainer.learning.learner import LocalLearner
 from gymfleet_trainer.model.policy_model import PolicyModel
 from gymfleet_trainer.model.streaming import streamed
+from gymfleet_trainer.publish import weight_files
 from gymfleet_trainer.publish.weight_files import in_buckets, write_weights
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
@@ -62,6 +63,36 @@ def test_buckets_end_where_the_next_tensor_would_be_too_much() -> None:
     assert [[name for name, _ in bucket] for bucket in in_buckets(named, 8)] == [
         ["one", "two"], ["large"], ["four"], ["five"],
     ]  # fmt: skip
+
+
+def test_buckets_are_filled_with_what_is_written() -> None:
+    named = [(name, torch.zeros(4)) for name in "abc"] + [("ids", torch.zeros(4, dtype=torch.int32))]
+
+    assert [[name for name, _ in bucket] for bucket in in_buckets(named, 16, torch.bfloat16)] == [
+        ["a", "b"], ["c"], ["ids"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("copied", [1, 3, 8, 1 << 20])
+def test_tensors_are_cast_and_summed_in_parts_of_any_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: int
+) -> None:
+    monkeypatch.setattr(weight_files, "_COPIED", copied)
+    generator = torch.Generator().manual_seed(0)
+    stacked = torch.randn(5, 3, generator=generator)
+    named = {
+        "turned": stacked.t(), "row": stacked[1], "odd": torch.randn(7, generator=generator),
+        "half": torch.randn(9, generator=generator).to(torch.bfloat16)[2:], "ids": torch.arange(3), "one": torch.tensor(2.5),
+    }  # fmt: skip
+
+    write_weights(tmp_path, named.items(), 1 << 20, torch.bfloat16)
+
+    require_intact(tmp_path)
+    found = load_file(tmp_path / "model.safetensors")
+    assert found.keys() == named.keys()
+    for name, tensor in named.items():
+        assert torch.equal(found[name], tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor)
+    assert [one.name for one in read_manifest(tmp_path).buckets[0].tensors][0] == "ids"  # type: ignore[union-attr]
 
 
 def test_what_is_written_is_read_by_others(version: Path) -> None:

@@ -198,7 +198,7 @@ class LocalLearner:
             unweighted([*prompt, *sample], len(prompt), str(index))
             for index, (prompt, sample) in enumerate(zip(prompts, samples, strict=True))
         ]
-        if self._ranks is not None:
+        if self._ranks is not None and self._model.to_be_rounded(self._published_dtype):
             self._stand_still()  # FSDP2 holds on to its shards, which are therefore rounded in place
         with self._model.rounded(self._published_dtype):  # or it would compare with other weights than the engine has
             rows = self._logprobs(sequences, temperature=1.0)
@@ -260,7 +260,8 @@ class LocalLearner:
             try:
                 if self._writes:
                     write_config(self._model.hf, directory, self._published_dtype)
-                    write_weights(directory, tensors, self._recipe.publish.bucket_mib << 20)
+                    bucket_bytes = self._recipe.publish.bucket_mib << 20
+                    write_weights(directory, tensors, bucket_bytes, self._published_dtype)
             finally:
                 deque(tensors, maxlen=0)  # the other ranks give their shards, also when the first could not write
             self._keep(directory, GENERATION)

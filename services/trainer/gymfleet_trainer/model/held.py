@@ -11,6 +11,8 @@ from torch import nn
 from gymfleet_trainer.model.adapters import add_adapters
 from gymfleet_trainer.model.families import decoder_of, empty_model
 from gymfleet_trainer.model.optimizer import OptimizerOptions, state_bytes
+from gymfleet_trainer.model.policy_model import finer_weights
+from gymfleet_trainer.model.recast import recast_linears
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ def meta_policy(config: Any, dtype: torch.dtype) -> Any:
     model = empty_model(config, dtype=dtype).requires_grad_(requires_grad=False)
     for part in (decoder_of(model), model.lm_head):
         part.requires_grad_(requires_grad=True)
+    recast_linears(decoder_of(model))
     return model
 
 
@@ -59,11 +62,11 @@ def meta_adapted(config: Any, section: LoraSection, dtype: torch.dtype) -> Any:
     return model
 
 
-def rounded_bytes(module: nn.Module, dtype: torch.dtype, *, workers: int = 1) -> int:
-    """Return what is held twice while the module's weights are compared as they are published: see `rounded`."""
-    return _bytes(
-        _shard(one, workers) for one in {*module.parameters()} if torch.promote_types(dtype, one.dtype) != dtype
-    )
+def rounded_bytes(model: Any, dtype: torch.dtype, compute_dtype: torch.dtype, *, workers: int = 1) -> int:
+    """Return what is held twice while the model's weights are compared as they are published: see `rounded`."""
+    if workers > 1 and dtype == compute_dtype:
+        return 0
+    return _bytes(_shard(one, workers) for one in {*finer_weights(model, dtype, compute_dtype)})
 
 
 def _shard(parameter: nn.Parameter, workers: int) -> nn.Parameter:

@@ -19,7 +19,7 @@ from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul
 from gymfleet_trainer.model.families import decoder_of, logit_scale
 from gymfleet_trainer.model.loading import fill, outline, read_model
 from gymfleet_trainer.model.microbatches import MicrobatchExecutor, Threads
-from gymfleet_trainer.model.recast import recast_linears
+from gymfleet_trainer.model.recast import RecastLinear, recast_linears
 from gymfleet_trainer.model.trees import ModelInputs
 from gymfleet_trainer.model.vision import Features, PackedImages
 
@@ -195,18 +195,20 @@ class PolicyModel(nn.Module):
             )
         return batch.scattered(logprobs), batch.scattered(entropy) if entropy is not None else None
 
+    def to_be_rounded(self, dtype: torch.dtype) -> list[nn.Parameter]:
+        """Return the weights by which it computes otherwise than by those that are published in `dtype`."""
+        if self.ranks is not None and dtype == self.compute_dtype:
+            return []  # whole weights are gathered in it
+        return finer_weights(self.hf, dtype, self.compute_dtype)
+
     @contextmanager
     def rounded(self, dtype: torch.dtype) -> Iterator[None]:
-        """Have the weights as they are published in `dtype`, within the context.
+        """Compute by the weights as they are published in `dtype`, within the context.
 
-        Those that change are held twice meanwhile. Without ranks the stored tensors stay as they are, so that a
+        Those of `to_be_rounded` are held twice meanwhile. Without ranks the stored tensors stay as they are, so that a
         checkpoint may be written from them.
         """
-        if torch.promote_types(dtype, self.masters) == dtype:
-            yield
-            return
-        # Frozen weights may be held in less than those that are trained.
-        parameters = [one for one in self.parameters() if torch.promote_types(dtype, one.dtype) != dtype]
+        parameters = self.to_be_rounded(dtype)
         if self.ranks is None:
             stored = [parameter.data for parameter in parameters]
             try:
@@ -266,6 +268,22 @@ class Reference(Protocol):
 
     def rows(self) -> tuple[str, dict[str, Tensor]]:
         """Return the name of the weights' file, and the weights themselves as this rank has them."""
+
+
+def finer_weights(model: Any, dtype: torch.dtype, compute_dtype: torch.dtype) -> list[nn.Parameter]:
+    """Return the weights of a transformers model that are held in more than `dtype`, and compute as more than that.
+
+    Where the computation is in `dtype`, linear layers and the head round their weights to it themselves.
+    """
+    finer = [one for one in model.parameters() if torch.promote_types(dtype, one.dtype) != dtype]
+    if dtype != compute_dtype:
+        return finer
+    embedded = model.get_input_embeddings().weight
+    linears = [one for one in model.modules() if isinstance(one, RecastLinear)]
+    cast = {id(weight) for one in linears for weight in one.parameters(recurse=False)}
+    if model.lm_head.weight is not embedded:
+        cast.add(id(model.lm_head.weight))
+    return [one for one in finer if id(one) not in cast]
 
 
 def recompute_activations(model: Any) -> None:

@@ -14,9 +14,10 @@ _CONVERSIONS: Final = "_weight_conversions"
 
 
 def streamed(model: Any, dtype: torch.dtype, ranks: Ranks | None) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, whole tensor) of a transformers model, floating-point ones in `dtype`; tied ones once.
+    """Yield (name, whole tensor) of a transformers model; tied ones once.
 
-    Of a sharded model every rank must exhaust this; the first one gets the tensors, on its CPU, and the others nothing.
+    Of a sharded model every rank must exhaust this; the first one gets the tensors, on its CPU, floating-point ones in
+    `dtype`, and the others nothing. Without `ranks` they are the model's own, not copied and not cast.
     Only one tensor is whole at a time, unless the model's files hold in one what it holds in several.
     """
     ignored = set(model._keys_to_ignore_on_save or ())  # noqa: SLF001 - has no public name
@@ -27,8 +28,9 @@ def streamed(model: Any, dtype: torch.dtype, ranks: Ranks | None) -> Iterator[tu
         if id(value) in seen or name in ignored:
             continue
         seen.add(id(value))
-        cast = value.detach().to(dtype) if value.is_floating_point() else value.detach()
-        tensor = collected(cast)
+        own = value.detach()
+        # Cast before they are sent: half as much is.
+        tensor = own if ranks is None else collected(own.to(dtype) if own.is_floating_point() else own)
         if ranks is not None and not ranks.first:
             continue
         if joins:

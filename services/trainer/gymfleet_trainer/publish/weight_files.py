@@ -2,15 +2,18 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from gymfleet_contracts.weights import MANIFEST, Bucket, DtypeName, StoredTensor, WeightsManifest
-from gymfleet_kit.checksum import checksum
+from gymfleet_kit.checksum import Checksum
 from torch import Tensor
 
 _WORD: Final = 8
+_COPIED: Final = 1 << 20
+"""Elements that are cast, summed and written together: they stay in a processor's cache."""
 _DTYPES: Final[dict[torch.dtype, DtypeName]] = {
     torch.float64: "F64", torch.int64: "I64", torch.float32: "F32", torch.int32: "I32", torch.bfloat16: "BF16",
     torch.float16: "F16", torch.uint8: "U8", torch.bool: "BOOL",
@@ -30,14 +33,17 @@ def write_config(model: Any, directory: Path, dtype: torch.dtype) -> None:
     config.write_text(json.dumps({**written, "dtype": str(dtype).removeprefix("torch.")}, indent=2))
 
 
-def write_weights(directory: Path, tensors: Iterable[Named], bucket_bytes: int) -> WeightsManifest:
+def write_weights(
+    directory: Path, tensors: Iterable[Named], bucket_bytes: int, dtype: torch.dtype | None = None
+) -> WeightsManifest:
     """Write the tensors in buckets of at most `bucket_bytes`, with an index if there are several, and the manifest.
 
-    A larger tensor has a bucket of its own. No more than a bucket is held twice.
+    Floating-point ones are written in `dtype`, if it is given. A larger tensor has a bucket of its own. Tensors are
+    cast and copied a few MiB at a time.
     """
     buckets: list[Bucket] = []
-    for number, named in enumerate(in_buckets(tensors, bucket_bytes), 1):
-        buckets.append(_write(directory / f"model-{number:05d}.safetensors", named))
+    for number, named in enumerate(in_buckets(tensors, bucket_bytes, dtype), 1):
+        buckets.append(_write(directory / f"model-{number:05d}.safetensors", named, dtype))
     names = {one.file: _final_name(number, len(buckets)) for number, one in enumerate(buckets, 1)}
     for written, final in names.items():
         (directory / written).rename(directory / final)
@@ -54,43 +60,81 @@ def write_weights(directory: Path, tensors: Iterable[Named], bucket_bytes: int) 
     return manifest
 
 
-def in_buckets(tensors: Iterable[Named], bucket_bytes: int) -> Iterator[list[Named]]:
-    """Put tensors that follow each other together while they are `bucket_bytes` at most."""
+def in_buckets(tensors: Iterable[Named], bucket_bytes: int, dtype: torch.dtype | None = None) -> Iterator[list[Named]]:
+    """Put tensors that follow each other together while they are `bucket_bytes` at most, as they are written."""
     bucket: list[Named] = []
     size = 0
     for name, tensor in tensors:
-        if bucket and size + tensor.nbytes > bucket_bytes:
+        takes = tensor.numel() * _written_as(tensor, dtype).itemsize
+        if bucket and size + takes > bucket_bytes:
             yield bucket
             bucket, size = [], 0
-        bucket.append((name, tensor.cpu()))
-        size += tensor.nbytes
+        bucket.append((name, tensor))
+        size += takes
     if bucket:
         yield bucket
 
 
-def _write(file: Path, named: list[Named]) -> Bucket:
+def _written_as(tensor: Tensor, dtype: torch.dtype | None) -> torch.dtype:
+    return dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+
+
+def _write(file: Path, named: list[Named], dtype: torch.dtype | None) -> Bucket:
     # Elements of 8 bytes first, then of 4, and so on: each then begins at a multiple of its size.
-    ordered = sorted(named, key=lambda one: -one[1].element_size())
-    parts = [tensor.contiguous().view(-1).view(torch.uint8) for _, tensor in ordered]
-    data = torch.cat(parts)
+    ordered = sorted(named, key=lambda one: -_written_as(one[1], dtype).itemsize)
     stored: list[StoredTensor] = []
     begin = 0
     for name, tensor in ordered:
-        end = begin + tensor.nbytes
-        stored.append(
-            StoredTensor(name=name, dtype=_DTYPES[tensor.dtype], shape=tuple(tensor.shape), begin=begin, end=end)
-        )
+        kind = _written_as(tensor, dtype)
+        end = begin + tensor.numel() * kind.itemsize
+        stored.append(StoredTensor(name=name, dtype=_DTYPES[kind], shape=tuple(tensor.shape), begin=begin, end=end))
         begin = end
-    bucket = Bucket(file=file.name, size_bytes=len(data), checksum=checksum(_words(data)), tensors=tuple(stored))
-    with file.open("wb") as stream:
+    # The header is as long with any checksum, which is not part of it.
+    bucket = Bucket(file=file.name, size_bytes=begin, checksum="0" * 32, tensors=tuple(stored))
+    summed = _SumOfBytes()
+    with file.open("wb") as stream, _one_thread():
         stream.write(bucket.header())
-        data.numpy().tofile(stream)
-    return bucket
+        for _, tensor in ordered:
+            kind = _written_as(tensor, dtype)
+            for part in tensor.detach().contiguous().view(-1).split(_COPIED):
+                data = part.to(kind).cpu().view(torch.uint8)
+                summed.add(data)
+                data.numpy().tofile(stream)
+    return bucket.model_copy(update={"checksum": summed.digits()})
 
 
-def _words(data: Tensor) -> Tensor:
-    """Return bytes as int64, with zeros for those that the last word lacks."""
-    return torch.nn.functional.pad(data, (0, -len(data) % _WORD)).view(torch.int64)
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch compute in the calling thread alone: engines sample meanwhile, and threads that meet every few MiB would
+    wait for a processor each time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class _SumOfBytes:
+    """The checksum of bytes as int64, with zeros for those that the last word lacks."""
+
+    def __init__(self) -> None:
+        self._sum = Checksum()
+        self._over = torch.empty(0, dtype=torch.uint8)
+        """Bytes that are no whole word yet."""
+
+    def add(self, data: Tensor) -> None:
+        if len(self._over):
+            data = torch.cat([self._over, data])
+        elif data.storage_offset() % _WORD:
+            data = data.clone()
+        whole = len(data) - len(data) % _WORD
+        self._sum.add(data[:whole].view(torch.int64))
+        self._over = data[whole:].clone()
+
+    def digits(self) -> str:
+        self._sum.add(torch.nn.functional.pad(self._over, (0, -len(self._over) % _WORD)).view(torch.int64))
+        return self._sum.digits()
 
 
 def _final_name(number: int, count: int) -> str:
