@@ -34,7 +34,7 @@ LARGER = SMALL.model_copy(update={"vocab_size": 8192, "hidden_size": 640, "inter
 def peaks(
     section: ScratchModel, tokens: int, length: int, directory: Path, *, lora: str = "", kind: str = "adamw"
 ) -> tuple[int, int]:
-    """What the plan says of the trainer's process, but for what glibc keeps, and what one was seen to take, in bytes."""
+    """What the plan says of a trainer's process, but for what glibc keeps, and what one was seen to take, in bytes."""
     with torch.device("cpu"):
         Qwen3ForCausalLM(scratch_config(section, length, section.vocab_size)).save_pretrained(directory / "model")
     recipe = directory / "recipe.toml"

@@ -6,7 +6,7 @@ from statistics import median
 import pytest
 from gymfleet_envs.babyai.tasks import BabyAITask
 
-from benchmarks.bench_async import Run, passed_over, rows
+from benchmarks.bench_async import Run, rows
 from benchmarks.waiting_environment import SLOW_Z, Waiting, slowness
 
 TASKS = [BabyAITask("GoToRedBall", seed) for seed in range(4000)]
@@ -34,14 +34,6 @@ def test_a_step_waits_and_says_whether_its_task_is_slow(monkeypatch: pytest.Monk
     assert told == [True, False]
     assert waits[0] > 10 * Waiting.options.median_s
     assert waits[1] < Waiting.options.median_s / 10
-
-
-def test_groups_that_were_passed_over_are_counted_up_to_the_last() -> None:
-    names = [f"reinforce.s{step:06d}-g{number:02d}" for step in (1, 2, 3) for number in range(4)]
-
-    assert passed_over(names) == 0
-    assert passed_over(names[:-2]) == 0, "those behind the last one are only not there yet"
-    assert passed_over([*names[:3], *names[5:]]) == pytest.approx(2 / 12)
 
 
 def test_the_others_are_compared_with_the_first() -> None:

@@ -82,7 +82,8 @@ def test_tensors_are_cast_and_summed_in_parts_of_any_size(
     stacked = torch.randn(5, 3, generator=generator)
     named = {
         "turned": stacked.t(), "row": stacked[1], "odd": torch.randn(7, generator=generator),
-        "half": torch.randn(9, generator=generator).to(torch.bfloat16)[2:], "ids": torch.arange(3), "one": torch.tensor(2.5),
+        "half": torch.randn(9, generator=generator).to(torch.bfloat16)[2:], "ids": torch.arange(3),
+        "one": torch.tensor(2.5),
     }  # fmt: skip
 
     write_weights(tmp_path, named.items(), 1 << 20, torch.bfloat16)
@@ -92,7 +93,9 @@ def test_tensors_are_cast_and_summed_in_parts_of_any_size(
     assert found.keys() == named.keys()
     for name, tensor in named.items():
         assert torch.equal(found[name], tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor)
-    assert [one.name for one in read_manifest(tmp_path).buckets[0].tensors][0] == "ids"  # type: ignore[union-attr]
+    manifest = read_manifest(tmp_path)
+    assert manifest is not None
+    assert manifest.buckets[0].tensors[0].name == "ids", "elements of eight bytes are first"
 
 
 def test_what_is_written_is_read_by_others(version: Path) -> None:

@@ -105,8 +105,10 @@ def _write(file: Path, named: list[Named], dtype: torch.dtype | None) -> Bucket:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Let torch compute in the calling thread alone: engines sample meanwhile, and threads that meet every few MiB would
-    wait for a processor each time."""
+    """Let torch compute in the calling thread alone.
+
+    Engines sample meanwhile, and threads that meet every few MiB would wait for a processor each time.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
