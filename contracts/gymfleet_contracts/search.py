@@ -83,6 +83,9 @@ class SearchTree(WireModel):
     """What the strategy counted, such as answers that could not be read."""
     num_forks: Count = 0
     """Forks of sessions that were made: what is known of one branch is known to the others."""
+    num_replayed: Count = 0
+    """Steps that were taken once more to come to a state again, where forks are replays or sessions were closed to make
+    room. No budget counts them."""
     valued_by: Annotated[tuple[str, ...], Field(max_length=64)] = ()
     """The components of the reward that nodes were valued by; none where no node was. With `goal` or another component
     that reads the environment's score, what was chosen was chosen with the answer at hand."""

@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
 from gymfleet_client.errors import ActionTooLarge, ClientError, ExpertUnavailable, ForkUnsupported, InvalidToolCall
 from gymfleet_contracts.recipe_sections import StrategyFacts
-from gymfleet_contracts.reward import ScoreRequest
 from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.session import ForkSupport, Session, StepResult
@@ -18,8 +18,8 @@ from gymfleet_rollout import metrics
 from gymfleet_rollout.budget import BudgetSpent, Spending
 from gymfleet_rollout.contexts import Contexts, tokens_before
 from gymfleet_rollout.errors import EvaluationFailed, StrategyError
-from gymfleet_rollout.evaluator import MAX_AT_ONCE
 from gymfleet_rollout.inference.base import InferenceError
+from gymfleet_rollout.node_values import NodeValues
 from gymfleet_rollout.parts import Parts
 from gymfleet_rollout.replies import Prompt, Replies, next_prompt
 from gymfleet_rollout.search import TreeRecorder
@@ -27,7 +27,7 @@ from gymfleet_rollout.sessions import SessionDesk
 from gymfleet_rollout.shown import Beside
 from gymfleet_rollout.table import Table
 from gymfleet_rollout.tree import Node, Reply
-from gymfleet_rollout.unended import unended
+from gymfleet_rollout.waiting import Waiting
 
 _NO_FAILURE: Final = (ActionTooLarge, ExpertUnavailable, ForkUnsupported, InvalidToolCall)
 """Answers to a question: a strategy may do without."""
@@ -54,11 +54,14 @@ class Play:
         self._contexts = Contexts(parts, group)
         self._desk = SessionDesk(parts.sessions, group)
         self._beside = Beside(parts, group)
+        self._waiting = Waiting(parts.sessions, parts.spec, group.limits)
+        self._again = asyncio.Lock()
         self._session_ids: list[str] = []
         self._heads: dict[tuple[str, str | None], Node] = {}
         """The newest node of each session, and in a game of each seat."""
         self._tree = TreeRecorder()
         self._values: dict[str, StateValue] = {}
+        self._node_values = NodeValues(parts, group, spending)
         self._num_opened = 0
         self._closed = False
         self._budget_spent: BudgetSpent | None = None
@@ -125,8 +128,11 @@ class Play:
             raise StrategyError("a player of a game cannot be forked: others share its session")
         first = node.num_forks + 1
         node.num_forks += count
-        sessions = await self._made(self._desk.fork(node.session_id, count, node.index))
+        async with self._session_of(node):
+            sessions = await self._made(self._desk.fork(node.session_id, count, node.index))
         self._tree.num_forks += count
+        if self._parts.spec.capabilities.fork is ForkSupport.REPLAY:
+            self._tree.num_replayed += count * node.index
         forks = []
         for number, session in enumerate(sessions, first):
             fork = Node(
@@ -193,10 +199,12 @@ class Play:
             return None
         self._require_open(node)
         began = time.perf_counter()
+        limit = self._limits.step_timeout_s
         try:
-            move = await self._noted(
-                self._parts.sessions.expert(node.session_id, index=node.index, timeout_s=self._limits.step_timeout_s)
-            )
+            async with self._session_of(node):
+                move = await self._noted(
+                    self._parts.sessions.expert(node.session_id, index=node.index, timeout_s=limit)
+                )
         except ExpertUnavailable:
             if not node.depth:
                 raise
@@ -231,12 +239,17 @@ class Play:
         self._require_open(node)
         if node.seat is not None or not self._parts.spec.capabilities.admissible_actions:
             raise StrategyError(f"{node.task.env} does not list the actions that are possible")
-        listed = await self._noted(self._beside.admissible(node.session_id, node.index))
+        async with self._session_of(node):
+            listed = await self._noted(self._beside.admissible(node.session_id, node.index))
         return listed.actions if listed is not None and listed.complete else None
 
     async def act(self, node: Node, reply: Reply) -> Node:
         """Carry out a reply and return the node that it leads to. To try several, fork the node first."""
         self._require_reply_to(node, reply)
+        async with self._session_of(node):
+            return await self._acted(node, reply)
+
+    async def _acted(self, node: Node, reply: Reply) -> Node:
         began = time.perf_counter()
         action, refusal = await self._action_of(node, reply)
         result = None if action is None else await self._step(node, action)
@@ -270,7 +283,8 @@ class Play:
         self._require_running()
         if not self._facts.evaluates:
             raise StrategyError("nodes are valued only where the strategy says facts.evaluates")
-        values = await self._noted(self._evaluated(list(nodes)))
+        values = await self._noted(self._node_values.of(nodes))
+        self._tree.valued_by = self._node_values.components
         for node, value in zip(nodes, values, strict=True):
             self._tree.note(node, value, None)
         return values
@@ -297,10 +311,11 @@ class Play:
         if node.seat is not None or node.table is not None:
             raise StrategyError("the session of a game is not released by one of its players")
         node.moved_on = True
-        if node.session_id in self._session_ids:
+        if node.session_id in self._session_ids:  # else it was closed to make room
             await self._desk.close(node.session_id)
             self._session_ids.remove(node.session_id)
-            self._heads.pop((node.session_id, None), None)
+        self._heads.pop((node.session_id, None), None)
+        self._waiting.drop(node)
 
     def export(self, leaf: Node, *, selected: bool = False) -> None:
         """Hand in the episode that ends at a leaf, as the next sample, unless the budget let nobody begin it."""
@@ -376,6 +391,40 @@ class Play:
             raise StrategyError("a session was opened after the play was over")
         return sessions
 
+    @asynccontextmanager
+    async def _session_of(self, node: Node) -> AsyncIterator[None]:
+        """Keep the session of a node while it is asked for something; make it again if it was closed to make room."""
+        async with self._again:
+            if node.session_id not in self._session_ids and not node.seats:
+                await self._make_again(node)
+        session_id = node.session_id
+        self._waiting.use(node)
+        try:
+            yield
+        finally:
+            self._waiting.used(session_id)
+            await self._make_room()
+
+    async def _make_again(self, node: Node) -> None:
+        async def opened() -> Session:
+            return (await self._made(self._opened()))[0]
+
+        async def forked(standing: Node) -> Session:
+            return (await self._made(self._desk.fork(standing.session_id, 1, standing.index)))[0]
+
+        self._heads.pop((node.session_id, None), None)
+        node.session_id, num_steps = await self._noted(self._waiting.again(node, opened, forked))
+        self._tree.num_replayed += num_steps
+        self._heads[node.session_id, None] = node
+        self._waiting.add(node)
+
+    async def _make_room(self) -> None:
+        """Close the sessions of nodes that wait for longest, where more wait than are kept."""
+        for node in self._waiting.surplus():
+            node.context = None  # which is long, and can be had from its turns
+            self._session_ids.remove(node.session_id)
+            await self._desk.close(node.session_id)
+
     def _require_reply_to(self, node: Node, reply: Reply) -> None:
         self._require_open(node)
         if reply.node_id != node.id:
@@ -441,6 +490,8 @@ class Play:
 
     def _keep(self, node: Node) -> None:
         self._heads[node.session_id, node.seat] = self.newest = node
+        if self._sample is None:
+            self._waiting.add(node)
         self._remember(node)
 
     def _remember(self, node: Node) -> None:
@@ -477,6 +528,11 @@ class Play:
             raise StrategyError(
                 f"{spec.name} cannot fork, and {self.group.strategy.use} forks its sessions: give another strategy or "
                 "another environment"
+            )
+        if self._facts.forks and spec.capabilities.irreversible:
+            raise StrategyError(
+                f"{spec.name} has actions that cannot be taken back, and {self.group.strategy.use} takes actions to "
+                "see what comes of them: give a strategy without forks"
             )
 
     def _require_right_world(self, session: Session) -> None:
@@ -530,25 +586,10 @@ class Play:
     async def _stepped(self, node: Node, action: str) -> StepResult:
         self._spending.step()
         node.moved_on = True  # whatever comes of it
+        self._waiting.drop(node)
         return await self._parts.sessions.step(
             node.session_id, node.index, action, timeout_s=self._limits.step_timeout_s
         )
-
-    async def _evaluated(self, nodes: list[Node]) -> list[float]:
-        evaluator, reward = self._parts.evaluator, self.group.evaluator
-        if evaluator is None or reward is None:  # refused before anything is played
-            raise StrategyError("no evaluator was given")
-        self._spending.evaluate(len(nodes))
-        self._tree.valued_by = tuple(sorted(set(reward.used.values())))
-        requests = [
-            ScoreRequest(trajectory=unended(self.group, sample, self._parts, node), reward=reward)
-            for sample, node in enumerate(nodes)
-        ]
-        values: list[float] = []
-        for first in range(0, len(requests), MAX_AT_ONCE):
-            some = requests[first : first + MAX_AT_ONCE]
-            values += await evaluator.totals(some, timeout_s=self._limits.generate_timeout_s)
-        return values
 
     def _id(self, depth: int, branch: str) -> str:
         return f"{depth}{branch}~{again}" if (again := self.group.again) else f"{depth}{branch}"

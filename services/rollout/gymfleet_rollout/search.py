@@ -33,6 +33,7 @@ class TreeRecorder:
         self._left_out: set[str] = set()
         self._counts: Counter[str] = Counter()
         self.num_forks = 0
+        self.num_replayed = 0
         self.valued_by: tuple[str, ...] = ()
         self._task: TaskRef | None = None
 
@@ -93,7 +94,7 @@ class TreeRecorder:
         return SearchTree(
             run_id=group.run_id, group_id=group.group_id, replay=group.replay, attempt=attempt, task=self._task,
             strategy=group.strategy.use, nodes=nodes, num_left_out=len(self._left_out),
-            num_forks=self.num_forks, valued_by=self.valued_by,
+            num_forks=self.num_forks, num_replayed=self.num_replayed, valued_by=self.valued_by,
             counts={what: n for what, n in self._counts.items() if n},
             spent=Spent(
                 env_steps=spending.env_steps, model_calls=spending.model_calls, tokens=spending.tokens,

@@ -60,7 +60,7 @@ async def test_what_the_budget_cut_short_is_not_compared() -> None:
 
     (best,) = await played.play({"candidates": 5}, budget=Budget(env_steps=8))
 
-    assert played.scores.asked == [("go left",) * 3] * 2, "the third had two steps"
+    assert played.scores.asked == [("go left",) * 3], "two ended alike, and the third had two steps"
     assert best.finish_reason is FinishReason.MAX_TURNS
 
 
@@ -276,3 +276,15 @@ async def test_no_strategy_chooses_by_the_score_of_the_environment_itself(name: 
 
     assert found[0] == found[1]
     assert len(seen.policy.calls) == len(blinded.policy.calls)
+
+
+async def test_episodes_that_went_alike_are_valued_once() -> None:
+    played = Played("best_of_n", LEFT, OPEN, LEFT, OPEN, RIGHT, OPEN)
+
+    (found,) = await played.play({"candidates": 3}, budget=Budget(evaluations=2))
+
+    assert sorted(played.scores.asked) == [("go left", "open"), ("go right", "open")]
+    (tree,) = played.trees
+    assert tree.spent.evaluations == 2
+    assert [node.value for node in tree.nodes if node.ended] == [1.0, 1.0, 1.0]
+    assert found.selected

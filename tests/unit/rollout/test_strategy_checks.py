@@ -31,7 +31,7 @@ def test_one_that_evaluates_is_sound(tmp_path: Path) -> None:
 
     greedy = (
         "        from types import SimpleNamespace as Some\n"
-        "        asked = [Some(trajectory=Some(score=0.0))]\n"
+        "        asked = [Some(trajectory=Some(score=0.0))] * 2\n"
         "        await ctx._parts.evaluator.totals(asked, timeout_s=1)\n"
     )
     (tmp_path / "greedy.py").write_text(EVALUATING + EVALUATES + greedy)

@@ -1,0 +1,61 @@
+"""What the reward service says of the nodes of a group, asked once of each transcript."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+
+from gymfleet_contracts.reward import ScoreRequest
+from gymfleet_contracts.rollout import GroupRequest
+
+from gymfleet_rollout.budget import Spending
+from gymfleet_rollout.errors import StrategyError
+from gymfleet_rollout.evaluator import MAX_AT_ONCE
+from gymfleet_rollout.parts import Parts
+from gymfleet_rollout.tree import Node
+from gymfleet_rollout.unended import unended
+
+_OF_ONE_PLAY: Final = {"node", "parent", "generate_s", "environment_s", "response_logprobs", "policy_versions"}
+"""What turns have that says nothing of how an episode went."""
+
+
+class NodeValues:
+    """Values of nodes by transcript: episodes that went alike so far have one value, which counts once."""
+
+    def __init__(self, parts: Parts, group: GroupRequest, spending: Spending) -> None:
+        self._parts = parts
+        self._group = group
+        self._spending = spending
+        self._known: dict[bytes, float] = {}
+
+    async def of(self, nodes: Sequence[Node]) -> list[float]:
+        """Return the value of each. Raises EvaluationFailed, BudgetSpent."""
+        evaluator, reward = self._parts.evaluator, self._group.evaluator
+        if evaluator is None or reward is None:  # refused before anything is played
+            raise StrategyError("no evaluator was given")
+        transcripts = [_transcript(node) for node in nodes]
+        asked = {key: node for key, node in zip(transcripts, nodes, strict=True) if key not in self._known}
+        self._spending.evaluate(len(asked))
+        requests = [
+            ScoreRequest(trajectory=unended(self._group, sample, self._parts, node), reward=reward)
+            for sample, node in enumerate(asked.values())
+        ]
+        values: list[float] = []
+        for first in range(0, len(requests), MAX_AT_ONCE):
+            some = requests[first : first + MAX_AT_ONCE]
+            values += await evaluator.totals(some, timeout_s=self._group.limits.generate_timeout_s)
+        self._known |= dict(zip(asked, values, strict=True))
+        return [self._known[key] for key in transcripts]
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Return the components of the reward by which nodes are valued."""
+        return () if self._group.evaluator is None else tuple(sorted(set(self._group.evaluator.used.values())))
+
+
+def _transcript(node: Node) -> bytes:
+    """Return what tells an episode from those that went otherwise: all that a component of the reward may read."""
+    told = hashlib.blake2b(digest_size=16)
+    for turn in node.turns():
+        told.update(turn.model_dump_json(exclude=_OF_ONE_PLAY).encode())
+    told.update(repr((node.observation, node.score, node.ended)).encode())
+    return told.digest()
