@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Final, Literal, NamedTuple, Self
 import torch
 from gymfleet_contracts.recipe_sections import AlgorithmFacts
 from gymfleet_contracts.trajectory import ScoredTrajectory
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from gymfleet_trainer.learning.advantages import advantages_where_compared, grpo_advantages
 from gymfleet_trainer.learning.algorithm import Models, Sample, Verdict
@@ -22,6 +22,16 @@ _NOTHING: Final = "intra_weight and inter_weight are both 0, which leaves no adv
 
 class TreeGrpoOptions(ClippedOptions):
     """Tree-GRPO's own."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "not": {
+                "properties": {"intra_weight": {"const": 0}, "inter_weight": {"const": 0}},
+                "required": ["intra_weight", "inter_weight"],
+            },
+            "$comment": _NOTHING,
+        }
+    )
 
     intra: Literal["tree", "siblings"] = "tree"
     """What is compared within a tree: `tree`, its leaves with each other; `siblings`, the turns that lead on from the
