@@ -27,6 +27,7 @@ SOURCES: Final[Mapping[str, Sequence[str]]] = {
     "costs": (*_PLAYED, "services/reward", "environments/gymfleet_envs"),
     "rewards": ("contracts", "kit", "services/reward"),
     "trainer": ("contracts", "services/trainer"),
+    "trees": ("contracts", "services/trainer"),
     "gpu": ("contracts", "services/trainer"),
     "trl": ("contracts", "services/trainer"),
     "publish": ("contracts", "kit", "services/trainer", "services/rollout"),

@@ -266,6 +266,14 @@ class Recipe(WireModel):
                 "[reward]"
             )
 
+    def rejects_for(self, facts: StrategyFacts, table: str, strategy: str) -> None:
+        """Raise `RecipeError` if what was rejected is asked of a strategy that tries nothing else than it hands in."""
+        if facts.by_sample:
+            raise RecipeError(
+                f"{table}.rejected: {strategy} plays each episode by itself and rejects none: leave it out, or give "
+                "a strategy that searches one tree for all episodes of a task"
+            )
+
     @property
     def evaluator_spec(self) -> RewardSpec | None:
         """How nodes are valued, as it stands on the wire."""

@@ -228,9 +228,9 @@ class StrategySection(WireModel):
     model_config = ConfigDict(extra="allow")
 
     use: StrategyName = "independent"
-    """independent, forks, greedy_baseline, masked, ranked, one that searches (best_of_n, self_consistency, reflexion,
-    beam, tree_of_thoughts, graph_of_thoughts, dfsdt, mcts, plan_and_execute), or one of your own: a name that an
-    installed package declares, `package.module:Class`, or the path of a .py file."""
+    """independent, forks, tree_sampling, greedy_baseline, masked, ranked, one that searches (best_of_n,
+    self_consistency, reflexion, beam, tree_of_thoughts, graph_of_thoughts, dfsdt, mcts, plan_and_execute), or one of
+    your own: a name that an installed package declares, `package.module:Class`, or the path of a .py file."""
 
     @property
     def options(self) -> dict[str, Any]:

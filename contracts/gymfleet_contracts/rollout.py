@@ -175,6 +175,8 @@ class GroupRequest(WireModel):
     reward: RewardSpec = RewardSpec()
     evaluator: RewardSpec | None = None
     """How the reward service values the nodes of a strategy that evaluates."""
+    rejected: StrictBool = False
+    """Hand in what the strategy tried and did not hand in too, as far as it came, behind the others."""
 
     @model_validator(mode="after")
     def samples_are_of_the_group(self) -> Self:

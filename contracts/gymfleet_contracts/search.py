@@ -48,7 +48,7 @@ class SearchNode(WireModel):
     ended: FinishReason | None
     """Why the episode was over here; None for a node that was left or played on."""
     samples: Annotated[tuple[Count, ...], Field(max_length=MAX_GROUP_SIZE)] = ()
-    """The samples of the group that were handed in here; none for what was rejected."""
+    """The samples of the group that were handed in here; none for what was not."""
     selected: StrictBool = False
     """It was handed in as chosen for how well it ended."""
 

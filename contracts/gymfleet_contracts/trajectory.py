@@ -179,6 +179,8 @@ class Turn(WireModel):
     """The environment's key of the state in which the turn was played, where the trainer asked for keys."""
     value: StateValue | None = _absent_without(None)
     """What the state in which the turn was played is worth, where the strategy played on from it several times."""
+    node_value: Finite | None = _absent_without(None)
+    """What a search said of the node that the turn leads to: the reward service's number, or the strategy's own."""
 
     @model_validator(mode="after")
     def parts_fit_together(self) -> Self:
@@ -221,6 +223,9 @@ class Trajectory(WireModel):
     as were asked for."""
     selected: StrictBool = _absent_without(False)
     """A search chose it for how well it ended: it is no sample of the policy, and no policy gradient learns from it."""
+    rejected: StrictBool = _absent_without(False)
+    """A search tried it and chose others; it was handed in because that was asked for. It is as little a sample of the
+    policy, and it is not imitated either: it is there to be compared with."""
     purpose: Purpose = "train"
     temperature: Annotated[Finite, Field(ge=0)] | None = _absent_without(None)
     """At which its tokens were drawn; None where an expert wrote them, and in records that do not say it."""
@@ -255,6 +260,8 @@ class Trajectory(WireModel):
             raise ValueError(f"trajectory_id is {self.trajectory_id!r}, its parts make {expected!r}")
         if self.group_size is not None and self.sample >= self.group_size:
             raise ValueError(f"sample {self.sample} is none of {self.group_size}")
+        if self.selected and self.rejected:
+            raise ValueError("what a search selected it did not reject")
         if self.turns and self.turns[0].context == "replaced":
             raise ValueError("turns.0: there is no context before the first turn that it could replace")
         if self.by_expert:

@@ -75,6 +75,8 @@ def _fit(node: dict[str, Any]) -> None:
         node["trajectory_id"] = f"{node['run_id']}/{node['group_id']}/{int(node['sample'])}"
         if node.get("group_size") is not None:
             node["group_size"] = None if node["sample"] >= MAX_GROUP_SIZE else MAX_GROUP_SIZE
+        if node.get("rejected"):
+            node["selected"] = False
         policy = node["policy"]
         low, high = sorted((policy["version_min"], policy["version_max"]))
         policy["version_min"], policy["version_max"] = low, high

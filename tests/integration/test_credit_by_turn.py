@@ -98,3 +98,32 @@ def test_turns_are_compared_by_the_environments_keys_of_states(
         assert all(turn.state_key for turn in trajectory.turns)
         keys.setdefault(trajectory.group_id, set()).add(trajectory.turns[0].state_key)
     assert all(len(first) == 1 for first in keys.values())
+
+
+TREES = """
+[rollout.strategy]
+use = "tree_sampling"
+at = [1, 2]
+"""
+
+
+def test_a_policy_learns_from_trees_of_which_nothing_was_chosen(
+    http: httpx.Client, maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
+) -> None:
+    run = TrainerRun(
+        maze_fleet, tmp_path, tiny_model, steps=2, sft="", algorithm="tree_grpo", more=TREES,
+        settings={"ROLLOUT_URL": str(http.base_url)},
+    )  # fmt: skip
+
+    summary = run.finish()
+
+    steps = run.metrics("rl_step")
+    assert all(step["num_updates"] == 1 and step["num_nonfinite"] == 0 for step in steps)
+    assert all(step["branched_turns"] == 1 for step in steps)
+    assert all(step["num_shared_tokens"] > 0 for step in steps)
+    (path,) = run.run_dir.rglob("trajectories/reinforce.jsonl")
+    played = [ScoredTrajectory.model_validate_json(line).trajectory for line in path.read_bytes().splitlines()]
+    assert len(played) == sum(step["episodes"] for step in steps)
+    turns = {(one.group_id, turn.node) for one in played for turn in one.turns}
+    assert len(turns) < sum(len(one.turns) for one in played), "some are of several episodes"
+    assert summary["counts"]["searched_env_steps"] <= len(turns)

@@ -13,6 +13,7 @@ from gymfleet_contracts.trajectory import ScoredTrajectory, Trajectory
 
 from tests.fixtures.trainer_runs import TrainerRun
 from tests.fleet import Fleet
+from tests.integration.test_loops import loop_of, stages
 from tests.integration.test_rollout_service import finished, group
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -28,6 +29,33 @@ kind = "sft"
 data = "searched"
 epochs = 1
 """
+ONE_SEARCH = """
+[[stages]]
+kind = "collect"
+name = "searched"
+strategy = {{ {strategy} }}
+rejected = true
+num_tasks = 3
+samples_per_task = 2
+[[stages]]
+kind = "preference"
+data = "searched"
+algorithm = "simpo"
+pairs = {{ level = "{level}", min_gap = 0.0001, min_chosen_reward = -99, max_pairs_per_task = 4 }}
+optimizer = {{ learning_rate = 1e-4 }}
+[[stages]]
+kind = "sft"
+data = "searched"
+epochs = 1
+[[stages]]
+kind = "process_reward"
+data = "searched"
+labels = "values"
+epochs = 1
+lowest_value = -2.0
+highest_value = 1.0
+"""
+"""Of one search: pairs of siblings, what to imitate, and labels of turns."""
 EVALUATOR = """
 [rollout.evaluator.length]
 weight = -0.05
@@ -93,3 +121,77 @@ def test_what_was_chosen_is_imitated(http: httpx.Client, maze_fleet: Fleet, tiny
     assert [(one.strategy, one.selected, one.group_size) for one in chosen] == [("best_of_n", True, 1)] * 4
     assert summary["counts"]["searched_replies"] > sum(len(one.turns) for one in chosen)
     assert run.metrics("sft_epoch")[0]["stage"] == "sft"
+
+
+def until(run: TrainerRun, name: str) -> dict[str, int]:
+    """Run up to the end of a stage, and return what was counted."""
+
+    def done() -> bool:
+        state = run.state()
+        return state is not None and name in [stage.name for stage in state.left]
+
+    run.start()
+    run.wait_until(done, timeout_s=240)
+    run.kill()
+    state = run.state()
+    assert state is not None, run.tail()
+    assert name in [stage.name for stage in state.left], run.tail()
+    return state.counts
+
+
+@pytest.mark.parametrize(
+    ("strategy", "level", "chosen"),
+    [
+        # A policy that was never trained asks for no action, so that a tree of actions is a path: its rollouts branch.
+        pytest.param('use = "mcts", simulations = 8', "steps", True, id="turns by what came of them"),
+        pytest.param('use = "forks", continuations = 2, max_forks = 2', "valued_steps", False, id="turns by values"),
+    ],
+)
+def test_three_things_are_learned_from_one_search(
+    http: httpx.Client, maze_fleet: Fleet, tiny_model: Path, tmp_path: Path, strategy: str, level: str, chosen: bool
+) -> None:
+    run = TrainerRun(
+        maze_fleet, tmp_path, tiny_model, steps=1, sft=ONE_SEARCH.format(strategy=strategy, level=level),
+        more=EVALUATOR, settings={"ROLLOUT_URL": str(http.base_url)},
+    )  # fmt: skip
+
+    counts = until(run, "process_reward")
+
+    lines = (run.run_dir / "trajectories" / "searched.jsonl").read_text().split("\n")[:-1]
+    found = [ScoredTrajectory.model_validate_json(line).trajectory for line in lines]
+    kept = [one for one in found if not one.rejected]
+    assert {one.selected for one in kept} == {chosen}
+    assert len({one.task.task_id for one in kept}) == 3
+    assert len(found) > len(kept)
+    pairs, (preferred,) = counts["examples.preference"], run.metrics("preference_step")
+    assert pairs > 0
+    assert preferred["num_trained_sequences"] == 2 * pairs
+    assert counts["left_out.sft.rejected"] == len(found) - len(kept)
+    (imitated,) = run.metrics("sft_epoch")
+    assert imitated["tokens"] == sum(one.num_response_tokens for one in kept)
+    assert any(turn.node_value is not None for one in found for turn in one.turns)
+    (learned,) = run.metrics("reward_epoch")
+    assert learned["num_updates"] > 0
+    assert learned["held_out_accuracy"] >= 0
+
+
+def test_the_shipped_loop_of_searching_and_imitating(
+    http: httpx.Client, maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
+) -> None:
+    loop = loop_of("expert_iteration")
+    (collect, *_) = loop["stages"]
+    collect["strategy"]["simulations"] = 2
+    run = TrainerRun(
+        maze_fleet, tmp_path, tiny_model, steps=1, sft=stages(loop), more=EVALUATOR,
+        settings={"ROLLOUT_URL": str(http.base_url)},
+    )  # fmt: skip
+
+    until(run, "expert_iteration1.sft")
+
+    (path,) = run.run_dir.rglob("trajectories/expert_iteration1.filter.jsonl")
+    kept = [ScoredTrajectory.model_validate_json(line).trajectory for line in path.read_bytes().splitlines()]
+    assert kept
+    assert all(one.selected and one.strategy == "mcts" for one in kept)
+    (imitated,) = run.metrics("sft_epoch")
+    assert imitated["stage"] == "expert_iteration1.sft"
+    assert imitated["tokens"] == sum(one.num_response_tokens for one in kept)

@@ -182,6 +182,10 @@ def replayed(replay: int) -> dict[str, Any]:
             make_scored(FIRST.group_id, 0, selected=True),
             "the strategy independent selected it for how well it ended, so it is no sample", id="selected",
         ),
+        pytest.param(
+            make_scored(FIRST.group_id, 0, rejected=True),
+            "a search rejected it, and only what it handed in was asked for", id="rejected",
+        ),
         pytest.param(make_scored(FIRST.group_id, 2), "sample 2 is none of 2", id="a sample beyond the group"),
         pytest.param(
             make_scored("s000009-g00", 0), "no group 's000009-g00' is asked for", id="a step beyond the last"

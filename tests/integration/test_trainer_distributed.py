@@ -174,6 +174,7 @@ def test_two_workers_train_as_one(pair: RankPool, tiny_model: Path, tmp_path: Pa
         pytest.param({**PPO, "tokens_per_microbatch": 4096}, id="ppo, in as few micro-batches as there are workers"),
         pytest.param({**FORKED, "algorithm": "gigpo"}, id="gigpo"),
         pytest.param({**FORKED, "algorithm": "monte_carlo"}, id="monte_carlo"),
+        pytest.param({**FORKED, "algorithm": "tree_grpo"}, id="tree_grpo"),
         pytest.param({**PPO, "algorithm": "turn_ppo", "tokens_per_microbatch": 128}, id="turn_ppo"),
     ],
 )

@@ -20,8 +20,14 @@ _REWARD: Final = {"goal": {"success": 1.0, "failure": 0.0}, "format": {"weight":
 _STRATEGIES: Final[Mapping[str, dict[str, Any]]] = {
     "remax": {"use": "greedy_baseline"},
     "monte_carlo": {"use": "forks", "continuations": 2},
+    "tree_grpo": {"use": "tree_sampling"},
 }
-"""How the groups of those algorithms are played that learn from values of states, which take an evaluator."""
+"""How the groups are played of algorithms that ask for more than episodes."""
+_EVALUATED: Final = frozenset({"remax", "monte_carlo"})
+"""Those of them that learn from values of states, which take an evaluator."""
+_FORKING: Final = frozenset({"monte_carlo", "tree_grpo"})
+_GROUP_SIZES: Final[Mapping[str, int]] = {"monte_carlo": 2, "tree_grpo": 4}
+"""Where each turn is valued by episodes that go on from it, few episodes are as much work; and so are few trees."""
 _WITH_CRITIC: Final = frozenset({"ppo", "turn_ppo", "vapo"})
 
 
@@ -40,10 +46,12 @@ def composed(spec: EnvironmentSpec, algorithm: str, model: str | None, *, level:
             f"{spec.name} has no expert whose demonstrations a model from scratch, or sft, could begin with: give "
             "--model, and an algorithm of reinforcement learning"
         )
-    if algorithm == "monte_carlo" and spec.capabilities.fork is ForkSupport.NONE:
-        raise UsageProblem(f"--algorithm monte_carlo: sessions of {spec.name} cannot be forked; gigpo needs no forks")
+    if algorithm in _FORKING and spec.capabilities.fork is ForkSupport.NONE:
+        raise UsageProblem(f"--algorithm {algorithm}: sessions of {spec.name} cannot be forked; gigpo needs no forks")
     small = model is None
-    played = {"strategy": _STRATEGIES[algorithm], "evaluator": _REWARD} if algorithm in _STRATEGIES else {}
+    played: dict[str, Any] = {"strategy": _STRATEGIES[algorithm]} if algorithm in _STRATEGIES else {}
+    if algorithm in _EVALUATED:
+        played["evaluator"] = _REWARD
     stages = [
         *(_imitation(small=small) if imitates else ()),
         *((_measurement("before"), _reinforcement(algorithm, small=small)) if algorithm != IMITATION else ()),
@@ -100,8 +108,7 @@ def _reinforcement(algorithm: str, *, small: bool) -> dict[str, Any]:
         critic["optimizer"] = {"learning_rate": 1e-3, "betas": [0.9, 0.99]}
     return {
         "kind": "reinforce", "algorithm": algorithm, "steps": steps, "groups_per_step": 32,
-        # Where each turn is valued by episodes that go on from it, few episodes are as much work.
-        "group_size": 2 if algorithm == "monte_carlo" else 8,
+        "group_size": _GROUP_SIZES.get(algorithm, 8),
         "updates_per_step": 4 if small else 1, "tokens_per_microbatch": 8192,
         **({"critic": critic} if algorithm in _WITH_CRITIC else {}),
         "optimizer": {

@@ -119,7 +119,10 @@ def _check_suits(recipe: Recipe, stage: PlannedStage, use: _Use, known: Known) -
     """Check that an algorithm can learn from the episodes that are played for it, and a strategy play them."""
     kind, reference = use.plugin
     if kind == "strategy":
-        recipe.evaluates_for(StrategyFacts.model_validate(known[use.plugin].facts), use.key, reference)
+        plays = StrategyFacts.model_validate(known[use.plugin].facts)
+        recipe.evaluates_for(plays, use.key, reference)
+        if stage.options.get("rejected"):
+            recipe.rejects_for(plays, stage.table, reference)
     if kind != "algorithm":
         return
     facts = AlgorithmFacts.model_validate(known[use.plugin].facts)

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from gymfleet_client.errors import ActionTooLarge, ClientError, ExpertUnavailable, ForkUnsupported, InvalidToolCall
 from gymfleet_contracts.recipe_sections import StrategyFacts
@@ -29,6 +29,8 @@ from gymfleet_rollout.table import Table
 from gymfleet_rollout.tree import Node, Reply
 from gymfleet_rollout.waiting import Waiting
 
+Chosen: TypeAlias = Literal["", "selected", "rejected"]
+"""What a search made of an episode; nothing, where none chose."""
 _NO_FAILURE: Final = (ActionTooLarge, ExpertUnavailable, ForkUnsupported, InvalidToolCall)
 """Answers to a question: a strategy may do without."""
 T = TypeVar("T")
@@ -68,8 +70,12 @@ class Play:
         self.failure: Exception | None = None
         """The first failure of the machinery."""
         self.newest: Node | None = None
-        self.exported: list[tuple[Node, bool]] = []
-        """The leaves that were handed in, and whether each was selected."""
+        self.exported: list[tuple[Node, Chosen]] = []
+        """The leaves that were handed in, and what a search made of each."""
+        self._tips: dict[str, Node] = {}
+        """The nodes that nothing leads on from, by their ids; none where what is rejected is not asked for."""
+        self._inner: set[str] = set()
+        """The ids of the others."""
         self.not_begun: BudgetSpent | None = None
         """Why an episode that was handed in has no turn, and is none."""
 
@@ -319,6 +325,9 @@ class Play:
 
     def export(self, leaf: Node, *, selected: bool = False) -> None:
         """Hand in the episode that ends at a leaf, as the next sample, unless the budget let nobody begin it."""
+        self._export(leaf, "selected" if selected else "")
+
+    def _export(self, leaf: Node, chosen: Chosen) -> None:
         if leaf.exported:
             raise StrategyError(f"node {leaf.id} was exported already")
         if leaf.greedy:
@@ -335,7 +344,7 @@ class Play:
                 self.not_begun = self._budget_spent
                 return
             leaf.ended = FinishReason.STOPPED if self._budget_spent is None else FinishReason.BUDGET
-        self.exported.append((leaf, selected))
+        self.exported.append((leaf, chosen))
 
     # --- for the player
 
@@ -344,15 +353,16 @@ class Play:
         found: list[Turn] = []
         node: Node | None = leaf
         while node is not None and node.turn is not None:
-            value = self._values.get(node.parent_id or "")
-            found.append(node.turn if value is None else node.turn.model_copy(update={"value": value}))
+            known = {"value": self._values.get(node.parent_id or ""), "node_value": self._tree.values.get(node.id)}
+            update = {name: value for name, value in known.items() if value is not None}
+            found.append(node.turn.model_copy(update=update) if update else node.turn)
             node = node.parent
         return tuple(found[::-1])
 
     def search_tree(self, attempt: int, samples: Sequence[int]) -> SearchTree | None:
         """Return the record of the nodes, whose leaves were handed in as these samples."""
-        for sample, (leaf, selected) in zip(samples, self.exported, strict=False):
-            self._tree.exported(leaf, sample, selected=selected)
+        for sample, (leaf, chosen) in zip(samples, self.exported, strict=False):
+            self._tree.exported(leaf, sample, selected=chosen == "selected")
         return self._tree.tree(self.group, attempt, self._spending)
 
     def export_open(self) -> None:
@@ -364,6 +374,15 @@ class Play:
             if self._sample is None or not self.exported:
                 known.add(node.id)
                 self.export(node)
+
+    def export_rejected(self) -> None:
+        """Hand in what was tried and not handed in, where that is asked for: as many as a group has room for."""
+        known = {leaf.id for leaf, _ in self.exported}
+        left = [tip for tip in self._tips.values() if tip.depth and not tip.greedy and tip.id not in known]
+        room = MAX_GROUP_SIZE - len(self.exported)
+        for tip in left[:room]:
+            self._export(tip, "rejected")
+        self._tree.count("rejected and left out", max(len(left) - room, 0))
 
     def final_prompt(self, leaf: Node) -> tuple[int, ...]:
         """Return what the next prompt would have added where the recipe cut the episode, at most one whole context."""
@@ -492,6 +511,12 @@ class Play:
         self._heads[node.session_id, node.seat] = self.newest = node
         if self._sample is None:
             self._waiting.add(node)
+        if self.group.rejected and self._sample is None:
+            if node.parent_id is not None:
+                self._inner.add(node.parent_id)
+                self._tips.pop(node.parent_id, None)
+            if node.id not in self._inner:
+                self._tips.setdefault(node.id, node)
         self._remember(node)
 
     def _remember(self, node: Node) -> None:

@@ -137,6 +137,8 @@ class Player:
             strategy_of(self._kinds[reference], group.strategy)
         except PluginError as error:
             raise UnknownStrategy(str(error)) from None
+        if group.rejected and self._kinds[reference].facts.by_sample:
+            raise UnknownStrategy(f"{reference} plays each episode by itself and rejects none: leave out `rejected`")
         if self._kinds[reference].facts.evaluates:
             if self._evaluator is None:
                 raise UnknownStrategy(
@@ -253,6 +255,8 @@ class Player:
                     await _played(unit, play)
                 finally:
                     await asyncio.shield(play.close())
+            if group.rejected and group.samples is None:  # else the first episodes become the samples that are wanted
+                play.export_rejected()
             trajectories = _records(unit, attempt, play)
             if not facts.by_sample:
                 unit.tree = play.search_tree(number, [trajectory.sample for trajectory in trajectories])

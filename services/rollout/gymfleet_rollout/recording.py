@@ -54,11 +54,12 @@ def recorded(
             score=leaf.score,
             success=leaf.score >= 1.0,
             finish_reason=leaf.ended,
-            selected=selected,
+            selected=chosen == "selected",
+            rejected=chosen == "rejected",
             final_prompt_token_ids=play.final_prompt(leaf),
             group_size=group_size,
         )
-        for sample, (leaf, selected) in zip(samples, play.exported, strict=False)
+        for sample, (leaf, chosen) in zip(samples, play.exported, strict=False)
     ]
 
 

@@ -19,7 +19,6 @@ class _Seen:
     """The end of the path alone: tokens and observations may go when the strategy drops the node."""
 
     record: SearchNode
-    value: float | None = None
     visits: int | None = None
     samples: list[int] = field(default_factory=list)
     selected: bool = False
@@ -31,6 +30,8 @@ class TreeRecorder:
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
         self._left_out: set[str] = set()
+        self.values: dict[str, float] = {}
+        """Of all nodes that have one, by their ids."""
         self._counts: Counter[str] = Counter()
         self.num_forks = 0
         self.num_replayed = 0
@@ -59,8 +60,9 @@ class TreeRecorder:
             raise StrategyError(f"the value {value} of node {node.id} is not finite")
         if visits is not None and visits < 0:
             raise StrategyError(f"node {node.id} cannot have {visits} visits")
+        if value is not None:
+            self.values[node.id] = float(value)
         if (seen := self._seen.get(node.id)) is not None:
-            seen.value = seen.value if value is None else float(value)
             seen.visits = seen.visits if visits is None else visits
 
     def count(self, what: str, number: int) -> None:
@@ -85,11 +87,11 @@ class TreeRecorder:
         nodes = tuple(
             seen.record.model_copy(
                 update={
-                    "value": seen.value, "visits": seen.visits, "samples": tuple(seen.samples),
+                    "value": self.values.get(node_id), "visits": seen.visits, "samples": tuple(seen.samples),
                     "selected": seen.selected,
                 }
             )
-            for seen in self._seen.values()
+            for node_id, seen in self._seen.items()
         )  # fmt: skip
         return SearchTree(
             run_id=group.run_id, group_id=group.group_id, replay=group.replay, attempt=attempt, task=self._task,

@@ -48,6 +48,8 @@ class Plays:
     """The stage's own; without it that of the recipe or the environment."""
     budget: Budget = field(default_factory=Budget)
     """What the episodes of a task may use together."""
+    rejected: bool = False
+    """Whether what a search tried and did not choose is handed in too."""
 
     @property
     def by_expert(self) -> bool:

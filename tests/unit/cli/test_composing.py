@@ -70,9 +70,10 @@ def test_without_an_expert_there_is_nothing_to_begin_with(algorithm: str, model:
     composed(spec(capabilities=Capabilities(deterministic=True)), "grpo", "some/model")
 
 
-def test_credit_by_forks_takes_an_environment_that_forks() -> None:
-    with pytest.raises(UsageProblem, match="--algorithm monte_carlo: sessions of shop cannot be forked"):
-        composed(spec(capabilities=Capabilities(deterministic=True)), "monte_carlo", "some/model")
+@pytest.mark.parametrize("algorithm", ["monte_carlo", "tree_grpo"])
+def test_credit_by_forks_takes_an_environment_that_forks(algorithm: str) -> None:
+    with pytest.raises(UsageProblem, match=f"--algorithm {algorithm}: sessions of shop cannot be forked"):
+        composed(spec(capabilities=Capabilities(deterministic=True)), algorithm, "some/model")
 
 
 @pytest.mark.parametrize(("algorithm", "name"), [("./mine/own.py", "shop-own"), ("pkg.mod:Algo", "shop-pkg.mod-Algo")])

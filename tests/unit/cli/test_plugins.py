@@ -11,7 +11,7 @@ from gymfleet_cli.console import CliError
 from gymfleet_cli.plugin_checks import check_plugins
 from gymfleet_cli.plugins import description
 from gymfleet_cli.recipes import load_checked
-from gymfleet_contracts.recipe import RecipeError
+from gymfleet_contracts.recipe import Recipe, RecipeError
 
 from tests.fixtures.paths import ROOT
 from tests.fixtures.scored import make_recipe
@@ -160,6 +160,28 @@ def test_what_is_wrong_with_a_component_is_one_line(reward: dict[str, Any], reas
 
 _MONTE_CARLO: dict[str, Any] = {"algorithm": "monte_carlo", "group_size": 1}
 _FORKS: dict[str, Any] = {"strategy": {"use": "forks"}, "evaluator": {}}
+
+
+def test_what_was_rejected_is_asked_of_strategies_that_search() -> None:
+    def collecting(strategy: str) -> Recipe:
+        stages = [{"kind": "collect", "strategy": strategy, "rejected": True}]
+        return make_recipe(stages=stages, rollout={"evaluator": {}})
+
+    check_plugins(collecting("mcts"))
+    with pytest.raises(
+        RecipeError, match=r"^stages\.collect\.rejected: ranked plays each episode by itself and rejects"
+    ):
+        check_plugins(collecting("ranked"))
+
+
+def test_trees_are_compared_with_some_weight() -> None:
+    rl = {"algorithm": "tree_grpo", "group_size": 2, "intra_weight": 0.0}
+
+    check_plugins(make_recipe(rl=rl))
+    with pytest.raises(
+        RecipeError, match=r"^stages\.reinforce: intra_weight and inter_weight are both 0, which leaves"
+    ):
+        check_plugins(make_recipe(rl={**rl, "inter_weight": 0.0}))
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_those_that_come_with_gymfleet() -> None:
     assert ALGORITHMS.included() == [
         "cispo", "clip_cov", "dapo", "decoupled_ppo", "dpo", "dr_grpo", "gigpo", "gmpo", "gpg", "grpo", "gspo", "ipo",
         "kl_cov", "kto", "monte_carlo", "opo", "orpo", "ppo", "reinforce_pp", "reinforce_pp_baseline", "remax", "rloo",
-        "sapo", "simpo", "turn_ppo", "vapo",
+        "sapo", "simpo", "tree_grpo", "turn_ppo", "vapo",
     ]  # fmt: skip
     for name in ALGORITHMS.included():
         assert type(algorithm_of(section(algorithm=name))) is ALGORITHMS.find(name)

@@ -152,6 +152,22 @@ def test_steps_are_compared_where_a_tree_branches() -> None:
     assert not found.left_out
 
 
+def test_steps_may_be_compared_by_what_a_search_said_of_them() -> None:
+    """The search thinks more of ab than of aa, whatever came of them, and nothing of ac."""
+    a, aa, ab, ac = node("a", 3), valued("aa", 4, 0.25), valued("ab", 5, 0.75), node("ac", 6)
+    found = paired(
+        make_scored(GROUP, 0, turns=(a, aa), total=1.0),
+        make_scored(GROUP, 1, turns=(a, ab, node("aba", 7)), total=0.0),
+        make_scored(GROUP, 2, turns=(a, ab, node("abb", 8)), total=0.0, rejected=True),
+        make_scored(GROUP, 3, turns=(a, ac), total=1.0),
+        level="valued_steps", max_pairs_per_task=9,
+    )  # fmt: skip
+
+    (pair,) = found.pairs
+    assert (trained(pair.chosen[0]), trained(pair.rejected[0]), pair.gap) == ([5], [4], 0.5)
+    assert not found.left_out
+
+
 def test_trees_of_two_runs_are_two_whatever_their_groups_and_nodes_are_called() -> None:
     """Each run played one child of the node a: nothing leads on from it in two ways."""
     one = make_scored(GROUP, 0, turns=(node("a", 3), node("aa", 4)), total=1.0)
@@ -198,6 +214,10 @@ def episode(sample: int, reward: float, says: int, *, group: str = GROUP) -> Sco
 def node(name: str, says: int) -> Turn:
     """A turn of one prompt token and one reply token that leads to a node."""
     return make_turn((1,), (says,)).model_copy(update={"node": name, "parent": name[:-1] or None})
+
+
+def valued(name: str, says: int, value: float) -> Turn:
+    return node(name, says).model_copy(update={"node_value": value})
 
 
 def of_task(scored: ScoredTrajectory, task_id: str) -> ScoredTrajectory:

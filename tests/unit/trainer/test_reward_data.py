@@ -15,6 +15,7 @@ from gymfleet_trainer.learning.reward_data import (
     pairs_of,
     read_examples,
     turn_labels,
+    value_labels,
     values_of_nodes,
 )
 from gymfleet_trainer.learning.reward_update import LABELS
@@ -176,6 +177,22 @@ def test_a_turn_is_worth_what_became_of_those_that_went_on_from_it() -> None:
     ]  # fmt: skip
     assert [turn_labels(one, "hard", nodes) for one in episodes] == [[1.0, 0.0], [1.0, 1.0, 1.0], [1.0, 1.0, 0.0]]
     assert [turn_labels(one, "outcome", nodes) for one in episodes] == [[0.0, 0.0], [1.0, 1.0, 1.0], [0.0, 0.0, 0.0]]
+
+
+def test_a_turn_is_labelled_by_what_a_search_said_of_the_node_behind_it() -> None:
+    values = (None, -0.5, 1.0)
+    turns = tuple(make_turn().model_copy(update={"node_value": value}) for value in values)
+
+    assert value_labels(make_scored(turns=turns), -1.0, 1.0) == [None, 0.25, 1.0]
+    assert value_labels(make_scored(turns=turns[:1]), 0.0, 1.0) == [None]
+    with pytest.raises(ValueError, match=r"^run-1/reinforce.s000001-g00/0: node None has the value -0\.5$"):
+        value_labels(make_scored(turns=turns), 0.0, 1.0)
+
+
+def test_turns_without_a_label_have_no_number() -> None:
+    row = example(0, 0.0).row(labels=[0.75])
+    assert (row.num_trained, row.fields["labels"].tolist()[-1]) == (1, 0.75)
+    assert example(0, 0.0).row(labels=[None]).num_trained == 0
 
 
 def test_nodes_of_other_groups_are_others() -> None:

@@ -1,13 +1,14 @@
 """The stages that train reward models: what they refuse, what they count, and what they leave behind."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gymfleet_contracts.stages import PlannedStage
 from gymfleet_kit.chat.transcripts import Transcript
-from gymfleet_trainer.errors import NothingLeft
+from gymfleet_trainer.errors import NothingLeft, RunDirectoryError
 from gymfleet_trainer.learning.reward_data import Example, Pair
 from gymfleet_trainer.learning.reward_update import LABELS
 from gymfleet_trainer.run.plan import STAGES
@@ -58,6 +59,49 @@ def test_labels_are_what_the_option_says(labels: str, expected: list[float]) -> 
     rows = stage("process_reward", labels=labels).rows(RUN, Divided(forked, [], [], []))
 
     assert [float(row.fields[LABELS][end]) for row in rows for end in (1, 3)] == expected
+
+
+def valued(sample: int, *values: float | None) -> Example:
+    turns = tuple(make_turn().model_copy(update={"node": str(place), "node_value": value})
+                  for place, value in enumerate(values))  # fmt: skip
+    return Example(make_scored("played.t000000", sample, turns=turns), Transcript([1, 2, 3, 4], (1, 3)), 0.0)
+
+
+def test_values_of_nodes_are_labels_where_there_are_any() -> None:
+    made = stage("process_reward", labels="values", lowest_value=-1.0)
+
+    rows = made.rows(RUN, Divided([valued(0, 0.5, None), valued(1, None, None), valued(2, -1.0, 1.0)], [], [], []))
+
+    assert [row.trajectory_id[-1] for row in rows] == ["0", "2"]
+    assert [row.loss_mask for row in rows] == [[False, True, False, False], [False, True, False, True]]
+    assert [float(row.fields[LABELS][end]) for row in rows for end in (1, 3)] == [0.75, 0.0, 0.0, 1.0]
+
+
+def test_labels_by_values_need_values_that_are_in_their_range() -> None:
+    made = stage("process_reward", labels="values")
+
+    with pytest.raises(
+        NothingLeft, match=r'^stages\.rm: labels = "values" needs nodes that a search valued, and no turn'
+    ):
+        made.rows(RUN, Divided([valued(0, None, None)], [], [], []))
+    with pytest.raises(
+        RunDirectoryError, match=r"node 1 has the value 1\.5, outside of \[0, 1\]: give as lowest_value "
+    ):
+        made.rows(RUN, Divided([valued(0, 0.5, 1.5)], [], [], []))
+    with pytest.raises(ValidationError, match=r"highest_value = 0 must be above lowest_value"):
+        stage("process_reward", highest_value=0.0)
+
+
+def test_what_is_held_out_is_measured_by_the_turns_that_have_a_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = stage("process_reward", labels="values")
+    said = {"run-1/played.t000000/0": [3.0, -3.0], "run-1/played.t000000/1": [3.0, 3.0]}
+    monkeypatch.setattr("gymfleet_trainer.stages.process_reward.numbers_of", lambda _, __: said)
+
+    found = made.measured(RUN, Divided([], [], [valued(0, 1.0, None), valued(1, 0.25, 0.75)], []))
+    nothing = made.measured(RUN, Divided([], [], [valued(0, None, None)], []))
+
+    assert found["accuracy"] == pytest.approx(2 / 3)
+    assert math.isnan(nothing["accuracy"])
 
 
 def test_labels_by_forks_need_forks() -> None:

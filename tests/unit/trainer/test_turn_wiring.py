@@ -10,6 +10,7 @@ from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.trajectory import ScoredTrajectory, StateValue, Turn
 from gymfleet_trainer.algorithms.gigpo import GigpoOptions
 from gymfleet_trainer.algorithms.monte_carlo import MonteCarloOptions
+from gymfleet_trainer.algorithms.tree_grpo import TreeGrpoOptions
 from gymfleet_trainer.algorithms.turn_ppo import TurnPpoOptions
 from gymfleet_trainer.learning.policy_gradient import ClippedOptions
 from gymfleet_trainer.stages.reinforce import Reinforce
@@ -46,6 +47,14 @@ OPTIONS: Final[dict[str, dict[str, dict[str, Any]]]] = {
         "roles": {"roles": ["agent"]},
         "kl": {"kl": {"coefficient": 0.5}},
     },
+    "tree_grpo": {
+        "intra": {"intra": "siblings"},
+        "intra_weight": {"intra_weight": 0.3},
+        "inter_weight": {"inter_weight": 0.3},
+        "normalise_by_std": {"normalise_by_std": False},
+        "roles": {"roles": ["agent"]},
+        "kl": {"kl": {"coefficient": 0.5, "placement": "reward", "estimator": "k1"}},
+    },
     "turn_ppo": {
         "turn_gamma": {"turn_gamma": 0.5},
         "turn_lam": {"turn_lam": 0.5},
@@ -75,6 +84,43 @@ def _in_state(turn: Turn, rng: random.Random) -> Turn:
     return turn.model_copy(update={**where, "value": value})
 
 
+@cache
+def branched(path: Path) -> list[Batch]:
+    """The batches of the other tests, in which two episodes of each group begin with the same turn."""
+    return [[_as_trees(group) for group in groups] for groups in batches(path)]
+
+
+def _as_trees(group: list[ScoredTrajectory]) -> list[ScoredTrajectory]:
+    """The first two episodes of one version are leaves of one tree, and the third is a tree of its own."""
+    versions = [scored.trajectory.policy.version_min for scored in group]
+    stem, twin = next((a, b) for a, b in ((0, 1), (0, 2), (1, 2)) if versions[a] == versions[b])
+    found = [_with_nodes(scored, str(place)) for place, scored in enumerate(group)]
+    one, other = found[stem], _with_nodes(group[twin], str(stem), first=f"{stem}.{twin}")
+    assert one.reward is not None
+    assert other.reward is not None
+    turns = (one.trajectory.turns[0], *other.trajectory.turns[1:])
+    rewards = (one.reward.token_rewards[0], *other.reward.token_rewards[1:])
+    found[twin] = ScoredTrajectory(
+        trajectory=other.trajectory.model_copy(update={"turns": turns}),
+        reward=other.reward.model_copy(update={"token_rewards": rewards}),
+    )
+    return found
+
+
+def _with_nodes(scored: ScoredTrajectory, root: str, first: str = "") -> ScoredTrajectory:
+    """The path from a root, which leaves that of others after its first turn where it has a name for that."""
+    names = [root, f"{root}/1", *(f"{root}/1/{first}{place}" for place in range(1, len(scored.trajectory.turns)))]
+    turns = [
+        turn.model_copy(update={"parent": names[place], "node": names[place + 1]})
+        for place, turn in enumerate(scored.trajectory.turns)
+    ]
+    return scored.model_copy(update={"trajectory": scored.trajectory.model_copy(update={"turns": tuple(turns)})})
+
+
+def given_to(algorithm: str, path: Path) -> list[Batch]:
+    return branched(path) if algorithm == "tree_grpo" else played(path)
+
+
 def recipe(algorithm: str, options: dict[str, Any]) -> Recipe:
     more = {"critic": _CRITIC} if algorithm == "turn_ppo" else {}
     return recipe_of({"algorithm": algorithm, **more, **options})
@@ -82,7 +128,9 @@ def recipe(algorithm: str, options: dict[str, Any]) -> Recipe:
 
 def expected(given: Recipe, path: Path) -> Outcome:
     reference, options = TurnReference(given, path), stage_of(given, Reinforce).options
-    metrics = [reference.update(turn_episodes(groups, {STALE}, options.roles)) for groups in played(path)]
+    metrics = [
+        reference.update(turn_episodes(groups, {STALE}, options.roles)) for groups in given_to(reference.kind, path)
+    ]
     weights = {name: value.detach() for name, value in reference.policy.named_parameters()}
     if options.algorithm == "turn_ppo":
         weights |= {f"critic.{name}": value.detach() for name, value in reference.critic.named_parameters()}
@@ -96,9 +144,9 @@ def base(path: Path, algorithm: str) -> Outcome:
 
 def check(given: Recipe, path: Path, directory: Path) -> Outcome:
     wanted = expected(given, path)
-    actual = learned(given, path, directory, played(path))
+    actual = learned(given, path, directory, given_to(stage_of(given, Reinforce).options.algorithm, path))
     for metrics in actual.metrics:
-        for own in ("compared_turns", "valued_turns"):
+        for own in ("branched_turns", "compared_turns", "valued_turns"):
             metrics.pop(own, None)
     assert_agrees(actual, wanted, path)
     return wanted
@@ -113,7 +161,9 @@ def test_credit_by_turn_is_no_credit_by_episode(
     wanted = check(recipe(algorithm, {}), model_dir, tmp_path)
 
     other = recipe("ppo" if algorithm == "turn_ppo" else "grpo", {"critic": _CRITIC} if algorithm == "turn_ppo" else {})
-    assert differs(learned(other, model_dir, _made(tmp_path / "other"), played(model_dir)), wanted, model_dir)
+    assert differs(
+        learned(other, model_dir, _made(tmp_path / "other"), given_to(algorithm, model_dir)), wanted, model_dir
+    )
 
 
 def _made(path: Path) -> Path:
@@ -137,6 +187,7 @@ def test_every_option_is_tried() -> None:
     known = {
         "gigpo": set(GigpoOptions.model_fields) - set(ClippedOptions.model_fields),
         "monte_carlo": set(MonteCarloOptions.model_fields) - set(ClippedOptions.model_fields),
+        "tree_grpo": set(TreeGrpoOptions.model_fields) - set(ClippedOptions.model_fields),
         "turn_ppo": set(TurnPpoOptions.model_fields) - {*ClippedOptions.model_fields, "critic"},
     }
 

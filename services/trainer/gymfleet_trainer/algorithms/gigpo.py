@@ -9,7 +9,7 @@ from gymfleet_contracts.recipe_sections import AlgorithmFacts
 from pydantic import Field
 from torch import Tensor
 
-from gymfleet_trainer.learning.advantages import grpo_advantages
+from gymfleet_trainer.learning.advantages import advantages_where_compared, grpo_advantages
 from gymfleet_trainer.learning.algorithm import Models
 from gymfleet_trainer.learning.episodes import by_episode
 from gymfleet_trainer.learning.policy_gradient import ADVANTAGES, Clipped, ClippedOptions
@@ -81,15 +81,11 @@ class Gigpo(Clipped[GigpoOptions]):
         """Return for each step of each episode its advantage in its state, and whether others were played there."""
         states = [[(rows[step.row].group_id, step.span.anchor) for step in steps] for steps in episodes]
         returns = [discounted([step.reward for step in steps], self.options.gamma) for steps in episodes]
-        members: dict[tuple[str, str], int] = {}
-        for state in chain(*states):
-            members[state] = members.get(state, 0) + 1
-        repeated = [
-            (state, value) for state, value in zip(chain(*states), chain(*returns), strict=True) if members[state] > 1
-        ]
-        gained = torch.tensor([value for _, value in repeated], dtype=dtype)
-        advantages = iter(self._compared(gained, [state for state, _ in repeated]).tolist())
-        return [[(next(advantages), True) if members[state] > 1 else (0.0, False) for state in own] for own in states]
+        found = advantages_where_compared(
+            torch.tensor([*chain(*returns)], dtype=dtype), [*chain(*states)], self.options.mode == "mean_std_norm"
+        )
+        of_turns = zip(found[0].tolist(), found[1], strict=True)
+        return [[next(of_turns) for _ in own] for own in states]
 
     def _compared(self, returns: Tensor, groups: Sequence[object]) -> Tensor:
         return grpo_advantages(returns, groups, self.options.mode == "mean_std_norm")

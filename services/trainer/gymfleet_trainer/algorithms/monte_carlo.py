@@ -1,7 +1,6 @@
 """Monte-Carlo credit: a turn is worth by how much the value of the state rose, as episodes that went on from it say."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import ClassVar, Final, Self
 
@@ -13,7 +12,7 @@ from pydantic import ConfigDict, model_validator
 from gymfleet_trainer.learning.algorithm import Models, Sample, Verdict
 from gymfleet_trainer.learning.episodes import by_episode, whitened
 from gymfleet_trainer.learning.policy_gradient import ADVANTAGES, Clipped, ClippedOptions
-from gymfleet_trainer.learning.steps import require_turns
+from gymfleet_trainer.learning.steps import require_turns, shared_turns_once
 from gymfleet_trainer.model.batching import TrainSequence
 
 _VALUED: Final = "valued_turns"
@@ -70,21 +69,7 @@ class MonteCarlo(Clipped[MonteCarloOptions]):
 
     def rows(self, group: Sequence[Sample]) -> list[TrainSequence]:
         """Return the rows of a group, with a loss on what no episode before has."""
-        known: set[tuple[str, str]] = set()
-        rows = []
-        for sample in group:
-            turns = iter(sample.scored.trajectory.turns)
-            for row in super().rows([sample]):
-                mask = list(row.loss_mask)
-                for span, turn in zip(row.turns, turns, strict=False):
-                    if turn.node is None or turn.parent is None:
-                        continue
-                    edge = turn.parent, turn.node
-                    if edge in known:
-                        mask[span.start : span.end] = [False] * (span.end - span.start)
-                    known.add(edge)
-                rows.append(row if mask == row.loss_mask else replace(row, loss_mask=mask))
-        return rows
+        return shared_turns_once(super().rows(group))
 
     def select(self, group: Sequence[ScoredTrajectory]) -> Verdict:
         """Drop an episode that is alone in its group, and whose first state has no value, since a budget was spent."""

@@ -1,5 +1,6 @@
 """Advantage estimators: pure functions over tensors."""
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 
 import torch
@@ -35,6 +36,18 @@ def grpo_advantages(returns: Tensor, group_ids: Sequence[Hashable], normalise_by
     squares = torch.zeros_like(means).index_add_(0, groups, centred.square())
     std = (squares / (counts - 1)).sqrt()
     return centred / (std[groups] + _STD_EPS)
+
+
+def advantages_where_compared(
+    returns: Tensor, group_ids: Sequence[Hashable], normalise_by_std: bool
+) -> tuple[Tensor, list[bool]]:
+    """Return `grpo_advantages`, 0 for the only member of a group, and whether each has others in its group."""
+    members = Counter(group_ids)
+    compared = [members[group] > 1 for group in group_ids]
+    places = [place for place, known in enumerate(compared) if known]
+    advantages = torch.zeros_like(returns)
+    advantages[places] = grpo_advantages(returns[places], [group_ids[place] for place in places], normalise_by_std)
+    return advantages, compared
 
 
 def rloo_advantages(returns: Tensor, group_ids: Sequence[Hashable]) -> Tensor:

@@ -25,13 +25,14 @@ PREFERRED: Final = "preferred"
 class PairOptions(AlgorithmOptions):
     """Which two of a task's episodes are a pair."""
 
-    level: Literal["episodes", "steps"] = "episodes"
+    level: Literal["episodes", "steps", "valued_steps"] = "episodes"
     """What is compared: whole episodes of a task, by their rewards; or, where a strategy branched, the single turns
-    (steps) that lead on from the same node, by the mean reward of the episodes that went on from each."""
+    (steps) that lead on from the same node, by the mean reward of the episodes that went on from each. `valued_steps`
+    are such turns too, by what a search said of the nodes that they lead to; those without a value are left out."""
     min_gap: PositiveFloat = 0.01
     """How much better the chosen side must be at the least."""
     min_chosen_reward: Annotated[float, Field(allow_inf_nan=False)] = 0.7
-    """The reward that the chosen side must have at the least."""
+    """The reward, or value, that the chosen side must have at the least."""
     max_pairs_per_task: PositiveInt = 1
     """Pairs of one task, those with the widest gaps first: 1 is the best against the worst."""
 
@@ -123,7 +124,7 @@ def find_pairs(samples: Sequence[Sample], options: PairOptions) -> Found:
         else:
             tasks[task_name(sample.scored.trajectory.task)].append(sample)
     for of_task in tasks.values():
-        contests = list(_siblings(of_task) if options.level == "steps" else _episodes(of_task))
+        contests = list(_episodes(of_task) if options.level == "episodes" else _siblings(of_task, options.level))
         if not any(len(sides) > 1 for sides in contests):
             found.left_out[LeftOut.ALONE] += 1
         _pair_up(contests, options, found)
@@ -168,7 +169,7 @@ def _episodes(samples: Iterable[Sample]) -> Iterator[list[Side]]:
     ]  # fmt: skip
 
 
-def _siblings(samples: Sequence[Sample]) -> Iterator[list[Side]]:
+def _siblings(samples: Sequence[Sample], level: Literal["steps", "valued_steps"]) -> Iterator[list[Side]]:
     """Yield, for each node that turns lead on from, these turns, each as far as itself and with a loss on it alone."""
     first: dict[tuple[str, str, str], tuple[Sample, int]] = {}
     rewards: dict[tuple[str, str, str], list[float]] = defaultdict(list)
@@ -176,16 +177,21 @@ def _siblings(samples: Sequence[Sample]) -> Iterator[list[Side]]:
     for sample in samples:
         trajectory = sample.scored.trajectory
         for place, turn in enumerate(trajectory.turns):
-            if turn.node is None or sample.scored.reward is None:
+            worth = turn.node_value if level == "valued_steps" else _total(sample)
+            if turn.node is None or worth is None:
                 continue
             tree = (trajectory.run_id, trajectory.group_id)  # two runs may name groups and nodes alike
             node = (*tree, turn.node)
             first.setdefault(node, (sample, place))
-            rewards[node].append(sample.scored.reward.total)
+            rewards[node].append(worth)
             children[*tree, turn.parent][node] = None
     for nodes in children.values():
         if len(nodes) > 1:
             yield [_step(*first[node], sum(rewards[node]) / len(rewards[node])) for node in nodes]
+
+
+def _total(sample: Sample) -> float | None:
+    return None if sample.scored.reward is None else sample.scored.reward.total
 
 
 def _step(sample: Sample, place: int, reward: float) -> Side:

@@ -17,7 +17,7 @@ from gymfleet_trainer.learning.pairs import task_name
 from gymfleet_trainer.learning.reward_update import LABELS
 from gymfleet_trainer.model.batching import TrainSequence
 
-Labels: TypeAlias = Literal["outcome", "soft", "hard"]
+Labels: TypeAlias = Literal["outcome", "soft", "hard", "values"]
 TreeNode: TypeAlias = tuple[str, str, str]
 """A run, one of its groups, and a node of that group's tree: two runs may name groups and nodes alike."""
 
@@ -40,19 +40,24 @@ class Example:
         """Return the transcript's length."""
         return len(self.transcript.ids)
 
-    def row(self, *, unit: str | None = None, labels: Sequence[float] = ()) -> TrainSequence:
-        """Return the row whose mask says where numbers are read: at the turns' ends, or else at the last token."""
+    def row(self, *, unit: str | None = None, labels: Sequence[float | None] = ()) -> TrainSequence:
+        """Return the row whose mask says where numbers are read: at the turns' ends, or else at the last token.
+
+        With `labels`, one for each turn, numbers are read where there is one.
+        """
         length = self.num_tokens
         nothing = [0.0] * length
         ends = self.transcript.ends or (length - 1,)
+        given = dict(zip(ends, labels, strict=True)) if labels else dict.fromkeys(ends, 0.0)
+        known = {end: label for end, label in given.items() if label is not None}
         mask = [False] * length
-        for end in ends:
+        for end in known:
             mask[end] = True
         row = TrainSequence(list(self.transcript.ids), mask, nothing, nothing, 0, self.name, unit=unit)
         if not labels:
             return row
         values = torch.zeros(length)
-        values[list(ends)] = torch.tensor(list(labels))
+        values[list(known)] = torch.tensor([*known.values()])
         return row.with_fields(**{LABELS: values})
 
 
@@ -212,6 +217,23 @@ def turn_labels(scored: ScoredTrajectory, labels: Labels, nodes: Mapping[TreeNod
         if labels != "outcome" and turn.node is not None:
             ended = list(nodes[trajectory.run_id, trajectory.group_id, turn.node])
         return float(any(ended)) if labels == "hard" else sum(ended) / len(ended)
+
+    return [label(turn) for turn in trajectory.turns]
+
+
+def value_labels(scored: ScoredTrajectory, lowest: float, highest: float) -> list[float | None]:
+    """Return what a search said of the node behind each turn, from 0 for `lowest` to 1 for `highest`; or None.
+
+    Raises ValueError for a value outside of the two.
+    """
+    trajectory = scored.trajectory
+
+    def label(turn: Turn) -> float | None:
+        if (value := turn.node_value) is None:
+            return None
+        if not lowest <= value <= highest:
+            raise ValueError(f"{trajectory.trajectory_id}: node {turn.node} has the value {value:g}")
+        return (value - lowest) / (highest - lowest)
 
     return [label(turn) for turn in trajectory.turns]
 

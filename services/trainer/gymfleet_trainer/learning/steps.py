@@ -1,7 +1,7 @@
 """The turns of a batch as steps of their episodes: what credit by turn is given to."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -61,3 +61,19 @@ def require_turns(rows: Sequence[TrainSequence], algorithm: str) -> None:
                 f"{row.trajectory_id}: {row.num_trained - covered} trained tokens are of no turn, and {algorithm} "
                 "gives credit by turn: keep the `turns` of the rows that sequences_from_trajectory makes"
             )
+
+
+def shared_turns_once(rows: Sequence[TrainSequence]) -> list[TrainSequence]:
+    """Return the rows of a group with a loss on what no row before has: each turn of a tree has it in one row."""
+    known: set[str] = set()
+    found = []
+    for row in rows:
+        mask = list(row.loss_mask)
+        for span in row.turns:
+            if span.node is None:
+                continue
+            if span.node in known:
+                mask[span.start : span.end] = [False] * (span.end - span.start)
+            known.add(span.node)
+        found.append(row if mask == row.loss_mask else replace(row, loss_mask=mask))
+    return found

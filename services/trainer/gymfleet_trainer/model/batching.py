@@ -38,6 +38,10 @@ class TurnSpan:
     observed."""
     value: StateValue | None = None
     """What the state was worth, where the strategy says it."""
+    node: str | None = None
+    """The node of the group's tree that it leads to; None where the strategy plays each episode by itself."""
+    parent: str | None = None
+    """The node that it leads on from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +184,8 @@ def _sequence(
         logprobs += [*([0.0] * num_prompt), *turn_logprobs]
         token_rewards += [*([0.0] * num_prompt), *turn_rewards]
         end = len(token_ids)
-        spans.append(TurnSpan(first + index, end - num_response, end, _anchor(turn), turn.value))
+        state = _anchor(turn), turn.value, turn.node, turn.parent
+        spans.append(TurnSpan(first + index, end - num_response, end, *state))
     return TrainSequence(token_ids, loss_mask, logprobs, token_rewards, staleness, name, turns=tuple(spans))
 
 

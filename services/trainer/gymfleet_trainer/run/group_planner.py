@@ -177,10 +177,11 @@ class GroupPlanner:
         else:
             seed, place = divmod(position, self._num_train[which])
             task = self._task(env, env.train_split, place, seed=seed, level=plays.level)
-        return self._request(
+        request = self._request(
             f"{prefix}.t{index:06d}{suffix}", env, task, samples, plays.purpose, plays.strategy, plays.sampling,
             reward=plays.reward, budget=plays.budget,
         )  # fmt: skip
+        return request.model_copy(update={"rejected": True}) if plays.rejected else request
 
     def replay(self, group_id: str, task: TaskRef, strategy: StrategySpec) -> GroupRequest | None:
         """Return the request to play a task once more, or None for a task of an environment that is not the recipe's.

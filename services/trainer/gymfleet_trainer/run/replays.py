@@ -43,6 +43,8 @@ class Referee:
         for name, (given, wanted) in told.items():
             if given != wanted:
                 return f"{name} is {given!r}, {wanted!r} was asked for"
+        if trajectory.rejected and not request.rejected:
+            return "a search rejected it, and only what it handed in was asked for"
         if trajectory.group_size is None and trajectory.sample >= request.num_samples:
             return f"sample {trajectory.sample} is none of {request.num_samples}"
         return "" if not trajectory.status.trainable else self._unusable(scored, request)

@@ -24,6 +24,9 @@ class CollectOptions(StageOptions):
     strategy: str | dict[str, JsonValue] = "independent"
     """How they are played, by the name of a strategy or as a table with `use` and its options. With `expert` they are
     demonstrations, and those that the expert does not solve are left out."""
+    rejected: bool = False
+    """Keep what a search tried and did not choose, too, as far as it came: for stages that compare it with what was
+    chosen, and for labels of turns. Nothing imitates it."""
     sampling: Sampling = Field(default=Sampling(temperature=1.0))
     level: str | None = None
     """Difficulty; without it that of the environment, at the end of its schedule."""
@@ -45,7 +48,7 @@ class Collect(Stage[CollectOptions]):
         return {
             "": Plays(
                 options.num_tasks, options.samples_per_task, purpose, strategy, options.sampling, options.level,
-                options.reward,
+                options.reward, rejected=options.rejected,
             )
         }  # fmt: skip
 

@@ -2,13 +2,22 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from gymfleet_contracts.stages import StageFacts
+from gymfleet_kit.plugins import ASCENDING
+from pydantic import ConfigDict, Field, model_validator
 
-from gymfleet_trainer.errors import NothingLeft
+from gymfleet_trainer.errors import NothingLeft, RunDirectoryError
 from gymfleet_trainer.learning.options import ProcessRewardOptions
-from gymfleet_trainer.learning.reward_data import Example, Labels, TreeNode, turn_labels, values_of_nodes
+from gymfleet_trainer.learning.reward_data import (
+    Example,
+    Labels,
+    TreeNode,
+    turn_labels,
+    value_labels,
+    values_of_nodes,
+)
 from gymfleet_trainer.learning.reward_measures import accuracy, calibration, calibration_error, sides, sigmoid
 from gymfleet_trainer.model.batching import TrainSequence
 from gymfleet_trainer.run.context import RunContext
@@ -23,11 +32,25 @@ _TOGETHER: Final[dict[str, Callable[[Sequence[float]], float]]] = {
 class ProcessRewardStageOptions(ProcessRewardOptions):
     """How a reward model learns what each turn is worth."""
 
+    model_config = ConfigDict(json_schema_extra={ASCENDING: ["lowest_value", "highest_value"]})
+
     data: str | tuple[str, ...]
     """The episodes: of a stage, of several, or of a .jsonl file."""
     labels: Labels = "outcome"
     """What is learned of a turn: `outcome`, whether its episode solved the task; where a strategy forked episodes,
-    `soft`, the share of those that went on from it and solved the task, or `hard`, whether any did."""
+    `soft`, the share of those that went on from it and solved the task, or `hard`, whether any did; `values`, what a
+    search said of the node that it leads to. Nothing is learned of turns whose node has no value."""
+    lowest_value: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    """The value that stands for 0, with labels = "values"."""
+    highest_value: Annotated[float, Field(allow_inf_nan=False)] = 1.0
+    """The value that stands for 1."""
+
+    @model_validator(mode="after")
+    def values_ascend(self) -> Self:
+        """There is room between the two."""
+        if self.lowest_value >= self.highest_value:
+            raise ValueError(f"highest_value = {self.highest_value:g} must be above lowest_value")
+        return self
 
 
 class ProcessReward(RewardModelStage[ProcessRewardStageOptions]):
@@ -50,23 +73,42 @@ class ProcessReward(RewardModelStage[ProcessRewardStageOptions]):
         # Of what is replayed, the forks count that are not.
         nodes = _nodes([*divided.trained, *divided.earlier])
         # Every turn of a group that is played together has a node, which its episode may have for itself.
-        if self.options.labels != "outcome" and not any(len(ended) > 1 for ended in nodes.values()):
+        shares = self.options.labels in ("soft", "hard")
+        if shares and not any(len(ended) > 1 for ended in nodes.values()):
             raise NothingLeft(
                 f'{self.table}: labels = "{self.options.labels}" needs episodes that a strategy forked, and '
                 f"{', '.join(self.data)} has no node that several episodes went through: give [rollout.strategy], "
                 'or the strategy of the stage that collects them, use = "forks" with train_continuations = true'
             )
-        return [example.row(labels=turn_labels(example.scored, self.options.labels, nodes)) for example in learned]
+        rows = [example.row(labels=self._labels(example, nodes)) for example in learned]
+        if not any(row.num_trained for row in rows):
+            raise NothingLeft(
+                f'{self.table}: labels = "{self.options.labels}" needs nodes that a search valued, and no turn of '
+                f"{', '.join(self.data)} leads to one: collect with a strategy that values nodes, such as mcts"
+            )
+        return [row for row in rows if row.num_trained]
+
+    def _labels(self, example: Example, nodes: Mapping[TreeNode, Sequence[bool]]) -> Sequence[float | None]:
+        """Return the label of each turn. Raises `RunDirectoryError` for values that are outside of the range."""
+        if self.options.labels != "values":
+            return turn_labels(example.scored, self.options.labels, nodes)
+        try:
+            return value_labels(example.scored, self.options.lowest_value, self.options.highest_value)
+        except ValueError as error:
+            raise RunDirectoryError(
+                f"{self.table}: {error}, outside of [{self.options.lowest_value:g}, {self.options.highest_value:g}]: "
+                "give as lowest_value and highest_value what [rollout.evaluator], or the strategy, goes to"
+            ) from None
 
     def measured(self, run: RunContext, divided: Divided) -> dict[str, Any]:
         """Return how well the turns of held-out episodes are told, and pairs of such episodes by all of their turns."""
         numbers = numbers_of(run, divided.held_out)
         probabilities = {name: [sigmoid(number) for number in found] for name, found in numbers.items()}
         nodes = _nodes(divided.held_out)
-        labels = [
-            label for example in divided.held_out for label in turn_labels(example.scored, self.options.labels, nodes)
-        ]
-        said = [number for example in divided.held_out for number in probabilities[example.name]]
+        given = [label for example in divided.held_out for label in self._labels(example, nodes)]
+        told = [number for example in divided.held_out for number in probabilities[example.name]]
+        known = [(number, label) for number, label in zip(told, given, strict=True) if label is not None]
+        said, labels = [number for number, _ in known], [label for _, label in known]
         bins = calibration(said, labels)
         right = [(one > 0.5) == (label > 0.5) for one, label in zip(said, labels, strict=True)]
         ranked = {
@@ -76,7 +118,7 @@ class ProcessReward(RewardModelStage[ProcessRewardStageOptions]):
             for name, together in _TOGETHER.items()
         }
         return {
-            "accuracy": sum(right) / len(right),
+            "accuracy": sum(right) / len(right) if right else math.nan,
             "calibration_error": calibration_error(bins),
             "calibration": bins_of(bins),
             **ranked,

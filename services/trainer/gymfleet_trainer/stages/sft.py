@@ -75,7 +75,8 @@ class Supervised(Stage[SftOptions]):
     async def run(self, run: RunContext) -> None:
         """Train the epochs that are left."""
         try:
-            sources = await run.worker.run(run.sources, converter_in(self.options.converter, self))
+            read = await run.worker.run(run.sources, converter_in(self.options.converter, self))
+            sources = self._without_rejected(run, read)
         except NothingLeft as error:
             if self.options.if_nothing == "end":
                 raise
@@ -105,6 +106,19 @@ class Supervised(Stage[SftOptions]):
             model = None if self._start == INITIAL else run.directory.models / self._start
             await run.worker.run(run.learner.start_from, model)
         await self._train(run, self._epochs(by_source))
+
+    def _without_rejected(self, run: RunContext, sources: Sequence[Sequence[Record]]) -> list[list[Record]]:
+        """Return what each source has to be imitated: not what a search rejected, which is counted."""
+        kept = [[record for record in source if not _rejected(record)] for source in sources]
+        if number := sum(map(len, sources)) - sum(map(len, kept)):
+            # Set and not added up: a stage that is resumed reads them again.
+            run.state.counts[f"left_out.{self.name}.rejected"] = number
+            if not any(kept):
+                raise NothingLeft(
+                    f"{self.table}: a search rejected all {number} episodes of {', '.join(self.data)}, and what it "
+                    "rejected is not imitated: loosen the filter, or collect more"
+                )
+        return kept
 
     async def _sequences(self, run: RunContext, records: Sequence[Record]) -> list[TrainSequence]:
         """Return the sequences of a source: those of its episodes, then those of its conversations."""
@@ -199,6 +213,10 @@ class Supervised(Stage[SftOptions]):
         if not all(shares):
             raise NothingLeft(f"{self.table}: max_tokens = {budget} is less than the tokens of any record")
         return shares
+
+
+def _rejected(record: Record) -> bool:
+    return isinstance(record, ScoredTrajectory) and record.trajectory.rejected
 
 
 def _drawn(sequences: list[TrainSequence], weight: float, draw: random.Random) -> list[TrainSequence]:
