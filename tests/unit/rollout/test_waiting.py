@@ -6,7 +6,7 @@ from typing import Any
 
 import psutil
 import pytest
-from gymfleet_contracts.session import Capabilities, ForkSupport, OpenSession, StepResult
+from gymfleet_contracts.session import Capabilities, EnvironmentSpec, ForkSupport, OpenSession, StepResult
 from gymfleet_contracts.trajectory import Status, sampled_by
 from gymfleet_rollout import waiting
 from gymfleet_rollout.inference.base import Generation
@@ -69,25 +69,35 @@ class Leaning(ScriptedPolicy):
         return Generation(ids, (-0.5,) * len(ids), "stop", sampled_by(3, len(ids)))
 
 
-def searched(kind: type[Door] = Counting, **capabilities: Any) -> Played:
-    played = Played("mcts", worth=worth, max_turns=12)
-    played.policy, played.door = Leaning(LEFT), kind()
-    played.player._policy, played.player._sessions = played.policy, played.door
-    can = {"deterministic": True, "fork": ForkSupport.NATIVE, **capabilities}
+class Known(Specs):
+    """A description with these capabilities."""
 
-    class Known(Specs):
-        async def spec(self, _: str) -> Any:
-            return SPEC.model_copy(update={"capabilities": Capabilities(**can)})
+    def __init__(self, capabilities: dict[str, Any]) -> None:
+        can = {"deterministic": True, "fork": ForkSupport.NATIVE, **capabilities}
+        self.known = SPEC.model_copy(update={"capabilities": Capabilities(**can)})
 
-    played.player._environments = Known()  # type: ignore[assignment]
-    return played
+    async def spec(self, _: str) -> EnvironmentSpec:
+        return self.known
+
+
+class Deep(Played):
+    """A deep tree."""
+
+    door: Counting
+
+    def __init__(self, kind: type[Counting] = Counting, **capabilities: Any) -> None:
+        super().__init__("mcts", worth=worth, max_turns=12)
+        self.door = kind()
+        self.player._sessions = self.door  # type: ignore[assignment]
+        self.policy = self.player._policy = Leaning(LEFT)
+        self.player._environments = Known(capabilities)  # type: ignore[assignment]
 
 
 DEEP = {"simulations": 60, "children": 1, "value": "evaluator"}
 
 
 async def test_a_search_with_few_sessions_is_the_same_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    many, few = searched(), searched()
+    many, few = Deep(), Deep()
     (found,) = await many.play(DEEP)
     monkeypatch.setattr(waiting, "MAX_WAITING", 3)
     (again,) = await few.play(DEEP)
@@ -105,7 +115,7 @@ async def test_a_search_with_few_sessions_is_the_same_search(monkeypatch: pytest
 
 
 async def test_forks_that_are_replays_are_counted() -> None:
-    native, replayed = searched(), searched(fork=ForkSupport.REPLAY)
+    native, replayed = Deep(), Deep(fork=ForkSupport.REPLAY)
     await native.play(DEEP)
     await replayed.play(DEEP)
 
@@ -116,10 +126,10 @@ async def test_forks_that_are_replays_are_counted() -> None:
 
 @pytest.mark.parametrize("capabilities", [{"deterministic": False}, {"stable_observations": False}])
 async def test_sessions_that_cannot_be_made_again_are_kept(
-    capabilities: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+    capabilities: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting, "MAX_WAITING", 3)
-    played = searched(**capabilities)
+    played = Deep(**capabilities)
     await played.play(DEEP)
 
     assert played.door.most > 40
@@ -133,7 +143,7 @@ async def test_another_state_than_before_fails_the_attempt(monkeypatch: pytest.M
             result = await super().step(session_id, index, action)
             return result.model_copy(update={"observation": f"{result.observation} {len(self.actions)}"})
 
-    played = searched(Whimsical)
+    played = Deep(Whimsical)
     (found,) = await played.play(DEEP)
 
     assert found.status is Status.ENV_ERROR
@@ -141,7 +151,7 @@ async def test_another_state_than_before_fails_the_attempt(monkeypatch: pytest.M
 
 
 async def test_nothing_is_tried_where_actions_cannot_be_taken_back() -> None:
-    played = searched(irreversible=True)
+    played = Deep(irreversible=True)
     (found,) = await played.play(DEEP)
 
     assert found.status is Status.POLICY_ERROR
@@ -151,7 +161,7 @@ async def test_nothing_is_tried_where_actions_cannot_be_taken_back() -> None:
 
 @pytest.mark.timeout(600)
 async def test_five_thousand_nodes_take_bounded_sessions_and_memory() -> None:
-    played = searched()
+    played = Deep()
     before = psutil.Process().memory_info().rss
     (found,) = await played.play({"simulations": 5_000, "children": 2, "value": "evaluator", "exploration": 3.0})
 

@@ -96,7 +96,7 @@ def _write(file: Path, named: list[Named], dtype: torch.dtype | None) -> Bucket:
         stream.write(bucket.header())
         for _, tensor in ordered:
             kind = _written_as(tensor, dtype)
-            for part in tensor.detach().contiguous().view(-1).split(_COPIED):
+            for part in torch.split(tensor.detach().contiguous().view(-1), _COPIED):
                 data = part.to(kind).cpu().view(torch.uint8)
                 summed.add(data)
                 data.numpy().tofile(stream)
