@@ -61,9 +61,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=16, help="the budget of a task, in whole episodes")
     parser.add_argument("--curve", type=int, nargs="*", default=[1, 4], help="other budgets, for best_of_n and mcts")
     parser.add_argument("--samples", type=int, default=64, help="independent episodes of each task")
-    parser.add_argument(
-        "--played", type=int, default=60, help="tasks the reward model learns from, eight episodes each"
-    )
+    parser.add_argument("--played", type=int, default=60, help="tasks the reward model learns from, four episodes each")
     parser.add_argument("--small", nargs="+", default=[], metavar="KEY=VALUE", help="changes of every training")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "search", help="the run directories")
     arguments = parser.options()

@@ -55,8 +55,8 @@ def recipe_of(env: str, arguments: argparse.Namespace) -> Recipe:
     optimizer = {"learning_rate": 1e-3, "schedule": "cosine", "warmup_steps": 20}
     stages = [
         demonstrations, sft,
-        {"kind": "collect", "name": "played", "num_tasks": arguments.played, "samples_per_task": 8},
-        {"kind": "process_reward", "data": "played", "epochs": 8, "optimizer": optimizer},
+        {"kind": "collect", "name": "played", "num_tasks": arguments.played, "samples_per_task": 4},
+        {"kind": "process_reward", "data": "played", "epochs": 4, "optimizer": optimizer},
     ]  # fmt: skip
     environments = [one.model_dump(mode="json", exclude_unset=True) for one in recipe.environments]
     return _changed(recipe, environments=environments[: setting.environments], stages=stages)
