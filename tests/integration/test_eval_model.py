@@ -1,5 +1,6 @@
 """`gymfleet eval --model-url`: a model of another server, on an environment or a suite, through a real gateway."""
 
+import itertools
 import json
 import re
 import time
@@ -143,19 +144,22 @@ def test_what_is_no_answer_is_a_failure_and_no_score(
 
 
 def test_a_timeout_is_counted_as_a_failure_beside_what_was_measured(evaluation: Evaluation, server: ChatServer) -> None:
+    openings = itertools.count(1)
+
     def sleepy(body: dict[str, Any]) -> bytes:
-        if len(server.asked) > 12:
-            time.sleep(1.0)
+        """It plays one episode, and sleeps at the beginning of every other."""
+        if len(body["messages"]) == 1 and next(openings) > 1:
+            time.sleep(4.0)
         return halving(body)
 
     server.rule = sleepy
 
-    assert evaluation.run("--env", "guess", "--episodes", "3", "--timeout-s", "0.5", "--concurrency", "1") == 1
+    assert evaluation.run("--env", "guess", "--episodes", "2", "--timeout-s", "2", "--concurrency", "1") == 1
 
     (row,) = evaluation.rows
-    assert int(row["failed"]) == 3 - int(row["episodes"]) > 0
+    assert (row["episodes"], row["failed"]) == ("1", "1")
     assert row["figure"].startswith("100.0 %"), "of those that were played to their ends"
-    assert "no answer within 0.5 s" in evaluation.out
+    assert "no answer within 2 s" in evaluation.out
 
 
 def test_one_environment_that_fails_does_not_stop_the_others(evaluation: Evaluation, server: ChatServer) -> None:
@@ -178,7 +182,9 @@ def test_one_environment_that_fails_does_not_stop_the_others(evaluation: Evaluat
     [
         pytest.param([], "--env NAME, one environment, or --suite", id="no environment"),
         pytest.param(["--env", "guess", "--strategy", "beam"], "leave out --strategy", id="of ours"),
-        pytest.param(["--env", "guess", "--episodes", "1", "--api-key-env", "NOT_SET"], "NOT_SET holds no key", id="no key"),
+        pytest.param(
+            ["--env", "guess", "--episodes", "1", "--api-key-env", "NOT_SET"], "NOT_SET holds no key", id="no key"
+        ),
         pytest.param(["--env", "guess", "--episodes", "20000"], "tasks in", id="too many"),
     ],
 )
@@ -196,12 +202,19 @@ def test_its_options_are_refused_for_a_model_of_ours(capsys: pytest.CaptureFixtu
 @pytest.mark.timeout(400)
 def test_a_model_that_vllm_serves(address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = build_tiny_model(tmp_path / "model", tie_embeddings=False, seed=0)
-    with vllm_server(model, tmp_path / "vllm.log", max_model_len=4096, max_num_seqs=4) as url:
-        common = ["eval", "--url", address, "--model-url", f"{url}/v1", "--model", str(model), "--env", "guess"]
-        code = run([*common, "--run-dir", str(tmp_path / "run"), "--episodes", "2", "--max-reply-tokens", "8"])
+    suite = tmp_path / "suite.toml"
+    suite.write_text(
+        'name = "s"\n[[environments]]\nname = "guess"\nepisodes = 2\n'
+        "limits = { max_turns = 2, max_response_tokens = 8 }\n",
+        encoding="utf-8",
+    )
+    with vllm_server(model, tmp_path / "vllm.log", max_model_len=1024, max_num_seqs=4) as url:
+        common = ["eval", "--url", address, "--model-url", f"{url}/v1", "--model", str(model), "--suite", str(suite)]
+        code = run([*common, "--run-dir", str(tmp_path / "run")])
 
     said = capsys.readouterr()
     assert code == 0, said.err + said.out
     (spent,) = (json.loads(file.read_bytes()) for file in (tmp_path / "run").glob("*.spent.json"))
-    assert spent["prompt_tokens"] > spent["reply_tokens"] > 0
+    assert spent["prompt_tokens"] > 0
+    assert 4 <= spent["reply_tokens"] <= 4 * 8, "of two episodes of two replies"
     assert spent["untold"] == 0

@@ -60,7 +60,7 @@ class Taken(BaseModel):
     untold: int = 0
     """Replies whose tokens the endpoint did not tell."""
 
-    def and_(self, spent: Spending) -> "Taken":
+    def plus(self, spent: Spending) -> "Taken":
         """Return the sum with what one call spent."""
         return Taken(**{name: value + getattr(spent, name) for name, value in self})
 
@@ -138,12 +138,15 @@ def _measured(env: SuiteEnvironment, asked: Asked, directory: Path, failed: dict
             tally = collection.play(file, address, key)
         finally:
             taken = _kept(file.with_suffix(".spent.json"), collection.spending)
+    episodes = _episodes(file, choice, manner, spec.name)
+    if not episodes:
+        raise CliError(f"none of {env.episodes} episodes could be played, the last one because: {tally.last_failure}")
     if tally.given_up:
         failed[env.title] = (
             f"{tally.given_up} episodes could not be played and count for nothing, the last one because: "
             f"{tally.last_failure}"
         )
-    return _figure(env, _episodes(file, choice, manner, spec.name), tally.given_up, taken)
+    return _figure(env, episodes, tally.given_up, taken)
 
 
 def _kept(file: Path, spent: Spending) -> Taken:
@@ -152,7 +155,7 @@ def _kept(file: Path, spent: Spending) -> Taken:
         before = Taken.model_validate_json(file.read_bytes()) if file.is_file() else Taken()
     except (OSError, ValidationError) as error:
         raise CliError(f"{file} cannot be read; remove it to count anew: {error}") from None
-    taken = before.and_(spent)
+    taken = before.plus(spent)
     if file.parent.is_dir():
         temporary = file.with_suffix(".tmp")
         temporary.write_text(taken.model_dump_json(indent=2) + "\n", encoding="utf-8")
@@ -168,8 +171,6 @@ def _episodes(file: Path, choice: Choice, manner: Manner, env: str) -> list[Scor
 
 
 def _figure(env: SuiteEnvironment, episodes: list[ScoredTrajectory], num_failed: int, taken: Taken) -> ModelFigure:
-    if not episodes:
-        raise CliError(f"none of {env.episodes} episodes could be played")
     trajectories = [one.trajectory for one in episodes]
     total = sum(one.score if env.metric == "score" else float(one.success) for one in trajectories)
     ends = [turn.reply_end for one in trajectories for turn in one.turns]
