@@ -57,8 +57,8 @@ def main() -> None:
     parser.add_argument("--env", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--strategies", nargs="+", choices=list(STRATEGIES), default=list(STRATEGIES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the trainings")
-    parser.add_argument("--tasks", type=int, default=60, help="held-out tasks of each measurement")
-    parser.add_argument("--episodes", type=int, default=16, help="the budget of a task, in whole episodes")
+    parser.add_argument("--tasks", type=int, default=40, help="held-out tasks of each measurement")
+    parser.add_argument("--episodes", type=int, default=8, help="the budget of a task, in whole episodes")
     parser.add_argument("--curve", type=int, nargs="*", default=[1, 4], help="other budgets, for best_of_n and mcts")
     parser.add_argument("--samples", type=int, default=64, help="independent episodes of each task")
     parser.add_argument("--played", type=int, default=60, help="tasks the reward model learns from, four episodes each")
@@ -79,7 +79,8 @@ def _of_seed(env: str, seed: int, arguments: argparse.Namespace) -> list[Measure
     table = {"kind": "embedded", "scores": "turns", "path": str(first.directory / "models" / "process_reward")}
     models = json.dumps({LEARNED: {**table, "max_tokens": first.recipe.inference.max_model_len}})
     _train(learned, arguments, GYMFLEET_REWARD_MODELS=models)
-    budgets = sorted({*arguments.curve, arguments.episodes, arguments.samples})
+    # With the largest as many samples as there are: of short episodes more would fit.
+    budgets = sorted({*arguments.curve, arguments.episodes, arguments.samples // 4, arguments.samples})
     return [
         *independent(first.directory, first.recipe, env, seed, budgets),
         *searched(first.directory, env, seed),
