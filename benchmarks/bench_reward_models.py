@@ -43,6 +43,7 @@ from gymfleet_envs.maze.environment import Maze
 from gymfleet_envs.maze.grid import MazeTask, neighbour
 from gymfleet_envs.tasks import Task
 from gymfleet_kit.chat.transcripts import Transcripts
+from gymfleet_kit.intervals import wilson_interval
 from gymfleet_trainer.learning.learner import LocalLearner
 from gymfleet_trainer.learning.options import BradleyTerryOptions
 from gymfleet_trainer.learning.reward_data import Example, Pair, held_out_tasks, pairs_of, read_examples
@@ -58,7 +59,6 @@ from gymfleet_trainer.learning.reward_measures import (
     sureness,
 )
 from gymfleet_trainer.model.scratch import build_scratch_model
-from gymfleet_trainer.run.statistics import wilson_interval
 
 from benchmarks.command import BenchmarkCommand, Size
 from benchmarks.record import Row, record

@@ -5,6 +5,12 @@ to the engine is recorded. The baseline then asks the same engine for the same
 prompts and lengths in the same order per episode, with nothing around it: for
 the embedded engine a loop in its own thread, for a vLLM server a plain load
 generator. Rounds of both alternate, so that a busy machine is busy for both.
+
+Then `--trees` tasks are searched at once by `mcts`, each reply below a node
+that was forked, and the bare engine is asked for what each tree asked, in its
+order. Nodes are valued in this process, by the environment's score: what the
+reward service takes is measured by bench_rewards. Of prompts the share whose
+tokens lay in the prefix cache is told by the vLLM server's own metrics.
 """
 
 import argparse
@@ -22,7 +28,8 @@ from typing import Any, Final
 import aiohttp
 import uvloop
 from gymfleet_client import GatewayClient, SessionStream
-from gymfleet_contracts.rollout import EpisodeLimits, GroupRequest, Sampling
+from gymfleet_contracts.reward import RewardSpec
+from gymfleet_contracts.rollout import EpisodeLimits, GroupRequest, Sampling, StrategySpec
 from gymfleet_contracts.session import OpenSession
 from gymfleet_kit.chat.tokens import ChatTokens
 from gymfleet_rollout.environments import Environments
@@ -36,6 +43,16 @@ from gymfleet_rollout.player import Player
 from gymfleet_rollout.policy import Policy
 
 from benchmarks.command import BenchmarkCommand, Size
+from benchmarks.noted_engines import (
+    Conversation,
+    NotedEmbedded,
+    NotedServer,
+    Request,
+    Scores,
+    asked_by,
+    hit_rate,
+    prefix_cache,
+)
 from benchmarks.playing import episodes
 from benchmarks.record import Row, record
 from tests.fixtures import gateway_fleet
@@ -43,6 +60,7 @@ from tests.models import build_tiny_model
 from tests.vllm_server import vllm_server
 
 GOALS: Final = {"embedded": 0.8, "server": 0.9}
+SEARCH_GOAL: Final = 0.8
 MAX_MODEL_LEN: Final = 1024
 MAX_NUM_SEQS: Final = {"embedded": 256, "server": 64}
 SAMPLING: Final = Sampling()
@@ -52,18 +70,9 @@ SIZES: Final = {
     "group_size": Size(8, smoke=2),
     "turns": Size(8, smoke=2),
     "rounds": Size(3, smoke=1),
+    "trees": Size(64, smoke=2),
+    "simulations": Size(8, smoke=2),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What the engine was asked, and how many tokens it gave."""
-
-    prompt: list[int]
-    num_tokens: int
-
-
-Conversation = list[Request]
 
 
 @dataclass
@@ -78,11 +87,24 @@ class Stand:
     rates: list[float] = field(default_factory=list)
     bare_rates: list[float] = field(default_factory=list)
 
+    async def search(self, num_trees: int, simulations: int, num_turns: int) -> list[Conversation]:
+        """One round of searches; what each tree asked the engine, in its order."""
+        spec = StrategySpec(use="mcts", options={"simulations": simulations})
+        groups = [
+            GroupRequest(
+                run_id="bench", group_id=str(place), task=OpenSession(env="maze", task_index=place), num_samples=1,
+                limits=_limits(num_turns), strategy=spec, evaluator=RewardSpec(),
+            )
+            for place in range(num_trees)
+        ]  # fmt: skip
+        began = time.perf_counter()
+        conversations = await asyncio.gather(*(asked_by(episodes(self.player, group, (0,))) for group in groups))
+        self.rates.append(sum(map(len, conversations)) / (time.perf_counter() - began))
+        return conversations
+
     async def play(self, num_groups: int, group_size: int, num_turns: int) -> list[Conversation]:
         """One round of episodes; what the engine was asked in it."""
-        limits = EpisodeLimits(
-            max_turns=num_turns, max_response_tokens=MAX_RESPONSE_TOKENS, max_context_tokens=MAX_MODEL_LEN
-        )
+        limits = _limits(num_turns)
         groups = [
             GroupRequest(
                 run_id="bench", group_id=str(place), task=OpenSession(env="maze", task_index=place),
@@ -114,6 +136,10 @@ class Stand:
         else:
             seconds = await _generate_load(self.replica.name, conversations)
         self.bare_rates.append(sum(map(len, conversations)) / seconds)
+
+
+def _limits(num_turns: int) -> EpisodeLimits:
+    return EpisodeLimits(max_turns=num_turns, max_response_tokens=MAX_RESPONSE_TOKENS, max_context_tokens=MAX_MODEL_LEN)
 
 
 def _loop(core: Core, conversations: Sequence[Conversation]) -> float:
@@ -163,7 +189,7 @@ async def stand(kind: str, directory: Path, gateway_url: str, threads: int) -> A
     async with contextlib.AsyncExitStack() as stack:
         replica: Engine
         if kind == "embedded":
-            replica = EmbeddedEngine(
+            replica = NotedEmbedded(
                 EngineConfig(model=model, max_model_len=MAX_MODEL_LEN, max_num_seqs=MAX_NUM_SEQS[kind], threads=threads)
             )
         else:
@@ -172,7 +198,7 @@ async def stand(kind: str, directory: Path, gateway_url: str, threads: int) -> A
                     model, directory / "server.log", max_model_len=MAX_MODEL_LEN, max_num_seqs=MAX_NUM_SEQS[kind]
                 )
             )
-            replica = ServerEngine(url, weights_path=model, concurrency=MAX_NUM_SEQS[kind])
+            replica = NotedServer(url, weights_path=model, concurrency=MAX_NUM_SEQS[kind])
         policy = Policy(
             [replica], model="bench", base_path=model, backend=kind, dtype="float32", vocab_size=vocab_size(model)
         )
@@ -181,7 +207,9 @@ async def stand(kind: str, directory: Path, gateway_url: str, threads: int) -> A
         stack.push_async_callback(policy.close)
         sessions = await stack.enter_async_context(SessionStream(gateway_url))
         specs = Environments(await stack.enter_async_context(GatewayClient(gateway_url)))
-        player = Player(policy, ChatTokens.load(model), sessions, specs, Formats(), max_episodes=512)
+        player = Player(
+            policy, ChatTokens.load(model), sessions, specs, Formats(), max_episodes=512, evaluator=Scores()
+        )
         yield Stand(kind, replica, policy, player, model)
 
 
@@ -193,10 +221,30 @@ async def measure(kind: str, directory: Path, gateway_url: str, arguments: argpa
             await bench.replica.load(bench.model)  # both begin with an empty prefix cache
             await bench.bare(conversations)
             await bench.replica.load(bench.model)
+        made = _rows(f"{kind}: replies while episodes run", f"{kind}: share", bench, GOALS[kind])
+        bench.rates.clear()
+        bench.bare_rates.clear()
+        cached = []
+        for _ in range(arguments.rounds + 1):
+            before = await prefix_cache(bench.replica)
+            conversations = await bench.search(arguments.trees, arguments.simulations, arguments.turns)
+            cached.append((before, await prefix_cache(bench.replica)))
+            await bench.replica.load(bench.model)
+            await bench.bare(conversations)
+            await bench.replica.load(bench.model)
+    title = f"{kind}, {arguments.trees} trees"
+    made += _rows(f"{title}: replies while they are searched", f"{title}: share", bench, SEARCH_GOAL)
+    if isinstance(bench.replica, ServerEngine):
+        found = statistics.median(hit_rate(*both) for both in cached[1:])
+        made.append(Row.of(f"{title}: prompt tokens that lay in the prefix cache", found, ""))
+    return made
+
+
+def _rows(replies: str, share: str, bench: Stand, goal: float) -> list[Row]:
     value, baseline = statistics.median(bench.rates[1:]), statistics.median(bench.bare_rates[1:])
     return [
-        Row.of(f"{kind}: replies while episodes run, bare engine as baseline", value, "1/s", baseline=baseline),
-        Row.of(f"{kind}: share of the bare engine", value / baseline, "", goal=GOALS[kind]),
+        Row.of(f"{replies}, bare engine as baseline", value, "1/s", baseline=baseline),
+        Row.of(f"{share} of the bare engine", value / baseline, "", goal=goal),
     ]
 
 

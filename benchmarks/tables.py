@@ -1,7 +1,7 @@
 """`python -m benchmarks.tables` writes what the docs say of figures from the result files.
 
 All tables go to benchmarks/results/README.md, the headline figures and every missed goal to docs/benchmarks.md,
-the tables of three more pages into those, and curves to docs/figures.
+the tables of four more pages into those, and curves to docs/figures.
 """
 
 import json
@@ -12,6 +12,7 @@ from benchmarks.capacity_page import LOADS, summary_table, without_gpu, worked_e
 from benchmarks.figures import FIGURES
 from benchmarks.methods_page import drawn, methods_section
 from benchmarks.record import RESULTS, cell
+from benchmarks.search_page import search_section
 from benchmarks.sources import digest
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -19,6 +20,7 @@ TABLES_PAGE: Final = RESULTS / "README.md"
 ENVIRONMENTS_PAGE: Final = PAGE.with_name("environments.md")
 CAPACITY_PAGE: Final = PAGE.with_name("capacity.md")
 METHODS_PAGE: Final = PAGE.with_name("methods.md")
+SEARCH_PAGE: Final = PAGE.with_name("search.md")
 _BEGIN: Final = "<!-- figures, written by python -m benchmarks.tables -->"
 _END: Final = "<!-- end of figures -->"
 _PUBLISHED: Final = {
@@ -175,6 +177,11 @@ def with_methods(page: str, results: Path = RESULTS) -> str:
     return _renewed(page, methods_section(results))
 
 
+def with_search(page: str, results: Path = RESULTS) -> str:
+    """The page with its tables renewed."""
+    return _renewed(page, search_section(results))
+
+
 def _origin(name: str, document: dict[str, Any]) -> str:
     origin = f"{document['hardware']} · commit {document['commit']} · `{document['command']}`"
     return origin if document.get("sources") == digest(name) else f"{origin} · {_OLDER}"
@@ -208,6 +215,7 @@ if __name__ == "__main__":
     ENVIRONMENTS_PAGE.write_text(with_environments(ENVIRONMENTS_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     CAPACITY_PAGE.write_text(with_capacity(CAPACITY_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     METHODS_PAGE.write_text(with_methods(METHODS_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    SEARCH_PAGE.write_text(with_search(SEARCH_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     FIGURES.mkdir(exist_ok=True)
     for file_name, svg in drawn().items():
         (FIGURES / file_name).write_text(svg, encoding="utf-8")

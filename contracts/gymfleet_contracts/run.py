@@ -38,6 +38,8 @@ class TaskCost(BaseModel):
     """Sampled ones."""
     evaluations: float
     """Values that the reward service was asked for."""
+    forks: float = 0.0
+    """Forks of sessions: what is known of one branch is known to the others."""
 
 
 class Place(BaseModel):

@@ -6,15 +6,16 @@ counts as one. The key appears in the request's header and nowhere else.
 
 import asyncio
 import math
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, NamedTuple, Self, TypeAlias
 
 import httpx
 import msgspec
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, HttpUrl, PositiveFloat
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, HttpUrl, PositiveFloat, model_validator
 
 from gymfleet_kit.retries import Retries
 
@@ -55,6 +56,8 @@ class ModelEndpoint(BaseModel):
     """Its name there."""
     key_file: Path | None = None
     """A file with the API key, sent as a bearer token."""
+    key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")] | None = None
+    """Instead: the environment variable that has the key."""
     timeout_s: PositiveFloat = 20.0
     """For one answer, of which there are up to three tries."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -62,9 +65,22 @@ class ModelEndpoint(BaseModel):
     concurrency: Annotated[int, Field(ge=1, le=4096)] = 64
     """Calls that a process makes at once; more wait."""
 
+    @model_validator(mode="after")
+    def one_key(self) -> Self:
+        """A key is in a file or in a variable."""
+        if self.key_file is not None and self.key_env is not None:
+            raise ValueError("give key_file or key_env, not both")
+        return self
+
+    def key(self) -> str | None:
+        """Return the API key; None where there is none. Raises `KeyUnreadable`."""
+        if self.key_env is not None:
+            return _checked_key(os.environ.get(self.key_env, ""), f"the variable {self.key_env}")
+        return None if self.key_file is None else read_key(self.key_file)
+
 
 class KeyUnreadable(Exception):
-    """The file has no key; the message says why and quotes nothing of it."""
+    """The file or the variable has no key; the message says why and quotes nothing of it."""
 
 
 def read_key(file: Path) -> str:
@@ -75,8 +91,12 @@ def read_key(file: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
         raise KeyUnreadable(f"{file} cannot be read: {reason}") from None
-    if not key or len(key) > _MAX_KEY_BYTES or not key.isprintable() or " " in key:
-        raise KeyUnreadable(f"{file} holds no key: one line of at most {_MAX_KEY_BYTES} bytes would be right")
+    return _checked_key(key, str(file))
+
+
+def _checked_key(key: str, place: str) -> str:
+    if not key or len(key) > _MAX_KEY_BYTES or not (key.isascii() and key.isprintable()) or " " in key:
+        raise KeyUnreadable(f"{place} holds no key: one line of at most {_MAX_KEY_BYTES} bytes would be right")
     return key
 
 
@@ -101,6 +121,8 @@ class ModelReply(NamedTuple):
     """What it thought before, where the endpoint tells that apart from the text."""
     cut: bool = False
     """It ended because it had `max_tokens`."""
+    reasoning_tokens: int | None = None
+    """Of `completion_tokens` those that it thought; None where the endpoint does not say."""
 
 
 class _NoAnswer(Exception):
@@ -142,13 +164,28 @@ class _Completion(msgspec.Struct):
 _NumTokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 
+class _Details(msgspec.Struct):
+    reasoning_tokens: _NumTokens | None = None
+
+
 class _Usage(msgspec.Struct):
     prompt_tokens: _NumTokens | None = None
     completion_tokens: _NumTokens | None = None
+    reasoning_tokens: _NumTokens | None = None
+    """Of endpoints that give it no place of its own."""
+    completion_tokens_details: _Details | None = None
+    """Of OpenAI and vLLM."""
+
+    @property
+    def reasoning(self) -> int | None:
+        """Return the tokens that were thought."""
+        details = self.completion_tokens_details
+        told = None if details is None else details.reasoning_tokens
+        return self.reasoning_tokens if told is None else told
 
 
 _decode: Final = msgspec.json.Decoder(_Completion).decode
-_decode_usage: Final = msgspec.json.Decoder(_Usage).decode
+_decode_usage: Final = msgspec.json.Decoder(_Usage | None).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -169,8 +206,8 @@ class ChatEndpoint:
         if settings.temperature is not None:
             self._body["temperature"] = settings.temperature
         headers = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
-        if settings.key_file is not None:
-            headers["Authorization"] = f"Bearer {read_key(settings.key_file)}"
+        if (key := settings.key()) is not None:
+            headers["Authorization"] = f"Bearer {key}"
         self._client = httpx.AsyncClient(
             headers=headers,
             timeout=None,  # noqa: S113 - `_once` limits the whole answer, which httpx's timeouts do not
@@ -269,7 +306,11 @@ def _reply(answer: bytes) -> ModelReply:
         ((text or "") + reasoning).encode()
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise _NoAnswer("an answer that is no chat completion with a text") from None
-    return ModelReply(text or "", *_usage(completion.usage), reasoning, choice.finish_reason == "length")
+    usage = _usage(completion.usage)
+    return ModelReply(
+        text or "", usage.prompt_tokens, usage.completion_tokens, reasoning, choice.finish_reason == "length",
+        usage.reasoning,
+    )  # fmt: skip
 
 
 def _reasoning(message: _Message) -> str:
@@ -277,12 +318,11 @@ def _reasoning(message: _Message) -> str:
     return next((text.strip() for text in told if isinstance(text, str) and text.strip()), "")
 
 
-def _usage(said: msgspec.Raw) -> tuple[int | None, int | None]:
+def _usage(said: msgspec.Raw) -> _Usage:
     try:
-        usage = _decode_usage(said)
+        return _decode_usage(said) or _Usage()
     except (msgspec.DecodeError, UnicodeError, RecursionError):  # what it means is unknown: it is none
-        return None, None
-    return usage.prompt_tokens, usage.completion_tokens
+        return _Usage()
 
 
 def _pause_s(response: httpx.Response) -> float | None:

@@ -1,6 +1,5 @@
 """`gymfleet collect`: a scripted model plays through a real gateway, and what it did is kept, once and whole."""
 
-import json
 import os
 import re
 import signal
@@ -16,27 +15,18 @@ from gymfleet_cli.main import run
 from gymfleet_contracts.conversation import RECORDS, Conversation
 from gymfleet_contracts.trajectory import FinishReason, ReplyEnd, ScoredTrajectory, Status, Trajectory
 
-from tests.fixtures import gateway_fleet
 from tests.fixtures.chat_server import ChatServer, Scripted
+from tests.fixtures.guessing import guessing_gateway, halving, hopeless, message
 from tests.fixtures.paths import ROOT
 
 GYMFLEET = str(Path(sys.executable).with_name("gymfleet"))
-PROMPT_TOKENS, REPLY_TOKENS = 100, 10
 DEADLINE_S = 60.0
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A gateway over the environment of the guide, where a number is guessed, and the maze."""
-    directory = tmp_path_factory.mktemp("fleet")
-    guide = (ROOT / "docs/adding-an-environment.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
-    file = directory / "guess.py"
-    file.write_text(next(block for block in blocks if "Environment[int]" in block), encoding="utf-8")
-    server = gateway_fleet.env_server(directory, str(file), "maze")
-    gateway = gateway_fleet.gateway(directory, [server.url])
-    with gateway_fleet.running(server, gateway):
-        yield gateway.url
+    with guessing_gateway(tmp_path_factory.mktemp("fleet")) as url:
+        yield url
 
 
 @pytest.fixture
@@ -44,35 +34,6 @@ def server() -> Iterator[ChatServer]:
     with ChatServer() as chat:
         chat.rule = halving
         yield chat
-
-
-def message(*, usage: bool = True, finish: str = "stop", **said: Any) -> bytes:
-    """An answer of an endpoint."""
-    answer: dict[str, Any] = {"choices": [{"message": {"role": "assistant", **said}, "finish_reason": finish}]}
-    if usage:
-        answer["usage"] = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": REPLY_TOKENS}
-    return json.dumps(answer).encode()
-
-
-def bounds(body: dict[str, Any]) -> tuple[int, int]:
-    """What the conversation tells of the hidden number."""
-    low, high = 1, 1000
-    messages = body["messages"]
-    for reply, answer in zip(messages[1::2], messages[2::2], strict=True):
-        guess = int(re.findall(r"Action: (\d+)", reply["content"])[-1])
-        low, high = (guess + 1, high) if answer["content"] == "Higher." else (low, guess - 1)
-    return low, high
-
-
-def halving(body: dict[str, Any]) -> bytes:
-    """A player who always finds the number: ten guesses are enough for a thousand numbers."""
-    low, high = bounds(body)
-    middle = (low + high) // 2
-    return message(content=f"Thought: I halve. Action: {middle}", reasoning_content=f"It is from {low} to {high}.")
-
-
-def hopeless(_: dict[str, Any]) -> bytes:
-    return message(content="Thought: Again. Action: 0")
 
 
 def later(seconds: float, rule: Callable[[dict[str, Any]], bytes]) -> Callable[[dict[str, Any]], bytes]:
@@ -240,7 +201,7 @@ def test_an_endpoint_that_refuses_ends_it_at_once(
 
     said = capsys.readouterr()
     assert code == 1
-    assert "the model's endpoint: status 401: check --model-url, --model and --key-file" in said.err
+    assert "the model's endpoint: status 401: check --model-url, --model and the key" in said.err
     assert "sk-secret" not in said.err + said.out
     assert server.keys[0] == "Bearer sk-secret"
 

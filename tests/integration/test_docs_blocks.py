@@ -39,6 +39,7 @@ BLOCKS = {
     ("docs/search.md", "gymfleet eval"): "run by tests/integration/test_eval_strategies.py, smaller",
     ("docs/search.md", "[[stages]]"): "run by tests/integration/test_search_run.py",
     ("docs/suites.md", "gymfleet eval runs/my-run --suite"): "tests/integration/test_suites.py",
+    ("docs/suites.md", "export THEIR_KEY"): "tests/integration/test_eval_model.py, with an endpoint that is there",
     ("docs/suites.md", 'name = "two-shops"'): "tests/unit/contracts/test_suite.py",
     ("docs/data.md", '{"messages": ['): "tests/unit/kit/test_conversation_calls.py has conversations of this form",
     ("docs/data.md", '{"role": "user", "content": "Look: [image'): "tests/unit/trainer/test_image_conversations.py",

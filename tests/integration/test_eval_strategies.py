@@ -23,18 +23,21 @@ def test_strategies_are_compared_by_what_they_take(tiny_model: Path, tmp_path: P
 
     misspelt = run("--strategy", "independent", "--strategy", "best_of_n,candidate=2")
     unvalued = run("--strategy", "best_of_n,candidates=2")
+    unshared = run("--allocate", "model_calls=6")
     compared = run(
         "--strategy", "independent", "--strategy", "best_of_n,candidates=2", "--budget", "model_calls=3",
-        "--set", "rollout.evaluator.goal.enabled=true", "--episodes", "2",
+        "--allocate", "model_calls=6,wave=1", "--set", "rollout.evaluator.goal.enabled=true", "--episodes", "2",
     )  # fmt: skip
 
     assert misspelt.returncode == unvalued.returncode == 2
     assert "candidate" in misspelt.stderr
     assert "measuring" not in misspelt.stderr
     assert "say how in [rollout.evaluator]" in unvalued.stderr
+    assert unshared.returncode == 2
+    assert "[rollout.evaluator]" in unshared.stderr
     assert compared.returncode == 0, compared.stderr
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in compared.stdout.splitlines() if "│" in line]
-    first, second = rows
+    first, second, third = rows
     assert first[0] == "independent"
     assert second[0] == "best_of_n,candidates=2"
     assert 0 < float(first[2]) <= 3
@@ -42,4 +45,8 @@ def test_strategies_are_compared_by_what_they_take(tiny_model: Path, tmp_path: P
     assert float(first[4]) > 0
     assert float(first[5]) == 0
     assert 1 <= float(second[5]) <= 2, "values of what ended"
-    assert (first[7], second[7]) == ("nothing", "goal"), "who chooses by the environment's score is told"
+    assert 0 < float(third[2]) <= 3, "both tasks together have six replies"
+    assert float(third[5]) >= 1, "each episode is valued"
+    assert third[0] == "allocated,model_calls=6,wave=1"
+    by = [row[8] for row in rows]
+    assert by == ["nothing", "goal", "goal"], "who chooses by the environment's score is told"

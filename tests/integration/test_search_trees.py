@@ -42,6 +42,7 @@ async def test_what_is_new_is_kept_under_its_stage(redis: RedisClient, tmp_path:
         "searched_replies": 3 * spent.model_calls,
         "searched_tokens": 3 * spent.tokens,
         "searched_values": 3 * spent.evaluations,
+        "searched_forks": 3 * make_search_tree("any").num_forks,
     }
 
 

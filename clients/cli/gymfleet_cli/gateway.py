@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Final
 
 from gymfleet_client.sync import SyncGatewayClient
 from gymfleet_contracts.session import EnvironmentSpec
+from pydantic import JsonValue
 
 from gymfleet_cli.console import CliError, err
 from gymfleet_cli.display import StartDisplay
@@ -25,6 +27,7 @@ from gymfleet_cli.supervisor.state import read_state
 from gymfleet_cli.supervisor.supervisor import Supervisor
 
 CALL_TIMEOUT_S: Final = 30.0
+_NO_OPTIONS: Final[Mapping[str, Mapping[str, JsonValue]]] = MappingProxyType({})
 _SEAL_KEY: Final = "GYMFLEET_ENV_SEAL_KEY"
 
 
@@ -42,18 +45,24 @@ def session_api(
 
 @contextmanager
 def session_address(
-    url: str | None, state_dir: Path, envs: tuple[str, ...], data: Mapping[str, Path] | None = None
+    url: str | None,
+    state_dir: Path,
+    envs: tuple[str, ...],
+    data: Mapping[str, Path] | None = None,
+    options: Mapping[str, Mapping[str, JsonValue]] = _NO_OPTIONS,
 ) -> Iterator[tuple[str, str | None]]:
     """Yield address and key of a session API; without a gateway, `envs` are served as long as the block lasts.
 
-    `data` names benchmark files by environment; with it, a new server is started, whatever already runs.
+    `data` names benchmark files by environment, and `options` what they are told; with either, a new server is started,
+    whatever already runs.
     A service that asks for a key gets the one in the variable GYMFLEET_API_KEY.
     """
-    found = url or (None if data else running_gateway(state_dir))
+    own = bool(data) or any(options.values())
+    found = url or (None if own else running_gateway(state_dir))
     if found is not None:
         yield found, os.environ.get("GYMFLEET_API_KEY")
         return
-    with temporary_server(envs, data or {}) as served:
+    with temporary_server(envs, data or {}, options) as served:
         yield served
 
 
@@ -80,14 +89,16 @@ def running_gateway(state_dir: Path) -> str | None:
 
 
 @contextmanager
-def temporary_server(envs: tuple[str, ...], data: Mapping[str, Path]) -> Iterator[tuple[str, str]]:
+def temporary_server(
+    envs: tuple[str, ...], data: Mapping[str, Path], options: Mapping[str, Mapping[str, JsonValue]] = _NO_OPTIONS
+) -> Iterator[tuple[str, str]]:
     """Run one server for all of `envs` and yield its address and key: it speaks the same session API as the gateway."""
     interrupts = Interrupts()
     with TemporaryDirectory(prefix="gymfleet-") as name:
         directory = Path(name)
         secret = secrets.token_hex(32)
         plan = Plan(directory=directory, ports=choose_ports(envs, None), envs=envs, gateway_secret=secret, data=data,
-                    options=served_options(envs, {}))  # fmt: skip
+                    options=served_options(envs, options))  # fmt: skip
         service = plan.env_server(*envs)
         if _SEAL_KEY in os.environ:  # what is kept of an episode is opened later, with the user's own key
             service = replace(service, env={name: value for name, value in service.env.items() if name != _SEAL_KEY})

@@ -14,7 +14,15 @@ from gymfleet_cli.outcome import success_line
 from gymfleet_cli.recipes import toml_value
 from gymfleet_cli.report.data import Measurement
 
-_SPENT: Final = {"model_calls": "replies", "env_steps": "steps", "tokens": "tokens", "evaluations": "values"}
+_HOW_PLAYED: Final = ("strategy", "budget", "allocation")
+"""Of a measurement's options those that are replaced."""
+_SPENT: Final = {
+    "model_calls": "replies",
+    "env_steps": "steps",
+    "tokens": "tokens",
+    "evaluations": "values",
+    "forks": "forks",
+}
 
 
 def recipe_by(recipe: Recipe, strategy: str, budget: Sequence[str]) -> Recipe:
@@ -36,10 +44,30 @@ def recipe_by(recipe: Recipe, strategy: str, budget: Sequence[str]) -> Recipe:
         spent = Budget.model_validate(limits)
     except ValidationError as error:
         raise UsageProblem(f"--budget: {faults(error, whole='budget')}") from None
+    return _measuring(recipe, strategy=table, budget=spent.model_dump(mode="json", exclude_none=True))
+
+
+def recipe_allocated(recipe: Recipe, allocation: str) -> Recipe:
+    """Return the recipe that measures as this one does at its end, with a budget that all tasks share.
+
+    Args:
+        recipe: that of the run.
+        allocation: as in `model_calls=4096,wave=16`.
+
+    Raises:
+        UsageProblem: it cannot be read, or nothing says what an episode is worth.
+    """
+    if recipe.rollout.evaluator is None:
+        raise UsageProblem("--allocate: what an episode is worth says [rollout.evaluator]: give that table")
+    return _measuring(recipe, allocation=_pairs("--allocate", allocation.split(",")))
+
+
+def _measuring(recipe: Recipe, **options: Any) -> Recipe:
+    """Return a recipe of one measurement, that at the end of another, played otherwise."""
     document = recipe.model_dump(mode="json", exclude_unset=True)
     last = next((dict(stage.options) for stage in reversed(recipe.plan()) if stage.kind == "measure"), {})
-    budget_given = spent.model_dump(mode="json", exclude_none=True)
-    measured = {**last, "kind": "measure", "name": "measure", "strategy": table, "budget": budget_given}
+    kept = {name: value for name, value in last.items() if name not in _HOW_PLAYED}
+    measured = {**kept, "kind": "measure", "name": "measure", **options}
     return Recipe.model_validate({**document, "stages": [measured]})
 
 

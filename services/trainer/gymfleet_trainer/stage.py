@@ -15,6 +15,8 @@ from gymfleet_contracts.stages import PlannedStage, StageFacts
 from gymfleet_contracts.trajectory import Purpose
 from pydantic import BaseModel, ConfigDict
 
+from gymfleet_trainer.run.allocation import AllocationOptions
+
 if TYPE_CHECKING:
     from gymfleet_trainer.run.context import RunContext
 
@@ -50,6 +52,9 @@ class Plays:
     """What the episodes of a task may use together."""
     rejected: bool = False
     """Whether what a search tried and did not choose is handed in too."""
+    allocation: AllocationOptions | None = None
+    """How the tasks share a budget, each played as often as that says; what an episode is worth says the recipe's
+    evaluator, as its reward."""
 
     @property
     def by_expert(self) -> bool:
@@ -62,6 +67,8 @@ class Plays:
 
     def num_episodes(self, recipe: Recipe) -> int:
         """Return how many episodes this is."""
+        if self.allocation is not None:  # at most: no episode takes less than a reply
+            return min(self.num_groups(recipe) * self.allocation.most, self.allocation.model_calls)
         return self.num_groups(recipe) * self.samples_per_task
 
 

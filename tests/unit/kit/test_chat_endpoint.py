@@ -270,3 +270,40 @@ def test_what_is_no_key_is_refused_and_not_quoted(tmp_path: Path, content: bytes
         read_key(tmp_path / "key")
 
     assert "two" not in str(caught.value)
+
+
+async def test_a_key_may_be_in_a_variable(
+    chat: ChatServer, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, key_file: Path
+) -> None:
+    monkeypatch.setenv("THEIR_KEY", KEY)
+
+    await endpoint(key_env="THEIR_KEY").reply(HELLO, 7, math.inf)
+
+    assert chat.keys == [f"Bearer {KEY}"]
+    monkeypatch.setenv("THEIR_KEY", f"{KEY} and more")
+    with pytest.raises(KeyUnreadable, match="the variable THEIR_KEY holds no key") as caught:
+        endpoint(key_env="THEIR_KEY")
+    assert KEY not in str(caught.value)
+    with pytest.raises(KeyUnreadable, match="the variable NOT_SET holds no key"):
+        endpoint(key_env="NOT_SET")
+    with pytest.raises(ValueError, match="not both"):
+        endpoint(key_env="THEIR_KEY", key_file=key_file)
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        pytest.param({"completion_tokens_details": {"reasoning_tokens": 5}}, 5, id="of OpenAI"),
+        pytest.param({"reasoning_tokens": 6}, 6, id="beside the others"),
+        pytest.param({"completion_tokens_details": None}, None, id="nothing told"),
+        pytest.param({"completion_tokens_details": {"reasoning_tokens": -1}}, None, id="no number"),
+    ],
+)
+async def test_reasoning_tokens_are_told_where_the_endpoint_says_so(
+    chat: ChatServer, endpoint: Endpoint, usage: dict[str, Any], tokens: int | None
+) -> None:
+    chat.script.append(Scripted(completion("x", usage={"prompt_tokens": 1, "completion_tokens": 9, **usage})))
+
+    reply = await endpoint().reply(HELLO, 7, math.inf)
+
+    assert reply.reasoning_tokens == tokens

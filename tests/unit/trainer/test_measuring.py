@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from gymfleet_contracts.trajectory import FinishReason, ScoredTrajectory
+from gymfleet_kit.intervals import wilson_interval
 from gymfleet_trainer.run.measuring import measure
 from gymfleet_trainer.run.state import EvalResult, RunState
-from gymfleet_trainer.run.statistics import wilson_interval
 from gymfleet_trainer.stages.measure import Measure
 from gymfleet_trainer.stages.reinforce import Reinforce
 
@@ -74,19 +74,37 @@ def test_what_a_task_took_is_a_mean_over_tasks() -> None:
     result, _ = measured(episodes, Measure, stages=[{"kind": "measure", "num_tasks": 2}])
 
     assert result.spent is not None
-    assert result.spent.model_dump() == {"env_steps": 1.5, "model_calls": 1.5, "tokens": 3.5, "evaluations": 0.0}
+    assert result.spent.model_dump() == {
+        "env_steps": 1.5,
+        "model_calls": 1.5,
+        "tokens": 3.5,
+        "evaluations": 0.0,
+        "forks": 0.0,
+    }
 
 
 def test_what_a_search_took_is_in_its_records() -> None:
     episodes = [make_scored(f"measure.t{task:06d}") for task in range(2)]
-    counts = {"searched_env_steps": 8, "searched_replies": 6, "searched_tokens": 100, "searched_values": 4}
+    counts = {
+        "searched_env_steps": 8,
+        "searched_replies": 6,
+        "searched_tokens": 100,
+        "searched_values": 4,
+        "searched_forks": 10,
+    }
 
     result, _ = measured(
         episodes, Measure, stages=[{"kind": "measure", "num_tasks": 2, "strategy": "beam"}], searched=counts
     )
 
     assert result.spent is not None
-    assert result.spent.model_dump() == {"env_steps": 4.0, "model_calls": 3.0, "tokens": 50.0, "evaluations": 2.0}
+    assert result.spent.model_dump() == {
+        "env_steps": 4.0,
+        "model_calls": 3.0,
+        "tokens": 50.0,
+        "evaluations": 2.0,
+        "forks": 5.0,
+    }
 
 
 def test_one_on_the_way_is_called_by_its_stage_and_step() -> None:

@@ -1,5 +1,6 @@
 import pytest
-from gymfleet_trainer.run.statistics import pass_hat, wilson_interval
+from gymfleet_kit.intervals import wilson_interval
+from gymfleet_trainer.run.statistics import pass_hat
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,9 @@ class Collection:
         worlds: by the environments' names.
         agent: which model plays.
         budget: what its replies may cost.
+
+    Attributes:
+        spending: what they have cost.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class Collection:
         self._choice = choice
         self._worlds = worlds
         self._agent = agent
-        self._spending = Spending(budget)
+        self.spending = Spending(budget)
         self._tally = Tally(asked=choice.number(tuple(worlds)))
 
     def run(self, path: Path, address: str, key: str | None) -> None:
@@ -56,6 +59,16 @@ class Collection:
 
         Raises `CliError`, also where some episodes could not be played, and `Interrupted`. What is over is kept.
         """
+        tally = self.play(path, address, key)
+        out.print(plain(self._outcome(path)), soft_wrap=True)
+        if tally.given_up:
+            raise CliError(
+                f"{tally.given_up} episodes could not be played, the last one because: {tally.last_failure}; the same "
+                "command plays them again"
+            )
+
+    def play(self, path: Path, address: str, key: str | None) -> Tally:
+        """Do as `run`, but return what became of the episodes where some could not be played, and print nothing."""
         with RecordFile(path) as file:
             if file.mended:
                 err.print(plain(file.mended, "yellow"), soft_wrap=True)
@@ -69,12 +82,7 @@ class Collection:
             except Interrupted:
                 err.print(plain(self._outcome(path)), soft_wrap=True)
                 raise
-        out.print(plain(self._outcome(path)), soft_wrap=True)
-        if self._tally.given_up:
-            raise CliError(
-                f"{self._tally.given_up} episodes could not be played, the last one because: "
-                f"{self._tally.last_failure}; the same command plays them again"
-            )
+        return self._tally
 
     def _there(self, file: RecordFile) -> dict[str, bool]:
         """Return the records that the file has, by their ids, and whether each solved its task."""
@@ -118,8 +126,8 @@ class Collection:
         client = GatewayClient(address, api_key=key, timeout_s=_OPEN_TIMEOUT_S, max_concurrency=concurrency)
         try:
             async with client:
-                player = Player(client, model, self._spending, self._worlds, self._manner)
-                collector = Collector(player, file, self._spending, self._tally, look)
+                player = Player(client, model, self.spending, self._worlds, self._manner)
+                collector = Collector(player, file, self.spending, self._tally, look)
                 await collector.collect(missing, concurrency)
         finally:
             await model.aclose()
@@ -128,7 +136,7 @@ class Collection:
         return Count(self._tally.kept, self._tally.played, self._tally.asked, self._figures())
 
     def _figures(self) -> list[str]:
-        tally, spent = self._tally, self._spending
+        tally, spent = self._tally, self.spending
         told = {
             f"{tally.solved} solved ({100 * tally.solved / max(tally.kept, 1):.1f} %)": tally.kept,
             f"{spent.tokens:,} tokens": spent.tokens,

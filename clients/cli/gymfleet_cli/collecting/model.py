@@ -34,6 +34,8 @@ class Usage(NamedTuple):
 
     prompt_tokens: int
     reply_tokens: int
+    reasoning_tokens: int = 0
+    """Of the reply's, as far as the endpoint tells."""
 
 
 class Reply(NamedTuple):
@@ -57,7 +59,14 @@ class AgentSettings:
 
 
 def agent_endpoint(
-    url: str, model: str, key_file: Path | None, temperature: float | None, timeout_s: float, concurrency: int
+    url: str,
+    model: str,
+    key_file: Path | None,
+    temperature: float | None,
+    timeout_s: float,
+    concurrency: int,
+    *,
+    key_env: str | None = None,
 ) -> ModelEndpoint:
     """Return an endpoint as the command line names it: the base of its address, `https://host/v1`, is enough.
 
@@ -69,7 +78,7 @@ def agent_endpoint(
         if not path.endswith(_PATH):
             url = f"{url.rstrip('/')}{_PATH}"
         return ModelEndpoint(
-            url=_URL.validate_python(url), model=model, key_file=key_file, temperature=temperature,
+            url=_URL.validate_python(url), model=model, key_file=key_file, key_env=key_env, temperature=temperature,
             timeout_s=timeout_s, concurrency=concurrency,
         )  # fmt: skip
     except ValidationError as error:
@@ -89,7 +98,8 @@ class AgentModel:
         try:
             self._endpoint = ChatEndpoint("the model's endpoint", settings.endpoint)
         except KeyUnreadable as error:
-            raise UsageProblem(f"--key-file: {error}") from None
+            option = "--key-file" if settings.endpoint.key_env is None else "--api-key-env"
+            raise UsageProblem(f"{option}: {error}") from None
         self._max_reply_tokens = settings.max_reply_tokens
         self._splits = splits_thoughts
 
@@ -109,7 +119,8 @@ class AgentModel:
             inside, text = split_thoughts(text)
             reasoning = "\n\n".join(part for part in (reasoning, inside) if part)
         told = found.prompt_tokens is not None and found.completion_tokens is not None
-        usage = Usage(found.prompt_tokens or 0, found.completion_tokens or 0) if told else None
+        counts = (found.prompt_tokens or 0, found.completion_tokens or 0, found.reasoning_tokens or 0)
+        usage = Usage(*counts) if told else None
         return Reply(text, reasoning, found.cut, usage, time.perf_counter() - began)
 
 
@@ -118,7 +129,7 @@ def _failure(error: NoModelAnswer, *, first: bool) -> Exception:
         return ModelFailed(str(error))
     if error.status in _OF_THE_REQUEST and not first:
         return ModelFailed(f"{error}, in the middle of a conversation: it may be longer than the model's context")
-    return ModelRefused(f"{error}: check --model-url, --model and --key-file")
+    return ModelRefused(f"{error}: check --model-url, --model and the key")
 
 
 def split_thoughts(text: str) -> tuple[str, str]:

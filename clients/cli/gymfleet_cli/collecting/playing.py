@@ -10,7 +10,7 @@ from typing import Any, Final
 from gymfleet_client.errors import ActionTooLarge, ClientError
 from gymfleet_client.rest import GatewayClient
 from gymfleet_contracts.conversation import Conversation, ConversationTask, Message, Record
-from gymfleet_contracts.reply_format import ParsedReply
+from gymfleet_contracts.reply_format import FormatSection, ParsedReply
 from gymfleet_contracts.session import EnvironmentSpec, Session, StepResult
 from gymfleet_contracts.trajectory import (
     FinishReason,
@@ -21,11 +21,13 @@ from gymfleet_contracts.trajectory import (
     Trajectory,
     Turn,
 )
-from gymfleet_kit.formats import CheckedFormat
+from gymfleet_kit.formats import CheckedFormat, format_of
+from gymfleet_kit.plugins import PluginError
 
 from gymfleet_cli.collecting.model import AgentModel, Reply
 from gymfleet_cli.collecting.plan import Episode, Manner
 from gymfleet_cli.collecting.spending import Spending
+from gymfleet_cli.console import UsageProblem
 
 _CLOSE_TIMEOUT_S: Final = 5.0
 
@@ -46,6 +48,22 @@ class World:
     def instructions(self) -> str:
         """Return what the agent is shown once."""
         return "\n\n".join(part for part in (self.spec.instructions.strip(), self.format.instructions) if part)
+
+
+def world_of(spec: EnvironmentSpec, section: FormatSection | None) -> World:
+    """Return an environment in a format, or else its own. Raises `UsageProblem` for what one agent cannot play."""
+    if spec.seats:
+        raise UsageProblem(f"{spec.name} is a game of {', '.join(spec.seats)}: one agent cannot play it by itself")
+    if spec.images == "only":
+        raise UsageProblem(
+            f"{spec.name} shows images alone, and the model is sent texts: give the environment the option "
+            'observation = "both", or leave it out'
+        )
+    chosen = section or FormatSection(use=spec.format)
+    try:
+        return World(spec, chosen.name, format_of(chosen))
+    except PluginError as error:
+        raise UsageProblem(f"--format: {error}") from None
 
 
 @dataclass(slots=True)

@@ -37,6 +37,10 @@ class Spending:
     budget: Budget = field(default_factory=Budget)
     prompt_tokens: int = 0
     reply_tokens: int = 0
+    reasoning_tokens: int = 0
+    """Of the replies'."""
+    untold: int = 0
+    """Replies whose tokens the endpoint did not tell."""
 
     @property
     def tokens(self) -> int:
@@ -62,6 +66,8 @@ class Spending:
         if usage is None:
             if self.budget.limits:
                 raise ModelRefused("the model's endpoint tells no usage: --max-tokens and --max-cost cannot be kept")
+            self.untold += 1
             return
         self.prompt_tokens += usage.prompt_tokens
         self.reply_tokens += usage.reply_tokens
+        self.reasoning_tokens += usage.reasoning_tokens

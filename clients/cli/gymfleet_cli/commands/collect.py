@@ -6,15 +6,13 @@ from typing import Annotated, cast, get_args
 import typer
 from gymfleet_client.sync import SyncGatewayClient
 from gymfleet_contracts.reply_format import FormatSection
-from gymfleet_contracts.session import EnvironmentSpec, Split
+from gymfleet_contracts.session import Split
 from gymfleet_contracts.trajectory import EXPERT
-from gymfleet_kit.formats import format_of
-from gymfleet_kit.plugins import PluginError
 
 from gymfleet_cli.collecting.collection import Collection
 from gymfleet_cli.collecting.model import AgentSettings, agent_endpoint
 from gymfleet_cli.collecting.plan import Form, Manner, choice_of
-from gymfleet_cli.collecting.playing import World
+from gymfleet_cli.collecting.playing import world_of
 from gymfleet_cli.collecting.spending import Budget
 from gymfleet_cli.commands.data import DataOption, data_of
 from gymfleet_cli.commands.envs import Url, find_spec
@@ -68,7 +66,8 @@ def collect(
     with session_address(url, state_dir, tuple(envs), data_of(data)) as (address, key):
         with SyncGatewayClient(address, api_key=key, timeout_s=CALL_TIMEOUT_S) as client:
             specs = [find_spec(client, env) for env in envs]
-        worlds = {spec.name: _world(spec, reply_format) for spec in specs}
+        section = None if reply_format is None else FormatSection(use=reply_format)
+        worlds = {spec.name: world_of(spec, section) for spec in specs}
         choice = choice_of(episodes, tasks, samples, specs, manner)
         collection = Collection(manner, choice, worlds, agent, budget)
         collection.run(file, address, key)
@@ -89,18 +88,3 @@ def _form(given: str) -> Form:
     if given not in get_args(Form):
         raise UsageProblem(f"--form {given}: give {' or '.join(get_args(Form))}")
     return cast("Form", given)
-
-
-def _world(spec: EnvironmentSpec, reply_format: str | None) -> World:
-    if spec.seats:
-        raise UsageProblem(f"{spec.name} is a game of {', '.join(spec.seats)}: one agent cannot play it by itself")
-    if spec.images == "only":
-        raise UsageProblem(
-            f"{spec.name} shows images alone, and collect sends texts: give the environment the option "
-            'observation = "both", or leave it out'
-        )
-    section = FormatSection(use=reply_format or spec.format)
-    try:
-        return World(spec, section.name, format_of(section))
-    except PluginError as error:
-        raise UsageProblem(f"--format: {error}") from None

@@ -1,5 +1,6 @@
 """`gymfleet eval`: success on held-out tasks, of a run's model or of a checkpoint."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
@@ -7,8 +8,11 @@ from typing import Annotated, Final
 import typer
 from gymfleet_contracts.recipe import Recipe, initial_model
 from gymfleet_contracts.run import RunProgress
-from gymfleet_contracts.suite import Suite, load_suite
+from gymfleet_contracts.suite import Suite, SuiteEnvironment, load_suite
 
+from gymfleet_cli.collecting.measuring import Asked, directory_of, measure_suite
+from gymfleet_cli.collecting.model import AgentSettings, agent_endpoint
+from gymfleet_cli.collecting.spending import Budget as TokenBudget
 from gymfleet_cli.commands.train import EnvOption, PortsOption, RunDirOption, SetOption
 from gymfleet_cli.console import CliError, UsageProblem, err, out, plain
 from gymfleet_cli.outcome import success_lines
@@ -17,7 +21,7 @@ from gymfleet_cli.recipes import checked, load_checked, load_with_overrides
 from gymfleet_cli.report.data import Measurement
 from gymfleet_cli.run_directory import RUN_STATE
 from gymfleet_cli.running import Work, lock_run, recipe_file, run_plan, work_with_services
-from gymfleet_cli.strategies import print_comparison, recipe_by
+from gymfleet_cli.strategies import print_comparison, recipe_allocated, recipe_by
 from gymfleet_cli.suites import Figure, Results, figure_of, key_of, print_table, recipe_for, stages_of
 from gymfleet_cli.supervisor.errors import ServiceFailed
 from gymfleet_cli.supervisor.plan import Plan
@@ -38,7 +42,10 @@ class Target:
 
 
 def evaluate(
-    target: Annotated[Path, typer.Argument(help="Recipe, run directory, checkpoint or model directory.")],
+    target: Annotated[
+        Path | None,
+        typer.Argument(help="Recipe, run directory, checkpoint or model directory. None with --model-url."),
+    ] = None,
     episodes: Annotated[
         int | None, typer.Option(min=1, help="Held-out tasks of each environment to play, once each.")
     ] = None,
@@ -61,21 +68,54 @@ def evaluate(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="With --strategy: what a task may use: --budget model_calls=64."),
     ] = None,
+    allocate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY=VALUE[,...]",
+            help="A row of its own: all tasks share a budget, --allocate model_calls=4096.",
+        ),
+    ] = None,
+    model_url: Annotated[
+        str | None, typer.Option(help="Instead of a model of ours: an OpenAI-compatible endpoint, https://host/v1.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The model's name there.")] = None,
+    api_key_env: Annotated[str | None, typer.Option(help="The environment variable with the endpoint's key.")] = None,
+    price_in: Annotated[float, typer.Option(min=0, help="Of a million prompt tokens there.")] = 0.0,
+    price_out: Annotated[float, typer.Option(min=0, help="Of a million reply tokens there.")] = 0.0,
+    temperature: Annotated[float | None, typer.Option(min=0, max=2, help="There; by default its own.")] = None,
+    max_reply_tokens: Annotated[int, typer.Option(min=1, help="Of a reply there, reasoning included.")] = 1024,
+    timeout_s: Annotated[float, typer.Option("--timeout-s", min=0.1, help="For a reply there.")] = 120.0,
+    concurrency: Annotated[int, typer.Option(min=1, max=1024, help="Episodes that are played at once there.")] = 8,
+    url: Annotated[str | None, typer.Option(help="With --model-url: a gateway's address.")] = None,
     changes: SetOption = None,
     ports_from: PortsOption = None,
 ) -> None:
     """Measure success on held-out tasks, with a 95 % interval. A recipe stands for its run's last model.
 
-    Without --episodes it is measured as the recipe's last measurement is, or as the suite says.
+    Without --episodes it is measured as the recipe's last measurement is, or as the suite says. With --model-url a
+    model that another server has plays --env, or --suite.
     """
-    if budget and not strategy:
-        raise UsageProblem("--budget is what a strategy may use: give --strategy NAME, such as independent")
-    if strategy and suite is not None:
-        raise UsageProblem("--strategy measures the recipe's environments, and --suite others: give one of them")
-    if stages and suite is None:
-        raise UsageProblem("--stages makes the table of a suite: give --suite FILE")
-    if suite is not None and env is not None:
-        raise UsageProblem("--env stands for a recipe's only environment: name yours in the suite instead")
+    of_ours = {"TARGET": target, "--strategy": strategy, "--allocate": allocate, "--budget": budget,
+               "--stages": stages, "--set": changes}  # fmt: skip
+    of_theirs = {"--model": model, "--api-key-env": api_key_env, "--url": url}
+    if model_url is not None:
+        _require_none(of_ours, "--model-url: another server's model is played as it comes")
+        if model is None:
+            raise UsageProblem("--model-url: name the model there with --model")
+        endpoint = agent_endpoint(model_url, model, None, temperature, timeout_s, concurrency, key_env=api_key_env)
+        asked = Asked(AgentSettings(endpoint, max_reply_tokens), TokenBudget(None, None, price_in, price_out), url)
+        measure_suite(_suite_of(env, suite, episodes), asked, run_dir or directory_of(model))
+        return
+    _require_none(of_theirs, "they are about the endpoint of --model-url")
+    if target is None:
+        raise UsageProblem("give a recipe, a run directory or a checkpoint, or --model-url URL --model NAME")
+    if not strategy:
+        _require_none({"--budget": budget}, "it is what a strategy may use: give --strategy NAME, such as independent")
+    if suite is None:
+        _require_none({"--stages": stages}, "it makes the table of a suite: give --suite FILE")
+    else:
+        _require_none({"--strategy": strategy, "--allocate": allocate}, "they measure the recipe's environments")
+        _require_none({"--env": env}, "it stands for a recipe's only environment: name yours in the suite instead")
     found = resolve(target, run_dir)
     recipe = load_checked(found.recipe, changes or ())
     state_dir = found.run_dir / RUN_STATE / "eval"
@@ -84,23 +124,47 @@ def evaluate(
         if suite is not None:
             _evaluate_suite(found, recipe, _with_episodes(load_suite(suite), episodes), stages, ports_from)
             return
-        if strategy:
-            # All before the first starts: a misspelt option ends the command at once.
-            recipes = {one: checked(recipe_by(recipe, one, budget or ()), (), where="--strategy") for one in strategy}
-            measured = {}
-            for title, own in recipes.items():
-                plan = run_plan(own, env, found.run_dir, state_dir, ports_from)
-                err.print(plain(f"measuring by {title} · logs {state_dir / 'logs'}"))
-                by_it = replace(found, recipe=Path(recipe_file(own, state_dir)))
-                measured[title] = _measured(by_it, own, episodes, plan)
-            print_comparison(measured, recipe)
+        if strategy or allocate:
+            recipes = _played_by(recipe, strategy or (), budget or (), allocate)
+            print_comparison(_compared(found, recipes, env, episodes, ports_from), recipe)
             return
         if changes:
             found = replace(found, recipe=Path(recipe_file(recipe, state_dir)))
-        plan = run_plan(recipe, env, found.run_dir, state_dir, ports_from)
-        err.print(plain(f"measuring {found.checkpoint or 'the initial model'} · logs {state_dir / 'logs'}"))
-        for title, line in success_lines(_measured(found, recipe, episodes, plan)).items():
-            out.print(plain(f"{title}: {line}" if title else line), soft_wrap=True)
+        _evaluate_once(found, recipe, run_plan(recipe, env, found.run_dir, state_dir, ports_from), episodes)
+
+
+def _evaluate_once(found: Target, recipe: Recipe, plan: Plan, episodes: int | None) -> None:
+    err.print(plain(f"measuring {found.checkpoint or 'the initial model'} · logs {plan.directory / 'logs'}"))
+    for title, line in success_lines(_measured(found, recipe, episodes, plan)).items():
+        out.print(plain(f"{title}: {line}" if title else line), soft_wrap=True)
+
+
+def _require_none(given: Mapping[str, object], reason: str) -> None:
+    """Raise `UsageProblem` for options that do not belong together."""
+    if strange := [name for name, value in given.items() if value]:
+        raise UsageProblem(f"leave out {', '.join(strange)}: {reason}")
+
+
+def _played_by(
+    recipe: Recipe, strategies: Sequence[str], budget: Sequence[str], allocation: str | None
+) -> dict[str, Recipe]:
+    """Return a recipe for each row of the comparison. All are checked: a misspelt option ends the command at once."""
+    found = {one: checked(recipe_by(recipe, one, budget), (), where="--strategy") for one in strategies}
+    if allocation is not None:
+        found[f"allocated,{allocation}"] = checked(recipe_allocated(recipe, allocation), (), where="--allocate")
+    return found
+
+
+def _compared(
+    found: Target, recipes: Mapping[str, Recipe], env: str | None, episodes: int | None, ports_from: int | None
+) -> dict[str, Measurement]:
+    state_dir = found.run_dir / RUN_STATE / "eval"
+    measured = {}
+    for title, own in recipes.items():
+        plan = run_plan(own, env, found.run_dir, state_dir, ports_from)
+        err.print(plain(f"measuring by {title} · logs {state_dir / 'logs'}"))
+        measured[title] = _measured(replace(found, recipe=Path(recipe_file(own, state_dir))), own, episodes, plan)
+    return measured
 
 
 def _evaluate_suite(found: Target, recipe: Recipe, suite: Suite, every: bool, ports_from: int | None) -> None:
@@ -135,6 +199,15 @@ def _evaluate_suite(found: Target, recipe: Recipe, suite: Suite, every: bool, po
     print_table(suite, measured_stages, figures, failed)
     if failed:
         raise CliError(f"{len(failed)} of {len(suite.environments)} environments could not be measured")
+
+
+def _suite_of(env: str | None, suite: Path | None, episodes: int | None) -> Suite:
+    """Return the environments that another server's model is measured on."""
+    if suite is not None and env is None:
+        return _with_episodes(load_suite(suite), episodes)
+    if env is not None and suite is None:
+        return _with_episodes(Suite(name="one", environments=(SuiteEnvironment(name=env),)), episodes)
+    raise UsageProblem("--model-url: give --env NAME, one environment, or --suite FILE, several")
 
 
 def _with_episodes(suite: Suite, episodes: int | None) -> Suite:

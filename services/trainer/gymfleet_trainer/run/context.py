@@ -25,6 +25,7 @@ from gymfleet_trainer.publish.colocation import engines_asleep
 from gymfleet_trainer.publish.publisher import Publication, Publisher
 from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
 from gymfleet_trainer.publish.tolerance import tolerance
+from gymfleet_trainer.run.allocated import Allocated
 from gymfleet_trainer.run.checkpoint import Checkpoints
 from gymfleet_trainer.run.collect import Collector
 from gymfleet_trainer.run.conversations import Rendered, render, render_pairs
@@ -177,10 +178,11 @@ class RunContext:
         plays = self.stage.plays()[label]
         if not plays.by_expert:
             await self.ensure_published()
-        playing = Playing(
+        parts = (
             self.recipe, self.state, self.collector, self.planner, self.stage.prefix(label), plays,
             self.settings.max_replacements,
         )  # fmt: skip
+        playing = Playing(*parts) if plays.allocation is None else Allocated(*parts, plays.allocation)
         self.reporter.begin(self.stage.prefix(label), step=0, total=plays.num_episodes(self.recipe), unit="episodes")
         while playing.open:
             await playing.more()

@@ -172,6 +172,7 @@ class GroupPlanner:
         suffix = f"-r{replacement}" if replacement else ""
         which, position = self._place(plays, index)
         env = self._envs[which]
+        reward = plays.reward if plays.allocation is None else self._recipe.rollout.evaluator
         if plays.purpose == "eval":
             task = self._task(env, env.eval_split, position, seed=0, level=plays.level)
         else:
@@ -179,7 +180,7 @@ class GroupPlanner:
             task = self._task(env, env.train_split, place, seed=seed, level=plays.level)
         request = self._request(
             f"{prefix}.t{index:06d}{suffix}", env, task, samples, plays.purpose, plays.strategy, plays.sampling,
-            reward=plays.reward, budget=plays.budget,
+            reward=reward, budget=plays.budget,
         )  # fmt: skip
         return request.model_copy(update={"rejected": True}) if plays.rejected else request
 

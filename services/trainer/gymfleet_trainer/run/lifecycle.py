@@ -177,7 +177,9 @@ async def evaluate_only(
         raise RunDirectoryError(f"{checkpoint} is neither a checkpoint nor a Hugging Face model directory")
     # What an adapter belongs to is the model that the run around this directory began with.
     source = initial_model(recipe, RunDirectory(directory.path.parent)) if adapted else str(path)
-    stage = Measure(PlannedStage("eval", "measure", "stages.eval", {}, {}), options)
+    planned = PlannedStage("eval", "measure", "stages.eval", {}, {})
+    stage = Measure(planned, options)
+    stage.check(recipe, planned)
     async with opened(recipe, directory, settings, reporter, run_id, stage, start_from=source) as run:
         if adapted and str(path) != source:
             await run.worker.run(run.learner.start_from, path)

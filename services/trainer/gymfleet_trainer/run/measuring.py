@@ -9,19 +9,23 @@ import structlog
 from gymfleet_contracts.run import TaskCost
 from gymfleet_contracts.trajectory import ReplyEnd, ScoredTrajectory
 from gymfleet_kit.conduct import mistakes, num_useful
+from gymfleet_kit.intervals import wilson_interval
 
+from gymfleet_trainer.run.allocated import best_of_each
 from gymfleet_trainer.run.context import RunContext
 from gymfleet_trainer.run.state import EnvironmentResult, EvalResult
-from gymfleet_trainer.run.statistics import pass_hat, wilson_interval
+from gymfleet_trainer.run.statistics import pass_hat
 
 log = structlog.get_logger()
 
-_COUNTED: Final = ("env_steps", "replies", "tokens", "values")
+_COUNTED: Final = ("env_steps", "replies", "tokens", "values", "forks")
 """What the records of searches say, as it is counted in the state."""
 
 
 async def measure(run: RunContext, label: str = "") -> tuple[EvalResult, list[ScoredTrajectory]]:
     """Play what the current stage plays under `label`, with the live version, and count successes.
+
+    Where tasks share a budget, the best episode of each counts, and all of them are returned.
 
     Raises:
         TooManyFailures: one task's episodes failed more often than `max_replacements`, and so did all others.
@@ -29,7 +33,11 @@ async def measure(run: RunContext, label: str = "") -> tuple[EvalResult, list[Sc
     started, before = time.monotonic(), dict(run.state.counts)
     episodes, num_failed = await run.played(label)
     seconds = time.monotonic() - started
-    result = _result(run, label, episodes, num_failed, seconds, await _spent(run, label, episodes, before))
+    spent = await _spent(run, label, episodes, before)
+    handed_in = episodes
+    if run.stage.plays()[label].allocation is not None:
+        handed_in = best_of_each(episodes, [run.planner.number_of(one.trajectory.group_id) for one in episodes])
+    result = _result(run, label, handed_in, num_failed, seconds, spent)
     run.directory.metric(
         "eval", step=run.state.step, age=run.state.age, **result.model_dump(exclude={"failed_episodes"})
     )
@@ -41,19 +49,21 @@ async def _spent(
     run: RunContext, label: str, episodes: list[ScoredTrajectory], before: Mapping[str, int]
 ) -> TaskCost | None:
     """Return what a task took on average: by the turns of independent episodes, or by the records of the searches."""
-    if run.stage.plays()[label].strategy.use == "independent":
+    plays = run.stage.plays()[label]
+    if plays.strategy.use == "independent":
         turns = [turn for scored in episodes for turn in scored.trajectory.turns]
         steps = sum(turn.action is not None for turn in turns)
-        of_all = [steps, len(turns), sum(len(turn.response_token_ids) for turn in turns), 0]
+        values = 0 if plays.allocation is None else len(episodes)
+        of_all = [steps, len(turns), sum(len(turn.response_token_ids) for turn in turns), values, 0]
     else:
         await run.collector.keep_search_trees(run.directory)
         counted = (f"searched_{name}" for name in _COUNTED)
         of_all = [run.state.counts.get(name, 0) - before.get(name, 0) for name in counted]
     if not any(of_all):
         return None
-    tasks = len({scored.trajectory.group_id for scored in episodes})
-    env_steps, replies, tokens, values = (count / tasks for count in of_all)
-    return TaskCost(env_steps=env_steps, model_calls=replies, tokens=tokens, evaluations=values)
+    tasks = len({run.planner.number_of(scored.trajectory.group_id) for scored in episodes})
+    env_steps, replies, tokens, valued, forks = (count / tasks for count in of_all)
+    return TaskCost(env_steps=env_steps, model_calls=replies, tokens=tokens, evaluations=valued, forks=forks)
 
 
 def _result(

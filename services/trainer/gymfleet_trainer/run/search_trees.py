@@ -37,6 +37,7 @@ async def keep_search_trees(redis: RedisClient, state: RunState, directory: RunD
                     state.count("searched_replies", tree.spent.model_calls)
                     state.count("searched_tokens", tree.spent.tokens)
                     state.count("searched_values", tree.spent.evaluations)
+                    state.count("searched_forks", tree.num_forks)
                 state.trees_read = entry_id.decode()
     except OUTAGE as error:
         log.warning("redis.unreachable", error=str(error))

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from gymfleet_contracts.recipe import Recipe, strategy_section
+from gymfleet_contracts.recipe import Recipe, RecipeError, strategy_section
 from gymfleet_contracts.reward import RewardSection
 from gymfleet_contracts.rollout import Budget, Sampling
-from gymfleet_contracts.stages import StageFacts
+from gymfleet_contracts.stages import PlannedStage, StageFacts
 from gymfleet_kit.plugins import checked_options
 from pydantic import Field, JsonValue, PositiveInt
 
+from gymfleet_trainer.run.allocation import AllocationOptions
 from gymfleet_trainer.run.context import RunContext
 from gymfleet_trainer.run.measuring import measure
 from gymfleet_trainer.stage import Plays, Stage, StageOptions
@@ -41,11 +42,16 @@ class MeasureStageOptions(MeasureOptions):
     environment's score measures how well it searches with the answer at hand, and no model."""
     budget: Budget = Budget()
     """What the episodes of a task may use together; strategies compare by it."""
+    allocation: AllocationOptions | None = None
+    """A budget that all tasks share: those that `[rollout.evaluator]` finds solved take no other episode, and what is
+    left goes to those that look solvable. The best episode of each counts."""
 
     def plays(self) -> Plays:
         """Return the episodes of one measurement."""
         strategy = strategy_section(self.strategy).spec
-        return replace(super().plays(), reward=self.reward, strategy=strategy, budget=self.budget)
+        return replace(
+            super().plays(), reward=self.reward, strategy=strategy, budget=self.budget, allocation=self.allocation
+        )
 
 
 class Measure(Stage[MeasureStageOptions]):
@@ -54,6 +60,27 @@ class Measure(Stage[MeasureStageOptions]):
     Options = MeasureStageOptions
     facts: ClassVar[StageFacts] = StageFacts(plugins={"strategy": "strategy"})
     small: ClassVar[Mapping[str, Any]] = {"num_tasks": 3}
+
+    def check(self, recipe: Recipe, planned: PlannedStage) -> None:
+        """Raise `RecipeError` for tasks that share a budget and cannot."""
+        if (allocation := self.options.allocation) is None:
+            return
+        table, plays = f"{planned.table}.allocation", self.options.plays()
+        if plays.strategy.use != "independent" or plays.samples_per_task > 1 or plays.budget.limits_anything:
+            raise RecipeError(
+                f"{table} says how often each task is played: leave out strategy, samples_per_task and budget"
+            )
+        if self.options.reward is not None or recipe.rollout.evaluator is None:
+            raise RecipeError(
+                f"{table}: what an episode is worth says [rollout.evaluator], a table like [reward]: give that, and no "
+                f"{planned.table}.reward"
+            )
+        longest = max(recipe.limits_of(env).max_turns for env in recipe.environments)
+        if allocation.model_calls < (least := plays.num_groups(recipe) * longest):
+            raise RecipeError(
+                f"{table}.model_calls = {allocation.model_calls}: every task is played once, and {least} replies may "
+                "be needed for that"
+            )
 
     def plays(self) -> Mapping[str, Plays]:
         """Return its episodes."""
