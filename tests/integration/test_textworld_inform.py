@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from gymfleet_envs.tasks import TaskDataError
 from gymfleet_envs.textworld import wording
 from gymfleet_envs.textworld.engine import State, begin
 from gymfleet_envs.textworld.environment import TextWorld
 from gymfleet_envs.textworld.files import GameFile
 from gymfleet_envs.textworld.package import challenge, generate, package
 from gymfleet_envs.textworld.zmachine import Interpreter, ZMachine, ZMachineOptions
-from gymfleet_envs.tasks import TaskDataError
 
 pytest.importorskip("textworld")
 pytest.importorskip("jericho")

@@ -14,7 +14,9 @@ def _claims_to_have_won(attempt: Attempt) -> None:
 
 def _tries_the_last_action_of_others(attempt: Attempt) -> None:
     """What ends an episode of its kind, without what leads there."""
-    attempt.act_all("take coin", "prepare meal", "eat meal", "eat RECIPE", "take P", "take I", "drop P", "insert I into I")
+    attempt.act_all(
+        "take coin", "prepare meal", "eat meal", "eat RECIPE", "take P", "take I", "drop P", "insert I into I"
+    )
 
 
 def _opens_and_takes_all(attempt: Attempt) -> None:
@@ -24,10 +26,8 @@ def _opens_and_takes_all(attempt: Attempt) -> None:
 
 
 def _eats_what_it_can(attempt: Attempt) -> None:
-    while actions := _actions(attempt):
-        eating = [action for action in actions if action.startswith("eat ")]
-        taking = [action for action in actions if action.startswith("take ")]
-        attempt.act((eating or taking or actions)[0])
+    while wanted := [action for action in _actions(attempt) if action.startswith(("eat ", "take "))]:
+        attempt.act(wanted[0])
 
 
 def _actions(attempt: Attempt) -> list[str]:

@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -20,10 +21,10 @@ from gymfleet_envs.textworld.files import GameFile, saved_games
 from gymfleet_envs.textworld.generate import Seeded, generated_tasks
 from gymfleet_envs.textworld.options import TextWorldOptions
 from gymfleet_envs.textworld.package import generate, logic_for, package
-from gymfleet_envs.textworld.zmachine import Interpreter, ZMachine, ZMachineOptions
+from gymfleet_envs.textworld.zmachine import ZMachine, ZMachineOptions
 
 HOSTILE: Final = (
-    "", " ", ".", "take", "take ", "take coin from", "go", "go up", "goal\x00", "take P", "drop I", "{0}", "%s", "[", "]",
+    "", " ", ".", "take", "take ", "take coin from", "go", "go up", "goal\x00", "take P", "drop I", "{0}", "%s", "[",
     "\ud800", "\u202ego west", "a" * 1_024, "take " * 200, "open {c}", "__import__('os').abort()", "go \u0435ast",
     "examine r_0", "put coin on coin", "insert I into I", "tw-print max_score", "restart", "GO NORTH\n\nGO NORTH",
 )  # fmt: skip
@@ -45,7 +46,9 @@ def house(tmp_path: Path) -> Path:
     door.infos.desc = "It is red.[if open] And open.[end if]"
     door.add_property("closed")
     maker.set_player(hall)
-    box = maker.new(type="c", name="box", desc="[noun]. [if open]It is open.[else if closed]Shut.[otherwise]Never.[end if]")
+    box = maker.new(
+        type="c", name="box", desc="[noun]. [if open]It is open.[else if closed]Shut.[otherwise]Never.[end if]"
+    )
     key, lamp = maker.new(type="k", name="brass key", desc=""), maker.new(type="o", name="old lamp", desc="A lamp.")
     bun = maker.new(type="f", name="bun", desc="A bun.")
     bun.add_property("edible")
@@ -83,14 +86,22 @@ def play(environment: TextWorld, *actions: str) -> Outcome:
     return outcome
 
 
+END: Final = """-= Yard =-
+A yard, "free" of all.
+
+Your score has just gone up by one point.
+
+*** The End ***
+
+You scored 3 out of a possible 3."""
+
+
 def test_a_house_is_played_to_its_end(house: Path) -> None:
     environment = TextWorld()
 
     first = environment.reset(GameFile(house), 0)
 
-    assert first == (
-        "Get the lamp, and some air.\n\n-= Hall =-\nA bare hall.\n\nThere is a brass key on the floor."
-    )
+    assert first == ("Get the lamp, and some air.\n\n-= Hall =-\nA bare hall.\n\nThere is a brass key on the floor.")
     told = [
         ("look", "-= Hall =-\nA bare hall.\n\nThere is a brass key on the floor."),
         ("inventory", "You are carrying: a bun."),
@@ -110,8 +121,7 @@ def test_a_house_is_played_to_its_end(house: Path) -> None:
          "You take the old lamp from the box.\n\nYour score has just gone up by two points."),
         ("open red door", "You open red door."),
         ("examine red door", "It is red. And open."),
-        ("e", '-= Yard =-\nA yard, "free" of all.\n\nYour score has just gone up by one point.\n\n*** The End ***\n\n'
-              "You scored 3 out of a possible 3."),
+        ("e", END),
     ]  # fmt: skip
     for action, answer in told:
         outcome = environment.step(action)
@@ -211,7 +221,7 @@ def test_saved_games_are_imported_and_keep_their_splits(house: Path, tmp_path: P
     TextWorld.import_data(source, target)
 
     tasks = saved_games(target)
-    assert sorted(path.relative_to(target).parts[0] for path in target.rglob("*.json"))[-1] == "train"
+    assert (target / "train" / "train" / "house.json").is_file()
     assert tasks.name == "textworld games"
     assert sum(tasks.count(split, "games") for split in SPLITS) == 2
     task = tasks.by_id("train/train/house")
@@ -225,8 +235,8 @@ def changed(path: Path, change: Callable[[Any], None]) -> Path:
     return path
 
 
-def info(data: Any, name: str) -> Any:
-    return next(value for _, value in data["infos"] if value["name"] == name)
+def box(data: Any) -> Any:
+    return next(value for _, value in data["infos"] if value["name"] == "box")
 
 
 @pytest.mark.parametrize(
@@ -234,16 +244,16 @@ def info(data: Any, name: str) -> Any:
     [
         pytest.param(lambda data: data.pop("KB"), "lacks 'KB'", id="no game"),
         pytest.param(lambda data: data.update(version=2), "its version is 2", id="version"),
-        pytest.param(lambda data: data["KB"].update(logic="type x { }"), "rules are not those of", id="rules of its own"),
-        pytest.param(lambda data: info(data, "box").update(desc="[run paragraph on]"), "[run paragraph on]", id="substitution"),
-        pytest.param(lambda data: info(data, "box").update(desc="[if open]x"), "has no [end if]", id="no end if"),
-        pytest.param(lambda data: info(data, "box").update(desc="x[end if]"), "has no [if]", id="no if"),
-        pytest.param(lambda data: info(data, "box").update(desc="[a list of things in the c_9]"), "'c_9'", id="no thing"),
-        pytest.param(lambda data: info(data, "box").update(desc="[if open]" * 900), "more than 8 [if]", id="deep"),
-        pytest.param(lambda data: info(data, "box").update(desc="[noun]" * 1_001), "2000 parts", id="many parts"),
-        pytest.param(lambda data: info(data, "box").update(desc="a" * 20_001), "20000 characters", id="long"),
-        pytest.param(lambda data: info(data, "box").update(name="{0.__class__}"), "without brackets", id="braces"),
-        pytest.param(lambda data: info(data, "box").update(type="exploit"), "which its rules lack", id="type"),
+        pytest.param(lambda data: data["KB"].update(logic="type x { }"), "rules are not those of", id="own rules"),
+        pytest.param(lambda data: box(data).update(desc="[run paragraph on]"), "[run paragraph on]", id="substitution"),
+        pytest.param(lambda data: box(data).update(desc="[if open]x"), "has no [end if]", id="no end if"),
+        pytest.param(lambda data: box(data).update(desc="x[end if]"), "has no [if]", id="no if"),
+        pytest.param(lambda data: box(data).update(desc="[a list of things in the c_9]"), "'c_9'", id="no thing"),
+        pytest.param(lambda data: box(data).update(desc="[if open]" * 900), "more than 8 [if]", id="deep"),
+        pytest.param(lambda data: box(data).update(desc="[noun]" * 1_001), "2000 parts", id="many parts"),
+        pytest.param(lambda data: box(data).update(desc="a" * 20_001), "20000 characters", id="long text"),
+        pytest.param(lambda data: box(data).update(name="{0.__class__}"), "without brackets", id="braces"),
+        pytest.param(lambda data: box(data).update(type="exploit"), "which its rules lack", id="type"),
         pytest.param(lambda data: data["world"].append({"name": "in", "arguments": [{"name": "x", "type": "o"}]}),
                      "something that 'infos' lacks", id="fact about nothing"),
         pytest.param(lambda data: data.update(world=data["world"] * 1_000), "5000 is the limit", id="many facts"),
@@ -251,7 +261,7 @@ def info(data: Any, name: str) -> Any:
         pytest.param(lambda data: data["quests"][0].update(repeatable=True), "repeated without end", id="repeatable"),
         pytest.param(lambda data: data["quests"][0].update(reward=-1), "the reward -1", id="negative reward"),
         pytest.param(lambda data: data["quests"][0].update(reward=1e9), "a whole number", id="reward is no integer"),
-        pytest.param(lambda data: data["metadata"].update(walkthrough=["look"] * 501), "500 commands", id="long walkthrough"),
+        pytest.param(lambda data: data["metadata"].update(walkthrough=["look"] * 501), "500 commands", id="long"),
         pytest.param(lambda data: data.update(infos=[]), "the player 'P'", id="no player"),
     ],
 )  # fmt: skip
@@ -269,7 +279,7 @@ def test_a_damaged_game_is_refused_with_its_fault(house: Path, change: Callable[
 def test_a_file_that_is_no_game_is_refused(house: Path, content: bytes) -> None:
     house.write_bytes(content)
 
-    with pytest.raises(TaskDataError, match="house.json"):
+    with pytest.raises(TaskDataError, match=r"house\.json"):
         _ = GameFile(house).game
 
 
@@ -311,7 +321,9 @@ def test_a_meal_is_not_prepared_from_raw_things() -> None:
     environment = TextWorld()
     environment.reset(Seeded("cooking", 5), 0)
     commands = []
-    while (move := copy.copy(environment).expert()) is not None and not move.action.startswith(("cook", "slice", "dice", "chop")):
+    while (move := copy.copy(environment).expert()) is not None and not move.action.startswith(
+        ("cook", "slice", "dice", "chop")
+    ):
         commands.append(move.action)
         environment.step(move.action)
 
@@ -329,7 +341,9 @@ def test_a_generated_game_is_the_packages_own(tmp_path: Path) -> None:
     options = textworld.GameOptions()
     options.seeds = 3
     try:
-        own = make({"level": 4}, options).serialize()
+        with warnings.catch_warnings():  # jericho's, of a game that it does not know
+            warnings.simplefilter("ignore")
+            own = make({"level": 4}, options).serialize()
     except (OSError, textworld.generator.CouldNotCompileGameError):
         pytest.skip("Inform 7 does not run here")
 
