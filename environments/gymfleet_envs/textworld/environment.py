@@ -1,6 +1,7 @@
 """TextWorld's games as an environment, played in this process in the words of the compiled games."""
 
 import copy
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Final, Protocol, Self
 
@@ -55,6 +56,14 @@ class TextWorld(Environment[GameTask]):
     max_action_chars: ClassVar[int] = 1024
     licence: ClassVar[str] = "MIT (TextWorld)"
     options: ClassVar[TextWorldOptions] = TextWorldOptions()
+    floors: ClassVar[Mapping[str, Mapping[str, float]]] = {
+        "eats_what_it_can": {"cooking": 0.09, "cooking_house": 0.02, "cooking_town": 0.01},
+        "opens_and_takes_all": {"cooking": 0.2, "simple": 0.23, "cooking_house": 0.06, "cooking_town": 0.03},
+        "plays_the_gold_of_another_task": {
+            "coin_collector": 0.01, "treasure_hunter": 0.01, "cooking": 0.03, "simple": 0.35, "cooking_house": 0.02,
+            "cooking_town": 0.01,
+        },
+    }  # fmt: skip
 
     _state: State
     _way: Way
