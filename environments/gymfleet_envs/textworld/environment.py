@@ -60,7 +60,7 @@ class TextWorld(Environment[GameTask]):
         "eats_what_it_can": {"cooking": 0.09, "cooking_house": 0.02, "cooking_town": 0.01},
         "opens_and_takes_all": {"cooking": 0.2, "simple": 0.23, "cooking_house": 0.06, "cooking_town": 0.03},
         "plays_the_gold_of_another_task": {
-            "coin_collector": 0.01, "treasure_hunter": 0.01, "cooking": 0.03, "simple": 0.35, "cooking_house": 0.02,
+            "coin_collector": 0.01, "treasure_hunter": 0.01, "cooking": 0.03, "simple": 0.3, "cooking_house": 0.01,
             "cooking_town": 0.01,
         },
     }  # fmt: skip
