@@ -32,6 +32,7 @@ FOR_PEOPLE = ("typer", "rich")
         "gymfleet_envs.searchqa.environment",
         "gymfleet_envs.reasoning_gym.environment",
         "gymfleet_envs.textarena.environment",
+        "gymfleet_envs.textworld.environment",
         "gymfleet_envs.tau_airline.environment",
         "gymfleet_envs.tau_retail.environment",
         "gymfleet_env_gateway.main",
