@@ -112,6 +112,17 @@ class Recipe(WireModel):
         return self
 
     @model_validator(mode="after")
+    def images_can_be_seen(self) -> Self:
+        """What sees images is there, and computed by one worker."""
+        if self.rollout.images == "seen" and self.model.scratch is not None:
+            raise ValueError('rollout.images = "seen", and a model from scratch reads text alone: give model.path')
+        if self.rollout.images == "seen" and self.trainer.workers > 1:
+            raise ValueError(
+                f'rollout.images = "seen" is learned from by one worker, and trainer.workers is {self.trainer.workers}'
+            )
+        return self
+
+    @model_validator(mode="after")
     def gpus_are_enough(self) -> Self:
         """Each worker and each engine has a GPU, where GPUs are named."""
         trainer, engines = self.placement.trainer, self.placement.engines

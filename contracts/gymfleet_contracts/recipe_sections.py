@@ -19,6 +19,7 @@ from gymfleet_contracts.rollout import (
     ActionSpace,
     Budget,
     EpisodeLimits,
+    ImagesAs,
     MessageRoles,
     Sampling,
     StrategySpec,
@@ -269,6 +270,9 @@ class RolloutSection(WireModel):
     roles: MessageRoles = MessageRoles()
     template: TemplateOptions = TemplateOptions()
     actions: ActionSpace = ActionSpace()
+    images: ImagesAs = "text"
+    """What the policy is shown of images in observations: `"text"`, a mark for each; `"seen"`, the images themselves,
+    for a model that sees them and environments that show some."""
     sampling: Sampling = Sampling()
     limits: EpisodeLimits = EpisodeLimits()
     strategy: StrategySection = StrategySection()

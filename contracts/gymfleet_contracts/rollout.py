@@ -146,6 +146,10 @@ class ActionSpace(WireModel):
     """So many actions of a longer list."""
 
 
+ImagesAs = Literal["text", "seen"]
+"""What the policy is shown of images: marks in a text, or the images."""
+
+
 class GroupRequest(WireModel):
     """One task, `num_samples` episodes. The id is fixed before the rollout: `run/group`.
 
@@ -166,6 +170,8 @@ class GroupRequest(WireModel):
     format: FormatSection = FormatSection()
     roles: MessageRoles = MessageRoles()
     template: TemplateOptions = TemplateOptions()
+    images: Annotated[ImagesAs, Field(exclude_if=lambda value: value == "text")] = "text"
+    """What the policy is shown of images: the marks that stand for them in the text, or the images themselves."""
     actions: ActionSpace = ActionSpace()
     hint_probability: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.0
     """How likely an observation ends with the expert's move; drawn once for all episodes of the group."""
@@ -298,6 +304,8 @@ class Policy(WireModel):
     """In replies that have ended."""
     tokens_sampled: int = 0
     """Grows with every token that an engine samples for a reply, long before that ends: the sign that it lives."""
+    sees_images: bool = False
+    """The policy can be shown images: the model sees them, and the engines take them."""
     sleep_mode: bool = False
     """The engines were started so that they can sleep."""
     asleep: bool = False

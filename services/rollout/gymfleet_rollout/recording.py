@@ -56,6 +56,7 @@ def recorded(
             finish_reason=leaf.ended,
             selected=selected,
             final_prompt_token_ids=play.final_prompt(leaf),
+            images=play.files(leaf.turns()),
             group_size=group_size,
         )
         for sample, (leaf, selected) in zip(samples, play.exported, strict=False)
@@ -68,16 +69,18 @@ def failed(
     attempt: Attempt,
     failure: Exception,
     status: Status,
-    newest: Node | None = None,
+    play: Play | None = None,
     *,
     group_size: int | None = None,
 ) -> Trajectory:
     """Return the record of a failure, with the turns before it where the sample was played by itself."""
+    newest = None if play is None else play.newest
     turns = tuple(newest.turns()) if newest is not None and group_size is None else ()
+    images = () if play is None else play.files(turns)
     error = f"{type(failure).__name__}: {failure}"[:_MAX_ERROR_CHARS]
     return _trajectory(
         group, sample, attempt, newest, turns=turns, status=status, finish_reason=FinishReason.ERROR, error=error,
-        group_size=group_size,
+        group_size=group_size, images=images,
     )  # fmt: skip
 
 

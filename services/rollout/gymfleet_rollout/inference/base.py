@@ -14,6 +14,7 @@ from typing import Final, Literal
 from gymfleet_contracts.recipe_sections import EngineSizes
 from gymfleet_contracts.rollout import Sampling
 from gymfleet_contracts.trajectory import VersionSpan
+from gymfleet_kit.chat.image_reader import PlacedImage
 
 FinishReason = Literal["stop", "length"]
 REPLY_ENDS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"}
@@ -49,6 +50,8 @@ class GenerationRequest:
     sampling: Sampling
     stop_token_ids: tuple[int, ...]
     cache_salt: str
+    images: Sequence[PlacedImage] = ()
+    """What stands at the prompt's image tokens, in order."""
 
 
 @dataclass(frozen=True, slots=True)
