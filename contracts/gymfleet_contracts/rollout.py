@@ -5,13 +5,13 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, JsonValue, StrictBool, model_validator
 
-from gymfleet_contracts._model import WireModel
+from gymfleet_contracts._model import WireModel, is_absent
 from gymfleet_contracts.numbers import NUMBER, Integer
 from gymfleet_contracts.reply_format import FormatSection
 from gymfleet_contracts.reward import RewardSpec
 from gymfleet_contracts.session import OpenSession
 from gymfleet_contracts.trajectory import AGENT, MAX_GROUP_SIZE, Purpose, RoleName, StrategyName
-from gymfleet_contracts.weights import WeightsBroadcast
+from gymfleet_contracts.weights import WeightsBroadcast, WeightsOnGpu
 
 
 class Sampling(WireModel):
@@ -250,6 +250,8 @@ class StageVersion(WireModel):
     """A directory with Hugging Face safetensors that the service can read; with `broadcast` it need not."""
     broadcast: WeightsBroadcast | None = None
     """How the service gets the weights, if the trainer sends them."""
+    on_gpu: Annotated[WeightsOnGpu | None, Field(exclude_if=is_absent)] = None
+    """Where its engines find the bytes of `weights_path` on the GPU that they share with the trainer."""
     probe_prompts: Annotated[
         tuple[Annotated[tuple[Integer, ...], Field(min_length=1)], ...], Field(min_length=1, max_length=256)
     ]

@@ -16,7 +16,7 @@ from tests.fixtures.trainer_runs import TrainerRun
 from tests.fleet import Fleet
 from tests.unit.trainer.test_image_conversations import written
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 pytest.importorskip("torchvision", exc_type=(ImportError, RuntimeError))  # type: ignore[arg-type]
 TOLERANCE = 1e-5
 
@@ -44,7 +44,9 @@ def test_a_policy_that_sees_through_the_whole_loop(pictures: Fleet, seeing_model
     text = run.recipe.read_text()
     run.recipe.write_text(text.replace("[rollout.limits]", '[rollout]\nimages = "seen"\n[rollout.limits]'))
 
-    summary = run.finish()
+    run.start()
+    assert run.wait(400) == 0, run.tail()  # pictures take longer than text
+    summary = json.loads((run.run_dir / "summary.json").read_text())
 
     assert summary["steps"] == 2
     assert summary["groups"]["trained"] == 4

@@ -468,7 +468,7 @@ class Policy:
             # was not reset would show in the probe; and the answers let a refusal be verified.
             baseline = await self._engines.ask(prompts, body.probe_max_tokens, GREEDY, str(self._live))
             loading = time.perf_counter()
-            await self._engines.load(path)
+            await self._engines.load(path, body.on_gpu)
             update_s = time.perf_counter() - loading
             answers = await self._engines.ask(prompts, body.probe_max_tokens, Sampling(), str(body.version))
         except BaseException:

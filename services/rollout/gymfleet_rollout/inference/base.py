@@ -14,6 +14,7 @@ from typing import Final, Literal
 from gymfleet_contracts.recipe_sections import EngineSizes
 from gymfleet_contracts.rollout import Sampling
 from gymfleet_contracts.trajectory import VersionSpan
+from gymfleet_contracts.weights import WeightsOnGpu
 from gymfleet_kit.chat.image_reader import PlacedImage
 
 FinishReason = Literal["stop", "length"]
@@ -141,6 +142,17 @@ class Engine(ABC):
 
         Raises WeightsRejected, EngineDown or EngineDied.
         """
+
+    async def load_from_gpu(self, weights_path: Path, on_gpu: WeightsOnGpu) -> None:
+        """Do as `load`, with the bytes of the directory's buckets from the memory of a GPU. One that has no such method
+        of its own cannot.
+
+        The memory is the trainer's, and is not read after this returns. Raises as `load`.
+        """
+        del weights_path, on_gpu
+        raise WeightsRejected(
+            f'the engine {self.name} reads weights from files alone: publish.transfer = "cuda_ipc" is for vLLM'
+        )
 
     async def sleep(self) -> None:
         """Free the memory of weights and cache until `wake`. Call it with no request in flight.

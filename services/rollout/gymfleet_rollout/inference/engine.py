@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from gymfleet_contracts.rollout import Sampling
+from gymfleet_contracts.weights import WeightsOnGpu
 from gymfleet_kit.chat.image_reader import PlacedImage, sees_images
 
 from gymfleet_rollout.inference.base import EngineConfig, GenerationRequest
@@ -40,8 +41,8 @@ class Core(Protocol):
     def abort(self, request_ids: Sequence[str]) -> None:
         """Drop requests, which then give no further output."""
 
-    def load(self, weights_path: Path) -> None:
-        """Replace the weights and drop every cached block."""
+    def load(self, weights_path: Path, on_gpu: WeightsOnGpu | None = None) -> None:
+        """Replace the weights, by those of the directory or its bytes on a GPU, and drop every cached block."""
 
     def sleep(self) -> None:
         """Free the memory of weights and cached blocks. Call it without requests."""
@@ -232,10 +233,11 @@ class VllmCore:
         if request_ids:
             self._core.abort_requests(list(request_ids))
 
-    def load(self, weights_path: Path) -> None:
+    def load(self, weights_path: Path, on_gpu: WeightsOnGpu | None = None) -> None:
         """See `Core.load`."""
         if self._engine.vllm_config.lora_config is None:
-            require_loaded(self._engine.collective_rpc("load_policy", args=(str(weights_path),)))
+            where = "" if on_gpu is None else on_gpu.model_dump_json()
+            require_loaded(self._engine.collective_rpc("load_policy", args=(str(weights_path), where)))
         else:
             self._load_adapter(weights_path)
         if not self._core.reset_prefix_cache():
